@@ -28,7 +28,7 @@ from fairseq_ext.plugin.translation import Translation, empty
 from fairseq_ext.plugin.workers import share_of
 from fairseq_ext.search.constraints.from_python import Given, Phrases
 from fairseq_ext.search.constraints.report import report_unsearched
-from fairseq_ext.search.flags import check_seed
+from fairseq_ext.search.mbr import check_seed
 from fairseq_ext.search.phrases.sentence import EMPTY, SentenceConstraints
 from fairseq_ext.text.alignment import Aligner
 from fairseq_ext.text.formats import Pass, passes

@@ -25,7 +25,7 @@ import numpy as np
 from fairseq.data import Dictionary
 
 import fairseq_ext  # noqa: F401  lets fairseq be imported
-from fairseq_ext.search.parallel.table import Table, fingerprint
+from fairseq_ext.search.parallel.ngram import Table, fingerprint
 
 # Shapes: t target tokens of the whole text, V target vocabulary, K words listed for a history
 LISTED = 32  # K

@@ -32,7 +32,7 @@ from fairseq_ext.kernels import library as building
 from fairseq_ext.kernels import lsh
 from fairseq_ext.kernels.compiling import FOLDER
 from fairseq_ext.kernels.parallel import RowStruct
-from fairseq_ext.search.parallel import table as tables
+from fairseq_ext.search.parallel import ngram as tables
 from fairseq_ext.search.parallel.ngram import Ngram
 from fairseq_ext.search.strategies.softmax import _lsh_index
 from fairseq_ext.search.strategies.softmax._lsh_index import Parameters

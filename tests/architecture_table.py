@@ -22,7 +22,7 @@ from fairseq.models import ARCH_MODEL_REGISTRY
 from saved_models import ENSEMBLES, RECIPES, Saved, lines
 
 from fairseq_ext import UsageError
-from fairseq_ext.model.refused import refused
+from fairseq_ext.model.choose import refused
 
 PAGE = Path(__file__).resolve().parents[1] / "docs" / "supported-models.md"
 HEAD = """# Which architectures run, and how fast

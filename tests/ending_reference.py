@@ -11,7 +11,7 @@ import pytest
 from table_model import EOS, Found, random_table, search, stop_plug
 
 from fairseq_ext.core.stats import Stats
-from fairseq_ext.search.scoring import Scoring
+from fairseq_ext.search.finished import Scoring
 
 TABLES = [random_table(seed, possible=2 + seed % 4, ending=0.1 * (seed % 5)) for seed in range(120)]
 LIMITS = [1 + seed % 9 for seed in range(120)]

@@ -32,9 +32,8 @@ from omegaconf import OmegaConf
 from torch import Tensor
 
 import fairseq_ext  # noqa: F401  registers translation_ext
-from fairseq_ext.search.capabilities import refusal
-from fairseq_ext.search.registry import all_strategies
-from fairseq_ext.search.validate import parts
+from fairseq_ext.search.checks import parts
+from fairseq_ext.search.registry import all_strategies, refusal
 
 DEVICE = torch.device("cpu")  # of models and batches, as --device says
 WORDS = 21  # with fairseq's four special symbols: a vocabulary of 25

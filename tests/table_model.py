@@ -25,15 +25,13 @@ from torch import Tensor
 
 from fairseq_ext.core.stats import Stats
 from fairseq_ext.plugin.tasks import Flags
-from fairseq_ext.search.finished import Hypothesis
+from fairseq_ext.search.finished import Hypothesis, Scoring
 from fairseq_ext.search.pool import Pool
 from fairseq_ext.search.processors import LogitsProcessors
-from fairseq_ext.search.protocols import SearchSetup, Stop, Strategies
+from fairseq_ext.search.protocols import SearchSetup, SearchSpec, Stop, Strategies
 from fairseq_ext.search.registry import STRATEGIES
-from fairseq_ext.search.scoring import Scoring
-from fairseq_ext.search.spec import SearchSpec
-from fairseq_ext.search.strategies.decoding._several import beam_search
-from fairseq_ext.search.strategies.schedule.batch import WholeBatch
+from fairseq_ext.search.strategies.decoding.beam import beam_search
+from fairseq_ext.search.strategies.schedule import WholeBatch
 from fairseq_ext.search.strategies.select.topk import TopK
 from fairseq_ext.search.strategies.softmax.full import FullSoftmax
 

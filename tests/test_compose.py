@@ -13,11 +13,11 @@ from sizes import covering, drawn, part_of
 
 from fairseq_ext import UsageError
 from fairseq_ext.search.candidates import Candidates, best_of_sentences
+from fairseq_ext.search.checks import field_names
 from fairseq_ext.search.phrases.sentence import SentenceConstraints, met
 from fairseq_ext.search.protocols import Select
 from fairseq_ext.search.registry import STRATEGIES
 from fairseq_ext.search.strategies.softmax.screened import Screened
-from fairseq_ext.search.validate import field_names
 
 
 def complete(got: list[list[dict]]) -> None:

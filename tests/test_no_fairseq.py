@@ -28,8 +28,8 @@ FREE = """
     counters.py errors.py files.py registry.py stats.py version.py
     kernels
     candidates checks constraints parallel placement search softmax strategies terms
-    model/protocol.py search/upload.py core/array_file.py core/files.py
-    search/parallel/graph.py search/parallel/writer.py
+    model/protocol.py search/beam.py core/array_file.py core/files.py
+    search/parallel/graph.py search/parallel/graph.py
 """.split()  # folders and files without fairseq
 BUT = {"plugin/alignments.py"}  # reads alignments as fairseq does
 THEIRS = re.compile(r"(fairseq|omegaconf|hydra)(\.\w+)*")

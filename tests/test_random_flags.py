@@ -34,8 +34,8 @@ from models import (
 )
 
 from fairseq_ext import UsageError
-from fairseq_ext.search.phrases.boundaries import plain
-from fairseq_ext.search.phrases.required import build_table
+from fairseq_ext.search.phrases.phrase_table import build_table
+from fairseq_ext.search.phrases.pieces import plain
 from fairseq_ext.search.phrases.sentence import Cased, Phrase, SentenceConstraints, banned_in_tokens, without_conflicts
 
 FOUND = ["12-30", "12-79", "13-37", "11-27"]  # where a fault was: results that depended on the batch, a sequence that was lost

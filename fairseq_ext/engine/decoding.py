@@ -25,14 +25,13 @@ from fairseq_ext.engine.languages import Pair
 from fairseq_ext.plugin.pool_of import pool_of, pool_without_constraints
 from fairseq_ext.search.constraints.placement import GlossaryPlacement, elsewhere, without_terms
 from fairseq_ext.search.finished import Hypothesis
-from fairseq_ext.search.open_pool import OpenPool
+from fairseq_ext.search.interpreted import LoopSearch, OpenPool
 from fairseq_ext.search.parallel.driver import ParallelSearch
 from fairseq_ext.search.pool import Pool
-from fairseq_ext.search.protocol import Searcher
 from fairseq_ext.search.protocols import Schedule
-from fairseq_ext.search.searchers_loop import LoopSearch
-from fairseq_ext.search.strategies.decoding._several import Searchers, compiled
-from fairseq_ext.search.strategies.stop._shorter import Shorter
+from fairseq_ext.search.scheduler import Searcher
+from fairseq_ext.search.strategies.decoding.beam import Searchers, compiled
+from fairseq_ext.search.strategies.stop.early import Shorter
 from fairseq_ext.translator import Translator
 
 

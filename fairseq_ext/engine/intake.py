@@ -17,11 +17,10 @@ from fairseq_ext.search.constraints.glossary import places_terms
 from fairseq_ext.search.constraints.placement import SEARCHED, without_terms
 from fairseq_ext.search.constraints.report import ConstraintCounts
 from fairseq_ext.search.finished import Hypothesis
-from fairseq_ext.search.flags import check_seed
+from fairseq_ext.search.mbr import check_seed
 from fairseq_ext.search.phrases.sentence import SentenceConstraints, SourceTerm
 from fairseq_ext.search.protocols import Schedule
-from fairseq_ext.search.request import Request
-from fairseq_ext.search.scheduler import Scheduler
+from fairseq_ext.search.scheduler import Request, Scheduler
 from fairseq_ext.translator import Translation, Translator
 
 Event = tuple[int, Any]  # the number of a request, and a Partial, an Answer or an Exception
@@ -40,7 +39,7 @@ class JobRequest(Request):
     sought: SentenceConstraints | None  # what the search obeys: less than is wanted, while a draft is searched
     started: float = 0.0  # time.monotonic()
     told: int = 0  # tokens of the prefix that has been told
-    room: int | None = None  # most tokens of a search that is repeated (search/strategies/stop/_shorter.py)
+    room: int | None = None  # most tokens of a search that is repeated (search/strategies/stop/early.py)
     long: list[Hypothesis] = field(default_factory=list)  # what the first one has found
     required: tuple[SourceTerm, ...] = ()  # for which a first draft had no word, and which the search brings in
 

@@ -17,10 +17,9 @@ from fairseq_ext.core.words import starts_of, words_of
 from fairseq_ext.engine.jobs import Constraint, GlossaryFile, Job, Span
 from fairseq_ext.search.constraints.glossary import Glossary, GlossaryOptions, places_terms
 from fairseq_ext.search.constraints.required import case_of
-from fairseq_ext.search.phrases.phrase import Phrase
 from fairseq_ext.search.phrases.pieces import normal
 from fairseq_ext.search.phrases.places import Place, Text, Wanted, assigned, in_order
-from fairseq_ext.search.phrases.sentence import SentenceConstraints, merge
+from fairseq_ext.search.phrases.sentence import Phrase, SentenceConstraints, merge
 from fairseq_ext.translator import Translation, Translator
 
 KEPT = 64  # glossaries in memory

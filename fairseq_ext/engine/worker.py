@@ -31,7 +31,7 @@ from fairseq_ext.engine.jobs import Description
 from fairseq_ext.engine.requirements import OfRequests, Requirements
 from fairseq_ext.kernels.library import give_back_memory
 from fairseq_ext.plugin.loading.lengths import source_limit
-from fairseq_ext.search.strategies.schedule.stream import Stream
+from fairseq_ext.search.strategies.schedule import Stream
 from fairseq_ext.translator import Translator
 
 WIDTH = 32  # sentences at once where --stream-width does not say

@@ -13,8 +13,8 @@
 | parallel/parallel_decode | parallel decoding of a sentence alone | search/parallel/driver.py, strategies/decoding/ |
 | parallel/draft | its drafts | parallel/drafts/ |
 | softmax/lsh | the functions of LSH softmax on the CPU; lsh_cuda and lsh.cu on a GPU | softmax/lsh_torch.py |
-| softmax/shortlist | the scores of a shortlist's words | search/strategies/softmax/_softmax_shortlist.py |
-| softmax/screen | screened log-probabilities | search/strategies/softmax/_error_bounds.py |
+| softmax/shortlist | the scores of a shortlist's words | search/strategies/softmax/_shortlist.py |
+| softmax/screen | screened log-probabilities | search/strategies/softmax/screened.py |
 
 Shared by the C++ files: vectors.hpp (SIMD), stages.hpp (timing).
 """

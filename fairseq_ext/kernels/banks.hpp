@@ -1,6 +1,6 @@
 // Dynamic beam allocation for one sentence: which continuations of its rows go on.
 //
-// search/strategies/select/dba.py and search/phrases/required.py are the definition, and say what everything means.
+// search/strategies/select/dba.py and search/phrases/phrase_table.py are the definition, and say what everything means.
 //
 // Shapes: N sentences in the tables, S live ones, n rows, V vocabulary, G constraints, M states of their automata, c candidates.
 

@@ -42,7 +42,7 @@ class BankRows:
 def phrases_struct(longs: Sequence[Tensor], behind: Tensor, glued: Tensor, ordered: bool) -> ctypes.Structure:
     """Return the addresses of the whole pool's phrases, whose tensors must live as long.
 
-    longs: LONGS, and behind, glued and ordered, as in search/phrases/required.py, PhraseTable.
+    longs: LONGS, and behind, glued and ordered, as in search/phrases/phrase_table.py, PhraseTable.
     """
     assert all(part.is_contiguous() and part.dtype == torch.long for part in (*longs, behind)) and glued.dtype == torch.bool
     (_, W), (_, G) = (longs[LONGS.index(name)].shape for name in ("proposed", "need"))

@@ -1,5 +1,5 @@
 // One call of parallel decoding (--decoding) for a row that is alone: draft, read, verify, commit. The definitions work on arrays of rows:
-// search/parallel/driver.py for the call, search/strategies/decoding/_blocks.py and window.py for the methods, model/transformer/decoder.py for the
+// search/parallel/driver.py for the call, search/strategies/decoding/_parallel.py and window.py for the methods, model/transformer/decoder.py for the
 // decoder.
 
 #include "ngrams.hpp"

@@ -1,4 +1,4 @@
-// What a hypothesis has of the required phrases of its sentence, and what a token adds to that; search/phrases/required.py is the definition.
+// What a hypothesis has of the required phrases of its sentence, and what a token adds to that; search/phrases/phrase_table.py is the definition.
 //
 // Shapes: N sentences in the tables, V vocabulary, G constraints, M states of their automata with E arcs, W next tokens of a state.
 

@@ -79,7 +79,7 @@ void shortlist_log_probs(const Shortlist* list, const float* x, int64_t n, const
 }  // extern "C"
 
 // ---- Log-probabilities of all words from weights of 16 bits, the best words' from the weights themselves, and bounds of what the others'
-// rounding changes (search/strategies/softmax/screened.py says what for; search/strategies/softmax/_error_bounds.py holds the definition).
+// rounding changes (search/strategies/softmax/screened.py says what for; search/strategies/softmax/screened.py holds the definition).
 //
 // Shapes: n rows, V words, d features.
 

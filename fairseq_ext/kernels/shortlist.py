@@ -66,7 +66,7 @@ class ScreenedLinear:
     """From features to screened log-probabilities, in one call."""
 
     def __init__(self, screen: Any, tolerance: float):
-        """screen: search/strategies/softmax/_error_bounds.py, Screen, which says what tolerance is."""
+        """screen: search/strategies/softmax/screened.py, Screen, which says what tolerance is."""
         weight, bias, always, m = screen.weight, screen.bias, screen.always, screen.m
         assert weight.is_contiguous() and weight.dtype == torch.float32 and always.dtype == torch.long and 0 < m < weight.size(0)
         assert bias is None or (bias.dtype == torch.float32 and bias.is_contiguous())

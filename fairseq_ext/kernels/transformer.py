@@ -81,7 +81,7 @@ class PackedLinear:
 
 
 def norm_struct(norm: Any) -> ctypes.Structure:
-    """norm: model/transformer/linear.py, Norm, or None."""
+    """norm: model/transformer/weights.py, Norm, or None."""
     if norm is None:
         return NormStruct(0, 0, 0.0)
     _, weight, bias, eps = norm.arguments
@@ -90,7 +90,7 @@ def norm_struct(norm: Any) -> ctypes.Structure:
 
 class CompiledNorm:
     """Layer normalisation over the last dimension by the compiled library, which rounds each line alike, however many there are.
-    norm: model/transformer/linear.py, Norm, of float32 on a CPU."""
+    norm: model/transformer/weights.py, Norm, of float32 on a CPU."""
 
     def __init__(self, norm: Any):
         self.arguments = norm.arguments  # which the structure points to
@@ -136,7 +136,7 @@ class LayerStack:
     def decode_(self, x: Tensor, step: Any, cache: Any) -> None:
         """Turn embedded tokens x (n x b, d) into features, in place.
 
-        step: the rows, model/transformer/rows.py, Step; cache: their keys and values, model/transformer/key_values.py, KeyValues.
+        step: the rows, model/transformer/rows.py, Step; cache: their keys and values, model/transformer/cache.py, KeyValues.
         """
         assert x.is_contiguous() and x.dtype == torch.float32
         mask, slot = (None if value is None else value.contiguous() for value in (step.mask, step.slot))
@@ -161,7 +161,7 @@ def cache_struct(value: Tensor) -> ctypes.Structure:
 
 class CompiledReader:
     """A decoder whose layers, linear maps and embeddings compiled code reads for one row. step: of the row's KV cache
-    (kernels/transformer.py); embedding (V, d); scale: of the embedding; norm: of embeddings (model/transformer/linear.py, Norm), or None."""
+    (kernels/transformer.py); embedding (V, d); scale: of the embedding; norm: of embeddings (model/transformer/weights.py, Norm), or None."""
 
     def __init__(self, layers: LayerStack, output: PackedLinear, embedding: Tensor, scale: float, step: ctypes.Structure, norm: Any = None):
         assert embedding.is_contiguous() and embedding.dtype == torch.float32

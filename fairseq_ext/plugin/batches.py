@@ -29,7 +29,7 @@ class OneBatch:
 
 @dataclass
 class ByLevel:
-    """Stands for fairseq's EpochBatchIterator: a sentence comes behind those that decide a term's form for it (search/constraints/documents.py).
+    """Stands for fairseq's EpochBatchIterator: a sentence comes behind those that decide a term's form for it (search/constraints/glossary.py).
 
     levels: of the data set's sentences, asked for when the first batch is.
     """
@@ -84,7 +84,7 @@ class Batches:
         return ByLevel(dataset, batches.frozen_batches, self.levels)
 
     def levels(self, dataset: Any) -> list[int]:
-        """When the sentences of a data set can be decoded (search/constraints/documents.py)."""
+        """When the sentences of a data set can be decoded (search/constraints/glossary.py)."""
         known, documents, first = self.sentences, self.sentences.documents, self.lines.buffer_start
         if documents is None:  # no constraints in this run
             return [0] * len(dataset)

@@ -30,16 +30,19 @@ from fairseq_ext.core import __version__
 from fairseq_ext.core.errors import UsageError
 from fairseq_ext.core.files import SHOWN
 from fairseq_ext.plugin.loading.settings import setting
-from fairseq_ext.search.capabilities import Part
+from fairseq_ext.search.checks import stock_search, validate
 from fairseq_ext.search.constraints.glossary import places_terms
 from fairseq_ext.search.constraints.sources import choose_strategies, constrained, is_ordered
-from fairseq_ext.search.flags import CandidateFlags, given
+from fairseq_ext.search.finished import Scoring
+from fairseq_ext.search.mbr import CandidateFlags, given
+from fairseq_ext.search.protocols import SearchSpec
 from fairseq_ext.search.registry import (
     DEFAULT,
     POINTS,
     PRUNERS,
     STRATEGIES,
     TAKEN,
+    Part,
     all_strategies,
     changed,
     choice,
@@ -47,9 +50,6 @@ from fairseq_ext.search.registry import (
     names_of,
     samples,
 )
-from fairseq_ext.search.scoring import Scoring
-from fairseq_ext.search.spec import SearchSpec
-from fairseq_ext.search.validate import stock_search, validate
 
 if TYPE_CHECKING:
     from fairseq.data import Dictionary

@@ -7,7 +7,7 @@ import textwrap
 from argparse import ArgumentParser, RawDescriptionHelpFormatter
 
 from fairseq_ext.core.errors import UsageError
-from fairseq_ext.search.flags import NAMES as CANDIDATES
+from fairseq_ext.search.mbr import NAMES as CANDIDATES
 from fairseq_ext.search.registry import DEFAULT, POINTS, PRUNERS, STRATEGIES, Strategy, all_strategies, file_of
 
 # A group of flags: its title, the extension points whose strategies bring them, single flags besides, an example, and its page.
@@ -39,21 +39,33 @@ PAGES = {  # of flags whose own page is another than their group's
 }  # fmt: skip
 
 WORK = {  # where flags do their work, of those that another file declares
-    "search/phrases/required.py": "constraints_file", "search/constraints/banned.py": "avoid_file avoid_case",
-    "search/phrases/boundaries.py": "constraint_boundary", "search/phrases/requirement.py": "constraint_case",
-    "search/constraints/sentence_end.py": "constraint_end", "search/strategies/select/bonus.py": "constraint_bonus",
-    "search/constraints/glossary.py": "glossary glossary_repeat", "core/words.py": "glossary_match", "search/constraints/placement.py": "glossary_placement",
-    "search/constraints/documents.py": "glossary_documents", "search/constraints/glossary_report.py": "glossary_report",
-    "search/scoring.py": "length_reward length_ratio length_offset length_reward_unbounded",
-    "search/strategies/decoding/_blocks.py": "block_size parallel_length", "search/strategies/decoding/window.py": "draft_cost",
-    "search/parallel/near_ties.py": "parallel_margin", "search/strategies/decoding/_factory.py": "draft", "search/parallel/previous.py": "draft_file",
-    "search/parallel/table.py": "draft_table", "search/parallel/writer.py": "ddg_dir", "search/strategies/softmax/_lsh_index.py": "lsh_index",
-    "search/strategies/softmax/_softmax_shortlist.py": "shortlist_share shortlist_counts", "search/strategies/softmax/_shortlist_stats.py": "shortlist_recall_every",
+    "search/phrases/phrase_table.py": "constraints_file constraint_case",
+    "search/constraints/banned.py": "avoid_file avoid_case",
+    "search/phrases/pieces.py": "constraint_boundary",
+    "search/constraints/sentence_end.py": "constraint_end",
+    "search/strategies/select/bonus.py": "constraint_bonus",
+    "search/constraints/glossary.py": "glossary glossary_repeat glossary_documents",
+    "core/words.py": "glossary_match",
+    "search/constraints/placement.py": "glossary_placement",
+    "search/constraints/report.py": "glossary_report",
+    "search/finished.py": "length_reward length_ratio length_offset length_reward_unbounded",
+    "search/strategies/decoding/_parallel.py": "block_size parallel_length draft",
+    "search/strategies/decoding/window.py": "draft_cost",
+    "search/parallel/blocks.py": "parallel_margin",
+    "search/parallel/drafts.py": "draft_file",
+    "search/parallel/ngram.py": "draft_table",
+    "search/parallel/graph.py": "ddg_dir",
+    "search/strategies/softmax/_lsh_index.py": "lsh_index",
+    "search/strategies/softmax/_shortlist.py": "shortlist_share shortlist_counts shortlist_recall_every",
     "search/strategies/softmax/top.py": "shortlist_top",
-    "search/risk.py": "mbr mbr_candidates mbr_references mbr_weights mbr_prune print_utility",
-    "search/utilities.py": "mbr_model mbr_aggregate", "model/factory.py": "decoder_backend", "model/transformer/linear.py": "int8",
-    "model/transformer/cuda_graph_cache.py": "cuda_graphs", "plugin/workers.py": "cpu_workers",
-    "plugin/results_file.py": "results_file resume", "plugin/bad_sentences.py": "strict", "plugin/stats_file.py": "stats_file",
+    "search/mbr.py": "mbr mbr_candidates mbr_references mbr_weights mbr_prune print_utility mbr_model mbr_aggregate",
+    "model/choose.py": "decoder_backend",
+    "model/transformer/weights.py": "int8",
+    "model/transformer/cuda_graph.py": "cuda_graphs",
+    "plugin/workers.py": "cpu_workers",
+    "plugin/results_file.py": "results_file resume",
+    "plugin/bad_sentences.py": "strict",
+    "plugin/stats_file.py": "stats_file",
 }  # fmt: skip
 
 

@@ -17,11 +17,9 @@ from fairseq.sequence_generator import EnsembleModelWithAlignment, SequenceGener
 
 from fairseq_ext.core.errors import SentenceError
 from fairseq_ext.core.stats import Stats
-from fairseq_ext.model.factory import make_decoder
-from fairseq_ext.model.model import model_of_pair
+from fairseq_ext.model.choose import check_finite, make_decoder, refuse_other_batches
 from fairseq_ext.model.protocol import Regroupable
-from fairseq_ext.model.refused import refuse_other_batches
-from fairseq_ext.model.self_check import check_finite
+from fairseq_ext.model.stock_model import model_of_pair
 from fairseq_ext.plugin import config
 from fairseq_ext.plugin.alignments import WithAlignment
 from fairseq_ext.plugin.loading.settings import checkpoint_of
@@ -33,14 +31,13 @@ from fairseq_ext.search.constraints.glossary import places_terms
 from fairseq_ext.search.constraints.report import Asked, count_terms, report_constraints
 from fairseq_ext.search.constraints.sources import is_ordered
 from fairseq_ext.search.finished import Hypothesis
-from fairseq_ext.search.phrases.in_text import InText
-from fairseq_ext.search.phrases.segmenter import Segmenter
+from fairseq_ext.search.mbr import BayesRisk
+from fairseq_ext.search.phrases.places import InText
+from fairseq_ext.search.phrases.segmenter import Segmenter, TargetText
 from fairseq_ext.search.phrases.sentence import Meets, met
-from fairseq_ext.search.phrases.target_text import TargetText
 from fairseq_ext.search.pool import Pool
 from fairseq_ext.search.processors import LogitsProcessors
 from fairseq_ext.search.protocols import Strategies
-from fairseq_ext.search.risk import BayesRisk
 
 # the stock searches that our drivers replace
 OWN_LOOP = (stock_search.BeamSearch, stock_search.LexicallyConstrainedBeamSearch, stock_search.Sampling, stock_search.DiverseBeamSearch)

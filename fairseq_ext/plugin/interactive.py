@@ -23,8 +23,7 @@ from fairseq_ext.plugin.loading.settings import setting
 from fairseq_ext.plugin.sentences import Sentences
 from fairseq_ext.plugin.target_dictionary import TargetDictionary
 from fairseq_ext.search.constraints.required import check_phrases
-from fairseq_ext.search.phrases.phrase import Phrase
-from fairseq_ext.search.phrases.sentence import EMPTY, SentenceConstraints
+from fairseq_ext.search.phrases.sentence import EMPTY, Phrase, SentenceConstraints
 
 
 class Lines(BadSentences):

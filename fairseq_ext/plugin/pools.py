@@ -12,12 +12,12 @@ from fairseq.data import Dictionary
 from torch import Tensor
 
 from fairseq_ext.core.errors import SentenceError, UsageError, counted
-from fairseq_ext.search.constraints.packed import from_packed
+from fairseq_ext.search.constraints.lines import from_packed
 from fairseq_ext.search.constraints.sentence_end import EndsOfSources
-from fairseq_ext.search.phrases.target_text import TargetText
+from fairseq_ext.search.phrases.segmenter import TargetText
 from fairseq_ext.search.pool import Pool
+from fairseq_ext.search.protocols import SearchSpec
 from fairseq_ext.search.registry import refills
-from fairseq_ext.search.spec import SearchSpec
 
 
 def source_of(sample: dict[str, Any]) -> Tensor:

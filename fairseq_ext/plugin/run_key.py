@@ -15,7 +15,7 @@ from fairseq_ext.core.errors import UsageError
 from fairseq_ext.core.files import fingerprint, fingerprint_of_dictionary
 from fairseq_ext.plugin.config import MADE_WITH, fingerprint_of_weights, flags_dataclass
 from fairseq_ext.search.registry import STRATEGIES, choice
-from fairseq_ext.search.strategies.decoding._factory import table_path
+from fairseq_ext.search.strategies.decoding._parallel import table_path
 
 if TYPE_CHECKING:
     from fairseq_ext.plugin.generator import BeamSearchGenerator

@@ -9,18 +9,18 @@ from typing import Any
 
 from fairseq_ext.core.errors import UsageError
 from fairseq_ext.model.protocol import Regroupable
-from fairseq_ext.model.uncached import UncachedBackend
+from fairseq_ext.model.stock import UncachedBackend
 from fairseq_ext.plugin.config import Context
-from fairseq_ext.search.constraints.forced_decoding import ForcedDecoding
 from fairseq_ext.search.constraints.placement import SEARCHED, Driver, GlossaryPlacement, is_english
+from fairseq_ext.search.constraints.word_alignment import ForcedDecoding
 from fairseq_ext.search.outside import watched
+from fairseq_ext.search.phrases.segmenter import TargetText
 from fairseq_ext.search.phrases.sentence import Meets
-from fairseq_ext.search.phrases.target_text import TargetText
 from fairseq_ext.search.pool import Pool
 from fairseq_ext.search.processors import LogitsProcessors
 from fairseq_ext.search.protocols import SearchSetup, Strategies
 from fairseq_ext.search.registry import DEFAULT, OUTSIDE, PRUNERS, STRATEGIES, Strategy, changed, choice, refills
-from fairseq_ext.search.strategies.stop._shorter import Shorter
+from fairseq_ext.search.strategies.stop.early import Shorter
 
 
 def build(point: str, flags: Any, context: Context) -> Any:
@@ -83,7 +83,7 @@ def driver_of(
         driver = GlossaryPlacement(make(free_setup(setup)), driver, score, setup.spec, text, meets, english, reuses)
     if flags.ddg_dir is None:
         return driver
-    from fairseq_ext.search.parallel.writer import GraphWriter  # of few runs
+    from fairseq_ext.search.parallel.graph import GraphWriter  # of few runs
 
     source = context.source_dictionary
     assert source is not None  # --ddg-dir needs source tokens

@@ -22,19 +22,14 @@ from fairseq_ext.plugin.loading.raw_text import RawText, tell_segmented_output
 from fairseq_ext.plugin.loading.settings import setting
 from fairseq_ext.plugin.sentencepiece_pair import SentencepiecePair
 from fairseq_ext.plugin.target_dictionary import TargetDictionary
-from fairseq_ext.search.constraints.documents import Documents
-from fairseq_ext.search.constraints.files import ConstraintSource, Matching
-from fairseq_ext.search.constraints.glossary import glossary_options, places_terms
-from fairseq_ext.search.constraints.glossary_report import GlossaryReport, forms_used
-from fairseq_ext.search.constraints.packed import from_packed, keys_of
-from fairseq_ext.search.constraints.report import ConstraintCounts, GlossaryCounts
+from fairseq_ext.search.constraints.glossary import Documents, glossary_options, places_terms
+from fairseq_ext.search.constraints.lines import from_packed, keys_of
+from fairseq_ext.search.constraints.report import ConstraintCounts, GlossaryCounts, GlossaryReport, forms_used
 from fairseq_ext.search.constraints.required import case_of
-from fairseq_ext.search.phrases.boundaries import kind_of
-from fairseq_ext.search.phrases.phrase import Phrase
-from fairseq_ext.search.phrases.pieces import normal
-from fairseq_ext.search.phrases.segmenter import Segmenter
-from fairseq_ext.search.phrases.sentence import EMPTY, SentenceConstraints, merge
-from fairseq_ext.search.phrases.target_text import TargetText
+from fairseq_ext.search.constraints.sources import ConstraintSource, Matching
+from fairseq_ext.search.phrases.pieces import kind_of, normal
+from fairseq_ext.search.phrases.segmenter import Segmenter, TargetText
+from fairseq_ext.search.phrases.sentence import EMPTY, Phrase, SentenceConstraints, merge
 from fairseq_ext.search.registry import samples
 
 logger = logging.getLogger("fairseq_ext")

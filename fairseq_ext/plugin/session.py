@@ -19,12 +19,12 @@ from fairseq_ext.plugin.interactive import Lines
 from fairseq_ext.plugin.loading.dictionaries import warn_of_other_words
 from fairseq_ext.plugin.loading.settings import longest_source, segments_text, shows_bar
 from fairseq_ext.plugin.sentences import Sentences, numbers_of
-from fairseq_ext.search import validate
-from fairseq_ext.search.capabilities import Part
+from fairseq_ext.search import checks
 from fairseq_ext.search.constraints.glossary import check_glossary, choose_placement
 from fairseq_ext.search.constraints.required import boundary_mode, check_phrases, expect_phrases
 from fairseq_ext.search.constraints.sources import constrained
-from fairseq_ext.search.phrases.target_text import TargetText
+from fairseq_ext.search.phrases.segmenter import TargetText
+from fairseq_ext.search.registry import Part
 
 
 class Session:
@@ -50,14 +50,14 @@ class Session:
         task, flags, sentences = self.task, self.task.flags(), self.sentences
         sentences.typed = bool(getattr(args, "constraints", None))
         if sentences.phrases_of_calls and (shaping := expect_phrases(flags, args)):
-            validate.refuse_stock_search(shaping, args)
+            checks.refuse_stock_search(shaping, args)
         check_glossary(flags, sentences.glossaries_of_calls)
         config.complete_flags(flags, args, Part(f"--task {task.registered}", denies=task.lacks))
         choose_placement(flags, args, segments_text(flags), sentences.glossaries_of_calls)
         if self.lines.translates_corpus:
             check_phrases(flags, sentences.typed, True)
         self.lines.use_flags(flags)
-        sentences.use_flags(flags, constrained(flags, args) and not validate.stock_search(args))
+        sentences.use_flags(flags, constrained(flags, args) and not checks.stock_search(args))
         kind: type = BeamSearchGenerator
         if getattr(args, "print_alignment", None):
             kind, extra = AlignedBeamSearchGenerator, {"print_alignment": str(args.print_alignment), **extra}

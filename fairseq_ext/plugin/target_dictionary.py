@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from fairseq.data import Dictionary
 
-from fairseq_ext.search.phrases.phrase import Phrase
+from fairseq_ext.search.phrases.sentence import Phrase
 
 
 class TargetDictionary(Dictionary):

@@ -19,7 +19,7 @@ from fairseq.tasks.multilingual_translation import MultilingualTranslationTask
 from fairseq.tasks.translation import TranslationTask
 
 from fairseq_ext.core.command_line import decodes_alone
-from fairseq_ext.model.refused import refuse_architecture
+from fairseq_ext.model.choose import refuse_architecture
 from fairseq_ext.plugin import config, marian_transformer, moses_normalized, sentencepiece_pair  # noqa: F401  which they register
 from fairseq_ext.plugin.loading.languages import name_languages_, own_target
 from fairseq_ext.plugin.loading.settings import checkpoint_of
@@ -31,7 +31,7 @@ from fairseq_ext.plugin.stock_settings import check_stock_settings
 from fairseq_ext.plugin.stock_tasks import LanguageModeling, MultilingualLanguageModeling, MultiSimpleEpoch, PretrainedBART, SpeechToText
 from fairseq_ext.plugin.stock_twin import BuildsGenerators, register_twin
 from fairseq_ext.plugin.translation_bart import TranslationBart
-from fairseq_ext.search import validate
+from fairseq_ext.search import checks
 
 Flags = config.flags_dataclass()
 
@@ -84,7 +84,7 @@ class Extended(BuildsGenerators):
         flags = self.flags()
         references = getattr(args, "score_reference", False)
         if references:
-            validate.refuse_reference(flags, Flags)
+            checks.refuse_reference(flags, Flags)
         if seq_gen_cls is not None or references:
             return self.build_stock(models, args, seq_gen_cls, extra_gen_cls_kwargs, prefix_allowed_tokens_fn)
         return self.session.generator(

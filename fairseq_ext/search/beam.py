@@ -10,11 +10,10 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any
 
+import numpy as np
 import torch
+import torch.nn.functional as F
 from torch import Tensor
-
-from fairseq_ext.search.attention import Attention
-from fairseq_ext.search.upload import upload
 
 NOT_YET = -1  # stands before the first token of a row that is shorter than others
 
@@ -233,3 +232,54 @@ def ranks(n: int, width: int, device: torch.device) -> Tensor:
 def first_of(n: int, few: int, device: torch.device) -> Tensor:
     """(n,) bool: the first few. To be read only."""
     return numbers(n, device) < few
+
+
+# ---- The attention of live rows to their source, kept for `--print-alignment`.
+#
+# Shapes: n live rows, L tokens so far, T source columns of the pool, t source columns of the decoder's present group.
+
+
+@dataclass
+class Attention:
+    """Row tensors, reordered with their beam's rows."""
+
+    weights: Tensor  # (n, L, T) each source token in the pool's own column
+    first: Tensor  # (n,) pool column at which the columns of the row's group begin
+
+    @staticmethod
+    def start(rows: int, columns: int, first: int, device: torch.device) -> Attention:
+        """Rows that have no token yet."""
+        return Attention(torch.zeros(rows, 0, columns, device=device), torch.full((rows,), first, device=device))
+
+    def add_(self, step: Tensor) -> None:
+        """Append the attention (n, t) of one step."""
+        past = self.weights
+        column = self.first[:, None] + torch.arange(step.size(1), device=step.device)
+        # what lies beyond the last column is padding, whose attention is 0
+        wide = past.new_zeros(past.size(0), past.size(2), dtype=step.dtype)
+        wide.scatter_add_(1, column.clamp_(max=past.size(2) - 1), step)
+        self.weights = torch.cat([past.to(step.dtype), wide[:, None]], dim=1)
+
+    def select(self, row: Tensor) -> Attention:
+        """The rows at the indices row (n',), in this order."""
+        return Attention(self.weights[row], self.first[row])
+
+    def trim_(self, unused: int) -> None:
+        """Drop the first tokens, which no row uses."""
+        self.weights = self.weights[:, unused:]
+
+    @staticmethod
+    def join(a: Attention, b: Attention) -> Attention:
+        """The rows of both, a's first, shorter ones to the right."""
+        wide = max(a.weights.size(1), b.weights.size(1))
+        weights = [F.pad(x.weights, (0, 0, wide - x.weights.size(1), 0)) for x in (a, b)]
+        return Attention(torch.cat(weights), torch.cat([a.first, b.first]))
+
+
+# ---- Numbers of the host on their way to a device.
+
+
+def upload(values: Any, device: torch.device) -> Tensor:
+    """Return a list, an array or a tensor of the host as a tensor of a device, without waiting for all that the device still has to do,
+    as `torch.tensor(values, device=device)` would."""
+    return (torch.from_numpy(values) if isinstance(values, np.ndarray) else torch.as_tensor(values)).to(device, non_blocking=True)

@@ -19,9 +19,8 @@ from fairseq_ext.search.compiled import FIRST_POSITIONS, FIRST_STEPS
 from fairseq_ext.search.finished import Hypothesis, n_best
 from fairseq_ext.search.phrases.sentence import SentenceConstraints
 from fairseq_ext.search.pool import OfPool, Pool
-from fairseq_ext.search.protocol import Searcher, common_prefix
 from fairseq_ext.search.protocols import SearchSetup
-from fairseq_ext.search.request import Request
+from fairseq_ext.search.scheduler import Request, Searcher, common_prefix
 
 
 class ConstrainedSearch(Searcher):

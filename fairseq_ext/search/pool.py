@@ -15,7 +15,7 @@ from torch import Tensor
 
 if TYPE_CHECKING:
     from fairseq_ext.search.constraints.sentence_end import SentenceEnds
-    from fairseq_ext.search.phrases.boundaries import Boundaries
+    from fairseq_ext.search.phrases.pieces import Boundaries
     from fairseq_ext.search.phrases.sentence import SentenceConstraints
 
 T = TypeVar("T")

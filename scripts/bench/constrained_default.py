@@ -16,8 +16,8 @@ from harness import Spread, compare
 from report import before_over_ours
 from text import Text
 
-from fairseq_ext.search.phrases.in_text import end_of
 from fairseq_ext.search.phrases.pieces import normal
+from fairseq_ext.search.phrases.places import end_of
 
 MOST = 1.05  # times the time
 INSIDE = ["--constraint-boundary", "none", "--constraint-case", "exact"]

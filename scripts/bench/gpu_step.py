@@ -28,8 +28,8 @@ from fairseq.models import ARCH_CONFIG_REGISTRY, ARCH_MODEL_REGISTRY
 from torch import Tensor
 
 import fairseq_ext  # noqa: F401
-from fairseq_ext.model.self_check import TOLERANCE, relative
-from fairseq_ext.model.transformer.cuda_graph_cache import MakeGraphs, cuda_graphs
+from fairseq_ext.model.choose import TOLERANCE, relative
+from fairseq_ext.model.transformer.cuda_graph import MakeGraphs, cuda_graphs
 from fairseq_ext.model.transformer.decoder import TransformerBackend
 
 BIG = "transformer_vaswani_wmt_en_de_big"

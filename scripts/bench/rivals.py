@@ -34,7 +34,7 @@ from harness import Comparison, ProcessContender, compare, compile_modules, fix_
 from report import ROOT, markdown, write
 from text import Text, prepare
 
-from fairseq_ext.search.strategies.decoding._several import beam_search
+from fairseq_ext.search.strategies.decoding.beam import beam_search
 
 CONTENDERS = ["stock", "set_beam_size", "ours --decoder-backend fairseq", "ours", "ours --int8"]
 SETTINGS = ["", " CT2_USE_MKL=1", " CT2_USE_MKL=1 CT2_USE_EXPERIMENTAL_PACKED_GEMM=1"]  # without: what it chooses for this processor

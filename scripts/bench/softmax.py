@@ -32,16 +32,14 @@ from fairseq_ext.core.stats import Stats
 from fairseq_ext.kernels.library import give_back_memory
 from fairseq_ext.kernels.log_probs import log_softmax_
 from fairseq_ext.kernels.transformer import PackedLinear
-from fairseq_ext.model.transformer.linear import Linear
+from fairseq_ext.model.transformer.weights import Linear
 from fairseq_ext.search.beam import Beam
 from fairseq_ext.search.log_probs import LogProbs
 from fairseq_ext.search.pool import Pool
-from fairseq_ext.search.strategies.softmax._error_bounds import Screen
 from fairseq_ext.search.strategies.softmax._lsh_index import Parameters
-from fairseq_ext.search.strategies.softmax._shortlist_stats import ShortlistMeter
-from fairseq_ext.search.strategies.softmax._softmax_shortlist import ShortlistSoftmax
+from fairseq_ext.search.strategies.softmax._shortlist import ShortlistMeter, ShortlistSoftmax
 from fairseq_ext.search.strategies.softmax.lsh import LSH
-from fairseq_ext.search.strategies.softmax.screened import TOLERANCE, Screened, ScreenedLogProbs, words_scored_again
+from fairseq_ext.search.strategies.softmax.screened import TOLERANCE, Screen, Screened, ScreenedLogProbs, words_scored_again
 
 BEST = 10
 Ways = dict[str, Callable[[], Any]]

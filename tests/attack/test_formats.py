@@ -12,8 +12,8 @@ from fairseq_ext.core.files import sealed
 from fairseq_ext.corpus.manifest import Manifest
 from fairseq_ext.plugin.results_file import ResultsFile
 from fairseq_ext.plugin.results_line import FORMAT
-from fairseq_ext.search.parallel import table
-from fairseq_ext.search.parallel.table import Table
+from fairseq_ext.search.parallel import ngram
+from fairseq_ext.search.parallel.ngram import Table
 from fairseq_ext.search.strategies.softmax import _lsh_index
 from fairseq_ext.search.strategies.softmax._lsh_index import Parameters
 
@@ -158,7 +158,7 @@ def test_a_draft_table(tmp_path, name):
     made.save(path)
     with pytest.raises(UsageError) as error:
         Table.load(path)
-    assert f"--draft-table {path} is not a draft table, because {reason}" in str(error.value) and table.REBUILD in str(error.value)
+    assert f"--draft-table {path} is not a draft table, because {reason}" in str(error.value) and ngram.REBUILD in str(error.value)
 
 
 # ---- LSH indexes, of 50 words and 8 dimensions

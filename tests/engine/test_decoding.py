@@ -21,10 +21,10 @@ from fairseq_ext.plugin.pool_of import pool_of, pool_without_constraints
 from fairseq_ext.plugin.translation import Translation
 from fairseq_ext.search.compiled import CompiledSearch
 from fairseq_ext.search.constrained import ConstrainedSearch
-from fairseq_ext.search.request import Request
-from fairseq_ext.search.searchers_loop import LoopSearch
-from fairseq_ext.search.strategies.decoding._several import Searchers
-from fairseq_ext.search.strategies.stop._shorter import Shorter
+from fairseq_ext.search.interpreted import LoopSearch
+from fairseq_ext.search.scheduler import Request
+from fairseq_ext.search.strategies.decoding.beam import Searchers
+from fairseq_ext.search.strategies.stop.early import Shorter
 
 ROOT = Path(__file__).parents[2]
 MODEL = ROOT / "checkpoints" / "demo"

@@ -17,9 +17,9 @@ from fairseq_ext.core.errors import UsageError
 from fairseq_ext.kernels import library as building
 from fairseq_ext.kernels import log_probs as topk
 from fairseq_ext.kernels import transformer as step
-from fairseq_ext.model import factory
-from fairseq_ext.model.factory import make_decoder
-from fairseq_ext.model.transformer import linear
+from fairseq_ext.model import choose
+from fairseq_ext.model.choose import make_decoder
+from fairseq_ext.model.transformer import weights
 from fairseq_ext.model.transformer.decoder import TransformerBackend
 from fairseq_ext.search import log_probs
 
@@ -44,7 +44,7 @@ def numbers(*shape: int, seed: int = 0) -> torch.Tensor:
 @pytest.fixture
 def no_library(monkeypatch):
     """As on a machine without a compiler."""
-    for module in (linear, factory, log_probs):
+    for module in (weights, choose, log_probs):
         monkeypatch.setattr(module, "library", lambda: None)
 
 
@@ -289,7 +289,7 @@ def test_int8_is_refused_in_one_sentence_where_it_cannot_be(monkeypatch):
     assert "--decoder-backend fairseq" in refused(model, strategy={"decoder_backend": "fairseq"})
     assert "--match-source-len" in refused(model, match_source_len=True)
     assert "--print-alignment" in refused(model, print_alignment="hard")
-    monkeypatch.setattr(factory, "library", lambda: None)
+    monkeypatch.setattr(choose, "library", lambda: None)
     assert "python -m fairseq_ext.kernels" in refused(model)
 
 

@@ -9,9 +9,9 @@ from model.decoder_rows import Rows
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from fairseq_ext.model.transformer import cuda_graph_cache as graphs
-from fairseq_ext.model.transformer import linear
-from fairseq_ext.model.transformer.cuda_graph_cache import CudaGraphCache, cuda_graphs
+from fairseq_ext.model.transformer import cuda_graph as graphs
+from fairseq_ext.model.transformer import weights
+from fairseq_ext.model.transformer.cuda_graph import CudaGraphCache, cuda_graphs
 from fairseq_ext.model.transformer.decoder import TransformerBackend
 
 WAITS = ("_local_scalar_dense", "nonzero", "equal", "is_nonzero", "item", "masked_select", "unique", "_unique2", "repeat_interleave")
@@ -77,8 +77,8 @@ def fails(compute):
 @pytest.fixture(autouse=True)
 def plain_linears(monkeypatch):
     """As on a GPU: no compiled step, no packed weights; and caches that begin small, so that they are outgrown."""
-    monkeypatch.setattr(linear, "library", lambda: None)
-    monkeypatch.setattr(linear.Linear, "packs", False)
+    monkeypatch.setattr(weights, "library", lambda: None)
+    monkeypatch.setattr(weights.Linear, "packs", False)
     monkeypatch.setattr(graphs, "FIRST_POSITIONS", 1)
 
 

@@ -7,7 +7,7 @@ import pytest
 import torch
 from models import ARCHITECTURES, alone, batch, build, dictionary, forced, generators
 
-from fairseq_ext.model.decoder import FairseqBackend
+from fairseq_ext.model.stock import FairseqBackend
 from fairseq_ext.search.pool import Pool
 
 LOOSE = {"lstm": 1e-4, "fconv": 1e-4}  # fairseq's attention of these masks in float32, and their scores are large

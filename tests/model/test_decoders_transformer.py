@@ -9,9 +9,8 @@ from models import ARCHITECTURES, batch, build, forced, generators, run, same
 from sizes import covering
 
 from fairseq_ext.core.errors import UsageError
-from fairseq_ext.model.decoder import FairseqBackend
-from fairseq_ext.model.factory import make_decoder
-from fairseq_ext.model.self_check import disagreement
+from fairseq_ext.model.choose import disagreement, make_decoder
+from fairseq_ext.model.stock import FairseqBackend
 from fairseq_ext.model.transformer.decoder import TransformerBackend
 from fairseq_ext.model.transformer.encoder import fast_encoder
 from fairseq_ext.model.transformer.rows import RowGroup

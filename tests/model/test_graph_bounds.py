@@ -11,11 +11,10 @@ from model.decoder_rows import EOS, model_of
 from model.recorded_rows import Frozen, Graphed, NoWaiting, Recorded, fails, plain_linears, recording  # noqa: F401  the fixture is for every test
 from models import batch, build, generators, run, same
 
-from fairseq_ext.model import factory
-from fairseq_ext.model.factory import make_decoder
-from fairseq_ext.model.self_check import disagreement
-from fairseq_ext.model.transformer import cuda_graph_cache as graphs
-from fairseq_ext.model.transformer.cuda_graph_cache import CudaGraphCache, bucket
+from fairseq_ext.model import choose
+from fairseq_ext.model.choose import disagreement, make_decoder
+from fairseq_ext.model.transformer import cuda_graph as graphs
+from fairseq_ext.model.transformer.cuda_graph import CudaGraphCache, bucket
 from fairseq_ext.model.transformer.decoder import TransformerBackend
 
 # ---- bounds, and what has no graph
@@ -172,8 +171,8 @@ def test_the_self_check_runs_recorded_steps(dtype):
 def as_on_a_gpu(monkeypatch):
     """make_decoder behaves as on a GPU whose graphs are what is put into this dictionary."""
     settings = {"capture": Recorded, "limit": 1 << 30}
-    monkeypatch.setattr(factory, "on_this_gpu", lambda weights: True)
-    monkeypatch.setattr(factory, "cuda_graphs", lambda: functools.partial(CudaGraphCache, **settings))
+    monkeypatch.setattr(choose, "on_this_gpu", lambda weights: True)
+    monkeypatch.setattr(choose, "cuda_graphs", lambda: functools.partial(CudaGraphCache, **settings))
     return settings
 
 

@@ -11,7 +11,7 @@ from model.decoder_rows import EOS, MODELS, TOLERANCE, Rows, model_of
 from model.recorded_rows import Graphed, plain_linears  # noqa: F401  the fixture is for every test
 from sizes import covering
 
-from fairseq_ext.model.transformer.cuda_graph_step import Buffers
+from fairseq_ext.model.transformer.cuda_graph import Buffers
 
 # ---- the storm of decoder_rows.py, recorded
 

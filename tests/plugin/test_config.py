@@ -18,9 +18,8 @@ from models import batch, build, generators, run, task
 from fairseq_ext import UsageError
 from fairseq_ext.plugin import config
 from fairseq_ext.plugin.tasks import Flags
-from fairseq_ext.search import registry, validate
-from fairseq_ext.search.capabilities import CAPABILITIES
-from fairseq_ext.search.registry import POINTS, PRUNERS, STRATEGIES
+from fairseq_ext.search import checks, registry
+from fairseq_ext.search.registry import CAPABILITIES, POINTS, PRUNERS, STRATEGIES
 
 NEUTRAL = {"select": "topk", "stop": "count", "schedule": "batch", "softmax": "full", "decoding": "beam"}
 
@@ -124,7 +123,7 @@ def test_chosen_names_what_is_switched_on(made_up):
 )
 def test_what_cannot_work_is_refused_in_a_sentence(made_up, ours, stock, sentence):
     with pytest.raises(UsageError, match=re.escape(sentence)):
-        validate.validate(flags(**ours), GenerationConfig(**stock))
+        checks.validate(flags(**ours), GenerationConfig(**stock))
 
 
 @pytest.mark.parametrize(
@@ -143,18 +142,18 @@ def test_what_cannot_work_is_refused_in_a_sentence(made_up, ours, stock, sentenc
 )
 def test_scoring_a_reference_leaves_no_flag_out_silently(made_up, ours, flag):
     with pytest.raises(UsageError, match=f"--score-reference scores given translations, so {flag} has nothing to do"):
-        validate.refuse_reference(flags(**ours), Flags)
-    validate.refuse_reference(flags(), Flags)
+        checks.refuse_reference(flags(**ours), Flags)
+    checks.refuse_reference(flags(), Flags)
 
 
 @pytest.mark.parametrize("ours", [{}, {"stop": "patient"}, {"stop": "patient", "patient_steps": 5}, {"trim_below": 0.5}], ids=str)
 def test_what_works_is_let_through(made_up, ours):
-    validate.validate(flags(**ours), GenerationConfig())
+    checks.validate(flags(**ours), GenerationConfig())
 
 
 @pytest.mark.parametrize("stock", [{"match_source_len": True}, {"diversity_rate": 0.5}], ids=str)
 def test_stock_searches_alone_are_let_through(stock):
-    validate.validate(flags(), GenerationConfig(**stock))
+    checks.validate(flags(), GenerationConfig(**stock))
 
 
 def test_signature_tells_every_plug_point_and_what_differs(made_up):
@@ -219,7 +218,7 @@ def test_every_strategy_lies_in_the_file_of_its_name():
 
 def test_every_capability_is_needed_and_denied():
     """A sentence that no pair can reach is a promise without a test."""
-    everything = [*registry.all_strategies(), *validate.OPTIONS]
+    everything = [*registry.all_strategies(), *checks.OPTIONS]
     needed, denied = ({c for s in everything for c in kind(s)} for kind in (lambda s: s.needs, lambda s: s.denies))
     # denied by models, by constraints and by tasks (plugin/stock_tasks.py), not by a flag
     by_models = {"one model", "output layer", "no constraints", "source sentence", "source tokens", "divisible batches"}
@@ -247,4 +246,4 @@ def test_every_capability_is_needed_and_denied():
 )
 def test_values_out_of_range_are_refused(ours, stock, sentence):
     with pytest.raises(UsageError, match=re.escape(sentence)):
-        validate.validate(Flags(**ours), GenerationConfig(**stock))
+        checks.validate(Flags(**ours), GenerationConfig(**stock))

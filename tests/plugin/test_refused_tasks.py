@@ -8,7 +8,7 @@ from sizes import drawn
 
 from fairseq_ext import Translator
 from fairseq_ext.core.errors import UsageError
-from fairseq_ext.model.refused import refused
+from fairseq_ext.model.choose import refused
 
 
 @pytest.mark.parametrize(

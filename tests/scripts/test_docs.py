@@ -58,7 +58,7 @@ def test_every_key_of_the_statistics_is_explained() -> None:
 
 
 def test_every_word_of_needs_and_denies_is_explained() -> None:
-    from fairseq_ext.search.capabilities import CAPABILITIES
+    from fairseq_ext.search.registry import CAPABILITIES
 
     table = (ROOT / "docs" / "strategy.md").read_text().partition("| word | who needs it | who denies it |")[2].partition("\n\n")[0]
     assert [line.split("`")[1] for line in table.splitlines()[2:]] == list(CAPABILITIES)

@@ -11,8 +11,8 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "scripts" / "bench"
 
 import gpu_step  # noqa: E402
 
-from fairseq_ext.model.transformer import linear  # noqa: E402
-from fairseq_ext.model.transformer.cuda_graph_cache import CudaGraphCache  # noqa: E402
+from fairseq_ext.model.transformer import weights as linear  # noqa: E402
+from fairseq_ext.model.transformer.cuda_graph import CudaGraphCache  # noqa: E402
 
 SIZES = dict(embed_dim=16, ffn_embed_dim=24, attention_heads=2)
 SMALL = {f"{side}_{what}": n for side in ("encoder", "decoder") for what, n in SIZES.items()}

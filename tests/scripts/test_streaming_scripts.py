@@ -28,7 +28,7 @@ import train_parsing  # noqa: E402
 import translation  # noqa: E402
 from harness import BenchError, Comparison, Contender, Result  # noqa: E402
 
-from fairseq_ext.model.join import join_sources  # noqa: E402
+from fairseq_ext.model.stock_model import join_sources  # noqa: E402
 
 spec = importlib.util.spec_from_file_location("streaming_tables", HERE / "tables.py")  # other folders have a tables.py too
 assert spec is not None and spec.loader is not None

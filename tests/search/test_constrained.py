@@ -10,9 +10,9 @@ import torch
 from models import batch, build, dictionary, generators, run, same
 
 from fairseq_ext.kernels.library import library
+from fairseq_ext.search.interpreted import LoopSearch
 from fairseq_ext.search.phrases.sentence import EMPTY, SentenceConstraints
-from fairseq_ext.search.searchers_loop import LoopSearch
-from fairseq_ext.search.strategies.decoding._several import beam_search
+from fairseq_ext.search.strategies.decoding.beam import beam_search
 
 pytestmark = [pytest.mark.skipif(library() is None, reason="there is no compiled library"), pytest.mark.usefixtures("on_the_cpu")]
 CASES = int(os.environ.get("CONSTRAINED_CASES", "150"))

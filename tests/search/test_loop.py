@@ -9,7 +9,7 @@ from table_model import called_through
 
 from fairseq_ext.search.log_probs import LogProbs
 from fairseq_ext.search.protocols import Prune, Softmax
-from fairseq_ext.search.strategies.schedule.stream import Stream
+from fairseq_ext.search.strategies.schedule import Stream
 
 MIXED = [3, 1, 7, 0, 12, 5]
 LOOSE = {"lstm": 1e-5, "fconv": 1e-5}  # fairseq's attention of these masks in float32

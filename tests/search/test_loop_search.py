@@ -7,12 +7,10 @@ import torch
 from models import alone, batch, build, dictionary, generators, run, same
 from sizes import part_of
 
-from fairseq_ext.search.open_pool import OpenPool
+from fairseq_ext.search.interpreted import LoopSearch, OpenPool
 from fairseq_ext.search.phrases.sentence import EMPTY, SentenceConstraints
-from fairseq_ext.search.protocol import common_prefix
-from fairseq_ext.search.request import Request
-from fairseq_ext.search.searchers_loop import LoopSearch
-from fairseq_ext.search.strategies.stop._shorter import Shorter
+from fairseq_ext.search.scheduler import Request, common_prefix
+from fairseq_ext.search.strategies.stop.early import Shorter
 
 WORD, LAST = dictionary().nspecial, len(dictionary()) - 1
 K, MAX_LEN = 4, 12

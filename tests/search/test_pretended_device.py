@@ -18,8 +18,8 @@ from sizes import drawn, part_of
 from test_compose import CONSTRAINTS, EXAMPLES, LENGTHS, TAKE_CONSTRAINTS
 
 from fairseq_ext.core.errors import NotANumber
-from fairseq_ext.model.transformer import cuda_graph_cache
-from fairseq_ext.model.transformer.cuda_graph_step import Buffers, CudaGraph
+from fairseq_ext.model.transformer import cuda_graph
+from fairseq_ext.model.transformer.cuda_graph import Buffers, CudaGraph
 from fairseq_ext.plugin.loading.arguments import as_arguments
 from fairseq_ext.translator import Translator
 
@@ -60,8 +60,8 @@ def test_lsh_by_its_cuda_kernels_gives_what_the_cpu_gives(pretended, monkeypatch
 
 @pytest.mark.parametrize("beam", [1, 5, 20])
 def test_steps_are_recorded_while_the_kv_cache_grows(beam, pretended, monkeypatch, caplog):
-    monkeypatch.setattr(cuda_graph_cache, "FIRST_POSITIONS", 1)
-    monkeypatch.setattr(cuda_graph_cache, "PATIENCE", 0)
+    monkeypatch.setattr(cuda_graph, "FIRST_POSITIONS", 1)
+    monkeypatch.setattr(cuda_graph, "PATIENCE", 0)
     shapes, made = [], Buffers.__init__
     monkeypatch.setattr(Buffers, "__init__", lambda self, like, *shape: (shapes.append(shape), made(self, like, *shape))[1])
     with counting() as counts:

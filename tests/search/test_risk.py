@@ -18,8 +18,7 @@ from fairseq_ext import Translator, UsageError
 from fairseq_ext.engine.engine import Engine
 from fairseq_ext.plugin.tasks import Flags
 from fairseq_ext.search.finished import Hypothesis
-from fairseq_ext.search.risk import BayesRisk
-from fairseq_ext.search.utilities import utility_of
+from fairseq_ext.search.mbr import BayesRisk, utility_of
 from fairseq_ext.serve.records import Record, answer_json
 
 TEXTS = ["a dog runs over the grass .", "a dog is running on the grass .", "the dog runs .", "a cat sleeps", ""]

@@ -11,8 +11,8 @@ import pytest
 from models import batch, build, dictionary, generators, run
 
 from fairseq_ext import UsageError
+from fairseq_ext.search.parallel.blocks import Iteration
 from fairseq_ext.search.parallel.graph import NEVER, Graph, waits
-from fairseq_ext.search.parallel.rows import Iteration
 from fairseq_ext.viz.ddg import main
 from fairseq_ext.viz.files import write
 

@@ -13,22 +13,21 @@ from __future__ import annotations
 
 import copy
 import math
+from typing import Any
 
 import torch
 from fairseq.models.fairseq_model import BaseFairseqModel
-from torch import Tensor
+from torch import Tensor, nn
 
 from fairseq_ext.kernels.library import give_back_memory
 from fairseq_ext.kernels.log_probs import log_softmax_
-from fairseq_ext.model.transformer.batch_reader import CompiledBatchReader
-from fairseq_ext.model.transformer.cuda_graph_cache import MakeGraphs
+from fairseq_ext.model.transformer.cache import KeyValues
+from fairseq_ext.model.transformer.cuda_graph import CudaGraphCache, MakeGraphs
 from fairseq_ext.model.transformer.encoder import FastEncoder, KeptStates, fast_encoder, is_plain_input, kept_or_made
-from fairseq_ext.model.transformer.key_values import KeyValues
-from fairseq_ext.model.transformer.one_row import CompiledRowReader, is_compiled_throughout
-from fairseq_ext.model.transformer.release import release_
-from fairseq_ext.model.transformer.rows import RowGroup
-from fairseq_ext.model.transformer.step import read_attention, read_tokens
-from fairseq_ext.model.transformer.weights import Weights, read_weights
+from fairseq_ext.model.transformer.layers import at_rows, attention_weights, decode, embed, reserve_positions
+from fairseq_ext.model.transformer.readers import CompiledBatchReader, CompiledRowReader, is_compiled_throughout
+from fairseq_ext.model.transformer.rows import RowGroup, Step
+from fairseq_ext.model.transformer.weights import Linear, Weights, read_weights
 
 
 class TransformerBackend:
@@ -185,3 +184,106 @@ class TransformerBackend:
 
     def attention(self) -> Tensor | None:
         return torch.stack(self.attentions).mean(0) if self.need_attention else None
+
+
+# ---- One step of a group of rows: as a recorded CUDA graph, as one call of the compiled library, or layer by layer.
+#
+# Shapes: S sentences, n rows, W places for rows in each sentence (its width), b new tokens a row.
+
+
+def read_tokens(
+    weights: list[Weights], group: RowGroup, tokens: Tensor, need_attention: bool = False, graphs: CudaGraphCache | None = None
+) -> tuple[list[Tensor], list[Tensor]]:
+    """Read tokens (n, b) in every row; return each model's features (n x b, features), and its attention (n, source) if needed.
+
+    graphs: recorded steps of these weights, which give features and no attention.
+    """
+    step = group.append_(tokens.size(1))
+    for model in weights:
+        reserve_positions(model, step)
+    if graphs is not None:
+        recorded = graphs.read(group.cache, step, tokens)
+        if recorded is not None:
+            return recorded, []
+        group.cache.close_gaps_()
+        step.slot = None
+    features, attentions = [], []
+    for model, cache in zip(weights, group.cache.models, strict=True):
+        x = embed(model, tokens.reshape(-1), step.b, step.past)
+        if model.compiled is not None and not need_attention:
+            features.append(decode_compiled(model, cache, step, x))
+            continue
+        x, queries = decode(model, cache, step, x)
+        features.append(x)
+        if need_attention:  # the last layer's, of the last token, averaged over heads
+            seen = attention_weights(queries[-1][:, :, step.b - 1 :: step.b], cache.layers()[-1][3], cache.source_mask)
+            attentions.append(at_rows(seen.flatten(0, 1), step.place, 1))  # (S x W, source) -> (n, source)
+    return features, attentions
+
+
+def read_attention(weights: list[Weights], group: RowGroup, tokens: Tensor) -> Tensor:
+    """Read tokens (n, b) in every row, layer by layer; return how much each attends to the source (n, b, source), averaged over models,
+    layers and heads."""
+    group.cache.leave_shared_slots_()
+    step = group.append_(tokens.size(1))
+    seen = []
+    for model, cache in zip(weights, group.cache.models, strict=True):
+        reserve_positions(model, step)
+        _, queries = decode(model, cache, step, embed(model, tokens.reshape(-1), step.b, step.past), queries_only=True)
+        keys = [key for _, _, _, key, _ in cache.layers()]
+        seen += [attention_weights(query, key, cache.source_mask) for query, key in zip(queries, keys, strict=True)]  # (S, W x b, source)
+    mean = torch.stack(seen).mean(0)
+    rows = mean.view(step.sentences * step.width, step.b, -1)
+    return rows if step.place is None else rows[step.place]
+
+
+def decode_compiled(weights: Weights, cache: KeyValues, step: Step, x: Tensor) -> Tensor:
+    """Compute the features of `layers.decode` in one call of the compiled library."""
+    assert weights.compiled is not None
+    weights.compiled.decode_(x, step, cache)
+    return x if weights.project_out is None else weights.project_out(x)
+
+
+# ---- Lets go of the weights that a model holds beside the packed ones: a command that only decodes needs them once.
+#
+# What is left of the model are its embeddings, biases and normalisations. Its modules cannot run any more, so this is for a process that
+# belongs to one command, and for models of which every layer is compiled.
+
+
+SECOND_COPIES = ("in_proj_weight", "out_proj_weight", "fc1_weight", "fc2_weight")  # what fairseq holds for torch's fused encoder layer
+
+
+def release_(model: Any, weights: Weights, encoder: FastEncoder | None) -> bool:
+    """Drop the matrices of a model's layers, and of an output layer that is no embedding; return whether it could."""
+    if weights.compiled is None or encoder is None or encoder.compiled is None:
+        return False
+    pairs = [*zip(encoder.layers, model.encoder.layers, strict=True), *zip(weights.layers, model.decoder.layers, strict=True)]
+    for ours, theirs in pairs:  # one layer after the other, so that few weights are held twice at a time
+        for part in vars(ours).values():
+            if isinstance(part, Linear):
+                part.release_()
+        for module in theirs.modules():
+            if isinstance(module, nn.Linear):
+                drop_(model, module)
+        for name in SECOND_COPIES:
+            if name in theirs._parameters:
+                setattr(theirs, name, nothing())
+    weights.output.release_()
+    drop_(model, model.decoder.output_projection)
+    return True
+
+
+def drop_(model: Any, module: nn.Linear) -> None:
+    """Drop a linear map's weight, unless it is an embedding's as well."""
+    if not is_embedding(model, module.weight):
+        module.weight = nothing()
+
+
+def nothing() -> nn.Parameter:
+    """Return a parameter without numbers."""
+    return nn.Parameter(torch.empty(0, 0), requires_grad=False)
+
+
+def is_embedding(model: Any, weight: torch.Tensor) -> bool:
+    """Return whether a weight is an embedding's as well."""
+    return any(weight.data_ptr() == stack.embed_tokens.weight.data_ptr() for stack in (model.encoder, model.decoder))

@@ -16,9 +16,8 @@ from fairseq.models.transformer import TransformerEncoder, TransformerEncoderBas
 from fairseq.modules.transformer_layer import TransformerEncoderLayer, TransformerEncoderLayerBase
 from torch import Tensor
 
-from fairseq_ext.model.transformer.linear import Norm, attend
 from fairseq_ext.model.transformer.supported import unsupported_attention, unsupported_linear, unsupported_module, unsupported_norm
-from fairseq_ext.model.transformer.weights import EncoderLayer, Watch, compiled_layers, read_encoder_layer, read_positions
+from fairseq_ext.model.transformer.weights import EncoderLayer, Norm, Watch, attend, compiled_layers, read_encoder_layer, read_positions
 
 KeptStates = dict[tuple[int, ...], dict[int, Tensor]]  # by source tokens, without padding, and model: (tokens, e)
 

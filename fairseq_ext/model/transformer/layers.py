@@ -12,10 +12,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from fairseq_ext.model.transformer.key_values import KeyValues
-from fairseq_ext.model.transformer.linear import attend
+from fairseq_ext.model.transformer.cache import KeyValues
 from fairseq_ext.model.transformer.rows import Step
-from fairseq_ext.model.transformer.weights import Weights
+from fairseq_ext.model.transformer.weights import Weights, attend
 
 
 def decode(

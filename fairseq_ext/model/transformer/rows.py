@@ -16,8 +16,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from fairseq_ext.model.transformer.key_values import KeyValues
-from fairseq_ext.model.transformer.kv_cache import KVCache
+from fairseq_ext.model.transformer.cache import KeyValues, KVCache
 
 ROOM_STEPS = 4  # a cache grows when compaction leaves less room than this many steps of all its rows take
 

@@ -13,7 +13,9 @@ from fairseq.models.fairseq_model import BaseFairseqModel
 from fairseq.models.transformer import TransformerDecoder, TransformerDecoderBase, TransformerModelBase
 from fairseq.modules import LearnedPositionalEmbedding, MultiheadAttention, SinusoidalPositionalEmbedding, layer_norm
 from fairseq.modules.transformer_layer import TransformerDecoderLayer, TransformerDecoderLayerBase
-from torch import nn
+from torch import Tensor, nn
+
+from fairseq_ext.core.errors import UsageError
 
 PLAIN_DECODERS = (TransformerDecoder, TransformerDecoderBase)
 PLAIN_SOFTMAX = (BaseFairseqModel.get_normalized_probs, TransformerModelBase.get_normalized_probs)
@@ -123,3 +125,25 @@ def unsupported_norm(modules: list) -> str | None:
     """Return why one of these modules (None is skipped) is not a plain layer normalisation."""
     odd = next((m for m in modules if m is not None and type(m) not in NORMS), None)
     return None if odd is None else f"one of its normalisations is a {type(odd).__name__}"
+
+
+# ---- A model's output layer by itself, for a softmax that scores only a part of the vocabulary.
+
+
+def output_layers(models: list[Any], flag: str) -> list[tuple[Tensor, Tensor | None]]:
+    """Weight (V, d) and bias (V,) or None of each model; flag: what asks for them, for the error.
+
+    Raises UsageError where a model does not give its features apart from its scores (model/stock.py, has_output_layer).
+    """
+    out: list[tuple[Tensor, Tensor | None]] = []
+    for model in models:
+        decoder = getattr(model, "decoder", None)
+        layer = getattr(decoder, "output_projection", None)
+        plain = decoder is not None and has_plain_decoder(model) and has_plain_softmax(model)
+        if not plain or getattr(decoder, "adaptive_softmax", None) is not None or type(layer) is not nn.Linear:
+            kind = "an adaptive softmax" if getattr(decoder, "adaptive_softmax", None) is not None else "no plain Transformer decoder"
+            raise UsageError(
+                f"{flag} needs the decoder's features before its output layer, and {type(model).__name__} has {kind}: use --softmax full"
+            )
+        out.append((layer.weight.detach(), None if layer.bias is None else layer.bias.detach()))
+    return out

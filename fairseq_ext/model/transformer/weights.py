@@ -20,8 +20,8 @@ from fairseq.modules import LearnedPositionalEmbedding, SinusoidalPositionalEmbe
 from fairseq.modules.transformer_layer import TransformerDecoderLayerBase
 from torch import Tensor, nn
 
-from fairseq_ext.kernels.transformer import EPILOGUES, CompiledNorm, LayerStack
-from fairseq_ext.model.transformer.linear import Linear, Norm
+from fairseq_ext.kernels.library import library
+from fairseq_ext.kernels.transformer import EPILOGUES, CompiledNorm, LayerStack, PackedLinear
 
 
 class Watch:
@@ -211,3 +211,146 @@ def read_positions(stack: Any) -> tuple[Tensor | None, Callable[[int], Tensor] |
         return table.to(like)[first:]
 
     return grow(module.weights.size(0)), grow
+
+
+# ---- What the layers of the transformer backend consist of: linear maps, layer normalisation, attention.
+#
+# On a CPU in float32 the weights of a linear map are packed. That is 2-3x faster than `F.linear` where MKL does not know the processor, and
+# the activation is computed on the way. The compiled library (kernels/transformer.py) packs them, and without a compiler oneDNN does.
+# Elsewhere a linear map is `F.linear`.
+#
+# Shapes: S sentences, H heads, Q queries of a sentence, P positions, h features a head, d = H x h.
+
+
+PACKED_FOR = 64  # rows that the packed layout is chosen for: any number but 1 gives the same one
+MANY_HEADS = 32  # from so many (sentence, head) pairs on, two `bmm` beat the fused attention on a CPU
+
+
+def has_packed_linear() -> bool:
+    """Return whether this build of torch can multiply by packed weights on the CPU."""
+    if not (torch.backends.mkldnn.is_available() and torch.backends.mkldnn.enabled):
+        return False
+    try:
+        packed = torch.ops.mkldnn._reorder_linear_weight(torch.eye(16), 2)
+        x = torch.ones(2, 16)
+        plain = torch.ops.mkldnn._linear_pointwise.default(x, packed, None, "relu", [], "")
+        return torch.equal(plain, x)
+    except (AttributeError, RuntimeError):
+        return False
+
+
+class Linear:
+    """x -> x W' + b, with or without an activation. weight (out, in), bias (out,) or None.
+
+    int8: the compiled map rounds its weights to 8 bits. Weights are packed at their first use. is_copy: nobody else needs `weight`, so it
+    is dropped then.
+    """
+
+    packs: bool | None = None  # whether oneDNN can pack weights here, found out once a process
+
+    def __init__(self, weight: Tensor, bias: Tensor | None = None, int8: bool = False, is_copy: bool = False):
+        self.weight = weight.detach()
+        self.inputs = weight.size(1)
+        self.bias = None if bias is None else bias.detach()
+        self.int8, self.is_copy = int8, is_copy
+        on_cpu = weight.device.type == "cpu" and weight.dtype == torch.float32
+        self.is_compiled = on_cpu and library() is not None
+        if Linear.packs is None and on_cpu and not self.is_compiled:
+            Linear.packs = has_packed_linear()
+        self.may_pack = on_cpu and not self.is_compiled and bool(Linear.packs)
+        self.packed: Any = None
+
+    def pack(self) -> Any:
+        """Return the packed weights: a compiled map (`PackedLinear`), or a tensor in oneDNN's layout."""
+        if self.packed is None:
+            if self.is_compiled:
+                self.packed = PackedLinear(self.weight, self.bias, 8 if self.int8 else 32)
+                if self.is_copy:
+                    del self.weight
+            else:
+                self.packed = torch.ops.mkldnn._reorder_linear_weight(self.weight.contiguous(), PACKED_FOR)
+        return self.packed
+
+    def release_(self) -> None:
+        """Drop the weights that were packed, where the compiled library has them."""
+        if self.is_compiled:
+            self.pack()
+            self.__dict__.pop("weight", None)
+
+    def apply(self, x: Tensor, activation: str) -> Tensor:
+        """Return the activation (none or relu) of the map by packed weights."""
+        if self.is_compiled:
+            return self.pack()(x, activation)
+        return torch.ops.mkldnn._linear_pointwise.default(x, self.pack(), self.bias, activation, [], "")
+
+    def __call__(self, x: Tensor) -> Tensor:
+        return self.apply(x, "none") if self.may_pack or self.is_compiled else F.linear(x, self.weight, self.bias)
+
+    def relu(self, x: Tensor) -> Tensor:
+        """Return ReLU of the map."""
+        return self.apply(x, "relu") if self.may_pack or self.is_compiled else F.linear(x, self.weight, self.bias).relu_()
+
+
+class Norm:
+    """Layer normalisation over the last dimension."""
+
+    def __init__(self, module: nn.LayerNorm):
+        self.arguments = (module.normalized_shape, module.weight.detach(), module.bias.detach(), module.eps)
+
+    def __call__(self, x: Tensor) -> Tensor:
+        return torch.layer_norm(x, *self.arguments)
+
+
+def attend(query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None) -> Tensor:
+    """Return what scaled queries (S, H, Q, h) find in key and value (S, H, P, h) under a mask broadcast to (S, H, Q, P): (S x Q, d)."""
+    S, H, Q, h = query.shape
+    if S * H < MANY_HEADS or query.device.type != "cpu":
+        out = F.scaled_dot_product_attention(query, key, value, attn_mask=mask, scale=1.0)
+    else:
+        score = torch.bmm(query.reshape(S * H, Q, h), key.flatten(0, 1).transpose(1, 2))  # (S x H, Q, P)
+        if mask is not None:
+            score.view(S, H, Q, -1).add_(mask)
+        out = torch.bmm(score.softmax(-1), value.flatten(0, 1)).view(S, H, Q, h)
+    return out.transpose(1, 2).reshape(S * Q, H * h)
+
+
+# ---- Attention to a short source, with the query and output weights multiplied into the source's keys and values.
+#
+# For few source tokens these products are fewer bytes to read than the weights themselves, so a step is faster.
+#
+# Shapes: S sentences, Q queries of a sentence, T source width, d features, H heads, h = d / H.
+
+
+@dataclass
+class FoldedSource:
+    """One layer's folded keys and values."""
+
+    key: Tensor  # (S, d, H x T)
+    bias: Tensor  # (S, 1, H x T) of the query; -inf at padding
+    value: Tensor  # (S, H x T, d) the output bias included
+
+    @staticmethod
+    def of(layer: Layer, key: Tensor, value: Tensor, mask: Tensor | None) -> FoldedSource:
+        """Fold a layer's weights into the source's key and value (S, H, T, h). mask (S, 1, 1, T): -inf at padding, else 0."""
+        S, H, T, h = key.shape
+        query, out = layer.cross_query, layer.cross_out
+        d = query.weight.size(1)
+        folded_key = torch.matmul(key, query.weight.view(H, h, d))  # (S, H, T, d)
+        bias = key.new_zeros(S, H, T) if query.bias is None else torch.matmul(key, query.bias.view(H, h, 1))[..., 0]
+        if mask is not None:
+            bias = bias + mask[:, 0]
+        folded_value = torch.matmul(value, out.weight.view(d, H, h).permute(1, 2, 0))  # (S, H, T, d)
+        if out.bias is not None:
+            folded_value += out.bias / H  # the attention weights of a head sum to one
+        return FoldedSource(folded_key.flatten(1, 2).transpose(1, 2).contiguous(), bias.view(S, 1, -1), folded_value.flatten(1, 2))
+
+    def select(self, sentence: Tensor) -> FoldedSource:
+        """Return the part of these sentences (S',)."""
+        return FoldedSource(*(part.index_select(0, sentence) for part in (self.key, self.bias, self.value)))
+
+    def attend(self, x: Tensor, heads: int) -> Tensor:
+        """Return the output (S x Q, d) of the attention layer for its input x (S x Q, d)."""
+        S, d, _ = self.key.shape
+        score = torch.baddbmm(self.bias, x.view(S, -1, d), self.key)  # (S, Q, H x T)
+        weight = score.unflatten(2, (heads, -1)).softmax(-1).flatten(2)
+        return torch.bmm(weight, self.value).view(-1, d)

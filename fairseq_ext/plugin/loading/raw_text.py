@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from fairseq.data import Dictionary
 
 from fairseq_ext.plugin.loading.segmentation import flag_of, kind_of_codes, segmentation_files
-from fairseq_ext.search.phrases.boundaries import MARKS, SHARE, kind_of
+from fairseq_ext.search.phrases.pieces import MARKS, SHARE, kind_of
 
 logger = logging.getLogger("fairseq_ext")
 MARK = {"sentencepiece": "▁", "subword-nmt": "@@"}

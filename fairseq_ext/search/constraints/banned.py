@@ -16,9 +16,8 @@ from torch import Tensor
 
 from fairseq_ext.search.log_probs import LogProbs
 from fairseq_ext.search.phrases.automaton import Automaton, Pattern, of_texts, of_tokens
-from fairseq_ext.search.phrases.boundaries import Boundaries
-from fairseq_ext.search.phrases.phrase import Phrase
-from fairseq_ext.search.phrases.pieces import OUT, START, folded
+from fairseq_ext.search.phrases.pieces import OUT, START, Boundaries, folded
+from fairseq_ext.search.phrases.sentence import Phrase
 
 KEPT = 64  # automata of sentences' phrases that a compiler keeps
 

@@ -9,7 +9,7 @@ from typing import Any
 from torch import Tensor
 
 from fairseq_ext.core.errors import UsageError, counted, cut
-from fairseq_ext.search.constraints.files import ConstraintSource
+from fairseq_ext.search.constraints.sources import ConstraintSource
 from fairseq_ext.search.phrases.sentence import SentenceConstraints, merge
 
 Phrases = Sequence[str | Sequence[str]]  # of one line: each a phrase, or a list of phrases that any one of meets

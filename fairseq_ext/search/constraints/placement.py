@@ -22,18 +22,23 @@ from unicodedata import normalize
 import torch
 from torch import Tensor
 
-from fairseq_ext.search.constraints.forced_decoding import ForcedDecoding, Sources
 from fairseq_ext.search.constraints.prefix import met_with_prefix
-from fairseq_ext.search.constraints.term_in_text import agreeing, put, widened
-from fairseq_ext.search.constraints.word_alignment import WordAlignment, without, word_spans
+from fairseq_ext.search.constraints.word_alignment import (
+    ForcedDecoding,
+    Sources,
+    WordAlignment,
+    agreeing,
+    put,
+    widened,
+    without,
+    word_spans,
+)
 from fairseq_ext.search.finished import Hypothesis, OnFinal
-from fairseq_ext.search.phrases.in_text import banned_in_texts
-from fairseq_ext.search.phrases.phrase import Phrase
-from fairseq_ext.search.phrases.places import Span, token_spans
-from fairseq_ext.search.phrases.sentence import Meets, SentenceConstraints, SourceTerm, banned_in_tokens
-from fairseq_ext.search.phrases.target_text import TargetText
+from fairseq_ext.search.phrases.places import Span, banned_in_texts, token_spans
+from fairseq_ext.search.phrases.segmenter import TargetText
+from fairseq_ext.search.phrases.sentence import Meets, Phrase, SentenceConstraints, SourceTerm, banned_in_tokens
 from fairseq_ext.search.pool import Pool
-from fairseq_ext.search.spec import SearchSpec
+from fairseq_ext.search.protocols import SearchSpec
 
 TOGETHER = 128  # sentences whose hypotheses are scored in one call
 Driver = Callable[[Pool, OnFinal], None]

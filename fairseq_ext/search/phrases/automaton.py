@@ -15,8 +15,8 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from fairseq_ext.search.phrases.phrase import Phrase
 from fairseq_ext.search.phrases.pieces import IN, LED, OUT, ROOTS, SPACE, START, Index, is_letter
+from fairseq_ext.search.phrases.sentence import Phrase
 
 ANYWHERE, AT_START = range(2)  # the roots of the trees of patterns: of those that may stand anywhere, and of a translation's first
 Items = frozenset[tuple[int, int]]  # node of the tree, units that have come

@@ -10,16 +10,19 @@ need no second form, as the phrase alone is inside it. This is the segmentation 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Sequence
+import difflib
+import functools
+import unicodedata
+from collections.abc import Callable, Iterable, Sequence
 from functools import cached_property
 from typing import Any
 
+from torch import Tensor
+
 from fairseq_ext.core.errors import UsageError
-from fairseq_ext.search.phrases.boundaries import kind_of
 from fairseq_ext.search.phrases.dictionary import Dictionary
-from fairseq_ext.search.phrases.phrase import Phrase, Unwritable, end_of, unusable
-from fairseq_ext.search.phrases.pieces import capitalised
-from fairseq_ext.search.phrases.spelling import nearest_spelling
+from fairseq_ext.search.phrases.pieces import Boundaries, capitalised, find_boundaries, kind_of, plain
+from fairseq_ext.search.phrases.sentence import Phrase, Unwritable, end_of, unusable
 
 
 class Segmenter:
@@ -166,3 +169,103 @@ class Segmenter:
                 raise Unwritable(where, text, f"{reason}{hint}")
             raise UsageError(f"in {where}, the phrase '{text}' {reason}{hint}")
         return tuple(forms)
+
+
+# ---- The nearest spelling of a phrase that a dictionary can write.
+
+
+TYPED = str.maketrans({**dict.fromkeys("’‘‛", "'"), **dict.fromkeys("“”„«»", '"'), **dict.fromkeys("–—‑", "-"), "‚": ",", "…": "..."})
+CLOSE = 0.6  # least similarity of a word that is put in another's place (difflib)
+WORDS = 3  # such words that are tried
+LONGEST = 500  # characters: for a longer text, which is no phrase, the comparison would take seconds
+
+
+def nearest_spelling(text: str, writable: Callable[[str], bool], symbols: Iterable[str]) -> str | None:
+    """The most similar spelling of `text` that is writable; None where none of those tried is, or the text is too long to try.
+
+    Tried are the text in NFKC, with typewriter punctuation, without accents, in other case, and two of these together; then, for each
+    word that cannot be written, the symbols of the dictionary that are most similar to it.
+    """
+    if len(text) > LONGEST:
+        return None
+    tried = list(dict.fromkeys(second(first(text)) for first in CHANGES for second in CHANGES))
+    tried.sort(key=lambda each: -similarity(text, each))
+    found = next((each for each in tried if each != text and each.strip() and writable(each)), None)
+    return found or with_other_words(text, writable, symbols)
+
+
+def with_other_words(text: str, writable: Callable[[str], bool], symbols: Iterable[str]) -> str | None:
+    """The text with its unwritable words replaced by similar ones of the dictionary; None where one has none."""
+    known: Sequence[str] | None = None
+    words = []
+    for word in text.split():
+        if not writable(word):
+            # sentencepiece and subword-nmt mark where a word starts or goes on: a symbol that is a whole word counts without the mark
+            known = known or list(dict.fromkeys(symbol.removeprefix("▁") for symbol in symbols if not symbol.endswith("@@")))
+            similar = difflib.get_close_matches(word, known, n=WORDS, cutoff=CLOSE)
+            replaced = next((each for each in similar if writable(each)), None)
+            if replaced is None:
+                return None
+            word = replaced
+        words.append(word)
+    return " ".join(words) if writable(" ".join(words)) else None
+
+
+def similarity(one: str, other: str) -> float:
+    """1 for equal texts, 0 for texts that share nothing."""
+    return difflib.SequenceMatcher(None, one, other).ratio()
+
+
+def without_accents(text: str) -> str:
+    """The text without combining marks."""
+    return "".join(character for character in unicodedata.normalize("NFKD", text) if not unicodedata.combining(character))
+
+
+CHANGES: tuple[Callable[[str], str], ...] = (
+    str,
+    lambda text: unicodedata.normalize("NFKC", text),
+    lambda text: text.translate(TYPED),
+    without_accents,
+    lambda text: text.replace("ß", "ss"),
+    str.lower,
+    lambda text: text[:1].upper() + text[1:],
+    str.title,
+)
+
+
+# ---- Target tokens as text: as the command prints them, and as words.
+
+
+class TargetText:
+    """What a reader sees of a generator's tokens.
+
+    segmenter: gives the target side's, which fairseq's commands complete only after they have built a generator; left_out: symbols that no
+    reader sees; mode: of --constraint-boundary.
+    """
+
+    def __init__(self, segmenter: Callable[[], Segmenter], left_out: Any, mode: str | None = None):
+        self.segmenter, self.left_out, self.mode = segmenter, left_out, mode
+        self.own_texts: dict[int, str] = {}  # of tokens, as token_spans keeps them
+
+    def pieces(self, tokens: Tensor | Sequence[int]) -> str:
+        """Tokens (L,) as the dictionary's symbols, parted by spaces."""
+        numbers = tokens.tolist() if isinstance(tokens, Tensor) else tokens
+        dictionary = self.segmenter().dictionary
+        left_out = {*self.left_out, dictionary.bos(), dictionary.eos()}  # as by the dictionary's `string`, which is slower
+        return " ".join(dictionary[i] for i in numbers if i not in left_out)
+
+    def text(self, tokens: Tensor | Sequence[int]) -> str:
+        """Tokens (L,) as text, without segmentation where the command undoes it by --bpe and --tokenizer."""
+        return self.segmenter().decode(self.pieces(tokens))
+
+    @functools.cached_property
+    def boundaries(self) -> Boundaries | None:
+        """Where words begin and end, if phrases count as words; None where they do not, or where that is not known."""
+        return find_boundaries(self.segmenter().dictionary, self.segmenter().bpe, self.mode)
+
+    def words(self, tokens: Sequence[int]) -> str:
+        """Tokens (L,) as plain text, also where the command does not undo their segmentation."""
+        if self.segmenter().bpe is not None:
+            return self.text(tokens)
+        out = self.pieces(tokens)
+        return plain(out, self.boundaries.kind) if self.boundaries is not None else out

@@ -19,7 +19,7 @@ from sacrebleu.metrics import BLEU, CHRF, TER
 from fairseq_ext import Translator
 from fairseq_ext.plugin.tasks import Flags
 from fairseq_ext.search.finished import Hypothesis
-from fairseq_ext.search.risk import BayesRisk
+from fairseq_ext.search.mbr import BayesRisk
 
 SEARCHES = {f"beam {k}": dict(beam=k) for k in (5, 20, 30)} | {"beam 5, `--lenpen 1.2`": dict(beam=5, lenpen=1.2)}
 SEARCHES |= {"30 samples": dict(beam=30, sampling=True, sampling_epsilon=0.02)}

@@ -19,8 +19,8 @@ from typing import Any
 import torch
 
 import fairseq_ext
-from fairseq_ext.search.strategies.decoding._several import beam_search
-from fairseq_ext.search.strategies.softmax import _shortlist_stats as softmax_stats
+from fairseq_ext.search.strategies.decoding.beam import beam_search
+from fairseq_ext.search.strategies.softmax import _shortlist as softmax_stats
 
 BEAM, PAPER_BEAM = 5, 12
 ROUNDS = 6

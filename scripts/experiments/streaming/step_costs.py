@@ -21,7 +21,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from fairseq_ext.kernels.beam import CompiledBatch, Result
 from fairseq_ext.search.compiled import CompiledSearch
-from fairseq_ext.search.request import Request
+from fairseq_ext.search.scheduler import Request
 
 CHANGES = ("admit", "set_aside", "join", "resume")
 

@@ -25,7 +25,7 @@ from fairseq_ext.search.beam import Beam
 from fairseq_ext.search.candidates import Candidates
 from fairseq_ext.search.constraints.sentence_end import end_tokens
 from fairseq_ext.search.log_probs import LogProbs
-from fairseq_ext.search.phrases.required import PhraseTable
+from fairseq_ext.search.phrases.phrase_table import PhraseTable
 from fairseq_ext.search.pool import Pool
 from fairseq_ext.search.strategies.select.dba import DBA
 from fairseq_ext.terms.test_set import Term

@@ -13,8 +13,7 @@ from placement_scores import Entry, as_word
 from torch import Tensor
 
 from fairseq_ext.plugin.translation import Translation
-from fairseq_ext.search.constraints.term_in_text import agreeing, put
-from fairseq_ext.search.constraints.word_alignment import without, word_spans
+from fairseq_ext.search.constraints.word_alignment import agreeing, put, without, word_spans
 from fairseq_ext.search.phrases.places import overlapping, token_spans
 from fairseq_ext.translator import Translator
 

@@ -29,8 +29,10 @@ from placement_scores import as_word, ends_with  # noqa: E402
 from searches import command_line, model_flags, quiet, read_text, run_script, text_arguments  # noqa: E402
 from write_up import table  # noqa: E402
 
-from fairseq_ext.search.constraints.term_in_text import put  # noqa: E402
-from fairseq_ext.search.constraints.word_alignment import word_spans  # noqa: E402
+from fairseq_ext.search.constraints.word_alignment import (
+    put,  # noqa: E402
+    word_spans,  # noqa: E402
+)
 from fairseq_ext.translator import Translator  # noqa: E402
 
 HEAD = ["set", "way", "BLEU", "over dba (95 % interval)", "mean score", "words met", "end", "long", "repeats"]

@@ -10,7 +10,7 @@ from forked import generate_forked
 
 from fairseq_ext import Translator
 from fairseq_ext.plugin.loading.raw_text import RawText, advice, kind_of_files
-from fairseq_ext.search.phrases.boundaries import kind_of
+from fairseq_ext.search.phrases.pieces import kind_of
 
 DEMO = Path(__file__).resolve().parents[3] / "checkpoints" / "demo"
 RAW, PIECES = "Das ist gut.", "▁Das ▁ist ▁gut ."

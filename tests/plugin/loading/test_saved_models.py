@@ -18,7 +18,7 @@ from sizes import covering, drawn
 from test_cli import EXT, same_lines, sentence
 
 from fairseq_ext import Translator, UsageError
-from fairseq_ext.model.refused import refused
+from fairseq_ext.model.choose import refused
 from fairseq_ext.search.registry import STRATEGIES
 
 BEAMS = (1, 3, 5)

@@ -14,12 +14,10 @@ from forked import generate, interactive
 
 from fairseq_ext import Translator, UsageError
 from fairseq_ext.core.stats import Stats
-from fairseq_ext.model.factory import make_decoder
+from fairseq_ext.model.choose import make_decoder
+from fairseq_ext.model.stock import UncachedBackend
 from fairseq_ext.model.transformer.encoder import FastEncoder
-from fairseq_ext.model.uncached import UncachedBackend
-from fairseq_ext.search.constraints.forced_decoding import ForcedDecoding
-from fairseq_ext.search.constraints.term_in_text import agreeing, fitting, put, widened
-from fairseq_ext.search.constraints.word_alignment import WordAlignment
+from fairseq_ext.search.constraints.word_alignment import ForcedDecoding, WordAlignment, agreeing, fitting, put, widened
 
 ROOT = Path(__file__).resolve().parents[3]
 MODEL = ROOT / "checkpoints" / "demo"

@@ -27,10 +27,10 @@ from subword_nmt.learn_bpe import learn_bpe
 
 from fairseq_ext.core.errors import UsageError
 from fairseq_ext.core.files import Lines
-from fairseq_ext.search.constraints import files
-from fairseq_ext.search.constraints.files import ConstraintSource, Matching
+from fairseq_ext.search.constraints import sources
 from fairseq_ext.search.constraints.glossary import GlossaryOptions
-from fairseq_ext.search.constraints.packed import from_packed
+from fairseq_ext.search.constraints.lines import from_packed
+from fairseq_ext.search.constraints.sources import ConstraintSource, Matching
 from fairseq_ext.search.phrases.segmenter import Segmenter
 from fairseq_ext.search.phrases.sentence import EMPTY
 
@@ -135,7 +135,7 @@ def test_a_phrase_that_starts_with_s_is_a_prefix(read, line):
     ],
 )
 def test_the_name_or_the_first_line_tells_the_format(read, name, content, json_lines):
-    assert (read(content, name).parse is files.parse_json) == json_lines
+    assert (read(content, name).parse is sources.parse_json) == json_lines
 
 
 def test_each_sentence_gets_its_line(read):
@@ -301,7 +301,7 @@ def test_lines_across_blocks(tmp_path, monkeypatch):
 
 def test_a_byte_order_mark_is_dropped(read):
     assert given_text(read(b"\xef\xbb\xbfa\n")) == ("a",)
-    assert read(b"\xef\xbb\xbf{}\n").parse is files.parse_json
+    assert read(b"\xef\xbb\xbf{}\n").parse is sources.parse_json
 
 
 def test_a_pipe_can_be_read(tmp_path):
@@ -313,7 +313,7 @@ def test_a_pipe_can_be_read(tmp_path):
 
 
 def test_a_million_lines_are_not_parsed_before_they_are_asked_for(read, monkeypatch):
-    monkeypatch.setattr(files, "parse_tabs", lambda line, where: pytest.fail("parsed"))
+    monkeypatch.setattr(sources, "parse_tabs", lambda line, where: pytest.fail("parsed"))
     source = read("a\tb\n" * 1_000_000)
     source.check_size(1_000_000)
 

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from fairseq_ext.core.errors import UsageError
 from fairseq_ext.plugin.interactive import pack
-from fairseq_ext.search.constraints.packed import from_packed, keys_of
+from fairseq_ext.search.constraints.lines import from_packed, keys_of
 from fairseq_ext.search.phrases.sentence import EMPTY, MAX_CONSTRAINTS, MAX_TOKENS, SentenceConstraints, merge, met
 
 phrases = st.lists(st.integers(1, 3), min_size=1, max_size=3).map(tuple)

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from fairseq_ext.core.words import Match
 from fairseq_ext.search.constraints.glossary import Required, Term
-from fairseq_ext.search.constraints.glossary_report import GlossaryReport, forms_used
+from fairseq_ext.search.constraints.report import GlossaryReport, forms_used
 from fairseq_ext.search.phrases.sentence import Cased, SentenceConstraints, met
 
 

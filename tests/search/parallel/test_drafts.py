@@ -12,11 +12,9 @@ from models import batch, build, dictionary, generators, run, same
 from fairseq_ext import UsageError
 from fairseq_ext.kernels.library import library
 from fairseq_ext.kernels.parallel import CompiledDrafter, RowStruct
-from fairseq_ext.search.parallel.drafter import Nothing
-from fairseq_ext.search.parallel.ngram import COVERED, EPS, LAMBDA, Ngram
-from fairseq_ext.search.parallel.previous import Previous
-from fairseq_ext.search.parallel.rows import NONE, Rows
-from fairseq_ext.search.parallel.table import Table
+from fairseq_ext.search.parallel.blocks import NONE, Rows
+from fairseq_ext.search.parallel.drafts import Nothing, Previous
+from fairseq_ext.search.parallel.ngram import COVERED, EPS, LAMBDA, Ngram, Table
 from fairseq_ext.search.pool import Pool
 
 sys.path.append(str(Path(__file__).resolve().parents[3] / "scripts"))

@@ -14,8 +14,8 @@ from parallel_decoding import EOS, LENGTHS, METHODS, blocks, counts, drafts
 from sizes import drawn
 from test_neutral import GRID, MASKED_IN_FLOAT32
 
+from fairseq_ext.model.stock import UncachedBackend
 from fairseq_ext.model.transformer.decoder import TransformerBackend
-from fairseq_ext.model.uncached import UncachedBackend
 from fairseq_ext.search.pool import Pool
 
 

@@ -13,7 +13,7 @@ from sizes import part_of
 
 from fairseq_ext.kernels.library import library
 from fairseq_ext.kernels.parallel import CompiledRow
-from fairseq_ext.search.parallel import one_sentence
+from fairseq_ext.search.parallel import driver
 
 sys.path.append(str(Path(__file__).resolve().parents[3] / "scripts"))
 
@@ -85,7 +85,7 @@ def test_the_compiled_row_makes_the_calls_of_the_definition(method, dtype, tmp_p
             ours.driver.trace = calls.append
             with monkeypatch.context() as patch:
                 if not twin:
-                    patch.setattr(one_sentence, "library", lambda: None)
+                    patch.setattr(driver, "library", lambda: None)
                 before = list(compiled)
                 hypotheses = [run(ours, sample) for sample in samples]
                 assert (compiled != before) == twin

@@ -19,10 +19,9 @@ from search.strategies.select.test_dba import VOCABULARY
 from sizes import covering
 from table_model import BOS, EOS, FIRST_WORD, TableDecoder, random_table, search, stop_plug
 
-from fairseq_ext.search.phrases.boundaries import Boundaries, find_boundaries
-from fairseq_ext.search.phrases.in_text import InText
-from fairseq_ext.search.phrases.pieces import Pieces
-from fairseq_ext.search.phrases.required import build_table
+from fairseq_ext.search.phrases.phrase_table import build_table
+from fairseq_ext.search.phrases.pieces import Boundaries, Pieces, find_boundaries
+from fairseq_ext.search.phrases.places import InText
 from fairseq_ext.search.phrases.sentence import SentenceConstraints
 from fairseq_ext.search.strategies.select.cbs import ConstrainedBeam
 from fairseq_ext.search.strategies.select.dba import DBA

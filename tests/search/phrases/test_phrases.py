@@ -1,11 +1,11 @@
-"""The phrase automata of search/phrases/required.py against the plainest reading of what they say: look at all suffixes after every token."""
+"""The phrase automata of search/phrases/phrase_table.py against the plainest reading of what they say: look at all suffixes after every token."""
 
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fairseq_ext.search.phrases.required import build_table
+from fairseq_ext.search.phrases.phrase_table import build_table
 
 Alternatives = tuple[tuple[int, ...], ...]  # one constraint, met by any one of its phrases
 

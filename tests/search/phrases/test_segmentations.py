@@ -18,10 +18,9 @@ from table_model import EOS, FIRST_WORD, TableDecoder, random_table, search, sto
 
 from fairseq_ext.search.constraints.banned import BannedCompiler, build_banned
 from fairseq_ext.search.log_probs import LogProbs
-from fairseq_ext.search.phrases.boundaries import Boundaries
-from fairseq_ext.search.phrases.in_text import InText
-from fairseq_ext.search.phrases.pieces import Pieces
-from fairseq_ext.search.phrases.required import build_table
+from fairseq_ext.search.phrases.phrase_table import build_table
+from fairseq_ext.search.phrases.pieces import Boundaries, Pieces
+from fairseq_ext.search.phrases.places import InText
 from fairseq_ext.search.phrases.sentence import Cased, SentenceConstraints
 from fairseq_ext.search.strategies.select.dba import DBA
 from fairseq_ext.search.strategies.select.gbs import GridBeam

@@ -16,7 +16,7 @@ from fairseq_ext.search.log_probs import LogProbs
 from fairseq_ext.search.outside import watched
 from fairseq_ext.search.protocols import Prune, Select, Softmax
 from fairseq_ext.search.registry import OUTSIDE_MODULE, Strategy
-from fairseq_ext.search.strategies.schedule.stream import Stream
+from fairseq_ext.search.strategies.schedule import Stream
 from fairseq_ext.search.strategies.stop.count import Count
 
 K, MIXED = 3, [3, 1, 7, 5]

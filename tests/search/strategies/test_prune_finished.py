@@ -8,7 +8,7 @@ from search.strategies.select.test_dba import VOCABULARY, all_met, wanted
 from table_model import EOS, FIRST_WORD, random_table, search, stop_plug, words
 
 from fairseq_ext import UsageError
-from fairseq_ext.search.strategies.prune.finished import PruneFinished
+from fairseq_ext.search.strategies.prune import PruneFinished
 from fairseq_ext.search.strategies.select.dba import DBA
 
 K, MAX_LEN = 4, 9

@@ -11,7 +11,7 @@ from streams import APART, JOINED, LENGTHS, LOOSE, PRUNED, expansions, ours, str
 from table_model import EOS
 
 from fairseq_ext import UsageError
-from fairseq_ext.search.strategies.schedule.stream import Stream
+from fairseq_ext.search.strategies.schedule import Stream
 
 
 @covering(5)

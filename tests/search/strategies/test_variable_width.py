@@ -8,7 +8,7 @@ from models import batch, run, same
 from streams import LENGTHS, ours, stream
 from table_model import EOS, lattice, random_table, search, stop_plug, words
 
-from fairseq_ext.search.strategies.prune.threshold import PruneThreshold
+from fairseq_ext.search.strategies.prune import PruneThreshold
 from fairseq_ext.search.strategies.select.topk import TopK
 from fairseq_ext.search.strategies.stop.ranked import Ranked
 

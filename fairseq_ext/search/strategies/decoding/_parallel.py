@@ -1,18 +1,26 @@
-"""What the methods of parallel decoding share: the driver around them. search/strategies/decoding/_flags.py has their flags; jacobi.py cites the paper."""
+"""What the methods of parallel decoding share: the driver around them. search/strategies/decoding/_parallel.py has their flags; jacobi.py cites the paper."""
 
+from __future__ import annotations
+
+import math
 from collections.abc import Callable
-from typing import Any, cast
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal, cast
 
+import numpy as np
+
+from fairseq_ext.core.errors import UsageError
+from fairseq_ext.core.files import Lines
+from fairseq_ext.kernels.parallel import BlocksStruct, CompiledMethod
 from fairseq_ext.model.protocol import BlockDecoder
-from fairseq_ext.search.parallel.block_reader import BlockReader
-from fairseq_ext.search.parallel.drafter import Drafter
+from fairseq_ext.search.parallel.blocks import NONE, BlockReader, Method, NearTies, Rows
+from fairseq_ext.search.parallel.drafts import Drafter, Nothing, Previous, Trajectory
 from fairseq_ext.search.parallel.driver import ParallelSearch
-from fairseq_ext.search.parallel.near_ties import NearTies
-from fairseq_ext.search.parallel.protocols import Method
+from fairseq_ext.search.parallel.ngram import Ngram, Table
+from fairseq_ext.search.pool import Pool
 from fairseq_ext.search.protocols import SearchSetup
 from fairseq_ext.search.registry import register
-from fairseq_ext.search.strategies.decoding._factory import make_drafter
-from fairseq_ext.search.strategies.decoding._flags import ParallelFlags, check
 
 BLOCK = 3  # default of --block-size where blocks must converge
 MARGIN = {"float16": 0.1, "bfloat16": 0.8}  # nats; by experience single tokens and blocks differ by less
@@ -46,3 +54,169 @@ def register_method(name: str, paper: str, **example: Any) -> Callable:
     needs, denies = ("search loop", "greedy", "several tokens a call", "repeatable calls"), ("beam", "rows of a beam", "attention")
     parts: dict[str, Any] = {"check": check, "needs": needs, "denies": denies, "neutral": (setting,), "example": (setting,)}
     return register("decoding", name, ParallelFlags, paper=paper, **parts)
+
+
+# ---- The drafter that --draft, --draft-file and --draft-table name.
+
+
+def make_drafter(flags: Any, context: Any) -> Drafter:
+    """Return the drafter, over the dictionaries of the run's task. Raises UsageError for a table or file that cannot be used."""
+    name = str(flags.draft)
+    table = table_path(flags, context)
+    if name == "auto":
+        name = "ngram" if table is not None else "repeat"
+    if name == "none":
+        drafter: Drafter = Nothing()
+    elif name == "ngram":
+        if table is None:
+            raise UsageError(
+                "--draft ngram needs a table: build CHECKPOINT.drafts.npz with scripts/build_drafts.py, or name one with --draft-table"
+            )
+        loaded = Table.load(table)
+        loaded.check(table, context.dictionary, context.source_dictionary)
+        drafter = Ngram(loaded, context.pad, context.source_dictionary.pad())
+    else:
+        drafter = Trajectory(context.pad if name == "pad" else None)
+    return drafter if flags.draft_file is None else Previous(read_drafts(flags.draft_file, context.dictionary), drafter)
+
+
+def table_path(flags: Any, context: Any) -> str | None:
+    """The path of the table that the flags name, else of the one beside the first checkpoint (model.pt: model.drafts.npz), else None."""
+    if flags.draft_table is not None:
+        return flags.draft_table
+    beside = None if context.checkpoint is None else Path(context.checkpoint).with_suffix(".drafts.npz")
+    return str(beside) if beside is not None and beside.is_file() else None
+
+
+def read_drafts(path: str, dictionary: Any) -> list[list[int]]:
+    """Token ids of a file of segmented lines, EOS behind each. Raises UsageError for a file that cannot be read."""
+    return [[dictionary.index(word) for word in line.split()] + [dictionary.eos()] for line in Lines(path, "--draft-file")]
+
+
+# ---- The flags of parallel decoding, which all methods of --decoding but beam read, and what they refuse.
+
+
+@dataclass
+class ParallelFlags:
+    block_size: int = field(
+        default=0,
+        metadata={
+            "help": "tokens that a call reads at most in each row (1: greedy; default 0: 3, or with window as many as pay off)",
+            "range": (0, 1_000_000, "number of tokens"),
+        },
+    )
+    parallel_length: int = field(
+        default=0,
+        metadata={
+            "help": "target tokens decoded in parallel by jacobi (its block) and hybrid-jacobi (default 0: 1.25 x source tokens)",
+            "range": (0, 1_000_000, "number of tokens"),
+        },
+    )
+    draft: Literal["auto", "none", "pad", "repeat", "ngram"] = field(
+        default="auto",
+        metadata={
+            "help": "first guess of a block: pad (the paper), repeat (the last token), ngram (a table made by scripts/build_drafts.py), "
+            "none (default auto: ngram where there is a table, else repeat)"
+        },
+    )
+    draft_file: str | None = field(
+        default=None, metadata={"help": "earlier translations as drafts, one segmented line a sentence (default: none)", "file": True}
+    )
+    draft_table: str | None = field(
+        default=None,
+        metadata={
+            "help": "the table of --draft ngram (default: CHECKPOINT.drafts.npz beside the checkpoint, if it is there)",
+            "file": True,
+        },
+    )
+    draft_cost: float = field(
+        default=-1.0,
+        metadata={"help": "cost of one more position, in decoder calls; window weighs drafts by it (default -1: by device and rows)"},
+    )
+    parallel_margin: float = field(
+        default=-1.0,
+        metadata={
+            "help": "half precision: read a position again alone where its two best words are closer than this, in nats "
+            "(0: never; default -1: by precision, 0 for float32)"
+        },
+    )
+    ddg_dir: str | None = field(
+        default=None,
+        metadata={
+            "help": "write each sentence's decoding dependency graph as JSON to this directory; python -m fairseq_ext.viz.ddg draws it "
+            "(default: none)",
+            "file": True,
+        },
+    )
+
+
+def check(flags, generation) -> None:
+    """Refuse lengths, costs and margins that mean nothing (raises UsageError)."""
+    name = f"--decoding {flags.decoding}"
+    if flags.decoding == "jacobi" and flags.block_size:
+        raise UsageError(
+            "--decoding jacobi has one block, the whole sentence: use --parallel-length for its length, or gs-jacobi with --block-size"
+        )
+    if str(flags.decoding) in ("gs-jacobi", "window") and flags.parallel_length:
+        raise UsageError(f"--parallel-length belongs to jacobi and hybrid-jacobi, not to {name}: leave it out")
+    if flags.draft_cost != -1 and str(flags.decoding) != "window":
+        raise UsageError(f"--draft-cost belongs to --decoding window, not to {name}: leave it out")
+    if flags.draft_table and str(flags.draft) not in ("auto", "ngram"):
+        raise UsageError(f"--draft-table belongs to --draft ngram, not to --draft {flags.draft}: leave it out")
+    for flag, value in (("--draft-cost", flags.draft_cost), ("--parallel-margin", flags.parallel_margin)):
+        if value != -1 and not 0 <= value < math.inf:
+            raise UsageError(f"{flag} {value:g} means nothing: it is a number of 0 or more, or -1 for the default")
+
+
+# ---- Blocks that are computed until they have converged: the method behind jacobi.py, gs_jacobi.py and hybrid_jacobi.py.
+#
+# Its compiled twin for a sentence that is alone is in kernels/parallel.cpp.
+#
+# Shapes: N sentences in the pool, n live rows, w block width.
+
+
+LENGTH_RATIO = 1.25  # predicted target tokens for each source token, EOS counted in both
+
+
+class Blocks(Method):
+    """Blocks of b positions, or of a whole sentence."""
+
+    def __init__(self, drafter: Drafter, b: int, h: int, whole: bool = False, hybrid: bool = False):
+        """h: target tokens that are decoded in parallel, 0 to predict them; whole: the block is of h positions; hybrid: single tokens
+        behind h."""
+        self.drafter = drafter
+        self.b = b
+        self.h = h
+        self.whole = whole
+        self.hybrid = hybrid
+
+    def start(self, pool: Pool) -> None:
+        self.drafter.start(pool)
+        predicted = np.ceil(LENGTH_RATIO * pool.length.cpu().numpy()).astype(np.int64)
+        self.length = np.full_like(predicted, self.h) if self.h else predicted  # (N,) m or h
+
+    def parallel(self, rows: Rows) -> np.ndarray:
+        """(n,) whether the row still decodes in blocks."""
+        return rows.length < self.length[rows.live] if self.hybrid else np.ones(len(rows), bool)
+
+    def draft(self, rows: Rows, most: int) -> np.ndarray:
+        b = int(self.length[rows.live].max()) if self.whole else self.b
+        m = min(b - 1, most) if self.parallel(rows).any() else 0
+        tokens = rows.guess[:, :m]
+        if tokens.shape[1] < m or (tokens == NONE).any():  # a new block in some row
+            first = self.drafter.propose(rows, m, 0.0)[0]
+            first = np.concatenate([first, np.full((len(rows), m - first.shape[1]), NONE)], 1)
+            tokens = np.concatenate([tokens, np.full((len(rows), m - tokens.shape[1]), NONE)], 1)
+            tokens = np.where((tokens == NONE).any(1, keepdims=True), first, tokens)
+        return tokens
+
+    def commit(self, rows: Rows, verified: np.ndarray, finished: np.ndarray, w: int) -> np.ndarray:
+        converged = np.where(finished | (verified == w), verified, 0)
+        return np.where(self.parallel(rows), converged, 1)
+
+    def compiled(self, sentence: int) -> CompiledMethod | None:
+        drafter = self.drafter.compiled(sentence)
+        if drafter is None:
+            return None
+        state = BlocksStruct(drafter.struct, self.b, int(self.length[sentence]), self.whole, self.hybrid)
+        return CompiledMethod("blocks", state, drafter)

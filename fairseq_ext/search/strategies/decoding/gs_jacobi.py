@@ -5,8 +5,7 @@ A block of b = --block-size positions is computed again and again until its draf
 Neutral setting: --block-size 1, which is greedy decoding with greedy's calls.
 """
 
-from fairseq_ext.search.strategies.decoding._blocks import Blocks
-from fairseq_ext.search.strategies.decoding._parallel import BLOCK, driver_with, register_method
+from fairseq_ext.search.strategies.decoding._parallel import BLOCK, Blocks, driver_with, register_method
 
 
 @register_method("gs-jacobi", "Santilli et al. 2023, parallel decoding", block_size=4)

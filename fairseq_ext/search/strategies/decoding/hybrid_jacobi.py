@@ -6,8 +6,7 @@ EOS has not come by then.
 Neutral setting: --block-size 1, which is greedy decoding with greedy's calls.
 """
 
-from fairseq_ext.search.strategies.decoding._blocks import Blocks
-from fairseq_ext.search.strategies.decoding._parallel import BLOCK, driver_with, register_method
+from fairseq_ext.search.strategies.decoding._parallel import BLOCK, Blocks, driver_with, register_method
 
 
 @register_method("hybrid-jacobi", "Santilli et al. 2023, parallel decoding", block_size=3, parallel_length=4)

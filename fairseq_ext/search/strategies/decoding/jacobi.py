@@ -22,8 +22,7 @@ Neutral setting: --decoding beam; a block of 1 is greedy decoding, with greedy's
 Left out: beams, constraints, language models, alignments (refused).
 """
 
-from fairseq_ext.search.strategies.decoding._blocks import Blocks
-from fairseq_ext.search.strategies.decoding._parallel import driver_with, register_method
+from fairseq_ext.search.strategies.decoding._parallel import Blocks, driver_with, register_method
 
 
 @register_method("jacobi", "Santilli et al. 2023, parallel decoding")

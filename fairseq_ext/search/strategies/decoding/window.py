@@ -17,9 +17,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from fairseq_ext.kernels.parallel import CompiledMethod, WindowStruct
-from fairseq_ext.search.parallel.drafter import Drafter
-from fairseq_ext.search.parallel.protocols import Method
-from fairseq_ext.search.parallel.rows import Rows
+from fairseq_ext.search.parallel.blocks import Method, Rows
+from fairseq_ext.search.parallel.drafts import Drafter
 from fairseq_ext.search.pool import Pool
 from fairseq_ext.search.strategies.decoding._parallel import driver_with, is_on_cpu, register_method
 

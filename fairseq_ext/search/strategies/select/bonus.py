@@ -23,11 +23,11 @@ from fairseq_ext.search.beam import Beam
 from fairseq_ext.search.candidates import Candidates, first_of_equals, pick
 from fairseq_ext.search.constraints.required import ConstraintFlags
 from fairseq_ext.search.log_probs import LogProbs
-from fairseq_ext.search.phrases.required import PhraseTable
+from fairseq_ext.search.phrases.phrase_table import PhraseTable
 from fairseq_ext.search.pool import Pool
 from fairseq_ext.search.registry import register
-from fairseq_ext.search.strategies.select._best import best_of_rows, likeliest_and_next
 from fairseq_ext.search.strategies.select.dba import DBA
+from fairseq_ext.search.strategies.select.topk import best_of_rows, likeliest_and_next
 
 LIKELIEST = 32  # words of each row that are looked at, at least
 

@@ -18,9 +18,9 @@ from torch import Tensor
 
 from fairseq_ext.core.errors import SentenceError
 from fairseq_ext.search.constraints.required import ConstraintFlags
-from fairseq_ext.search.phrases.required import PhraseTable
+from fairseq_ext.search.phrases.phrase_table import PhraseTable
 from fairseq_ext.search.registry import register
-from fairseq_ext.search.strategies.select._tables import Tables
+from fairseq_ext.search.strategies.select._constraints import Tables
 from fairseq_ext.search.strategies.select.gbs import GridBeam
 
 MAX_CONSTRAINTS = 6  # of a sentence

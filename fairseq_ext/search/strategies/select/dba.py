@@ -5,18 +5,18 @@
 
 The beam of one size k is divided anew at every step among *banks*: bank i holds hypotheses that have i of the C constraint
 tokens. Candidates (Algorithm 2, `continuations`) are the best of all rows, each row's three best, and the next token of every unmet
-phrase. How the k slots are divided (search/strategies/select/_banks.py):
+phrase. How the k slots are divided (search/strategies/select/dba.py):
 - even (Hu et al.; fairseq): the banks that have candidates get a slot each in turn, from the highest down.
 - paper (3.2): each bank has k / (C + 1) slots, bank C also the remainder, and hands what it cannot fill to the nearest bank that can.
   This crams constraints in early: hypotheses score lower from three words on.
-Phrases, unwinding and overlaps are in search/phrases/required.py, banned phrases in constraints/banned.py.
+Phrases, unwinding and overlaps are in search/phrases/phrase_table.py, banned phrases in constraints/banned.py.
 
 | symbol | flag |
 | --- | --- |
 | k | --beam |
 | constraints | --constraints, --constraints-file, --glossary; --avoid-file |
 | rule of division | --dba-allocation |
-| pruning of Table 3 | --prune-finished (search/strategies/prune/finished.py) |
+| pruning of Table 3 | --prune-finished (search/strategies/prune.py) |
 
 Neutral setting: no constraints; a sentence without any is searched as fairseq does, also beside constrained ones.
 Other than in the paper, each row proposes three continuations, and where the word that ends a phrase may still go on, three that end
@@ -28,34 +28,32 @@ other: that two of them may overlap is used where it happens but not counted on,
 sentence may have three tokens only. When a constrained sentence is final: strategies/stop/early.py.
 """
 
+from __future__ import annotations
+
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import Literal
 
 import torch
 from torch import Tensor
 
 from fairseq_ext.kernels.banks import BankRows, Banks, select_by_banks
-from fairseq_ext.search.banks import by_banks
-from fairseq_ext.search.beam import Beam
-from fairseq_ext.search.candidates import Candidates, first_of_equals, pick
+from fairseq_ext.search.beam import Beam, numbers, upload
+from fairseq_ext.search.candidates import Candidates, by_banks, first_of_equals, pick
 from fairseq_ext.search.constraints.required import ConstraintFlags
 from fairseq_ext.search.log_probs import LogProbs
-from fairseq_ext.search.phrases.required import PhraseTable
+from fairseq_ext.search.phrases.phrase_table import PhraseTable
 from fairseq_ext.search.phrases.sentence import EMPTY
 from fairseq_ext.search.pool import OfPool, Pool
 from fairseq_ext.search.protocols import Select
 from fairseq_ext.search.registry import register
-from fairseq_ext.search.strategies.select._banks import allocate_few, bank_sizes, deal
-from fairseq_ext.search.strategies.select._best import Best, best_of_rows, likeliest_and_next
-from fairseq_ext.search.strategies.select._pending import limit_pending_
-from fairseq_ext.search.strategies.select._tables import Compilers, Tables, tables
-from fairseq_ext.search.strategies.select.topk import TopK
-from fairseq_ext.search.upload import upload
+from fairseq_ext.search.strategies.select._constraints import Compilers, Tables, limit_pending_, tables
+from fairseq_ext.search.strategies.select.topk import Best, TopK, best_of_rows, likeliest_and_next
 
 
 class DBA(Select):
-    """The select strategy. Row state rides in beam.aux: state, count (search/phrases/required.py) and banned (search/constraints/banned.py)."""
+    """The select strategy. Row state rides in beam.aux: state, count (search/phrases/phrase_table.py) and banned (search/constraints/banned.py)."""
 
     each = 3  # continuations of each row among the candidates, at least
     may_compile = True  # kernels/banks.cpp selects, where it can, and kernels/constrained.cpp searches
@@ -246,9 +244,7 @@ class DBA(Select):
 class DBAFlags(ConstraintFlags):
     dba_allocation: Literal["even", "paper"] = field(
         default="even",
-        metadata={
-            "help": "how dba divides the beam among its banks: a row for each in turn, or as Post and Vilar do (default: even)"
-        },
+        metadata={"help": "how dba divides the beam among its banks: a row for each in turn, or as Post and Vilar do (default: even)"},
     )
 
 
@@ -270,3 +266,72 @@ class DBAFlags(ConstraintFlags):
 def build(flags, context) -> DBA:
     even = str(flags.dba_allocation) == "even"
     return DBA(context.k, context.eos, len(context.dictionary), context.children, even, context.min_len)
+
+
+# ---- How many slots of the beam each bank gets (search/strategies/select/dba.py); search/candidates.py orders candidates by them.
+#
+# `deal` is the even rule of J. E. Hu et al., NAACL 2019; `allocate` is Section 3.2 of M. Post and D. Vilar, NAACL 2018.
+#
+# Shapes: S sentences, B banks, c candidates of a sentence.
+
+
+def deal(k: int, candidates: Tensor) -> Tensor:
+    """Slots (S, B) for each bank that has so many candidates (S, B): one in turn, from the highest bank down, until all k are dealt
+    or all candidates are."""
+    # (S, k): slots dealt after so many full rounds
+    dealt = candidates[:, :, None].minimum(numbers(k + 1, candidates.device)[1:]).sum(1)
+    full = (dealt <= k).sum(1, keepdim=True)  # (S, 1)
+    slots = candidates.minimum(full)
+    # the round that is cut short: the highest banks that have more
+    more = (candidates > full).long()
+    left = k - slots.sum(1, keepdim=True)
+    return slots + more * (more.flip(1).cumsum(1).flip(1) <= left)
+
+
+def allocate(k: int, candidates: Tensor, top: Tensor) -> Tensor:
+    """Slots (S, B) for each bank, given how many candidates (S, B) it has and each sentence's highest bank top (S,).
+
+    Every bank up to the highest has k // (top + 1) slots, the highest also the remainder. Going down from the highest, a bank
+    that cannot fill its slots hands the rest to the nearest banks with candidates left over, the lower of two first.
+    """
+    B = candidates.size(1)
+    bank = torch.arange(B, device=candidates.device)
+    share = k // (top + 1)
+    slots = torch.where(bank <= top[:, None], share[:, None], 0)
+    slots = slots + torch.where(bank == top[:, None], (k - share * (top + 1))[:, None], 0)
+    extra = (slots - candidates).clamp(min=0)
+    slots = slots - extra
+    lack = candidates - slots
+    near = nearest_banks(B, candidates.device)
+    # on a CPU it is cheap to ask which banks have anything to hand out
+    giving = extra.any(0).tolist() if candidates.device.type == "cpu" else [True] * B
+    for b in reversed(range(B)):
+        if giving[b]:
+            wants = lack[:, near[b]]
+            given = (extra[:, b, None] - (wants.cumsum(1) - wants)).clamp(min=0).minimum(wants)
+            slots.index_add_(1, near[b], given)
+            lack.index_add_(1, near[b], -given)
+    return slots
+
+
+def allocate_few(k: int, candidates: Tensor, top: Tensor) -> Tensor:
+    """`allocate` for the sentences with at most k banks, so that the work stays the same however many constraints there are.
+
+    The others have no slots, so that search/candidates.py deals all k out in turn.
+    """
+    slots = torch.zeros_like(candidates)
+    slots[:, :k] = allocate(k, candidates[:, :k], top)
+    return slots
+
+
+@lru_cache(maxsize=64)
+def nearest_banks(B: int, device: torch.device) -> Tensor:
+    """(B, B - 1): the other banks of each, nearest first, the lower one first at equal distance."""
+    order = [sorted((x for x in range(B) if x != b), key=lambda x: (abs(x - b), x)) for b in range(B)]
+    return torch.tensor(order, dtype=torch.long, device=device).view(B, B - 1)
+
+
+def bank_sizes(bank: Tensor, score: Tensor, B: int) -> Tensor:
+    """(S, B): possible candidates (score above -inf) of each bank."""
+    possible = (score > -torch.inf).long()
+    return torch.zeros(bank.size(0), B, dtype=torch.long, device=bank.device).scatter_add_(1, bank, possible)

@@ -18,17 +18,16 @@ from dataclasses import dataclass, field, replace
 import torch
 from torch import Tensor
 
-from fairseq_ext.search.banks import by_banks
 from fairseq_ext.search.beam import Beam
-from fairseq_ext.search.candidates import Candidates
+from fairseq_ext.search.candidates import Candidates, by_banks
 from fairseq_ext.search.constraints.required import ConstraintFlags
 from fairseq_ext.search.log_probs import LogProbs
-from fairseq_ext.search.phrases.required import PhraseTable
+from fairseq_ext.search.phrases.phrase_table import PhraseTable
 from fairseq_ext.search.pool import Pool
 from fairseq_ext.search.registry import register
-from fairseq_ext.search.strategies.select._best import Best
-from fairseq_ext.search.strategies.select._tables import Tables
+from fairseq_ext.search.strategies.select._constraints import Tables
 from fairseq_ext.search.strategies.select.dba import DBA
+from fairseq_ext.search.strategies.select.topk import Best
 
 
 @dataclass

@@ -3,14 +3,21 @@
 2k, so that k remain even if k of them end in EOS. k = --beam.
 """
 
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
 from fairseq_ext.kernels.beam import PlugRules
-from fairseq_ext.search.beam import Beam
-from fairseq_ext.search.candidates import Candidates
+from fairseq_ext.search.beam import Beam, numbers
+from fairseq_ext.search.candidates import Candidates, best_of_sentences
 from fairseq_ext.search.log_probs import LogProbs
+from fairseq_ext.search.phrases.phrase_table import PhraseTable
 from fairseq_ext.search.pool import Pool
 from fairseq_ext.search.protocols import Select
 from fairseq_ext.search.registry import register
-from fairseq_ext.search.strategies.select._best import best_of_rows
 
 
 class TopK(Select):
@@ -33,3 +40,47 @@ class TopK(Select):
 @register("select", "topk", needs=("no constraints",), neutral=({},), paper="fairseq's own")
 def build(flags, context) -> TopK:
     return TopK(context.k, context.children)
+
+
+# ---- The best continuations of each sentence, from which every selection starts.
+#
+# Shapes: S live sentences, n live rows, c candidates a sentence.
+
+
+@dataclass
+class Best:
+    """The best continuations of each sentence; scores are cumulative."""
+
+    row: Tensor  # (S, c) best first
+    token: Tensor
+    score: Tensor
+
+
+def best_of_rows(k: int, beam: Beam, log_probs: LogProbs, children: int | None = None) -> Best:
+    """The 2k best continuations of each sentence (or all but one where there are fewer: fairseq never takes pad), at most so many
+    children of one row."""
+    width, words = beam.width, log_probs.size
+    c = min(2 * k, width * words - log_probs.is_dense)  # a shortlist has no pad
+    if children is None or children >= min(c, words):
+        found = log_probs.best_of_sentences(c, beam.last_score(), beam.bounds())
+        if found is not None:
+            return Best(*found)
+    per_row = min(c, words)
+    if children is not None and children < per_row:
+        per_row = children
+        c = min(c, width * per_row)
+    row_score, row_token = log_probs.topk(per_row)  # (n, per_row)
+    return Best(*best_of_sentences(c, beam, row_score, row_token, stable=children is not None))
+
+
+def likeliest_and_next(
+    beam: Beam, log_probs: LogProbs, phrases: PhraseTable, state: Tensor, count: Tensor, likeliest: tuple[Tensor, Tensor]
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Row, token and score (S, c) of each row's likeliest words, score and token (n, m), and of all next tokens of unmet phrases."""
+    proposed = beam.by_row(phrases.next_token(state, count))  # (S, width, G x W) -> (n, G x W)
+    known = proposed.clamp(min=0)
+    score = torch.cat([likeliest[0], log_probs.at(known).masked_fill(proposed < 0, -torch.inf)], dim=1) + beam.last_score()[:, None]
+    token = torch.cat([likeliest[1], known], dim=1)
+    row = numbers(beam.rows, beam.device)[:, None].expand_as(token)
+    row, token, score = (beam.by_sentence(x, fill).flatten(1) for x, fill in ((row, 0), (token, 0), (score, -torch.inf)))
+    return torch.where(score > -torch.inf, row, beam.first_row()[:, None]), token, score

@@ -26,9 +26,7 @@ from fairseq_ext.core.files import table_lines
 from fairseq_ext.search.beam import Beam
 from fairseq_ext.search.pool import OfPool, Pool
 from fairseq_ext.search.registry import register
-from fairseq_ext.search.strategies.softmax._flags import TopFlags, check_top
-from fairseq_ext.search.strategies.softmax._shortlist import shortlist_arguments
-from fairseq_ext.search.strategies.softmax._softmax_shortlist import ShortlistSoftmax
+from fairseq_ext.search.strategies.softmax._shortlist import ShortlistSoftmax, TopFlags, check_top, shortlist_arguments
 
 
 @dataclass

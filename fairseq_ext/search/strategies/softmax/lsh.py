@@ -21,6 +21,8 @@ The shortlist and the linear layer over it: softmax/shortlist.py. Hashing and ta
 the definition of lsh.cpp and lsh.cu beside it.
 """
 
+from __future__ import annotations
+
 import logging
 import math
 import time
@@ -39,18 +41,14 @@ from fairseq_ext.kernels import lsh_torch
 from fairseq_ext.kernels.library import library
 from fairseq_ext.model.protocol import Decoder
 from fairseq_ext.search.beam import Beam
-from fairseq_ext.search.finished import Hypothesis
+from fairseq_ext.search.finished import Hypothesis, Scoring
 from fairseq_ext.search.log_probs import LogProbs
 from fairseq_ext.search.pool import Pool
+from fairseq_ext.search.protocols import SearchSpec
 from fairseq_ext.search.registry import register
-from fairseq_ext.search.scoring import Scoring
-from fairseq_ext.search.strategies.softmax import _shortlist_stats
-from fairseq_ext.search.strategies.softmax._flags import ShortlistFlags
-from fairseq_ext.search.strategies.softmax._full_scorer import FullScorer
+from fairseq_ext.search.strategies.softmax import _shortlist
 from fairseq_ext.search.strategies.softmax._lsh_index import DIRECT_BITS, Parameters, load_or_build
-from fairseq_ext.search.strategies.softmax._shortlist import shortlist_arguments
-from fairseq_ext.search.strategies.softmax._shortlist_stats import Probe
-from fairseq_ext.search.strategies.softmax._softmax_shortlist import ShortlistSoftmax
+from fairseq_ext.search.strategies.softmax._shortlist import Probe, ShortlistFlags, ShortlistSoftmax, shortlist_arguments
 
 logger = logging.getLogger("fairseq_ext")
 PROBE_CALL = 3  # the call whose states the start-up probe times
@@ -141,7 +139,7 @@ class LSH(ShortlistSoftmax):
     def found(self, features: list[Tensor], beam: Beam, pool: Pool, always: Tensor | None) -> Tensor | None:
         states = self.states(features, beam, pool)
         if self.compiled is not None:
-            ids = self.finder(states, self.t, always, _shortlist_stats.CLOCK)
+            ids = self.finder(states, self.t, always, _shortlist.CLOCK)
             self.measured.spent(("hash", "lookup", "compact"), self.finder.seconds)
             return ids
         hits = self.hits(states)
@@ -254,3 +252,35 @@ def build(flags, context) -> LSH:
     make = partial(ExactLSH, FullScorer(context.models[0], context)) if str(flags.lsh_normalise) == "exact" else LSH
     words = fingerprint_of_dictionary(context.dictionary)
     return make(parameters, flags.lsh_hits, beside, words, share=str(flags.lsh_share), **arguments)
+
+
+# ---- Exact scores for hypotheses that a shortlist has found: one pass of the model over the whole vocabulary.
+
+
+class FullScorer:
+    """Scores finished hypotheses as the full softmax does. model: one of fairseq's; spec: the search's temperature, penalty and ids."""
+
+    def __init__(self, model: Any, spec: SearchSpec):
+        self.model, self.spec = model, spec
+
+    def __call__(self, sentence: int, found: list[Hypothesis], pool: Pool, scoring: Scoring) -> list[Hypothesis]:
+        """A sentence's hypotheses with their exact scores, best first."""
+        if not found:
+            return found
+        spec = self.spec
+        if hasattr(self.model, "set_beam_size"):
+            self.model.set_beam_size(1)  # a stock generator may have left BART's sharing of source keys switched on
+        tokens = torch.nn.utils.rnn.pad_sequence([h.tokens for h in found], batch_first=True, padding_value=spec.pad)
+        previous = torch.cat([torch.full_like(tokens[:, :1], pool.bos), tokens[:, :-1]], dim=1)
+        owner = torch.full((len(found),), sentence, device=tokens.device)
+        inputs = {name: value[owner] for name, value in pool.net_input.items() if name != "prev_output_tokens"}
+        logits = self.model(**inputs, prev_output_tokens=previous)[0]  # (hypotheses, L, V)
+        logits = logits.to(torch.promote_types(logits.dtype, torch.float32)) / spec.temperature
+        exact = logits.log_softmax(-1).gather(2, tokens[:, :, None])[:, :, 0] - spec.unk_penalty * (tokens == spec.unk)
+        out = []
+        rewarded = scoring.rewarded(pool, owner[:1])
+        for h, row in zip(found, exact, strict=True):
+            positional = row[: h.tokens.numel()].clone()
+            score = float(scoring(positional.double().sum(), h.tokens.numel(), rewarded))
+            out.append(Hypothesis(h.tokens, score, positional, h.attention))
+        return sorted(out, key=lambda h: -h.score)

@@ -14,9 +14,7 @@ Neutral setting: --softmax full; or a T of the vocabulary's size or more.
 """
 
 from fairseq_ext.search.registry import register
-from fairseq_ext.search.strategies.softmax._flags import TopFlags, check_top
-from fairseq_ext.search.strategies.softmax._shortlist import shortlist_arguments
-from fairseq_ext.search.strategies.softmax._softmax_shortlist import ShortlistSoftmax
+from fairseq_ext.search.strategies.softmax._shortlist import ShortlistSoftmax, TopFlags, check_top, shortlist_arguments
 
 
 @register(

@@ -10,7 +10,7 @@ from search.strategies.select.test_dba import decode, random_constraints, wanted
 from table_model import TableDecoder, random_table
 
 from fairseq_ext.kernels.library import library
-from fairseq_ext.search.strategies.prune.finished import PruneFinished
+from fairseq_ext.search.strategies.prune import PruneFinished
 from fairseq_ext.search.strategies.select.dba import DBA
 
 pytestmark = pytest.mark.skipif(library() is None, reason="no compiled library")

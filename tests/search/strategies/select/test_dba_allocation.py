@@ -9,9 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from models import build, dictionary, generators
 
-from fairseq_ext.search.banks import by_banks
-from fairseq_ext.search.candidates import first_of_equals
-from fairseq_ext.search.strategies.select._banks import allocate, bank_sizes, deal
+from fairseq_ext.search.candidates import by_banks, first_of_equals
+from fairseq_ext.search.strategies.select.dba import allocate, bank_sizes, deal
 
 
 @pytest.mark.parametrize(

@@ -23,7 +23,7 @@ from fairseq_ext.search.phrases.sentence import SentenceConstraints, met
 from fairseq_ext.search.pool import Pool
 from fairseq_ext.search.strategies.softmax import _lsh_index, lsh
 from fairseq_ext.search.strategies.softmax._lsh_index import Parameters
-from fairseq_ext.search.strategies.softmax._shortlist_stats import ShortlistMeter
+from fairseq_ext.search.strategies.softmax._shortlist import ShortlistMeter
 from fairseq_ext.search.strategies.softmax.lsh import LSH
 
 WORDS = 600

@@ -10,10 +10,9 @@ from models import batch, build, generators, run, same
 from fairseq_ext import UsageError
 from fairseq_ext.core.stats import Stats
 from fairseq_ext.kernels.library import library
-from fairseq_ext.search.strategies.softmax import _error_bounds as screening
 from fairseq_ext.search.strategies.softmax import screened
-from fairseq_ext.search.strategies.softmax._error_bounds import Screen, rounded
-from fairseq_ext.search.strategies.softmax.screened import Screened, ScreenedLogProbs, words_scored_again
+from fairseq_ext.search.strategies.softmax import screened as screening
+from fairseq_ext.search.strategies.softmax.screened import Screen, Screened, ScreenedLogProbs, rounded, words_scored_again
 
 V, D = 3000, 32
 needs_library = pytest.mark.skipif(library() is None, reason="there is no C++ compiler")

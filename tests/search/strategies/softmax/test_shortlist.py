@@ -10,7 +10,7 @@ from models import alone, batch, build, dictionary, generators, run, same
 
 from fairseq_ext import UsageError
 from fairseq_ext.kernels.library import library
-from fairseq_ext.search.strategies.softmax._softmax_shortlist import most_frequent
+from fairseq_ext.search.strategies.softmax._shortlist import most_frequent
 
 WORDS = 60
 LENGTHS = [6, 4, 3, 1, 0]

@@ -11,7 +11,7 @@ from table_model import EOS, called_through, lattice, random_table, search, stop
 
 from fairseq_ext.core.errors import UsageError
 from fairseq_ext.core.stats import Stats
-from fairseq_ext.search.scoring import Scoring
+from fairseq_ext.search.finished import Scoring
 from fairseq_ext.search.strategies.select.topk import TopK
 
 GIVEN = [wanted("ab", "c"), wanted("dd"), wanted("a"), wanted(), wanted("ba", "cd", "a")]

@@ -24,7 +24,7 @@ from ending_reference import (
 from sizes import covering, drawn
 from table_model import EOS, lattice, random_table, search, stop_plug, words
 
-from fairseq_ext.search.scoring import Scoring
+from fairseq_ext.search.finished import Scoring
 
 each_rule = pytest.mark.parametrize("rule", RULES.values(), ids=RULES)
 each_expansion = pytest.mark.parametrize("paper", [False, True], ids=["fairseq", "paper"])

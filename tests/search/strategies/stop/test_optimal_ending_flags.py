@@ -8,8 +8,8 @@ from models import batch, build, generators, run, same
 
 from fairseq_ext.core.errors import UsageError
 from fairseq_ext.plugin.tasks import Flags
-from fairseq_ext.search.scoring import Scoring
-from fairseq_ext.search.validate import validate
+from fairseq_ext.search.checks import validate
+from fairseq_ext.search.finished import Scoring
 
 
 def test_flags_reach_the_search():

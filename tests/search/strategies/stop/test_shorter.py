@@ -6,7 +6,7 @@ from fairseq_ext.search.constraints.report import met
 from fairseq_ext.search.finished import Hypothesis
 from fairseq_ext.search.phrases.sentence import EMPTY, SentenceConstraints
 from fairseq_ext.search.pool import Pool
-from fairseq_ext.search.strategies.stop._shorter import Shorter
+from fairseq_ext.search.strategies.stop.early import Shorter
 
 EOS, LIMIT = 2, 200
 WORD = SentenceConstraints((((7,), (8, 9)),), ("word",))

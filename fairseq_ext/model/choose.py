@@ -1,0 +1,266 @@
+"""Which decoder backend runs these models: the transformer one where it supports them and agrees with fairseq, else fairseq's modules."""
+
+from __future__ import annotations
+
+import functools
+import logging
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import torch
+from fairseq.models import ARCH_MODEL_REGISTRY, MODEL_REGISTRY, FairseqEncoderDecoderModel, FairseqLanguageModel, FairseqMultiModel
+from fairseq.models.fairseq_model import BaseFairseqModel
+from fairseq.models.fconv_self_att import FConvModelSelfAtt
+from fairseq.models.nat import FairseqNATModel
+from fairseq.models.transformer_from_pretrained_xlm import TransformerFromPretrainedXLMModel
+from fairseq.tasks.language_modeling import LanguageModelingTask
+from fairseq.tasks.multilingual_language_modeling import MultilingualLanguageModelingTask
+from fairseq.tasks.multilingual_translation import MultilingualTranslationTask
+from fairseq.tasks.speech_to_text import SpeechToTextTask
+from fairseq.tasks.translation import TranslationTask
+from torch import Tensor
+
+from fairseq_ext.core.errors import UsageError
+from fairseq_ext.kernels.library import library
+from fairseq_ext.model.stock import FairseqBackend
+from fairseq_ext.model.transformer.cache import KeyValues
+from fairseq_ext.model.transformer.cuda_graph import CudaGraphCache, MakeGraphs, cuda_graphs
+from fairseq_ext.model.transformer.decoder import TransformerBackend, read_tokens
+from fairseq_ext.model.transformer.encoder import FastEncoder
+from fairseq_ext.model.transformer.rows import RowGroup
+from fairseq_ext.model.transformer.supported import unsupported
+from fairseq_ext.model.transformer.weights import Weights
+
+logger = logging.getLogger("fairseq_ext")
+
+
+def make_decoder(
+    models: list[BaseFairseqModel], need_attention: bool = False, backend: str = "auto", int8: bool = False, graphs: str = "auto"
+) -> tuple[TransformerBackend | FairseqBackend, str | None]:
+    """Return the decoder that --decoder-backend names, and why `auto` takes fairseq's modules, None where it does not.
+
+    int8: --int8; the self-check is made with full weights. graphs: --cuda-graphs.
+    Raises UsageError when `transformer` or int8 is demanded and the models are not supported.
+    """
+    if backend == "fairseq":
+        return FairseqBackend(models, need_attention), None
+    reason = next((why for why in map(unsupported, models) if why), None)
+    if reason is None:
+        decoder = TransformerBackend(models, need_attention)
+        checks = zip(models, decoder.weights, decoder.encoders, strict=True)
+        reason = next((why for each in checks for why in [disagreement(*each)] if why), None)
+        if reason is None and int8:
+            lacking = no_int8(decoder)
+            if lacking:
+                raise UsageError(f"--int8 cannot be used, because {lacking}: leave it out")
+            del checks, decoder  # before the weights are packed again
+            return TransformerBackend(models, need_attention, int8=True), None
+        if reason is None:
+            if graphs == "auto" and not need_attention and on_this_gpu(decoder.weights):
+                make_graphs = usable_graphs(models, decoder.weights)
+                return (decoder if make_graphs is None else TransformerBackend(models, make_graphs=make_graphs)), None
+            return decoder, None
+        logger.warning("the transformer backend failed its self-check, fairseq's own modules run instead: %s", reason)
+    if int8:
+        raise UsageError(f"--int8 needs the transformer backend, which cannot run this model, because {reason}: leave it out")
+    if backend == "transformer":
+        raise UsageError(f"--decoder-backend transformer cannot run this model, because {reason}: use auto or fairseq")
+    logger.info("decoder backend: fairseq, because %s", reason)
+    return FairseqBackend(models, need_attention), reason
+
+
+def usable_graphs(models: list[BaseFairseqModel], weights: list[Weights]) -> MakeGraphs | None:
+    """Return what records decoder steps, if recorded steps agree with fairseq as well; else the log says why not."""
+    try:
+        make = cuda_graphs()
+    except RuntimeError as error:
+        logger.warning("decoder steps run operation by operation, because CUDA graphs do not work here: %s", error)
+        return None
+    for model, each in zip(models, weights, strict=True):
+        graphs = make([each], patience=0)
+        reason = disagreement(model, each, graphs=graphs)
+        if reason or graphs.broken:
+            logger.warning("decoder steps run operation by operation, not as CUDA graphs: %s", reason or "recording one failed")
+            return None
+    return make
+
+
+def on_this_gpu(weights: list[Weights]) -> bool:
+    """Return whether all weights lie on the present GPU."""
+    devices = {each.embedding.device for each in weights}
+    return all(device.type == "cuda" for device in devices) and devices == {torch.device("cuda", torch.cuda.current_device())}
+
+
+def no_int8(decoder: TransformerBackend) -> str | None:
+    """Return in words why linear maps cannot be rounded to 8 bits; None when they can."""
+    if any(weights.embedding.device.type != "cpu" for weights in decoder.weights):
+        return "it is for the CPU"
+    if any(weights.embedding.dtype != torch.float32 for weights in decoder.weights):
+        return "it starts from float32 weights (without --fp16)"
+    return None if library() else "the compiled decoder step is not there (python -m fairseq_ext.kernels says why)"
+
+
+# ---- Architectures that fairseq registers and no search of this package runs, each with the reason and the way out.
+#
+# Classes of a user's own are let through: what they are is known to them alone.
+
+
+SPEECH = ("speech_to_text", "speech_to_speech", "text_to_speech", "wav2vec", "hubert")  # folders of fairseq.models
+
+
+def refused(architecture: str, task: Any) -> str | None:
+    """Return why a task of ours cannot generate with an architecture (fairseq's --arch), and the task that can; None when ours can."""
+    kind = ARCH_MODEL_REGISTRY.get(architecture) or MODEL_REGISTRY.get(architecture)
+    if kind is None or not kind.__module__.startswith("fairseq."):
+        return None
+    if issubclass(kind, FairseqNATModel):
+        return "refines whole sentences and has no next token to search for: use stock's --task translation_lev"
+    if kind.__module__.startswith("fairseq.model_parallel."):
+        return "is spread over several processes, and the search runs in one: use the stock task"
+    speech = kind.__module__.split(".")[2] in SPEECH
+    if isinstance(task, SpeechToTextTask):
+        if not speech:
+            return "reads text, and this task reads speech: use --task translation_ext"
+        whole = "labels all frames at once (CTC) and has no next token to search for: use fairseq's examples/speech_recognition"
+        return None if issubclass(kind, FairseqEncoderDecoderModel) else whole
+    if isinstance(task, (LanguageModelingTask, MultilingualLanguageModelingTask)):
+        return None if issubclass(kind, FairseqLanguageModel) else "is not a language model: use --task translation_ext"
+    if isinstance(task, MultilingualTranslationTask):
+        return None if issubclass(kind, FairseqMultiModel) else "is one model and not one for each pair: use --task translation_ext"
+    if not isinstance(task, TranslationTask):
+        return None
+    if speech:
+        return "reads or makes speech, and this task reads text: use --task speech_to_text_ext, or the task that it was trained with"
+    if issubclass(kind, FairseqLanguageModel):
+        return "is a language model and reads no source sentence: use --task language_modeling_ext"
+    if issubclass(kind, FairseqMultiModel):
+        return "holds one model for each pair of languages: use --task multilingual_translation_ext"
+    if issubclass(kind, TransformerFromPretrainedXLMModel):
+        return "reads dictionaries of another kind: use stock's --task translation_from_pretrained_xlm"
+    return None if issubclass(kind, FairseqEncoderDecoderModel) else "has no decoder and so generates no text: use an encoder-decoder"
+
+
+def refuse_architecture(cfg: Any, task: Any) -> None:
+    """Raise UsageError where the model of a configuration, fairseq's or a namespace, is one of those above."""
+    names = [getattr(cfg, name, None) for name in ("_name", "arch")]
+    architecture = next((name for name in names if name), "")
+    reason = refused(architecture, task)
+    if reason is not None:
+        raise UsageError(f"the checkpoint's architecture {architecture} {reason}")
+
+
+def refuse_other_batches(models: list, flags: Any) -> None:
+    """Raise UsageError where flags put sentences into other batches than fairseq does and a model's results depend on its batch."""
+    if not any(isinstance(model, FConvModelSelfAtt) for model in models):
+        return
+    workers = flags.cpu_workers > 1
+    if workers or str(flags.schedule or "batch") != "batch":
+        flag = "--cpu-workers" if workers else f"--schedule {flags.schedule}"
+        raise UsageError(
+            f"{flag} forms batches of its own, and fconv_self_att attends to padding, so that its results depend on them: leave {flag} out"
+        )
+
+
+# ---- The self-check of the transformer backend: a few steps and the encoder, compared with fairseq's own modules at start-up.
+#
+# A model whose modules compute something else than their weights say is found here, and runs on fairseq's modules instead. The result is
+# not remembered from one run to the next: for 10 million weights the check takes 17 ms of a start of 2 s, and a digest of the weights, by
+# which it could be remembered, 24 ms (SHA-256; both grow with the model).
+
+
+# largest difference in features between the backends, relative to the largest feature
+TOLERANCE = {torch.float64: 1e-6, torch.float32: 1e-4, torch.float16: 2e-2, torch.bfloat16: 1e-1}
+
+
+@torch.no_grad()
+def disagreement(
+    model: BaseFairseqModel, weights: Weights, encoder: FastEncoder | None = None, graphs: CudaGraphCache | None = None
+) -> str | None:
+    """Compare three steps, and the encoder if given, with fairseq's own forward pass on made-up input.
+
+    Return in words how they differ; None when they agree. The input is two sentences of which one is padded, with two rows each. The rows
+    of a sentence are swapped before the last step. graphs: the steps are recorded ones, and the last one repeats a recording.
+    """
+    differences = [difference_of_steps(model, weights, graphs)]
+    if encoder is not None:
+        differences.append(difference_of_encoder(model, encoder))
+    if all(difference <= TOLERANCE.get(weights.embedding.dtype, 0.0) for difference in differences):
+        return None
+    return f"its features differ from fairseq's by {max(differences):.1e} of the largest"
+
+
+def difference_of_steps(model: BaseFairseqModel, weights: Weights, graphs: CudaGraphCache | None) -> float:
+    """Return the difference of the third step's features, relative to the largest feature."""
+    tokens = (torch.arange(12, device=weights.embedding.device).view(4, 3) * 7 + 5) % weights.embedding.size(0)
+    tokens = tokens.masked_fill(tokens == model.decoder.padding_idx, model.decoder.dictionary.eos())
+    tokens[:, 0] = tokens[::2, 0].repeat_interleave(2)  # both rows of a sentence continue its only row
+    group = RowGroup.start([KeyValues.of(weights, made_up_source(weights, 1))])
+    swap = torch.tensor([1, 0, 3, 2], device=tokens.device)
+    sentence_of_row = torch.tensor([0, 0, 1, 1], device=tokens.device)
+    read_tokens([weights], group, tokens[::2, :1], graphs=graphs)
+    group.select_(sentence_of_row, None, 2, sentence_of_row)
+    read_tokens([weights], group, tokens[:, 1:2], graphs=graphs)
+    group.select_(swap, None, 2, sentence_of_row)
+    ours = read_tokens([weights], group, tokens[:, 2:], graphs=graphs)[0][0]
+    history = torch.cat([tokens[swap, :2], tokens[:, 2:]], dim=1)
+    theirs = reference_output(model, lambda: model.decoder.extract_features(history, encoder_out=made_up_source(weights, 2))[0])
+    return relative(ours, theirs[:, -1])
+
+
+def difference_of_encoder(model: BaseFairseqModel, encoder: FastEncoder) -> float:
+    """Return the difference of the encoder's output where there is no padding, relative to its largest number."""
+    tokens = (torch.arange(8, device=encoder.embedding.device).view(2, 4) * 5 + 4) % encoder.embedding.size(0)
+    tokens = tokens.masked_fill(tokens == encoder.pad, model.decoder.dictionary.eos())
+    tokens[1, 0] = encoder.pad
+    ours = encoder(tokens)["encoder_out"][0]  # (T, S, e)
+    # subtle: fairseq reads each sentence alone. The result is that of a padded batch, for which torch imports sympy, at half a second
+    theirs = []
+    for row in (tokens[:1], tokens[1:, 1:]):
+        inputs = {"src_tokens": row, "src_lengths": row.new_tensor([row.numel()])}
+        theirs.append(reference_output(model, functools.partial(model.encoder.forward_torchscript, inputs))["encoder_out"][0][:, 0])
+    return relative(torch.cat([ours[:, 0], ours[1:, 1]]), torch.cat(theirs))
+
+
+def relative(ours: Tensor, theirs: Tensor) -> float:
+    """Return the largest difference, relative to the largest of theirs."""
+    return float((ours - theirs).abs().max() / theirs.abs().max().clamp(min=1))
+
+
+def made_up_source(weights: Weights, copies: int) -> dict[str, list[Tensor]]:
+    """Return encoder output for two sentences of 3 and 2 tokens, each copied. It takes no random numbers: those are the user's."""
+    like, e = weights.embedding, weights.layers[0].cross_source.inputs
+    states = torch.arange(3 * 2 * e, device=like.device, dtype=torch.float64).mul(0.7).sin().view(3, 2, -1).to(like)
+    padding = torch.tensor([[False, False, False], [True, False, False]], device=like.device)
+    return {
+        "encoder_out": [states.repeat_interleave(copies, dim=1)],
+        "encoder_padding_mask": [padding.repeat_interleave(copies, dim=0)],
+    }
+
+
+def reference_output(model: BaseFairseqModel, forward: Callable[[], Any]) -> Any:
+    """Return what fairseq's own modules compute outside training and without shared source keys; the model is left as it was."""
+    modes = [(m, m.training) for m in model.modules()]
+    sharing = [(m, m.beam_size) for m in model.decoder.modules() if hasattr(m, "beam_size")]
+    model.eval()
+    for module, _ in sharing:
+        module.beam_size = 1
+    try:
+        return forward()
+    finally:
+        for module, mode in modes:
+            module.training = mode
+        for module, beam_size in sharing:
+            module.beam_size = beam_size
+
+
+@torch.no_grad()
+def check_finite(models: Iterable[torch.nn.Module]) -> None:
+    """Raise UsageError for weights that are not numbers. subtle: a key's bias cancels out of attention, so that some decoders would not
+    notice. A sum is one pass without memory of its own, and is not finite where a weight is not."""
+    for model in models:
+        for name, weight in model.named_parameters():
+            if weight.is_floating_point() and not weight.sum(dtype=torch.float32).isfinite() and not weight.isfinite().all():
+                raise UsageError(
+                    f"the model's weight {name} holds NaN or infinity: the checkpoint is damaged, its training diverged, "
+                    "or its weights are too large for --fp16; use another checkpoint, or leave --fp16 out"
+                )

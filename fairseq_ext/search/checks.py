@@ -1,0 +1,229 @@
+"""TODO"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import os
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from fairseq_ext.core.errors import UsageError
+from fairseq_ext.search import mbr as candidates
+from fairseq_ext.search.constraints.glossary import places_terms
+from fairseq_ext.search.constraints.required import check_bonus, ways
+from fairseq_ext.search.constraints.sources import constraint_flag, select_flag
+from fairseq_ext.search.registry import DEFAULT, Part, Strategy, all_strategies, changed, chosen, in_use, load_strategies, refusal
+
+# ---- What cannot work is refused before anything runs, in one sentence that names the flags and the way out.
+#
+# Strategies and options declare what they need and deny (registry.py); the pairs follow from that. A strategy's flags declare their ranges
+# and which of them name files; those of all other flags stand here. A strategy's own check looks at what only it knows.
+
+
+LARGEST = 3.0e38  # of a float32
+FINITE = (-LARGEST, LARGEST)
+# flags that belong to no strategy: the least and the most that each may be, and what it is
+RANGES: dict[str, tuple[float, float, str]] = {
+    "beam": (1, 10_000, "number of hypotheses"),
+    "nbest": (1, 10_000, "number of hypotheses"),
+    "max_len_a": (0, 1000, "ratio of target to source tokens"),
+    "max_len_b": (0, 1_000_000, "number of target tokens"),
+    "min_len": (0, 1_000_000, "number of target tokens"),
+    "lenpen": (*FINITE, "length penalty"),
+    "unkpen": (*FINITE, "penalty"),
+    "temperature": (1e-6, 1e6, "temperature"),
+    "sampling_topk": (-1, 10**9, "number of words, -1: all"),
+    "sampling_topp": (-1, 1, "probability, -1: all words"),
+    "diverse_beam_strength": (*FINITE, "penalty"),
+    "lm_weight": (*FINITE, "weight"),
+    "prefix_size": (0, 1_000_000, "number of target tokens"),
+    "no_repeat_ngram_size": (0, 1_000_000, "number of tokens"),
+    "cpu_workers": (1, max(64, 4 * (os.cpu_count() or 1)), "number of processes"),
+}
+FILES = ("results_file", "stats_file", "glossary_report")
+
+STOCK_SEARCHES = {
+    "diversity_rate": ("--diversity-rate", -1.0),
+    "match_source_len": ("--match-source-len", False),
+}
+
+
+def stock_search(generation: Any) -> str | None:
+    """The stock flag that replaces fairseq's beam search by another search of its own, if one is set."""
+    for name, (flag, off) in STOCK_SEARCHES.items():
+        if getattr(generation, name, off) != off:
+            return flag
+    return None
+
+
+def refuse_stock_search(flag: str, generation: Any) -> None:
+    """Refuse a stock search beside a flag that shapes our own (raises UsageError)."""
+    own_loop = frozenset({"search loop"})
+    if (other := stock_search(generation)) and (sentence := refusal([Part(flag, own_loop), Part(other, denies=own_loop)])):
+        raise UsageError(sentence)
+
+
+@dataclass(frozen=True)
+class Option:
+    """A flag outside the strategies that needs or denies something while it is on."""
+
+    flag: str
+    on: Callable[[Any, Any], bool]  # (our flags, fairseq's GenerationConfig)
+    needs: frozenset[str] = frozenset()
+    denies: frozenset[str] = frozenset()
+
+
+def stock(name: str, off: Any = False) -> Callable[[Any, Any], bool]:
+    """Whether a stock flag is on."""
+    return lambda flags, generation: getattr(generation, name, off) not in (off, None)
+
+
+OPTIONS = (
+    *(Option(flag, stock(name, off), denies=frozenset({"search loop"})) for name, (flag, off) in STOCK_SEARCHES.items()),
+    Option("--unkpen below 0", lambda flags, generation: getattr(generation, "unkpen", 0) < 0, denies=frozenset({"scores of at most 0"})),
+    Option(
+        "--lm-path",
+        stock("lm_path", None),
+        denies=frozenset({"scores of at most 0", "softmax's own order", "several tokens a call"}),
+    ),
+    Option(
+        "--constraint-bonus",
+        lambda flags, generation: flags.constraint_bonus is not None,
+        denies=frozenset({"scores of at most 0", "softmax's own order"}),
+    ),
+    Option("--retain-dropout", stock("retain_dropout"), denies=frozenset({"repeatable calls"})),
+    Option("--print-alignment", stock("print_alignment", None), needs=frozenset({"attention", "source sentence"})),
+    Option("--glossary", lambda flags, generation: bool(flags.glossary), needs=frozenset({"source sentence"})),
+    Option(
+        "--glossary-placement align",
+        places_terms,
+        needs=frozenset({"search loop", "beam"}),
+    ),
+    Option("--mbr", lambda flags, generation: bool(flags.mbr), needs=frozenset({"search loop"})),
+    Option("--draft ngram", lambda flags, generation: str(flags.draft) == "ngram", needs=frozenset({"source tokens"})),
+    Option("--ddg-dir", lambda flags, generation: bool(flags.ddg_dir), needs=frozenset({"source tokens"})),
+    Option("--beam above 1", lambda flags, generation: getattr(generation, "beam", 5) > 1, denies=frozenset({"greedy"})),
+    Option("--nbest above 1", lambda flags, generation: getattr(generation, "nbest", 1) > 1, denies=frozenset({"greedy"})),
+    Option(
+        "--int8",
+        lambda flags, generation: flags.int8,
+        needs=frozenset({"search loop", "compiled linear layers"}),
+        denies=frozenset({"attention"}),
+    ),
+    Option(
+        "--decoder-backend fairseq",
+        lambda flags, generation: str(flags.decoder_backend) == "fairseq",
+        denies=frozenset({"compiled linear layers"}),
+    ),
+    Option(
+        "--decoder-backend transformer",
+        lambda flags, generation: str(flags.decoder_backend) == "transformer",
+        needs=frozenset({"search loop"}),
+    ),
+    Option(
+        "--results-file",
+        lambda flags, generation: bool(flags.results_file),
+        needs=frozenset({"search loop", "one process"}),
+        denies=frozenset({"attention"}),
+    ),
+    Option(
+        "--cpu-workers",
+        lambda flags, generation: flags.cpu_workers > 1,
+        needs=frozenset({"divisible batches"}),
+        denies=frozenset({"one process"}),
+    ),
+)
+
+
+def parts(flags: Any, generation: Any) -> list[Part]:
+    """What takes part in this run: the strategies that the flags choose, and the options that are on."""
+    named = in_use(flags)
+    found = [Part(select_flag(flags, generation) if s.point == "select" else s.flag, s.needs, s.denies) for s in named]
+    for s in named:  # fairseq's own strategy works everywhere, the flags that it has here belong to the beam search of this project
+        if s.name == DEFAULT.get(s.point) and (given_flags := changed(flags, s)):
+            found.append(Part("--" + next(iter(given_flags)).replace("_", "-"), needs=frozenset({"search loop", "beam"})))
+    if (given := constraint_flag(flags, generation)) is not None:
+        found.append(Part(given, denies=frozenset({"no constraints"})))
+    return found + [Part(o.flag, o.needs, o.denies) for o in OPTIONS if o.on(flags, generation)]
+
+
+def refuse_reference(flags: Any, own: type) -> None:
+    """Refuse what --score-reference would leave out, as it searches nothing (raises UsageError). own: the dataclass of our flags."""
+    load_strategies()
+    named = [s.flag for s in chosen(flags)]
+    defaults = {field.name: field.default for field in dataclasses.fields(own) if field.name != "_name"}
+    named += ["--" + name.replace("_", "-") for name, default in defaults.items() if getattr(flags, name) != default]
+    if named:
+        given = "--score-reference scores given translations"
+        raise UsageError(f"{given}, so {named[0]} has nothing to do: leave one of the two out")
+
+
+def field_names(strategy: Strategy) -> list[str]:
+    """Names of the strategy's flags."""
+    return [] if strategy.flags is None else [f.name for f in dataclasses.fields(strategy.flags) if f.name != "_name"]
+
+
+def refuse_unused(flags: Any, strategies: list[Strategy]) -> None:
+    """Refuse a flag whose strategy is not switched on (raises UsageError)."""
+    read = {name for s in strategies for name in field_names(s)}
+    for strategy in all_strategies():
+        unused = [name for name in changed(flags, strategy) if name not in read]
+        if unused:
+            flag = "--" + unused[0].replace("_", "-")
+            owners = [s for s in all_strategies() if unused[0] in field_names(s)]
+            if all(s.constrained for s in owners) and not any(s.constrained for s in strategies):
+                raise UsageError(f"{flag} shapes phrases, and the command has none: {ways(flag)}")
+            named = " or ".join(s.flag for s in owners)
+            raise UsageError(f"{flag} belongs to {named}, which is not switched on: add it or leave {flag} out")
+
+
+def declared(key: str) -> dict[str, Any]:
+    """What the strategies' flags declare under a key of their metadata, by field name."""
+    return {f.name: f.metadata[key] for s in all_strategies() if s.flags for f in dataclasses.fields(s.flags) if key in f.metadata}
+
+
+def short(number: float) -> str:
+    """A bound as a user types it."""
+    return f"{number:.0f}" if float(number).is_integer() else f"{number:g}"
+
+
+def refuse_values(flags: Any, generation: Any) -> None:
+    """Refuse numbers outside their range, NaN included, and empty file names (raises UsageError)."""
+    for name, (least, most, meaning) in (RANGES | declared("range")).items():
+        value = getattr(generation, name, None)
+        value = getattr(flags, name, None) if value is None else value
+        if value is not None and not least <= value <= most:
+            bounds = f"{short(least)} or more" if most == math.inf else f"{short(least)} to {short(most)}"
+            bounds = "a finite number" if (least, most) == FINITE else bounds
+            raise UsageError(f"--{name.replace('_', '-')} ({meaning}) must be {bounds}, not {value}")
+    for name in {name for s in all_strategies() for name in field_names(s)}:
+        value = getattr(flags, name)
+        if isinstance(value, float) and math.isnan(value):
+            raise UsageError(f"--{name.replace('_', '-')} is not a number: give one, or leave it out")
+    for name in (*FILES, *declared("file")):
+        if getattr(flags, name) == "":
+            raise UsageError(f"--{name.replace('_', '-')} is given without a name: name a file, or leave it out")
+
+
+def validate(flags: Any, generation: Any, *more: Part) -> None:
+    """Refuse what cannot work, in one sentence that names the flags and the way out (raises UsageError). more: what takes part besides
+    strategies and flags, such as the task."""
+    refuse_values(flags, generation)
+    load_strategies()
+    if sentence := refusal([*parts(flags, generation), *more]):
+        raise UsageError(sentence)
+    strategies = in_use(flags)
+    refuse_unused(flags, strategies)
+    for name in ("print_step", "retain_iter_history"):
+        if getattr(generation, name, False):
+            flag = "--" + name.replace("_", "-")
+            raise UsageError(f"{flag} shows the steps of iterative refinement, which no search here has: leave it out")
+    candidates.check(flags, generation)
+    check_bonus(flags)
+    if flags.resume and not flags.results_file:
+        raise UsageError("--resume continues a results file and none is named: add --results-file")
+    for strategy in strategies:
+        if strategy.check is not None and not stock_search(generation):
+            strategy.check(flags, generation)

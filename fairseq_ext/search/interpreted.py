@@ -1,0 +1,196 @@
+"""The loop as a searcher: sentences start and are cancelled between any two steps, each with an n-best list of its own.
+
+The sentences are those of one batch, or come and go in an `OpenPool`. The hypotheses of a sentence are those that the search finds for it
+alone, whatever comes and goes beside it, so long as no strategy shares anything between sentences (`shares` of the softmax).
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Collection, Sequence
+from dataclasses import replace
+from functools import cached_property
+
+import torch
+from torch import Tensor
+from torch.nn.utils.rnn import pad_sequence
+
+from fairseq_ext.search.finished import Finished, Hypothesis
+from fairseq_ext.search.loop import Search, advance_group, start
+from fairseq_ext.search.phrases.sentence import EMPTY, SentenceConstraints
+from fairseq_ext.search.pool import Pool
+from fairseq_ext.search.protocols import SearchSetup
+from fairseq_ext.search.scheduler import Request, Searcher, common_prefix
+
+
+class LoopSearch(Searcher):
+    """Beam search with every strategy. pool: the batch whose sentences are requested, or an OpenPool for those of any batch."""
+
+    def __init__(self, setup: SearchSetup, pool: Pool):
+        self.setup, self.pool = setup, pool
+        self.at: dict[int, Request] = {}  # by pool number
+        self.place: dict[Request, int] = {}  # the pool number of each
+
+    @cached_property
+    def search(self) -> Search:
+        """The state of the loop, made when the first request comes."""
+        if not isinstance(self.pool, OpenPool):
+            return Search(self.setup, self.pool)
+        search = Search(replace(self.setup, strategies=replace(self.setup.strategies)), self.pool)
+        search.finished = Finished.empty(len(self.pool), self.setup.spec.k, self.pool.length.device)
+        return search
+
+    @property
+    def live(self) -> int:
+        return len(self.at)
+
+    @property
+    def rows(self) -> int:
+        return self.search.groups.rows if self.at else 0
+
+    @torch.no_grad()
+    def admit(self, requests: Sequence[Request]) -> None:
+        search, places = self.search, [request.sentence for request in requests]
+        if isinstance(self.pool, OpenPool):
+            places = self.put(self.pool, requests[0].batch, places)
+            for place, request in zip(places, requests, strict=True):
+                search.finished.start_(place, request.nbest)
+            if not search.strategies.softmax.is_full:
+                self.pool.required = search.strategies.select.required_ids(self.pool)
+        self.at |= zip(places, requests, strict=True)
+        self.place |= zip(requests, places, strict=True)
+        start(search, places)
+
+    def put(self, pool: OpenPool, arrivals: Pool, sentences: Sequence[int]) -> list[int]:
+        """Put sentences into the pool; return their places. The row state of live rows is fitted to the changed pool.
+
+        While no sentence of the pool has constraints, the faster strategy of `Select.unconstrained` selects.
+        """
+        strategies, beams, places = self.search.strategies, [group.beam for group in self.search.groups.groups], []
+
+        def change() -> None:
+            places.extend(pool.put_(arrivals, sentences))
+
+        before, select = strategies.select, self.setup.strategies.select
+        before.follow(beams, pool, change)
+        strategies.select = select if any(given is not EMPTY for given in pool.given) else select.unconstrained()
+        for beam in beams if strategies.select is not before else ():
+            beam.aux.clear()
+            strategies.select.start(beam, pool)  # whatever such a sentence has chosen, it has begun no phrase
+        return places
+
+    def step(self, most: int = 1) -> list[Request]:
+        for _ in range(most):
+            if ended := advance_group(self.search):
+                return [self.at[place] for place in ended]
+        return []
+
+    def set_aside(self) -> None:
+        if self.at:
+            self.search.groups.set_aside()
+
+    def take(self, request: Request) -> list[Hypothesis]:
+        place = self.place[request]
+        found = self.search.finished.take(place, self.search.strategies.stop.answers(place))
+        self.leave(request)
+        return found
+
+    def cancel(self, requests: Collection[Request]) -> None:
+        self.search.groups.drop({self.place[request] for request in requests})
+        for request in requests:
+            self.leave(request)
+
+    def leave(self, request: Request) -> None:
+        """Make the place of a request free."""
+        place = self.place.pop(request)
+        del self.at[place]
+        if isinstance(self.pool, OpenPool):
+            self.pool.leave_(place)
+
+    def common_prefix(self, request: Request) -> list[int]:
+        place, rows = self.place[request], []
+        for group in self.search.groups.groups:
+            beam = group.beam
+            if place in beam.live:
+                i = beam.live.index(place)
+                first, behind = beam.bounds()[i : i + 2].tolist()
+                lag = 0 if beam.lags is None else beam.lags[i]
+                possible = beam.last_score()[first:behind] > -torch.inf
+                rows += beam.tokens[first:behind, 1 + lag :][possible].tolist()
+        for finished, i in self.search.finished.of[place]:
+            rows.append(finished.tokens[i, finished.lag[i] if finished.lag is not None else 0 :].tolist())
+        return common_prefix(rows)
+
+
+# ---- A pool whose sentences come and go while the search runs: a fixed number of places, used again.
+#
+# A sentence has a place, its pool number, from its start to its end. Sentences that wait are not in the pool.
+#
+# Shapes: N places, T source columns of the longest sentence, P tokens of the longest prefix.
+
+
+class OpenPool(Pool):
+    """Places for sentences. An empty place is a sentence without tokens that nobody starts."""
+
+    def __init__(self, places: int, pad: int, device: torch.device):
+        super().__init__({}, torch.zeros(places, dtype=torch.long, device=device), [0] * places, torch.arange(places), bos=pad, pad=pad)
+        self.seeds = [0] * places
+        self.min_len_beside_prefix = True  # each sentence's own prefix counts
+        self.free = list(range(places))  # a heap
+        self.newcomers: tuple[Pool, list[int]] | None = None  # the sentences of the last `put_`, which start now
+        self.sources = [self.length[:0]] * places  # (T,) without padding
+        self.prefixes = [self.length[:0]] * places  # (P,) the same of the prefixes
+        self.leads = [0] * places
+        self.given: list[SentenceConstraints] = [EMPTY] * places
+        self.ends_allowed = [1] * places  # sentence ends that a translation may have (--constraint-end)
+        self.refresh_()
+
+    def put_(self, arrivals: Pool, sentences: Sequence[int]) -> list[int]:
+        """Give sentences of another pool a place each; return the places in their order. Fails where too few are free."""
+        places = [heapq.heappop(self.free) for _ in sentences]
+        for i, place in zip(sentences, places, strict=True):
+            self.sources[place] = arrivals.source(i)
+            self.max_len[place], self.ids[place] = arrivals.max_len[i], arrivals.ids[i]
+            if arrivals.seeds:
+                self.seeds[place] = arrivals.seeds[i]
+            if arrivals.prefix is not None:
+                prefix = arrivals.prefix[i]
+                self.prefixes[place] = prefix[prefix != self.pad]
+            if arrivals.lead is not None:
+                self.leads[place] = arrivals.lead[i]
+            given = EMPTY if arrivals.constraints is None else arrivals.constraints[i]
+            if arrivals.ends is not None:
+                self.ends_allowed[place] = int(arrivals.ends.allowed[i])
+            self.given[place] = EMPTY if given.is_free else given
+        self.lead = self.leads
+        self.bos = arrivals.bos
+        if arrivals.constraints is not None:  # else those that are live keep theirs
+            self.constraints, self.ordered, self.boundaries = self.given, arrivals.ordered, arrivals.boundaries
+            self.banned_in_any_case = arrivals.banned_in_any_case
+        if arrivals.ends is not None:
+            self.ends = replace(arrivals.ends, allowed=torch.tensor(self.ends_allowed))
+        self.newcomers = arrivals, list(sentences)
+        self.refresh_()
+        return places
+
+    def leave_(self, place: int) -> None:
+        """Make a place free, whose sentence has ended."""
+        self.sources[place] = self.prefixes[place] = self.length[:0]
+        self.max_len[place], self.leads[place], self.given[place] = 0, 0, EMPTY
+        heapq.heappush(self.free, place)
+
+    def refresh_(self) -> None:
+        """Build the pool's tensors again from its places."""
+        rows = pad_sequence(self.sources, batch_first=True, padding_value=self.pad, padding_side="left")
+        self.length = rows.ne(self.pad).sum(1)
+        self.net_input = {"src_tokens": rows, "src_lengths": self.length}
+        self.prefix = None
+        if any(prefix.numel() for prefix in self.prefixes):
+            self.prefix = pad_sequence(self.prefixes, batch_first=True, padding_value=self.pad)
+        self._limit = None
+        self.version += 1
+
+    def inputs(self, sentences: list[int]) -> dict[str, Tensor]:
+        """The encoder's input for the newcomers, which start together, as their own pool has it."""
+        assert self.newcomers is not None and len(sentences) == len(self.newcomers[1])
+        return self.newcomers[0].inputs(self.newcomers[1])

@@ -1,0 +1,172 @@
+"""What a drafter is, and the two that need nothing but the search itself: `--draft pad`, `repeat` and `none`.
+
+Shapes: n live rows, m draft tokens of each.
+"""
+
+from __future__ import annotations
+
+import logging
+from abc import ABC, abstractmethod
+
+import numpy as np
+
+from fairseq_ext.core.errors import counted
+from fairseq_ext.kernels import parallel as kernel
+from fairseq_ext.kernels.parallel import CompiledDrafter
+from fairseq_ext.search.parallel.blocks import NONE, Rows
+from fairseq_ext.search.pool import Pool
+
+Draft = tuple[np.ndarray, np.ndarray]  # tokens (n, m) and the probability (n, m) that each is right if those before it are
+
+
+class Drafter(ABC):
+    """Proposes the tokens that follow each row's verified ones."""
+
+    def start(self, pool: Pool) -> None:  # noqa: B027  most need not know
+        """Begin with a new pool."""
+
+    @abstractmethod
+    def propose(self, rows: Rows, most: int, least: float) -> Draft:
+        """At most `most` tokens a row; it may stop where no row's draft is right with probability `least` any more. NONE: no proposal."""
+
+    def compiled(self, sentence: int) -> CompiledDrafter | None:
+        """The compiled twin for a sentence that is alone and has no tokens yet (kernels/parallel.cpp); None: there is none. Only
+        called where there is a compiled library."""
+        return None
+
+
+def without_end(tokens: np.ndarray, sure: np.ndarray) -> Draft:
+    """The draft (n, m) up to the last column in which a row has a proposal."""
+    column = np.arange(1, tokens.shape[1] + 1)
+    m = int((column * (tokens != NONE).any(0)).max(initial=0))
+    return tokens[:, :m], sure[:, :m]
+
+
+class Trajectory(Drafter):
+    """The previous call's outputs (Jacobi's iteration), and behind them a fixed token: PAD as in the paper, or the last verified one."""
+
+    def __init__(self, pad: int | None):
+        self.pad = pad
+
+    def propose(self, rows: Rows, most: int, least: float) -> Draft:
+        filler = rows.last(1) if self.pad is None else np.full((len(rows), 1), self.pad)
+        tokens = np.concatenate([rows.guess[:, :most], np.repeat(filler, max(0, most - rows.guess.shape[1]), 1)], 1)
+        return np.where(tokens == NONE, filler, tokens), np.full(tokens.shape, 0.5)
+
+    def compiled(self, sentence: int) -> CompiledDrafter:
+        return kernel.trajectory(NONE if self.pad is None else self.pad)
+
+
+class Nothing(Drafter):
+    """No drafts: greedy decoding."""
+
+    def propose(self, rows: Rows, most: int, least: float) -> Draft:
+        empty = np.zeros((len(rows), 0), np.int64)
+        return empty, empty.astype(float)
+
+    def compiled(self, sentence: int) -> CompiledDrafter:
+        return kernel.nothing()
+
+
+# ---- An earlier translation as the draft (`--draft-file`), for translating again after an edit of the source or of the model.
+#
+# As long as the output follows the old one, the rest of the old one is the draft. Where they part, the last verified tokens are looked
+# for in the old output, the longest match nearest to the expected place first, and the draft goes on behind it; without a match the
+# old output is taken to have other words in the same number. So an edit in the middle costs a few calls, not the rest.
+#
+# Shapes: N sentences, n live rows, M old tokens.
+
+
+logger = logging.getLogger("fairseq_ext")
+TAIL = 3  # verified tokens that are looked for
+SURE = 0.9999  # probability that an old output which has been right so far stays right for a token more
+REGAINED = 0.7  # of the doubt, after each token that the old output had right again
+WEAK = 0.6  # below it the other drafter is asked as well
+FOUND = np.array([0.5, 0.8, 0.95, 0.97])  # the same by the length of the match where the outputs have parted
+
+
+class Previous(Drafter):
+    """Earlier outputs, and another drafter for sentences without one."""
+
+    def __init__(self, old: list[list[int]], other: Drafter):
+        """old: every sentence's earlier output, EOS included."""
+        self.old = old
+        self.other = other
+        self.is_told = False  # that sentences have no line
+
+    def start(self, pool: Pool) -> None:
+        self.other.start(pool)
+        numbers = pool.ids.tolist() if pool.draft_lines is None else pool.draft_lines
+        lines = [self.old[i] if 0 <= i < len(self.old) else [] for i in numbers]
+        self.lines = lines
+        if max(numbers, default=-1) >= len(self.old) and not self.is_told:
+            logger.warning(
+                "--draft-file has %s, and the input a sentence number %d: sentences without a line are drafted as without the file",
+                counted(len(self.old), "line"), max(numbers) + 1,
+            )  # fmt: skip
+            self.is_told = True
+        width = max((len(line) for line in lines), default=0) + 1
+        self.text = np.array([line + [NONE] * (width - len(line)) for line in lines])  # (N, M)
+        self.next = np.zeros(len(lines), np.int64)  # place in the old output behind the verified tokens
+        self.told = np.zeros(len(lines), np.int64)  # verified tokens that `next` knows of
+        self.sure = np.full(len(lines), SURE)
+
+    def follow_(self, rows: Rows) -> None:
+        """Move `next` behind the newly verified tokens."""
+        live = rows.live
+        fresh = rows.length - self.told[live]
+        if not fresh.any():
+            return
+        m = int(fresh.max())
+        column = np.arange(m)
+        place = np.minimum(self.next[live][:, None] + column, self.text.shape[1] - 1)
+        new = rows.tokens[np.arange(len(rows))[:, None], np.minimum(self.told[live][:, None] + 1 + column, rows.tokens.shape[1] - 1)]
+        parted = ((self.text[live[:, None], place] != new) & (column < fresh[:, None])).any(1)
+        self.sure[live] = 1 - (1 - self.sure[live]) * REGAINED ** (fresh * ~parted)
+        self.next[live] += fresh
+        self.told[live] = rows.length
+        if parted.any():
+            self.find_(live[parted], rows.last(TAIL)[parted])
+
+    def find_(self, live: np.ndarray, tail: np.ndarray) -> None:
+        """Look for the last verified tokens (n', TAIL) in the old outputs."""
+        text = self.text[live]
+        match = np.zeros(text.shape, np.int64)  # tokens of the tail that end here
+        going = np.ones(text.shape, bool)
+        width = text.shape[1]
+        for back in range(min(TAIL, width)):
+            shifted = np.concatenate([np.full((len(live), back), NONE), text[:, : width - back]], 1)
+            going &= (shifted == tail[:, TAIL - 1 - back, None]) & (shifted != NONE)
+            match += going
+        distance = np.abs(np.arange(text.shape[1]) + 1 - self.next[live][:, None])
+        best = (match * 4 * text.shape[1] - distance).argmax(1)
+        length = match[np.arange(len(live)), best]
+        self.next[live] = np.where(length > 0, best + 1, self.next[live])
+        self.sure[live] = FOUND[length]
+
+    def propose(self, rows: Rows, most: int, least: float) -> Draft:
+        self.follow_(rows)
+        first, live = self.next[rows.live], rows.live
+        left = self.text.shape[1] - int(first.min())
+        place = first[:, None] + np.arange(max(0, min(most, left)))
+        tokens = np.where(place < self.text.shape[1], self.text[live[:, None], np.minimum(place, self.text.shape[1] - 1)], NONE)
+        sure = np.where(tokens == NONE, 0.0, self.sure[live][:, None])
+        weak: np.ndarray = np.all(sure[:, :1] < WEAK, axis=1)
+        if weak.any():  # rows whose old output is used up, was never there or has been lost track of
+            others, others_sure = self.other.propose(rows, most, least)
+            if others.shape[1]:
+                tokens, sure = filled(tokens, sure, weak, others, others_sure)
+        return without_end(tokens, sure)
+
+    def compiled(self, sentence: int) -> CompiledDrafter | None:
+        other = self.other.compiled(sentence)
+        return None if other is None else kernel.previous(self.lines[sentence], SURE, FOUND, REGAINED, WEAK, other)
+
+
+def filled(tokens: np.ndarray, sure: np.ndarray, rows: np.ndarray, others: np.ndarray, others_sure: np.ndarray) -> Draft:
+    """Where the mask rows (n,) is set, the other draft; the wider of the two decides the width."""
+    m = max(tokens.shape[1], others.shape[1])
+    pad = ((0, 0), (0, m - tokens.shape[1])), ((0, 0), (0, m - others.shape[1]))
+    tokens, others = np.pad(tokens, pad[0], constant_values=NONE), np.pad(others, pad[1], constant_values=NONE)
+    sure, others_sure = np.pad(sure, pad[0]), np.pad(others_sure, pad[1])
+    return np.where(rows[:, None], others, tokens), np.where(rows[:, None], others_sure, sure)

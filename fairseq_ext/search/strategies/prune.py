@@ -1,0 +1,163 @@
+"""Pruning: which candidates are dropped (`--prune-threshold`, `--prune-children`, `--prune-finished`)."""
+
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+
+from fairseq_ext.core.errors import UsageError
+from fairseq_ext.kernels.beam import PlugRules
+from fairseq_ext.search.beam import Beam
+from fairseq_ext.search.candidates import Candidates
+from fairseq_ext.search.finished import Finished
+from fairseq_ext.search.pool import Pool
+from fairseq_ext.search.protocols import Prune
+from fairseq_ext.search.registry import register
+
+# ---- Drop what is far worse than the best (`--prune-threshold delta`): half of the variable width of streaming search.
+#
+#     M. Freitag and Y. Al-Onaizan. Beam Search Strategies for Neural Machine Translation. 2017, https://aclanthology.org/W17-3207/
+#     as in K. Yang et al., EMNLP 2020 (search/strategies/schedule.py)
+#
+# delta = --prune-threshold. Here, other than in the paper: the best candidate, from which delta is measured, may be any finished one; with
+# constraints it is the best of the candidate's own bank, so that pruning cannot lose a constraint. Neutral setting: delta = inf.
+
+
+@dataclass
+class PruneThresholdFlags:
+    prune_threshold: float | None = field(
+        default=None,
+        metadata={"help": "drop what is worse than the best candidate by more than this, in nats (default: off; the paper: 1.5)"},
+    )
+
+
+class PruneThreshold(Prune):
+    """Keeps candidates within delta of the sentence's best, whether finished or live."""
+
+    def __init__(self, delta: float):
+        self.delta = delta
+
+    @property
+    def rules(self) -> PlugRules | None:
+        return PlugRules(threshold=self.delta)
+
+    def __call__(self, candidates: Candidates, beam: Beam, pool: Pool, finished: Finished) -> Tensor:
+        score = candidates.score
+        best_finished = finished.total[beam.live_index()].to(score.dtype)  # (S,)
+        if candidates.group is None or candidates.goal is None:
+            return score >= torch.maximum(score.amax(1), best_finished)[:, None] - self.delta
+        # banks: a finished hypothesis belongs to the highest
+        banks = int(candidates.group.max()) + 1
+        best = score.new_full((score.size(0), banks), -torch.inf).scatter_reduce_(1, candidates.group, score, "amax")
+        best = best.gather(1, candidates.group)
+        best = torch.where(candidates.group == candidates.goal[:, None], best.maximum(best_finished[:, None]), best)
+        return score >= best - self.delta
+
+
+def check_threshold(flags, generation) -> None:
+    """Refuse what is no distance (raises UsageError)."""
+    if flags.prune_threshold is not None and not flags.prune_threshold >= 0:
+        raise UsageError(f"--prune-threshold {flags.prune_threshold} is not a distance: use 0 or more, such as 1.5")
+
+
+@register(
+    "prune",
+    "threshold",
+    PruneThresholdFlags,
+    check=check_threshold,
+    needs=("search loop", "beam"),
+    neutral=({"prune_threshold": float("inf")},),
+    example=({"prune_threshold": 1.0},),
+    paper="Freitag and Al-Onaizan 2017; Yang et al. 2020",
+)
+def build_threshold(flags, context) -> PruneThreshold:
+    return PruneThreshold(flags.prune_threshold)
+
+
+# ---- Continue a hypothesis in at most M ways (`--prune-children M`): the other half of the variable width of streaming search.
+#
+#     M. Freitag and Y. Al-Onaizan. Beam Search Strategies for Neural Machine Translation. 2017, https://aclanthology.org/W17-3207/
+#     as in K. Yang et al., EMNLP 2020 (search/strategies/schedule.py)
+#
+# M = --prune-children. The select strategy itself takes no more than M children of a row: SearchSpec.children, which
+# search/strategies/select/topk.py obeys. With constraints, continuations that are there for a constraint's sake do not count.
+# Neutral setting: M >= --beam, since no more than k children of a row ever count.
+
+
+@dataclass
+class ChildrenFlags:
+    prune_children: int | None = field(
+        default=None, metadata={"help": "continue a hypothesis in at most so many ways (default: off, or --beam; the paper: 5)"}
+    )
+
+
+def check_children(flags, generation) -> None:
+    """Refuse a beam without children (raises UsageError)."""
+    if flags.prune_children is not None and flags.prune_children < 1:
+        raise UsageError(f"--prune-children {flags.prune_children} would leave no hypothesis: use 1 or more")
+
+
+@register(
+    "prune",
+    "children",
+    ChildrenFlags,
+    check=check_children,
+    needs=("search loop", "beam"),
+    neutral=({"prune_children": 60},),
+    example=({"prune_children": 2},),
+    paper="Freitag and Al-Onaizan 2017; Yang et al. 2020",
+)
+def build_children(flags, context) -> None:
+    """Nothing: the select strategy is given the number."""
+
+
+# ---- Pruning against the best finished hypothesis (`--prune-finished X`).
+#
+#     M. Post and D. Vilar. Fast Lexically Constrained Decoding with Dynamic Beam Allocation for Neural Machine Translation.
+#     NAACL 2018. https://aclanthology.org/N18-1119/     Section 4.2 and Table 3, where X = 20
+#
+# A candidate whose log-probability is worse than the best finished hypothesis's by more than X is dropped, so that a sentence
+# does not go on filling its list with what nobody will read. Neutral setting: off, or X = inf.
+
+
+@dataclass
+class PruneFinishedFlags:
+    prune_finished: float | None = field(
+        default=None,
+        metadata={"help": "drop what is worse than the best finished hypothesis by more than this, in nats (default: off; the paper: 20)"},
+    )
+
+
+class PruneFinished(Prune):
+    """Keeps candidates within X of the sentence's best finished sum of log-probabilities."""
+
+    def __init__(self, X: float):
+        self.X = X
+
+    @property
+    def rules(self) -> PlugRules | None:
+        return PlugRules(behind_finished=self.X)
+
+    def __call__(self, candidates: Candidates, beam: Beam, pool: Pool, finished: Finished) -> Tensor:
+        best = finished.total[beam.live_index()][:, None]
+        return candidates.score >= best - self.X
+
+
+def check_finished(flags, generation) -> None:
+    """Refuse a negative distance (raises UsageError)."""
+    if flags.prune_finished is not None and not flags.prune_finished >= 0:
+        raise UsageError(f"--prune-finished {flags.prune_finished} is not a distance: use 0 or more, such as 20")
+
+
+@register(
+    "prune",
+    "finished",
+    PruneFinishedFlags,
+    check=check_finished,
+    needs=("search loop", "beam"),
+    neutral=({"prune_finished": float("inf")},),
+    example=({"prune_finished": 2.0},),
+    paper="Post and Vilar 2018, Table 3",
+)
+def build_finished(flags, context) -> PruneFinished:
+    return PruneFinished(flags.prune_finished)

@@ -1,1 +1,0 @@
-"""`--schedule`: when sentences start."""

@@ -1,0 +1,142 @@
+"""What a constrained search knows of a pool's constraints, as tensors."""
+
+from __future__ import annotations
+
+import ctypes
+import math
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from fairseq_ext.kernels.banks import LONGS, phrases_struct
+from fairseq_ext.search.beam import Beam
+from fairseq_ext.search.constraints.banned import BannedCompiler, BannedTable, build_banned
+from fairseq_ext.search.constraints.sentence_end import EndRule
+from fairseq_ext.search.log_probs import LogProbs
+from fairseq_ext.search.phrases.phrase_table import Compiler, PhraseTable, build_table
+from fairseq_ext.search.phrases.sentence import EMPTY
+from fairseq_ext.search.pool import Pool
+
+
+@dataclass
+class Tables:
+    """The tables of N sentences."""
+
+    phrases: PhraseTable
+    banned: BannedTable | None
+    max_len: Tensor  # (N,)
+    forced: Tensor  # (N,) tokens of the prefix
+    infeasible: Tensor  # (N,) more tokens than the sentence may have
+    banks: int  # of the sentence with the most constraint tokens
+    ends: EndRule | None = None  # --constraint-end
+    struct: ctypes.Structure | None = None  # of `compiled_phrases`
+
+    def compiled_phrases(self) -> ctypes.Structure:
+        """The phrases as the compiled library reads them."""
+        if self.struct is None:
+            t = self.phrases
+            self.struct = phrases_struct([getattr(t, name) for name in LONGS], t.behind, t.glued, t.ordered)
+        return self.struct
+
+
+class Compilers:
+    """Makes the automata of required and banned phrases, and caches them for one search."""
+
+    def __init__(self) -> None:
+        self.required = Compiler(None)
+        self.banned = BannedCompiler(None, False)
+
+    def use(self, pool: Pool) -> None:
+        """Replace the compilers where the pool has other word boundaries, or another case of banned phrases, than the last one."""
+        if self.required.boundaries is not pool.boundaries:
+            self.required = Compiler(pool.boundaries)
+        if self.banned.boundaries is not pool.boundaries or self.banned.any_case != pool.banned_in_any_case:
+            self.banned = BannedCompiler(pool.boundaries, pool.banned_in_any_case)
+
+
+def tables(pool: Pool, vocabulary: int, compilers: Compilers, eos: int, min_len: int) -> Tables:
+    """The tables of a pool's constraints. min_len: target tokens before EOS, at least."""
+    device = pool.length.device
+    given = pool.constraints or [EMPTY] * len(pool)
+    compilers.use(pool)
+    any_of, cased = [c.any_of for c in given], [c.cases for c in given]
+    phrases = build_table(any_of, pool.ordered, device, pool.boundaries, cased, compilers.required)
+    of_each = [c.banned for c in given]
+    banned = build_banned(of_each, vocabulary, device, compilers.banned) if any(of_each) else None
+    max_len = torch.tensor(pool.max_len, device=device)
+    prefixes = [pool.forced(i) for i in range(len(pool))]
+    forced = torch.tensor([len(prefix) for prefix in prefixes], device=device)
+    missing = phrases.total - phrases.bank_after(prefixes)
+    infeasible = missing + forced > max_len
+    ends = None if pool.ends is None else EndRule(pool.ends, (phrases.total > 0) & ~infeasible, forced, min_len, eos)
+    return Tables(phrases, banned, max_len, forced, infeasible, int(phrases.total.max()) + 1, ends)
+
+
+# ---- How many rows may stand behind a banned word that is complete but for its end: *pending* rows, which must go on with the word.
+#
+# What scores well at `man` is mostly `man`, not the beginning of a longer word. With all rows there, only words like "mann't" could follow.
+#
+# Shapes: S live sentences, n rows, B tokens that lead to a pending state at most, V vocabulary.
+
+
+SHARE = 4  # one row in so many may become pending
+LIKELY = 0.1  # a pending row goes on where the model gives this much to tokens that continue the word
+
+
+def limit_pending_(table: Tables, beam: Beam, log_probs: LogProbs, width: Tensor, steps_left: Tensor) -> None:
+    """Ban tokens in place, so that at most `width` (S,) / SHARE rows of a sentence become pending, and unlikely pending rows end.
+
+    Next tokens of required phrases are neither banned nor counted; nor is anything where a prefix is forced.
+    steps_left (S,): tokens that may still come before EOS."""
+    banned = table.banned
+    if banned is None or banned.glued.numel() == 1:
+        return
+    live = beam.live_index()
+    proposed = None
+    if table.banks > 1:
+        state, count = (beam.by_sentence(beam.aux[name], 0) for name in ("state", "count"))
+        proposed = beam.by_row(table.phrases.of(live).next_token(state, count))  # (n, .)
+    free = table.max_len[live] - steps_left < table.forced[live]
+    drop_unlikely_(banned, beam, log_probs, width, free, proposed)
+    limit_new_(banned, beam, log_probs, (width // SHARE).masked_fill(free, beam.rows * log_probs.size), proposed)
+
+
+def drop_unlikely_(banned: BannedTable, beam: Beam, log_probs: LogProbs, width: Tensor, free: Tensor, proposed: Tensor | None) -> None:
+    """End pending rows whose continuations have less than probability LIKELY together, where the other rows have 2 x width continuations.
+
+    The second condition keeps every row of a beam that is wide enough for all sequences."""
+    sentence = beam.sentence_of_row()
+    pending = banned.pending[beam.aux["banned"]] & ~free[sentence]
+    if pending.device.type == "cpu" and not bool(pending.any()):
+        return
+    log_probs.make_exact_(pending)
+    if pending.device.type == "cpu":  # the sentences that have such rows, as few have
+        at = torch.zeros_like(width, dtype=torch.bool).index_fill(0, sentence[pending], True)[sentence].nonzero()[:, 0]
+    else:
+        at = torch.arange(sentence.numel(), device=sentence.device)
+    (likely, possible), of = log_probs.mass(at), sentence[at]
+    unlikely = pending[at] & (likely < math.log(LIKELY))
+    impossible = beam.last_score()[at] == -torch.inf  # rows of a beam that is wider than there are continuations
+    others = possible.masked_fill(unlikely | impossible, 0)
+    unlikely &= (torch.zeros_like(width).index_add(0, of, others) >= 2 * width)[of]
+    if unlikely.device.type != "cpu" or bool(unlikely.any()):
+        kept = torch.full_like(sentence[:, None], -1) if proposed is None else proposed
+        log_probs.only_(kept, torch.zeros_like(pending).index_put((at,), unlikely))
+
+
+def limit_new_(banned: BannedTable, beam: Beam, log_probs: LogProbs, most: Tensor, proposed: Tensor | None) -> None:
+    """Of the continuations of a sentence that lead to a pending state, ban all but the best `most` (S,); those that equal the last stay."""
+    state = beam.aux["banned"]
+    root = banned.root[state]
+    token = torch.cat([banned.closing[state].masked_fill((state == root)[:, None], -1), banned.closing[root]], dim=1)  # (n, 2B)
+    counted = token >= 0
+    if proposed is not None:
+        counted &= ~(token[:, :, None] == proposed[:, None]).any(2)
+    if state.device.type == "cpu" and not bool(counted.any()):
+        return
+    score = (log_probs.at(token.clamp(min=0)) + beam.last_score()[:, None]).masked_fill(~counted, -torch.inf)
+    of_sentence = beam.by_sentence(score, -torch.inf).flatten(1)
+    best = of_sentence.topk(min(max(1, int(most.max())), of_sentence.size(1)), dim=1).values
+    least = best.gather(1, (most - 1).clamp(0, best.size(1) - 1)[:, None])[:, 0].masked_fill(most == 0, torch.inf)
+    log_probs.ban_each_(token.masked_fill(~counted | (score >= least[beam.sentence_of_row()][:, None]), -1))
