@@ -14,12 +14,12 @@ if TYPE_CHECKING:
     from fairseq_ext.core.errors import SentenceError as SentenceError
     from fairseq_ext.core.errors import UsageError as UsageError
     from fairseq_ext.engine.engine import Engine as Engine
+    from fairseq_ext.plugin.calls import Translation as Translation
     from fairseq_ext.plugin.tasks import extend as extend
-    from fairseq_ext.plugin.translation import Translation as Translation
     from fairseq_ext.translator import Translator as Translator
 
 LATER = {  # the module of each name, which is imported when somebody asks for it
-    "Engine": "engine.engine", "SentenceError": "core.errors", "Translation": "plugin.translation", "Translator": "translator",
+    "Engine": "engine.engine", "SentenceError": "core.errors", "Translation": "plugin.calls", "Translator": "translator",
     "UsageError": "core.errors", "__version__": "core", "extend": "plugin.tasks",
 }  # fmt: skip
 __all__ = [*LATER]  # noqa: PLE0604

@@ -24,7 +24,7 @@ if __name__ == "__main__" and sys.path and Path(sys.path[0]).resolve() == PACKAG
 
 from fairseq_ext.core import command_line  # noqa: E402
 from fairseq_ext.core.exit import leave  # noqa: E402
-from fairseq_ext.plugin.compat import invalid_bytes, startup
+from fairseq_ext.plugin.compat import repairs, startup
 from fairseq_ext.plugin.compat.probes import (  # fmt: skip
     CLUSTER_PROBE,
     HOOK_PROBE,
@@ -225,7 +225,7 @@ def examine(item: Item) -> bool:
 
 def install_fairseq() -> int:
     """fairseq by pip, without its dependencies, whose versions no Python of today has, and without the parts that a compiler makes, which
-    plugin/compat/uncompiled.py stands in for: fairseq's setup.py leaves them out where documentation is made. Gives pip's status."""
+    plugin/compat/repairs.py stands in for: fairseq's setup.py leaves them out where documentation is made. Gives pip's status."""
     print(f"pip install --no-deps fairseq=={FAIRSEQ}, without its dependencies' old versions and its compiled parts", flush=True)
     words = ("install", "--no-deps", "--no-cache-dir", "--no-binary", "fairseq", f"fairseq=={FAIRSEQ}")
     return subprocess.run([sys.executable, "-m", "pip", *words], env={**os.environ, "READTHEDOCS": "1"}, check=False).returncode
@@ -245,7 +245,7 @@ def main(given: Sequence[str] = ()) -> int:
             start_ahead(*item.ahead)
     good = [examine(item) for item in ITEMS]
     patches = startup.patches()
-    for patch in patches.in_force + [patches.INVALID_BYTES] * invalid_bytes.are_kept():
+    for patch in patches.in_force + [patches.INVALID_BYTES] * repairs.are_kept():
         print(f"patch {patch.what}: {patch.why}{' (in commands alone)' if patch in patches.COMMANDS + patches.QUICK else ''}")
     failed = good.count(False)
     items = "1 required item" if failed == 1 else f"{failed} required items"

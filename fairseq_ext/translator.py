@@ -18,13 +18,10 @@ from tqdm import tqdm
 from fairseq_ext.core.errors import SentenceError, UsageError, counted
 from fairseq_ext.core.stats import Stats
 from fairseq_ext.plugin.bad_sentences import decode_each
-from fairseq_ext.plugin.generators import Generators, width_and_length
-from fairseq_ext.plugin.loading.arguments import as_arguments
-from fairseq_ext.plugin.loading.model import LoadedModel, configuration
-from fairseq_ext.plugin.loading.model_folder import find_model
-from fairseq_ext.plugin.stock_tasks import refuse_flags
-from fairseq_ext.plugin.teacher_forcing import check_task, score_pairs
-from fairseq_ext.plugin.translation import Translation, empty
+from fairseq_ext.plugin.calls import Generators, Translation, check_task, empty, score_pairs, width_and_length
+from fairseq_ext.plugin.loading.model import LoadedModel, configuration, find_model
+from fairseq_ext.plugin.loading.settings import as_arguments
+from fairseq_ext.plugin.stock import refuse_flags
 from fairseq_ext.plugin.workers import share_of
 from fairseq_ext.search.constraints.from_python import Given, Phrases
 from fairseq_ext.search.constraints.report import report_unsearched

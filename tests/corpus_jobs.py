@@ -10,8 +10,7 @@ from pathlib import Path
 from fairseq_ext.core.stats import Stats
 from fairseq_ext.corpus import run
 from fairseq_ext.corpus.job import Job
-from fairseq_ext.corpus.reading import Reader
-from fairseq_ext.corpus.shards import Shard
+from fairseq_ext.corpus.shards import Reader, Shard
 from fairseq_ext.corpus.worker import Result, Worker
 
 ROOT = Path(__file__).resolve().parents[1]

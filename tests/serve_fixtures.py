@@ -10,7 +10,7 @@ import pytest
 from serving import FLAGS, ROOT, listening
 
 from fairseq_ext import Engine
-from fairseq_ext.serve.settings import Settings
+from fairseq_ext.serve import Settings
 
 
 @pytest.fixture(scope="session")

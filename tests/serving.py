@@ -18,10 +18,10 @@ import pytest
 import uvicorn
 
 from fairseq_ext import Engine
+from fairseq_ext.serve import Settings
 from fairseq_ext.serve.app import Server
-from fairseq_ext.serve.connections import most_connections, protocol
+from fairseq_ext.serve.guard import most_connections, protocol
 from fairseq_ext.serve.models import Models
-from fairseq_ext.serve.settings import Settings
 
 JSON, TSV = ({"Content-Type": kind} for kind in ("application/json", "text/tab-separated-values"))
 ROOT = Path(__file__).parents[1]

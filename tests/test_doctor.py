@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from fairseq_ext import doctor
-from fairseq_ext.plugin.compat import invalid_bytes, patches, probes
+from fairseq_ext.plugin.compat import patches, probes, repairs
 
 
 @pytest.fixture
@@ -41,10 +41,10 @@ def test_what_interactive_makes_of_invalid_bytes_is_listed_where_it_is_in_force(
     monkeypatch.setattr(doctor, "ITEMS", [])
     line = f"patch {patches.INVALID_BYTES.what}: {patches.INVALID_BYTES.why}\n"
     assert doctor.main() == 0 and line not in capsys.readouterr().out
-    log = logging.getLogger(invalid_bytes.COMMAND)
+    log = logging.getLogger(repairs.COMMAND)
     monkeypatch.setattr(log, "filters", [])
     monkeypatch.setattr(sys, "stdin", None)
-    invalid_bytes.keep_invalid_bytes()
+    repairs.keep_invalid_bytes()
     assert doctor.main() == 0 and line in capsys.readouterr().out
 
 

@@ -20,7 +20,7 @@ from omegaconf import OmegaConf
 
 import fairseq_ext
 from fairseq_ext import UsageError
-from fairseq_ext.plugin.config import fairseq_dataclass, flags_dataclass
+from fairseq_ext.plugin.options import fairseq_dataclass, flags_dataclass
 from fairseq_ext.search.registry import all_strategies
 
 PACKAGE = Path(fairseq_ext.__file__).parent
@@ -31,7 +31,7 @@ FREE = """
     model/protocol.py search/beam.py core/array_file.py core/files.py
     search/parallel/graph.py search/parallel/graph.py
 """.split()  # folders and files without fairseq
-BUT = {"plugin/alignments.py"}  # reads alignments as fairseq does
+BUT = {"plugin/generator.py"}  # reads alignments as fairseq does
 THEIRS = re.compile(r"(fairseq|omegaconf|hydra)(\.\w+)*")
 
 

@@ -17,7 +17,7 @@ from forked import generate
 from models import parted, settings
 from sizes import drawn
 
-from fairseq_ext.plugin.config import VERSION
+from fairseq_ext.plugin.options import VERSION
 from fairseq_ext.search.registry import STRATEGIES
 
 EXAMPLES = settings("example")

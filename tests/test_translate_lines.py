@@ -13,10 +13,10 @@ import pytest
 from serving import FLAGS, MODEL
 from sizes import part_of
 
+from fairseq_ext import translate as state
 from fairseq_ext.core.files import cache_folder
 from fairseq_ext.kernels import library
-from fairseq_ext.plugin.loading.arguments import as_arguments
-from fairseq_ext.translate import state
+from fairseq_ext.plugin.loading.settings import as_arguments
 from fairseq_ext.translator import Translator
 
 pytestmark = pytest.mark.skipif(library.library() is None, reason="there is no compiled library")

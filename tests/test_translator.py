@@ -7,7 +7,7 @@ import torch
 from conftest import command
 
 from fairseq_ext import UsageError
-from fairseq_ext.plugin.loading.arguments import as_arguments
+from fairseq_ext.plugin.loading.settings import as_arguments
 from fairseq_ext.translator import Translator
 
 LINES = ["de1 de2 de3", "", "de4 unheard-of de5 de6", "   ", "de7"]

@@ -10,17 +10,17 @@ import sys
 from argparse import ArgumentParser, RawDescriptionHelpFormatter
 from collections.abc import Callable
 
-from fairseq_ext.convert import bart, fsmt, marian, multilingual
+from fairseq_ext.convert import bart, fsmt, marian
 from fairseq_ext.convert.folder import Folder
 from fairseq_ext.convert.source import Source
 from fairseq_ext.core.errors import UsageError, cut, report
 
 CLASSES: dict[str, Callable[[Source], Folder]] = {  # config.json's "architectures"
     "MarianMTModel": marian.convert,
-    "M2M100ForConditionalGeneration": multilingual.convert_m2m100,
-    "MBartForConditionalGeneration": multilingual.convert_mbart,
+    "M2M100ForConditionalGeneration": bart.convert_m2m100,
+    "MBartForConditionalGeneration": bart.convert_mbart,
     "FSMTForConditionalGeneration": fsmt.convert,
-    "BartForConditionalGeneration": bart.convert,
+    "BartForConditionalGeneration": bart.convert_bart,
 }
 
 

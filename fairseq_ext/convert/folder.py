@@ -12,8 +12,7 @@ from typing import Any
 import torch
 
 from fairseq_ext.convert.source import Source
-from fairseq_ext.convert.transformer import Transformer
-from fairseq_ext.convert.vocabulary import Vocabulary
+from fairseq_ext.convert.transformer import Transformer, Vocabulary
 
 README = """# {name}, converted from Hugging Face's format
 

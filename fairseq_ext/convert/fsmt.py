@@ -7,8 +7,7 @@ from __future__ import annotations
 
 from fairseq_ext.convert.folder import Folder
 from fairseq_ext.convert.source import Source
-from fairseq_ext.convert.transformer import Kind, transformer
-from fairseq_ext.convert.vocabulary import SPECIAL, Vocabulary
+from fairseq_ext.convert.transformer import SPECIAL, Kind, Vocabulary, transformer
 from fairseq_ext.core.errors import UsageError
 
 KIND = Kind(scales=True)

@@ -10,8 +10,7 @@ from typing import Any
 
 from fairseq_ext.convert.folder import Folder
 from fairseq_ext.convert.source import Source
-from fairseq_ext.convert.transformer import Kind, transformer
-from fairseq_ext.convert.vocabulary import Vocabulary
+from fairseq_ext.convert.transformer import Kind, Vocabulary, transformer
 from fairseq_ext.core.words import LANGUAGE
 
 KIND = Kind(positions="marian", activation="swish", scales=True)

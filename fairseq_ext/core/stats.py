@@ -1,4 +1,4 @@
-"""What a run has done (`Stats`), in the counters of counters.py. plugin/stats_file.py writes it as the JSON object of `--stats-file`.
+"""What a run has done (`Stats`), in the counters of counters.py. plugin/results.py writes it as the JSON object of `--stats-file`.
 
 Counts are of work really done. Strategies hold their section and count in it; nobody replaces it.
 """

@@ -11,7 +11,7 @@ from fairseq_ext.core.errors import UsageError, counted, cut, report
 from fairseq_ext.corpus import cluster
 from fairseq_ext.corpus.job import SUFFIXES, Job
 from fairseq_ext.corpus.run import translate
-from fairseq_ext.plugin.loading.arguments import as_keywords
+from fairseq_ext.plugin.loading.settings import as_keywords
 
 EXIT_CODES = """
 exit codes: 0 every sentence is translated; 1 stopped by an error, which is told in one sentence; 3 done, with entries in errors.jsonl
@@ -104,7 +104,7 @@ def job_of(argv: list[str] | None) -> Job:
     flags |= {name: value for name in ("source_lang", "target_lang") if (value := getattr(args, name)) is not None}
     ours = {name: value for name, value in vars(args).items() if name not in ("command", "source_lang", "target_lang")}
     if args.path is None:
-        from fairseq_ext.plugin.loading.model_folder import find_model
+        from fairseq_ext.plugin.loading.model import find_model
 
         flags = find_model(args.data, flags)
         ours |= {name: flags.pop(name) for name in ("path", "data")}

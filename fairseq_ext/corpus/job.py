@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
-from fairseq_ext.core.errors import UsageError
-from fairseq_ext.corpus.reading import Shard
+from fairseq_ext.core.errors import UsageError, counted
+from fairseq_ext.core.files import fingerprint, replace, sealed, unsealed
+from fairseq_ext.corpus.shards import Shard
 
 SUFFIXES = {"jsonl": ".jsonl", "text": ".txt"}
 
@@ -58,3 +61,127 @@ def absolute(value: Any) -> Any:
     if not isinstance(value, str):
         return value
     return ":".join(os.path.abspath(part) if os.path.exists(part) else part for part in value.split(":"))
+
+
+# ---- `manifest.json`: how the files of an output folder were made, and which are whole. A run that would mix two ways is refused.
+
+
+FORMAT = {"format": "fairseq_ext corpus manifest", "version": 1}
+NEEDED = {  # what the entry of a file has besides, by its state
+    "done": {"bytes": int, "sha256": str, "lines": int, "counts": dict, "signatures": list},
+    "unreadable": {"line": int, "reason": str},
+}
+WRITTEN = ("glossary_report", "lsh_index")  # flags that name what a run writes
+
+
+def arguments(path: str, data: str, shards: list[Shard], flags: dict[str, Any], **own: Any) -> dict[str, Any]:
+    """What the output depends on, by the name of the argument: values, and fingerprints of the files that they name."""
+    found: dict[str, Any] = {"--" + name.replace("_", "-"): value for name, value in {"path": path, "data": data, **flags, **own}.items()}
+    read = {name: value for name, value in flags.items() if isinstance(value, str) and name not in WRITTEN}
+    files = {f"a file of --{name.replace('_', '-')}": value for name, value in read.items()}
+    files |= {f"the model {part}": part for part in path.split(":")}
+    files |= {f"the dictionary {entry.name}": entry.path for entry in dictionaries(data)}
+    found |= {name: fingerprint(file) for name, file in sorted(files.items()) if os.path.isfile(file)}
+    found["--input"] = [shard.name for shard in shards]
+    found["--constraints-file"] = [fingerprint(shard.constraints) for shard in shards if shard.constraints]
+    return found
+
+
+def dictionaries(data: str) -> list[os.DirEntry]:
+    """The dictionaries in fairseq's data directory."""
+    folder = data.split(":")[0]
+    found = os.scandir(folder) if os.path.isdir(folder) else ()
+    return sorted((e for e in found if e.name.startswith("dict.")), key=lambda e: e.name)
+
+
+def differences(old: dict[str, Any], new: dict[str, Any]) -> list[str]:
+    """The arguments that differ, each with both values."""
+
+    def told(values: dict[str, Any], key: str) -> str:
+        value = values.get(key)
+        if isinstance(value, list):
+            return counted(len(value), "entry", "entries") if value else "not given"
+        return "not given" if value in (None, False) else "given" if value is True else str(value)
+
+    found = []
+    for key in dict.fromkeys([*old, *new]):
+        if old.get(key) == new.get(key) or not (old.get(key) or new.get(key)):
+            continue
+        if isinstance(old.get(key), list) and isinstance(new.get(key), list) and len(old[key]) == len(new[key]):
+            place = next(i for i, (a, b) in enumerate(zip(old[key], new[key], strict=True)) if a != b)
+            found.append(f"{key} (entry {place + 1}: {old[key][place]} there, {new[key][place]} now)")
+        else:
+            found.append(f"{key} ({told(old, key)} there, {told(new, key)} now)")
+    return found
+
+
+def check(found: dict[str, Any]) -> None:
+    """Raise ValueError unless an object is a manifest."""
+    if {name: found.get(name) for name in FORMAT} != FORMAT:
+        raise ValueError("it is of another format or version")
+    arguments, signature, shards = (found.get(name) for name in ("arguments", "signature", "shards"))
+    if not (isinstance(arguments, dict) and isinstance(signature, str) and isinstance(shards, dict)):
+        raise ValueError("it lacks what a manifest has")
+    for entry in shards.values():
+        if not isinstance(entry, dict) or not all(isinstance(entry.get(name), str) for name in ("state", "input")):
+            raise ValueError("it has a file without state and input")
+        counts = NEEDED.get(entry["state"], {})
+        if not all(type(entry.get(name)) is kind for name, kind in counts.items()):
+            raise ValueError("it has a finished file without its counts")
+
+
+class Manifest:
+    """The manifest of a folder, read if it is there."""
+
+    def __init__(self, folder: Path):
+        self.path = folder / "manifest.json"
+        self.arguments: dict[str, Any] = {}
+        self.signature = ""
+        self.shards: dict[str, dict[str, Any]] = {}
+        self.totals: dict[str, Any] = {}
+        if self.path.exists():
+            try:
+                found = unsealed(self.path.read_bytes())
+                check(found)
+                self.arguments, self.signature, self.shards = found["arguments"], found["signature"], found["shards"]
+            except (OSError, ValueError) as error:
+                raise UsageError(
+                    f"{self.path} cannot be read, because {error}: name another --output, or start anew with --overwrite"
+                ) from error
+
+    def join(self, new: dict[str, Any], shards: list[Shard], inputs: dict[str, str]) -> list[Shard]:
+        """Take part in what the folder holds: UsageError where the arguments differ, or the input of a finished shard does.
+
+        inputs: fingerprint of each shard. Returns the shards whose input has changed since some of their parts were made.
+        """
+        new = json.loads(json.dumps(new))
+        different = differences(self.arguments, new) if self.signature else []  # before the first worker signs, nothing is made
+        known = [(shard, self.shards[shard.name]) for shard in shards if shard.name in self.shards]
+        changed = [shard for shard, entry in known if entry["input"] != inputs[shard.name]]
+        done = [shard for shard in changed if self.shards[shard.name]["state"] == "done"]
+        different += [f"{s.path} ({self.shards[s.name]['input']} there, {inputs[s.name]} now)" for s in done]
+        if different:
+            raise UsageError(
+                f"{self.path.parent} holds the output of other arguments: {'; '.join(different)}. "
+                "Repeat that run's arguments, name another --output, or remove what is there with --overwrite"
+            )
+        self.arguments = new
+        for shard in shards:
+            known_entry = self.shards.get(shard.name)
+            if known_entry is None or known_entry["state"] != "done":
+                self.shards[shard.name] = {"state": "open", "input": inputs[shard.name]}
+        return changed
+
+    def sign(self, signature: str) -> None:
+        """Note how the workers translate; UsageError when the folder's output was made otherwise."""
+        if self.signature and self.signature != signature:
+            raise UsageError(
+                f"{self.path.parent} holds output made by {self.signature}, and this would be {signature}: "
+                "use the same version and flags, name another --output, or remove what is there with --overwrite"
+            )
+        self.signature = signature
+
+    def write(self) -> None:
+        """Replace the file in one move."""
+        found = {"signature": self.signature, "arguments": self.arguments, "totals": self.totals, "shards": self.shards}
+        replace(self.path, [json.dumps(sealed({**FORMAT, **found}), indent=1, ensure_ascii=False).encode(), b"\n"])

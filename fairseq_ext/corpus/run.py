@@ -16,17 +16,12 @@ from fairseq_ext.core.errors import UsageError
 from fairseq_ext.core.files import fingerprint, refuse_shared, sha256_of
 from fairseq_ext.core.stats import Section
 from fairseq_ext.corpus import cluster
-from fairseq_ext.corpus.columns import check_columns
-from fairseq_ext.corpus.job import SUFFIXES, Job, absolute, check_model, files_read
-from fairseq_ext.corpus.manifest import Manifest, arguments, dictionaries
-from fairseq_ext.corpus.output import Store
-from fairseq_ext.corpus.progress import Progress
-from fairseq_ext.corpus.reading import Reader, Unreadable
-from fairseq_ext.corpus.run_stats import RunStats
-from fairseq_ext.corpus.shards import Shard, shards_of
+from fairseq_ext.corpus.job import SUFFIXES, Job, Manifest, absolute, arguments, check_model, dictionaries, files_read
+from fairseq_ext.corpus.output import Progress, RunStats, Store
+from fairseq_ext.corpus.shards import Reader, Shard, Unreadable, check_columns, shards_of
 from fairseq_ext.corpus.worker import Result, refusal
-from fairseq_ext.plugin.loading.arguments import as_arguments, parse
-from fairseq_ext.plugin.loading.raw_text import RawText, kind_of_files
+from fairseq_ext.plugin.loading.data_folder import RawText, kind_of_files
+from fairseq_ext.plugin.loading.settings import as_arguments, parse
 
 if TYPE_CHECKING:
     from fairseq_ext.corpus.scheduler import Unit

@@ -25,8 +25,7 @@ import ray
 from ray.exceptions import ActorDiedError, GetTimeoutError, ObjectLostError, RayActorError, RayTaskError
 
 from fairseq_ext.core.errors import UsageError
-from fairseq_ext.corpus.reading import Sentence
-from fairseq_ext.corpus.shards import Shard
+from fairseq_ext.corpus.shards import Sentence, Shard
 from fairseq_ext.corpus.worker import Result, Worker
 
 logger = logging.getLogger("fairseq_ext.corpus")

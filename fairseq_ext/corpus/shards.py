@@ -5,13 +5,19 @@ Text, JSONL (.jsonl, .json, .ndjson) and Parquet (.parquet); compression by suff
 
 from __future__ import annotations
 
+import codecs
+import contextlib
 import glob
+import json
 import os
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from itertools import islice
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
-from fairseq_ext.core.errors import UsageError, counted
+from fairseq_ext.core.errors import UsageError, counted, cut
+from fairseq_ext.core.files import Lines
+from fairseq_ext.search.constraints.lines import KEYS, fields_of, is_json, json_object, parse_json, parse_tabs
 
 CODECS = {".gz": "gzip", ".zst": "zstd", ".zstd": "zstd", ".bz2": "bz2", ".lz4": "lz4"}
 KINDS = {".jsonl": "jsonl", ".json": "jsonl", ".ndjson": "jsonl", ".parquet": "parquet"}
@@ -67,3 +73,249 @@ def shards_of(paths: Sequence[str], constraints: Sequence[str] | None) -> list[S
             raise UsageError(f"the outputs of {shards[name].path} and {path} would have the same name: rename one, or run twice")
         shards[name] = Shard(path, name, constraints[i] if constraints is not None else None)
     return list(shards.values())
+
+
+# ---- Which keys or columns a shard has, and whether its source is among them; asked before a model is loaded.
+
+
+FIRST_LINES = 100  # of JSONL, that show its keys
+
+
+def check_columns(shards: Sequence[Shard], source_field: str | None) -> None:
+    """UsageError for a Parquet or JSONL file without the source's column or key. One that cannot be read is told when its turn comes."""
+    for shard in shards:
+        known = columns_of(shard) if shard.kind == "parquet" else keys_of(shard) if shard.kind == "jsonl" else None
+        if known is not None and not set(source_names(source_field)) & set(known):
+            lacks = " or ".join(f'"{name}"' for name in source_names(source_field))
+            columns = cut(", ".join(known)) or "none"
+            what = ("column", "its columns") if shard.kind == "parquet" else ("key", "the keys of its first lines")
+            raise UsageError(f"{shard.path} has no {what[0]} {lacks}: name one with --source-field; {what[1]} are {columns}")
+
+
+def columns_of(shard: Shard) -> list[str] | None:
+    """The columns of a Parquet file; None where it cannot be read."""
+    try:
+        import pyarrow.parquet
+
+        return pyarrow.parquet.read_schema(shard.path).names
+    except (ImportError, OSError, ValueError):  # pyarrow's errors are ValueErrors, or OSErrors
+        return None
+
+
+def keys_of(shard: Shard) -> list[str] | None:
+    """The keys of the objects in a JSONL file's first lines, some of which may be bad; None where there is no object."""
+    found: dict[str, None] | None = None
+    if not os.path.isfile(shard.path):
+        return None
+    with contextlib.suppress(Unreadable, OSError):
+        for line in islice(Reader(shard._replace(constraints=None)).raw(), FIRST_LINES):
+            with contextlib.suppress(UsageError, UnicodeDecodeError):
+                found = (found or {}) | dict.fromkeys(json_object((line or b"").decode("utf-8"), shard.path))
+    return None if found is None else list(found)
+
+
+# ---- A shard as numbered sentences with what travels with them: text, JSONL and Parquet, plain or compressed.
+#
+# - Text: a sentence a line. Only a line feed ends a line, as in fairseq's own reading of a corpus; a byte order mark and carriage
+#   returns are dropped.
+# - JSONL (.jsonl, .json, .ndjson): an object a line, `{"source": "...", "id": ..., "constraints": [...], "any_of": [...], "avoid":
+#   [...], "prefix": "..."}`; all but the source may be missing, the last four are those of a JSONL constraints file.
+# - Parquet (.parquet): the same names as columns; read batch by batch.
+# - Compression by suffix: .gz .zst .bz2 .lz4.
+#
+# A shard is read once, forwards, holding one line at a time (of at most `MAX_LINE` bytes), through pyarrow's streams, on which Ray Data
+# reads too. Ray Data's own readers do not serve here: its text reader takes a whole file into memory, decodes it as one string, so that
+# one wrong byte loses the file and nobody learns the line, and cuts it with `str.splitlines`, so that U+2028 and seven other
+# characters inside a line shift all that follows; its JSON reader takes in the whole file as well; and neither its blocks nor its
+# checkpoints (row ids, all in memory) know where in which file a row stood, which is what order and restarts rest on here.
+
+
+BLOCK = 1 << 20  # bytes read at once
+MAX_LINE = 1 << 20  # bytes of a line; what is longer is no sentence
+ROWS = 1024  # of Parquet, read at once
+
+
+class Sentence(NamedTuple):
+    """One line of a shard."""
+
+    number: int  # from 0
+    source: str
+    id: Any  # the input's, else the line's number from 1
+    fields: dict[str, Any] | None = None  # as search/constraints/lines.py, parse_json, returns them
+    error: tuple[str, str] | None = None  # kind, reason: it cannot be translated
+
+
+class Unreadable(Exception):
+    """A shard that cannot be read to its end: after how many lines, and why."""
+
+    def __init__(self, lines: int, reason: str):
+        super().__init__(reason)
+        self.lines, self.reason = lines, reason
+
+
+def source_names(source_field: str | None) -> tuple[str, ...]:
+    """The keys or columns that may hold the source, --source-field given or not."""
+    return (source_field,) if source_field else ("source", "text")
+
+
+class Reader:
+    """The sentences of a shard, in order. `position` says how many of the file's bytes have been read, about.
+
+    source_field: the key or column of the source; None takes "source", else "text".
+    Errors: `Unreadable` while reading; UsageError when the constraints file does not fit the shard.
+    """
+
+    def __init__(self, shard: Shard, source_field: str | None = None):
+        self.shard, self.source_field = shard, source_field
+        self.size = max(os.path.getsize(shard.path), 1)
+        self.position = 0.0
+        self.number = 0  # of the line that comes next
+        self.given = Lines(shard.constraints, "--constraints-file") if shard.constraints else None
+        self.parse_given = parse_json if self.given is not None and is_json(self.given) else parse_tabs
+
+    def units(self, size: int, done: Sequence[tuple[int, int]]) -> Iterator[list[Sentence]]:
+        """Runs of at most `size` sentences, those in the sorted ranges [start, end) of `done` left out."""
+        unit: list[Sentence] = []
+        ranges = iter([*done, (1 << 62, 1 << 62)])
+        start, end = next(ranges)
+        for raw in self.raw():
+            while self.number >= end:
+                start, end = next(ranges)
+            if self.number < start:
+                unit.append(self.sentence(raw))
+            self.number += 1
+            if unit and (len(unit) == size or self.number % size == 0 or self.number == start):
+                yield unit
+                unit = []
+        if unit:
+            yield unit
+        if self.given is not None and len(self.given) != self.number:
+            raise UsageError(
+                f"--constraints-file {self.given.path} has {counted(len(self.given), 'line')} and {self.shard.path} has "
+                f"{counted(self.number, 'sentence')}: write one line for each, an empty one for no constraints"
+            )
+
+    def raw(self) -> Iterator[Any]:
+        """Lines as bytes (None for one that is too long), or rows of Parquet as dictionaries."""
+        try:
+            yield from self.rows() if self.shard.kind == "parquet" else self.lines()
+        except (OSError, EOFError, ValueError) as error:  # pyarrow's errors are ValueErrors, or OSErrors
+            raise Unreadable(self.number, str(error).splitlines()[0]) from error
+        except ImportError as error:
+            way = "pip install -U pyarrow numpy, or an older pyarrow where numpy has to stay"
+            raise UsageError(f"{self.shard.path} is read through pyarrow, which cannot be imported ({error}): {way}") from error
+
+    def lines(self) -> Iterator[bytes | None]:
+        """The file's lines."""
+        codec = CODECS.get(os.path.splitext(self.shard.path)[1].lower())
+        with open(self.shard.path, "rb") as file:
+            stream: Any = file
+            if codec and self.size > 1:
+                import pyarrow
+
+                stream = pyarrow.CompressedInputStream(file, codec)
+            rest, too_long, at = b"", False, 0
+            while block := stream.read(BLOCK):
+                block = block if at else block.removeprefix(codecs.BOM_UTF8)
+                start, at = at, file.tell()
+                a_byte = (at - start) / max(len(block), 1)  # of text, in bytes of the file
+                *whole, last = block.split(b"\n")
+                for line in whole:
+                    self.position += (len(line) + 1) * a_byte
+                    yield None if too_long or len(rest) + len(line) > MAX_LINE else rest + line
+                    rest, too_long = b"", False
+                self.position += len(last) * a_byte
+                too_long = too_long or len(rest) + len(last) > MAX_LINE
+                rest = b"" if too_long else rest + last
+            if rest or too_long:
+                yield None if too_long else rest
+
+    def rows(self) -> Iterator[dict[str, Any]]:
+        """The rows of a Parquet file."""
+        import pyarrow.parquet
+
+        with pyarrow.parquet.ParquetFile(self.shard.path) as file:
+            known = set(file.schema_arrow.names)
+            columns = [name for name in (*self.names(), "id", *KEYS) if name in known]
+            for i in range(file.num_row_groups):
+                for batch in file.iter_batches(ROWS, row_groups=[i], columns=columns, use_threads=False):
+                    for row in batch.to_pylist():
+                        self.position += self.size / file.metadata.num_rows
+                        yield row
+
+    def names(self) -> tuple[str, ...]:
+        """The fields that may hold the source."""
+        return source_names(self.source_field)
+
+    def where(self) -> str:
+        """How messages name the line at hand."""
+        return f"line {self.number + 1} of {self.shard.path}"
+
+    def sentence(self, raw: Any) -> Sentence:
+        """The line at hand, read; what is wrong with it is in its `error`."""
+        if raw is None:
+            return self.wrong("", None, "too long", f"{self.where()} has more than {MAX_LINE} bytes: shorten or split it")
+        source, identity = "", None
+        try:
+            text = raw.rstrip(b"\r").decode("utf-8") if isinstance(raw, bytes) else ""
+            if self.shard.kind == "text":
+                source, fields = text, self.fields({})
+            else:
+                value = raw if isinstance(raw, dict) else json_object(text, self.where(), (*self.names()[:1], *KEYS))
+                identity = identity_of(value.get("id"))
+                source, fields = self.source_of(value), self.fields(value)
+            source.encode("utf-8")
+            for text in texts_of((identity, fields)):
+                text.encode("utf-8")
+        except UnicodeDecodeError as error:
+            text = raw.decode("utf-8", "replace") if self.shard.kind == "text" else ""
+            return self.wrong(text, None, "invalid UTF-8", f"{self.where()} is not valid UTF-8 (byte {error.start + 1})")
+        except UnicodeEncodeError as error:  # a lone surrogate, from an escape in JSON
+            reason = f"{self.where()} is not valid Unicode (character {error.start + 1})"
+            broken = any("\ud800" <= character <= "\udfff" for text in texts_of(identity) for character in text)
+            identity = None if broken else identity
+            return self.wrong(source.encode("utf-8", "replace").decode(), identity, "invalid UTF-8", reason)
+        except UsageError as error:
+            return self.wrong(source if self.shard.kind == "text" else "", identity, "invalid line", str(error))
+        return Sentence(self.number, source, identity if identity is not None else self.number + 1, fields)
+
+    def wrong(self, source: str, identity: Any, kind: str, reason: str) -> Sentence:
+        """The line at hand, with the reason why it cannot be translated."""
+        return Sentence(self.number, source, identity if identity is not None else self.number + 1, None, (kind, reason))
+
+    def source_of(self, value: dict[str, Any]) -> str:
+        """The source in an object or row."""
+        source = next((value[name] for name in self.names() if value.get(name) is not None), None)
+        if not isinstance(source, str):
+            raise UsageError(f'{self.where()} has no text in "{self.names()[0]}": write the source sentence there (--source-field)')
+        return source
+
+    def fields(self, value: dict[str, Any]) -> dict[str, Any] | None:
+        """The constraint fields of an object or row, and those of the constraints file; None for none."""
+        own = {key: value[key] for key in KEYS if value.get(key) is not None}
+        found = [fields_of(own, self.where())] if own else []
+        if self.given is not None:
+            if self.number >= len(self.given):
+                raise UsageError(f"--constraints-file {self.given.path} has no line {self.number + 1}: write one for each sentence")
+            line = self.given[self.number]
+            found += [self.parse_given(line, self.given.where(self.number))] if line.strip(" ") else []
+        fields = {key: [entry for part in found for entry in part[key]] for key in KEYS}
+        return fields if any(fields.values()) else None
+
+
+def identity_of(value: Any) -> Any:
+    """An id as JSON has it: dates, decimals and the like of Parquet as text; None for NaN, which tables have where nothing is."""
+    try:
+        json.dumps(value, allow_nan=False)
+    except (TypeError, ValueError):
+        return None if value != value else str(value)
+    return value
+
+
+def texts_of(value: Any) -> Iterator[str]:
+    """Every text in a value of lists, tuples and dictionaries, their keys included."""
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, (list, tuple, dict)):
+        for each in value.items() if isinstance(value, dict) else value:
+            yield from texts_of(each)

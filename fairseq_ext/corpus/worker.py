@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
+import json
 import os
 import time
+from collections import Counter
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import torch
 
 from fairseq_ext.core.errors import UsageError, explain
-from fairseq_ext.core.stats import Section
-from fairseq_ext.corpus.reading import Sentence
-from fairseq_ext.corpus.shards import Shard
-from fairseq_ext.corpus.unit import UnitTranslation
+from fairseq_ext.core.stats import Section, Stats
+from fairseq_ext.corpus.shards import Sentence, Shard
 from fairseq_ext.search.constraints.report import ConstraintCounts
 
 
@@ -104,3 +105,172 @@ def refusal(shard: Shard, sentence: Sentence, plain: bool) -> Result:
     unit.refuse(sentence, "worker died", f"each worker that was to translate {unit.where(sentence)} died")
     payload = unit.line(sentence) if plain else unit.record(sentence)
     return Result(payload.encode("utf-8"), unit.errors, Section(), 0, 0, 0.0, 0.0, 0.0, "")
+
+
+# ---- A unit of sentences on its way through a Translator, to output records and entries of errors.jsonl.
+#
+# A sentence that cannot be translated costs no other one its translation. What can be told beforehand (too many tokens, a phrase
+# that the dictionary lacks) is looked at sentence by sentence; what only the search finds out (out of memory on the device, an error of
+# a check) is cornered by halving the unit. When nothing in a unit can be translated and an error is unexpected, the process translates a
+# sentence of one word. Where it can, the errors are those of the sentences; where it cannot, the error goes up, and scheduler.py gives the
+# unit to a fresh process.
+
+
+SEPARATORS = str.maketrans({"\u2028": "\\u2028", "\u2029": "\\u2029", "\x85": "\\u0085"})  # some readers end lines there
+
+
+class UnitTranslation:
+    """Sentences on their way through a Translator; `hypotheses` and `errors` fill up."""
+
+    def __init__(self, translator: Any, shard: Shard, sentences: list[Sentence]):
+        self.translator, self.shard, self.sentences = translator, shard, sentences
+        self.hypotheses: dict[int, list] = {}  # by the sentence's number
+        self.reasons: dict[int, str] = {}  # of sentences without hypotheses
+        self.wanted: dict[int, Any] = {}  # SentenceConstraints
+        self.unmet: dict[int, list[tuple[str, str]]] = {}
+        self.errors: list[dict[str, Any]] = []
+
+    def decode(self) -> None:
+        """Translate all that can be translated."""
+        good, tokens = [], []
+        failed: list[tuple[Sentence, Exception]] = []
+        constrained = self.use_constraints()
+        for sentence in self.sentences:
+            if sentence.error:
+                self.refuse(sentence, *sentence.error)
+                continue
+            if sentence.fields and constrained is not None:
+                self.refuse(sentence, "constraint", f"{self.where(sentence)} has constraints, and {constrained}")
+                continue
+            kind = "too long"
+            try:
+                encoded = self.translator.encode(sentence.source)
+                self.translator.check_length(encoded, self.where(sentence))
+                kind = "constraint"
+                self.constrain(sentence, encoded)
+            except UsageError as error:
+                self.refuse(sentence, kind, str(error))
+            except Exception as error:
+                failed.append((sentence, error))
+            else:
+                good.append(sentence)
+                tokens.append(encoded)
+        self.search(good, tokens, lambda sentence, problem: failed.append((sentence, problem)))
+        unexpected = [problem for _, problem in failed if explain(problem) is None and not out_of_memory(problem)]
+        if unexpected and not self.hypotheses:
+            self.check_process(unexpected[0])
+        for sentence, problem in failed:
+            self.refuse(sentence, "failed", explain(problem) or f"{type(problem).__name__}: {problem}".splitlines()[0])
+        self.errors.sort(key=lambda entry: entry["line"])
+
+    def use_constraints(self) -> UsageError | None:
+        """Have the translator search with constraints where a sentence has some; the error where the flags do not allow it."""
+        try:
+            if any(sentence.fields for sentence in self.sentences):
+                self.translator.use_constraints()
+        except UsageError as error:
+            return error
+        return None
+
+    def check_process(self, problem: Exception) -> None:
+        """Raise the problem if this process cannot translate a word by itself, so that the sentences are not to blame for it."""
+        dictionary, stats = self.translator.task.source_dictionary, self.translator.stats
+        before = stats.mark()
+        try:
+            self.translator.search([torch.tensor([min(dictionary.nspecial, len(dictionary) - 1), dictionary.eos()])], None, 1)
+        except Exception:
+            raise problem from None
+        finally:
+            stats.go_back(before)
+
+    def where(self, sentence: Sentence) -> str:
+        """How messages name a sentence."""
+        return f"line {sentence.number + 1} of {self.shard.path}"
+
+    def refuse(self, sentence: Sentence, kind: str, reason: str) -> None:
+        """Note that a sentence is not translated."""
+        reason = reason.encode("utf-8", "replace").decode()  # a message may quote what is no character
+        self.reasons[sentence.number] = reason
+        self.note(sentence, kind, reason)
+
+    def note(self, sentence: Sentence, kind: str, reason: str) -> None:
+        """An entry of errors.jsonl."""
+        entry = {"shard": self.shard.name, "line": sentence.number + 1, "id": sentence.id, "kind": kind, "reason": reason}
+        self.errors.append(entry)
+
+    def constrain(self, sentence: Sentence, tokens: Any) -> None:
+        """The sentence's constraints, those of --glossary and --avoid-file included."""
+        if not self.translator.task.session.sentences.constrained:
+            return
+        from fairseq_ext.search.phrases.sentence import merge
+
+        source = self.translator.task.session.sentences.constraint_source()
+        found = source.sentence(sentence.number, tokens)
+        if sentence.fields:
+            found = merge(found, source.of_fields(sentence.fields, self.where(sentence)), source.consistent)
+        self.wanted[sentence.number] = found
+
+    def search(self, sentences: Sequence[Sentence], tokens: Sequence[Any], failed: Callable[[Sentence, Exception], None]) -> None:
+        """Decode; sentences whose decoding fails go to `failed` by themselves."""
+        if not sentences:
+            return
+        constrained = bool(self.wanted)
+        wanted = [self.wanted[sentence.number] for sentence in sentences] if constrained else None
+        stats = self.translator.stats
+        before, mark = stats.copy(), stats.mark()
+        try:
+            numbers = [sentence.number for sentence in sentences]
+            found = self.translator.search(list(tokens), wanted, self.translator.cfg.generation.nbest, numbers=numbers)
+        except Exception as error:
+            error.__traceback__ = None  # it would keep the batch's tensors alive
+            stats.go_back(mark)
+            problem = error
+        else:
+            self.hypotheses.update(zip(numbers, found, strict=True))
+            self.take_report(sentences, before)
+            return
+        if len(sentences) == 1:
+            failed(sentences[0], problem)
+            return
+        half = len(sentences) // 2
+        self.search(sentences[:half], tokens[:half], failed)
+        self.search(sentences[half:], tokens[half:], failed)
+
+    def take_report(self, sentences: Sequence[Sentence], before: Stats) -> None:
+        """Which constraints a search has not met, from the statistics."""
+        counts = self.translator.stats.since(before).found(ConstraintCounts)
+        of_number = {sentence.number: sentence for sentence in sentences}
+        for number, phrase, reason in counts.unmet if counts is not None else ():
+            sentence = of_number[number]
+            self.unmet.setdefault(sentence.number, []).append((phrase, reason))
+            self.note(sentence, "constraint not met", f"'{phrase}' in {self.where(sentence)} is not met: {reason}")
+
+    def record(self, sentence: Sentence) -> str:
+        """The sentence's line of JSONL output."""
+        nbest = self.hypotheses.get(sentence.number, [])
+        record: dict[str, Any] = {"id": sentence.id, "source": sentence.source}
+        record["hypotheses"] = [h.text for h in nbest]
+        record["scores"] = [round(h.score, 6) for h in nbest]
+        if nbest and nbest[0].utility is not None:
+            record["utility"] = round(nbest[0].utility, 6)
+        wanted = self.wanted.get(sentence.number)
+        if wanted is not None and nbest:
+            left = Counter(phrase for phrase, _ in self.unmet.get(sentence.number, []))
+            given = [*[wanted.prefix_text] * bool(wanted.prefix), *wanted.text, *(text for text, _ in wanted.unmet)]
+            record["constraints"] = []
+            for text in reversed(given):  # of equal phrases, the last ones are those that are not met
+                record["constraints"].insert(0, {"phrase": text, "met": not left[text]})
+                left[text] -= left[text] > 0
+        if sentence.number in self.reasons:
+            record["error"] = self.reasons[sentence.number]
+        return json.dumps(record, ensure_ascii=False).translate(SEPARATORS) + "\n"
+
+    def line(self, sentence: Sentence) -> str:
+        """The sentence's line of plain text: the best hypothesis, nothing for one that could not be translated."""
+        nbest = self.hypotheses.get(sentence.number)
+        return (" ".join(nbest[0].text.splitlines()) if nbest else "") + "\n"
+
+
+def out_of_memory(error: Exception) -> bool:
+    """Whether a device had no room for a batch."""
+    return "out of memory" in str(error).lower()

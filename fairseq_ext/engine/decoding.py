@@ -22,7 +22,7 @@ from fairseq_ext.core.errors import NotANumber
 from fairseq_ext.engine.intake import Intake, JobRequest, told
 from fairseq_ext.engine.jobs import Partial
 from fairseq_ext.engine.languages import Pair
-from fairseq_ext.plugin.pool_of import pool_of, pool_without_constraints
+from fairseq_ext.plugin.calls import pool_of, pool_without_constraints
 from fairseq_ext.search.constraints.placement import GlossaryPlacement, elsewhere, without_terms
 from fairseq_ext.search.finished import Hypothesis
 from fairseq_ext.search.interpreted import LoopSearch, OpenPool

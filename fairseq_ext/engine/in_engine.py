@@ -16,7 +16,7 @@ from typing import Any
 from fairseq_ext.engine.jobs import Answer, Partial
 from fairseq_ext.engine.joined import Joined, Slot
 from fairseq_ext.engine.tickets import Busy, Closed, resolve
-from fairseq_ext.plugin.loading.lengths import TooLong
+from fairseq_ext.plugin.loading.settings import TooLong
 from fairseq_ext.text.formats import Pass
 from fairseq_ext.text.marks import ended
 from fairseq_ext.text.segments import Item, Segment, halves

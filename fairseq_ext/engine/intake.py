@@ -12,7 +12,7 @@ from fairseq_ext.core.errors import UsageError, explain
 from fairseq_ext.engine.jobs import Answer, Job, Work
 from fairseq_ext.engine.languages import LanguagesOfRequests
 from fairseq_ext.engine.requirements import Requirements, Term
-from fairseq_ext.plugin.loading.lengths import TooLong
+from fairseq_ext.plugin.loading.settings import TooLong
 from fairseq_ext.search.constraints.glossary import places_terms
 from fairseq_ext.search.constraints.placement import SEARCHED, without_terms
 from fairseq_ext.search.constraints.report import ConstraintCounts

@@ -30,7 +30,7 @@ from fairseq_ext.engine.decoding import Decoding
 from fairseq_ext.engine.jobs import Description
 from fairseq_ext.engine.requirements import OfRequests, Requirements
 from fairseq_ext.kernels.library import give_back_memory
-from fairseq_ext.plugin.loading.lengths import source_limit
+from fairseq_ext.plugin.loading.settings import source_limit
 from fairseq_ext.search.strategies.schedule import Stream
 from fairseq_ext.translator import Translator
 
@@ -154,7 +154,7 @@ def serve(pipe: Connection, decoding: Decoding) -> None:
             tidy()
 
     def tidy() -> None:
-        """Give back what answers have left. The garbage collector hardly runs by itself (plugin/compat/quick.py)."""
+        """Give back what answers have left. The garbage collector hardly runs by itself (plugin/compat/fast_start.py)."""
         nonlocal answered
         gc.collect()
         give_back_memory()

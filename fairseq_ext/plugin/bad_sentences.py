@@ -20,9 +20,8 @@ from torch import Tensor
 
 from fairseq_ext.core.errors import SentenceError, UsageError, damaged_data, report
 from fairseq_ext.core.stats import Stats
-from fairseq_ext.plugin.compat.invalid_bytes import is_loaded
-from fairseq_ext.plugin.loading.lengths import limit_of
-from fairseq_ext.plugin.loading.settings import setting
+from fairseq_ext.plugin.compat.repairs import is_loaded
+from fairseq_ext.plugin.loading.settings import limit_of, setting
 from fairseq_ext.plugin.sentences import Sentences
 from fairseq_ext.plugin.workers import share_of
 from fairseq_ext.search.registry import choice

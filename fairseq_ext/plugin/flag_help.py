@@ -63,9 +63,8 @@ WORK = {  # where flags do their work, of those that another file declares
     "model/transformer/weights.py": "int8",
     "model/transformer/cuda_graph.py": "cuda_graphs",
     "plugin/workers.py": "cpu_workers",
-    "plugin/results_file.py": "results_file resume",
+    "plugin/results.py": "results_file resume stats_file",
     "plugin/bad_sentences.py": "strict",
-    "plugin/stats_file.py": "stats_file",
 }  # fmt: skip
 
 

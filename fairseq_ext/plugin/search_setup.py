@@ -10,7 +10,7 @@ from typing import Any
 from fairseq_ext.core.errors import UsageError
 from fairseq_ext.model.protocol import Regroupable
 from fairseq_ext.model.stock import UncachedBackend
-from fairseq_ext.plugin.config import Context
+from fairseq_ext.plugin.options import Context
 from fairseq_ext.search.constraints.placement import SEARCHED, Driver, GlossaryPlacement, is_english
 from fairseq_ext.search.constraints.word_alignment import ForcedDecoding
 from fairseq_ext.search.outside import watched

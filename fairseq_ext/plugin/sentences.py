@@ -18,10 +18,9 @@ from fairseq_ext.core.errors import UsageError, counted, cut, explain
 from fairseq_ext.core.exit import at_process_end
 from fairseq_ext.core.stats import Stats
 from fairseq_ext.core.words import LANGUAGE
-from fairseq_ext.plugin.loading.raw_text import RawText, tell_segmented_output
+from fairseq_ext.plugin.loading.data_folder import RawText, tell_segmented_output
 from fairseq_ext.plugin.loading.settings import setting
-from fairseq_ext.plugin.sentencepiece_pair import SentencepiecePair
-from fairseq_ext.plugin.target_dictionary import TargetDictionary
+from fairseq_ext.plugin.stock import SentencepiecePair
 from fairseq_ext.search.constraints.glossary import Documents, glossary_options, places_terms
 from fairseq_ext.search.constraints.lines import from_packed, keys_of
 from fairseq_ext.search.constraints.report import ConstraintCounts, GlossaryCounts, GlossaryReport, forms_used
@@ -289,3 +288,38 @@ def numbers_of(sample: dict) -> list[int]:
 def encoded(encode: Callable[[str], str], text: str) -> str:
     """Segmented text; what is no Unicode as it is, for segmentations fail on it in ways of their own: its line is told."""
     return text if not text.isascii() and any("\ud800" <= character <= "\udfff" for character in text) else encode(text)
+
+
+# ---- The target dictionary of our tasks: fairseq's, for messages and C- lines that fairseq's commands write from it.
+
+
+class TargetDictionary(Dictionary):
+    """A dictionary that can remember the words it was asked for and lacks (fairseq encodes typed phrases before we see them), and
+    that has numbers beyond its words which stand for alternative phrases."""
+
+    noting: bool  # whether unknown words are remembered
+    unknown: list[str]
+    alternatives: list[tuple[Phrase, ...]]
+
+    @classmethod
+    def of(cls, dictionary: Dictionary) -> TargetDictionary:
+        """The same dictionary, not a copy of its words."""
+        ours = cls.__new__(cls)
+        ours.__dict__ = {**dictionary.__dict__, "noting": False, "unknown": [], "alternatives": []}
+        return ours
+
+    def index(self, sym: str) -> int:
+        found = super().index(sym)
+        if self.noting and found == self.unk_index:
+            self.unknown.append(sym)
+        return found
+
+    def number_of(self, alternatives: tuple[Phrase, ...]) -> int:
+        """A number that `string` writes as these phrases, joined by |."""
+        self.alternatives.append(alternatives)
+        return len(self) + len(self.alternatives) - 1
+
+    def string(self, tensor, *how, **more):
+        if torch.is_tensor(tensor) and tensor.numel() == 1 and (place := int(tensor) - len(self)) >= 0:
+            return "|".join(super(TargetDictionary, self).string(torch.tensor(phrase), *how, **more) for phrase in self.alternatives[place])
+        return super().string(tensor, *how, **more)

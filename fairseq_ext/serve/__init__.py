@@ -16,3 +16,43 @@
 | metrics.py | counts and histograms for Prometheus |
 | page.html | the page |
 """
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+
+# ---- What a server allows, and where it keeps things.
+
+
+@dataclass(frozen=True)
+class Settings:
+    """The flags of `python -m fairseq_ext.serve` that are no decoding flags."""
+
+    host: str = "127.0.0.1"
+    port: int = 8000
+    api_keys: str | None = None  # file of hashes (guard.py)
+    glossary_folder: Path | None = None  # None: `default_folder`
+    max_body: int = 1 << 20  # bytes
+    max_lines: int = 128  # records of a request
+    max_tokens_a_line: int | None = None  # source tokens; None: as many as the model takes
+    max_queue: int = 1000  # requests that wait
+    deadline: float = 60.0  # seconds from a request's arrival to its answer
+    grace: float = 10.0  # seconds for running requests after SIGTERM
+    allowed_hosts: tuple[str, ...] = ()  # names that the server answers to, beside loopback's and `host`
+    allowed_origins: tuple[str, ...] = ()  # of pages of other sites that may use it through a browser; "*" for any
+    max_connections: int | None = None  # None: as the limit of open files allows
+    read_timeout: float = 20.0  # seconds for a request's header, and for its body
+    keep_alive: int = 75  # seconds for which an idle connection stays: longer than clients keep theirs, so that they close first
+
+    @property
+    def hosts(self) -> tuple[str, ...] | None:
+        """Names that the server answers to; None for any, where keys guard it."""
+        return (self.host, *self.allowed_hosts) if self.api_keys is None or self.allowed_hosts else None
+
+
+def default_folder() -> Path:
+    """Where glossaries are kept: fairseq_ext/glossaries in $XDG_DATA_HOME, else in ~/.local/share."""
+    base = os.environ.get("XDG_DATA_HOME")
+    return (Path(base) if base else Path.home() / ".local" / "share") / "fairseq_ext" / "glossaries"

@@ -17,9 +17,9 @@ from typing import TYPE_CHECKING, Any
 from fairseq_ext.core.errors import SERVER, UsageError, explain
 from fairseq_ext.engine.engine import Engine
 from fairseq_ext.engine.tickets import Closed
-from fairseq_ext.plugin.loading.arguments import as_keywords
-from fairseq_ext.plugin.loading.model_folder import add_model, flags_of
-from fairseq_ext.serve.settings import Settings, default_folder
+from fairseq_ext.plugin.loading.model import add_model, flags_of
+from fairseq_ext.plugin.loading.settings import as_keywords
+from fairseq_ext.serve import Settings, default_folder
 
 if TYPE_CHECKING:
     from fairseq_ext.serve.models import Models
@@ -130,7 +130,7 @@ def serve(models: Models, settings: Settings, sock: socket.socket) -> int:
     import uvicorn
 
     from fairseq_ext.serve.app import Server
-    from fairseq_ext.serve.connections import most_connections, protocol
+    from fairseq_ext.serve.guard import most_connections, protocol
 
     application = Server(models, settings)
     config = uvicorn.Config(

@@ -8,30 +8,34 @@ has its error in its own place and costs no other one its translation.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+import hashlib
+import tempfile
+from base64 import b64decode
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from functools import partial
-from pathlib import Path
+from pathlib import Path, PurePath
 from typing import Any
+from urllib.parse import urlsplit
 
 from fastapi import FastAPI, HTTPException, Request, Response
 from fastapi.concurrency import run_in_threadpool
 from fastapi.middleware.cors import CORSMiddleware
 from fastapi.responses import HTMLResponse, JSONResponse, StreamingResponse
 from fastapi_offline import FastAPIOffline
+from starlette.datastructures import Headers
+from starlette.types import ASGIApp, Receive, Scope, Send
 
 from fairseq_ext.core.errors import UsageError
-from fairseq_ext.engine.jobs import Answer
-from fairseq_ext.serve import records
-from fairseq_ext.serve.glossary_routes import GlossaryRoutes
+from fairseq_ext.core.glossary import Errors, Languages, read
+from fairseq_ext.engine.jobs import Answer, GlossaryFile
+from fairseq_ext.serve import Settings, records
+from fairseq_ext.serve.guard import read_body
 from fairseq_ext.serve.libretranslate import LibreTranslate
 from fairseq_ext.serve.metrics import Counted
-from fairseq_ext.serve.models import Models
-from fairseq_ext.serve.refusals import ERRORS, REFUSED, refusal
-from fairseq_ext.serve.same_site import SameSite
-from fairseq_ext.serve.service import Service
-from fairseq_ext.serve.settings import Settings
-from fairseq_ext.serve.waiting import Stream
+from fairseq_ext.serve.models import Models, Pair
+from fairseq_ext.serve.records import read_json
+from fairseq_ext.serve.service import ERRORS, REFUSED, Glossaries, Service, Stream, refusal
 
 PAGE = Path(__file__).with_name("page.html")
 
@@ -153,3 +157,150 @@ class Server(Service):
 
 
 POLICY = "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; connect-src 'self'; img-src 'self' data:"
+
+
+# ---- The routes of the glossaries that are kept here: `PUT`, `GET`, `DELETE /v1/glossaries/NAME`, `GET /v1/glossaries`.
+
+
+EXAMPLE = "Patient\tpatient\nChef\tboss|chief\n"
+
+
+class GlossaryRoutes:
+    """Glossaries over HTTP."""
+
+    def __init__(self, service: Service):
+        self.service = service
+
+    def add_to(self, app: FastAPI) -> None:
+        """Add the routes to an application."""
+        path = "/v1/glossaries/{name}"
+        more: dict[str, Any] = {"responses": ERRORS}
+        body = {"requestBody": {"required": True, "content": {"text/tab-separated-values": {"example": EXAMPLE}}}}
+        app.get("/v1/glossaries", summary="Names of glossaries", **more)(self.names)
+        example = {"examples": {"a file": {"value": {"name": "a.tsv", "content": EXAMPLE}}}}
+        file = {"requestBody": {"required": True, "content": {"application/json": example}}}
+        app.post("/v1/terms", summary="Read a glossary file", openapi_extra=file, **more)(self.terms)
+        app.put(path, summary="Keep a glossary", openapi_extra=body, **more)(self.put)
+        app.get(path, summary="Read a glossary", **more)(self.get)
+        app.delete(path, summary="Forget a glossary", status_code=204, response_class=Response, **more)(self.delete)
+
+    def glossaries(self, request: Request) -> Glossaries:
+        """Those of the request's pair."""
+        return self.service.glossaries(self.service.pair_of(request))
+
+    async def names(self, request: Request) -> Any:
+        """The names of the glossaries that are kept here."""
+        self.service.check(request.headers)
+        return {"glossaries": self.glossaries(request).names()}
+
+    async def terms(self, request: Request) -> Any:
+        """The terms of a glossary file (TSV, CSV, XLSX, JSONL, TBX or TMX, as its name ends), and what is wrong with its other lines."""
+        self.service.check(request.headers)
+        given = read_json(await read_body(request, self.service.settings))
+        way = 'the request needs "name", of the file, and "content", its text, or "base64", its bytes'
+        content = given.get("base64", given.get("content")) if isinstance(given, dict) else None
+        if not isinstance(content, str) or not isinstance(given.get("name"), str):
+            raise UsageError(way)
+        try:
+            body = b64decode(content) if "base64" in given else content.encode("utf-8", "replace")
+        except ValueError:
+            raise UsageError(way) from None
+        return await run_in_threadpool(self.read_file, given["name"], body, self.service.pair_of(request))
+
+    def read_file(self, name: str, content: bytes, pair: Pair) -> dict[str, Any]:
+        """The same for a file of this name."""
+        errors, terms = Errors(), dict[str, list[str]]()
+        with tempfile.NamedTemporaryFile(suffix=PurePath(name).suffix[:8]) as file:
+            file.write(content)
+            file.flush()
+            try:
+                for entry in read(file.name, "--glossary", Languages(*pair), errors):
+                    known = terms.setdefault(entry.source, [])
+                    known += [target for target in entry.targets if target not in known]
+                errors.tell()
+                wrong = {}
+            except UsageError as error:
+                wrong = {"error": str(error).replace(file.name, name).replace("--glossary: ", "")}
+        return {"terms": {source: "|".join(targets) for source, targets in terms.items()}, **wrong}
+
+    async def put(self, name: str, request: Request) -> Any:
+        """Keep a glossary, one term a line: source term, tab, target term (or a|b). It replaces the one of this name. With the query
+        `?file=NAME` the body is a file of another form, as the name ends."""
+        self.service.check(request.headers)
+        pair, kept = self.service.pair_of(request), self.glossaries(request)
+        kept.path(name)
+        body = await read_body(request, self.service.settings)
+        if file_name := request.query_params.get("file"):
+            found = await run_in_threadpool(self.read_file, file_name, body, pair)
+            if "error" in found:
+                raise UsageError(found["error"])
+            body = "".join(f"{' '.join(source.split())}\t{target}\n" for source, target in found["terms"].items()).encode()
+        kept.folder.mkdir(parents=True, exist_ok=True)
+        # subtle: in this folder, which workers on other machines see as well; one of them knows what the model can write
+        with tempfile.NamedTemporaryFile(dir=kept.folder, prefix=".", suffix=".tsv") as file:
+            file.write(body)
+            file.flush()
+            probe = {"source": "", "glossaries": [GlossaryFile(file.name, hashlib.sha256(body).hexdigest())]}
+            (answer,) = await self.service.answered(request, [probe], pair)
+            if isinstance(answer, UsageError):
+                raise UsageError(str(answer).replace(file.name, f"glossary '{name}'").replace("--glossary: ", ""))
+        is_new = await run_in_threadpool(kept.write, name, body)
+        return JSONResponse({"name": name, "bytes": len(body)}, 201 if is_new else 200)
+
+    async def get(self, name: str, request: Request) -> Response:
+        """A glossary as it was put."""
+        self.service.check(request.headers)
+        return Response(self.glossaries(request).read(name), media_type="text/tab-separated-values; charset=utf-8")
+
+    async def delete(self, name: str, request: Request) -> Response:
+        """Forget a glossary."""
+        self.service.check(request.headers)
+        self.glossaries(request).delete(name)
+        return Response(status_code=204)
+
+
+# ---- What a page of somebody else's site could have a browser send is refused: requests under a name that is not this server's (DNS
+# rebinding), from another origin, JSON that a form could have sent, and changes without a header that no form can send.
+
+
+LOOPBACK = ("localhost", "127.0.0.1", "::1")
+FORMS = ("", "application/x-www-form-urlencoded", "multipart/form-data", "text/plain")  # what browsers send across sites unasked
+
+
+class SameSite:
+    """An application behind these checks. hosts: names that it answers to; None for any, which keys must guard. origins: that may use it
+    all the same."""
+
+    def __init__(self, app: ASGIApp, hosts: Sequence[str] | None, origins: Sequence[str] = ()):
+        self.origins = origins
+        self.app, self.hosts = app, None if hosts is None else {name.lower().strip("[]") for name in (*LOOPBACK, *hosts)}
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "http":
+            try:
+                self.check(scope["method"], scope["path"], Headers(scope=scope))
+            except HTTPException as error:
+                return await refusal(error)(scope, receive, send)
+        await self.app(scope, receive, send)
+
+    def check(self, method: str, path: str, headers: Headers) -> None:
+        """HTTPException 403 or 415 for what is refused."""
+        for name, url in (("Host", "//" + headers.get("host", "")), ("Origin", headers.get("origin", "//localhost"))):
+            is_allowed = name == "Origin" and ("*" in self.origins or url in self.origins)
+            if self.hosts is not None and host_of(url) not in self.hosts and not is_allowed:
+                said = f"the {name} '{url.removeprefix('//')}' is not this server's"
+                raise HTTPException(403, f"{said}: use its own, or add --allowed-{name.lower()}s")
+        kind = headers.get("content-type", "").partition(";")[0].strip().lower()
+        if method == "POST" and path.startswith("/v1/") and kind != "application/json":
+            raise HTTPException(415, "the body is JSON: say so with the header Content-Type: application/json")
+        if method in ("PUT", "DELETE") and kind in FORMS and "x-requested-with" not in headers:
+            way = "Content-Type: text/tab-separated-values, or X-Requested-With with any value"
+            raise HTTPException(415, f"a change needs a header that no form sends: {way}")
+
+
+def host_of(url: str) -> str:
+    """The name or address in a URL, without its port; "" where there is none."""
+    try:
+        return (urlsplit(url).hostname or "").rstrip(".")
+    except ValueError:
+        return ""

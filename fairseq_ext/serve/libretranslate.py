@@ -9,8 +9,9 @@ import contextlib
 import tempfile
 import time
 import uuid
+from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import partial
+from functools import cache, partial
 from pathlib import Path, PurePath
 from typing import Any
 
@@ -21,13 +22,10 @@ from starlette.datastructures import UploadFile
 
 from fairseq_ext.core.errors import UsageError
 from fairseq_ext.engine.text import ThroughEngine
-from fairseq_ext.serve.detect import READ, candidates
 from fairseq_ext.serve.guard import read_body
 from fairseq_ext.serve.models import Pair
 from fairseq_ext.serve.records import read_json
-from fairseq_ext.serve.refusals import ERRORS
-from fairseq_ext.serve.service import Service
-from fairseq_ext.serve.waiting import ended
+from fairseq_ext.serve.service import ERRORS, Service, ended
 from fairseq_ext.text.files import ENDINGS, beginning, translate
 from fairseq_ext.text.language_codes import name_of, two_letters
 
@@ -136,15 +134,14 @@ class LibreTranslate:
             if not any(language in pair for pair in pairs):
                 raise bad(f"{language} is not supported")
         if source != target and (source, target) not in pairs:
-            raise bad(
-                f"{name_of(target)} ({target}) is not available as a target language from {name_of(source)} ({source})"
-            )
+            raise bad(f"{name_of(target)} ({target}) is not available as a target language from {name_of(source)} ({source})")
 
     async def pair_of(self, text: str, source: str, target: str) -> tuple[str, str, dict[str, Any] | None]:
         """The languages of a text and of its translation, as the models name them, and where the first was to be detected, how."""
         pairs, codes = self.service.pairs(), self.codes()
-        source, target = (next((each for each in codes if two_letters(each) == code), code) if code not in codes else code
-                          for code in (source, target))
+        source, target = (
+            next((each for each in codes if two_letters(each) == code), code) if code not in codes else code for code in (source, target)
+        )
         if source != "auto":
             self.pair(source, target)
             return source, target, None
@@ -262,3 +259,33 @@ class LibreTranslate:
             "language": {side: {"code": c, "name": name_of(c)} for side, c in (("source", source), ("target", target))},
             "suggestions": False, "supportedFilesFormat": sorted(ENDINGS),
         }  # fmt: skip
+
+
+# ---- The language of a text, of those that are served, by the package lingua.
+
+
+MOST = 3  # candidates that are told
+READ = 2000  # characters that are looked at
+
+
+@cache
+def detector(codes: tuple[str, ...]) -> Any:
+    """From lingua, for languages of these codes; None where it knows fewer than two of them. Errors: UsageError where it is missing."""
+    try:
+        from lingua import IsoCode639_1, LanguageDetectorBuilder
+    except ImportError:
+        raise UsageError("a language is detected by lingua, which is not installed: pip install 'fairseq_ext[text]', or name it") from None
+    known = {code.upper() for code in codes if hasattr(IsoCode639_1, code.upper())}
+    if len(known) < 2:
+        return None
+    return LanguageDetectorBuilder.from_iso_codes_639_1(*(getattr(IsoCode639_1, code) for code in sorted(known))).build()
+
+
+def candidates(texts: Sequence[str], served: Sequence[str]) -> list[dict[str, Any]]:
+    """The most likely languages of texts together, with their confidence in per cent. served: codes, such as `de` or `pt_BR`."""
+    short = {two_letters(code): code for code in reversed(served)}
+    found = detector(tuple(sorted(short)))
+    if found is None:
+        return [{"confidence": 0.0, "language": served[0]}]
+    ranked = found.compute_language_confidence_values("\n".join(texts)[:READ])[:MOST]
+    return [{"confidence": round(100.0 * each.value, 1), "language": short[each.language.iso_code_639_1.name.lower()]} for each in ranked]

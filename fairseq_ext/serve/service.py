@@ -2,26 +2,35 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import asyncio
+import contextlib
+import hashlib
+import json
+import re
+import time
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from functools import partial
 from itertools import chain, islice
+from pathlib import Path
 from typing import Any
 
-from fastapi import HTTPException, Request
+from fastapi import HTTPException, Request, Response
 from fastapi.concurrency import run_in_threadpool
+from fastapi.responses import JSONResponse
+from starlette.exceptions import HTTPException as StarletteHTTPException
+from starlette.requests import ClientDisconnect
 
 from fairseq_ext.core.errors import UsageError, cut
+from fairseq_ext.core.files import replace
 from fairseq_ext.engine.in_engine import TextRequest
-from fairseq_ext.engine.jobs import Answer, Partial
-from fairseq_ext.serve import records
-from fairseq_ext.serve.glossaries import Glossaries
+from fairseq_ext.engine.jobs import Answer, GlossaryFile, Partial
+from fairseq_ext.engine.tickets import Busy, Closed, WorkerDied
+from fairseq_ext.serve import Settings, default_folder, records
 from fairseq_ext.serve.guard import Keys, read_body
 from fairseq_ext.serve.metrics import Metrics
 from fairseq_ext.serve.models import SOON, Model, Models, Pair
 from fairseq_ext.serve.records import is_one_sentence
-from fairseq_ext.serve.settings import Settings, default_folder
-from fairseq_ext.serve.waiting import answers, submit_all
 from fairseq_ext.text.formats import Pass, passes
 from fairseq_ext.text.splitter import splitter
 
@@ -108,3 +117,205 @@ class Service:
             if isinstance(answer, Answer):
                 self.metrics.answered(answer)
         return found
+
+
+# ---- Answers that a client waits for, up to the deadline and as long as it is there. What nobody waits for is cancelled: its rows are free.
+
+
+class Gone(Exception):
+    """The client has hung up."""
+
+
+def submit_all(submit: Callable[..., Future[Answer]], requests: Sequence[dict[str, Any]]) -> list[Future[Answer]]:
+    """A future of each request, or none: errors as of `submit`."""
+    futures: list[Future[Answer]] = []
+    try:
+        for request in requests:
+            futures.append(submit(**request))
+    except BaseException:
+        for future in futures:
+            future.cancel()
+        raise
+    return futures
+
+
+async def answers(request: Request, futures: Sequence[Future[Answer]], deadline: float) -> list[Answer | UsageError]:
+    """The answers, in order, a UsageError where a request cannot be used. Errors: HTTPException 504 at the deadline, Gone, what the engine
+    raises."""
+    waiting = asyncio.gather(*(asyncio.wrap_future(future) for future in futures), return_exceptions=True)
+    # what comes of those that are cancelled is looked at, else asyncio logs it with every client that hangs up
+    waiting.add_done_callback(lambda done: done.cancelled() or done.exception())
+    end = time.monotonic() + deadline
+    try:
+        await ended(request, waiting, deadline, lambda: end - time.monotonic())
+        found = waiting.result()
+        for each in found:
+            if isinstance(each, BaseException) and not isinstance(each, UsageError):
+                raise each
+        return found  # type: ignore[return-value]
+    finally:
+        waiting.cancel()
+        for future in futures:
+            future.cancel()
+
+
+async def ended(request: Request, work: asyncio.Future[Any], deadline: float, left: Callable[[], float]) -> None:
+    """Return when the work is done. left: seconds that it still has, of the deadline. Errors: HTTPException 504, Gone."""
+    gone = asyncio.ensure_future(hung_up(request))
+    both: set[asyncio.Future[Any]] = {work, gone}
+    try:
+        while not work.done():
+            if gone.done():
+                raise Gone
+            if (seconds := left()) <= 0:
+                raise HTTPException(504, f"the translation took more than {deadline:g} seconds: ask for less at once, or later")
+            await asyncio.wait(both, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        gone.cancel()
+
+
+async def hung_up(request: Request) -> None:
+    """Return when the client has hung up; its body has been read."""
+    while (await request.receive())["type"] != "http.disconnect":
+        pass
+
+
+class Stream:
+    """One request whose partial results are sent as they come: server-sent events `partial`, and `answer` or `error` at the end.
+
+    A client that reads slowly gets fewer partial results, as the last one has all of those before.
+    """
+
+    def __init__(self, submit: Callable[..., Future[Answer]], request: dict[str, Any], deadline: float):
+        self.loop = asyncio.get_running_loop()
+        self.changed = asyncio.Event()
+        self.latest: Partial | None = None
+        self.deadline = self.loop.time() + deadline
+        self.seconds = deadline
+        self.future = submit(**request, on_partial=self.heard)
+
+    def heard(self, part: Partial) -> None:
+        """In a thread of the engine's."""
+        self.latest = part
+        self.loop.call_soon_threadsafe(self.changed.set)
+
+    async def events(self, shown: Any) -> AsyncIterator[bytes]:
+        """The events; shown: from an answer to its JSON."""
+        answer = asyncio.wrap_future(self.future)
+        answer.add_done_callback(lambda _: self.changed.set())
+        told = 0
+        try:
+            while True:
+                await asyncio.wait_for(self.changed.wait(), self.deadline - self.loop.time())
+                self.changed.clear()
+                if answer.done():
+                    yield event("answer", shown(answer.result()))
+                    return
+                if self.latest is not None and self.latest.tokens > told:
+                    told = self.latest.tokens
+                    self.deadline = self.loop.time() + self.seconds  # of a long text, the next part has as long
+                    yield event("partial", {"text": self.latest.text, "tokens": told})
+        except asyncio.TimeoutError:
+            yield event("error", {"error": f"the translation took more than {self.seconds:g} seconds: ask for less at once, or later"})
+        except (UsageError, RuntimeError) as error:
+            yield event("error", {"error": str(error)})
+        finally:
+            self.future.cancel()
+
+
+def event(name: str, value: Any) -> bytes:
+    """One server-sent event."""
+    return f"event: {name}\ndata: {json.dumps(value, ensure_ascii=False)}\n\n".encode()
+
+
+# ---- What a request that fails is answered: `{"error": "one sentence"}`, with a status that says whose fault it is.
+
+
+REFUSED = (StarletteHTTPException, UsageError, Busy, Closed, WorkerDied, Gone, ClientDisconnect, RuntimeError)
+GONE = 499  # nobody reads the answer; the status that proxies log
+ERRORS = {code: {"description": what} for code, what in {
+    400: "the request cannot be used", 401: "a key is missing", 403: "the key, the host or the origin is wrong",
+    408: "the body has not come in time", 413: "the body is too large", 415: "the Content-Type is missing or wrong",
+    429: "the queue is full; Retry-After says when to ask again", 503: "no model is loaded, or the server is closing",
+    504: "the deadline has passed",
+}.items()}  # fmt: skip
+
+
+def refusal(error: Exception) -> Response:
+    """An error of one of the kinds REFUSED as JSON."""
+    headers: dict[str, str] = {}
+    if isinstance(error, StarletteHTTPException):
+        status, sentence, headers = error.status_code, str(error.detail), dict(error.headers or {})
+    elif isinstance(error, (Gone, ClientDisconnect)):
+        status, sentence = GONE, "the client has hung up"
+    elif isinstance(error, UsageError):
+        status, sentence = 404 if isinstance(error, Missing) else 400, str(error)
+    elif isinstance(error, Busy):
+        status, sentence, headers = 429, str(error), {"Retry-After": f"{error.retry_after:.0f}"}
+    else:
+        status, sentence = 503 if isinstance(error, Closed) else 500, str(error)
+    return JSONResponse({"error": sentence}, status, headers)
+
+
+# ---- Glossaries that a server keeps: a TSV file each, replaced in one step.
+
+
+NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}")
+STALE = 3600.0  # seconds after which a file that a PUT was writing is nobody's
+
+
+class Missing(UsageError):
+    """No glossary has this name."""
+
+
+class Glossaries:
+    """The glossaries of a folder, by name."""
+
+    def __init__(self, folder: Path):
+        self.folder = folder
+        for left in folder.glob(".*.tsv"):  # of a PUT that was killed
+            with contextlib.suppress(OSError):
+                if time.time() - left.stat().st_mtime > STALE:
+                    left.unlink()
+        self.digests: dict[str, tuple[tuple[int, int, int], str]] = {}  # of files whose inode, size and time are known
+
+    def path(self, name: str) -> Path:
+        """The file of a name (raises UsageError for a name that cannot be one)."""
+        if not NAME.fullmatch(name):
+            raise UsageError("a glossary's name has 1 to 64 letters, digits, dots, hyphens and underscores, a letter or digit first")
+        return self.folder / f"{name}.tsv"
+
+    def names(self) -> list[str]:
+        """All names, sorted."""
+        return sorted(file.stem for file in self.folder.glob("*.tsv") if NAME.fullmatch(file.stem)) if self.folder.is_dir() else []
+
+    def file(self, name: str) -> GlossaryFile:
+        """The present version of a glossary (raises Missing)."""
+        path = self.path(name)
+        try:
+            found = path.stat()
+            key = (found.st_ino, found.st_size, found.st_mtime_ns)
+            if name not in self.digests or self.digests[name][0] != key:
+                self.digests[name] = (key, hashlib.sha256(path.read_bytes()).hexdigest())
+        except OSError:
+            raise Missing(f"there is no glossary '{name}': put it first (PUT /v1/glossaries/{name})") from None
+        return GlossaryFile(str(path), self.digests[name][1])
+
+    def read(self, name: str) -> bytes:
+        """The content of a glossary (raises Missing)."""
+        return Path(self.file(name).path).read_bytes()
+
+    def write(self, name: str, content: bytes) -> bool:
+        """Keep a glossary under a name; whether there was none of that name. Errors: OSError."""
+        path = self.path(name)
+        is_new = not path.exists()
+        self.folder.mkdir(parents=True, exist_ok=True)
+        replace(path, [content])
+        return is_new
+
+    def delete(self, name: str) -> None:
+        """Forget a glossary (raises Missing)."""
+        try:
+            self.path(name).unlink()
+        except FileNotFoundError:
+            raise Missing(f"there is no glossary '{name}'") from None

@@ -1,7 +1,7 @@
 """`python -m fairseq_ext.terms score` and `python -m fairseq_ext.terms expand`.
 
-    python -m fairseq_ext.terms score --hypotheses F --references F --format wmt25 --target-lang de --terms proper [--json]
-    python -m fairseq_ext.terms expand --glossary g.tsv --lang en --text mono.en > expanded.tsv
+python -m fairseq_ext.terms score --hypotheses F --references F --format wmt25 --target-lang de --terms proper [--json]
+python -m fairseq_ext.terms expand --glossary g.tsv --lang en --text mono.en > expanded.tsv
 """
 
 from __future__ import annotations
@@ -10,26 +10,26 @@ import json
 import os
 import sys
 from argparse import ArgumentParser, Namespace
-from collections.abc import Callable
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable, Sequence
+from unicodedata import normalize
 
 from fairseq_ext.core.errors import UsageError, counted, report
 from fairseq_ext.core.files import Lines
-from fairseq_ext.core.glossary import Errors, Languages, read
-from fairseq_ext.core.words import MATCHES, Lemmatizer, lemmatizer
-from fairseq_ext.terms.expand import expand
-from fairseq_ext.terms.formats import hypotheses, own, text, wmt21, wmt23, wmt25
-from fairseq_ext.terms.formats.files import Files
-from fairseq_ext.terms.score import EvaluationSet, score, table
-from fairseq_ext.terms.significance import compare
-from fairseq_ext.terms.test_set import Sentence
+from fairseq_ext.core.glossary import Entry, Errors, Languages, read
+from fairseq_ext.core.words import MATCHES, Lemmatizer, is_word, lemmatizer, starts_of, words_of
+from fairseq_ext.terms import formats
+from fairseq_ext.terms.cases import Sentence
+from fairseq_ext.terms.formats import Files
+from fairseq_ext.terms.score import EvaluationSet, compare, score, table
 
 READERS: dict[str, Callable[[Files], tuple[list[Sentence], str | None]]] = {
-    "wmt25": wmt25.read,
-    "wmt23": wmt23.read,
-    "wmt21": wmt21.read,
-    "tsv": own.read_tsv,
-    "jsonl": own.read_jsonl,
-    "text": text.read,
+    "wmt25": formats.read_wmt25,
+    "wmt23": formats.read_wmt23,
+    "wmt21": formats.read_wmt21,
+    "tsv": formats.read_tsv,
+    "jsonl": formats.read_jsonl,
+    "text": formats.read_text,
 }
 
 
@@ -89,10 +89,10 @@ def score_command(args: Namespace) -> None:
         raise UsageError(f"--references {args.references} is empty: name the test set's file")
     description = f"format:{args.format}|terms:{args.terms or 'default'}|lang:{source_lang or '?'}-{args.target_lang}"
     test_set = EvaluationSet(sentences, *lemmatizers(args, source_lang), description)
-    translations = hypotheses.read(args.hypotheses, "--hypotheses", args.target_lang)
+    translations = formats.read_hypotheses(args.hypotheses, "--hypotheses", args.target_lang)
     scores = score(test_set, translations)
     if args.baseline:
-        baseline = hypotheses.read(args.baseline, "--baseline", args.target_lang)
+        baseline = formats.read_hypotheses(args.baseline, "--baseline", args.target_lang)
         scores["bootstrap"] = compare(test_set, translations, baseline, args.samples)
     print(json.dumps(scores, ensure_ascii=False) if args.json else table(scores))
 
@@ -127,3 +127,55 @@ def main(argv: list[str] | None = None) -> int:
 
 if __name__ == "__main__":
     sys.exit(main())
+
+
+# ---- Inflected forms of a glossary's targets, from text of the target language.
+#
+# A target's forms are the word sequences of the text that have the same lemmas, word by word. A sequence at the start of a line may owe its
+# capital to that place: it counts with a small initial where the target has one.
+
+
+Lemmas = tuple[str, ...]
+
+
+def forms_in(lines: Iterable[str], targets: Iterable[str], lemma: Lemmatizer) -> dict[str, Counter[str]]:
+    """For each target, the forms that the lines have, with how often they occur."""
+    targets_of: defaultdict[Lemmas, list[str]] = defaultdict(list)
+    lengths: defaultdict[str, set[int]] = defaultdict(set)  # lemma of a first word -> lengths of the targets that start with it
+    for target in dict.fromkeys(targets):
+        key = tuple(lemma(word) for word in words_of(target))
+        if key:
+            targets_of[key].append(target)
+            lengths[key[0]].add(len(key))
+    found: dict[str, Counter[str]] = {target: Counter() for of_key in targets_of.values() for target in of_key}
+    for line in lines:
+        text = normalize("NFKC", line)
+        words = words_of(text)
+        lemmas = [lemma(word) for word in words]
+        starts = starts_of(text, words)
+        first = next((i for i, word in enumerate(words) if is_word(word)), len(words))
+        for start in range(len(words)):
+            for small in (False, True)[: 1 + (start == first)]:
+                head = lemma(words[start][:1].lower() + words[start][1:]) if small else lemmas[start]
+                for length in lengths.get(head, ()):
+                    for target in targets_of.get((head, *lemmas[start + 1 : start + length]), ()):
+                        if (start == first and target[:1].islower()) == small:
+                            end = start + length - 1
+                            form = " ".join(text[starts[start] : starts[end] + len(words[end])].split())
+                            found[target][form[:1].lower() + form[1:] if small else form] += 1
+    return found
+
+
+def expand(entries: Sequence[Entry], lines: Iterable[str], lemma: Lemmatizer, least: int = 1) -> tuple[list[Entry], int]:
+    """The entries with the forms of their targets behind them, the most frequent first, and how many forms are new.
+
+    least: occurrences that a form must have.
+    """
+    forms = forms_in(lines, (target for entry in entries for target in entry.targets), lemma)
+    out, new = [], 0
+    for entry in entries:
+        counts = sum((forms.get(target, Counter()) for target in entry.targets), Counter[str]())
+        added = [form for form, number in counts.most_common() if number >= least and form not in entry.targets]
+        out.append(Entry(entry.source, (*entry.targets, *added), entry.line))
+        new += len(added)
+    return out, new

@@ -12,7 +12,7 @@ from tqdm import tqdm
 
 from fairseq_ext.core.errors import UsageError, counted, cut, report
 from fairseq_ext.core.files import refuse_shared
-from fairseq_ext.plugin.loading.model_folder import add_model, flags_of
+from fairseq_ext.plugin.loading.model import add_model, flags_of
 
 if TYPE_CHECKING:
     from fairseq_ext.text.files import Through

@@ -12,8 +12,7 @@ import torch
 from torch import Tensor
 
 from fairseq_ext.core.words import UNITS, is_word
-from fairseq_ext.plugin.pool_of import pool_without_constraints
-from fairseq_ext.plugin.translation import Translation
+from fairseq_ext.plugin.calls import Translation, pool_without_constraints
 from fairseq_ext.search.constraints.word_alignment import ForcedDecoding
 from fairseq_ext.search.phrases.places import Span, overlapping, token_spans
 

@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 from itertools import islice
 
 from fairseq_ext.core.errors import UsageError
-from fairseq_ext.plugin.loading.lengths import TooLong
-from fairseq_ext.plugin.translation import Translation
+from fairseq_ext.plugin.calls import Translation
+from fairseq_ext.plugin.loading.settings import TooLong
 from fairseq_ext.text.marks import Projection
 from fairseq_ext.text.segments import Item, Segment, halves
 

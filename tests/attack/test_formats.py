@@ -9,9 +9,8 @@ import torch
 from fairseq_ext import UsageError
 from fairseq_ext.core import array_file
 from fairseq_ext.core.files import sealed
-from fairseq_ext.corpus.manifest import Manifest
-from fairseq_ext.plugin.results_file import ResultsFile
-from fairseq_ext.plugin.results_line import FORMAT
+from fairseq_ext.corpus.job import Manifest
+from fairseq_ext.plugin.results import FORMAT, ResultsFile
 from fairseq_ext.search.parallel import ngram
 from fairseq_ext.search.parallel.ngram import Table
 from fairseq_ext.search.strategies.softmax import _lsh_index

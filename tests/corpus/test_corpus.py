@@ -9,7 +9,7 @@ import pytest
 from corpus_jobs import DEMO, FLAGS, Echo, finals, job, one_process, parts, records, source_lines, text_shards, write_text
 
 from fairseq_ext import UsageError
-from fairseq_ext.corpus import reading, run
+from fairseq_ext.corpus import run, shards
 from fairseq_ext.corpus.output import Store
 from fairseq_ext.corpus.run import translate
 from fairseq_ext.corpus.worker import Worker
@@ -225,7 +225,7 @@ def test_outputs_never_replace_inputs(tmp_path, echo):
 
 
 def test_memory_does_not_grow_with_the_corpus(tmp_path, echo, monkeypatch):
-    monkeypatch.setattr(reading, "BLOCK", 1 << 13)
+    monkeypatch.setattr(shards, "BLOCK", 1 << 13)
     peaks = []
     for size in (3_000, 24_000):
         path = write_text(tmp_path / f"{size}.txt", [f"line {n}" for n in range(size)])

@@ -14,7 +14,7 @@ from fairseq_ext.corpus import cluster
 from fairseq_ext.corpus.__main__ import job_of, main
 from fairseq_ext.corpus.output import Store
 from fairseq_ext.corpus.run import translate
-from fairseq_ext.plugin.loading.arguments import as_keywords
+from fairseq_ext.plugin.loading.settings import as_keywords
 
 
 @pytest.fixture

@@ -18,7 +18,7 @@ from sizes import ALL, drawn
 
 from fairseq_ext import Translator
 from fairseq_ext.corpus.run import translate
-from fairseq_ext.plugin.loading.arguments import as_arguments
+from fairseq_ext.plugin.loading.settings import as_arguments
 
 SCORE = {"abs": 1e-4}
 

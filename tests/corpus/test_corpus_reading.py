@@ -10,11 +10,9 @@ import pytest
 from corpus_jobs import Echo, job, one_process, read, records, source_lines, write_text
 
 from fairseq_ext import UsageError
-from fairseq_ext.corpus import reading
-from fairseq_ext.corpus.columns import columns_of
-from fairseq_ext.corpus.reading import Reader, Unreadable
+from fairseq_ext.corpus import shards as reading
 from fairseq_ext.corpus.run import translate
-from fairseq_ext.corpus.shards import CODECS, Shard, shards_of
+from fairseq_ext.corpus.shards import CODECS, Reader, Shard, Unreadable, columns_of, shards_of
 
 
 @pytest.fixture

@@ -8,9 +8,8 @@ from ray.exceptions import ActorDiedError, ActorUnavailableError, RayTaskError
 
 from fairseq_ext import UsageError
 from fairseq_ext.corpus import scheduler
-from fairseq_ext.corpus.reading import Sentence
 from fairseq_ext.corpus.scheduler import ATTEMPTS, Scheduler, Unit
-from fairseq_ext.corpus.shards import Shard
+from fairseq_ext.corpus.shards import Sentence, Shard
 
 SHARD = Shard("in", "in")
 

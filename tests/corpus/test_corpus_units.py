@@ -6,8 +6,7 @@ import pytest
 from corpus_jobs import DEMO, FLAGS, read, source_lines, write_text
 
 from fairseq_ext.corpus.shards import Shard
-from fairseq_ext.corpus.unit import UnitTranslation
-from fairseq_ext.corpus.worker import Worker
+from fairseq_ext.corpus.worker import UnitTranslation, Worker
 
 
 @pytest.fixture(scope="module")

@@ -17,8 +17,7 @@ from fairseq_ext.engine.jobs import Answer, GlossaryFile, Job, Partial
 from fairseq_ext.engine.worker import STEPS, load
 from fairseq_ext.kernels.beam import Result
 from fairseq_ext.kernels.library import library
-from fairseq_ext.plugin.pool_of import pool_of, pool_without_constraints
-from fairseq_ext.plugin.translation import Translation
+from fairseq_ext.plugin.calls import Translation, pool_of, pool_without_constraints
 from fairseq_ext.search.compiled import CompiledSearch
 from fairseq_ext.search.constrained import ConstrainedSearch
 from fairseq_ext.search.interpreted import LoopSearch

@@ -6,7 +6,7 @@ from fairseq.dataclass.configs import GenerationConfig
 from models import build, task
 
 import fairseq_ext  # noqa: F401
-from fairseq_ext.plugin.batches import OneBatch
+from fairseq_ext.plugin.input import OneBatch
 
 
 def batches(lines: list[torch.Tensor], **more):

@@ -16,7 +16,7 @@ from fairseq.tasks import TASK_DATACLASS_REGISTRY
 from models import batch, build, generators, run, task
 
 from fairseq_ext import UsageError
-from fairseq_ext.plugin import config
+from fairseq_ext.plugin import options
 from fairseq_ext.plugin.tasks import Flags
 from fairseq_ext.search import checks, registry
 from fairseq_ext.search.registry import CAPABILITIES, POINTS, PRUNERS, STRATEGIES
@@ -157,9 +157,9 @@ def test_stock_searches_alone_are_let_through(stock):
 
 
 def test_signature_tells_every_plug_point_and_what_differs(made_up):
-    plain = config.signature(flags(), GenerationConfig(), "fairseq")
-    assert plain == f"fairseq_ext:{config.VERSION}|select:topk|stop:count|schedule:batch|softmax:full|backend:fairseq"
-    told = config.signature(flags(stop="patient", patient_steps=5, trim_below=0.1), GenerationConfig(), "fairseq")
+    plain = options.signature(flags(), GenerationConfig(), "fairseq")
+    assert plain == f"fairseq_ext:{options.VERSION}|select:topk|stop:count|schedule:batch|softmax:full|backend:fairseq"
+    told = options.signature(flags(stop="patient", patient_steps=5, trim_below=0.1), GenerationConfig(), "fairseq")
     assert "|stop:patient,patient_steps=5|" in told and "|prune:trim_below=0.1|" in told
 
 
@@ -220,7 +220,7 @@ def test_every_capability_is_needed_and_denied():
     """A sentence that no pair can reach is a promise without a test."""
     everything = [*registry.all_strategies(), *checks.OPTIONS]
     needed, denied = ({c for s in everything for c in kind(s)} for kind in (lambda s: s.needs, lambda s: s.denies))
-    # denied by models, by constraints and by tasks (plugin/stock_tasks.py), not by a flag
+    # denied by models, by constraints and by tasks (plugin/stock.py), not by a flag
     by_models = {"one model", "output layer", "no constraints", "source sentence", "source tokens", "divisible batches"}
     assert needed - by_models == denied - by_models == set(CAPABILITIES) - by_models
 

@@ -9,7 +9,7 @@ import torch
 from fairseq.data import Dictionary
 from forked import generate
 
-from fairseq_ext.plugin.loading.dictionaries import difference, warn_of_other_words
+from fairseq_ext.plugin.loading.data_folder import difference, warn_of_other_words
 
 FLAGS = ["--task", "translation_ext", "--cpu", "--beam", 1, "--max-len-b", 4]
 

@@ -98,7 +98,7 @@ def test_a_task_of_ones_own_that_nobody_has_extended_is_told_the_line_to_add(tmp
 
 
 def test_every_stock_task_that_is_refused_by_name_is_one():
-    from fairseq_ext.plugin.stock_tasks import NO_TWIN
+    from fairseq_ext.plugin.stock import NO_TWIN
 
     assert set(NO_TWIN) <= set(TASK_REGISTRY) and not any(f"{name}_ext" in TASK_REGISTRY for name in NO_TWIN)
 

@@ -15,8 +15,8 @@ from forked import command
 from models import build, generators
 
 from fairseq_ext import UsageError
-from fairseq_ext.plugin.results_file import ResultsFile, checksum
-from fairseq_ext.plugin.run_key import run_key
+from fairseq_ext.plugin.results import ResultsFile, checksum
+from fairseq_ext.plugin.run import run_key
 
 FLAGS = ["--user-dir", "fairseq_ext", "--task", "translation_ext", "--beam", 3, "--nbest", 2, "--cpu", "--no-progress-bar"]
 STREAM = ["--schedule", "stream", "--stream-width", 3]

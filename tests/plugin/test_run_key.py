@@ -97,7 +97,7 @@ def test_a_line_that_was_changed_is_told_by_its_number(tiny, tmp_path, line, cha
     ids=str,
 )
 def test_a_line_with_a_right_digest_and_wrong_content_is_refused(change, said):
-    from fairseq_ext.plugin.results_line import line_of, sentence
+    from fairseq_ext.plugin.results import line_of, sentence
 
     hypothesis = {"tokens": [5, 2], "score": -1.0, "positional_scores": [-1.0, -float("inf")]}
     good = {"id": 3, "source": "00", "text": "a", "hypotheses": [hypothesis]}

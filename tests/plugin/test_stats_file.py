@@ -9,8 +9,8 @@ from test_cli import EXT, generate, sentence
 
 from fairseq_ext.core.errors import UsageError
 from fairseq_ext.core.stats import Stats
-from fairseq_ext.plugin import stats_file
-from fairseq_ext.plugin.stats_file import StatsFile
+from fairseq_ext.plugin import results
+from fairseq_ext.plugin.results import StatsFile
 
 
 def test_the_file_follows_the_run(tmp_path, monkeypatch):
@@ -19,7 +19,7 @@ def test_the_file_follows_the_run(tmp_path, monkeypatch):
     stats.sentences = 3
     file.follow()
     assert json.loads(path.read_text())["sentences"] == 0  # too soon
-    monkeypatch.setattr(stats_file, "SECONDS_BETWEEN_WRITES", 0.0)
+    monkeypatch.setattr(results, "SECONDS_BETWEEN_WRITES", 0.0)
     file.follow()
     assert json.loads(path.read_text())["sentences"] == 3
 
@@ -30,7 +30,7 @@ def test_a_place_that_cannot_be_written_is_one_sentence(tmp_path, monkeypatch):
     (tmp_path / "later").mkdir()
     file = StatsFile(str(tmp_path / "later" / "stats.json"), Stats())
     shutil.rmtree(tmp_path / "later")
-    monkeypatch.setattr(stats_file, "SECONDS_BETWEEN_WRITES", 0.0)
+    monkeypatch.setattr(results, "SECONDS_BETWEEN_WRITES", 0.0)
     file.follow()  # there may be room at the end
     with pytest.raises(UsageError, match="cannot be written"):
         file.write()

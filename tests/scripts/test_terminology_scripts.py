@@ -20,7 +20,7 @@ from against_stock import StockFailed, compare_scores, ramblers  # noqa: E402
 from constrained_stock import Cells, against, row  # noqa: E402
 from make_glossary import Model1, Words, entries  # noqa: E402
 
-from fairseq_ext.terms.test_set import Term  # noqa: E402
+from fairseq_ext.terms.cases import Term  # noqa: E402
 from fairseq_ext.translator import Translator  # noqa: E402
 
 DEMO = SCRIPTS.parent / "checkpoints" / "demo"

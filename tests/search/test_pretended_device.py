@@ -20,7 +20,7 @@ from test_compose import CONSTRAINTS, EXAMPLES, LENGTHS, TAKE_CONSTRAINTS
 from fairseq_ext.core.errors import NotANumber
 from fairseq_ext.model.transformer import cuda_graph
 from fairseq_ext.model.transformer.cuda_graph import Buffers, CudaGraph
-from fairseq_ext.plugin.loading.arguments import as_arguments
+from fairseq_ext.plugin.loading.settings import as_arguments
 from fairseq_ext.translator import Translator
 
 pytestmark = pytest.mark.usefixtures("on_the_cpu")  # what goes to the device is sent there

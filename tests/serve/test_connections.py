@@ -19,7 +19,7 @@ from serving import (
 from test_command import SOURCE
 from test_faults import until
 
-from fairseq_ext.serve.glossaries import Glossaries
+from fairseq_ext.serve.service import Glossaries
 
 BODY = {"source": SOURCE}
 

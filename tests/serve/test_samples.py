@@ -13,9 +13,9 @@ from serving import FLAGS, listening
 from fairseq_ext import Engine, Translator, UsageError
 from fairseq_ext.engine.jobs import Answer, Job
 from fairseq_ext.engine.worker import load
-from fairseq_ext.plugin.translation import Translation
-from fairseq_ext.serve.pivot import through
-from fairseq_ext.serve.settings import Settings
+from fairseq_ext.plugin.calls import Translation
+from fairseq_ext.serve import Settings
+from fairseq_ext.serve.models import through
 from fairseq_ext.text.__main__ import through_translator
 from fairseq_ext.text.files import translate
 

@@ -8,7 +8,7 @@ import pytest
 
 pytest.importorskip("fastapi")
 
-from fairseq_ext.serve.waiting import Gone, answers
+from fairseq_ext.serve.service import Gone, answers
 
 
 class HungUp:

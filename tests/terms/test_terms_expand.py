@@ -3,8 +3,7 @@
 import pytest
 
 from fairseq_ext.core.words import lemmatizer
-from fairseq_ext.terms.__main__ import main
-from fairseq_ext.terms.expand import forms_in
+from fairseq_ext.terms.__main__ import forms_in, main
 
 ENGLISH = lemmatizer("en", "--lang")
 LINES = ["Boots are on the table, two boots and one boot.", "A rubber boot, rubber boots, RUBBER boots", "She boots it.", "“Rubber boots!”"]

@@ -8,9 +8,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from fairseq_ext.core.errors import UsageError
-from fairseq_ext.terms.formats import hypotheses, own, text, wmt21, wmt23, wmt25
-from fairseq_ext.terms.formats.files import Files
-from fairseq_ext.terms.test_set import Sentence, Term
+from fairseq_ext.terms import formats
+from fairseq_ext.terms.cases import Sentence, Term
+from fairseq_ext.terms.formats import Files
 
 SENTENCES = [
     Sentence("a runny nose", "nez qui coule", (Term("runny nose", ("nez qui coule", "rhume")),)),
@@ -33,15 +33,15 @@ def test_wmt25_has_source_reference_and_dictionaries_in_each_line(tmp_path):
         {"en": "nothing here", "fr": "rien ici", "proper": {}, "random": {}, "noterm": {}},
     ]
     path = jsonl(tmp_path / "references.jsonl", *lines)
-    assert wmt25.read(Files(path, "fr", terms="proper")) == (SENTENCES, "en")
-    assert wmt25.read(Files(path, "fr", terms="random"))[0][0].terms == (Term("a", ("b",)),)
+    assert formats.read_wmt25(Files(path, "fr", terms="proper")) == (SENTENCES, "en")
+    assert formats.read_wmt25(Files(path, "fr", terms="random"))[0][0].terms == (Term("a", ("b",)),)
 
 
 def test_wmt23_finds_sources_and_terms_by_the_names_of_the_task(tmp_path):
     write(tmp_path / "enfr.en", "a runny nose\nnothing here\n")
     write(tmp_path / "enfr.fr", "nez qui coule\nrien ici\n")
     jsonl(tmp_path / "enfr.term.proper", [{"en": "runny nose", "fr": "nez qui coule|rhume"}], [])
-    assert wmt23.read(Files(str(tmp_path / "enfr.fr"), "fr", terms="proper")) == (SENTENCES, "en")
+    assert formats.read_wmt23(Files(str(tmp_path / "enfr.fr"), "fr", terms="proper")) == (SENTENCES, "en")
 
 
 SGM = """<refset setid="x" srclang="any" trglang="fr">
@@ -59,7 +59,7 @@ SGM = """<refset setid="x" srclang="any" trglang="fr">
 
 
 def test_wmt21_reads_tags_with_places_and_documents(tmp_path):
-    first, second = wmt21.read(Files(write(tmp_path / "ref.sgm", SGM), "fr"))[0]
+    first, second = formats.read_wmt21(Files(write(tmp_path / "ref.sgm", SGM), "fr"))[0]
     # et votre nez coule - t - il ? : words 2 to 7
     assert first.terms == (Term("runny nose", ("nez qui coule", "rhume", "nez coule - t - il"), (2, 8), marked=True),)
     assert (first.reference, first.document, first.source) == ("et votre nez coule-t-il ?", "D1", None)
@@ -69,19 +69,19 @@ def test_wmt21_reads_tags_with_places_and_documents(tmp_path):
 def test_wmt21_takes_sources_and_translations_in_sgm(tmp_path):
     sources = write(tmp_path / "src.sgm", '<doc><seg id="6"> and your <term> runny nose </term> ? </seg><seg id="1"> fire </seg></doc>')
     references = write(tmp_path / "ref.sgm", SGM)
-    assert [sentence.source for sentence in wmt21.read(Files(references, "fr", sources=sources))[0]] == ["and your runny nose ?", "fire"]
-    assert hypotheses.read(references, "--hypotheses", "fr") == ["et votre nez coule-t-il ?", "l' eau & le feu"]
+    assert [sentence.source for sentence in formats.read_wmt21(Files(references, "fr", sources=sources))[0]] == ["and your runny nose ?", "fire"]
+    assert formats.read_hypotheses(references, "--hypotheses", "fr") == ["et votre nez coule-t-il ?", "l' eau & le feu"]
 
 
 def test_own_tsv_and_jsonl(tmp_path):
     tsv = write(tmp_path / "set.tsv", "a runny nose\tnez qui coule\trunny nose\tnez qui coule | rhume\nnothing here\trien ici\n")
-    assert own.read_tsv(Files(tsv, "fr")) == (SENTENCES, None)
+    assert formats.read_tsv(Files(tsv, "fr")) == (SENTENCES, None)
     path = jsonl(
         tmp_path / "set.jsonl",
         {"source": "a runny nose", "reference": "nez qui coule", "terms": [{"source": "runny nose", "target": ["nez qui coule", "rhume"]}]},
         {"source": "nothing here", "reference": "rien ici", "terms": {}},
     )
-    assert own.read_jsonl(Files(path, "fr", source_lang="en")) == (SENTENCES, "en")
+    assert formats.read_jsonl(Files(path, "fr", source_lang="en")) == (SENTENCES, "en")
 
 
 def test_text_has_the_terms_of_a_glossary(tmp_path):
@@ -90,38 +90,38 @@ def test_text_has_the_terms_of_a_glossary(tmp_path):
     glossary = write(tmp_path / "g.tsv", "Haus\thouse\nnicht\tnot\nHaus\tbuilding\n")
     files = Files(references, "en", "de", sources, glossary)
     term = Term("Haus", ("house", "building"), marked=True)
-    assert [sentence.terms for sentence in text.read(files)[0]] == [(term,), ()]
+    assert [sentence.terms for sentence in formats.read_text(files)[0]] == [(term,), ()]
     plural = Files(references, "en", "de", write(tmp_path / "plural.de", "Zwei Häuser\nnichts\n"), glossary)
-    assert [sentence.terms for sentence in text.read(plural)[0]] == [(), ()]
-    assert text.read(replace(plural, glossary_match="lemma"))[0][0].terms == (term,)
+    assert [sentence.terms for sentence in formats.read_text(plural)[0]] == [(), ()]
+    assert formats.read_text(replace(plural, glossary_match="lemma"))[0][0].terms == (term,)
     with pytest.raises(UsageError, match="add --sources and --terms-file"):
-        text.read(Files(references, "en"))
+        formats.read_text(Files(references, "en"))
 
 
 def test_documents_and_other_dictionaries_of_jsonl(tmp_path):
     path = jsonl(tmp_path / "set.jsonl", {"reference": "b", "mine": {"a": "b"}, "document": 7})
     expected = ([Sentence(None, "b", (Term("a", ("b",)),), "7")], None)
-    assert own.read_jsonl(Files(path, "fr", terms="mine")) == expected
+    assert formats.read_jsonl(Files(path, "fr", terms="mine")) == expected
     with pytest.raises(UsageError, match="has 'other': --terms names one of 'reference', 'mine', 'document'"):
-        own.read_jsonl(Files(path, "fr", terms="other"))
+        formats.read_jsonl(Files(path, "fr", terms="other"))
     plain = jsonl(tmp_path / "plain.jsonl", {"reference": "b", "terms": {"a": "b"}, "document": 7})
-    assert own.read_jsonl(Files(plain, "fr", terms="random")) == own.read_jsonl(Files(plain, "fr")) == expected
+    assert formats.read_jsonl(Files(plain, "fr", terms="random")) == formats.read_jsonl(Files(plain, "fr")) == expected
 
 
 @pytest.mark.parametrize(
     "reader, text, sentence",
     [
-        (wmt25.read, '{"en": "a", "de": "b", "proper": {}}\nnot json\n', "line 2 of F is not JSON"),
-        (wmt25.read, '{"en": "a", "de": "b"}\n', "line 1 of F has no dictionary 'proper'"),
-        (wmt25.read, '{"en": "a", "proper": {}}\n', "line 1 of F has no text under 'de'"),
-        (wmt25.read, '{"en": "a", "de": "b", "proper": {"a": 3}}\n', "line 1 of F has a term without a target"),
-        (wmt25.read, "[]\n", "line 1 of F is not a JSON object"),
-        (wmt25.read, '{"en": "a", "de": "\\ud800", "proper": {}}\n', "line 1 of F is not JSON"),
-        (wmt21.read, "<doc>\n", "has no <seg> elements"),
-        (wmt21.read, "<seg id=4> a <term tgt=b> b </seg>", "segment 4 of F has a <term> without its end"),
-        (own.read_tsv, "a\tb\nc\n", "line 2 of F has 1 column:"),
-        (own.read_tsv, "a\tb\tc\td\na\tb\tc\n", "line 2 of F has 3 columns"),
-        (own.read_jsonl, '{"reference": "b", "terms": 3}\n', "line 1 of F has terms of another kind"),
+        (formats.read_wmt25, '{"en": "a", "de": "b", "proper": {}}\nnot json\n', "line 2 of F is not JSON"),
+        (formats.read_wmt25, '{"en": "a", "de": "b"}\n', "line 1 of F has no dictionary 'proper'"),
+        (formats.read_wmt25, '{"en": "a", "proper": {}}\n', "line 1 of F has no text under 'de'"),
+        (formats.read_wmt25, '{"en": "a", "de": "b", "proper": {"a": 3}}\n', "line 1 of F has a term without a target"),
+        (formats.read_wmt25, "[]\n", "line 1 of F is not a JSON object"),
+        (formats.read_wmt25, '{"en": "a", "de": "\\ud800", "proper": {}}\n', "line 1 of F is not JSON"),
+        (formats.read_wmt21, "<doc>\n", "has no <seg> elements"),
+        (formats.read_wmt21, "<seg id=4> a <term tgt=b> b </seg>", "segment 4 of F has a <term> without its end"),
+        (formats.read_tsv, "a\tb\nc\n", "line 2 of F has 1 column:"),
+        (formats.read_tsv, "a\tb\tc\td\na\tb\tc\n", "line 2 of F has 3 columns"),
+        (formats.read_jsonl, '{"reference": "b", "terms": 3}\n', "line 1 of F has terms of another kind"),
     ],
 )
 def test_a_wrong_line_is_named(tmp_path, reader, text, sentence):
@@ -136,12 +136,12 @@ def test_wmt23_files_of_different_lengths_are_refused(tmp_path):
     write(tmp_path / "x.fr", "a\nb\n")
     jsonl(tmp_path / "x.term.proper", [{"en": "a", "fr": "a"}], [])
     with pytest.raises(UsageError, match="--sources has 1 line and --references has 2"):
-        wmt23.read(Files(str(tmp_path / "x.fr"), "fr"))
+        formats.read_wmt23(Files(str(tmp_path / "x.fr"), "fr"))
 
 
 def test_translations_in_text_results_corpus_and_submission(tmp_path):
     def read(path):
-        return hypotheses.read(path, "--hypotheses", "de")
+        return formats.read_hypotheses(path, "--hypotheses", "de")
 
     assert read(write(tmp_path / "out.txt", "eins\n\nzwei\n")) == ["eins", "", "zwei"]
     results = [
@@ -160,10 +160,10 @@ def test_translations_in_text_results_corpus_and_submission(tmp_path):
 
 
 VALID = {
-    wmt25.read: '{"en": "a", "de": "b", "proper": {"a": "b"}}\n',
-    wmt21.read: '<doc docid="1"><seg id="1"> a <term src="a" tgt="b|c"> b </term> &amp; </seg></doc>\n',
-    own.read_tsv: "a\tb\tc\td\n",
-    own.read_jsonl: '{"source": "a", "reference": "b", "terms": [{"source": "a", "target": ["b"]}], "document": 1}\n',
+    formats.read_wmt25: '{"en": "a", "de": "b", "proper": {"a": "b"}}\n',
+    formats.read_wmt21: '<doc docid="1"><seg id="1"> a <term src="a" tgt="b|c"> b </term> &amp; </seg></doc>\n',
+    formats.read_tsv: "a\tb\tc\td\n",
+    formats.read_jsonl: '{"source": "a", "reference": "b", "terms": [{"source": "a", "target": ["b"]}], "document": 1}\n',
 }
 
 

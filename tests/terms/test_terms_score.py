@@ -8,17 +8,19 @@ from sacrebleu.metrics.lib_ter import translation_edit_rate
 
 from fairseq_ext.core.errors import UsageError
 from fairseq_ext.core.words import lemmatizer
-from fairseq_ext.terms.cases import cases_of
-from fairseq_ext.terms.consistency import consistency
-from fairseq_ext.terms.edit_rate import cost, one_minus_term
-from fairseq_ext.terms.exact_match import exact_match
-from fairseq_ext.terms.final_punctuation import after_final_punctuation
-from fairseq_ext.terms.score import EvaluationSet, score
-from fairseq_ext.terms.significance import compare, p_value
-from fairseq_ext.terms.success import share, success, success_words
-from fairseq_ext.terms.test_set import Sentence, Term
-from fairseq_ext.terms.text import places
-from fairseq_ext.terms.window_overlap import window_overlap
+from fairseq_ext.terms.cases import Sentence, Term, cases_of, places
+from fairseq_ext.terms.metrics import (
+    after_final_punctuation,
+    consistency,
+    cost,
+    exact_match,
+    one_minus_term,
+    share,
+    success,
+    success_words,
+    window_overlap,
+)
+from fairseq_ext.terms.score import EvaluationSet, compare, p_value, score
 
 ENGLISH, GERMAN = lemmatizer("en", "--lemmas"), lemmatizer("de", "--lemmas")
 SET = [

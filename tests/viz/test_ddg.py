@@ -13,8 +13,7 @@ from models import batch, build, dictionary, generators, run
 from fairseq_ext import UsageError
 from fairseq_ext.search.parallel.blocks import Iteration
 from fairseq_ext.search.parallel.graph import NEVER, Graph, waits
-from fairseq_ext.viz.ddg import main
-from fairseq_ext.viz.files import write
+from fairseq_ext.viz.ddg import main, write
 
 DEMO = Path(__file__).parents[2] / "checkpoints" / "demo"
 
@@ -110,7 +109,7 @@ WORDS = "▁The ▁competition ▁WWWWWWWW @@ization ▁Mannschaftsmeister , . �
 @pytest.mark.parametrize("length, block", [(1, 1), (5, 5), (14, 14), (20, 3), (60, 60), (60, 5)])
 def test_no_label_covers_another_or_leaves_the_picture(length, block):
     """Short and long outputs, wide and narrow words: the boxes that matplotlib draws the texts in, at the size of the file."""
-    draw = pytest.importorskip("fairseq_ext.viz.draw").draw
+    draw = pytest.importorskip("fairseq_ext.viz.ddg").draw
     chance, calls, first = random.Random(length), [], 0
     tokens = [chance.choice(WORDS) for _ in range(length)]
     while first < length:

@@ -29,7 +29,7 @@ ALL = ("fairseq.",)  # every module of fairseq
 EVERYWHERE = (
     Patch(
         "eval in the modules of fairseq", "a checkpoint's settings are read as literals and run no code",
-        "literals.replace_eval", ALL, True,
+        "checkpoints.replace_eval", ALL, True,
     ),
     *[Patch(
         "dataclasses._get_field, while a module of fairseq or a --user-dir is imported, and __hash__ of the classes of its defaults",
@@ -43,7 +43,7 @@ EVERYWHERE = (
     Patch(
         "initialize and compose in fairseq.dataclass.utils",
         "hydra 1.3 warns five times of the way fairseq calls it, and takes 0.8 s for what takes 0.05 s here",
-        "compose.replace_compose", ("fairseq.dataclass.utils",),
+        "fast_start.replace_compose", ("fairseq.dataclass.utils",),
     ),
     Patch(
         "torch's safe globals, while fairseq.checkpoint_utils and fairseq.distributed.utils read",
@@ -113,11 +113,11 @@ COMMANDS = (
 QUICK = (  # not for --help, which lists names in the order in which fairseq's files register them
     Patch(
         "the garbage collector's thresholds, an exit handler", "a million objects that stay are not looked through again and again",
-        "fairseq_ext.plugin.compat.quick.spare_collections",
+        "fairseq_ext.plugin.compat.fast_start.spare_collections",
     ),
     Patch(
         "omegaconf.DictConfig.__getattr__", "plain values are given at once: omegaconf takes 40 us, and a line asks 23 times",
-        "fairseq_ext.plugin.compat.quick.read_plain_values", ("fairseq.dataclass.utils",),
+        "fairseq_ext.plugin.compat.fast_start.read_plain_values", ("fairseq.dataclass.utils",),
     ),
     Patch(
         "the registries of fairseq.models, fairseq.tasks and fairseq.registry", "fairseq's files run when they are needed",
@@ -125,16 +125,16 @@ QUICK = (  # not for --help, which lists names in the order in which fairseq's f
     ),
     Patch(
         "parse_args_and_arch in fairseq.options", "the default model of fairseq-generate, which is for speech, is not imported",
-        "fairseq_ext.plugin.compat.quick.leave_out_default_model", ("fairseq.options",),
+        "fairseq_ext.plugin.compat.fast_start.leave_out_default_model", ("fairseq.options",),
     ),
     Patch(
         "logging.basicConfig", "a command's log goes to standard error, as in stock",
-        "fairseq_ext.plugin.compat.quick.log_as_stock", ("fairseq.tasks",),
+        "fairseq_ext.plugin.compat.fast_start.log_as_stock", ("fairseq.tasks",),
     ),
 )  # fmt: skip
-INVALID_BYTES = Patch(  # made by plugin/interactive.py; invalid_bytes.py says whether it is in force
+INVALID_BYTES = Patch(  # made by plugin/input.py; invalid_bytes.py says whether it is in force
     "sys.stdin, fileinput and a log filter in fairseq_cli.interactive", "invalid UTF-8 is its line's fault and not the session's",
-    "fairseq_ext.plugin.compat.invalid_bytes.keep_invalid_bytes",
+    "fairseq_ext.plugin.compat.repairs.keep_invalid_bytes",
 )  # fmt: skip
 in_force: list[Patch] = []
 
@@ -182,7 +182,7 @@ def register_named_tasks(options: ModuleType) -> None:
         if own.names_our_task() or "fairseq_ext.plugin.tasks" in sys.modules:
             importlib.import_module("fairseq_ext.plugin.tasks").extend_examples()
         if own.names_our_task():
-            stock_tasks = importlib.import_module("fairseq_ext.plugin.stock_tasks")
+            stock_tasks = importlib.import_module("fairseq_ext.plugin.stock")
             stock_tasks.refuse_unknown(own.named_task())
             stock_tasks.refuse_flags(own.named_task(), own.arguments())
 

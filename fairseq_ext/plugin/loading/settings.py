@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
+import contextlib
+import io
 import os
 import sys
-from argparse import Namespace
+from argparse import ArgumentParser, Namespace
+from collections.abc import Mapping
 from typing import Any
 
+import torch
+from fairseq import checkpoint_utils, options
 from fairseq.utils import resolve_max_positions, split_paths
 from omegaconf import DictConfig, OmegaConf
 
-from fairseq_ext.plugin.loading.lengths import source_limit
+from fairseq_ext.core.errors import SentenceError, UsageError
+from fairseq_ext.plugin.compat import checkpoints
+from fairseq_ext.plugin.loading.checkpoint import plain
 
 
 def setting(settings: DictConfig | Namespace, group: str, name: str) -> Any:
@@ -49,3 +56,101 @@ def longest_source(settings: DictConfig | Namespace, task: Any, models: list) ->
     if setting(settings, "dataset", "skip_invalid_size_inputs_valid_test"):
         return None
     return source_limit(resolve_max_positions(task.max_positions(), *[model.max_positions() for model in models]))
+
+
+# ---- The settings that training has saved in a checkpoint, read without reading its weights where the file allows.
+
+
+def saved_settings(path: str) -> dict[str, dict[str, Any]]:
+    """The settings of the task and the model, {"task": ..., "model": ...}, each with its name as "_name".
+
+    Errors: OSError for a file that is no checkpoint.
+    """
+    try:
+        with checkpoints.safe():
+            state = torch.load(path, map_location="cpu", mmap=True, weights_only=True)
+    except FileNotFoundError:
+        raise
+    except Exception:  # older files cannot be mapped; what is wrong with others is told here
+        state = checkpoint_utils.load_checkpoint_to_cpu(path)
+    if not isinstance(state, Mapping):
+        return {"task": {}, "model": {}}
+    if state.get("args") is not None:  # of fairseq before 0.10: all in one
+        flat = plain(state["args"])
+        return {"task": {**flat, "_name": flat.get("task", "translation")}, "model": {**flat, "_name": flat.get("arch")}}
+    groups = plain(state.get("cfg"))
+    return {name: plain(groups.get(name)) for name in ("task", "model")}
+
+
+# ---- Flags given as keywords: `beam=5, cpu=True` is what the command line says as `--beam 5 --cpu`.
+
+
+def as_arguments(flags: Mapping[str, Any]) -> list[str]:
+    """Keyword flags as command-line arguments: True sets a switch, False and None leave it out, a list repeats values."""
+    out: list[str] = []
+    for name, value in flags.items():
+        if value is None or value is False:
+            continue
+        out.append("--" + name.replace("_", "-"))
+        if isinstance(value, (list, tuple)):
+            out += [str(v) for v in value]
+        elif value is not True:
+            out.append(str(value))
+    return out
+
+
+def as_keywords(words: list[str]) -> dict[str, Any]:
+    """Command-line arguments as keyword flags: ["--beam", "5", "--cpu"] is {"beam": "5", "cpu": True}.
+
+    Errors: UsageError for a value without a flag.
+    """
+    values: dict[str, list[str]] = {}
+    name = None
+    for word in words:
+        if word.startswith("--") and len(word) > 2:
+            flag, equals, value = word[2:].partition("=")
+            name = flag.replace("-", "_")
+            values[name] = [value] if equals else []
+        elif name is None:
+            raise UsageError(f"'{word}' belongs to no flag: write a flag before its value")
+        else:
+            values[name].append(word)
+    return {name: True if not given else given[0] if len(given) == 1 else given for name, given in values.items()}
+
+
+def parse(parser: ArgumentParser, argv: list[str]) -> Namespace:
+    """fairseq's parsing, with UsageError where a command would end."""
+    said = io.StringIO()
+    try:
+        with contextlib.redirect_stderr(said):
+            return options.parse_args_and_arch(parser, argv)
+    except SystemExit as error:
+        raise UsageError(said.getvalue().strip().rpartition("error: ")[2] or "these flags cannot be read") from error
+
+
+# ---- How many tokens a sentence may have, and the refusal of one that has more.
+
+
+class TooLong(SentenceError):
+    """A sentence has more tokens than there may be; its halves may have fewer."""
+
+
+def source_limit(limits: Any) -> int | None:
+    """The most source tokens, from what fairseq says of source and target, or of each pair of languages; None for any number."""
+    if isinstance(limits, dict):
+        return min((limit for limit in map(source_limit, limits.values()) if limit is not None), default=None)
+    return limits[0] if isinstance(limits, tuple) else limits
+
+
+def limit_of(most: int | None) -> int | None:
+    """--max-tokens as a limit: fairseq takes 0 and what is below for none."""
+    return most if most and most > 0 else None
+
+
+def too_long(where: str, tokens: int, of_model: int | None, of_batch: int | None) -> TooLong | None:
+    """The error of a sentence of so many tokens; None for one that fits. where: how messages name it; of_model, of_batch: the most that
+    the model and --max-tokens take, None for any number."""
+    for most, who in ((of_model, "the model"), (limit_of(of_batch), "--max-tokens")):
+        if most is not None and tokens > most:
+            return TooLong(f"{where} has {tokens} tokens and {who} takes {most}: shorten or split it")
+    return None

@@ -135,11 +135,11 @@ def fields_of(value: dict[str, Any], where: str) -> dict[str, Any]:
     }
 
 
-# ---- Constraints that fairseq's command has packed in its tensors; plugin/interactive.py packs ours.
+# ---- Constraints that fairseq's command has packed in its tensors; plugin/input.py packs ours.
 
 
 def keys_of(packed: Tensor) -> list[int]:
-    """The key of each row (N, W) that `pack` of plugin/interactive.py made, zeros added behind or
+    """The key of each row (N, W) that `pack` of plugin/input.py made, zeros added behind or
     not; -1 for a row of fairseq's own packing."""
     keys = []
     for row in packed.tolist():

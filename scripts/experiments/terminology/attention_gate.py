@@ -28,7 +28,7 @@ from fairseq_ext.search.log_probs import LogProbs
 from fairseq_ext.search.phrases.phrase_table import PhraseTable
 from fairseq_ext.search.pool import Pool
 from fairseq_ext.search.strategies.select.dba import DBA
-from fairseq_ext.terms.test_set import Term
+from fairseq_ext.terms.cases import Term
 from fairseq_ext.translator import Translator
 
 LEAST = 0.1  # of the attention

@@ -38,7 +38,7 @@ from placement_scores import Entry, as_word, bleu_over, by_hand, entries_of, mea
 from placement_searches import Line, accuracy, again, stepwise  # noqa: E402
 from searches import command_line, machine, model_flags, named, quiet, read_text, run_script, text_arguments  # noqa: E402
 
-from fairseq_ext.plugin.translation import Translation  # noqa: E402
+from fairseq_ext.plugin.calls import Translation  # noqa: E402
 from fairseq_ext.translator import Translator  # noqa: E402
 
 WAYS = ("fairseq", "fairseq, form known", "free", "align", "in step", "again")

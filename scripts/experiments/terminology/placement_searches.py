@@ -12,7 +12,7 @@ from placement_model import AttentiveModel, SpanTerm, Words, in_step
 from placement_scores import Entry, as_word
 from torch import Tensor
 
-from fairseq_ext.plugin.translation import Translation
+from fairseq_ext.plugin.calls import Translation
 from fairseq_ext.search.constraints.word_alignment import agreeing, put, without, word_spans
 from fairseq_ext.search.phrases.places import overlapping, token_spans
 from fairseq_ext.translator import Translator

@@ -31,12 +31,15 @@ from extract import MORE_SETS, SETS, extract  # noqa: E402
 from searches import command_line, machine, model_flags, named, quiet, read_text, run_script, text_arguments  # noqa: E402
 
 from fairseq_ext.core.words import lemmatizer  # noqa: E402
-from fairseq_ext.terms.formats.files import Files  # noqa: E402
-from fairseq_ext.terms.formats.text import read as read_with_glossary  # noqa: E402
-from fairseq_ext.terms.score import EvaluationSet, score  # noqa: E402
-from fairseq_ext.terms.significance import compare  # noqa: E402
-from fairseq_ext.terms.success import success_words  # noqa: E402
-from fairseq_ext.terms.test_set import Sentence, Term  # noqa: E402
+from fairseq_ext.terms.cases import Sentence, Term  # noqa: E402
+from fairseq_ext.terms.formats import Files  # noqa: E402
+from fairseq_ext.terms.formats import read_text as read_with_glossary  # noqa: E402
+from fairseq_ext.terms.metrics import success_words  # noqa: E402
+from fairseq_ext.terms.score import (  # noqa: E402
+    EvaluationSet,
+    compare,  # noqa: E402
+    score,
+)
 from fairseq_ext.translator import Translator  # noqa: E402
 
 SOFT = {f"bonus {b}": {"constraint_bonus": b} for b in (1, 2, 4, 8)}

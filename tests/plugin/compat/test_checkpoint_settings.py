@@ -17,7 +17,7 @@ from fairseq import checkpoint_utils, tasks
 from fairseq.models import ARCH_CONFIG_REGISTRY
 from test_cli import EXT, generate, sentence
 
-from fairseq_ext.plugin.compat.literals import Refused, literal
+from fairseq_ext.plugin.compat.checkpoints import Refused, literal
 
 ROOT = Path(fairseq.__file__).parent
 # What runs or unpickles in fairseq, outside its examples, and how often; `eval` is replaced in every module. torch.load reads no classes
@@ -109,7 +109,7 @@ def test_every_module_of_fairseq_evaluates_literals_only():
             module = importlib.import_module("fairseq." + name.removesuffix(".py").replace("/", "."))
         except ImportError:
             continue  # it wants a package that is not installed
-        assert module.eval.__name__ == "literal" and module.eval.__module__ == "fairseq_ext.plugin.compat.literals", name
+        assert module.eval.__name__ == "literal" and module.eval.__module__ == "fairseq_ext.plugin.compat.checkpoints", name
         checked += 1
     assert checked > 12
 

@@ -14,9 +14,9 @@ from fairseq_ext.plugin.compat import patches
 
 COMMAND = ["fairseq-generate", "--task", "translation_ext"]
 HELD = {  # what each patch leaves in others' modules, as a pattern; without any, it is in force for a while alone
-    "literals.replace_eval": "eval",
+    "checkpoints.replace_eval": "eval",
     "repairs.dataclass_defaults": r"fairseq\..*Config\.__hash__",
-    "compose.replace_compose": r"fairseq\.dataclass\.utils\.(compose|initialize)",
+    "fast_start.replace_compose": r"fairseq\.dataclass\.utils\.(compose|initialize)",
     "checkpoints.explain_refused_checkpoints": r"fairseq\.checkpoint_utils\.load_checkpoint_to_cpu",
     "checkpoints.build_plain_transformers": r"fairseq\.checkpoint_utils\.(_upgrade_state_dict|load_model_ensemble_and_task)",
     "patches.register_named_tasks": r"fairseq\.utils\.import_user_module",
@@ -29,9 +29,9 @@ HELD = {  # what each patch leaves in others' modules, as a pattern; without any
     "repairs.silence_notices": r"warnings\.filters",
     "fairseq_ext.core.exit.install_hook": r"sys\.excepthook",
     "fairseq_ext.core.exit.watch_output": r"logging\.Handler\.handleError",
-    "fairseq_ext.plugin.compat.quick.spare_collections": r"gc\.set_threshold",
-    "fairseq_ext.plugin.compat.quick.read_plain_values": r"omegaconf\.dictconfig\.DictConfig\.__getattr__",
-    "fairseq_ext.plugin.compat.quick.leave_out_default_model": r"fairseq\.options\.parse_args_and_arch",
+    "fairseq_ext.plugin.compat.fast_start.spare_collections": r"gc\.set_threshold",
+    "fairseq_ext.plugin.compat.fast_start.read_plain_values": r"omegaconf\.dictconfig\.DictConfig\.__getattr__",
+    "fairseq_ext.plugin.compat.fast_start.leave_out_default_model": r"fairseq\.options\.parse_args_and_arch",
     "fairseq_ext.plugin.compat.lazy.replace_registries": r"fairseq\.([\w.]+_REGISTRY|registry\.setup_registry)",
 }
 FOR_A_WHILE = {"fairseq_ext.core.command_line.leave_out_working_folder", "checkpoints.allow_plain_classes", "repairs.set_up_no_log"}

@@ -15,7 +15,7 @@ from omegaconf import OmegaConf
 from sizes import drawn
 
 import fairseq_ext.plugin.tasks  # noqa: F401
-from fairseq_ext.plugin.compat.compose import compose, value_of
+from fairseq_ext.plugin.compat.fast_start import compose, value_of
 
 ALL = """
 import fairseq, json, sys

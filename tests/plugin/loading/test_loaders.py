@@ -13,13 +13,11 @@ from fairseq_ext.core.errors import UsageError
 from fairseq_ext.core.files import sealed, unsealed
 from fairseq_ext.core.glossary import Errors, Languages, read
 from fairseq_ext.core.stats import Section
-from fairseq_ext.corpus.manifest import Manifest
+from fairseq_ext.corpus.job import Manifest
 from fairseq_ext.corpus.output import Store
-from fairseq_ext.corpus.reading import Reader, Unreadable
-from fairseq_ext.corpus.shards import Shard
+from fairseq_ext.corpus.shards import Reader, Shard, Unreadable
 from fairseq_ext.corpus.worker import Result
-from fairseq_ext.plugin.results_file import ResultsFile
-from fairseq_ext.plugin.results_line import FORMAT
+from fairseq_ext.plugin.results import FORMAT, ResultsFile
 from fairseq_ext.search.constraints.lines import json_object, parse_json, parse_tabs
 from fairseq_ext.search.parallel.graph import Graph
 

@@ -12,7 +12,7 @@ from conftest import command
 from forked import forked, interactive_forked, succeeded
 
 from fairseq_ext import Translator, UsageError
-from fairseq_ext.plugin.loading.model_folder import find_model
+from fairseq_ext.plugin.loading.model import find_model
 
 DEMO = Path(__file__).resolve().parents[3] / "checkpoints" / "demo"
 TEXT = ["Der Hund schläft.", "Das ist gut."]

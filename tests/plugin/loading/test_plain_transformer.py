@@ -10,7 +10,7 @@ from conftest import command
 from fairseq.models import ARCH_MODEL_REGISTRY
 from forked import generate, generate_forked
 
-from fairseq_ext.plugin.loading.plain_transformer import build_as_plain_
+from fairseq_ext.plugin.loading.checkpoint import build_as_plain_
 
 LINE = "the checkpoint's architecture somebodys_sizes is not registered here: built as a plain Transformer, 1 + 1 layers of width 16"
 

@@ -9,7 +9,7 @@ from fairseq.data import Dictionary
 from forked import generate_forked
 
 from fairseq_ext import Translator
-from fairseq_ext.plugin.loading.raw_text import RawText, advice, kind_of_files
+from fairseq_ext.plugin.loading.data_folder import RawText, advice, kind_of_files
 from fairseq_ext.search.phrases.pieces import kind_of
 
 DEMO = Path(__file__).resolve().parents[3] / "checkpoints" / "demo"

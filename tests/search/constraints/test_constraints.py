@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fairseq_ext.core.errors import UsageError
-from fairseq_ext.plugin.interactive import pack
+from fairseq_ext.plugin.input import pack
 from fairseq_ext.search.constraints.lines import from_packed, keys_of
 from fairseq_ext.search.phrases.sentence import EMPTY, MAX_CONSTRAINTS, MAX_TOKENS, SentenceConstraints, merge, met
 

@@ -1,0 +1,161 @@
+"""A quick start of commands: configuration without hydra's parser, and fewer collections of garbage.
+
+patches.py loads this module by its path, while fairseq is being imported: it imports the standard library only.
+"""
+
+import argparse
+import atexit
+import contextlib
+import gc
+import logging
+import os
+import re
+import sys
+from types import ModuleType
+
+# ---- Composes fairseq's configuration as hydra does, without hydra's parser: that reads some 400 settings in 0.8 s, this in 0.05 s.
+#
+# fairseq turns its command line into settings `group.name=value`, one for each field, and hydra parses each by a grammar. Nearly all values
+# are numbers, words in quotes, true, false or null, which `value_of` reads as the grammar does; hydra's own parser reads the others. What
+# follows is hydra's: the structured configuration of fairseq, the chosen entry of each group, the settings (hydra 1.3,
+# _internal/config_loader_impl.py). Where that fails, hydra itself composes, and tells its own error.
+#
+# startup.py loads this module by its path, while fairseq is being imported.
+
+
+WORDS = {"null": None, "True": True, "False": False}
+WHOLE = re.compile(r"[+-]?(0|[1-9][0-9]*)")
+FRACTION = re.compile(r"[+-]?[0-9]+\.[0-9]+(e[+-]?[0-9]+)?|[+-]?[0-9]+e[+-]?[0-9]+")
+QUOTED = re.compile(r"'[^'\\]*'")
+NUMBERS = re.compile(r"\[([0-9.e+-]+(, [0-9.e+-]+)*)?\]")
+
+
+def value_of(text: str, override: str) -> object:
+    """The value that hydra's grammar reads from `text`, which ends the setting `override`."""
+    if text in WORDS:
+        return WORDS[text]
+    if WHOLE.fullmatch(text):
+        return int(text)
+    if FRACTION.fullmatch(text):
+        return float(text)
+    if QUOTED.fullmatch(text):
+        return text[1:-1]
+    items = text[1:-1].split(", ") if NUMBERS.fullmatch(text) else [""]
+    if items == [""] and text == "[]":
+        return []
+    if all(WHOLE.fullmatch(item) or FRACTION.fullmatch(item) for item in items):
+        return [int(item) if WHOLE.fullmatch(item) else float(item) for item in items]
+    from hydra.core.override_parser.overrides_parser import OverridesParser
+
+    return OverridesParser.create().parse_override(override).value()
+
+
+def compose(overrides: list[str]):
+    """The configuration of these settings (DictConfig), as hydra's compose("config", overrides, strict=False) in fairseq/config gives it.
+
+    Errors: those of omegaconf and hydra for settings that do not fit.
+    """
+    from fairseq.dataclass.configs import FairseqConfig
+    from hydra.core.config_store import ConfigStore
+    from omegaconf import OmegaConf
+
+    cfg = OmegaConf.structured(FairseqConfig)
+    settings = [override.partition("=") for override in overrides]
+    for group, _, name in settings:
+        if "." not in group:
+            cfg[group] = ConfigStore.instance().repo[group][f"{name}.yaml"].node
+    OmegaConf.set_struct(cfg, True)
+    for (key, _, text), override in zip(settings, overrides, strict=True):
+        if "." in key:
+            OmegaConf.update(cfg, key, value_of(text, override), merge=True)
+    OmegaConf.set_struct(cfg, False)
+    return cfg
+
+
+def replace_compose(utils: ModuleType) -> None:
+    """Let fairseq.dataclass.utils compose here."""
+    stock = utils.compose
+    folder = os.path.join(os.path.dirname(os.path.dirname(utils.__file__ or "")), "config")
+
+    def composed(config_name: str, overrides: list[str], strict: bool = False):
+        try:
+            return compose(overrides)
+        except Exception:  # whatever is wrong with a setting, hydra finds and tells
+            from hydra import initialize_config_dir
+
+            if lazy := sys.modules.get("fairseq_ext.plugin.compat.lazy"):
+                lazy.run_all()
+            with initialize_config_dir(config_dir=folder):
+                return stock(config_name, overrides=overrides, strict=strict)
+
+    utils.compose = composed  # type: ignore[attr-defined]
+    utils.initialize = lambda config_path: contextlib.nullcontext()  # type: ignore[attr-defined]
+
+
+# ---- What makes commands start quickly, beside lazy.py and compose.py; startup.py imports this file while fairseq is being imported.
+
+
+PLAIN = {bool, int, float, type(None)}
+FEW_COLLECTIONS = (200_000, 50, 100)  # of the garbage collector, for gc.set_threshold
+
+
+def spare_collections() -> None:
+    """Let the garbage collector look through what is imported less often, and not at all at the end: that takes a second in all.
+
+    What torch and fairseq import are a million objects that stay to the end, and are then looked through thrice before Python ends.
+    """
+    gc.set_threshold(*FEW_COLLECTIONS)
+    atexit.register(gc.freeze)
+
+
+def leave_out_default_model(options: ModuleType) -> None:
+    """Let fairseq-generate have no --arch where none is given, as fairseq-interactive: its default, a speech model, is for other tasks."""
+    stock = options.parse_args_and_arch
+
+    def parse_args_and_arch(parser, input_args=None, *more, **named):
+        from fairseq_ext.core import command_line
+
+        given = command_line.arguments() if input_args is None else input_args
+        if not any(argument in ("-a", "--arch") or argument.startswith("--arch=") for argument in given):
+            for action in parser._actions:
+                if action.dest == "arch" and action.default == "wav2vec2":
+                    action.default = argparse.SUPPRESS
+        return stock(parser, input_args, *more, **named)
+
+    options.parse_args_and_arch = parse_args_and_arch  # type: ignore[attr-defined]
+
+
+def read_plain_values(utils: ModuleType) -> None:
+    """Give a plain value of a configuration at once: omegaconf takes 40 us, and fairseq-interactive asks 23 times for each line.
+
+    Plain are numbers, truth values, None, groups that are there, and strings without interpolation. Whatever else, omegaconf gives.
+    """
+    from omegaconf import DictConfig, ValueNode
+
+    stock = DictConfig.__getattr__
+
+    def plain_value(self, key: str):
+        content = self.__dict__.get("_content")
+        node = content.get(key) if type(content) is dict else None
+        if isinstance(node, ValueNode):
+            value = node.__dict__.get("_val", "???")
+            if type(value) in PLAIN or (type(value) is str and "$" not in value and value != "???"):
+                return value
+        elif type(node) is DictConfig and type(node.__dict__.get("_content")) is dict:
+            return node
+        return stock(self, key)
+
+    DictConfig.__getattr__ = plain_value  # type: ignore[method-assign]
+
+
+def log_as_stock(tasks: ModuleType) -> bool:
+    """Send the log of a command of fairseq's to standard error, as it goes in stock: there a task that few use says so when it is imported,
+    before the command would choose standard output."""
+    of_fairseq = "fairseq_cli" in sys.modules
+    if of_fairseq:
+        logging.basicConfig(
+            format="%(asctime)s | %(levelname)s | %(name)s | %(message)s",
+            datefmt="%Y-%m-%d %H:%M:%S",
+            level=os.environ.get("LOGLEVEL", "INFO").upper(),
+        )
+    return of_fairseq

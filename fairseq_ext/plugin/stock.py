@@ -1,0 +1,270 @@
+"""Stock tasks with what fairseq 0.12.2 lacks of the models that they are used with; tasks.py makes twins of these."""
+
+import os
+from collections.abc import Callable, Collection
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from fairseq.data import AppendTokenDataset, PrependTokenDataset
+from fairseq.data.encoders import register_bpe, register_tokenizer
+from fairseq.data.encoders.moses_tokenizer import MosesTokenizer, MosesTokenizerConfig
+from fairseq.data.encoders.sentencepiece_bpe import SentencepieceBPE, SentencepieceConfig
+from fairseq.data.multilingual.multilingual_data_manager import MultilingualDatasetManager
+from fairseq.models import register_model, register_model_architecture
+from fairseq.models.transformer import TransformerDecoderBase, TransformerModel, base_architecture
+from fairseq.tasks import TASK_REGISTRY, register_task
+from fairseq.tasks.language_modeling import LanguageModelingTask
+from fairseq.tasks.multilingual_language_modeling import MultilingualLanguageModelingTask
+from fairseq.tasks.speech_to_text import SpeechToTextTask
+from fairseq.tasks.translation import TranslationConfig, TranslationTask
+from fairseq.tasks.translation_from_pretrained_bart import TranslationFromPretrainedBARTTask
+from fairseq.tasks.translation_multi_simple_epoch import TranslationMultiSimpleEpochTask
+from fairseq.utils import split_paths
+from torch import nn
+
+from fairseq_ext.core.errors import UsageError
+from fairseq_ext.core.words import LANGUAGE
+
+MULTILINGUAL = ("--add-data-source-prefix-tags", "--lang-tok-behind-eos")
+NLLB_TAGS = ("<MINED_DATA>", "<MMT_BT_DATA>", "<SMT_BT_DATA>")  # behind the languages, in the order of NLLB's training
+
+NO_SPEECH = "makes speech, and the searches here make words: use the stock task"
+NO_TEXT = "trains a model that generates no text, so there is nothing to search"
+NO_TWIN = {  # stock tasks without a twin: why
+    "translation_lev": "refines whole sentences and has no next token to search for: use stock's --task translation_lev",
+    "audio_finetuning": "labels all frames of speech at once (CTC) and has no next token to search for: "
+    "use fairseq's examples/speech_recognition",
+    "speech_to_speech": NO_SPEECH,
+    "text_to_speech": NO_SPEECH,
+    "frm_text_to_speech": NO_SPEECH,
+    "audio_pretraining": NO_TEXT,
+    "hubert_pretraining": NO_TEXT,
+    "masked_lm": NO_TEXT,
+    "multilingual_masked_lm": NO_TEXT,
+    "cross_lingual_lm": NO_TEXT,
+    "sentence_prediction": NO_TEXT,
+    "sentence_ranking": NO_TEXT,
+}
+
+
+def refuse_unknown(name: str) -> None:
+    """Refuse a task of our kind that there is not, in one line: why there is none, or which there are (raises UsageError)."""
+    ours, stock = sorted(task for task in TASK_REGISTRY if task.endswith("_ext")), name.removesuffix("_ext")
+    if name not in ours and stock in NO_TWIN:
+        raise UsageError(f"there is no --task {name}: {stock} {NO_TWIN[stock]}")
+    own = TASK_REGISTRY[stock] if stock in TASK_REGISTRY else None
+    if name not in ours and own is not None and not own.__module__.startswith("fairseq."):
+        raise UsageError(f"there is no --task {name} yet: add fairseq_ext.extend({own.__name__}) where {stock} is registered")
+    if name not in ours:
+        raise UsageError(f"--task {name} is unknown to fairseq_ext: use {', '.join(ours)}")
+
+
+def refuse_flags(name: str, words: Collection[str]) -> None:
+    """Refuse the flags that the twin of M2M-100's task alone has where a command names another task (raises UsageError)."""
+    wrong, task = next((flag for flag in MULTILINGUAL if flag in words), None), TASK_REGISTRY.get(name)
+    if wrong is not None and task is not None and not issubclass(task, MultiSimpleEpoch):
+        raise UsageError(f"{wrong} is a flag of --task translation_multi_simple_epoch_ext, not of {name}: name that task, or leave it out")
+
+
+class MultiSimpleEpoch(TranslationMultiSimpleEpochTask):
+    """M2M-100's task, with the flag of NLLB's branch, which adds three words to the dictionary.
+
+    NLLB Team, No Language Left Behind, 2022, https://arxiv.org/abs/2207.04672
+    """
+
+    @staticmethod
+    def add_args(parser) -> None:
+        TranslationMultiSimpleEpochTask.add_args(parser)
+        parser.add_argument(
+            MULTILINGUAL[0],
+            action="store_true",
+            help="the dictionary ends in the tags of NLLB's training data, which its checkpoints have embeddings of",
+        )
+        parser.add_argument(
+            MULTILINGUAL[1],
+            action="store_true",
+            help="as mBART-25: the source ends in </s> and its language's token, and the decoder begins with the target's, not with </s>",
+        )
+
+    @classmethod
+    def setup_task(cls, args, **kwargs):
+        languages, dictionaries, training = MultilingualDatasetManager.prepare(cls.load_dictionary, args, **kwargs)
+        if getattr(args, "add_data_source_prefix_tags", False):
+            for dictionary in dictionaries.values():  # several languages may share one, which takes a word once
+                for tag in NLLB_TAGS:
+                    dictionary.add_symbol(tag)
+        made = cls(args, languages, dictionaries, training)
+        if getattr(args, "lang_tok_behind_eos", False):
+            made.data_manager.src_dataset_tranform_func = made.with_language_behind
+        return made
+
+    def with_language_behind(self, source, target, dataset, spec=None):
+        """A data set of source sentences with the language's token behind </s>."""
+        token = self.data_manager.get_encoder_langtok(source, target, spec)
+        return AppendTokenDataset(dataset, token)
+
+    def inference_step(self, generator, models, sample, prefix_tokens=None, constraints=None):
+        if not getattr(self.args, "lang_tok_behind_eos", False):
+            return super().inference_step(generator, models, sample, prefix_tokens, constraints)
+        first = self.data_manager.get_decoder_langtok(self.args.target_lang, self.args.langtoks["main"][1])
+        with torch.no_grad():
+            return generator.generate(models, sample, prefix_tokens=prefix_tokens, constraints=constraints, bos_token=first)
+
+
+class PretrainedBART(TranslationFromPretrainedBARTTask):
+    """mBART's task: sentences end in the target language's token, in the generator too, which stock builds without asking anybody."""
+
+    def build_generator(self, models, args, seq_gen_cls=None, extra_gen_cls_kwargs=None, prefix_allowed_tokens_fn=None):
+        if getattr(args, "score_reference", False):
+            return super().build_generator(models, args)
+        extra = {"eos": self.tgt_dict.index(f"[{self.args.target_lang}]"), **(extra_gen_cls_kwargs or {})}
+        past_stock = super(TranslationFromPretrainedBARTTask, self)
+        return past_stock.build_generator(models, args, seq_gen_cls, extra, prefix_allowed_tokens_fn)
+
+
+class LanguageModeling(LanguageModelingTask):
+    """Continues prompts, which are no source sentences."""
+
+    lacks = frozenset({"source sentence"})
+
+
+class MultilingualLanguageModeling(MultilingualLanguageModelingTask):
+    """The same for several languages, each in a folder of its own."""
+
+    lacks = frozenset({"source sentence"})
+
+    def load_dataset(self, split, *args, **kwargs):
+        folder = split_paths(self.args.data)[0]
+        for language in (self.args.langs or "").split(","):
+            if not os.path.isdir(os.path.join(folder, language)):
+                raise UsageError(f"{folder} has no folder {language}, which --langs names: correct --langs, or name another folder")
+        super().load_dataset(split, *args, **kwargs)
+
+
+class SpeechToText(SpeechToTextTask):
+    """Speech translation and recognition: an interactive session's lines are names of audio or feature files."""
+
+    # the encoder's convolutions see padding, so that a sentence's results depend on what stands beside it
+    lacks = frozenset({"source sentence", "source tokens", "divisible batches"})
+
+    @classmethod
+    def setup_task(cls, args, **kwargs):
+        if not os.path.isfile(path := os.path.join(args.data, args.config_yaml)):
+            raise UsageError(f"{path} does not exist: name the configuration in the data folder by --config-yaml")
+        return super().setup_task(args, **kwargs)
+
+    def get_interactive_tokens_and_lengths(self, lines: list[str], encode_fn: Any) -> tuple[list[str], list[int]]:
+        for line in lines:
+            if not os.path.isfile(line.partition(":")[0]):  # behind a colon: place and size in an archive
+                raise UsageError(f"'{line}' of the input is not a file: each line names an audio file, or features as .npy")
+        return super().get_interactive_tokens_and_lengths(lines, encode_fn)
+
+
+# ---- `--task translation_bart`: a source stands between <s> and </s>, as BART was trained, and what is made of it begins with <s>.
+
+
+@dataclass
+class TranslationBartConfig(TranslationConfig):
+    free_start: bool = field(default=False, metadata={"help": "translations may begin with any word, not with <s> alone"})
+
+
+@register_task("translation_bart", dataclass=TranslationBartConfig)
+class TranslationBart(TranslationTask):
+    """fairseq's translation with <s>."""
+
+    def build_dataset_for_inference(self, src_tokens, src_lengths, constraints=None):
+        start = torch.tensor([self.source_dictionary.bos()])
+        tokens = [torch.cat([start, line]) for line in src_tokens]
+        return super().build_dataset_for_inference(tokens, [len(line) for line in tokens], constraints)
+
+    def load_dataset(self, split, epoch=1, combine=False, **kwargs):
+        super().load_dataset(split, epoch, combine, **kwargs)
+        dataset = self.datasets[split]
+        dataset.src = PrependTokenDataset(dataset.src, self.source_dictionary.bos())
+        dataset.src_sizes = dataset.src.sizes
+
+    def inference_step(self, generator, models, sample, prefix_tokens=None, constraints=None):
+        if prefix_tokens is None and not self.cfg.free_start:
+            source = sample["net_input"]["src_tokens"]
+            prefix_tokens = source.new_full((len(source), 1), self.target_dictionary.bos())
+        return super().inference_step(generator, models, sample, prefix_tokens, constraints)
+
+
+# ---- `--bpe sentencepiece_pair`: one SentencePiece model for the source and another for the target, as OPUS-MT's models have them.
+#
+# A source line may begin with `>>xx<<`, the language to translate to, which is one token.
+
+
+@dataclass
+class PairConfig(SentencepieceConfig):
+    target_sentencepiece_model: str = field(default="???", metadata={"help": "path to the target's sentencepiece model"})
+
+
+@register_bpe("sentencepiece_pair", dataclass=PairConfig)
+class SentencepiecePair(SentencepieceBPE):
+    """Encodes the source; `target` encodes the target. word: says what lines begin with that name no language."""
+
+    word: Callable[[], str] = str
+
+    def __init__(self, cfg):
+        super().__init__(cfg)
+        self.target = SentencepieceBPE(SentencepieceConfig(sentencepiece_model=cfg.target_sentencepiece_model))
+
+    def encode(self, x: str) -> str:
+        word = found[0] if (found := LANGUAGE.match(x)) else ""
+        pieces = super().encode(x[len(word) :])
+        return f"{word or (pieces and self.word())} {pieces}".strip()
+
+
+# ---- `--tokenizer moses_normalized`: Moses' tokenizer behind its normalisation of punctuation, as WMT19's data were prepared.
+
+
+@dataclass
+class MosesNormalizedConfig(MosesTokenizerConfig):
+    pass
+
+
+@register_tokenizer("moses_normalized", dataclass=MosesNormalizedConfig)
+class MosesNormalized(MosesTokenizer):
+    """fairseq's `moses`, given normalised text."""
+
+    def __init__(self, cfg):
+        super().__init__(cfg)
+        from sacremoses import MosesPunctNormalizer
+
+        settings = dict(pre_replace_unicode_punct=True, post_remove_control_chars=True)
+        self.normalizer = MosesPunctNormalizer(cfg.source_lang, **settings)
+
+    def encode(self, x: str) -> str:
+        return super().encode(self.normalizer.normalize(x))
+
+
+# ---- `--arch marian_transformer`: Marian's Transformer, of which OPUS-MT's models are. fairseq's, with a bias of the output and swish.
+#
+# M. Junczys-Dowmunt et al., Marian: Fast Neural Machine Translation in C++, ACL 2018, https://arxiv.org/abs/1804.00344
+#
+# What else differs lies in the weights (convert/marian.py): positions count from 0 and are a table, and Marian's decoder begins with a word
+# of its own, which the first position's embedding makes of </s>.
+
+
+@register_model("marian_transformer")
+class MarianTransformer(TransformerModel):
+    """fairseq's modules, all of them."""
+
+    def __init__(self, args, encoder, decoder):
+        super().__init__(args, encoder, decoder)
+        for layer in (*encoder.layers, *decoder.layers):
+            if layer.activation_fn is nn.SiLU:  # fairseq takes the class for the function
+                layer.activation_fn = F.silu
+
+    @classmethod
+    def build_decoder(cls, cfg, tgt_dict, embed_tokens):
+        output = nn.Linear(embed_tokens.embedding_dim, len(tgt_dict))
+        if cfg.share_decoder_input_output_embed:
+            output.weight = embed_tokens.weight
+        return TransformerDecoderBase(cfg, tgt_dict, embed_tokens, output_projection=output)
+
+
+register_model_architecture("marian_transformer", "marian_transformer")(base_architecture)
