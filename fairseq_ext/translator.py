@@ -10,23 +10,13 @@ from functools import partial
 from os import PathLike
 from typing import TYPE_CHECKING, Any, Literal, overload
 
-import torch
-from fairseq import utils
-from torch import Tensor
-from tqdm import tqdm
-
-from fairseq_ext.core.errors import SentenceError, UsageError, counted
-from fairseq_ext.core.stats import Stats
-from fairseq_ext.plugin.bad_sentences import decode_each
-from fairseq_ext.plugin.calls import Generators, Translation, check_task, empty, score_pairs, width_and_length
-from fairseq_ext.plugin.loading.model import LoadedModel, configuration, find_model
+from fairseq_ext.core.errors import UsageError, counted
+from fairseq_ext.plugin.calls import Generators, SearchingModel, Translation, check_task, score_pairs, width_and_length
+from fairseq_ext.plugin.loading.model import configuration, find_model
 from fairseq_ext.plugin.loading.settings import as_arguments
 from fairseq_ext.plugin.stock import refuse_flags
-from fairseq_ext.plugin.workers import share_of
 from fairseq_ext.search.constraints.from_python import Given, Phrases
-from fairseq_ext.search.constraints.report import report_unsearched
 from fairseq_ext.search.mbr import check_seed
-from fairseq_ext.search.phrases.sentence import EMPTY, SentenceConstraints
 from fairseq_ext.text.alignment import Aligner
 from fairseq_ext.text.formats import Pass, passes
 from fairseq_ext.text.in_lines import TextTranslation, translated
@@ -43,7 +33,7 @@ ALIGNED = 64  # translations at once
 Avoid = Sequence[str] | Sequence[Sequence[str]]  # of all lines, or of each
 
 
-class Translator(LoadedModel):
+class Translator(SearchingModel):
     """A loaded checkpoint (or an ensemble: paths joined by colons) with one setting of the flags.
 
     Every flag of `fairseq-interactive` is a keyword with underscores: beam=5, bpe="sentencepiece", stop="optimal", cpu=True.
@@ -67,9 +57,7 @@ class Translator(LoadedModel):
         """
         return cls(**find_model(str(folder), {"path": path, "task": task, **flags}))
 
-    def __init__(
-        self, path: str | PathLike[str], data: str | PathLike[str], task: str = "translation_ext", **flags: Unpack[Flags]
-    ) -> None:
+    def __init__(self, path: str | PathLike[str], data: str | PathLike[str], task: str = "translation_ext", **flags: Unpack[Flags]) -> None:
         arguments = as_arguments(flags)
         refuse_flags(task, arguments)
         self.cfg = configuration([str(data), "--path", str(path), "--task", task, *arguments])
@@ -88,25 +76,6 @@ class Translator(LoadedModel):
         languages = f" {pair.source_lang} to {pair.target_lang}," if getattr(pair, "source_lang", None) else ""
         where = "GPU" if self.cuda else "CPU"
         return f"<Translator {cfg.common_eval.path},{languages} beam {self.beam}, on the {where}, {self.signature}>"
-
-    def build_generator(self) -> Any:
-        """The generator of the flags (raises UsageError)."""
-        return self.task.build_generator(self.models, self.cfg.generation)
-
-    @property
-    def known(self) -> Any:
-        """What the task knows of its sentences (plugin/sentences.py)."""
-        return self.task.session.sentences
-
-    @property
-    def stats(self) -> Stats:
-        """Counts and times of all calls so far."""
-        return self.generator.stats
-
-    @property
-    def signature(self) -> str:
-        """One line that says how translations are made."""
-        return self.generator.stats.signature
 
     @overload
     def translate(
@@ -290,77 +259,6 @@ class Translator(LoadedModel):
                     self.check_length(line, f"the {'target' if side else 'source'} of line {number + 1}", side)
             found = score_pairs(self.task, self.models, source, target, self.cfg.dataset, self.cuda)
             return [self.translation(h) for h in found]
-
-    def search(
-        self,
-        tokens: list[Tensor],
-        wanted: Sequence[SentenceConstraints] | None,
-        nbest: int,
-        cornering: bool = False,
-        progress: bool = False,
-        numbers: Sequence[int] | None = None,
-        seed: int | None = None,
-    ) -> list[Any]:
-        """The n-best lists of encoded lines, each (L,); wanted: each line's constraints (`use_constraints` first), None for none.
-
-        numbers: of the lines in statistics and files (default: from 0). seed: of samples. Errors: SentenceError for a line
-        that cannot be translated; with cornering it is in the place of its n-best list.
-        """
-        numbers, pad = range(len(tokens)) if numbers is None else numbers, self.task.source_dictionary.pad()
-
-        def decode(given: tuple) -> list[Any]:
-            return self.task.inference_step(self.generator, self.models, given[0])
-
-        with self.lock, tqdm(total=len(tokens), unit=" sentences", dynamic_ncols=True, disable=not progress) as bar:
-            self.generator.on_answer = bar.update if progress else None
-            out: list[Any] = [None] * len(tokens)
-            for i, line in enumerate(tokens):
-                if line.numel() == 1 and "source sentence" not in self.task.lacks:  # EOS; an empty prompt may be gone on with
-                    out[i] = [self.nothing(numbers[i], wanted[i] if wanted else EMPTY)]
-            self.known.line_numbers = numbers
-            for batch in self.batches(tokens) if None in out else ():
-                here = batch["id"].tolist()
-                places = [place for place, i in enumerate(here) if out[i] is None]
-                if not places:
-                    continue
-                sample, here = share_of((batch, None, None), len(here), places, pad)[0], [here[place] for place in places]
-                sample["id"] = torch.tensor([numbers[i] for i in here])
-                if seed is not None:
-                    sample["seeds"] = [seed] * len(here)
-                if wanted is not None:
-                    sample["sentence_constraints"] = [wanted[i] for i in here]
-                given = (utils.move_to_cuda(sample) if self.cuda else sample, None, None)
-                found = decode_each(given, len(here), pad, decode) if cornering else decode(given)
-                for i, each in zip(here, found, strict=True):
-                    out[i] = each if isinstance(each, SentenceError) else [self.translation(h) for h in each[:nbest]]
-                bar.update(len(out) - out.count(None) - bar.n)
-        return out
-
-    def nothing(self, number: int, wanted: SentenceConstraints) -> Translation:
-        """The translation of an empty line, which is not searched."""
-        self.stats.sentences += 1
-        return empty(report_unsearched(number, wanted, self.stats, "the line is empty"))
-
-    def use_constraints(self) -> None:
-        """Search with constraints from now on, whatever the flags said; a line without any is translated as before."""
-        with self.lock:
-            self.generator = self.generators.constrain()
-
-    def translation(self, hypothesis: dict) -> Translation:
-        """From fairseq's dictionary to text."""
-        text = self.generator.target_text.pieces(hypothesis["tokens"])
-        alignment = hypothesis["alignment"]
-        pairs = [tuple(pair) for pair in alignment] if self.aligns and alignment is not None else None
-        return Translation(
-            text=self.decode(text),
-            tokens=text.split(),
-            score=float(hypothesis["score"]),
-            positional_scores=hypothesis["positional_scores"].tolist(),
-            alignment=pairs,  # type: ignore[arg-type]
-            utility=hypothesis.get("utility"),
-            unmet=hypothesis.get("unmet", []),
-            elsewhere=hypothesis.get("elsewhere", []),
-        )
 
 
 def listed(lines: Iterable[str]) -> Any:

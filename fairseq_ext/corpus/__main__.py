@@ -8,7 +8,7 @@ from argparse import ArgumentParser, Namespace, RawDescriptionHelpFormatter
 from typing import Any
 
 from fairseq_ext.core.errors import UsageError, counted, cut, report
-from fairseq_ext.corpus import cluster
+from fairseq_ext.corpus import scheduler
 from fairseq_ext.corpus.job import SUFFIXES, Job
 from fairseq_ext.corpus.run import translate
 from fairseq_ext.plugin.loading.settings import as_keywords
@@ -117,10 +117,10 @@ def check_numbers(args: Namespace) -> None:
         value = getattr(args, name)
         if value is not None and value > most:
             raise UsageError(f"--{name.replace('_', '-')} ({meaning}) must be 1 to {most}, not {cut(str(value))}")
-    if not args.address and (args.workers or 1) * args.threads > LARGEST_MACHINE * cluster.cores():
+    if not args.address and (args.workers or 1) * args.threads > LARGEST_MACHINE * scheduler.cores():
         raise UsageError(
             f"--workers {args.workers or 1} with --threads {args.threads} is far more than this machine's "
-            f"{counted(cluster.cores(), 'core')}: "
+            f"{counted(scheduler.cores(), 'core')}: "
             "lower one of the two, or name a cluster with --address"
         )
     if args.object_store < LEAST_STORE:

@@ -15,9 +15,9 @@ from fairseq import options
 from fairseq_ext.core.errors import UsageError
 from fairseq_ext.core.files import fingerprint, refuse_shared, sha256_of
 from fairseq_ext.core.stats import Section
-from fairseq_ext.corpus import cluster
 from fairseq_ext.corpus.job import SUFFIXES, Job, Manifest, absolute, arguments, check_model, dictionaries, files_read
 from fairseq_ext.corpus.output import Progress, RunStats, Store
+from fairseq_ext.corpus.scheduler import ray_for
 from fairseq_ext.corpus.shards import Reader, Shard, Unreadable, check_columns, shards_of
 from fairseq_ext.corpus.worker import Result, refusal
 from fairseq_ext.plugin.loading.data_folder import RawText, kind_of_files
@@ -142,7 +142,7 @@ class Run:
     def work(self, todo: list[Shard]) -> None:
         """Translate what is missing of these shards."""
         check_model(self.job)  # Ray takes seconds to start, and the workers longer to find it missing
-        with cluster.ray_for(self.job) as workers:
+        with ray_for(self.job) as workers:
             from fairseq_ext.corpus.scheduler import Scheduler, remote_worker
 
             job = self.job

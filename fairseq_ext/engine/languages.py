@@ -13,7 +13,8 @@ from typing import Any
 from fairseq.tasks.translation_multi_simple_epoch import TranslationMultiSimpleEpochTask
 
 from fairseq_ext.core.errors import UsageError, cut
-from fairseq_ext.search.constraints.placement import GlossaryPlacement, is_english
+from fairseq_ext.search.constraints.placement import GlossaryPlacement
+from fairseq_ext.search.constraints.word_alignment import is_english
 
 Pair = tuple[str, str]  # source and target language
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import threading
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -14,9 +15,15 @@ from fairseq.data.data_utils import collate_tokens
 from fairseq.sequence_scorer import SequenceScorer
 from fairseq.tasks.translation import TranslationTask
 from torch import Tensor
+from tqdm import tqdm
 
-from fairseq_ext.core.errors import UsageError
-from fairseq_ext.search.phrases.sentence import SentenceConstraints
+from fairseq_ext.core.errors import SentenceError, UsageError
+from fairseq_ext.core.stats import Stats
+from fairseq_ext.plugin.bad_sentences import decode_each
+from fairseq_ext.plugin.loading.model import LoadedModel
+from fairseq_ext.plugin.workers import share_of
+from fairseq_ext.search.constraints.report import report_unsearched
+from fairseq_ext.search.phrases.sentence import EMPTY, SentenceConstraints
 from fairseq_ext.search.pool import Pool
 
 # ---- What the Python API returns for a line: `Translation`.
@@ -208,3 +215,106 @@ def score_pairs(task: Any, models: list, sources: list[Tensor], targets: list[Te
         for number, (found,) in zip(batch["id"].tolist(), scorer.generate(models, batch), strict=True):
             out[number] = found
     return out
+
+
+# ---- A loaded model that searches: what Translator and Engine share.
+
+
+class SearchingModel(LoadedModel):
+    """A loaded model with one setting of the flags, which searches encoded lines. The constructor of a subclass sets what stands here."""
+
+    cfg: Any
+    generator: Any  # of the call that is under way
+    generators: Generators
+    lock: threading.RLock  # held while a call uses task, generator or models
+    aligns: bool  # whether translations get alignments
+
+    def build_generator(self) -> Any:
+        """The generator of the flags (raises UsageError)."""
+        return self.task.build_generator(self.models, self.cfg.generation)
+
+    @property
+    def known(self) -> Any:
+        """What the task knows of its sentences (plugin/sentences.py)."""
+        return self.task.session.sentences
+
+    @property
+    def stats(self) -> Stats:
+        """Counts and times of all calls so far."""
+        return self.generator.stats
+
+    @property
+    def signature(self) -> str:
+        """One line that says how translations are made."""
+        return self.generator.stats.signature
+
+    def search(
+        self,
+        tokens: list[Tensor],
+        wanted: Sequence[SentenceConstraints] | None,
+        nbest: int,
+        cornering: bool = False,
+        progress: bool = False,
+        numbers: Sequence[int] | None = None,
+        seed: int | None = None,
+    ) -> list[Any]:
+        """The n-best lists of encoded lines, each (L,); wanted: each line's constraints (`use_constraints` first), None for none.
+
+        numbers: of the lines in statistics and files (default: from 0). seed: of samples. Errors: SentenceError for a line
+        that cannot be translated; with cornering it is in the place of its n-best list.
+        """
+        numbers, pad = range(len(tokens)) if numbers is None else numbers, self.task.source_dictionary.pad()
+
+        def decode(given: tuple) -> list[Any]:
+            return self.task.inference_step(self.generator, self.models, given[0])
+
+        with self.lock, tqdm(total=len(tokens), unit=" sentences", dynamic_ncols=True, disable=not progress) as bar:
+            self.generator.on_answer = bar.update if progress else None
+            out: list[Any] = [None] * len(tokens)
+            for i, line in enumerate(tokens):
+                if line.numel() == 1 and "source sentence" not in self.task.lacks:  # EOS; an empty prompt may be gone on with
+                    out[i] = [self.nothing(numbers[i], wanted[i] if wanted else EMPTY)]
+            self.known.line_numbers = numbers
+            for batch in self.batches(tokens) if None in out else ():
+                here = batch["id"].tolist()
+                places = [place for place, i in enumerate(here) if out[i] is None]
+                if not places:
+                    continue
+                sample, here = share_of((batch, None, None), len(here), places, pad)[0], [here[place] for place in places]
+                sample["id"] = torch.tensor([numbers[i] for i in here])
+                if seed is not None:
+                    sample["seeds"] = [seed] * len(here)
+                if wanted is not None:
+                    sample["sentence_constraints"] = [wanted[i] for i in here]
+                given = (utils.move_to_cuda(sample) if self.cuda else sample, None, None)
+                found = decode_each(given, len(here), pad, decode) if cornering else decode(given)
+                for i, each in zip(here, found, strict=True):
+                    out[i] = each if isinstance(each, SentenceError) else [self.translation(h) for h in each[:nbest]]
+                bar.update(len(out) - out.count(None) - bar.n)
+        return out
+
+    def nothing(self, number: int, wanted: SentenceConstraints) -> Translation:
+        """The translation of an empty line, which is not searched."""
+        self.stats.sentences += 1
+        return empty(report_unsearched(number, wanted, self.stats, "the line is empty"))
+
+    def use_constraints(self) -> None:
+        """Search with constraints from now on, whatever the flags said; a line without any is translated as before."""
+        with self.lock:
+            self.generator = self.generators.constrain()
+
+    def translation(self, hypothesis: dict) -> Translation:
+        """From fairseq's dictionary to text."""
+        text = self.generator.target_text.pieces(hypothesis["tokens"])
+        alignment = hypothesis["alignment"]
+        pairs = [tuple(pair) for pair in alignment] if self.aligns and alignment is not None else None
+        return Translation(
+            text=self.decode(text),
+            tokens=text.split(),
+            score=float(hypothesis["score"]),
+            positional_scores=hypothesis["positional_scores"].tolist(),
+            alignment=pairs,  # type: ignore[arg-type]
+            utility=hypothesis.get("utility"),
+            unmet=hypothesis.get("unmet", []),
+            elsewhere=hypothesis.get("elsewhere", []),
+        )

@@ -29,7 +29,7 @@ from fairseq_ext.model.choose import refuse_architecture
 from fairseq_ext.plugin import options
 from fairseq_ext.plugin.loading.languages import check_languages, name_languages_, own_target
 from fairseq_ext.plugin.loading.settings import checkpoint_of
-from fairseq_ext.plugin.options import check_outputs, check_stock_settings
+from fairseq_ext.plugin.options import check_outputs
 from fairseq_ext.plugin.run import Session
 from fairseq_ext.plugin.sentences import segmentation
 from fairseq_ext.plugin.stock import (
@@ -39,6 +39,7 @@ from fairseq_ext.plugin.stock import (
     PretrainedBART,
     SpeechToText,
     TranslationBart,
+    check_stock_settings,
 )
 from fairseq_ext.search import checks
 from fairseq_ext.search.registry import all_strategies

@@ -26,7 +26,7 @@ from torch import Tensor
 
 from fairseq_ext.core.errors import SentenceError, UsageError
 from fairseq_ext.core.stats import Stats
-from fairseq_ext.plugin.generator import source_of
+from fairseq_ext.plugin.search_setup import source_of
 
 STOPPED = "a process of --cpu-workers was stopped ({how}); if memory ran out, take fewer workers or smaller batches"
 

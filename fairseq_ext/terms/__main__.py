@@ -19,8 +19,7 @@ from fairseq_ext.core.files import Lines
 from fairseq_ext.core.glossary import Entry, Errors, Languages, read
 from fairseq_ext.core.words import MATCHES, Lemmatizer, is_word, lemmatizer, starts_of, words_of
 from fairseq_ext.terms import formats
-from fairseq_ext.terms.cases import Sentence
-from fairseq_ext.terms.formats import Files
+from fairseq_ext.terms.cases import Files, Sentence
 from fairseq_ext.terms.score import EvaluationSet, compare, score, table
 
 READERS: dict[str, Callable[[Files], tuple[list[Sentence], str | None]]] = {

@@ -10,7 +10,7 @@ from corpus_jobs import Echo, finals, job, one_process, records, write_text
 
 from fairseq_ext import UsageError
 from fairseq_ext.core.files import sealed
-from fairseq_ext.corpus import cluster
+from fairseq_ext.corpus import scheduler
 from fairseq_ext.corpus.__main__ import job_of, main
 from fairseq_ext.corpus.output import Store
 from fairseq_ext.corpus.run import translate
@@ -26,7 +26,7 @@ def echo(monkeypatch):
 
 @pytest.mark.parametrize("flag", ["path", "data"])
 def test_a_missing_model_is_found_before_ray_starts(tmp_path, monkeypatch, flag):
-    monkeypatch.setattr(cluster, "ray_for", lambda job: pytest.fail("Ray was started"))
+    monkeypatch.setattr(scheduler, "ray_for", lambda job: pytest.fail("Ray was started"))
     given = job([write_text(tmp_path / "a.txt", ["eins"])], tmp_path / "out")
     setattr(given, flag, str(tmp_path / "absent"))
     with pytest.raises(UsageError, match=f"--{flag} .*absent"):

@@ -9,8 +9,7 @@ from hypothesis import strategies as st
 
 from fairseq_ext.core.errors import UsageError
 from fairseq_ext.terms import formats
-from fairseq_ext.terms.cases import Sentence, Term
-from fairseq_ext.terms.formats import Files
+from fairseq_ext.terms.cases import Files, Sentence, Term
 
 SENTENCES = [
     Sentence("a runny nose", "nez qui coule", (Term("runny nose", ("nez qui coule", "rhume")),)),

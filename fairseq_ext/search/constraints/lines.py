@@ -21,9 +21,8 @@ from torch import Tensor
 from fairseq_ext.core.errors import UsageError, cut
 from fairseq_ext.core.files import Lines
 from fairseq_ext.core.words import LANGUAGE
-from fairseq_ext.search.phrases.dictionary import Dictionary
 from fairseq_ext.search.phrases.segmenter import Segmenter
-from fairseq_ext.search.phrases.sentence import EMPTY, Cased, Phrase, SentenceConstraints, merge, unusable, within_limits
+from fairseq_ext.search.phrases.sentence import EMPTY, Cased, Dictionary, Phrase, SentenceConstraints, merge, unusable, within_limits
 
 KEYS = ("constraints", "any_of", "avoid", "prefix")
 DEEPEST = 100  # lists and objects in one another, which Python's own limit would end somewhere else

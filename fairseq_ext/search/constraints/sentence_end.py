@@ -26,9 +26,9 @@ from torch import Tensor
 
 from fairseq_ext.search.beam import Beam
 from fairseq_ext.search.log_probs import LogProbs
-from fairseq_ext.search.phrases.dictionary import Dictionary
 from fairseq_ext.search.phrases.phrase_table import PhraseTable
 from fairseq_ext.search.phrases.pieces import kind_of
+from fairseq_ext.search.phrases.sentence import Dictionary
 
 CLOSING = r"""[\p{Pe}\p{Pf}"'“‘«]"""  # the last three close quotations in German, among others
 FINAL = regex.compile(rf"[.!?…。！？]+{CLOSING}*")

@@ -15,7 +15,6 @@ from fairseq_ext.core.files import Lines
 from fairseq_ext.core.words import LANGUAGE, starts_of, words_of
 from fairseq_ext.search.constraints.glossary import Glossary, GlossaryOptions, Required
 from fairseq_ext.search.constraints.lines import is_json, parse_json, parse_tabs
-from fairseq_ext.search.phrases.dictionary import Dictionary
 from fairseq_ext.search.phrases.pieces import Boundaries
 from fairseq_ext.search.phrases.places import banned_in_texts, overlapping, token_spans
 from fairseq_ext.search.phrases.segmenter import Segmenter
@@ -24,6 +23,7 @@ from fairseq_ext.search.phrases.sentence import (
     MAX_CONSTRAINTS,
     MAX_TOKENS,
     Cased,
+    Dictionary,
     Phrase,
     SentenceConstraints,
     SourceTerm,

@@ -19,7 +19,7 @@ from fairseq_ext.core.files import replace
 from fairseq_ext.search.finished import Hypothesis
 from fairseq_ext.search.parallel.blocks import Iteration
 from fairseq_ext.search.parallel.driver import ParallelSearch
-from fairseq_ext.search.phrases.dictionary import Dictionary
+from fairseq_ext.search.phrases.sentence import Dictionary
 from fairseq_ext.search.pool import Pool
 
 NEVER = -1

@@ -20,7 +20,7 @@ import regex
 import torch
 from torch import Tensor
 
-from fairseq_ext.search.phrases.dictionary import Dictionary
+from fairseq_ext.search.phrases.sentence import Dictionary
 
 START, LED, SPACE, OUT, IN = range(5)
 ROOTS = 5

@@ -20,9 +20,8 @@ from typing import Any
 from torch import Tensor
 
 from fairseq_ext.core.errors import UsageError
-from fairseq_ext.search.phrases.dictionary import Dictionary
 from fairseq_ext.search.phrases.pieces import Boundaries, capitalised, find_boundaries, kind_of, plain
-from fairseq_ext.search.phrases.sentence import Phrase, Unwritable, end_of, unusable
+from fairseq_ext.search.phrases.sentence import Dictionary, Phrase, Unwritable, end_of, unusable
 
 
 class Segmenter:

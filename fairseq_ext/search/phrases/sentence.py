@@ -8,9 +8,39 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
+from typing import Protocol
 
 from fairseq_ext.core.errors import UsageError
-from fairseq_ext.search.phrases.dictionary import Dictionary
+
+# ---- What is asked of a dictionary: the numbers of a vocabulary's symbols, as fairseq's `Dictionary` has them.
+
+
+class Dictionary(Protocol):
+    """Symbols by number: `nspecial` special ones first."""
+
+    symbols: list[str]
+    indices: dict[str, int]
+    nspecial: int
+    bos_word: str
+    eos_word: str
+    pad_word: str
+
+    def __len__(self) -> int: ...
+
+    def __getitem__(self, idx: int) -> str:
+        """A symbol; the unknown one's for a number that there is none of."""
+
+    def index(self, sym: str) -> int:
+        """The number of a symbol; the unknown one's for a symbol that there is none of."""
+
+    def bos(self) -> int: ...
+
+    def eos(self) -> int: ...
+
+    def pad(self) -> int: ...
+
+    def unk(self) -> int: ...
+
 
 # ---- One phrase as target tokens: whether it can be a constraint, and where it stands in a hypothesis.
 

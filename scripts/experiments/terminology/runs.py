@@ -31,8 +31,11 @@ from extract import MORE_SETS, SETS, extract  # noqa: E402
 from searches import command_line, machine, model_flags, named, quiet, read_text, run_script, text_arguments  # noqa: E402
 
 from fairseq_ext.core.words import lemmatizer  # noqa: E402
-from fairseq_ext.terms.cases import Sentence, Term  # noqa: E402
-from fairseq_ext.terms.formats import Files  # noqa: E402
+from fairseq_ext.terms.cases import (  # noqa: E402
+    Files,  # noqa: E402
+    Sentence,
+    Term,
+)
 from fairseq_ext.terms.formats import read_text as read_with_glossary  # noqa: E402
 from fairseq_ext.terms.metrics import success_words  # noqa: E402
 from fairseq_ext.terms.score import (  # noqa: E402

@@ -9,8 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from models import build, dictionary, generators
 
-from fairseq_ext.search.candidates import by_banks, first_of_equals
-from fairseq_ext.search.strategies.select.dba import allocate, bank_sizes, deal
+from fairseq_ext.search.candidates import allocate, bank_sizes, by_banks, deal, first_of_equals
 
 
 @pytest.mark.parametrize(

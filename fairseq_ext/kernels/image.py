@@ -1,0 +1,73 @@
+"""A file that is memory: arrays, and structures of the compiled library that point to them.
+
+It is mapped copy-on-write, and the addresses in it are moved to where it lies. So nothing is parsed, packed or copied, and processes share
+its pages. What it points to is followed as it stands: it lies in a folder of this user alone, and its digest is compared first."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from fairseq_ext.core.files import replace
+
+LINE = 64  # bytes that blocks are aligned to; the file begins with as many digits of its digest
+
+
+def up(size: int) -> int:
+    """The next place where a block may begin."""
+    return -(-size // LINE) * LINE
+
+
+def save(path: Path, about: Mapping[str, Any], structures: Mapping[str, Any], arrays: Mapping[str, np.ndarray],
+         others: Iterable[np.ndarray]) -> None:  # fmt: skip
+    """Write structures and arrays in one step. about: what else is kept, as JSON; others: arrays that only structures point to.
+
+    Errors: OSError.
+    """
+    raw = {name: np.frombuffer(each, np.uint8) for name, each in structures.items()}
+    named = {**arrays, **raw}
+    blocks = {each.ctypes.data: each.reshape(-1).view(np.uint8) for each in (*named.values(), *others)}  # each once
+    ends = np.cumsum([0, *(up(block.size) for block in blocks.values())]).tolist()
+    at, pointers = dict(zip(blocks, ends, strict=False)), []
+    for address in [each.ctypes.data for each in raw.values()]:
+        words = blocks[address].copy().view(np.int64)
+        found = [i for i, word in enumerate(words.tolist()) if word in at]
+        words[found] = [at[word] for word in words[found].tolist()]
+        pointers += [at[address] // 8 + i for i in found]
+        blocks[address] = words.view(np.uint8)
+    places = {name: (at[each.ctypes.data], each.dtype.str, each.shape) for name, each in named.items()}
+    head = json.dumps({**about, "places": places, "pointers": pointers}).encode()
+    parts: list[Any] = [len(head).to_bytes(LINE, "little"), head.ljust(up(len(head)))]
+    parts += [part for block in blocks.values() for part in (block.data, bytes(up(block.size) - block.size))]
+    digest = hashlib.sha256()
+    for part in parts:
+        digest.update(part)
+    replace(path, [digest.hexdigest().encode(), *parts])
+
+
+class Image:
+    """The file, mapped. Errors: OSError; ValueError where its content is not what was written."""
+
+    def __init__(self, path: Path):
+        data = np.memmap(path, np.uint8, "c")
+        if hashlib.sha256(data[LINE:].data).hexdigest().encode() != data[:LINE].tobytes():
+            raise ValueError("its content is not what was written")
+        end = 2 * LINE + int.from_bytes(data[LINE : 2 * LINE].tobytes(), "little")
+        self.about = json.loads(data[2 * LINE : end].tobytes())
+        self.blocks = data[up(end) :]
+        self.start = self.blocks.ctypes.data
+        self.blocks.view(np.int64)[self.about["pointers"]] += self.start
+
+    def address(self, name: str) -> int:
+        """Where a structure lies."""
+        return self.start + self.about["places"][name][0]
+
+    def array(self, name: str) -> np.ndarray:
+        """An array."""
+        place, dtype, shape = self.about["places"][name]
+        return np.ndarray(shape, dtype, self.blocks, place)
