@@ -83,10 +83,6 @@ def main(arguments: list[str]) -> int:
     return status
 
 
-if __name__ == "__main__":
-    sys.exit(main(command_line.arguments()))
-
-
 # ---- The compiled beam search on a model that is mapped from an image: what decoders/transformer/ and search/compiled.py do, without
 # torch. Those are the definition.
 #
@@ -260,3 +256,7 @@ def keep(arguments: list[str], flags: dict[str, Any], translator: Any) -> None:
             old.unlink(missing_ok=True)
     except (OSError, RuntimeError):  # a full disk, or files that are not where they are expected: the next start loads the model again
         return
+
+
+if __name__ == "__main__":
+    sys.exit(main(command_line.arguments()))

@@ -36,6 +36,7 @@ EXCEPTIONS = {  # they go when a source of constraints registers its own check
     ("search.checks", "search.constraints.required"),
     ("search.checks", "search.constraints.sources"),
     ("search.pool", "search.constraints.sentence_end"),
+    ("search.registry", "search.strategies"),  # this one stays: it finds the strategies by walking their folder
 }
 TORCH_FREE = ("core",)
 FAIRSEQ_FREE = ("core", "kernels", "search")
@@ -57,6 +58,9 @@ def all_imports(path: Path) -> list[tuple[str, str]]:
         elif isinstance(node, ast.ImportFrom):
             assert node.level == 0 and node.module, f"{path}: a relative import"
             out += [(node.module, alias.name) for alias in node.names]
+        elif isinstance(node, ast.Call) and "import" in ast.unparse(node.func):
+            named = [each.value for each in node.args if isinstance(each, ast.Constant)]
+            out += [(name, "") for name in named if isinstance(name, str) and name.replace(".", "_").isidentifier()]
     return out
 
 

@@ -39,6 +39,7 @@ PAGES = {  # of flags whose own page is another than their group's
 }  # fmt: skip
 
 WORK = {  # where flags do their work, of those that another file declares
+    "search/strategies/schedule.py": "schedule",
     "search/phrases/phrase_table.py": "constraints_file constraint_case",
     "search/constraints/banned.py": "avoid_file avoid_case",
     "search/phrases/pieces.py": "constraint_boundary",

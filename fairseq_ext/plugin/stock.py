@@ -1,7 +1,5 @@
 """Stock tasks with what fairseq 0.12.2 lacks of the models that they are used with; tasks.py makes twins of these."""
 
-from __future__ import annotations
-
 import ast
 import os
 import resource

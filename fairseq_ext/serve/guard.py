@@ -123,13 +123,6 @@ async def drop(parts: AsyncIterator[bytes]) -> None:
         pass
 
 
-if __name__ == "__main__":
-    parse = ArgumentParser("python -m fairseq_ext.serve.guard", description="Make a key; print it, and its line for --api-keys.")
-    parse.add_argument("name", nargs="*", help="whose key it is (default: nobody's)")
-    name, key = " ".join(parse.parse_args().name), secrets.token_urlsafe(32)
-    print(f"key:  {key}\nline: {hashlib.sha256(key.encode()).hexdigest()} {name}".rstrip())
-
-
 # ---- How long a client may take, and how many there may be: what uvicorn leaves to a proxy.
 #
 # A connection whose request has not come whole after `read_timeout` seconds is closed. Where there are `most` connections, a new one takes
@@ -207,3 +200,10 @@ def protocol(most: int, read_timeout: float) -> type[asyncio.Protocol]:
             self.loop.call_later(LINGER, super().shutdown)
 
     return Connection
+
+
+if __name__ == "__main__":
+    parse = ArgumentParser("python -m fairseq_ext.serve.guard", description="Make a key; print it, and its line for --api-keys.")
+    parse.add_argument("name", nargs="*", help="whose key it is (default: nobody's)")
+    name, key = " ".join(parse.parse_args().name), secrets.token_urlsafe(32)
+    print(f"key:  {key}\nline: {hashlib.sha256(key.encode()).hexdigest()} {name}".rstrip())

@@ -124,10 +124,6 @@ def main(argv: list[str] | None = None) -> int:
     return 0
 
 
-if __name__ == "__main__":
-    sys.exit(main())
-
-
 # ---- Inflected forms of a glossary's targets, from text of the target language.
 #
 # A target's forms are the word sequences of the text that have the same lemmas, word by word. A sequence at the start of a line may owe its
@@ -178,3 +174,7 @@ def expand(entries: Sequence[Entry], lines: Iterable[str], lemma: Lemmatizer, le
         out.append(Entry(entry.source, (*entry.targets, *added), entry.line))
         new += len(added)
     return out, new
+
+
+if __name__ == "__main__":
+    sys.exit(main())

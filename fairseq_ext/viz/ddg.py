@@ -61,10 +61,6 @@ def main(argv: list[str] | None = None) -> None:
         write(Graph.load(args.out / f"{number}.json"), args.out)
 
 
-if __name__ == "__main__":
-    main()
-
-
 # ---- The picture of a dependency graph: source and output above, then the graph, then the table of iterations over the same positions.
 
 
@@ -258,3 +254,7 @@ Green: the final token; framed: right for good from here on; red: still wrong. T
 {chr(10).join(rows)}
 </table></div></body></html>
 """
+
+
+if __name__ == "__main__":
+    main()

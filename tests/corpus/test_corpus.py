@@ -178,11 +178,11 @@ def test_a_run_that_breaks_off_anywhere_is_completed(tmp_path, echo, monkeypatch
                 raise KeyboardInterrupt
             whole(path, chunks)
 
-        for module in ("output", "manifest", "run_stats"):
+        for module in ("output", "job"):
             monkeypatch.setattr(f"fairseq_ext.corpus.{module}.replace", replace)
         with pytest.raises(KeyboardInterrupt):
             translate(job(inputs, out))
-        for module in ("output", "manifest", "run_stats"):
+        for module in ("output", "job"):
             monkeypatch.setattr(f"fairseq_ext.corpus.{module}.replace", whole)
         translate(job(inputs, out))
         assert finals(out) == finals(tmp_path / "undisturbed")

@@ -78,7 +78,7 @@ def test_a_release_has_the_notes_of_its_version_and_checksums(tmp_path: Path, ta
         "CHANGELOG.md": f"# Changes\n\n## 0.10.0\n\n- No.\n\n{heading}\n\n- Yes.\n\n## 0.0.9\n\n- No.\n",
     }  # fmt: skip
     for name, text in files.items():
-        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).write_text(text)
     (tmp_path / "gh").chmod(0o700)
     environment = {"PATH": f"{tmp_path}:{os.environ['PATH']}", "GITHUB_REF_NAME": tag}

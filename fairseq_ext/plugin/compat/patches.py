@@ -192,7 +192,7 @@ def register_named_tasks(options: ModuleType) -> None:
     if own.decodes_alone():
         importlib.import_module("fairseq_ext.core.exit").interrupts_raise()
         if own.asks_for_help():
-            importlib.import_module("fairseq_ext.__main__").print_flags()
+            importlib.import_module("fairseq_ext.plugin.flag_help").print_flags()
 
 
 def refuse_two(folders: list[str]) -> None:

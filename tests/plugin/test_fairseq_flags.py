@@ -1,15 +1,9 @@
-"""What searches knows nothing of fairseq, nor of omegaconf and hydra, which read its settings.
-
-Its flags are plain dataclasses: `config.py` makes fairseq's kind of them, which means the same.
-"""
+"""fairseq's kind of the plain dataclasses of flags that strategies bring: plugin/options.py makes it, and it means the same."""
 
 from __future__ import annotations
 
-import ast
-import re
 from argparse import Action, ArgumentParser, _StoreTrueAction
 from dataclasses import dataclass, field, fields
-from pathlib import Path
 from typing import List, Literal, Optional  # noqa: UP035
 
 import pytest
@@ -18,72 +12,9 @@ from fairseq.dataclass.configs import CommonConfig, GenerationConfig
 from fairseq.dataclass.utils import gen_parser_from_dataclass
 from omegaconf import OmegaConf
 
-import fairseq_ext
 from fairseq_ext import UsageError
 from fairseq_ext.plugin.options import fairseq_dataclass, flags_dataclass
 from fairseq_ext.search.registry import all_strategies
-
-PACKAGE = Path(fairseq_ext.__file__).parent
-FREE = """
-    counters.py errors.py files.py registry.py stats.py version.py
-    kernels
-    candidates checks constraints parallel placement search softmax strategies terms
-    model/protocol.py search/beam.py core/array_file.py core/files.py
-    search/parallel/graph.py search/parallel/graph.py
-""".split()  # folders and files without fairseq
-BUT = {"plugin/generator.py"}  # reads alignments as fairseq does
-THEIRS = re.compile(r"(fairseq|omegaconf|hydra)(\.\w+)*")
-
-
-def files_of(names: list[str]) -> list[Path]:
-    """The Python files of these folders and files of the package."""
-    found = []
-    for path in (PACKAGE / name for name in names):
-        found += sorted(path.rglob("*.py")) if path.is_dir() else [path]
-    return [path for path in found if path.relative_to(PACKAGE).as_posix() not in BUT]
-
-
-def theirs_in(text: str) -> list[str]:
-    """The modules of THEIRS that a file imports, wherever in it, by a call too."""
-    found: list[str] = []
-    for node in ast.walk(ast.parse(text)):
-        if isinstance(node, ast.Import):
-            found += [alias.name for alias in node.names]
-        elif isinstance(node, ast.ImportFrom):
-            found.append(node.module or "")
-        elif isinstance(node, ast.Call) and "import" in ast.unparse(node.func):
-            found += [str(each.value) for each in node.args if isinstance(each, ast.Constant)]
-    return [name for name in found if THEIRS.fullmatch(name)]
-
-
-@pytest.mark.parametrize("name", FREE)
-def test_what_searches_imports_nothing_of_fairseq(name):
-    files = {path.relative_to(PACKAGE).as_posix(): path for path in files_of([name])}
-    assert files
-    found = {name: theirs_in(path.read_text(encoding="utf-8")) for name, path in files.items()}
-    assert not {name: theirs for name, theirs in found.items() if theirs}
-
-
-@pytest.mark.parametrize(
-    "text",
-    [
-        "import fairseq",
-        "import os, fairseq.data as data",
-        "from fairseq.data import Dictionary",
-        "def f():\n    from omegaconf import DictConfig",
-        "if TYPE_CHECKING:\n    from hydra.core import x",
-        "importlib.import_module('fairseq')",
-        "__import__('omegaconf')",
-        "import_module('fairseq.data')",
-    ],
-)
-def test_an_import_is_found_wherever_it_stands(text):
-    assert len(theirs_in(text)) == 1
-
-
-def test_what_is_no_import_is_not_found():
-    lines = "'Of fairseq.'", "from fairseq_ext.core.errors import x", "y = z('fairseq'), 'hydra.errors'"
-    assert theirs_in("\n".join(lines)) == []
 
 
 @dataclass
@@ -223,7 +154,7 @@ class NotThere:
 
 @pytest.mark.parametrize("kind", [TwoKinds, Numbers, NotThere], ids=lambda kind: kind.__name__)
 def test_a_type_that_fairseq_has_no_form_for_is_told(kind):
-    told = f"test_no_fairseq.py: fairseq cannot read a type of {kind.__name__} .*: use int, float"
+    told = f"test_fairseq_flags.py: fairseq cannot read a type of {kind.__name__} .*: use int, float"
     with pytest.raises(UsageError, match=told):
         fairseq_dataclass(kind)
 
