@@ -5,7 +5,9 @@ from __future__ import annotations
 import hashlib
 import os
 import re
+import shutil
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -100,3 +102,27 @@ def test_what_setup_installs_is_what_the_scripts_install() -> None:
 def test_the_licence_is_the_one_that_is_named() -> None:
     assert (ROOT / "LICENSE").read_text().startswith("MIT License") and 'license="MIT"' in SETUP
     assert yaml.safe_load((ROOT / "CITATION.cff").read_text())["license"] == "MIT"
+
+
+def test_a_second_set_up_does_nothing_and_another_start_up_file_is_noticed(tmp_path: Path) -> None:
+    """Which environment fits is told by a digest of files, the start-up file among them, wherever it lies."""
+    files = ("scripts/setup.sh", "requirements.txt", "setup.py", "fairseq_ext/plugin/compat/fairseq_ext.pth")
+    for name in files:
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy(ROOT / name, tmp_path / name)
+    venv = tmp_path / ".venv"
+    (venv / "bin").mkdir(parents=True)
+    (venv / "bin" / "python").symlink_to(sys.executable)
+    environment = {**os.environ, "ROOT": str(tmp_path), "VENV": str(venv), "PYTHON": "/no/python"}
+    write_stamp = 'eval "$(sed -n "/^fingerprint()/,/^}/p" scripts/setup.sh)"; fingerprint > .venv/fairseq_ext.stamp'
+
+    def run(*command: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
+
+    assert run("bash", "-c", write_stamp).returncode == 0
+    again = run("bash", "scripts/setup.sh")
+    assert again.returncode == 0 and f"{venv} is up to date" in again.stderr
+    with open(tmp_path / files[-1], "a") as file:
+        file.write("# changed\n")
+    changed = run("bash", "scripts/setup.sh")
+    assert changed.returncode and "up to date" not in changed.stderr
