@@ -1,9 +1,14 @@
 """Published search methods for stock fairseq 0.12.2: `--task translation_ext`.
 
-The path is the flag: `--softmax lsh` is search/strategies/softmax/lsh.py, `--prune-threshold` is strategies/prune/threshold.py.
-Options that are no strategies: `--results-file` and `--cpu-workers` in session/, `--int8` and `--cuda-graphs` in decoders/, constraint
-files in constraints/. Without a flag fairseq's own beam search runs, in one loop with extension points
-(search/loop.py, search/protocols.py). `python -m fairseq_ext` prints every strategy with its paper and file, and every flag.
+Five layers, each of which imports only from those before it: core/ (Python only), kernels/ (C++ and CUDA), model/ (how tokens
+become log-probabilities), search/ (how log-probabilities become hypotheses), plugin/ (what fairseq's commands enter). The
+commands and the Python API are the other entries of this folder.
+
+The path is the flag: `--softmax lsh` is search/strategies/softmax/lsh.py, `--prune-threshold` is search/strategies/prune.py,
+`--schedule stream` is search/strategies/schedule.py.
+Options that are no strategies: constraint files in search/constraints/, `--results-file` and `--cpu-workers` in plugin/,
+`--int8` and `--cuda-graphs` in model/transformer/. Without a flag fairseq's own beam search runs, in one loop with extension
+points (search/loop.py, search/protocols.py). `python -m fairseq_ext` prints every strategy with its paper and file, and every flag.
 """
 
 from fairseq_ext.core import command_line  # it imports nothing

@@ -83,8 +83,9 @@ def main(arguments: list[str]) -> int:
     return status
 
 
-# ---- The compiled beam search on a model that is mapped from an image: what decoders/transformer/ and search/compiled.py do, without
-# torch. Those are the definition.
+# ---- The compiled beam search on a model that is mapped from an image
+#
+# It does what model/transformer/ and search/compiled.py do, without torch. Those are the definition.
 #
 # Shapes: S sentences, N tokens of all of them, T source width, L layers, H heads, h = d / H, P positions of a slot, k beam.
 
@@ -171,7 +172,9 @@ class SavedModel:
         return [max(each, key=score)[0].tolist() if each else [] for each in found]
 
 
-# ---- Keeps a prepared model, for a model folder and flags, in this user's cache folder (image.py), and finds it again.
+# ---- Prepared models in this user's cache folder
+#
+# One is kept for a model folder and flags (kernels/image.py), and found again.
 #
 # Only models that the compiled search decodes alone (search/compiled.py), with text segmented by SentencePiece, are kept. All
 # others, and those of which a file has changed since, are loaded as every command loads them.

@@ -1,5 +1,6 @@
 """`python`, `fairseq-generate` and `fairseq-interactive` for shells that tests start: forked children of a process that has everything
-imported, so that a start costs milliseconds, not seconds. What a start itself does is tested with real ones (tests/guest, tests/compat).
+imported, so that a start costs milliseconds, not seconds. What a start itself does is tested with real ones
+(tests/guest, tests/plugin/compat).
 
     python tests/warm.py FOLDER      makes the commands in FOLDER, serves them until standard input ends, and removes it
 """

@@ -1,9 +1,10 @@
-"""BartForConditionalGeneration: BART, for summaries and whatever it was trained further for.
+"""BART and its multilingual relatives: BartForConditionalGeneration, mBART, M2M-100 and NLLB-200.
 
 M. Lewis et al., BART: Denoising Sequence-to-Sequence Pre-training, ACL 2020, https://aclanthology.org/2020.acl-main.703
 
-A word is the number that it has in vocab.json, as fairseq writes GPT-2's byte pairs. `--task translation_bart_ext` puts <s> in front of the
-source, and has translations begin with it where the model's settings force that.
+BART is for summaries and whatever it was trained further for. A word is the number that it has in vocab.json, as fairseq
+writes GPT-2's byte pairs. `--task translation_bart_ext` puts <s> in front of the source, and has translations begin with it
+where the model's settings force that.
 """
 
 from __future__ import annotations
@@ -39,8 +40,9 @@ def convert_bart(source: Source) -> Folder:
     return Folder(made, "translation_bart", pair | flags, {"bpe": "gpt2"} | FILES, dictionaries, [], pair, flags, texts)
 
 
-# ---- M2M100ForConditionalGeneration (M2M-100, NLLB-200) and MBartForConditionalGeneration (mBART-25 and -50): fairseq's own models.
+# ---- Models of many languages
 #
+# M2M100ForConditionalGeneration (M2M-100, NLLB-200) and MBartForConditionalGeneration (mBART-25 and -50) are fairseq's own.
 # All have one SentencePiece model and one dictionary, whose last words are the languages. Their token stands in front of the source and is
 # the first word of the translation; with mBART-25 it stands behind the source's </s>, and the decoder begins with it.
 #

@@ -1,6 +1,6 @@
-"""The weights and settings of an encoder-decoder Transformer in fairseq's terms. Hugging Face has its layers under the same names.
+"""The weights, settings and dictionary of an encoder-decoder Transformer in fairseq's terms.
 
-Shapes: V words, d features, f feed-forward features, P positions.
+Hugging Face has its layers under the same names. Shapes: V words, d features, f feed-forward features, P positions.
 """
 
 from __future__ import annotations
@@ -159,7 +159,9 @@ def inside(side: str, settings: Mapping[str, Any]) -> dict[str, tuple[int, ...]]
     return {f"{side}.{name}.{part}": shape[: 2 if part == "weight" else 1] for name, shape in out.items() for part in ("weight", "bias")}
 
 
-# ---- Hugging Face's numbers of words as a fairseq dictionary, which begins with <s>, <pad>, </s> and <unk>.
+# ---- The vocabulary
+#
+# Hugging Face's numbers of words as a fairseq dictionary, which begins with <s>, <pad>, </s> and <unk>.
 
 
 SPECIAL = ("<s>", "<pad>", "</s>", "<unk>")

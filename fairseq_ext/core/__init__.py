@@ -1,3 +1,6 @@
-"""The version of this package: `fairseq_ext.__version__`, read by setup.py as text, and by the signature of every run."""
+"""What all other layers share: errors, files, words, statistics, processes, and the version.
+
+It imports no other folder of the package, and neither torch nor fairseq.
+"""
 
 __version__ = "0.1.0"

@@ -1,4 +1,4 @@
-"""How a command ends: the status, and what is said of it.
+"""How a command ends: its status, what is said of it, and what runs at its end.
 
 | what happened | status | standard error |
 | --- | --- | --- |
@@ -129,9 +129,12 @@ def check_output() -> None:
         leave(0)
 
 
-# ---- What runs when the process ends, by one hook for all commands (and Translators) of the process.
+# ---- What runs when the process ends
 #
-# fairseq's commands return without a word to their task, and have dropped it by then. So what a command has to do at its end is kept here.
+# One hook serves all commands (and Translators) of the process.
+#
+# fairseq's commands return without a word to their task, and have dropped it by then. So what a
+# command has to do at its end is kept here.
 
 
 class ProcessEnd:

@@ -1,4 +1,4 @@
-"""Files: the lines of a text by number, a file that is written in one step, and this user's cache folder."""
+"""Files: lines by number, a file written in one step, sealed JSON, the user's cache, digests."""
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ class Lines:
             raise UsageError(f"{errors[0]}{more}")
 
 
-# ---- writing
+# ---- Writing
 
 
 @contextlib.contextmanager
@@ -206,7 +206,7 @@ def seal(record: dict[str, Any]) -> str:
     return hashlib.sha256(json.dumps(record, sort_keys=True).encode()).hexdigest()[:32]
 
 
-# ---- the cache
+# ---- The cache
 
 
 def cache_folder() -> Path:
@@ -252,7 +252,9 @@ def table_lines(path: str, flag: str, columns: int) -> Iterator[list[str]]:
         yield parts[:columns]
 
 
-# ---- Digests of whole contents: what tells that a file, a dictionary or a model is the one of an earlier run.
+# ---- Digests of whole contents
+#
+# They tell that a file, a dictionary or a model is the one of an earlier run.
 
 
 DIGEST_BLOCK = 1 << 20  # bytes

@@ -1,4 +1,16 @@
-"""Term-base files: tab-separated, CSV, XLSX, JSONL, TBX and TMX."""
+"""Term-base files as entries, each with its line: tab-separated, CSV, XLSX, JSONL, TBX and TMX.
+
+By the file's name:
+- .csv, with commas, semicolons or tabs, and .xlsx, the first sheet: a header with the columns
+  `source` and `target`, or the two languages by code or name, where other columns are not read;
+  without one, two columns.
+- .jsonl, .json: `{"source": "term", "target": "a|b"}` a line; the target may be a list.
+- .tbx, .tmx, .xml: TBX-Basic (ISO 30042), a concept's terms by language; terms marked deprecated or
+  superseded are left out. Of TMX, units that have the text in both languages. tbx.py reads them.
+- any other: source term, tab, target term; a header as of .csv may stand above. UTF-8, or UTF-16
+  with a byte order mark.
+`a|b` in a target: any one of them. Blank lines are skipped.
+"""
 
 from __future__ import annotations
 
@@ -17,18 +29,6 @@ import regex
 from fairseq_ext.core.errors import UsageError, counted, cut
 from fairseq_ext.core.files import Lines
 from fairseq_ext.core.tbx import rows
-
-# ---- Entries of a glossary file, with the line that each stands on.
-#
-# By the file's name:
-# - .csv, with commas, semicolons or tabs, and .xlsx, the first sheet: a header with the columns `source` and `target`, or the two languages
-#   by code or name, where other columns are not read; without one, two columns.
-# - .jsonl, .json: `{"source": "term", "target": "a|b"}` a line; the target may be a list.
-# - .tbx, .tmx, .xml: TBX-Basic (ISO 30042), a concept's terms by language; terms marked deprecated or superseded are left out. Of TMX, units
-#   that have the text in both languages.
-# - any other: source term, tab, target term; a header as of .csv may stand above. UTF-8, or UTF-16 with a byte order mark.
-# `a|b` in a target: any one of them. Blank lines are skipped.
-
 
 # a mark that parts clauses, with more of the term behind it
 CLAUSES = regex.compile(r"[,;:!?…](?=\s+\S)|[，。；：！？、](?=\s*\S)")
@@ -166,9 +166,12 @@ READERS = {
 }  # fmt: skip
 
 
-# ---- Glossaries in columns as spreadsheets write them: tab-separated, CSV with commas or semicolons, XLSX; with a header row or without one.
+# ---- Glossaries in columns, as spreadsheets write them
 #
-# A header row names the columns: `source` and `target`, or the languages by code or name. Without one the columns are two, source and target.
+# Tab-separated, CSV with commas or semicolons, or XLSX; with a header row or without one.
+#
+# A header row names the columns: `source` and `target`, or the languages by code or name. Without
+# one the columns are two, source and target.
 
 
 logger = logging.getLogger("fairseq_ext")

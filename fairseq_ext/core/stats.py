@@ -1,6 +1,7 @@
-"""What a run has done (`Stats`), in the counters of counters.py. plugin/results.py writes it as the JSON object of `--stats-file`.
+"""The statistics of a run: typed counters, and `Stats`, which gathers them.
 
-Counts are of work really done. Strategies hold their section and count in it; nobody replaces it.
+plugin/results.py writes them as the JSON object of `--stats-file`. Counts are of work really done.
+Strategies hold their section and count in it; nobody replaces it.
 """
 
 from __future__ import annotations
@@ -9,9 +10,12 @@ import copy
 from dataclasses import dataclass
 from typing import Any, ClassVar, TypeVar
 
-# ---- Typed counters, with one merge and one difference for processes, corpus units and runs.
+# ---- Typed counters
 #
-# Every counter is of one of these kinds. What does not apply is None, and is left out of the JSON object.
+# One merge and one difference serve processes, corpus units and runs.
+#
+# Every counter is of one of these kinds. What does not apply is None, and is left out of the JSON
+# object.
 #
 # | kind | value | the merge of two | in the JSON object |
 # | --- | --- | --- | --- |
@@ -22,7 +26,7 @@ from typing import Any, ClassVar, TypeVar
 # | Items | a list | joins them | the list |
 # | Section | counters by name | merges each | an object |
 #
-# The difference undoes the merge: `merge(a, b).since(a)` equals `b`. stats.py has the counters of a run.
+# The difference undoes the merge: `merge(a, b).since(a)` equals `b`.
 
 
 R = TypeVar("R", bound="Ratio")
@@ -205,6 +209,9 @@ def unrecorded(value: Any) -> Any:
     if isinstance(value, dict):
         return Section.restored(value)
     return KINDS[value[0]](*value[1:]) if isinstance(value, list) else value
+
+
+# ---- The counters of a run
 
 
 S = TypeVar("S", bound=Section)

@@ -1,8 +1,12 @@
-"""TBX-Basic (ISO 30042, https://www.tbxinfo.net/tbx-basic): concepts with their terms in each language, in XML; and TMX, whose units have a
-text in each language.
+"""Term bases in XML: TBX-Basic, and TMX.
 
-Both dialects are read: `termEntry/langSet/tig/term` of version 2 and `conceptEntry/langSec/termSec/term` of version 3. Each source term
-of a concept is an entry, and the concept's target terms are its alternatives."""
+TBX-Basic (ISO 30042, https://www.tbxinfo.net/tbx-basic) has concepts with their terms in each
+language, TMX units with a text in each language.
+
+Both dialects are read: `termEntry/langSet/tig/term` of version 2 and
+`conceptEntry/langSec/termSec/term` of version 3. Each source term of a concept is an entry, and the
+concept's target terms are its alternatives.
+"""
 
 from __future__ import annotations
 

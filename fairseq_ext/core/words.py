@@ -1,4 +1,4 @@
-"""The words of a text, in any script."""
+"""Words of a text in any script, their lemmas, and the terms of a glossary that a text holds."""
 
 from __future__ import annotations
 
@@ -42,7 +42,9 @@ def is_word(unit: str) -> bool:
     return any(character.isalnum() for character in unit)
 
 
-# ---- Lemmas of words, by `simplemma` (offline, 54 languages; the extra `terms` installs it).
+# ---- Lemmas
+#
+# By `simplemma` (offline, 54 languages; the extra `terms` installs it).
 
 
 Lemmatizer = Callable[[str], str]
@@ -83,16 +85,19 @@ def version() -> str:
     return f"simplemma-{installed('simplemma')}"
 
 
-# ---- Which terms of a glossary a sentence holds, and where.
+# ---- The terms of a glossary that a sentence holds
 #
-# - Terms are found on word boundaries in any script (words.py): *Ader* is in "Die Ader." and in "Ader-Test", not in "Adern" or
-#   "Schlagader". How much space lies between words does not matter.
-# - surface: case counts. Only the first word of a sentence is looked up with a small initial too, when the line as written has no term
-#   there of that length: "Port 80 ..." has the term *port*, but "about us" never has *US*.
+# - Terms are found on word boundaries in any script (`words_of`): *Ader* is in "Die Ader." and in
+#   "Ader-Test", not in "Adern" or "Schlagader". How much space lies between words does not matter.
+# - surface: case counts. Only the first word of a sentence is looked up with a small initial too,
+#   when the line as written has no term there of that length: "Port 80 ..." has the term *port*,
+#   but "about us" never has *US*.
 # - casefold: case does not count.
-# - lemma: case does not count, and a term is also found where its words' lemmas stand: *Gummistiefel* is in "mit Gummistiefeln". Where
-#   several terms have these lemmas, the one with the words themselves wins, else the first of the file.
-# - The longest term (in words) wins, the leftmost of equally long ones; what it covers is not matched again by shorter ones.
+# - lemma: case does not count, and a term is also found where its words' lemmas stand:
+#   *Gummistiefel* is in "mit Gummistiefeln". Where several terms have these lemmas, the one with
+#   the words themselves wins, else the first of the file.
+# - The longest term (in words) wins, the leftmost of equally long ones; what it covers is not
+#   matched again by shorter ones.
 
 
 MATCHES = ("surface", "casefold", "lemma")

@@ -1,4 +1,4 @@
-"""What a run is asked to do, and what of it can be looked at before anything starts."""
+"""What a run is asked to do, what can be checked before it starts, and the manifest of its output."""
 
 from __future__ import annotations
 
@@ -63,7 +63,9 @@ def absolute(value: Any) -> Any:
     return ":".join(os.path.abspath(part) if os.path.exists(part) else part for part in value.split(":"))
 
 
-# ---- `manifest.json`: how the files of an output folder were made, and which are whole. A run that would mix two ways is refused.
+# ---- `manifest.json`
+#
+# How the files of an output folder were made, and which are whole. A run that would mix two ways is refused.
 
 
 FORMAT = {"format": "fairseq_ext corpus manifest", "version": 1}

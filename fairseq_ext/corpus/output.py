@@ -1,5 +1,6 @@
-"""The output folder: a file for each input shard, `manifest.json`, `errors.jsonl`, and `.parts/` for what is under way.
+"""The output folder of a run, and what the run says of itself: progress lines and statistics.
 
+The folder has a file for each input shard, `manifest.json`, `errors.jsonl`, and `.parts/` for what is under way.
 A finished unit becomes a part, `.parts/NAME.parts/START-END` (a line of JSON with its errors and statistics, then its output records),
 written under another name, synced and renamed: a part that is there is whole. When the parts of a shard cover it, they are joined
 into `NAME.jsonl` (or `.txt`) in the same way, the manifest says so, and then they go. So whatever is killed at whatever moment, the
@@ -221,7 +222,7 @@ def json_lines(entries: Iterable[dict[str, Any]]) -> Iterable[bytes]:
     return (json.dumps(entry).encode() + b"\n" for entry in entries)
 
 
-# ---- What a run says of itself: a line now and then, and a table at its end.
+# ---- Progress: a line now and then, and a table at the end
 
 
 @dataclass
@@ -323,7 +324,9 @@ def clock(seconds: float | None) -> str:
     return f"{minutes // 60}:{minutes % 60:02d}:{rest:02d}"
 
 
-# ---- What a run has counted, and its `--stats-file`: replaced in one step while the run goes on and at its end.
+# ---- `--stats-file`: what a run has counted
+#
+# The file is replaced in one step while the run goes on and at its end.
 
 
 SECONDS_BETWEEN_WRITES = 30.0

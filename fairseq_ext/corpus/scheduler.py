@@ -1,4 +1,6 @@
-"""The scheduler: gives units to Ray actors, through whatever kills them: workers, nodes, sentences that take their worker with them.
+"""The scheduler, which gives units to Ray actors and gets them done through failures; and Ray's start.
+
+Units survive whatever kills their actor: workers, nodes, sentences that take their worker with them.
 
 Ray starts the actors, places them on nodes, restarts them there or elsewhere (`max_restarts=-1`), moves arguments and results, and says
 which calls are over (`ray.wait`). What is done here is what it leaves open: to whom a unit goes when its actor is gone. Ray's own
@@ -235,7 +237,9 @@ def remote_worker(flags: dict[str, Any], threads: int, plain: bool, gpu: bool) -
     return actor.remote(flags, threads, plain)
 
 
-# ---- Ray for a run: joined or started, quietly and without network, and how many workers it has room for.
+# ---- Ray for a run
+#
+# It is joined or started, quietly and without network. Also: how many workers it has room for.
 
 
 SECONDS_TO_ANSWER = 10

@@ -1,6 +1,7 @@
-"""Input files (`--input`) as shards: what kind of file each is, and what its output is called.
+"""Input files (`--input`) as shards, and each shard as numbered sentences.
 
-Text, JSONL (.jsonl, .json, .ndjson) and Parquet (.parquet); compression by suffix: .gz .zst .bz2 .lz4.
+Of a file: its kind, what its output is called, and whether it has the keys or columns that are read.
+Kinds: text, JSONL (.jsonl, .json, .ndjson) and Parquet (.parquet); compression by suffix: .gz .zst .bz2 .lz4.
 """
 
 from __future__ import annotations
@@ -75,7 +76,9 @@ def shards_of(paths: Sequence[str], constraints: Sequence[str] | None) -> list[S
     return list(shards.values())
 
 
-# ---- Which keys or columns a shard has, and whether its source is among them; asked before a model is loaded.
+# ---- The keys or columns of a shard
+#
+# Whether its source is among them is asked before a model is loaded.
 
 
 FIRST_LINES = 100  # of JSONL, that show its keys
@@ -114,7 +117,7 @@ def keys_of(shard: Shard) -> list[str] | None:
     return None if found is None else list(found)
 
 
-# ---- A shard as numbered sentences with what travels with them: text, JSONL and Parquet, plain or compressed.
+# ---- A shard as numbered sentences, with what travels with them
 #
 # - Text: a sentence a line. Only a line feed ends a line, as in fairseq's own reading of a corpus; a byte order mark and carriage
 #   returns are dropped.

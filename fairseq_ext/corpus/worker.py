@@ -1,4 +1,4 @@
-"""What runs in a Ray actor: one loaded model, which takes units of sentences (unit.py) and gives finished output records."""
+"""What runs in a Ray actor: one loaded model, which makes finished output records of units of sentences."""
 
 from __future__ import annotations
 
@@ -107,7 +107,9 @@ def refusal(shard: Shard, sentence: Sentence, plain: bool) -> Result:
     return Result(payload.encode("utf-8"), unit.errors, Section(), 0, 0, 0.0, 0.0, 0.0, "")
 
 
-# ---- A unit of sentences on its way through a Translator, to output records and entries of errors.jsonl.
+# ---- A unit of sentences
+#
+# It goes through a Translator, to output records and entries of errors.jsonl.
 #
 # A sentence that cannot be translated costs no other one its translation. What can be told beforehand (too many tokens, a phrase
 # that the dictionary lacks) is looked at sentence by sentence; what only the search finds out (out of memory on the device, an error of

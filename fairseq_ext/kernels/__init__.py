@@ -1,20 +1,20 @@
-"""Compiled twins of what is defined in torch or Python: `x.cpp` behind `x.py`, and the library that holds them all.
+"""Compiled twins of what is defined in torch or Python, one pair of a stem: beam.cpp, beam.py.
 
-| file | computes | definition |
+| pair | computes | definition |
 | --- | --- | --- |
-| library | builds, verifies and loads the compiled library | |
-| declarations | the layout of each structure and the signature of each function, read from the C++ files | |
-| decoder/transformer | a Transformer's step on the CPU | decoders/transformer/ |
-| search/topk | log-softmax and the best continuations | search/log_probs.py |
-| search/beam | beam search of sentences without constraints, all steps | search/loop.py |
-| search/ngrams | the words that would repeat an n-gram | search/processors.py |
-| constraints/banks | the selection of dynamic beam allocation | search/strategies/select/dba.py |
-| constraints/constrained | beam search with required phrases, all steps | search/loop.py |
-| parallel/parallel_decode | parallel decoding of a sentence alone | search/parallel/driver.py, strategies/decoding/ |
-| parallel/draft | its drafts | parallel/drafts/ |
-| softmax/lsh | the functions of LSH softmax on the CPU; lsh_cuda and lsh.cu on a GPU | softmax/lsh_torch.py |
-| softmax/shortlist | the scores of a shortlist's words | search/strategies/softmax/_shortlist.py |
-| softmax/screen | screened log-probabilities | search/strategies/softmax/screened.py |
+| transformer | a Transformer's layers on a CPU, and the reader of rows | model/transformer/layers.py |
+| beam | beam search without required phrases, all steps | search/loop.py |
+| constrained | beam search with required phrases, all steps | search/loop.py |
+| banks | the selection of dynamic beam allocation | search/strategies/select/dba.py |
+| log_probs | log-softmax, top-k | search/log_probs.py |
+| log_probs | repeated n-grams, sampling | log_probs.py |
+| shortlist | scores of a shortlist's words | search/strategies/softmax/_shortlist.py |
+| shortlist | screened log-probabilities | search/strategies/softmax/screened.py |
+| lsh; lsh_cuda on a GPU | the functions of LSH softmax | lsh_torch.py |
+| parallel | parallel decoding of one sentence, and its drafts | search/parallel/ |
 
-Shared by the C++ files: vectors.hpp (SIMD), stages.hpp (timing).
+library.py builds, verifies and loads the compiled library, and reads its structures and signatures
+from the C++ files. compiling.py knows compilers and levels of processors. image.py is a file that
+is mapped as memory. The C++ headers lie flat beside the pairs: vectors.hpp (SIMD), stages.hpp
+(timing). This folder imports only core.
 """

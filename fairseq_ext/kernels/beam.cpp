@@ -1,5 +1,6 @@
-// The beam search of sentences that start and end at any step: --select topk or sampling, --softmax full. The definition is
-// search/loop.py with these files of strategies/select, with strategies/stop and strategies/prune. The results are the same bits.
+// The beam search of sentences that start and end at any step: --select topk or sampling,
+// --softmax full. The definition is search/loop.py with these files of search/strategies/select/,
+// with search/strategies/stop/ and search/strategies/prune.py. The results are the same bits.
 //
 // Shapes: k beam, n live rows of a sentence (one before the first token, then at most k), c = 2k candidates, V vocabulary, T places for the
 // tokens of a row, N rows of all sentences.

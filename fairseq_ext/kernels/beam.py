@@ -166,7 +166,7 @@ class CompiledBatch:
 
     def go_on(self, most: int, reader: Any, step: ctypes.Structure) -> Result:
         """At most so many steps, and none after one that ends a sentence; with NO_ROOM it is to be called again when reader
-        (kernels/parallel.py, CompiledReader) and step have more."""
+        (kernels/transformer.py, CompiledReader) and step have more."""
         return Result(self.search_sentences(ctypes.addressof(self.struct), most, reader.address, ctypes.addressof(step)))
 
     def take_counts(self) -> tuple[int, int]:

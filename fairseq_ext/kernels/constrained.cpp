@@ -1,5 +1,6 @@
-// The search of sentences with required phrases, many steps in one call: --select dba, --stop early, --softmax full. The definition is
-// search/loop.py with search/strategies/select/dba.py and strategies/stop/early.py. The results are the same bits.
+// The search of sentences with required phrases, many steps in one call: --select dba,
+// --stop early, --softmax full. The definition is search/loop.py with search/strategies/select/dba.py and
+// search/strategies/stop/early.py. The results are the same bits.
 //
 // All sentences start together and so have equally many tokens. A sentence keeps its slot of the KV cache; its rows' new tokens take W
 // positions a step, and positions that no row has seen are dropped when there is no room for more.

@@ -1,7 +1,9 @@
-"""The search of sentences with required phrases (`constrained.cpp`): many steps in one call. Definition: search/loop.py with
-search/strategies/select/dba.py and strategies/stop/early.py.
+"""The search of sentences with required phrases (`constrained.cpp`): many steps in one call.
 
-Shapes: N sentences, k beam, T places for the tokens of a row, G constraints of a sentence, F = 2k hypotheses of a sentence at most.
+Definition: search/loop.py with search/strategies/select/dba.py and search/strategies/stop/early.py.
+
+Shapes: N sentences, k beam, T places for the tokens of a row, G constraints of a sentence, F = 2k
+hypotheses of a sentence at most.
 """
 
 from __future__ import annotations
@@ -83,7 +85,7 @@ class CompiledConstrained:
         )  # fmt: skip
 
     def go_on(self, reader: Any, step: ctypes.Structure, most: int) -> Result:
-        """Make at most so many steps with reader (kernels/parallel.py, CompiledReader), whose KV cache step describes."""
+        """Make at most so many steps with reader (kernels/transformer.py, CompiledReader), whose KV cache step describes."""
         return Result(loaded().search_constrained(ctypes.addressof(self.struct), reader.address, ctypes.addressof(step), most))
 
     def take_counts(self) -> tuple[int, int]:

@@ -1,12 +1,16 @@
-"""The compiled library: the one of this processor's level, brought by a wheel or compiled here, and loaded with its functions' signatures.
+"""Finds, builds and loads the compiled library, and reads what its C++ files declare.
 
-Where no wheel brought it, it is compiled once: `python -m fairseq_ext.kernels` does it ahead of time. It lies in the user's cache folder
-under a name that holds source, compiler and flags, so a changed source gets its own. Loading a library runs it, so one from that folder
-is loaded only if nobody else can write there, and only if its content has the digest that was written beside it when it was built;
-anything else is built anew. Without a wheel's library and without a compiler nothing breaks: the torch operations run instead.
+It is the library of this processor's level, brought by a wheel or compiled here.
 
-Environment: FAIRSEQ_EXT_KERNELS names a level (compiling.py), or is `native` to compile for this processor alone, or `off`; CXX names the
-compiler.
+Where no wheel brought it, it is compiled once: `python -m fairseq_ext.kernels` does it ahead of
+time. It lies in the user's cache folder under a name that holds source, compiler and flags, so a
+changed source gets its own. Loading a library runs it, so one from that folder is loaded only if
+nobody else can write there, and only if its content has the digest that was written beside it when
+it was built; anything else is built anew. Without a wheel's library and without a compiler nothing
+breaks: the torch operations run instead.
+
+Environment: FAIRSEQ_EXT_KERNELS names a level (compiling.py), or is `native` to compile for this
+processor alone, or `off`; CXX names the compiler.
 """
 
 from __future__ import annotations
@@ -259,9 +263,12 @@ def loaded() -> ctypes.CDLL:
     return found
 
 
-# ---- What the C++ files of this folder declare, for ctypes: the fields of their structures and the signatures of their functions.
+# ---- What the C++ files of this folder declare
 #
-# Both are read from the text that the library is compiled from, so that a layout and a signature are written once.
+# The fields of their structures and the signatures of their functions, for ctypes.
+#
+# Both are read from the text that the library is compiled from, so that a layout and a signature
+# are written once.
 
 
 FOLDER = Path(__file__).parent

@@ -1,4 +1,5 @@
-// From logits to the best next words: log-softmax, and the best of every line or of every sentence's lines.
+// From logits to the next words: log-softmax, the best of every line or of every sentence's lines,
+// n-grams that do not repeat, and words drawn at random.
 
 #include "ngrams.hpp"
 #include "sampling.hpp"
@@ -41,7 +42,7 @@ void best_of_sentences(const float* x, int64_t V, const float* before, const int
 
 }  // extern "C"
 
-// ---- Words that would complete an n-gram a second time become impossible.
+// ---- Words that would complete an n-gram a second time become impossible
 
 extern "C" {
 
@@ -60,7 +61,7 @@ void block_ngrams(const int64_t* tokens, int64_t rows, int64_t T, int64_t row_st
 
 }  // extern "C"
 
-// ---- Words drawn from lines of log-probabilities.
+// ---- Words drawn from lines of log-probabilities
 
 extern "C" {
 

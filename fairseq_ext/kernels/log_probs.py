@@ -1,4 +1,7 @@
-"""Log-probabilities of the next token in compiled code (log_probs.cpp): softmax, top-k, repeated n-grams, sampling."""
+"""Log-probabilities of the next token by the compiled library: softmax, top-k, n-grams, sampling.
+
+The library's part is log_probs.cpp, for float32 on a CPU.
+"""
 
 from __future__ import annotations
 
@@ -12,8 +15,9 @@ from torch import Tensor
 
 from fairseq_ext.kernels.library import loaded, struct
 
-# ---- Log-softmax and the best next words by the compiled library (`log_probs.cpp`) behind torch tensors, for float32 on a CPU. Definition: the
-# torch path of search/log_probs.py.
+# ---- Log-softmax and the best next words
+#
+# Definition: the torch path of search/log_probs.py.
 #
 # Shapes: N lines, n rows, S sentences, V words.
 
@@ -47,8 +51,10 @@ def best_of_sentences(x: Tensor, before: Tensor, first: Tensor, c: int) -> tuple
     return found
 
 
-# ---- `--no-repeat-ngram-size`: words that would complete an n-gram a second time become impossible, as torch operations, which define it,
-# and by the compiled library (`log_probs.cpp`).
+# ---- Repeated n-grams (`--no-repeat-ngram-size`)
+#
+# Words that would complete an n-gram a second time become impossible: by torch operations, which
+# define it, and by the compiled library.
 #
 # Shapes: n rows, T tokens of the longest history, C scored words.
 
@@ -73,12 +79,17 @@ def block_ngrams_(value: Tensor, tokens: Tensor, size: int, ids: Tensor | None) 
     )  # fmt: skip
 
 
-# ---- Words drawn from log-probabilities, with noise that a sentence's number and a seed determine: the definition, and `log_probs.cpp`.
+# ---- Words drawn from log-probabilities
+#
+# The noise is one that a sentence's number and a seed determine. The torch operations are the
+# definition.
 #
 # The noise is that of a counter-based generator,
-#     J. K. Salmon, M. A. Moraes, R. O. Dror and D. E. Shaw. Parallel Random Numbers: As Easy as 1, 2, 3. SC 2011.
-# keyed by the seed and the sentence's number, counted by the step and the number of the sample: it depends on nothing else, whatever is
-# decoded before or beside it. Chances are whole multiples of 2^-50, so that their sums are exact in whatever order they are added.
+#     J. K. Salmon, M. A. Moraes, R. O. Dror and D. E. Shaw. Parallel Random Numbers: As Easy as 1,
+#     2, 3. SC 2011.
+# keyed by the seed and the sentence's number, counted by the step and the number of the sample: it
+# depends on nothing else, whatever is decoded before or beside it. Chances are whole multiples of
+# 2^-50, so that their sums are exact in whatever order they are added.
 #
 # Shapes: n lines, V words, d draws.
 

@@ -70,7 +70,8 @@ class Finder:
     step's other work drives Python's own memory out of the caches, and each operator is slow to come back."""
 
     def __init__(self, index: Any, never: Tensor, ones: int):
-        """index: of lsh_index.py; never (V,): words left out; ones: the index's dimensions at which rows are 1 (those of a bias)."""
+        """index: of search/strategies/softmax/_lsh_index.py; never (V,): words left out; ones: the
+        index's dimensions at which rows are 1 (those of a bias)."""
         table = index.cuckoo
         turned = index.dimensions.t().contiguous()
         columns = [turned, index.words, index.offsets]

@@ -1,7 +1,9 @@
-"""The functions of lsh_torch.py as CUDA kernels (lsh.cu), launched through CuPy on torch's own memory and current stream.
+"""The functions of lsh_torch.py as CUDA kernels (lsh_cuda.cu).
 
-Same names, arguments and results. `warp=False` and `optimised=False` choose the naive forms that the paper compares with.
-CuPy is optional: `unavailable` says what is missing.
+CuPy launches them on torch's own memory and current stream.
+
+Same names, arguments and results. `warp=False` and `optimised=False` choose the naive forms that
+the paper compares with. CuPy is optional: `unavailable` says what is missing.
 """
 
 from __future__ import annotations

@@ -49,7 +49,7 @@ def wta_hash(x: Tensor, dimensions: Tensor, u: int) -> Tensor:
     return out.int()
 
 
-# ---- tables: word ids sorted by code, and where each code's span begins
+# ---- Tables: word ids sorted by code, and where each code's span begins
 
 
 @dataclass
@@ -192,7 +192,7 @@ def lookup_cuckoo(codes: Tensor, table: Cuckoo, V: int) -> tuple[Tensor, Tensor]
     return (start + band[:, None] * V).masked_fill(length == 0, 0).t().contiguous(), length.t().contiguous()
 
 
-# ---- from spans to the shortlist
+# ---- From spans to the shortlist
 
 
 def count_hits(start: Tensor, length: Tensor, words: Tensor, V: int) -> Tensor:

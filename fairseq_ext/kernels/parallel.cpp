@@ -1,6 +1,7 @@
-// One call of parallel decoding (--decoding) for a row that is alone: draft, read, verify, commit. The definitions work on arrays of rows:
-// search/parallel/driver.py for the call, search/strategies/decoding/_parallel.py and window.py for the methods, model/transformer/decoder.py for the
-// decoder.
+// Parallel decoding (--decoding) of a row that is alone: one call that drafts, reads, verifies and
+// commits, and the drafters. The definitions work on arrays of rows: search/parallel/driver.py for
+// the call, search/strategies/decoding/_parallel.py and window.py for the methods,
+// model/transformer/decoder.py for the decoder.
 
 #include "ngrams.hpp"
 #include "parallel.hpp"
@@ -222,7 +223,9 @@ int64_t call_row(Row* row, const Reader* reader) {
 
 }  // extern "C"
 
-// ---- Where the draft of a row that is alone comes from; parallel/drafts/ holds the definitions, for arrays of rows.
+// ---- Where the draft comes from
+//
+// The definitions, for arrays of rows: search/parallel/drafts.py and search/parallel/ngram.py.
 
 namespace {
 

@@ -1,6 +1,7 @@
-"""Parallel decoding of a row that is alone (`parallel.cpp`): a call drafts, reads, verifies and commits in compiled code.
+"""Parallel decoding of a row that is alone, and its drafts, in compiled code (`parallel.cpp`).
 
-The definitions work on arrays of rows: search/parallel/driver.py and strategies/decoding/.
+A call drafts, reads, verifies and commits. The definitions work on arrays of rows:
+search/parallel/driver.py and search/strategies/decoding/.
 
 Shapes: w positions of a block, d features, V vocabulary, T most tokens.
 """
@@ -84,7 +85,9 @@ class CompiledRow:
         return Status(self.call_row(self.address, reader.address))
 
 
-# ---- The compiled drafters of a row that is alone (`parallel.cpp`); parallel/drafts/ holds the definitions, for arrays of rows.
+# ---- Drafters
+#
+# Definitions, for arrays of rows: search/parallel/drafts.py and search/parallel/ngram.py.
 #
 # Shapes: m histories, K listed words, V target vocabulary.
 

@@ -11,7 +11,7 @@ extern "C" void layer_norm(const void* norm, const float* x, int64_t lines, int6
 
 namespace {
 
-// A decoder that is compiled throughout; parallel.py reads its fields from here
+// A decoder that is compiled throughout; transformer.py reads its fields from here
 struct Reader {
     const void *layers, *step, *output;  // step's x is this one's
     int64_t *block, *before;             // two fields of step: the block's width, and how many tokens stand before it

@@ -1,4 +1,7 @@
-// Scores of listed words on the CPU, float32: a linear layer of these rows of the weights where they lie, and two lists made into one.
+// Scores of a shortlist, and screened scores of all words, on the CPU in float32.
+//
+// Of a shortlist: a linear layer of its words' rows of the weights where they lie, and two lists
+// made into one.
 //
 // Shapes: n rows, d features, m words that were found, T words of the fixed part.
 
@@ -78,8 +81,11 @@ void shortlist_log_probs(const Shortlist* list, const float* x, int64_t n, const
 
 }  // extern "C"
 
-// ---- Log-probabilities of all words from weights of 16 bits, the best words' from the weights themselves, and bounds of what the others'
-// rounding changes (search/strategies/softmax/screened.py says what for; search/strategies/softmax/screened.py holds the definition).
+// ---- Screened log-probabilities of all words
+//
+// They come from weights of 16 bits, the best words' from the weights themselves, with bounds of
+// what the others' rounding changes. search/strategies/softmax/screened.py says what for, and
+// defines it.
 //
 // Shapes: n rows, V words, d features.
 

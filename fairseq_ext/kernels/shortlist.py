@@ -1,5 +1,7 @@
-"""Log-probabilities over a shortlist by the compiled library (`shortlist.cpp`), for float32 on a CPU. Definition: the torch path of
-softmax/shortlist.py.
+"""Shortlist and screened log-probabilities by the compiled library (`shortlist.cpp`).
+
+For float32 on a CPU. Definition of the shortlist's: the torch path of
+search/strategies/softmax/_shortlist.py.
 
 Shapes: n rows, V words, d features, m words that were found, T words of the fixed part.
 """
@@ -50,8 +52,9 @@ class ShortlistLinear:
         return ids, y
 
 
-# ---- Screened log-probabilities by the compiled library (`shortlist.cpp`), for float32 on a CPU. Definition: the torch path of
-# softmax/error_bounds.py.
+# ---- Screened log-probabilities
+#
+# Definition: the torch path of search/strategies/softmax/screened.py.
 #
 # Shapes: n rows, V words, d features.
 

@@ -1,5 +1,5 @@
-// What becomes of a sentence's candidates: those that pruning drops, hypotheses, and rows of the next beam. The definitions are
-// strategies/stop/*.py and strategies/prune/*.py, of the same names.
+// What becomes of a sentence's candidates: those that pruning drops, hypotheses, and rows of the
+// next beam. The definitions are search/strategies/prune.py and the files of search/strategies/stop/.
 //
 // Shapes: k beam, c candidates, m the length of the n-best list.
 

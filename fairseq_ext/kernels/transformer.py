@@ -1,6 +1,7 @@
-"""The compiled step (`transformer.cpp`) behind torch tensors: packed linear maps, and a decoder's or encoder's layers in one call.
+"""Linear maps, layer stacks and the reader of rows by the compiled library (`transformer.cpp`).
 
-float32 on a CPU only. The definition of everything here is the torch path of model/transformer/layers.py and encoder.py.
+float32 on a CPU only. The definition is the torch path of model/transformer/layers.py and
+encoder.py.
 
 Shapes: N lines, d features, S sentences, P columns of a panel (a number of the processor's).
 """
@@ -161,7 +162,7 @@ def cache_struct(value: Tensor) -> ctypes.Structure:
 
 class CompiledReader:
     """A decoder whose layers, linear maps and embeddings compiled code reads for one row. step: of the row's KV cache
-    (kernels/transformer.py); embedding (V, d); scale: of the embedding; norm: of embeddings (model/transformer/weights.py, Norm), or None."""
+    (`StepStruct`); embedding (V, d); scale: of the embedding; norm: of embeddings (model/transformer/weights.py, Norm), or None."""
 
     def __init__(self, layers: LayerStack, output: PackedLinear, embedding: Tensor, scale: float, step: ctypes.Structure, norm: Any = None):
         assert embedding.is_contiguous() and embedding.dtype == torch.float32

@@ -1,7 +1,11 @@
-"""The decoder backends: what runs the model for a search. protocol.py says what a search asks, factory.py chooses a backend.
+"""The decoder backends: how rows of tokens become features and log-probabilities.
 
-| folder | --decoder-backend | what runs |
+| file | `--decoder-backend` | what is in it |
 | --- | --- | --- |
-| fairseq/ | fairseq | fairseq's own modules, for any encoder-decoder; uncached.py reads blocks with them |
-| transformer/ | transformer | our layers, for plain Transformers, after self_check.py has compared them with fairseq's |
+| protocol.py | | what a search asks of a decoder |
+| choose.py | auto | which backend serves a model, after a comparison with fairseq's own modules |
+| stock.py, stock_model.py | fairseq | fairseq's modules, for any encoder-decoder |
+| transformer/ | transformer | our layers, for plain Transformers |
+
+This folder imports only core and kernels, and knows fairseq's modules.
 """

@@ -1,4 +1,8 @@
-"""Which decoder backend runs these models: the transformer one where it supports them and agrees with fairseq, else fairseq's modules."""
+"""Which decoder backend runs these models, which architectures none runs, and the self-check.
+
+The transformer backend runs models that it supports and for which it agrees with fairseq; fairseq's
+own modules run the others.
+"""
 
 from __future__ import annotations
 
@@ -100,7 +104,9 @@ def no_int8(decoder: TransformerBackend) -> str | None:
     return None if library() else "the compiled decoder step is not there (python -m fairseq_ext.kernels says why)"
 
 
-# ---- Architectures that fairseq registers and no search of this package runs, each with the reason and the way out.
+# ---- Architectures that no search of this package runs
+#
+# fairseq registers them. Each has the reason and the way out.
 #
 # Classes of a user's own are let through: what they are is known to them alone.
 
@@ -161,11 +167,14 @@ def refuse_other_batches(models: list, flags: Any) -> None:
         )
 
 
-# ---- The self-check of the transformer backend: a few steps and the encoder, compared with fairseq's own modules at start-up.
+# ---- The self-check of the transformer backend
 #
-# A model whose modules compute something else than their weights say is found here, and runs on fairseq's modules instead. The result is
-# not remembered from one run to the next: for 10 million weights the check takes 17 ms of a start of 2 s, and a digest of the weights, by
-# which it could be remembered, 24 ms (SHA-256; both grow with the model).
+# A few steps and the encoder are compared with fairseq's own modules at start-up.
+#
+# A model whose modules compute something else than their weights say is found here, and runs on
+# fairseq's modules instead. The result is not remembered from one run to the next: for 10 million
+# weights the check takes 17 ms of a start of 2 s, and a digest of the weights, by which it could be
+# remembered, 24 ms (SHA-256; both grow with the model).
 
 
 # largest difference in features between the backends, relative to the largest feature

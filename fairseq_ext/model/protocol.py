@@ -1,6 +1,7 @@
-"""What a search asks of a decoder: the interfaces between the drivers (search/, parallel/) and the backends of this folder.
+"""What a search asks of a decoder: the interfaces of the backends of this folder.
 
-A decoder holds live rows. A row reads one token a step, or a block of them. Rows of one sentence stand side by side.
+A decoder holds live rows. A row reads one token a step, or a block of them. Rows of one sentence
+stand side by side.
 
 Shapes: S sentences, n rows, w new tokens a row, L tokens, d features, V vocabulary.
 """

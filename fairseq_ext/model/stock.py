@@ -1,4 +1,7 @@
-"""The reference decoder: any fairseq encoder-decoder, or an ensemble, through its own incremental state (model.py)."""
+"""The reference decoder: any fairseq encoder-decoder, or an ensemble, as fairseq runs it.
+
+stock_model.py holds one model with its incremental state.
+"""
 
 from __future__ import annotations
 
@@ -107,10 +110,13 @@ class FairseqBackend:
         return torch.stack(weights).mean(0) if weights else None
 
 
-# ---- Blocks for any fairseq decoder, uncached: every call reads each row's whole history again, as in training.
+# ---- Blocks for any fairseq decoder, uncached
 #
-# It serves the parallel driver (search/parallel/driver.py) where the transformer backend does not support a model: recurrent and convolutional
-# decoders, and Transformers with modules of their own. It computes the model's own forward pass, so it is also the reference for blocks.
+# Every call reads each row's whole history again, as in training.
+#
+# It serves the parallel driver (search/parallel/driver.py) where the transformer backend does not
+# support a model: recurrent and convolutional decoders, and Transformers with modules of their own.
+# It computes the model's own forward pass, so it is also the reference for blocks.
 # The price is that a call costs as much as the history is long.
 #
 # Shapes: n rows, one a sentence, w new tokens a row, T longest history, block included.

@@ -1,9 +1,11 @@
 """One fairseq model with what it keeps of the live rows: encoder output and incremental state.
 
 It differs from fairseq in two things. Rows are reordered here, never through the shortcut of
-`MultiheadAttention.reorder_incremental_state`, which leaves the cross-attention cache as it is whenever the number of rows happens to
-be the same. And what depends on the source alone is kept once per sentence where the model allows it: encoder output, and the keys and
-values of the cross-attention, which fairseq's attention accepts as (sentences, ...) under (sentences x width, ...) queries.
+`MultiheadAttention.reorder_incremental_state`, which leaves the cross-attention cache as it is
+whenever the number of rows happens to be the same. And what depends on the source alone is kept
+once per sentence where the model allows it: encoder output, and the keys and values of the
+cross-attention, which fairseq's attention accepts as (sentences, ...) under (sentences x width,
+...) queries.
 
 Shapes: S live sentences, n rows, d features, V vocabulary.
 """
@@ -189,10 +191,13 @@ def copied(source: Any) -> Any:
     return {name: copied(value) for name, value in source.items()} if isinstance(source, dict) else source
 
 
-# ---- How the incremental states that fairseq's own models keep for two groups of rows become one.
+# ---- Joining the incremental states of two groups of rows
 #
-# Two kinds are supported: plain Transformer decoders, whose caches have the same length when their rows do, and LSTM decoders, whose
-# state has no length. Source positions beyond a sentence's own are padding, behind its own ones.
+# The states are those that fairseq's own models keep; two of them become one.
+#
+# Two kinds are supported: plain Transformer decoders, whose caches have the same length when their
+# rows do, and LSTM decoders, whose state has no length. Source positions beyond a sentence's own
+# are padding, behind its own ones.
 #
 # Shapes: S sentences, n rows, d features, H heads, h = d / H.
 

@@ -1,10 +1,12 @@
-"""A command while it runs: its sentences, worker processes, the results file, progress.
+"""What fairseq's commands enter. It imports core, kernels, model and search, and is the layer that knows fairseq.
 
-| files | for |
+| file | what is in it |
 | --- | --- |
-| batches.py, interactive.py, bad_sentences.py, sentences.py, command.py, pools.py | each sentence, from fairseq's commands to the search |
-| cpu_workers.py, results_file.py, results_line.py, run_key.py, stats_file.py, progress.py | a flag, or the bar |
-| drivers.py | what a generator searches with |
-| stock/ | fairseq's tasks, and their twins |
-| generators.py, teacher_forcing.py | calls of the Python API |
+| tasks.py, stock.py | the *_ext tasks; tasks and segmentations that stock fairseq lacks |
+| options.py, flags.py, flag_help.py | all flags as one dataclass, as typed keywords, with their help |
+| input.py, sentences.py, bad_sentences.py | lines and batches; a sentence's constraints; sentences that fail |
+| run.py, results.py, workers.py | one run: its statistics, its files, `--cpu-workers` |
+| generator.py, search_setup.py | fairseq's generator outside, our search inside; its strategies and its pool |
+| calls.py | what Translator and Engine call |
+| loading/, compat/ | from what a user names to what fairseq takes; what is changed of other packages |
 """

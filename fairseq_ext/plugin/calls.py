@@ -1,4 +1,4 @@
-"""What Translator and Engine call: generators, pools, and what the Python API returns for a line."""
+"""What Translator and Engine share: a loaded model, its generators, pools, scores, and `Translation`."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from fairseq_ext.search.constraints.report import report_unsearched
 from fairseq_ext.search.phrases.sentence import EMPTY, SentenceConstraints
 from fairseq_ext.search.pool import Pool
 
-# ---- What the Python API returns for a line: `Translation`.
+# ---- What the Python API returns for a line: `Translation`
 
 
 @dataclass
@@ -54,7 +54,9 @@ def empty(unmet: list[tuple[str, str]]) -> Translation:
     return Translation("", [], 0.0, [], unmet=unmet)
 
 
-# ---- The generators of one Translator: each beam and length of n-best lists has its own, and all share one decoder and its weights.
+# ---- The generators of one Translator
+#
+# Each beam and length of n-best lists has its own, and all share one decoder and its weights.
 
 
 KEPT = 8  # generators of other beams than the flags'
@@ -133,7 +135,9 @@ class Generators:
         return self.current
 
 
-# ---- Encoded lines as the pool that a search takes, made as the task makes a batch of them, without the search.
+# ---- Encoded lines as the pool that a search takes
+#
+# The pool is made as the task makes a batch of them, without the search.
 
 
 def pool_of(translator: Any, tokens: Sequence[Tensor], wanted: Sequence[SentenceConstraints | None]) -> Pool:
@@ -175,7 +179,9 @@ def pool_without_constraints(translator: Any, tokens: Sequence[Tensor]) -> Pool:
     return generator.pools.pool({"net_input": utils.move_to_cuda(inputs) if translator.cuda else inputs}, None, None)
 
 
-# ---- Log probabilities of translations that are there already, as `fairseq-generate --score-reference` computes them.
+# ---- Scores of translations that are there already
+#
+# Log-probabilities as `fairseq-generate --score-reference` computes them.
 
 
 MAX_TOKENS = 12_000  # of a batch, where the flags name no size: that of fairseq-generate
@@ -217,7 +223,7 @@ def score_pairs(task: Any, models: list, sources: list[Tensor], targets: list[Te
     return out
 
 
-# ---- A loaded model that searches: what Translator and Engine share.
+# ---- A loaded model that searches
 
 
 class SearchingModel(LoadedModel):

@@ -40,7 +40,7 @@ PAGES = {  # of flags whose own page is another than their group's
 
 WORK = {  # where flags do their work, of those that another file declares
     "search/strategies/schedule.py": "schedule",
-    "search/phrases/phrase_table.py": "constraints_file constraint_case",
+    "search/constraints/sources.py": "constraints_file", "search/phrases/phrase_table.py": "constraint_case",
     "search/constraints/banned.py": "avoid_file avoid_case",
     "search/phrases/pieces.py": "constraint_boundary",
     "search/constraints/sentence_end.py": "constraint_end",

@@ -1,4 +1,4 @@
-"""`BeamSearchGenerator`: fairseq's SequenceGenerator on the outside, the drivers of `search/` and `parallel/` on the inside.
+"""`BeamSearchGenerator`: fairseq's SequenceGenerator on the outside, our drivers (search/) on the inside.
 
 What fairseq's commands, tasks and scorers expect of a generator stays as it is: the constructor, `generate(models, sample,
 prefix_tokens, constraints)`, and the dictionaries it returns.
@@ -37,7 +37,7 @@ from fairseq_ext.search.pool import Pool
 from fairseq_ext.search.processors import LogitsProcessors
 from fairseq_ext.search.protocols import Strategies
 
-# ---- `--print-alignment`: which source token each target token comes from, a mixin of the generator.
+# ---- `--print-alignment`: which source token each target token comes from
 
 
 class WithAlignment(SequenceGeneratorWithAlignment):

@@ -1,5 +1,6 @@
-"""The lines of `fairseq-interactive`: those that cannot be used cost no other one its translation (bad_sentences.py).
+"""The lines of `fairseq-interactive`, and the batches in which sentences come.
 
+Lines that cannot be used cost no other one its translation (bad_sentences.py).
 fairseq-interactive reads a buffer of lines, makes batches of it and prints when all of them are decoded.
 """
 
@@ -197,7 +198,9 @@ def with_constraints(collater: Callable[[list], dict], constraints: Tensor, samp
     return {**batch, "constraints": constraints[batch["id"]]} if batch else batch
 
 
-# ---- The batches in which an *_ext task's sentences come: fairseq's, except where a stream wants many at once or a line comes alone.
+# ---- The batches of an *_ext task
+#
+# They are fairseq's, except where a stream wants many at once or a line comes alone.
 
 
 POOL = 10_000  # sentences among which a stream finds its next ones
@@ -216,9 +219,9 @@ class OneBatch:
 
 @dataclass
 class ByLevel:
-    """Stands for fairseq's EpochBatchIterator: a sentence comes behind those that decide a term's form for it (search/constraints/glossary.py).
+    """Stands for fairseq's EpochBatchIterator: a sentence comes behind those that decide a term's form for it.
 
-    levels: of the data set's sentences, asked for when the first batch is.
+    search/constraints/glossary.py says which. levels: of the data set's sentences, asked for when the first batch is.
     """
 
     dataset: Any

@@ -1,4 +1,4 @@
-"""The flags of all strategies as one dataclass, what a strategy's builder is given (`Context`), and the one-line signature."""
+"""All flags as one dataclass, what a strategy's builder is given (`Context`), and the one-line signature."""
 
 from __future__ import annotations
 
@@ -129,7 +129,7 @@ def seed_of(flags: Any) -> int:
     return 1 if seed is None else int(seed)
 
 
-# ---- the flags
+# ---- The flags as one dataclass
 
 
 def fairseq_type(kind: Any) -> Any:
@@ -296,7 +296,9 @@ def short_name_of_weights(models: Iterable[torch.nn.Module], sampled: int = 1024
     return digest.hexdigest()[:8]
 
 
-# ---- The files that a command writes: none of them is one that it reads, or another one that it writes.
+# ---- The files that a command writes
+#
+# None of them is one that it reads, or another one that it writes.
 
 
 WRITTEN = ("results_file", "stats_file", "glossary_report")

@@ -22,9 +22,10 @@ from fairseq_ext.core.errors import UsageError, counted
 from fairseq_ext.core.files import is_stream, replace, sealed, unsealed
 from fairseq_ext.core.stats import Stats
 
-# ---- Results on disk as sentences finish (`--results-file`), so that an interrupted run can go on (`--resume`).
+# ---- `--results-file` and `--resume`
 #
-# JSON lines (results_line.py): the first tells how the results are made, each other one is a sentence: its number, a checksum of its
+# Results are on disk as sentences finish, so that an interrupted run can go on. The file has JSON lines.
+# The first tells how the results are made, each other one is a sentence: its number, a checksum of its
 # source tokens, its translation, and its hypotheses with all that the commands print of them. One run at a time writes the file.
 
 
@@ -37,7 +38,7 @@ OPEN: weakref.WeakValueDictionary[tuple[int, int], ResultsFile] = weakref.WeakVa
 class ResultsFile:
     """One file, written line by line.
 
-    signature: one line for readers. made_from: what results depend on, by flag (run_key.py). words: of the target dictionary.
+    signature: one line for readers. made_from: what results depend on, by flag (run.py). words: of the target dictionary.
     Errors: UsageError for a file that cannot be written, is in use, is of another search, or has a line that is not as it was written.
     """
 
@@ -185,8 +186,9 @@ def checksum(*given: Any) -> str:
     return hashlib.sha256(b"|".join(parts)).hexdigest()[:16]
 
 
-# ---- One line of a results file: a JSON object with a digest of its content.
+# ---- One line of a results file
 #
+# It is a JSON object with a digest of its content.
 # Everything that is read is checked, as other programs may have written it: `--resume` prints these lines as translations.
 
 
@@ -259,8 +261,9 @@ def pair_of_texts(value: Any) -> bool:
     return isinstance(value, list) and len(value) == 2 and all(isinstance(text, str) for text in value)
 
 
-# ---- `--stats-file F`: the counters of a run as JSON, replaced in one step while it goes on and at its end.
+# ---- `--stats-file F`: the counters of a run as JSON
 #
+# The file is replaced in one step while the run goes on and at its end.
 # A device or a pipe is written once, at the end.
 
 
@@ -296,7 +299,9 @@ class StatsFile:
             pass
 
 
-# ---- How far a streaming run has come: a bar on a terminal, a line in the log now and then elsewhere.
+# ---- How far a streaming run has come
+#
+# A bar on a terminal, a line in the log now and then elsewhere.
 
 SECONDS_BETWEEN_LINES = 30.0
 

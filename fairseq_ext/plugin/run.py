@@ -1,4 +1,4 @@
-"""What a run of a task needs around the search: what is known of its sentences, its lines, its batches, its command."""
+"""One run of a task: it decodes sentences, keeps statistics, and knows what results depend on."""
 
 from __future__ import annotations
 
@@ -112,7 +112,9 @@ class Session:
         return found
 
 
-# ---- What lasts as long as a command (or a Translator): its statistics and their file, its worker processes, what it says at its end.
+# ---- What lasts as long as a command (or a Translator)
+#
+# Its statistics and their file, its worker processes, what it says at its end.
 
 
 logger = logging.getLogger("fairseq_ext")
@@ -190,8 +192,9 @@ class Command:
         return status
 
 
-# ---- What the results of a run depend on besides its sentences, by the name of the flag: `--resume` compares it with the file's.
+# ---- What the results of a run depend on besides its sentences
 #
+# It is kept by the name of the flag, and `--resume` compares it with the file's.
 # A flag that names a file counts with the content of the file, whatever its name. Flags that change no result are left out: a run that
 # was too large for the machine may go on with fewer sentences at once.
 

@@ -1,4 +1,7 @@
-"""What a generator searches with: the strategies that the flags name (`setup_of`), and the driver of --decoding (`driver_of`)."""
+"""What a generator searches with: strategies (`setup_of`), a driver (`driver_of`), and batches as pools.
+
+The flags name the strategies, and --decoding the driver.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""What a task knows of each sentence besides its source: its number, its constraints, its line of a draft file."""
+"""What a task knows of each sentence besides its source, and the target dictionary.
+
+Of a sentence: its number, its constraints, its line of a draft file.
+"""
 
 from __future__ import annotations
 
@@ -290,7 +293,9 @@ def encoded(encode: Callable[[str], str], text: str) -> str:
     return text if not text.isascii() and any("\ud800" <= character <= "\udfff" for character in text) else encode(text)
 
 
-# ---- The target dictionary of our tasks: fairseq's, for messages and C- lines that fairseq's commands write from it.
+# ---- The target dictionary of our tasks
+#
+# It is fairseq's, for messages and C- lines that fairseq's commands write from it.
 
 
 class TargetDictionary(Dictionary):

@@ -1,4 +1,7 @@
-"""Stock tasks with what fairseq 0.12.2 lacks of the models that they are used with; tasks.py makes twins of these."""
+"""Tasks, segmentations, tokenizers and an architecture that stock fairseq 0.12.2 lacks.
+
+The tasks are stock's with what the models lack that they are used with; tasks.py makes twins of these.
+"""
 
 import ast
 import os
@@ -184,7 +187,9 @@ class SpeechToText(SpeechToTextTask):
         return super().get_interactive_tokens_and_lengths(lines, encode_fn)
 
 
-# ---- `--task translation_bart`: a source stands between <s> and </s>, as BART was trained, and what is made of it begins with <s>.
+# ---- `--task translation_bart`
+#
+# A source stands between <s> and </s>, as BART was trained, and what is made of it begins with <s>.
 
 
 @dataclass
@@ -214,9 +219,10 @@ class TranslationBart(TranslationTask):
         return super().inference_step(generator, models, sample, prefix_tokens, constraints)
 
 
-# ---- `--bpe sentencepiece_pair`: one SentencePiece model for the source and another for the target, as OPUS-MT's models have them.
+# ---- `--bpe sentencepiece_pair`
 #
-# A source line may begin with `>>xx<<`, the language to translate to, which is one token.
+# One SentencePiece model for the source and another for the target, as OPUS-MT's models have them. A source
+# line may begin with `>>xx<<`, the language to translate to, which is one token.
 
 
 @dataclass
@@ -240,7 +246,9 @@ class SentencepiecePair(SentencepieceBPE):
         return f"{word or (pieces and self.word())} {pieces}".strip()
 
 
-# ---- `--tokenizer moses_normalized`: Moses' tokenizer behind its normalisation of punctuation, as WMT19's data were prepared.
+# ---- `--tokenizer moses_normalized`
+#
+# Moses' tokenizer behind its normalisation of punctuation, as WMT19's data were prepared.
 
 
 @dataclass
@@ -263,7 +271,9 @@ class MosesNormalized(MosesTokenizer):
         return super().encode(self.normalizer.normalize(x))
 
 
-# ---- `--arch marian_transformer`: Marian's Transformer, of which OPUS-MT's models are. fairseq's, with a bias of the output and swish.
+# ---- `--arch marian_transformer`
+#
+# Marian's Transformer, of which OPUS-MT's models are. It is fairseq's, with a bias of the output and swish.
 #
 # M. Junczys-Dowmunt et al., Marian: Fast Neural Machine Translation in C++, ACL 2018, https://arxiv.org/abs/1804.00344
 #

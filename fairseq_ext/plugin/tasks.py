@@ -44,7 +44,9 @@ from fairseq_ext.plugin.stock import (
 from fairseq_ext.search import checks
 from fairseq_ext.search.registry import all_strategies
 
-# ---- How a stock task becomes its *_ext twin: a subclass with our flags, whose own `build_generator` builds a generator of our class.
+# ---- How a stock task becomes its *_ext twin
+#
+# The twin is a subclass with our flags, whose own `build_generator` builds a generator of our class.
 
 
 def refuse_typed(parser: ArgumentParser) -> None:
@@ -104,7 +106,7 @@ class BuildsGenerators:
 class Innermost(FairseqTask):
     """Stands behind the stock task: where it builds a generator without a class, ours is built, with all arguments of both."""
 
-    lacks: frozenset[str] = frozenset()  # what the task's batches do not have, of capabilities.py
+    lacks: frozenset[str] = frozenset()  # what the task's batches do not have, of CAPABILITIES (search/registry.py)
     kind: type | None = None
     kind_arguments: dict[str, Any]
 

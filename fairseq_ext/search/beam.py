@@ -1,4 +1,4 @@
-"""The live hypotheses of a search.
+"""The live rows of a search: tokens, scores, their attention, and numbers on their way to a device.
 
 Shapes: S live sentences, n live rows, L tokens so far.
 """
@@ -234,9 +234,12 @@ def first_of(n: int, few: int, device: torch.device) -> Tensor:
     return numbers(n, device) < few
 
 
-# ---- The attention of live rows to their source, kept for `--print-alignment`.
+# ---- The attention of live rows to their source
 #
-# Shapes: n live rows, L tokens so far, T source columns of the pool, t source columns of the decoder's present group.
+# Kept for `--print-alignment`.
+#
+# Shapes: n live rows, L tokens so far, T source columns of the pool, t source columns of the
+# decoder's present group.
 
 
 @dataclass
@@ -276,7 +279,7 @@ class Attention:
         return Attention(torch.cat(weights), torch.cat([a.first, b.first]))
 
 
-# ---- Numbers of the host on their way to a device.
+# ---- Numbers of the host on their way to a device
 
 
 def upload(values: Any, device: torch.device) -> Tensor:

@@ -1,4 +1,4 @@
-"""The continuations that a select strategy proposes, and the stop strategy's decision on them.
+"""Continuations that a select strategy proposes, banks, stop decisions, and the next rows.
 
 Shapes: S live sentences, c candidates a sentence.
 """
@@ -54,7 +54,7 @@ class StopDecision:
     done: Tensor | None  # (S, c) becomes a finished hypothesis; None: no candidate does
     stays: Tensor | None  # (S, c) becomes a row of the next beam, up to the width; None: every possible candidate
     final: Tensor  # (S,) the sentence needs no more decoding
-    possible: Tensor | None = None  # (S, c) may become a row: what search/candidates.py, `possible`, has found
+    possible: Tensor | None = None  # (S, c) may become a row: what `possible`, below, has found
 
 
 def best_of_sentences(c: int, beam: Beam, score: Tensor, token: Tensor, stable: bool = False) -> tuple[Tensor, Tensor, Tensor]:
@@ -94,7 +94,10 @@ def first_of_equals(key: Tensor) -> Tensor:
     return torch.empty_like(first).scatter_(1, order, first)
 
 
-# ---- Candidates in banks: groups of a sentence's hypotheses that share the beam, such as those with equally many constraint tokens.
+# ---- Candidates in banks
+#
+# Banks are groups of a sentence's hypotheses that share the beam, such as those with equally many
+# constraint tokens.
 #
 # Shapes: S sentences, B banks, c candidates of a sentence.
 
@@ -116,7 +119,7 @@ def by_banks(slots: Tensor, bank: Tensor, score: Tensor, top: Tensor) -> tuple[T
     return order.gather(1, key.argsort(dim=1, stable=True)), admitted.sum(1)
 
 
-# ---- From the candidates of a step to the rows of the next beam.
+# ---- From the candidates of a step to the rows of the next beam
 #
 # Shapes: S live sentences, S' that continue, n' rows of the next beam, c candidates a sentence.
 
@@ -191,6 +194,9 @@ def continued(beam: Beam, rows: Survivors) -> Beam:
     return following
 
 
+# ---- How the slots of the beam are divided among banks
+
+
 def deal(k: int, candidates: Tensor) -> Tensor:
     """Slots (S, B) for each bank that has so many candidates (S, B): one in turn, from the highest bank down, until all k are dealt
     or all candidates are."""
@@ -233,7 +239,7 @@ def allocate(k: int, candidates: Tensor, top: Tensor) -> Tensor:
 def allocate_few(k: int, candidates: Tensor, top: Tensor) -> Tensor:
     """`allocate` for the sentences with at most k banks, so that the work stays the same however many constraints there are.
 
-    The others have no slots, so that search/candidates.py deals all k out in turn.
+    The others have no slots, so that `by_banks` deals all k out in turn.
     """
     slots = torch.zeros_like(candidates)
     slots[:, :k] = allocate(k, candidates[:, :k], top)

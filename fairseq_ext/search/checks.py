@@ -1,4 +1,9 @@
-"""TODO"""
+"""Refuses what cannot work before anything runs, in one sentence with the flags and the way out.
+
+Strategies and options declare what they need and deny (registry.py); the pairs follow from that. A
+strategy's flags declare their ranges and which of them name files; those of all other flags stand
+here. A strategy's own check looks at what only it knows.
+"""
 
 from __future__ import annotations
 
@@ -15,12 +20,6 @@ from fairseq_ext.search.constraints.glossary import places_terms
 from fairseq_ext.search.constraints.required import check_bonus, ways
 from fairseq_ext.search.constraints.sources import constraint_flag, select_flag
 from fairseq_ext.search.registry import DEFAULT, Part, Strategy, all_strategies, changed, chosen, in_use, load_strategies, refusal
-
-# ---- What cannot work is refused before anything runs, in one sentence that names the flags and the way out.
-#
-# Strategies and options declare what they need and deny (registry.py); the pairs follow from that. A strategy's flags declare their ranges
-# and which of them name files; those of all other flags stand here. A strategy's own check looks at what only it knows.
-
 
 LARGEST = 3.0e38  # of a float32
 FINITE = (-LARGEST, LARGEST)

@@ -1,8 +1,11 @@
-"""The compiled twin of the loop (kernels/beam.cpp): sentences are added and cancelled between any two steps, and a step is one call.
+"""The compiled twin of the loop, without required phrases (kernels/beam.cpp).
 
-The twin runs beam search of one model on a CPU, in float32 or with --int8: with the full softmax, fairseq's selection or sampling, every
-stopping criterion but that of required phrases, every pruning, and no logits processor but the length limits and --no-repeat-ngram-size.
-loop.py is the definition: hypotheses are the same, to the last bit.
+Sentences are added and cancelled between any two steps, and a step is one call.
+
+The twin runs beam search of one model on a CPU, in float32 or with --int8: with the full softmax,
+fairseq's selection or sampling, every stopping criterion but that of required phrases, every
+pruning, and no logits processor but the length limits and --no-repeat-ngram-size. loop.py is the
+definition: hypotheses are the same, to the last bit.
 """
 
 from __future__ import annotations

@@ -1,8 +1,9 @@
-"""The compiled twin of the loop for sentences with required phrases (kernels/constrained.cpp): dynamic beam allocation
-and the early end, and no other strategy.
+"""The compiled twin of the loop for sentences with required phrases (kernels/constrained.cpp).
 
-The loop (loop.py) is the definition: hypotheses are the same, to the last bit. The steps of a few rows that go on for long cost the loop
-more than their rows do. Sentences that start together are a group with a KV cache of its own.
+It runs dynamic beam allocation and the early end, and no other strategy. The loop (loop.py) is the
+definition: hypotheses are the same, to the last bit. The steps of a few rows that go on for long
+cost the loop more than their rows do. Sentences that start together are a group with a KV cache of
+its own.
 """
 
 from __future__ import annotations

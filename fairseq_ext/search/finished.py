@@ -1,4 +1,7 @@
-"""Finished hypotheses, kept as tensors until their sentence is final, so that collecting them costs no synchronisation.
+"""Finished hypotheses, and the score by which they compete.
+
+They are kept as tensors until their sentence is final, so that collecting them costs no
+synchronisation.
 
 Shapes: N sentences in the pool, m hypotheses finished in one step, L tokens of the longest of them.
 """
@@ -165,7 +168,7 @@ class Finished:
         return sorted(hypotheses, key=lambda h: -h.score)
 
 
-# ---- The score by which hypotheses compete.
+# ---- The score
 #
 # Shapes: N sentences in the pool, S live sentences.
 

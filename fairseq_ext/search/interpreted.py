@@ -1,7 +1,9 @@
-"""The loop as a searcher: sentences start and are cancelled between any two steps, each with an n-best list of its own.
+"""The loop as a searcher: requests start and are cancelled between any two steps.
 
-The sentences are those of one batch, or come and go in an `OpenPool`. The hypotheses of a sentence are those that the search finds for it
-alone, whatever comes and goes beside it, so long as no strategy shares anything between sentences (`shares` of the softmax).
+Each has an n-best list of its own. The sentences are those of one batch, or come and go in an
+`OpenPool`. The hypotheses of a sentence are those that the search finds for it alone, whatever
+comes and goes beside it, so long as no strategy shares anything between sentences (`shares` of the
+softmax).
 """
 
 from __future__ import annotations
@@ -122,9 +124,12 @@ class LoopSearch(Searcher):
         return common_prefix(rows)
 
 
-# ---- A pool whose sentences come and go while the search runs: a fixed number of places, used again.
+# ---- A pool whose sentences come and go while the search runs
 #
-# A sentence has a place, its pool number, from its start to its end. Sentences that wait are not in the pool.
+# It has a fixed number of places, used again.
+#
+# A sentence has a place, its pool number, from its start to its end. Sentences that wait are not in
+# the pool.
 #
 # Shapes: N places, T source columns of the longest sentence, P tokens of the longest prefix.
 

@@ -1,7 +1,8 @@
-"""The one decoding loop: beam search over flat rows, with the extension points of protocols.py.
+"""The one decoding loop: beam search over groups of flat rows, and the state of a search.
 
-A pass through the numbered steps adds one token to every row of a group. The host waits for the device once a pass, in step (8).
-scheduler.py says when sentences start (1) and which passes are made; searchers/loop.py gives them their hypotheses.
+Its extension points are in protocols.py. A pass through the numbered steps adds one token to every
+row of a group. The host waits for the device once a pass, in step (8). scheduler.py says when
+sentences start (1) and which passes are made; interpreted.py gives them their hypotheses.
 """
 
 from __future__ import annotations
@@ -105,11 +106,13 @@ def fetch(decision: StopDecision, broken: Tensor, counts: Tensor | None) -> tupl
     return flags[: S * c].view(S, c), flags[S * c : -1], None if counts is None else packed[-S:], bool(flags[-1])
 
 
-# ---- Live rows in groups, of which the decoder holds one at a time.
+# ---- Live rows in groups
 #
-# Sentences that start together are one group. Groups become one where the decoder can step them together: when their rows have
-# equally many tokens, or at any time if the decoder allows it and the schedule does not want its sentences level. A group too wide
-# for one decoder call is divided.
+# The decoder holds one of them at a time.
+#
+# Sentences that start together are one group. Groups become one where the decoder can step them
+# together: when their rows have equally many tokens, or at any time if the decoder allows it and
+# the schedule does not want its sentences level. A group too wide for one decoder call is divided.
 
 
 @dataclass
@@ -233,7 +236,7 @@ class Groups:
         return left
 
 
-# ---- The state of a search (`Search`), which the functions of loop.py work on, and what all searches of a generator share (`SearchSetup`).
+# ---- The state of a search, which the functions above work on
 
 
 class Search:

@@ -1,8 +1,13 @@
-"""Minimum Bayes risk: the hypothesis that is best on average, should any of the others be right (`--mbr`).
+"""Minimum Bayes risk (`--mbr`): the choice of a candidate, the utilities, and the flags.
 
-    S. Kumar and W. Byrne. Minimum Bayes-Risk Decoding for Statistical Machine Translation. NAACL 2004.
-    B. Eikema and W. Aziz. Sampling-Based Approximations to Minimum Bayes Risk Decoding for NMT. EMNLP 2022.
-    J. Cheng and A. Vlachos. Faster Minimum Bayes Risk Decoding with Confidence-based Pruning. EMNLP 2023. (--mbr-prune)
+The hypothesis chosen is best on average, should any of the others be right.
+
+    S. Kumar and W. Byrne. Minimum Bayes-Risk Decoding for Statistical Machine Translation.
+    NAACL 2004.
+    B. Eikema and W. Aziz. Sampling-Based Approximations to Minimum Bayes Risk Decoding for NMT.
+    EMNLP 2022.
+    J. Cheng and A. Vlachos. Faster Minimum Bayes Risk Decoding with Confidence-based Pruning.
+    EMNLP 2023. (--mbr-prune)
 
 Shapes: C candidates, R references of one sentence.
 """
@@ -88,7 +93,9 @@ class BayesRisk:
         return out
 
 
-# ---- How good a translation is if another one is right: metrics of sacrebleu, fastchrf and COMET, or a function of the user's.
+# ---- Utilities: how good a translation is if another one is right
+#
+# Metrics of sacrebleu, fastchrf and COMET, or a function of the user's.
 #
 # Shapes: C candidates, R references of one sentence.
 
@@ -180,7 +187,7 @@ def named(name: str) -> Utility:
     return utility
 
 
-# ---- The flags of minimum Bayes risk decoding, and what is refused of them.
+# ---- The flags, and what is refused of them
 
 
 MODEL = "comet"  # the utility that needs one

@@ -1,7 +1,10 @@
-"""Checks what a strategy from outside the package (FAIRSEQ_EXT_STRATEGIES) returns, at every step. Without that, a wrong shape, row or
-order would give another translation, and no message. On a GPU the checks wait for the device.
+"""Checks what strategies from outside the package return, at every step (FAIRSEQ_EXT_STRATEGIES).
 
-Shapes: S live sentences, c candidates a sentence, n live rows, V vocabulary, C words of a shortlist.
+Without that, a wrong shape, row or order would give another translation, and no message. On a GPU
+the checks wait for the device.
+
+Shapes: S live sentences, c candidates a sentence, n live rows, V vocabulary, C words of a
+shortlist.
 """
 
 from __future__ import annotations

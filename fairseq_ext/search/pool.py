@@ -45,7 +45,7 @@ class Pool:
     numbered: bool = True  # ids come from the data set, not from the place in the batch
     to_decode: list[int] | None = None  # the sentences to decode, in the order in which they start; None: all
     alone: bool = False  # a sentence is encoded beside others of its length only: padding would change its encoder's output
-    version: int = 0  # counts the changes of a pool whose sentences come and go (searchers/open_pool.py)
+    version: int = 0  # counts the changes of a pool whose sentences come and go (interpreted.py)
     _limit: Tensor | None = field(default=None, repr=False)
 
     def __len__(self) -> int:

@@ -1,7 +1,9 @@
-"""The extension points of the loop, each a base class with one abstract method and explicit defaults for what few strategies need.
+"""The extension points of the loop as base classes, and what all searches of a generator share.
 
-A strategy subclasses one of them; strategies/ holds them, fairseq's own behaviour included (topk, count, batch, full). The sixth
-point, the driver, is the loop itself (loop.py): a parallel driver replaces it.
+Each has one abstract method and explicit defaults for what few strategies need.
+A strategy subclasses one of them; search/strategies/ holds them, fairseq's own behaviour included
+(topk, count, batch, full). The sixth point, the driver, is the loop itself (loop.py): a parallel
+driver replaces it.
 
 Shapes: N sentences in the pool, S live sentences, n live rows, c candidates a sentence.
 """
@@ -167,12 +169,12 @@ class SearchSetup:
     refills: bool = False  # whether the schedule starts sentences beside live ones
 
 
-# ---- What a search is asked for, whatever its strategies.
+# ---- What a search is asked for, whatever its strategies
 
 
 @dataclass(frozen=True)
 class SearchSpec:
-    """The settings that every part of a search reads; `config.search_spec` builds it from the flags, once."""
+    """The settings that every part of a search reads; `search_spec` of plugin/options.py builds it from the flags, once."""
 
     k: int  # beam
     nbest: int  # hypotheses of each sentence that are asked for, at most k

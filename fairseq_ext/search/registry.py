@@ -1,12 +1,15 @@
-"""Strategies by name: what each extension point offers, the flags it brings, what it needs and what it denies to others.
+"""Strategies by name, and the capabilities by which strategies and options rule each other out.
 
-A strategy is one file: `search/strategies/<point>/<name>.py`, or one outside the package that the environment variable FAIRSEQ_EXT_STRATEGIES
-names (several are separated by colons). Nothing else names it. docs/strategy.md shows one that is whole and says what it is made of: the
-strategy (search/protocols.py), its flags, what its builder and its check are given, and each word of its register line.
+A strategy tells the flags that it brings, what it needs and what it denies to others.
+A strategy is one file: `search/strategies/<point>/<name>.py`, or one outside the package that the
+environment variable FAIRSEQ_EXT_STRATEGIES names (several are separated by colons). Nothing else
+names it. docs/strategy.md shows one that is whole and says what it is made of: the strategy
+(search/protocols.py), its flags, what its builder and its check are given, and each word of its
+register line.
 
-`config.py` gathers the flags, `search/checks.py` derives refusals, `plugin/search_setup.py` builds what the flags name.
-`tests/test_neutral.py`, `tests/test_compose.py` and `tests/test_strategies_cli.py` run every neutral and example setting, alone and beside
-all others.
+`plugin/options.py` gathers the flags, `search/checks.py` derives refusals, `plugin/search_setup.py`
+builds what the flags name. `tests/test_neutral.py`, `tests/test_compose.py` and
+`tests/test_strategies_cli.py` run every neutral and example setting, alone and beside all others.
 """
 
 from __future__ import annotations
@@ -31,7 +34,7 @@ DEFAULT = {"select": "topk", "stop": "count", "schedule": "batch", "softmax": "f
 POINTS = tuple(DEFAULT)
 OUTSIDE = "FAIRSEQ_EXT_STRATEGIES"
 OUTSIDE_MODULE = "fairseq_ext_outside_"  # how the names of their modules begin
-TAKEN: set[str] = set()  # names of flags that no file from outside may bring: config.py puts fairseq's own here
+TAKEN: set[str] = set()  # names of flags that no file from outside may bring: plugin/options.py puts fairseq's own here
 Setting = Mapping[str, Any]  # values of flags by field name, ours and stock's
 
 
@@ -201,9 +204,10 @@ def changed(flags: Any, strategy: Strategy) -> dict[str, Any]:
     return {name: getattr(flags, name) for name, default in defaults.items() if getattr(flags, name) != default}
 
 
-# ---- What rules what out: the capabilities that strategies and options need or deny, and the sentence that refuses two of them together.
+# ---- What rules what out
 #
-# registry.py declares them of strategies, validate.py of options.
+# The capabilities that strategies and options need or deny, and the sentence that refuses two of
+# them together. The register lines declare them of strategies, checks.py of options.
 
 
 # What a strategy or an option can need, and the sentence for one that denies it. Each sentence goes on with the way out.

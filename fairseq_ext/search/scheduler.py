@@ -1,4 +1,4 @@
-"""The queue of sentences that wait for their start, and the loop around every searcher."""
+"""Requests, the queue in which they wait for their start, and the protocol of all searchers."""
 
 from __future__ import annotations
 
@@ -15,7 +15,10 @@ from fairseq_ext.search.phrases.sentence import SentenceConstraints
 from fairseq_ext.search.pool import Pool
 from fairseq_ext.search.protocols import Schedule
 
-# ---- A sentence on its way from the door (a command, the Python API, an engine) to its hypotheses.
+# ---- Requests, and the queue
+#
+# A request is a sentence on its way from the door (a command, the Python API, an engine) to its
+# hypotheses.
 
 
 @dataclass(eq=False)
@@ -96,11 +99,14 @@ def search_all(schedule: Schedule, searcher: Searcher, pool: Pool, nbest: int, s
                 answer(request.sentence, found)
 
 
-# ---- The protocol of all searches: requests go in, steps are made, hypotheses come out.
+# ---- The protocol of all searchers
 #
-# The loop (loop.py) is the definition of beam search; compiled_search.py and constrained.py are its compiled twins, and the driver of
-# parallel decoding (search/parallel/driver.py) is the fourth. A command adds all sentences of a batch and steps until none is live; a worker of an
-# engine adds and cancels requests between any two steps.
+# Requests go in, steps are made, hypotheses come out.
+#
+# The loop (loop.py) is the definition of beam search; compiled.py and constrained.py are its
+# compiled twins, and the driver of parallel decoding (search/parallel/driver.py) is the fourth. A
+# command adds all sentences of a batch and steps until none is live; a worker of an engine adds and
+# cancels requests between any two steps.
 
 
 class Searcher(ABC):

@@ -2,18 +2,15 @@
 
 | file | what is in it |
 | --- | --- |
+| __init__.py | the settings |
 | __main__.py | the command: flags, the socket, signals |
-| app.py | the application and its routes |
-| glossary_routes.py | the routes of kept glossaries |
-| service.py | what the routes share |
-| models.py | one model that stays, or those of a folder |
-| pivot.py | two models one behind the other |
-| records.py | requests as JSON, and answers |
-| waiting.py | answers that are waited for: deadlines, clients that go, event streams |
-| guard.py | API keys, and the largest body |
-| glossaries.py | glossaries that are kept on disk |
-| libretranslate.py | LibreTranslate's API |
+| app.py | the application, its routes, and which sites may use them |
+| service.py | what the routes share: answers that are waited for, errors, kept glossaries |
+| models.py | one model that stays, or those of a folder; two models one behind the other |
 | metrics.py | counts and histograms for Prometheus |
+| records.py | requests as JSON, and answers |
+| guard.py | API keys, the largest body, connections |
+| libretranslate.py | LibreTranslate's API |
 | page.html | the page |
 """
 
@@ -23,7 +20,7 @@ import os
 from dataclasses import dataclass
 from pathlib import Path
 
-# ---- What a server allows, and where it keeps things.
+# ---- What a server allows, and where it keeps things
 
 
 @dataclass(frozen=True)

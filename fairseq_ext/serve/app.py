@@ -1,5 +1,6 @@
-"""Translation by models whose running search takes requests in. Each has its own constraints, glossaries and n-best list.
+"""The application: routes of translation and of kept glossaries, and checks of the site that asks.
 
+The models' running search takes requests in. Each has its own constraints, glossaries and n-best list.
 Where several pairs of languages are served, the query says which is meant: `?source=de&target=en`.
 
 An error is an object `{"error": "one sentence"}` with a status that says whose fault it is. A record of a list that cannot be translated
@@ -159,7 +160,9 @@ class Server(Service):
 POLICY = "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; connect-src 'self'; img-src 'self' data:"
 
 
-# ---- The routes of the glossaries that are kept here: `PUT`, `GET`, `DELETE /v1/glossaries/NAME`, `GET /v1/glossaries`.
+# ---- The routes of the glossaries that are kept here
+#
+# `PUT`, `GET`, `DELETE /v1/glossaries/NAME`, `GET /v1/glossaries`.
 
 
 EXAMPLE = "Patient\tpatient\nChef\tboss|chief\n"
@@ -259,8 +262,10 @@ class GlossaryRoutes:
         return Response(status_code=204)
 
 
-# ---- What a page of somebody else's site could have a browser send is refused: requests under a name that is not this server's (DNS
-# rebinding), from another origin, JSON that a form could have sent, and changes without a header that no form can send.
+# ---- Which sites may use the server
+#
+# What a page of somebody else's site could have a browser send is refused: requests under a name that is not this server's
+# (DNS rebinding), from another origin, JSON that a form could have sent, and changes without a header that no form can send.
 
 
 LOOPBACK = ("localhost", "127.0.0.1", "::1")

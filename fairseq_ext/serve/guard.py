@@ -1,4 +1,4 @@
-"""Who may ask, and how much: API keys and the largest body.
+"""Who may ask, how much and how long: API keys, the largest body, limits of connections.
 
 A key file has a line a key: the SHA-256 of the key in hexadecimal, and behind a space a name, if you like; `#` begins a comment.
 `python -m fairseq_ext.serve.guard NAME` makes a key: it prints the key, and the line for the file. Keys come in the header
@@ -123,7 +123,9 @@ async def drop(parts: AsyncIterator[bytes]) -> None:
         pass
 
 
-# ---- How long a client may take, and how many there may be: what uvicorn leaves to a proxy.
+# ---- How long a client may take, and how many there may be
+#
+# uvicorn leaves this to a proxy.
 #
 # A connection whose request has not come whole after `read_timeout` seconds is closed. Where there are `most` connections, a new one takes
 # the place of the one that has waited longest for a request; where all of them are at work, it is told to come again.

@@ -261,7 +261,7 @@ class LibreTranslate:
         }  # fmt: skip
 
 
-# ---- The language of a text, of those that are served, by the package lingua.
+# ---- The language of a text, of those that are served, by the package lingua
 
 
 MOST = 3  # candidates that are told

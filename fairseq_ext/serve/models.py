@@ -1,11 +1,13 @@
-"""The models behind a server: one that stays (`Models`), of one pair of languages or of all pairs of many, or those of a folder
+"""The models behind a server, and pairs of them that go through a third language.
+
+They are one that stays (`Models`), of one pair of languages or of all pairs of many, or those of a folder
 (`ModelsOfFolder`), one folder a pair.
 
     models/de-en    as plugin/loading/model.py reads it
     models/en-pt_BR
 
 The latter are loaded at first use. Those that nobody uses are dropped, the least recently used first, where there are `most` already, and
-where memory is short for another. Pairs without a model may go through a third language (pivot.py).
+where memory is short for another. Pairs without a model may go through a third language.
 """
 
 from __future__ import annotations
@@ -220,7 +222,9 @@ def available() -> float:
     return found
 
 
-# ---- Two models one behind the other, for a pair of languages that has none: sentence by sentence, through a third language.
+# ---- Two models one behind the other
+#
+# For a pair of languages that has no model: sentence by sentence, through a third language.
 
 
 Submit = Callable[..., Future[Answer]]

@@ -1,4 +1,4 @@
-"""What the routes share: models, who may ask, what is allowed, and where glossaries are."""
+"""What the routes share: models, who may ask, what is allowed, answers, errors, kept glossaries."""
 
 from __future__ import annotations
 
@@ -119,7 +119,9 @@ class Service:
         return found
 
 
-# ---- Answers that a client waits for, up to the deadline and as long as it is there. What nobody waits for is cancelled: its rows are free.
+# ---- Answers that a client waits for
+#
+# It waits up to the deadline and as long as it is there. What nobody waits for is cancelled: its rows are free.
 
 
 class Gone(Exception):
@@ -228,7 +230,9 @@ def event(name: str, value: Any) -> bytes:
     return f"event: {name}\ndata: {json.dumps(value, ensure_ascii=False)}\n\n".encode()
 
 
-# ---- What a request that fails is answered: `{"error": "one sentence"}`, with a status that says whose fault it is.
+# ---- What a request that fails is answered
+#
+# `{"error": "one sentence"}`, with a status that says whose fault it is.
 
 
 REFUSED = (StarletteHTTPException, UsageError, Busy, Closed, WorkerDied, Gone, ClientDisconnect, RuntimeError)
@@ -257,7 +261,7 @@ def refusal(error: Exception) -> Response:
     return JSONResponse({"error": sentence}, status, headers)
 
 
-# ---- Glossaries that a server keeps: a TSV file each, replaced in one step.
+# ---- Glossaries that a server keeps: a TSV file each, replaced in one step
 
 
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}")

@@ -124,7 +124,7 @@ def main(argv: list[str] | None = None) -> int:
     return 0
 
 
-# ---- Inflected forms of a glossary's targets, from text of the target language.
+# ---- `expand`: inflected forms of a glossary's targets, from text of the target language
 #
 # A target's forms are the word sequences of the text that have the same lemmas, word by word. A sequence at the start of a line may owe its
 # capital to that place: it counts with a small initial where the target has one.

@@ -1,4 +1,4 @@
-"""A sentence of the test set beside a system's translation, with the terms that count."""
+"""A sentence of a test set beside a system's translation, with the terms that count; what a test set holds."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class Case:
 def cases_of(
     sentences: Sequence[Sentence], hypotheses: Sequence[str], of_source: Lemmatizer | None, of_target: Lemmatizer | None
 ) -> list[Case]:
-    """A case for each line. A term counts where the source holds it, found as a success is (success.py), or where the test set marks it."""
+    """A case for each line. A term counts where the source holds it, found as a success is (metrics.py), or where the test set marks it."""
     return [
         Case(
             sentence,
@@ -82,7 +82,7 @@ def reference_spans(case: Case) -> list[Span]:
     return marked + [(place, place + len(target.words)) for target, (place, _) in filter(None, found)]
 
 
-# ---- What a term test set holds, whatever its format: sentences with their terms.
+# ---- What a test set holds, whatever its format: sentences with their terms
 
 
 @dataclass(frozen=True)
@@ -123,7 +123,9 @@ def terms_of(pairs: Iterable[tuple[object, object]], where: str) -> tuple[Term, 
     return tuple(found)
 
 
-# ---- A text in the forms in which terms are looked up, and where one text occurs in another.
+# ---- A text in the forms in which terms are looked up
+#
+# Also: where one text occurs in another.
 
 
 JOINT = "\x1f"  # between two units: no word holds it
@@ -170,7 +172,7 @@ def text_of(raw: str, lemma: Lemmatizer | None) -> Text:
 
 
 def found_in(term: Text, text: Text) -> bool:
-    """Whether a text holds a term as the WMT25 task decides it (success.py)."""
+    """Whether a text holds a term as the WMT25 task decides it (metrics.py)."""
     if term.raw.lower() in text.raw.lower():
         return True
     return text.lemma is not None and term.joined_lemmas in text.joined_lemmas

@@ -14,7 +14,7 @@ from fairseq_ext.core.glossary import read as read_glossary
 from fairseq_ext.core.words import Matcher, lemmatizer, words_of
 from fairseq_ext.terms.cases import Files, Sentence, Term, objects, same_length, targets_of, terms_of, text_field, text_lines
 
-# ---- Our own formats.
+# ---- Our own formats
 #
 # TSV: source, tab, reference, then for each term two more columns: source term, target term (`a|b`: any one of them).
 # JSONL: `{"source": "...", "reference": "...", "terms": {"term": "a|b"}, "document": "d1"}`; terms may be a list of objects with
@@ -75,7 +75,9 @@ def pairs_of(given: Any, where: str) -> list[tuple[object, object]]:
     raise UsageError(f'{where} has terms of another kind: write {{"term": "target"}} or [{{"source": ..., "target": ...}}]')
 
 
-# ---- Plain text with a glossary: --sources and --references, a sentence a line, and the glossary as --terms-file.
+# ---- Plain text with a glossary
+#
+# --sources and --references have a sentence a line, and --terms-file is the glossary.
 #
 # A sentence has the terms that `--glossary` would find in its source (core/words.py), each once; --glossary-match as there.
 
@@ -103,7 +105,9 @@ def read_text(files: Files) -> tuple[list[Sentence], str | None]:
     return found, files.source_lang
 
 
-# ---- WMT 2021 terminology task: SGM with tags, `<seg id="7"> et votre <term src="runny nose" tgt="nez qui coule|rhume"> nez qui coule
+# ---- WMT 2021 terminology task
+#
+# SGM with tags, `<seg id="7"> et votre <term src="runny nose" tgt="nez qui coule|rhume"> nez qui coule
 # </term> ? </seg>`, in documents `<doc docid="...">`.
 #
 # The reference's tags say what the terms are and where they stand. Alam et al. 2021, "Findings of the WMT Shared Task on Machine
@@ -193,7 +197,9 @@ def read_wmt21(files: Files) -> tuple[list[Sentence], str | None]:
     return found, files.source_lang
 
 
-# ---- WMT 2023 terminology task: text files NAME.SOURCE and NAME.TARGET, and NAME.term.proper or NAME.term.random with a JSON list a
+# ---- WMT 2023 terminology task
+#
+# Text files NAME.SOURCE and NAME.TARGET, and NAME.term.proper or NAME.term.random with a JSON list a
 # line, `[{"de": source term, "en": target term}, ...]`.
 #
 # Semenov et al. 2023, "Findings of the WMT 2023 Shared Task on Machine Translation with Terminologies", https://aclanthology.org/2023.wmt-1.54
@@ -231,7 +237,9 @@ def term_of(pair: dict[str, Any], source_lang: str, target_lang: str, where: str
     return Term(pair[source_lang].strip(), targets_of(pair[target_lang], where))
 
 
-# ---- WMT 2025 terminology task, track 1: JSONL, `{"en": source, "de": reference, "proper": {term: target}, "random": {...}}`.
+# ---- WMT 2025 terminology task, track 1
+#
+# JSONL, `{"en": source, "de": reference, "proper": {term: target}, "random": {...}}`.
 
 
 NOT_LANGUAGES = ("proper", "random", "noterm", "terms")
@@ -257,7 +265,9 @@ def read_wmt25(files: Files) -> tuple[list[Sentence], str | None]:
     return found, source_lang
 
 
-# ---- Translations: plain text, SGM, our results and corpus files, and the task's JSONL submissions.
+# ---- Translations
+#
+# Plain text, SGM, our results and corpus files, and the task's JSONL submissions.
 
 
 def read_hypotheses(path: str, flag: str, target_lang: str) -> list[str]:

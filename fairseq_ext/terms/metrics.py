@@ -1,4 +1,4 @@
-"""Metrics of terminology: success, exact match, window overlap, TERm, consistency."""
+"""Metrics of terminology: success, exact match, window overlap, TERm, consistency, final punctuation."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from sacrebleu.metrics import lib_ter
 from fairseq_ext.core.words import is_word, words_of
 from fairseq_ext.terms.cases import Asked, Case, Span, Text, claim, found_in, places, places_of, reference_spans
 
-# ---- Term success: the share of terms whose target stands in the translation.
+# ---- Term success: the share of terms whose target stands in the translation
 #
 # Semenov et al. 2025, WMT 2025 terminology task (github.com/wmt-conference/wmt25-terminology, metric of track 1):
 #
@@ -53,7 +53,9 @@ def share(counts: Iterable[tuple[int, int]]) -> float | None:
     return met / asked if asked else None
 
 
-# ---- Exact match accuracy: the share of terms that the translation has, under every reading of "has".
+# ---- Exact match accuracy
+#
+# The share of terms that the translation has, under every reading of "has".
 #
 # Alam et al. 2021, "On the Evaluation of Machine Translation for Terminology Consistency", https://arxiv.org/abs/2106.11891:
 #
@@ -92,7 +94,9 @@ def counts(cases: Sequence[Case], once: bool, whole: bool, cased: bool, lemmas: 
     return [(number, len(case.asked)) for number, case in zip(matched, cases, strict=True)]
 
 
-# ---- Window overlap: whether a term stands among the words among which the reference has it.
+# ---- Window overlap
+#
+# Whether a term stands among the words among which the reference has it.
 #
 # Alam et al. 2021, section 3 (https://arxiv.org/abs/2106.11891). For a term of the reference that the translation has in the same
 # words, R is the multiset of up to n words on either side of it in the reference, H in the translation, punctuation passed over:
@@ -142,7 +146,7 @@ def overlap(of_reference: Counter[str], of_hypothesis: Counter[str]) -> float:
     return (of_reference & of_hypothesis).total() / of_reference.total() if of_reference else 0.0
 
 
-# ---- 1 - TERm: the translation edit rate with edits of terms counted twice.
+# ---- 1 - TERm: the translation edit rate with edits of terms counted twice
 #
 # Alam et al. 2021, section 3 (https://arxiv.org/abs/2106.11891), on Snover et al. 2006, "A Study of Translation Edit Rate with Targeted
 # Human Annotation", https://aclanthology.org/2006.amta-papers.25. The words of the translation are shifted as TER shifts them (the search
@@ -194,7 +198,7 @@ def shift(hypothesis: list[str], reference: list[str]) -> tuple[int, list[str]]:
         shifts, hypothesis = shifts + 1, moved
 
 
-# ---- Consistency: whether a document translates a term in the same way each time.
+# ---- Consistency: whether a document translates a term in the same way each time
 #
 # After Semenov and Bojar 2022, "Automated Evaluation Metric for Terminology Consistency in MT", https://aclanthology.org/2022.wmt-1.41,
 # with the most frequent translation in the document as the pseudo-reference:
@@ -228,7 +232,9 @@ def translation_in(text: Text, targets: Sequence[Text]) -> list[tuple[str, ...]]
     return [tuple(target.units(cased=False, lemmas=True)) for target in found][:1]
 
 
-# ---- The share of terms behind the sentence's final punctuation, as in "The children are jumping. canine."
+# ---- Final punctuation
+#
+# The share of terms behind it, as in "The children are jumping. canine."
 #
 # A term that stands in the translation is behind where at least as many sentence ends come before it as the reference has, and at least
 # one. A sentence end is one of . ! ? … 。 ！ ？ with closing quotes and brackets behind it, and then space, or nothing in scripts without

@@ -1,4 +1,4 @@
-"""All scores of a system's translations."""
+"""All scores of a system's translations, and whether two systems differ."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def translation_metrics() -> dict[str, BLEU | CHRF]:
 def score(test_set: EvaluationSet, hypotheses: Sequence[str], flag: str = "--hypotheses") -> dict[str, Any]:
     """Every score by its name. BLEU and chrF2++ are percentages, the others shares; None where a score has nothing to count.
 
-    Formulas: success.py, exact_match.py, window_overlap.py, edit_rate.py, consistency.py, final_punctuation.py.
+    Formulas: metrics.py.
     """
     cases = test_set.cases(hypotheses, flag)
     metrics = translation_metrics()
@@ -107,7 +107,7 @@ def shown(value: Any) -> str:
     return "-" if value is None else f"{value:.4f}" if isinstance(value, float) else str(value)
 
 
-# ---- Paired bootstrap of two systems on one test set.
+# ---- Paired bootstrap of two systems on one test set
 #
 # Koehn 2004, "Statistical Significance Tests for Machine Translation Evaluation", https://aclanthology.org/W04-3250. Lines are drawn with
 # replacement, the same for both systems; with d the difference of the scores and d_i that of sample i,

@@ -1,5 +1,7 @@
-"""Which word of a translation stands for which word of its source, by cross-attention (as search/constraints/word_alignment.py): of each target
-word, the source word that the model attends to most when it writes it, on the average of all layers and heads (`assigned`).
+"""Which word of a translation stands for which word of its source, by cross-attention.
+
+It is found as in search/constraints/word_alignment.py: of each target word, the source word that the model attends
+to most when it writes it, on the average of all layers and heads (`assigned`).
 """
 
 from __future__ import annotations

@@ -1,1 +1,1 @@
-"""How parallel decoding found a translation: `--ddg-dir` saves it (writer.py), `python -m fairseq_ext.viz.ddg` draws it."""
+"""Pictures of parallel decoding: `--ddg-dir` saves graphs, `python -m fairseq_ext.viz.ddg` (ddg.py) draws them."""

@@ -61,7 +61,9 @@ def main(argv: list[str] | None = None) -> None:
         write(Graph.load(args.out / f"{number}.json"), args.out)
 
 
-# ---- The picture of a dependency graph: source and output above, then the graph, then the table of iterations over the same positions.
+# ---- The picture of a graph
+#
+# Source and output above, then the graph, then the table of iterations over the same positions.
 
 
 MANY = 14  # with more positions cells are small, and colour alone tells the probability
@@ -202,7 +204,7 @@ def shortened(token: str) -> str:
     return token if len(token) <= LONGEST else token[: LONGEST - 1] + "…"
 
 
-# ---- The files of a dependency graph: JSON, PNG, SVG and HTML.
+# ---- The files of a graph: JSON, PNG, SVG and HTML
 
 
 def write(graph: Graph, folder: Path) -> None:
@@ -217,7 +219,7 @@ def write(graph: Graph, folder: Path) -> None:
         replace(folder / f"{graph.name}.html", [page(graph, svg[svg.index("<svg") :]).encode()])
 
 
-# ---- The self-contained HTML page of a dependency graph: numbers, picture and table.
+# ---- The self-contained HTML page of a graph: numbers, picture and table
 
 
 STYLE = """body{font:14px sans-serif;margin:1.5em;color:#222} .wide{overflow-x:auto;border:1px solid #ddd;margin:1em 0}
@@ -228,7 +230,7 @@ th{background:#f4f4f4;position:sticky;left:0} small{color:#666}"""
 
 
 def page(graph: Graph, svg: str) -> str:
-    """The page's HTML. svg: the picture of draw.py."""
+    """The page's HTML. svg: the picture."""
     calls, L = len(graph.iterations), len(graph.tokens)
     rows = []
     for k, iteration in enumerate(graph.iterations):

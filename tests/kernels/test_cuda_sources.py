@@ -1,4 +1,6 @@
-"""Every kernel of lsh.cu, run thread by thread on a CPU (cuda_executor.py), gives what lsh_torch.py gives, in any order of its threads.
+"""Every kernel of lsh_cuda.cu, run thread by thread on a CPU, gives what lsh_torch.py gives.
+
+The threads run in any order (cuda_executor.py).
 
 The functions are lsh_cuda.py's own; only `launch` is replaced. `--all` runs 1,000 random cases of each kernel instead of a few."""
 

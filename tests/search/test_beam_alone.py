@@ -1,5 +1,5 @@
 """The compiled search (search/compiled.py) gives the loop's hypotheses to the last bit: to a sentence that is alone, in one call
-(searchers/several.py), and to sentences that come and go."""
+(search/strategies/decoding/beam.py), and to sentences that come and go."""
 
 import functools
 import os

@@ -1,13 +1,16 @@
-"""The transformer backend. A step runs downwards through these files:
+"""The transformer backend. A step passes these files in this order:
 
 | file | what it does |
 | --- | --- |
-| decoder.py | `TransformerBackend.step`: what model/protocol.py asks for |
-| step.py | one step of a group of rows, in one of three ways: layers.py, kernels/transformer.py or cuda_graph_cache.py |
-| layers.py | the layers as tensor operations, which define the other two |
-| rows.py | the mask: which positions of the KV cache each row sees |
-| kv_cache.py | slots and positions in use |
-| key_values.py | the KV cache's tensors |
-| weights.py | the weights, read from the model once; supported.py says which models have such weights |
-| one_row.py | the same step for a single row, without masks |
+| decoder.py | `TransformerBackend.step`: layer by layer, in compiled code, or by CUDA graphs |
+| layers.py | the layers as tensor operations, which define the other ways |
+| readers.py | the same for one row, and for rows of several sentences, in compiled code |
+| cuda_graph.py | the same as recorded CUDA graphs |
+| rows.py | which positions of the KV cache each row sees |
+| cache.py | the KV cache: slots, positions, tensors |
+| weights.py | the weights, read from the model once; linear maps, norms, attention |
+| supported.py | which models have such weights |
+| encoder.py | the encoder |
+
+This folder imports core, kernels and the files of model.
 """

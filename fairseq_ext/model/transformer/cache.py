@@ -1,8 +1,9 @@
-"""The KV cache of a group of sentences: which slot holds each sentence, and how many positions are in use.
+"""The KV cache of a group of sentences: its slots, its positions in use, and its tensors.
 
-The tensors lie in key_values.py. All rows of a sentence share its positions; rows.py says which of them a row sees. A sentence that
-leaves may leave a gap, which `compact_` closes. Several groups may share the slots of the same tensors. Then groups divide and join, and
-sentences start and leave, while the keys and values of the others stay where they are.
+A slot holds a sentence, whose rows all share its positions; rows.py says which of them a row sees.
+A sentence that leaves may leave a gap, which `compact_` closes. Several groups may share the slots
+of the same tensors. Then groups divide and join, and sentences start and leave, while the keys and
+values of the others stay where they are.
 
 Shapes: S sentences, P positions in use, G sentences that are moved.
 """
@@ -189,11 +190,15 @@ class KVCache:
         return slot
 
 
-# ---- The key and value tensors of one model: where they are made, copied, compacted and enlarged. kv_cache.py says what they hold.
+# ---- The key and value tensors of one model
 #
-# A slot holds one sentence. A position of a slot holds the keys and values of one target token, in all layers.
+# They are made, copied, compacted and enlarged here.
 #
-# Shapes: S slots, P positions, G sentences that are moved, T source width, L layers, H heads, h features a head, e encoder features.
+# A slot holds one sentence. A position of a slot holds the keys and values of one target token, in
+# all layers.
+#
+# Shapes: S slots, P positions, G sentences that are moved, T source width, L layers, H heads, h
+# features a head, e encoder features.
 
 
 FIRST_CAPACITY = 32  # positions of a new slot

@@ -1,16 +1,19 @@
-"""The cache of decoder steps that are recorded as CUDA graphs (`--cuda-graphs`): which are recorded, on which buffers, in how much memory.
+"""Decoder steps recorded as CUDA graphs (`--cuda-graphs`), and the cache that keeps them.
 
-A recorded step is cuda_graph_step.py.
+The cache decides which steps are recorded, on which buffers, in how much memory. A group of rows
+gets buffers whose sizes are rounded up to a few numbers (`bucket`). Its KV cache moves there once,
+and stays until it outgrows them or half of its sentences have left. Later groups use the buffers
+and the recorded steps again. The first steps of a new shape run operation by operation on the same
+buffers, since recording costs as much as several of them. What was used longest ago is dropped at
+the bounds: MOST_STEPS recorded steps, and `limit` bytes of buffers. Intermediate results lie in one
+pool, which has the size of the largest step.
 
-A group of rows gets buffers whose sizes are rounded up to a few numbers (`bucket`). Its KV cache moves there once, and stays until it
-outgrows them or half of its sentences have left. Later groups use the buffers and the recorded steps again. The first steps of a new
-shape run operation by operation on the same buffers, since recording costs as much as several of them. What was used longest ago is
-dropped at the bounds: MOST_STEPS recorded steps, and `limit` bytes of buffers. Intermediate results lie in one pool, which has the size
-of the largest step.
+A step outside these bounds runs operation by operation (layers.py), and one line in the log says
+why.
 
-A step outside these bounds runs operation by operation (layers.py), and one line in the log says why.
-
-Shapes: as in cuda_graph_step.py.
+Shapes: S sentences that the buffers have room for, s <= S of the group, n rows, W places of each
+sentence, C positions that the buffers have room for, b new tokens a row, d features, L layers, H
+heads, h = d / H.
 """
 
 from __future__ import annotations
@@ -31,17 +34,19 @@ from fairseq_ext.model.transformer.layers import at_rows, decode, embed
 from fairseq_ext.model.transformer.rows import Step
 from fairseq_ext.model.transformer.weights import Weights
 
-# ---- One decoder step of fixed shapes as one launch: static buffers, and the operations on them recorded once (a CUDA graph).
+# ---- One recorded step
 #
-# A recorded step does the same operations at the same addresses each time; nothing of it may depend on a number that the host knows.
-# So what moves from step to step is data: token ids, positions, the mask, and the cache position behind which new keys and values go.
-# Positions that no row of the group has read are masked, and so is padding of the source. Slots without a sentence compute something
-# that nobody reads, from numbers that are finite.
+# A decoder step of fixed shapes is one launch: static buffers, and the operations on them recorded
+# once (a CUDA graph).
 #
-# Source: CUDA graphs as `torch.cuda.graph` records them (https://docs.pytorch.org/docs/stable/notes/cuda.html#cuda-graphs).
+# A recorded step does the same operations at the same addresses each time; nothing of it may depend
+# on a number that the host knows. So what moves from step to step is data: token ids, positions,
+# the mask, and the cache position behind which new keys and values go. Positions that no row of the
+# group has read are masked, and so is padding of the source. Slots without a sentence compute
+# something that nobody reads, from numbers that are finite.
 #
-# Shapes: S sentences that the buffers have room for, s <= S of the group, n rows, W places of each sentence, C positions that the
-# buffers have room for, b new tokens a row, d features, H heads, h = d / H, L layers.
+# Source: CUDA graphs as `torch.cuda.graph` records them
+# (https://docs.pytorch.org/docs/stable/notes/cuda.html#cuda-graphs).
 
 
 Run = Callable[[], list[Tensor]]
@@ -197,6 +202,9 @@ def put_(target: Tensor, value: Tensor, slot: Tensor | None) -> None:
         target[: value.size(0)] = value
     else:
         target.index_copy_(0, slot, value)
+
+
+# ---- The cache of recorded steps
 
 
 logger = logging.getLogger("fairseq_ext")

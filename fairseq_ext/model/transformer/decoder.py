@@ -1,10 +1,11 @@
-"""The fast decoder for plain fairseq Transformer decoders, one model or an ensemble.
+"""The fast decoder for plain fairseq Transformers: its rows, its steps, and weights let go of.
 
-On a CPU in float32 all layers of a step are one call of a compiled library (kernels/transformer.cpp). layers.py defines it, and
-runs everywhere else. Besides the packed linear maps (linear.py), three things make it fast. The source's keys and values are kept once per
-sentence, in the layout of attention (key_values.py). So are the target's: all rows of a sentence are the queries of one product with the
-sentence's keys (rows.py). And there is little else: some twenty tensor operations a layer, which a GPU launches together
-(cuda_graph_step.py).
+It runs one model or an ensemble. On a CPU in float32 all layers of a step are one call of a
+compiled library (kernels/transformer.cpp). layers.py defines it, and runs everywhere else. Besides
+the packed linear maps (weights.py), three things make it fast. The source's keys and values are
+kept once per sentence, in the layout of attention (cache.py). So are the target's: all rows of a
+sentence are the queries of one product with the sentence's keys (rows.py). And there is little
+else: some twenty tensor operations a layer, which a GPU launches together (cuda_graph.py).
 
 Shapes: S sentences, n rows, V words.
 """
@@ -42,7 +43,7 @@ class TransformerBackend:
         int8: bool = False,
         make_graphs: MakeGraphs | None = None,
     ):
-        """int8: linear maps round their weights to 8 bits. make_graphs: what records steps (cuda_graph_cache.py, cuda_graphs)."""
+        """int8: linear maps round their weights to 8 bits. make_graphs: what records steps (cuda_graph.py, cuda_graphs)."""
         self.models = models
         self.need_attention = need_attention
         self.int8 = int8
@@ -186,7 +187,9 @@ class TransformerBackend:
         return torch.stack(self.attentions).mean(0) if self.need_attention else None
 
 
-# ---- One step of a group of rows: as a recorded CUDA graph, as one call of the compiled library, or layer by layer.
+# ---- One step of a group of rows
+#
+# It is a recorded CUDA graph, one call of the compiled library, or runs layer by layer.
 #
 # Shapes: S sentences, n rows, W places for rows in each sentence (its width), b new tokens a row.
 
@@ -244,10 +247,13 @@ def decode_compiled(weights: Weights, cache: KeyValues, step: Step, x: Tensor) -
     return x if weights.project_out is None else weights.project_out(x)
 
 
-# ---- Lets go of the weights that a model holds beside the packed ones: a command that only decodes needs them once.
+# ---- Weights that a model holds beside the packed ones are let go
 #
-# What is left of the model are its embeddings, biases and normalisations. Its modules cannot run any more, so this is for a process that
-# belongs to one command, and for models of which every layer is compiled.
+# A command that only decodes needs them once.
+#
+# What is left of the model are its embeddings, biases and normalisations. Its modules cannot run
+# any more, so this is for a process that belongs to one command, and for models of which every
+# layer is compiled.
 
 
 SECOND_COPIES = ("in_proj_weight", "out_proj_weight", "fc1_weight", "fc2_weight")  # what fairseq holds for torch's fused encoder layer

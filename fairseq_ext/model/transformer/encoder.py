@@ -1,7 +1,8 @@
-"""fairseq's plain Transformer encoder with the linear maps of linear.py: the first step of every batch, made cheaper.
+"""fairseq's plain Transformer encoder with packed linear maps (weights.py).
 
-It computes only what the cross-attention reads: the last layer's output, at positions that are not padding. An encoder of any other kind
-runs as fairseq's own module.
+It is the first step of every batch, made cheaper. It computes only what the cross-attention reads:
+the last layer's output, at positions that are not padding. An encoder of any other kind runs as
+fairseq's own module.
 
 Shapes: S sentences, T source width, e features, H heads, h = e / H.
 """

@@ -1,9 +1,10 @@
-"""The layers of the transformer backend as tensor operations: embedding, decoder layers, attention weights.
+"""Layers as tensor operations: embedding, decoder layers, attention weights.
 
-This is the definition of what the compiled step (kernels/transformer.cpp) and the recorded one (cuda_graph_step.py) compute.
+This is the definition of what the compiled step (kernels/transformer.cpp) and the recorded one
+(cuda_graph.py) compute.
 
-Shapes: S sentences, n rows, W places for rows in each sentence (its width), P positions in use, b new tokens a row, d features,
-H heads, h = d / H, Q queries of a sentence.
+Shapes: S sentences, n rows, W places for rows in each sentence (its width), P positions in use, b
+new tokens a row, d features, H heads, h = d / H, Q queries of a sentence.
 """
 
 from __future__ import annotations

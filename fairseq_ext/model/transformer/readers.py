@@ -1,4 +1,4 @@
-"""The compiled readers of decoder rows: of one row, and of a batch."""
+"""The compiled readers of decoder rows: of a row that is alone, and of rows of many sentences."""
 
 from __future__ import annotations
 
@@ -12,10 +12,13 @@ from fairseq_ext.model.transformer.cache import KeyValues
 from fairseq_ext.model.transformer.rows import RowGroup
 from fairseq_ext.model.transformer.weights import Weights
 
-# ---- The transformer backend for a row that is alone, whose blocks are read by plain integers.
+# ---- A row that is alone
 #
-# With one row, a position of the KV cache is a position of the row. So one number replaces the masks and lengths of rows.py, and a call of
-# the compiled library is all there is to do. decoder.py is the definition.
+# Its blocks are read by plain integers.
+#
+# With one row, a position of the KV cache is a position of the row. So one number replaces the
+# masks and lengths of rows.py, and a call of the compiled library is all there is to do. decoder.py
+# is the definition.
 #
 # Shapes: w new tokens, d features, L layers, H heads, h = d / H.
 
@@ -73,10 +76,13 @@ def is_compiled_throughout(weights: list[Weights]) -> bool:
     return model.positions is not None and not model.project_in and not model.project_out and model.output.is_compiled
 
 
-# ---- The transformer backend for the rows of sentences that start and end at any step, read by plain integers.
+# ---- Rows of sentences that start and end at any step
 #
-# A sentence lies in a slot of the KV cache, and each of its rows knows the positions of its history there. So no mask, no reordering and no
-# tensor operation stands between two calls of the compiled library. decoder.py is the definition.
+# They too are read by plain integers.
+#
+# A sentence lies in a slot of the KV cache, and each of its rows knows the positions of its history
+# there. So no mask, no reordering and no tensor operation stands between two calls of the compiled
+# library. decoder.py is the definition.
 #
 # Shapes: S slots, G sentences that are taken in.
 

@@ -1,10 +1,12 @@
-"""The rows of a group in the transformer backend: which positions of its KV cache (kv_cache.py) each row sees.
+"""The rows of a group: which positions of its KV cache (cache.py) each row sees.
 
-A position holds the keys and values of one token that some row of the sentence has read. A mask says which positions are a row's own
-history. So reordering the beam moves a mask, never keys and values. Positions that are in no row's history any more are dropped now and
-then, when the cache is full or sentences leave. A row's positions lie in the order of its tokens.
+A position holds the keys and values of one token that some row of the sentence has read. A mask
+says which positions are a row's own history. So reordering the beam moves a mask, never keys and
+values. Positions that are in no row's history any more are dropped now and then, when the cache is
+full or sentences leave. A row's positions lie in the order of its tokens.
 
-Shapes: S sentences, n rows, W places for rows in each sentence (its width), P positions in use, b new tokens a row.
+Shapes: S sentences, n rows, W places for rows in each sentence (its width), P positions in use, b
+new tokens a row.
 """
 
 from __future__ import annotations

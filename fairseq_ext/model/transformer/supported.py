@@ -1,6 +1,7 @@
-"""Which fairseq models the transformer backend supports: `unsupported` says why one is not.
+"""Which fairseq models the transformer backend supports, and the output layer of any model.
 
-Only modules of exactly known types and without hooks are let through, since a subclass may compute anything.
+`unsupported` says why a model is not supported. Only modules of exactly known types and without
+hooks are let through, since a subclass may compute anything.
 """
 
 from __future__ import annotations
@@ -127,7 +128,9 @@ def unsupported_norm(modules: list) -> str | None:
     return None if odd is None else f"one of its normalisations is a {type(odd).__name__}"
 
 
-# ---- A model's output layer by itself, for a softmax that scores only a part of the vocabulary.
+# ---- The output layer by itself
+#
+# For a softmax that scores only a part of the vocabulary.
 
 
 def output_layers(models: list[Any], flag: str) -> list[tuple[Tensor, Tensor | None]]:

@@ -1,7 +1,7 @@
-"""The weights of a fairseq Transformer as the transformer backend multiplies by them.
+"""The weights of a fairseq Transformer, and the linear maps, norms and attention made of them.
 
-They are read from the loaded model once. Query, key and value are one linear map, and the scaling of attention lies in the query weights.
-Key and value of the source are one linear map.
+The weights are read from the loaded model once. Query, key and value are one linear map, and the
+scaling of attention lies in the query weights. Key and value of the source are one linear map.
 
 Shapes: d decoder features, e encoder features, f feed-forward features, H heads, V vocabulary.
 """
@@ -213,11 +213,12 @@ def read_positions(stack: Any) -> tuple[Tensor | None, Callable[[int], Tensor] |
     return grow(module.weights.size(0)), grow
 
 
-# ---- What the layers of the transformer backend consist of: linear maps, layer normalisation, attention.
+# ---- Linear maps, layer normalisation, attention
 #
-# On a CPU in float32 the weights of a linear map are packed. That is 2-3x faster than `F.linear` where MKL does not know the processor, and
-# the activation is computed on the way. The compiled library (kernels/transformer.py) packs them, and without a compiler oneDNN does.
-# Elsewhere a linear map is `F.linear`.
+# On a CPU in float32 the weights of a linear map are packed. That is 2-3x faster than `F.linear`
+# where MKL does not know the processor, and the activation is computed on the way. The compiled
+# library (kernels/transformer.py) packs them, and without a compiler oneDNN does. Elsewhere a
+# linear map is `F.linear`.
 #
 # Shapes: S sentences, H heads, Q queries of a sentence, P positions, h features a head, d = H x h.
 
@@ -314,9 +315,12 @@ def attend(query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None) -> Te
     return out.transpose(1, 2).reshape(S * Q, H * h)
 
 
-# ---- Attention to a short source, with the query and output weights multiplied into the source's keys and values.
+# ---- Attention to a short source
 #
-# For few source tokens these products are fewer bytes to read than the weights themselves, so a step is faster.
+# The query and output weights are multiplied into the source's keys and values.
+#
+# For few source tokens these products are fewer bytes to read than the weights themselves, so a
+# step is faster.
 #
 # Shapes: S sentences, Q queries of a sentence, T source width, d features, H heads, h = d / H.
 

@@ -1,1 +1,11 @@
-"""Whose process this is (own_process.py), what is changed of other packages in it (patches.py), and when (startup.py)."""
+"""What is changed of other packages (patches.py), and when (startup.py).
+
+| file | what is in it |
+| --- | --- |
+| startup.py, fairseq_ext.pth | the import hook that makes the changes, and the file that installs it |
+| patches.py | the list of changes |
+| checkpoints.py | checkpoints and their settings run no code |
+| repairs.py, uncompiled.py | repairs of fairseq; its three compiled modules in Python |
+| fast_start.py, lazy.py | a quick start of commands |
+| probes.py, tiny_decode.py | what the doctor runs |
+"""

@@ -1,5 +1,6 @@
-"""What is done to fairseq's loading of checkpoints: no code of theirs runs, and a refusal is one sentence that names the way out.
+"""fairseq's loading of checkpoints and their settings, changed so that no code of theirs runs.
 
+A refusal is one sentence that names the way out.
 startup.py loads this file by its path, while fairseq is being imported. torch is imported where it is used.
 """
 
@@ -133,12 +134,13 @@ def build_plain_transformers(checkpoint_utils: ModuleType) -> None:
     checkpoint_utils.load_model_ensemble_and_task = load_model_ensemble_and_task  # type: ignore[attr-defined]
 
 
-# ---- Reads a configuration string as a literal: what fairseq's `eval` is replaced by, because a checkpoint's strings could run code.
+# ---- Configuration strings as literals
+#
+# This replaces fairseq's `eval`, because a checkpoint's strings could run code.
 #
 # fairseq writes lists such as `[(512, 3)] * 9 + [(1024, 3)] * 4` into a model's settings and evaluates them when it builds the model.
 # `literal` gives such strings the value that `eval` gives them: constants, lists, tuples, sets and dictionaries, sums, differences and
-# products of numbers, sums of lists or of tuples, and a list or tuple times a whole number. It refuses everything else. This module
-# imports the standard library only: startup.py loads it by its path while fairseq is being imported.
+# products of numbers, sums of lists or of tuples, and a list or tuple times a whole number. It refuses everything else.
 
 
 MOST_CHARACTERS = 10_000  # of a string; fairseq's longest default has under 200

@@ -2,7 +2,8 @@
 lists those in force.
 
 What stands in EVERYWHERE is what stock fairseq 0.12.2 needs on current Python, torch, numpy and hydra, and what keeps a checkpoint from
-running code; any program that imports fairseq has it. What stands in COMMANDS is made in the process of a command alone (own_process.py).
+running code; any program that imports fairseq has it. What stands in COMMANDS is made in the process of a command alone
+(core/command_line.py).
 
 startup.py loads this file by its path, while fairseq is being imported, and has the changes made.
 """
@@ -132,7 +133,7 @@ QUICK = (  # not for --help, which lists names in the order in which fairseq's f
         "fairseq_ext.plugin.compat.fast_start.log_as_stock", ("fairseq.tasks",),
     ),
 )  # fmt: skip
-INVALID_BYTES = Patch(  # made by plugin/input.py; invalid_bytes.py says whether it is in force
+INVALID_BYTES = Patch(  # made by plugin/input.py; repairs.py says whether it is in force
     "sys.stdin, fileinput and a log filter in fairseq_cli.interactive", "invalid UTF-8 is its line's fault and not the session's",
     "fairseq_ext.plugin.compat.repairs.keep_invalid_bytes",
 )  # fmt: skip
@@ -209,7 +210,9 @@ def refuse_wrong_folder(folder: str) -> None:
     """Refuse what is no user directory, and one under whose name Python knows another module: it would be taken for that (UsageError)."""
     path = os.path.abspath(folder)
     if os.path.exists(path) and not os.path.isdir(path):
-        raise importlib.import_module("fairseq_ext.core.errors").UsageError(f"--user-dir {folder} is a file: name the folder that it lies in")
+        raise importlib.import_module("fairseq_ext.core.errors").UsageError(
+            f"--user-dir {folder} is a file: name the folder that it lies in"
+        )
     if "." in os.path.basename(path):
         raise importlib.import_module("fairseq_ext.core.errors").UsageError(
             f"--user-dir {folder} cannot be imported, for there is a dot in its name: rename the folder"

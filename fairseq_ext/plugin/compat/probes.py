@@ -19,7 +19,7 @@ HOOK_PROBE = "import sys; sys.exit(not any(type(f).__name__ in ('FairseqExtStart
 
 CLUSTER_PROBE = "import gc; gc.disable(); import pyarrow, ray; import os; os._exit(0)"
 
-# subtle: its arguments are those of a command, since that is what starts quickly (own_process.py)
+# subtle: its arguments are those of a command, since that is what starts quickly (core/command_line.py)
 USER_DIR_PROBE = """
 import __main__, argparse, os, sys
 __main__.pose("fairseq-generate")

@@ -1,4 +1,4 @@
-"""Repairs of fairseq 0.12.2 for current Python, torch, numpy and hydra.
+"""Repairs of fairseq 0.12.2 for current Python, torch, numpy and hydra, and for lines of invalid bytes.
 
 startup.py loads this file by its path, while fairseq is being imported; patches.py says which module of fairseq each is for.
 """
@@ -94,8 +94,8 @@ def pin_no_memory(iterators: ModuleType) -> None:
 
 
 def silence_notices() -> None:
-    """Ignore what hydra 1.3 says about the way fairseq calls it (where compose.py gives up), what Ray says of its future, and fairseq's
-    advice to install a package that only training to speak would use."""
+    """Ignore what hydra 1.3 says about the way fairseq calls it (where fast_start.py gives up), what Ray says of its future,
+    and fairseq's advice to install a package that only training to speak would use."""
     for message in (
         r"\s*The version_base parameter is not specified",
         r"hydra\.experimental\.(initialize|compose)\(\) is no longer experimental",
@@ -145,7 +145,9 @@ def give_numpy_long(module: ModuleType) -> bool:
     return lacks
 
 
-# ---- Lets fairseq-interactive read bytes that are not valid UTF-8, so that they are their line's fault and not the session's.
+# ---- Invalid bytes
+#
+# fairseq-interactive reads bytes that are not valid UTF-8, so that they are their line's fault and not the session's.
 
 
 COMMAND = "fairseq_cli.interactive"

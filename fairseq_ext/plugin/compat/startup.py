@@ -3,7 +3,8 @@
 The installed file `fairseq_ext.pth` puts a small import finder into every interpreter. In a command of ours it drops the working folder
 from the search path, and Ctrl-C ends the process at once until the package is imported. When `fairseq` itself is first asked for, the
 finder runs this module, whose `Hook` makes the changes that patches.py lists, each when the module of fairseq runs that it is for. A
-command of fairseq's that names an *_ext task becomes the package's own (own_process.py); in any other program nothing else is done.
+command of fairseq's that names an *_ext task becomes the package's own (core/command_line.py); in any other program nothing
+else is done.
 """
 
 import contextlib
@@ -49,7 +50,7 @@ class Hook(importlib.abc.MetaPathFinder):
         return spec
 
     def own_process(self) -> None:
-        """Make the changes of a command (own_process.py)."""
+        """Make the changes of a command (core/command_line.py)."""
         quick = not patches().beside("fairseq_ext.core.command_line").asks_for_help() and "fairseq" not in sys.modules
         self.commands = patches().QUICK if quick else ()
         for patch in patches().COMMANDS + self.commands:

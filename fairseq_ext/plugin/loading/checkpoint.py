@@ -1,4 +1,7 @@
-"""What a checkpoint must hold before a model is built of it, and plain Transformers of other names."""
+"""What a checkpoint must hold before a model is built of it, and plain Transformers of other names.
+
+A damaged checkpoint takes neither hours nor all memory, and opens no other file.
+"""
 
 from __future__ import annotations
 
@@ -17,9 +20,6 @@ from fairseq.tasks import TASK_REGISTRY
 from omegaconf import DictConfig, OmegaConf
 
 from fairseq_ext.core.errors import UsageError, cut
-
-# ---- What a checkpoint must hold before a model is built of it: a damaged one takes neither hours nor all memory, and opens no other file.
-
 
 MOST = {"_layers": 1000, "_heads": 1000, "_dim": 100_000, "_positions": 1_000_000}  # of settings whose names end so
 UNLIMITED = ("target_layers", -1)  # of fairseq's examples/latent_depth, which has no count of layers to come to
@@ -93,8 +93,9 @@ def plain(settings: Any) -> dict[str, Any]:
     return dict(settings) if isinstance(settings, Mapping) else {}
 
 
-# ---- Checkpoints of an architecture that nobody has registered here, whose settings are those of a plain Transformer.
+# ---- Plain Transformers of other names
 #
+# Nobody has registered their architecture here, and their settings are those of a plain Transformer.
 # Many user directories register nothing but a name for sizes of fairseq's own Transformer, and checkpoints save the sizes themselves.
 # Such a one is built as `transformer`. The weights must then fit strictly, name by name and size by size, which fairseq checks.
 

@@ -16,8 +16,9 @@ from fairseq_ext.core.errors import UsageError, cut
 from fairseq_ext.plugin.loading.settings import checkpoint_of
 from fairseq_ext.search.phrases.pieces import MARKS, SHARE, kind_of
 
-# ---- Warnings of a dictionary that has the right size and other words, with which a model gives nonsense and no error.
+# ---- Warnings of a wrong dictionary
 #
+# With one of the right size and other words a model gives nonsense and no error.
 # fairseq's checkpoints do not hold their dictionaries. What shows them: the checkpoint's folder and the data folder that it was trained on,
 # where they hold dict.LANGUAGE.txt, and a state of its task, where that holds a dictionary.
 
@@ -73,7 +74,9 @@ def difference(ours: Sequence[str], theirs: Sequence[str]) -> str | None:
     return f"{len(other)} of {both} ids have other words, the first {first}, '{cut(theirs[first])}' there and '{cut(ours[first])}' here"
 
 
-# ---- Which subword segmentation a folder holds the model of, and what its dictionaries tell of the text they were made from.
+# ---- The segmentation of a folder
+#
+# Which model of subwords it holds, and what its dictionaries tell of the text they were made from.
 
 
 SAVED = ("sentencepiece_model", "target_sentencepiece_model", "bpe_codes", "gpt2_encoder_json", "gpt2_vocab_bpe")  # flags of files
@@ -136,8 +139,9 @@ def segmentation_flags(folder: str, given: Mapping[str, Any], saved: Mapping[str
     return found | ({"tokenizer": "moses"} if not given.get("tokenizer") and is_moses(folder) else {})
 
 
-# ---- A warning where text comes as people write it to a dictionary of subwords, and no flag says how to segment it.
+# ---- A warning where text is not segmented
 #
+# Text comes as people write it to a dictionary of subwords, and no flag says how to segment it.
 # The dictionary bears the marks of a segmentation (▁ or @@), and the lines bear none. Lines that are segmented already, as fairseq's
 # recipes pipe them in, are left in peace.
 

@@ -1,4 +1,7 @@
-"""Which language is the source and which the target: from the flags, the data directory's files, or the checkpoint's own settings."""
+"""Which language is the source and which the target, also for multilingual tasks.
+
+It is told by the flags, the data directory's files, or the checkpoint's own settings.
+"""
 
 from __future__ import annotations
 
@@ -104,7 +107,9 @@ def name_languages_(settings: Any, checkpoint: str | None) -> None:
         settings.source_lang, settings.target_lang = pair
 
 
-# ---- What a multilingual task must be told of its languages: what is wrong there ends deep in fairseq, or in text of another language.
+# ---- What a multilingual task must be told of its languages
+#
+# What is wrong there ends deep in fairseq, or in text of another language.
 
 
 PAIRED = (TranslationMultiSimpleEpochTask, MultilingualTranslationTask)  # tasks that are told the pairs of their training

@@ -1,4 +1,4 @@
-"""A checkpoint with its task, tokenizer and segmentation, as a command loads them: `LoadedModel`."""
+"""A model folder, and the model with its task, tokenizer and segmentation (`LoadedModel`)."""
 
 from __future__ import annotations
 
@@ -21,7 +21,9 @@ from fairseq_ext.plugin.loading.data_folder import segmentation_flags
 from fairseq_ext.plugin.loading.languages import language_pair, languages_of
 from fairseq_ext.plugin.loading.settings import as_keywords, parse, saved_settings, source_limit, too_long
 
-# ---- A folder that holds all of a model: checkpoint, dictionaries, segmentation. What it does not tell is asked for.
+# ---- A model folder
+#
+# It holds all of a model: checkpoint, dictionaries, segmentation. What it does not tell is asked for.
 #
 #     checkpoints/demo                checkpoint.pt, dict.de.txt, dict.en.txt, spm.model
 #     an archive of fairseq's own     model.pt, or model1.pt to model4.pt; dict.en.txt, dict.de.txt; bpecodes or *.code

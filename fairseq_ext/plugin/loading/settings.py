@@ -1,4 +1,4 @@
-"""What the settings that a task is set up with tell of the command: where the model lies, how long a source it takes, whether bars show."""
+"""Settings of commands and of checkpoints: read, made of keywords, and the length limits in them."""
 
 from __future__ import annotations
 
@@ -58,7 +58,9 @@ def longest_source(settings: DictConfig | Namespace, task: Any, models: list) ->
     return source_limit(resolve_max_positions(task.max_positions(), *[model.max_positions() for model in models]))
 
 
-# ---- The settings that training has saved in a checkpoint, read without reading its weights where the file allows.
+# ---- The settings that training has saved in a checkpoint
+#
+# They are read without its weights where the file allows.
 
 
 def saved_settings(path: str) -> dict[str, dict[str, Any]]:
@@ -82,7 +84,7 @@ def saved_settings(path: str) -> dict[str, dict[str, Any]]:
     return {name: plain(groups.get(name)) for name in ("task", "model")}
 
 
-# ---- Flags given as keywords: `beam=5, cpu=True` is what the command line says as `--beam 5 --cpu`.
+# ---- Flags as keywords: `beam=5, cpu=True` is `--beam 5 --cpu`
 
 
 def as_arguments(flags: Mapping[str, Any]) -> list[str]:
@@ -128,7 +130,7 @@ def parse(parser: ArgumentParser, argv: list[str]) -> Namespace:
         raise UsageError(said.getvalue().strip().rpartition("error: ")[2] or "these flags cannot be read") from error
 
 
-# ---- How many tokens a sentence may have, and the refusal of one that has more.
+# ---- How many tokens a sentence may have
 
 
 class TooLong(SentenceError):

@@ -1,8 +1,12 @@
-"""Phrases that rows must not contain: one automaton over tokens a sentence (automaton.py), so that overlapping phrases are all blocked,
-and so is every segmentation of their text where the target's words are known. A row's state is one number; the tokens that would finish a
-phrase are banned before the search sees them. Where a phrase counts as a whole word, the token behind it decides: the word must go on.
+"""Phrases that rows must not contain, as one automaton over tokens for each sentence.
 
-Shapes: N sentences, M states of all automata, n rows, B tokens banned in a state at most, V vocabulary.
+search/phrases/automaton.py makes it, so that overlapping phrases are all blocked, and so is every
+segmentation of their text where the target's words are known. A row's state is one number; the
+tokens that would finish a phrase are banned before the search sees them. Where a phrase counts as a
+whole word, the token behind it decides: the word must go on.
+
+Shapes: N sentences, M states of all automata, n rows, B tokens banned in a state at most, V
+vocabulary.
 """
 
 from __future__ import annotations

@@ -1,11 +1,16 @@
-"""`--glossary F`: required phrases for each sentence whose source holds a term of the file.
+"""Glossary terms as required phrases (`--glossary`), and forms that documents keep.
 
-Formats: terms/glossary_files.py. How a term is found (--glossary-match): terms/matcher.py. What it asks for:
-- Any one of the term's targets. Lines of the file with the same source term are alternatives; a line that is there twice counts once.
-- --glossary-repeat once: a term gives its constraint once, however often it occurs, as the second mention may well be a pronoun in the
-  translation. each: n mentions give it n times. Two different terms with the same translation give it twice in either case.
-- Where the source is known in subword pieces only (no --tokenizer or --bpe given), terms are matched piece by piece.
-Targets are segmented when their term is first met; that the target dictionary has all of their pieces is checked when the file is read.
+Where the source of a sentence holds a term of the file, its translation is required.
+Formats: core/glossary.py. How a term is found (--glossary-match): core/words.py. What it asks for:
+- Any one of the term's targets. Lines of the file with the same source term are alternatives; a
+  line that is there twice counts once.
+- --glossary-repeat once: a term gives its constraint once, however often it occurs, as the second
+  mention may well be a pronoun in the translation. each: n mentions give it n times. Two different
+  terms with the same translation give it twice in either case.
+- Where the source is known in subword pieces only (no --tokenizer or --bpe given), terms are
+  matched piece by piece.
+Targets are segmented when their term is first met; that the target dictionary has all of their
+pieces is checked when the file is read.
 """
 
 from __future__ import annotations
@@ -258,11 +263,15 @@ def glossary_options(flags: Any) -> GlossaryOptions | None:
     return GlossaryOptions(path, str(flags.glossary_match), str(flags.glossary_repeat), languages, case) if path else None
 
 
-# ---- `--glossary-documents`: a document keeps the target form that it first has for a source term of the glossary.
+# ---- Forms that a document keeps (`--glossary-documents`)
 #
-# The first line of a document that holds a term decides, in the order of the text: what its translation has is kept, with its inflections
-# (`dressing`: `dressings` too, by their lemmas), and the other target forms are left out for the lines behind it. So a line is decoded after
-# those that decide for it, however lines are batched: a line that waits for none is of level 0, one that waits for lines of level n of n + 1.
+# A document keeps the target form that it first has for a source term of the glossary.
+#
+# The first line of a document that holds a term decides, in the order of the text: what its
+# translation has is kept, with its inflections (`dressing`: `dressings` too, by their lemmas), and
+# the other target forms are left out for the lines behind it. So a line is decoded after those that
+# decide for it, however lines are batched: a line that waits for none is of level 0, one that waits
+# for lines of level n of n + 1.
 
 
 FLAG = "--glossary-documents"

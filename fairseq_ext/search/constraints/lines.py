@@ -1,10 +1,11 @@
-"""The lines of `--constraints-file`, which users write in one of two formats.
+"""How constraints arrive: the two formats of `--constraints-file`, and fairseq's packed tensors.
 
-- Tab-separated: one line a sentence in corpus order, phrases parted by tabs; an empty line for none. A phrase
-  that starts with the word `<s>` is what the translation must start with.
-- JSONL (a name in .jsonl or .json; or any name but .tsv and a first line that starts with "{"): an object a
-  line, or an empty line. `{"constraints": [["two", "words"], "two words"], "any_of": [["x", "y z"]], "avoid": ["w"], "prefix": "p"}`:
-  a phrase is a string or its list of words; an entry of any_of is one constraint, met by any one of its phrases.
+- Tab-separated: one line a sentence in corpus order, phrases parted by tabs; an empty line for
+  none. A phrase that starts with the word `<s>` is what the translation must start with.
+- JSONL (a name in .jsonl or .json; or any name but .tsv and a first line that starts with "{"): an
+  object a line, or an empty line. `{"constraints": [["two", "words"], "two words"], "any_of":
+  [["x", "y z"]], "avoid": ["w"], "prefix": "p"}`: a phrase is a string or its list of words; an
+  entry of any_of is one constraint, met by any one of its phrases.
 """
 
 from __future__ import annotations
@@ -134,7 +135,9 @@ def fields_of(value: dict[str, Any], where: str) -> dict[str, Any]:
     }
 
 
-# ---- Constraints that fairseq's command has packed in its tensors; plugin/input.py packs ours.
+# ---- Constraints that fairseq's command has packed in its tensors
+#
+# plugin/input.py packs ours.
 
 
 def keys_of(packed: Tensor) -> list[int]:
@@ -160,8 +163,8 @@ def from_packed(
     """One row (W,) of fairseq's packed constraints, as `fairseq-interactive --constraints` makes them of tab-separated fields.
 
     number: of the sentence, from 0, for messages. segmenter: recovers the text, for the report and for the form that a word has
-    inside a sentence where that differs from its form alone (segmenter.py); without it phrases are taken as they are. unknown: what the
-    first `<unk>` stood for, for the message. case: as --constraint-case.
+    inside a sentence where that differs from its form alone (phrases/segmenter.py); without it phrases are taken as they are.
+    unknown: what the first `<unk>` stood for, for the message. case: as --constraint-case.
     Errors: UsageError for empty phrases, `<unk>`, `</s>`, `<pad>`, and more than the limits allow.
     """
     where = f"line {number + 1} of the input"

@@ -1,12 +1,15 @@
-"""`--glossary-placement align`: a glossary term stands where the translation of its source term would have stood.
+"""A glossary term stands where its source term was translated (`--glossary-placement align`).
 
-A sentence is translated without its terms (the draft). The words that translate its source terms are found (word_alignment.py) and the
-terms written in their place (term_in_text.py); of several target forms the one that the model likes best stays. So what the decoder reads
-before and behind a term is what it understands, and a term that the model has never seen derails nothing. A term that the draft has
-already is left as it is. Other hypotheses are asked only where the best has no word for a term: one that scores nearly as well is no better
-with the terms. Where none has a word for it, the sentence is searched again with that term forced (--select dba), and its other terms
-are written into what comes out; a beam of one or two, which searches badly, has the term inserted where it is the most likely. Where what
-comes out breaks another constraint, the sentence is searched with all its terms forced.
+A sentence is translated without its terms (the draft). The words that translate its source terms
+are found and the terms written in their place (word_alignment.py); of several target forms the one
+that the model likes best stays. So what the decoder reads before and behind a term is what it
+understands, and a term that the model has never seen derails nothing. A term that the draft has
+already is left as it is. Other hypotheses are asked only where the best has no word for a term: one
+that scores nearly as well is no better with the terms. Where none has a word for it, the sentence
+is searched again with that term forced (--select dba), and its other terms are written into what
+comes out; a beam of one or two, which searches badly, has the term inserted where it is the most
+likely. Where what comes out breaks another constraint, the sentence is searched with all its terms
+forced.
 
 Scores are the model's for the final text.
 """

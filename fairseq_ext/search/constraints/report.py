@@ -1,4 +1,7 @@
-"""Which constraints the best hypotheses meet: counted on what is finished, not taken from the search's word."""
+"""Which constraints the best hypotheses meet, and the report of the glossary.
+
+Counted on what is finished, not taken from the search's word.
+"""
 
 from __future__ import annotations
 
@@ -64,9 +67,10 @@ class Asked:
 def report_constraints(
     asked: Asked, found: list[Hypothesis], stats: Stats, ordered: bool = False, meets: Meets = met, soft: bool = False
 ) -> list[Hypothesis]:
-    """Add a sentence's constraints to the statistics. Returns its hypotheses that meet all of them; where none does, all, the one that
-    meets most first, each flagged with what it lacks. meets: counts in tokens (met) or in text (in_text.py); soft: constraints were
-    preferred, not forced, and hypotheses keep their order."""
+    """Add a sentence's constraints to the statistics. Returns its hypotheses that meet all of them;
+    where none does, all, the one that meets most first, each flagged with what it lacks. meets:
+    counts in tokens (met) or in text (search/phrases/places.py); soft: constraints were preferred,
+    not forced, and hypotheses keep their order."""
     number, constraints, lead = asked.number, asked.constraints, asked.lead
     total = stats.section(ConstraintCounts)
     total.given += len(constraints.any_of) + len(constraints.unmet) + bool(constraints.prefix)
@@ -122,14 +126,19 @@ def why(constraints: SentenceConstraints, limit: int) -> str:
     return "what would follow is forbidden (banned phrases, prefix or logits processors)"
 
 
-# ---- `--glossary-report F`: one JSON line a sentence, what the glossary did there.
+# ---- The report (`--glossary-report F`)
 #
-# `{"id": 3, "source": ..., "translation": ..., "terms": [{"term": "Ader", "line": 12, "targets": ["vein", "lode"], "source_at": [[4, 8]],
-# "form": "vein", "at": [6, 10]}]}`: which entries fired (line of the file, places in the source), which target was used and where it stands
-# in the translation; `form` and `at` are null where the translation has none of them, or only such as serve another term, by the
-# definition that the search keeps to (--constraint-boundary, --constraint-case). Places are characters, [start, end). source and
-# translation are in NFKC, the translation with single spaces, which is what the places count in. Lines come in the order in which batches
-# finish. Each line is in the file as soon as its batch is decoded, so that a command that is killed leaves those that it has printed.
+# One JSON line a sentence, what the glossary did there.
+#
+# `{"id": 3, "source": ..., "translation": ..., "terms": [{"term": "Ader", "line": 12, "targets":
+# ["vein", "lode"], "source_at": [[4, 8]], "form": "vein", "at": [6, 10]}]}`: which entries fired
+# (line of the file, places in the source), which target was used and where it stands in the
+# translation; `form` and `at` are null where the translation has none of them, or only such as
+# serve another term, by the definition that the search keeps to (--constraint-boundary,
+# --constraint-case). Places are characters, [start, end). source and translation are in NFKC, the
+# translation with single spaces, which is what the places count in. Lines come in the order in
+# which batches finish. Each line is in the file as soon as its batch is decoded, so that a command
+# that is killed leaves those that it has printed.
 
 
 class GlossaryReport:
@@ -188,8 +197,8 @@ def word_spans(text: str, words: Sequence[str]) -> list[Span]:
 def forms_used(
     translation: str, required: Sequence[Required], segmented: bool, whole: bool | None = True
 ) -> list[tuple[str | None, Span | None]]:
-    """For each requirement, the target that the translation (in NFKC) has and its place; a place serves one requirement (places.py, there
-    the other arguments)."""
+    """For each requirement, the target that the translation (in NFKC) has and its place; a place serves one requirement
+    (search/phrases/places.py, there the other arguments)."""
     targets = [list(each.term.targets) for each in required]
     wanted = [Wanted([normal(normalize("NFKC", t)) for t in of], each.cased.mode) for of, each in zip(targets, required, strict=True)]
     places = assigned(Text(translation, segmented, whole), wanted)

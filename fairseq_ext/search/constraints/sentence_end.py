@@ -1,16 +1,19 @@
 """Nothing follows the end of a sentence, and required phrases come before it (`--constraint-end`).
 
-Constrained search puts a phrase that it has no place for behind everything else: "The children are jumping. canine." Under this rule a
-row behind its last sentence end may take EOS, further final punctuation, and quotes and brackets that close; and it may take the
-punctuation that would be that end only once it has all its phrases. How many sentence ends a translation may have is counted in the
-source, at least one.
+Constrained search puts a phrase that it has no place for behind everything else: "The children are
+jumping. canine." Under this rule a row behind its last sentence end may take EOS, further final
+punctuation, and quotes and brackets that close; and it may take the punctuation that would be that
+end only once it has all its phrases. How many sentence ends a translation may have is counted in
+the source, at least one.
 
-A sentence end is a token of . ! ? … 。 ！ ？, with closing quotes and brackets or without. A period that is attached to a digit or to a
-lone letter ("3.5", "J. Smith") is none, nor is punctuation that a required phrase itself holds. Other abbreviations ("Mr.") are taken
-for an end unless the source has one there too.
+A sentence end is a token of . ! ? … 。 ！ ？, with closing quotes and brackets or without. A period
+that is attached to a digit or to a lone letter ("3.5", "J. Smith") is none, nor is punctuation that
+a required phrase itself holds. Other abbreviations ("Mr.") are taken for an end unless the source
+has one there too.
 
-Shapes: N sentences in the pool, S live ones, n rows, V vocabulary, F tokens of final punctuation, c candidates of a sentence.
-A row's state is 2 x sentence ends so far, plus 1 where the row stands behind one.
+Shapes: N sentences in the pool, S live ones, n rows, V vocabulary, F tokens of final punctuation, c
+candidates of a sentence. A row's state is 2 x sentence ends so far, plus 1 where the row stands
+behind one.
 """
 
 from __future__ import annotations
@@ -141,9 +144,12 @@ def forbid_(log_probs: LogProbs, tokens: EndTokens, rows: Rows, eos: int) -> Non
     log_probs.ban_words_(closed, ~follows)
 
 
-# ---- `--constraint-end` in the searches with required phrases: the rule of search/constraints/sentence_end.py over the rows of a beam.
+# ---- The rule over the rows of a beam
 #
-# Row state: beam.aux["ends"]. Shapes: S live sentences, n rows, Q phrases, c candidates of a sentence.
+# For the searches with required phrases.
+#
+# Row state: beam.aux["ends"]. Shapes: S live sentences, n rows, Q phrases, c candidates of a
+# sentence.
 
 
 class EndRule:

@@ -1,4 +1,4 @@
-"""Which flags give constraints, and which strategies these choose."""
+"""The constraints of every sentence from files and flags, and the strategies that they choose."""
 
 from __future__ import annotations
 
@@ -74,15 +74,18 @@ def is_ordered(flags: Any, generation: Any) -> bool:
     return str(getattr(generation, "constraints", None) or "") == "ordered"
 
 
-# ---- Constraints from where users have them: `--constraints-file`, `--avoid-file`, `--glossary`, as target tokens of each sentence.
+# ---- Constraints from where users have them
+#
+# `--constraints-file`, `--avoid-file` and `--glossary`, as target tokens of each sentence.
 #
 # Formats
 # - Constraints file: lines.py.
 # - `--avoid-file`: a phrase a line, for every sentence; blank lines are skipped.
 # - Glossary: glossary.py.
-# A sentence's constraints are ordered as written: `constraints`, `any_of`, then glossary terms as they stand in the source.
+# A sentence's constraints are ordered as written: `constraints`, `any_of`, then glossary terms as
+# they stand in the source.
 #
-# How text becomes tokens: segmenter.py.
+# How text becomes tokens: search/phrases/segmenter.py.
 
 
 logger = logging.getLogger("fairseq_ext")

@@ -1,16 +1,20 @@
-"""Which word of a translation a source term has become.
+"""Which word a source term has become: attention, forced decoding, and a term put in its place.
 
-Attention: the word whose prediction attends to the term, by the cross-attention of all layers and heads on average: no layer is to be
-chosen. A step that predicts an article or an adjective looks ahead to the noun: of neighbours that attend about as much, it is the last.
-Where that is not sure, or the model has none, prediction difference:
+Attention: the word whose prediction attends to the term, by the cross-attention of all layers and
+heads on average: no layer is to be chosen. A step that predicts an article or an adjective looks
+ahead to the noun: of neighbours that attend about as much, it is the last. Where that is not sure,
+or the model has none, prediction difference:
 
-    X. Li, G. Li, L. Liu, M. Meng and S. Shi. On the Word Alignment from Neural Machine Translation. ACL 2019.
-    https://aclanthology.org/P19-1124/     Section 4.2, without their sampling: the source word is left out.
+    X. Li, G. Li, L. Liu, M. Meng and S. Shi. On the Word Alignment from Neural Machine Translation.
+    ACL 2019. https://aclanthology.org/P19-1124/
+    Section 4.2, without their sampling: the source word is left out.
 
-The word whose log-probability falls most without the term in the source is its translation. A drop below `DROP` says that the
-translation has no word for the term, or one that the other words give away.
+The word whose log-probability falls most without the term in the source is its translation. A drop
+below `DROP` says that the translation has no word for the term, or one that the other words give
+away.
 
-A weak model attends to the term in several steps. A word that is nearly the term itself ("priority" for "priorities") counts twice.
+A weak model attends to the term in several steps. A word that is nearly the term itself ("priority"
+for "priorities") counts twice.
 """
 
 from __future__ import annotations
@@ -102,8 +106,10 @@ def without(source: Sequence[int], places: Sequence[int]) -> list[int]:
     return [token for place, token in enumerate(source) if place not in left_out]
 
 
-# ---- Forced decoding (teacher forcing): the log-probabilities of given target tokens, and the source tokens that the decoder attends to when
-# it predicts them; many sentences in one call of the decoder.
+# ---- Forced decoding (teacher forcing)
+#
+# The log-probabilities of given target tokens, and the source tokens that the decoder attends to
+# when it predicts them; many sentences in one call of the decoder.
 #
 # Shapes: N pairs, T source tokens of the longest, L target tokens of the longest.
 
@@ -221,7 +227,9 @@ class ForcedDecoding:
         return torch.tensor(filled, device=device)
 
 
-# ---- Writes a term where another word stood: in its case, with the English article that fits it.
+# ---- A term written where another word stood
+#
+# It is put in that word's case, with the English article that fits it.
 
 
 ARTICLE = regex.compile(r"(?<!\w)(a|an)(?= $)", regex.IGNORECASE)

@@ -1,5 +1,13 @@
-"""Parallel decoding (--decoding other than beam): greedy decoding whose decoder reads a block of tokens a call.
+"""Parallel decoding: greedy decoding whose decoder reads a block of tokens a call.
 
-driver.py holds the loop, one_sentence.py the same loop in compiled code for a sentence alone, block_reader.py one decoder call. The
-methods of --decoding are in strategies/decoding/, the drafts of --draft in drafts/.
+| file | what is in it |
+| --- | --- |
+| driver.py | the searcher, and its compiled twin for a sentence alone |
+| blocks.py | one decoder call, the live rows, near ties, and what a method is asked |
+| drafts.py | `--draft pad`, `repeat`, `none`; `--draft-file` |
+| ngram.py | `--draft ngram`, and its table |
+| graph.py | `--ddg-dir`: dependency graphs as JSON |
+
+The methods of `--decoding` are in search/strategies/decoding/. This folder imports core, kernels,
+model, search/phrases and the files of search.
 """

@@ -1,4 +1,7 @@
-"""One decoder call of the parallel driver: a block of tokens in, each position's best word out.
+"""The live rows of parallel decoding and one decoder call on their blocks, near ties included.
+
+A call takes a block of tokens in and gives each position's best word. `Method` is what decides on
+blocks.
 
 Shapes: n live rows, w block width, m = n x w positions, V vocabulary.
 """
@@ -74,10 +77,13 @@ def fetch(log_probs: LogProbs, margin: bool) -> tuple[np.ndarray, np.ndarray, np
     return host[0].astype(np.int64), host[1], host[2]
 
 
-# ---- The logits processors for blocks: rows that stand at different steps, several positions each.
+# ---- The logits processors for blocks
 #
-# A position's history is its row's verified tokens and the draft before it, so that a processor judges a position as the beam search would
-# if the draft is right; where it is wrong the outcome is not used.
+# Rows stand at different steps, with several positions each.
+#
+# A position's history is its row's verified tokens and the draft before it, so that a processor
+# judges a position as the beam search would if the draft is right; where it is wrong the outcome is
+# not used.
 #
 # Shapes: n rows, w positions of each, m = n x w.
 
@@ -109,7 +115,10 @@ def history(rows: Rows, draft: np.ndarray) -> Tensor:
     return torch.from_numpy(np.where(column >= 0, found, NOT_YET).reshape(len(rows) * w, longest))
 
 
-# ---- Half precision: which positions of a block are read again alone, because their two best words are nearly tied.
+# ---- Near ties
+#
+# In half precision, positions of a block are read again alone where their two best words are nearly
+# tied.
 
 
 @dataclass
@@ -154,7 +163,9 @@ class NearTies:
         return first
 
 
-# ---- The live rows of driver.py: their tokens, scores, lengths and guesses, as numpy arrays.
+# ---- The live rows
+#
+# Their tokens, scores, lengths and guesses, as numpy arrays.
 #
 # Shapes: n live rows, one a sentence, T most tokens, w block width.
 
@@ -172,7 +183,7 @@ class Rows:
     length: np.ndarray  # (n,) verified tokens
     limit: np.ndarray  # (n,) most tokens before EOS
     guess: np.ndarray  # (n, g) what the last call gave for the positions behind the verified ones; NONE where it gave nothing
-    redo: np.ndarray  # (n,) the next position is read alone (see near_ties.py)
+    redo: np.ndarray  # (n,) the next position is read alone (a near tie)
 
     @staticmethod
     def start(pool: Pool, sentences: list[int]) -> Rows:
@@ -225,7 +236,7 @@ class Rows:
 
 @dataclass
 class Iteration:
-    """What one decoder call gave one row, for viz/; the arrays are that row's part of the block."""
+    """What one decoder call gave one row, for graph.py; the arrays are that row's part of the block."""
 
     sentence: int  # pool number
     length: int  # verified tokens before the call
@@ -235,7 +246,7 @@ class Iteration:
     verified: int
 
 
-# ---- What the driver asks of a decoding method (strategies/decoding/).
+# ---- What the driver asks of a decoding method (search/strategies/decoding/)
 #
 # Shapes: n live rows, w block width.
 

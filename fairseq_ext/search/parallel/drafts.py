@@ -1,4 +1,4 @@
-"""What a drafter is, and the two that need nothing but the search itself: `--draft pad`, `repeat` and `none`.
+"""Drafters: the base class, `--draft pad`, `repeat` and `none`, and an earlier translation.
 
 Shapes: n live rows, m draft tokens of each.
 """
@@ -68,11 +68,14 @@ class Nothing(Drafter):
         return kernel.nothing()
 
 
-# ---- An earlier translation as the draft (`--draft-file`), for translating again after an edit of the source or of the model.
+# ---- An earlier translation as the draft (`--draft-file`)
 #
-# As long as the output follows the old one, the rest of the old one is the draft. Where they part, the last verified tokens are looked
-# for in the old output, the longest match nearest to the expected place first, and the draft goes on behind it; without a match the
-# old output is taken to have other words in the same number. So an edit in the middle costs a few calls, not the rest.
+# For translating again after an edit of the source or of the model.
+#
+# As long as the output follows the old one, the rest of the old one is the draft. Where they part,
+# the last verified tokens are looked for in the old output, the longest match nearest to the
+# expected place first, and the draft goes on behind it; without a match the old output is taken to
+# have other words in the same number. So an edit in the middle costs a few calls, not the rest.
 #
 # Shapes: N sentences, n live rows, M old tokens.
 

@@ -1,14 +1,17 @@
-"""The driver of parallel decoding: greedy decoding that reads a block of tokens a call instead of one, with greedy's own output.
+"""The driver of parallel decoding, for many rows and, by its compiled twin, for a sentence alone.
 
-A call reads a row's last verified token and draft tokens behind it. What it gives for a position is final when every token it has
-read before that position was right, so the first output always is, and each draft token that equals the output before it makes one
-more final. Which drafts are offered, how wide a block is and when tokens are committed is a method's business
-(strategies/decoding/).
+It is greedy decoding that reads a block of tokens a call instead of one, with greedy's own output.
+A call reads a row's last verified token and draft tokens behind it. What it gives for a position is
+final when every token it has read before that position was right, so the first output always is,
+and each draft token that equals the output before it makes one more final. Which drafts are
+offered, how wide a block is and when tokens are committed is a method's business
+(search/strategies/decoding/).
 
-Bookkeeping is numpy on the host, whole rows at a time; the device is waited for once a call. This is the definition; a sentence that is
-alone runs its compiled twin (one_sentence.py).
+Bookkeeping is numpy on the host, whole rows at a time; the device is waited for once a call. This
+is the definition; a sentence that is alone runs its compiled twin (below).
 
-Shapes: N sentences in the pool, n live rows, one a sentence, w block width, T most tokens, V vocabulary.
+Shapes: N sentences in the pool, n live rows, one a sentence, w block width, T most tokens, V
+vocabulary.
 """
 
 from __future__ import annotations
@@ -249,11 +252,14 @@ def raise_nan(rows: Rows, broken: np.ndarray) -> None:
         raise NotANumber(f"the model gives NaN at target position {int(rows.length[r]) + place}")
 
 
-# ---- A sentence that is alone: the calls of driver.py through their compiled twin (kernels/parallel.cpp).
+# ---- A sentence that is alone
 #
-# The numbered steps are the driver's. On a CPU in float32, with the full softmax and no logits processor but the length limits and
-# --no-repeat-ngram-size, a whole call is one call of compiled code. Elsewhere the decoder is read as for many rows, and drafting and
-# committing are compiled.
+# The calls above through their compiled twin (kernels/parallel.cpp).
+#
+# The numbered steps are those of `ParallelSearch`. On a CPU in float32, with the full softmax and
+# no logits processor but the length limits and --no-repeat-ngram-size, a whole call is one call of
+# compiled code. Elsewhere the decoder is read as for many rows, and drafting and committing are
+# compiled.
 
 
 @dataclass

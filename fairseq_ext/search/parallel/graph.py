@@ -1,4 +1,6 @@
-"""The decoding dependency graph of a sentence as data: what writer.py saves, files.py writes and draw.py draws.
+"""Decoding dependency graphs of sentences as data, written as JSON (`--ddg-dir`).
+
+viz/ddg.py draws them.
 
 Shapes: L target positions, EOS included.
 """
@@ -131,7 +133,9 @@ def waits(solved: np.ndarray) -> list[int]:
     return out
 
 
-# ---- `--ddg-dir`: writes the decoding dependency graph of every sentence that parallel decoding finishes, as JSON (ddg.py draws it).
+# ---- The writer (`--ddg-dir`)
+#
+# It writes the graph of every sentence that parallel decoding finishes.
 
 
 class GraphWriter:

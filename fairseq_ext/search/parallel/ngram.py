@@ -1,12 +1,14 @@
-"""Draft tokens from an n-gram table (`--draft ngram`), weighted by how likely the source sentence translates to them.
+"""Draft tokens from an n-gram table (`--draft ngram`), and the file of the table.
 
-After the last two tokens h the table lists the K likeliest next words with p(e | h), estimated on target-side text (interpolated
-Witten-Bell, down to the word alone). Where it was built from parallel text it also holds t(e | f) of IBM model 1, and the draft is
+They are weighted by how likely the source sentence translates to them.
+After the last two tokens h the table lists the K likeliest next words with p(e | h), estimated on
+target-side text (interpolated Witten-Bell, down to the word alone). Where it was built from
+parallel text it also holds t(e | f) of IBM model 1, and the draft is
 
     argmax_e p(e | h) x (sum_f t(e | f) / source length + eps)^lambda / (p(e) + eps)^lambda
 
-The factor of a word falls once it has been translated, so that the next draft offers another word. table.py reads the table; a
-sentence alone runs the compiled twin (kernels/parallel.cpp).
+The factor of a word falls once it has been translated, so that the next draft offers another word.
+`Table` reads the table; a sentence alone runs the compiled twin (kernels/parallel.cpp).
 
 Shapes: N sentences, n live rows, K listed words, V target vocabulary.
 """
@@ -159,10 +161,12 @@ class Ngram(Drafter):
         return np.where(self.key[np.minimum(place, end - 1)] == both, place, shorter)
 
 
-# ---- The draft table, a file that scripts/build_drafts.py writes: next-word probabilities and word translations (see ngram.py).
+# ---- The draft table
 #
-# The file holds digests of the dictionaries and of the text that it was made from. Every number that a compiled function indexes by is
-# checked when the file is read.
+# A file that scripts/build_drafts.py writes: next-word probabilities and word translations.
+#
+# The file holds digests of the dictionaries and of the text that it was made from. Every number
+# that a compiled function indexes by is checked when the file is read.
 #
 # Shapes: m histories, K listed words, V target vocabulary.
 

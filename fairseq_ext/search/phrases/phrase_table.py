@@ -1,13 +1,15 @@
-"""Phrases that rows must contain: what each row has of them so far, as tensors.
+"""Required phrases: what each row has of them so far, as tensors, and one phrase as an automaton.
 
-Every constraint has an automaton over tokens (requirement.py), so a token that breaks a partial match is itself looked at again and
-overlapping matches are found; where the target's words are known, every segmentation of a phrase's text leads through it. A phrase
-needed m times counts disjoint occurrences. A constraint may have alternatives, any one of which meets it; it then has the size of its
-shortest. A constraint that is *pending* (automaton.py) counts as met in the bank; it is met when a token comes that does not continue
-the word, EOS included, and unwinds when one does.
+Every constraint has an automaton over tokens (below), so a token that breaks a partial match is
+itself looked at again and overlapping matches are found; where the target's words are known, every
+segmentation of a phrase's text leads through it. A phrase needed m times counts disjoint
+occurrences. A constraint may have alternatives, any one of which meets it; it then has the size of
+its shortest. A constraint that is *pending* (automaton.py) counts as met in the bank; it is met
+when a token comes that does not continue the word, EOS included, and unwinds when one does.
 
-Shapes: N sentences, G constraints of a sentence at most, M states of all automata, W tokens proposed in a state at most, V vocabulary,
-S sentences of c rows; a row has state (..., G), of each constraint's automaton, and count (..., G), how often each is met.
+Shapes: N sentences, G constraints of a sentence at most, M states of all automata, W tokens
+proposed in a state at most, V vocabulary, S sentences of c rows; a row has state (..., G), of each
+constraint's automaton, and count (..., G), how often each is met.
 """
 
 from __future__ import annotations
@@ -215,11 +217,14 @@ def build_table(
     )  # fmt: skip
 
 
-# ---- One constraint as an automaton: what a search has of it in each state, and which tokens it proposes there.
+# ---- One constraint as an automaton
 #
-# The search proposes the usual segmentation of a phrase (and what its case allows, sentence.py, Cased); every other segmentation leads
-# through the same states, so it counts as well. Where a state is reached in the middle of a usual piece, the phrase has what it had at the
-# longest match that ends between two of them.
+# It tells what a search has of the constraint in each state, and which tokens it proposes there.
+#
+# The search proposes the usual segmentation of a phrase (and what its case allows, sentence.py,
+# Cased); every other segmentation leads through the same states, so it counts as well. Where a
+# state is reached in the middle of a usual piece, the phrase has what it had at the longest match
+# that ends between two of them.
 
 
 @dataclass(frozen=True)

@@ -1,9 +1,10 @@
-"""What the tokens of a vocabulary read as, and which of them a text may be written in.
+"""What the tokens of a vocabulary read as, and where words begin between them.
 
-A text has one usual segmentation and many others. An automaton over tokens that recognises them all (automaton.py) needs, for each place
-in the text, the tokens that lead on from there: those whose text is a prefix of what follows, and those that begin with all of it.
-After T. Koo, F. Liu and L. He, Automata-based constraints for language model decoding, COLM 2024, https://arxiv.org/abs/2407.08103,
-Section 3, where every token is an arc over its characters.
+A text has one usual segmentation and many others. An automaton over tokens that recognises them all
+(automaton.py) needs, for each place in the text, the tokens that lead on from there: those whose
+text is a prefix of what follows, and those that begin with all of it.
+After T. Koo, F. Liu and L. He, Automata-based constraints for language model decoding, COLM 2024,
+https://arxiv.org/abs/2407.08103, Section 3, where every token is an arc over its characters.
 """
 
 from __future__ import annotations
@@ -135,11 +136,14 @@ def word_ends(text: str) -> list[int]:
     return [i for i in range(1, len(text)) if is_letter(text[i - 1]) and not is_letter(text[i])]
 
 
-# ---- Which tokens of a target dictionary continue a word, and which may be continued (`--constraint-boundary`).
+# ---- Word boundaries between tokens (`--constraint-boundary`)
 #
-# Between two neighbouring tokens lies a word boundary unless the first one's text ends in a letter or digit, the second one's begins
-# with one, and no space parts them. Scripts that write no spaces have a boundary between any two characters. BOS and EOS are boundaries
-# to both sides, but a required word needs another one behind it than BOS, which a text leaves out.
+# Which tokens of a target dictionary continue a word, and which may be continued.
+#
+# Between two neighbouring tokens lies a word boundary unless the first one's text ends in a letter
+# or digit, the second one's begins with one, and no space parts them. Scripts that write no spaces
+# have a boundary between any two characters. BOS and EOS are boundaries to both sides, but a
+# required word needs another one behind it than BOS, which a text leaves out.
 #
 # | segmentation | a space comes |
 # | --- | --- |

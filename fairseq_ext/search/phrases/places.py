@@ -1,8 +1,11 @@
-"""Where tokens (`token_spans`) and phrases stand in a text; phrases by the definition that counts them as met (sentence.py, `met_in_turn`).
+"""Where tokens and phrases stand in a text, and which constraints a text meets.
 
-The same phrase, asked for twice, needs two places; different phrases may share words ("young man" holds "man" too). As many as can get a
-place of their own, where each place stands in the way of one other at most. This is maximum matching in a bipartite graph by augmenting
-paths (J. E. Hopcroft and R. M. Karp, SIAM Journal on Computing 2(4), 1973, Section 2), with the difference that places overlap.
+Phrases have places by the definition that counts them as met (sentence.py, `met_in_turn`).
+The same phrase, asked for twice, needs two places; different phrases may share words ("young man"
+holds "man" too). As many as can get a place of their own, where each place stands in the way of one
+other at most. This is maximum matching in a bipartite graph by augmenting paths (J. E. Hopcroft and
+R. M. Karp, SIAM Journal on Computing 2(4), 1973, Section 2), with the difference that places
+overlap.
 """
 
 from __future__ import annotations
@@ -148,10 +151,13 @@ def overlapping(spans: Sequence[Span], start: int, end: int) -> list[int]:
     return [place for place, (first, behind) in enumerate(spans) if first < end and behind > start]
 
 
-# ---- Which constraints a finished hypothesis meets, read off its detokenised text: what a reader finds, in whatever pieces it was written.
+# ---- Constraints that a finished hypothesis meets
 #
-# A phrase's text is found where it neither starts nor ends inside a word (`--constraint-boundary prefix`: does not start inside one), in its
-# own case, with a capital at the start of the text, or in any case (sentence.py, Cased).
+# They are read off its detokenised text: what a reader finds, in whatever pieces it was written.
+#
+# A phrase's text is found where it neither starts nor ends inside a word (`--constraint-boundary
+# prefix`: does not start inside one), in its own case, with a capital at the start of the text, or
+# in any case (sentence.py, Cased).
 
 
 KEPT = 1 << 14  # phrases whose texts are kept

@@ -1,10 +1,13 @@
-"""Phrases to target tokens, as the model's own text became tokens (tokenizer, bpe, dictionary), and back.
+"""Text to target tokens, the nearest spelling that a dictionary has, and tokens to text.
 
-Where the command has neither --tokenizer nor --bpe, text is taken as segmented already. Byte-level BPE (gpt2, hf_byte_bpe,
-byte_bpe) writes a word inside a sentence otherwise than alone, since the space before it is part of its first piece: a phrase then
-has two forms, alternatives of each other, and both are banned. Encoders whose space is a piece of its own (bytes, characters)
-need no second form, as the phrase alone is inside it. This is the segmentation that a search proposes; where the target's words are known
-(boundaries.py), every other segmentation of the phrase's text counts as well (automaton.py).
+Text becomes tokens as the model's own text did (tokenizer, bpe, dictionary).
+Where the command has neither --tokenizer nor --bpe, text is taken as segmented already. Byte-level
+BPE (gpt2, hf_byte_bpe, byte_bpe) writes a word inside a sentence otherwise than alone, since the
+space before it is part of its first piece: a phrase then has two forms, alternatives of each other,
+and both are banned. Encoders whose space is a piece of its own (bytes, characters) need no second
+form, as the phrase alone is inside it. This is the segmentation that a search proposes; where the
+target's words are known (pieces.py), every other segmentation of the phrase's text counts as well
+(automaton.py).
 """
 
 from __future__ import annotations
@@ -170,7 +173,7 @@ class Segmenter:
         return tuple(forms)
 
 
-# ---- The nearest spelling of a phrase that a dictionary can write.
+# ---- The nearest spelling of a phrase that a dictionary can write
 
 
 TYPED = str.maketrans({**dict.fromkeys("’‘‛", "'"), **dict.fromkeys("“”„«»", '"'), **dict.fromkeys("–—‑", "-"), "‚": ",", "…": "..."})
@@ -232,7 +235,9 @@ CHANGES: tuple[Callable[[str], str], ...] = (
 )
 
 
-# ---- Target tokens as text: as the command prints them, and as words.
+# ---- Target tokens as text
+#
+# As the command prints them, and as words.
 
 
 class TargetText:

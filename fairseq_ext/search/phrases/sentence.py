@@ -1,6 +1,6 @@
-"""What one sentence's translation must and must not contain, as target tokens: made by search/constraints/sources.py, read by the searches.
+"""Constraints of one sentence as target tokens: the dictionary, phrases, limits, and which are met.
 
-Here too is what needs no text: merging, limits, and which constraints a finished hypothesis meets.
+search/constraints/ makes them; the searches read them.
 """
 
 from __future__ import annotations
@@ -12,7 +12,9 @@ from typing import Protocol
 
 from fairseq_ext.core.errors import UsageError
 
-# ---- What is asked of a dictionary: the numbers of a vocabulary's symbols, as fairseq's `Dictionary` has them.
+# ---- What is asked of a dictionary
+#
+# The numbers of a vocabulary's symbols, as fairseq's `Dictionary` has them.
 
 
 class Dictionary(Protocol):
@@ -42,7 +44,7 @@ class Dictionary(Protocol):
     def unk(self) -> int: ...
 
 
-# ---- One phrase as target tokens: whether it can be a constraint, and where it stands in a hypothesis.
+# ---- Phrases, and the constraints made of them
 
 
 Phrase = tuple[int, ...]  # target token ids, at least one
@@ -104,7 +106,7 @@ class SourceTerm:
 
 @dataclass(frozen=True)
 class SentenceConstraints:
-    """The constraints of one sentence. A phrase is in a hypothesis when its text stands there as words (in_text.py), or, where the
+    """The constraints of one sentence. A phrase is in a hypothesis when its text stands there as words (places.py), or, where the
     target's words are not known, when its tokens stand there side by side."""
 
     any_of: tuple[tuple[Phrase, ...], ...]  # each constraint is met by any one of its phrases; order and duplicates are the user's
@@ -197,7 +199,7 @@ def without_conflicts(
 ) -> SentenceConstraints:
     """Phrases that contain a banned phrase taken out; a constraint none of whose phrases is left becomes unmet.
 
-    look: how a banned phrase is found in another: by tokens, or by text (in_text.py).
+    look: how a banned phrase is found in another: by tokens, or by text (places.py).
     """
     if not constraints.banned or not (constraints.any_of or constraints.prefix):
         return constraints

@@ -1,5 +1,12 @@
-"""One folder an extension point, one file a value of its flag: `--softmax lsh` is softmax/lsh.py. A paper's own part of the search is here.
+"""A file for each value of a flag: `--softmax lsh` is softmax/lsh.py, with a paper's own part.
 
-Each file registers itself (fairseq_ext/search/registry.py); the loop does not know them. A name with a leading underscore is code that the files
-of its folder share. What several extension points share lies outside: search/, softmax/, parallel/, constraints/.
+| file or folder | flags |
+| --- | --- |
+| select/, stop/, softmax/, decoding/ | `--select`, `--stop`, `--softmax`, `--decoding` |
+| schedule.py | `--schedule batch` and `stream` |
+| prune.py | `--prune-threshold`, `--prune-children`, `--prune-finished` |
+
+Each file registers itself (search/registry.py); the loop does not know them. A name with a leading
+underscore is code that the files of its folder share. A strategy imports what stands before it:
+core, kernels, model, and all other folders of search.
 """

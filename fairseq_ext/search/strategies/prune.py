@@ -1,4 +1,4 @@
-"""Pruning: which candidates are dropped (`--prune-threshold`, `--prune-children`, `--prune-finished`)."""
+"""Pruning: which candidates are dropped (`--prune-threshold`, `-children`, `-finished`)."""
 
 from dataclasses import dataclass, field
 
@@ -14,13 +14,17 @@ from fairseq_ext.search.pool import Pool
 from fairseq_ext.search.protocols import Prune
 from fairseq_ext.search.registry import register
 
-# ---- Drop what is far worse than the best (`--prune-threshold delta`): half of the variable width of streaming search.
+# ---- Worse than the best candidate (`--prune-threshold delta`)
 #
-#     M. Freitag and Y. Al-Onaizan. Beam Search Strategies for Neural Machine Translation. 2017, https://aclanthology.org/W17-3207/
+# Half of the variable width of streaming search: what is far worse than the best is dropped.
+#
+#     M. Freitag and Y. Al-Onaizan. Beam Search Strategies for Neural Machine Translation. 2017,
+#     https://aclanthology.org/W17-3207/
 #     as in K. Yang et al., EMNLP 2020 (search/strategies/schedule.py)
 #
-# delta = --prune-threshold. Here, other than in the paper: the best candidate, from which delta is measured, may be any finished one; with
-# constraints it is the best of the candidate's own bank, so that pruning cannot lose a constraint. Neutral setting: delta = inf.
+# delta = --prune-threshold. Here, other than in the paper: the best candidate, from which delta is
+# measured, may be any finished one; with constraints it is the best of the candidate's own bank, so
+# that pruning cannot lose a constraint. Neutral setting: delta = inf.
 
 
 @dataclass
@@ -74,14 +78,19 @@ def build_threshold(flags, context) -> PruneThreshold:
     return PruneThreshold(flags.prune_threshold)
 
 
-# ---- Continue a hypothesis in at most M ways (`--prune-children M`): the other half of the variable width of streaming search.
+# ---- Children of a row (`--prune-children M`)
 #
-#     M. Freitag and Y. Al-Onaizan. Beam Search Strategies for Neural Machine Translation. 2017, https://aclanthology.org/W17-3207/
+# The other half of the variable width of streaming search: a hypothesis is continued in at most M
+# ways.
+#
+#     M. Freitag and Y. Al-Onaizan. Beam Search Strategies for Neural Machine Translation. 2017,
+#     https://aclanthology.org/W17-3207/
 #     as in K. Yang et al., EMNLP 2020 (search/strategies/schedule.py)
 #
-# M = --prune-children. The select strategy itself takes no more than M children of a row: SearchSpec.children, which
-# search/strategies/select/topk.py obeys. With constraints, continuations that are there for a constraint's sake do not count.
-# Neutral setting: M >= --beam, since no more than k children of a row ever count.
+# M = --prune-children. The select strategy itself takes no more than M children of a row:
+# SearchSpec.children, which search/strategies/select/topk.py obeys. With constraints, continuations
+# that are there for a constraint's sake do not count. Neutral setting: M >= --beam, since no more
+# than k children of a row ever count.
 
 
 @dataclass
@@ -111,13 +120,15 @@ def build_children(flags, context) -> None:
     """Nothing: the select strategy is given the number."""
 
 
-# ---- Pruning against the best finished hypothesis (`--prune-finished X`).
+# ---- Worse than the best finished hypothesis (`--prune-finished X`)
 #
-#     M. Post and D. Vilar. Fast Lexically Constrained Decoding with Dynamic Beam Allocation for Neural Machine Translation.
+#     M. Post and D. Vilar. Fast Lexically Constrained Decoding with Dynamic Beam Allocation for
+#     Neural Machine Translation.
 #     NAACL 2018. https://aclanthology.org/N18-1119/     Section 4.2 and Table 3, where X = 20
 #
-# A candidate whose log-probability is worse than the best finished hypothesis's by more than X is dropped, so that a sentence
-# does not go on filling its list with what nobody will read. Neutral setting: off, or X = inf.
+# A candidate whose log-probability is worse than the best finished hypothesis's by more than X is
+# dropped, so that a sentence does not go on filling its list with what nobody will read. Neutral
+# setting: off, or X = inf.
 
 
 @dataclass

@@ -1,26 +1,4 @@
-"""Streaming variable-width beam search, which is continuous batching: new sentences start as others finish (`--schedule stream`).
-
-    K. Yang, V. Yao, J. DeNero and D. Klein. A Streaming Approach For Efficient Batched Beam Search.
-    EMNLP 2020. https://aclanthology.org/2020.emnlp-main.366/     Algorithm 1; the finishing rule of Appendix A.1
-    The pruning heuristics: M. Freitag and Y. Al-Onaizan, 2017. https://aclanthology.org/W17-3207/
-
-| symbol | flag |
-| --- | --- |
-| k | --beam |
-| n, sentences at once | --stream-width; or a limit on rows, as in the parsing experiments: --stream-rows |
-| epsilon | --refill-threshold |
-| delta | --prune-threshold: dropped when the sum of log-probabilities is below the best's by more than this |
-| M | --prune-children: most children of one row |
-| which sentences are expanded | --stream-order shortest: those with the fewest tokens (line 12); fifo: all (Appendix A.2) |
-| finalised candidates stay on the beam (A.1) | --stop ranked |
-
-Neutral setting: every one; the stream changes no result, but for shortlists that all rows share (`--lsh-share batch`, `--shortlist-share
-batch`). Here is when sentences start. Which are expanded is in search/loop.py, delta and M are in search/strategies/prune.py
-and children.py, the finishing rule of A.1 in strategies/stop/ranked.py.
-
-Here, other than in the paper: rows that would not fit under --stream-rows wait, those with the most tokens first. An engine (engine/)
-refills the same way, but whenever there is room: a request that has come is not to wait for others.
-"""
+"""When the sentences of a batch start: all together or as others finish (`--schedule`)."""
 
 from dataclasses import dataclass, field
 from typing import Literal
@@ -29,7 +7,9 @@ from fairseq_ext.core.errors import UsageError
 from fairseq_ext.search.protocols import Schedule
 from fairseq_ext.search.registry import register
 
-# ---- fairseq's schedule: all sentences of a batch start together (`--schedule batch`, the default).
+# ---- All sentences of a batch start together (`--schedule batch`, the default)
+#
+# fairseq's schedule.
 
 
 class WholeBatch(Schedule):
@@ -42,6 +22,35 @@ class WholeBatch(Schedule):
 @register("schedule", "batch", neutral=({},), paper="fairseq's own")
 def build_batch(flags, context) -> WholeBatch:
     return WholeBatch()
+
+
+# ---- New sentences start as others finish (`--schedule stream`)
+#
+# Streaming variable-width beam search, which is continuous batching.
+#
+#     K. Yang, V. Yao, J. DeNero and D. Klein. A Streaming Approach For Efficient Batched Beam
+#     Search. EMNLP 2020. https://aclanthology.org/2020.emnlp-main.366/
+#     Algorithm 1; the finishing rule of Appendix A.1
+#     The pruning heuristics: M. Freitag and Y. Al-Onaizan, 2017. https://aclanthology.org/W17-3207/
+#
+# | symbol | flag |
+# | --- | --- |
+# | k | --beam |
+# | n, sentences at once | --stream-width; or a limit on rows, as in the parsing experiments: --stream-rows |
+# | epsilon | --refill-threshold |
+# | delta | --prune-threshold: dropped when the sum of log-probabilities is below the best's by more than this |
+# | M | --prune-children: most children of one row |
+# | which sentences are expanded | --stream-order shortest: those with the fewest tokens (line 12); fifo: all (Appendix A.2) |
+# | finalised candidates stay on the beam (A.1) | --stop ranked |
+#
+# Neutral setting: every one; the stream changes no result, but for shortlists that all rows share
+# (`--lsh-share batch`, `--shortlist-share batch`). Here is when sentences start. Which are expanded
+# is in search/loop.py, delta and M are in search/strategies/prune.py, the finishing rule of A.1 in
+# search/strategies/stop/ranked.py.
+#
+# Here, other than in the paper: rows that would not fit under --stream-rows wait, those with the
+# most tokens first. An engine (engine/) refills the same way, but whenever there is room: a request
+# that has come is not to wait for others.
 
 
 @dataclass

@@ -8,7 +8,7 @@ import types
 import warnings
 
 before = gc.get_threshold()
-sys.orig_argv = sys.argv = sys.argv[1:]  # own_process.py looks whose process this is
+sys.orig_argv = sys.argv = sys.argv[1:]  # core/command_line.py looks whose process this is
 import omegaconf  # noqa: E402, F401
 
 from fairseq_ext.plugin.compat import patches  # noqa: E402

@@ -1,4 +1,7 @@
-"""What the methods of parallel decoding share: the driver around them. search/strategies/decoding/_parallel.py has their flags; jacobi.py cites the paper."""
+"""What the methods of parallel decoding share: driver, drafter, flags, and blocks that converge.
+
+jacobi.py cites the paper.
+"""
 
 from __future__ import annotations
 
@@ -56,7 +59,7 @@ def register_method(name: str, paper: str, **example: Any) -> Callable:
     return register("decoding", name, ParallelFlags, paper=paper, **parts)
 
 
-# ---- The drafter that --draft, --draft-file and --draft-table name.
+# ---- The drafter that --draft, --draft-file and --draft-table name
 
 
 def make_drafter(flags: Any, context: Any) -> Drafter:
@@ -93,7 +96,9 @@ def read_drafts(path: str, dictionary: Any) -> list[list[int]]:
     return [[dictionary.index(word) for word in line.split()] + [dictionary.eos()] for line in Lines(path, "--draft-file")]
 
 
-# ---- The flags of parallel decoding, which all methods of --decoding but beam read, and what they refuse.
+# ---- The flags of parallel decoding, and what they refuse
+#
+# All methods of --decoding but beam read them.
 
 
 @dataclass
@@ -168,7 +173,9 @@ def check(flags, generation) -> None:
             raise UsageError(f"{flag} {value:g} means nothing: it is a number of 0 or more, or -1 for the default")
 
 
-# ---- Blocks that are computed until they have converged: the method behind jacobi.py, gs_jacobi.py and hybrid_jacobi.py.
+# ---- Blocks that are computed until they have converged
+#
+# The method behind jacobi.py, gs_jacobi.py and hybrid_jacobi.py.
 #
 # Its compiled twin for a sentence that is alone is in kernels/parallel.cpp.
 #

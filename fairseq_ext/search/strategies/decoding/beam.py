@@ -1,4 +1,4 @@
-"""Beam search, fairseq's own driver (`--decoding beam`, the default): search/searchers/several.py."""
+"""Beam search (`--decoding beam`, the default): the compiled and interpreted searches as one."""
 
 from __future__ import annotations
 
@@ -22,7 +22,9 @@ def build(flags, context) -> Callable[[SearchSetup], Callable[..., None]]:
     return BeamSearch
 
 
-# ---- The searches of a generator as one: a request goes to the first that knows all that it asks for, and the loop knows everything.
+# ---- The searches of a generator as one
+#
+# A request goes to the first that knows all that it asks for; the loop knows everything.
 
 
 class Searchers(Searcher):

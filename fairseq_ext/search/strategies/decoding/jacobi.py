@@ -1,10 +1,12 @@
-"""Parallel Jacobi decoding: greedy's output in fewer decoder calls, by reading several tokens a call (`--decoding`).
+"""Parallel Jacobi decoding (`--decoding`): greedy's output in fewer calls, by blocks of tokens.
 
-    A. Santilli, S. Severino, E. Postolache, V. Maiorca, M. Mancusi, R. Marin and E. Rodola. Accelerating Transformer Inference for
-    Translation via Parallel Decoding. ACL 2023. https://aclanthology.org/2023.acl-long.689/
+    A. Santilli, S. Severino, E. Postolache, V. Maiorca, M. Mancusi, R. Marin and E. Rodola.
+    Accelerating Transformer Inference for Translation via Parallel Decoding. ACL 2023.
+    https://aclanthology.org/2023.acl-long.689/
 
-A block of positions is computed from a draft of them; outputs replace the draft until nothing changes. What stands before the first
-change is what greedy decoding gives, whatever the draft was (Proposition 1). The driver is parallel/driver.py.
+A block of positions is computed from a draft of them; outputs replace the draft until nothing
+changes. What stands before the first change is what greedy decoding gives, whatever the draft was
+(Proposition 1). The driver is search/parallel/driver.py.
 
 | algorithm | flag, file | block | tokens are committed |
 | --- | --- | --- | --- |
@@ -13,13 +15,14 @@ change is what greedy decoding gives, whatever the draft was (Proposition 1). Th
 | 3, HGJ | hybrid-jacobi, hybrid_jacobi.py | as PGJ up to length h = --parallel-length, then single tokens | when the block has converged |
 | not in the paper | window, window.py | 1 to b positions, as many as the drafts are worth | as soon as they are verified |
 
-m and h are never taken from the reference (the paper's are for PJ and PGJ): without the flag they are 1.25 x source tokens, and
-where a sentence is longer, PJ goes on with another block and HGJ with single tokens. A block has converged when its inputs equal the
-outputs before them; the paper compares one output more, which costs a call and changes nothing. EOS ends a sentence as soon as it is
-verified. INITT, the first draft of a block, is --draft; the paper's is `pad`.
+m and h are never taken from the reference (the paper's are for PJ and PGJ): without the flag they
+are 1.25 x source tokens, and where a sentence is longer, PJ goes on with another block and HGJ with
+single tokens. A block has converged when its inputs equal the outputs before them; the paper
+compares one output more, which costs a call and changes nothing. EOS ends a sentence as soon as it
+is verified. INITT, the first draft of a block, is --draft; the paper's is `pad`.
 
-Neutral setting: --decoding beam; a block of 1 is greedy decoding, with greedy's calls.
-Left out: beams, constraints, language models, alignments (refused).
+Neutral setting: --decoding beam; a block of 1 is greedy decoding, with greedy's calls. Left out:
+beams, constraints, language models, alignments (refused).
 """
 
 from fairseq_ext.search.strategies.decoding._parallel import Blocks, driver_with, register_method

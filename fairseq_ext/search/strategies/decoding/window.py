@@ -1,9 +1,10 @@
-"""`--decoding window`: every verified token is committed, and a block is as wide as its drafts are likely to be worth.
+"""Blocks as wide as their drafts are worth, every verified token committed (`--decoding window`).
 
-Not in the paper, which jacobi.py cites. A draft of m tokens costs what `Cost` says. It gives as many tokens as its drafter expects to be
-right, corrected by how often it has been right so far. The block has the width with the most tokens for the price. A drafter whose drafts
-are not worth reading is not asked for a while. search/parallel/driver.py asks for drafts and says what became of them. The compiled twin for a
-sentence that is alone is in kernels/parallel.cpp.
+Not in the paper, which jacobi.py cites. A draft of m tokens costs what `Cost` says. It gives as
+many tokens as its drafter expects to be right, corrected by how often it has been right so far. The
+block has the width with the most tokens for the price. A drafter whose drafts are not worth reading
+is not asked for a while. search/parallel/driver.py asks for drafts and says what became of them.
+The compiled twin for a sentence that is alone is in kernels/parallel.cpp.
 
 Neutral setting: any; the output is greedy decoding's.
 

@@ -1,4 +1,4 @@
-"""What a constrained search knows of a pool's constraints, as tensors."""
+"""A pool's constraints as tensors, and the number of rows that may wait for the end of a word."""
 
 from __future__ import annotations
 
@@ -73,9 +73,12 @@ def tables(pool: Pool, vocabulary: int, compilers: Compilers, eos: int, min_len:
     return Tables(phrases, banned, max_len, forced, infeasible, int(phrases.total.max()) + 1, ends)
 
 
-# ---- How many rows may stand behind a banned word that is complete but for its end: *pending* rows, which must go on with the word.
+# ---- How many rows may be *pending*
 #
-# What scores well at `man` is mostly `man`, not the beginning of a longer word. With all rows there, only words like "mann't" could follow.
+# These stand behind a banned word that is complete but for its end, and must go on with the word.
+#
+# What scores well at `man` is mostly `man`, not the beginning of a longer word. With all rows
+# there, only words like "mann't" could follow.
 #
 # Shapes: S live sentences, n rows, B tokens that lead to a pending state at most, V vocabulary.
 

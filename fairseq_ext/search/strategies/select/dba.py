@@ -1,15 +1,20 @@
-"""Dynamic beam allocation: words and phrases that must appear, any number of them at constant cost (`--select dba`).
+"""Dynamic beam allocation: any number of required phrases at constant cost (`--select dba`).
 
-    M. Post and D. Vilar. Fast Lexically Constrained Decoding with Dynamic Beam Allocation for Neural Machine Translation.
-    NAACL 2018. https://aclanthology.org/N18-1119/     Batching after J. E. Hu et al., NAACL 2019, https://aclanthology.org/N19-1090/
+    M. Post and D. Vilar. Fast Lexically Constrained Decoding with Dynamic Beam Allocation for
+    Neural Machine Translation. NAACL 2018. https://aclanthology.org/N18-1119/
+    Batching after J. E. Hu et al., NAACL 2019, https://aclanthology.org/N19-1090/
 
-The beam of one size k is divided anew at every step among *banks*: bank i holds hypotheses that have i of the C constraint
-tokens. Candidates (Algorithm 2, `continuations`) are the best of all rows, each row's three best, and the next token of every unmet
-phrase. How the k slots are divided (search/strategies/select/dba.py):
-- even (Hu et al.; fairseq): the banks that have candidates get a slot each in turn, from the highest down.
-- paper (3.2): each bank has k / (C + 1) slots, bank C also the remainder, and hands what it cannot fill to the nearest bank that can.
-  This crams constraints in early: hypotheses score lower from three words on.
-Phrases, unwinding and overlaps are in search/phrases/phrase_table.py, banned phrases in constraints/banned.py.
+The beam of one size k is divided anew at every step among *banks*: bank i holds hypotheses that
+have i of the C constraint tokens. Candidates (Algorithm 2, `continuations`) are the best of all
+rows, each row's three best, and the next token of every unmet phrase. How the k slots are divided
+(search/candidates.py):
+- even (Hu et al.; fairseq): the banks that have candidates get a slot each in turn, from the
+  highest down.
+- paper (3.2): each bank has k / (C + 1) slots, bank C also the remainder, and hands what it cannot
+  fill to the nearest bank that can. This crams constraints in early: hypotheses score lower from
+  three words on.
+Phrases, unwinding and overlaps are in search/phrases/phrase_table.py, banned phrases in
+search/constraints/banned.py.
 
 | symbol | flag |
 | --- | --- |
@@ -18,14 +23,17 @@ Phrases, unwinding and overlaps are in search/phrases/phrase_table.py, banned ph
 | rule of division | --dba-allocation |
 | pruning of Table 3 | --prune-finished (search/strategies/prune.py) |
 
-Neutral setting: no constraints; a sentence without any is searched as fairseq does, also beside constrained ones.
-Other than in the paper, each row proposes three continuations, and where the word that ends a phrase may still go on, three that end
-it: with one, a hypothesis that had met everything was lost where the model would write "packing" behind "pack". Also under
---dba-allocation paper: with more banks than k, slots are dealt in turn; the paper's rule would give all k to the highest bank, 10 BLEU
-less at k = 5 with four random words. A hypothesis whose remaining steps just suffice for its missing
-tokens may only take those, so a feasible sentence always meets its constraints. Missing phrases are taken to come one behind the
-other: that two of them may overlap is used where it happens but not counted on, so {[1, 2], [2, 3]} counts as infeasible where the
-sentence may have three tokens only. When a constrained sentence is final: strategies/stop/early.py.
+Neutral setting: no constraints; a sentence without any is searched as fairseq does, also beside
+constrained ones.
+Other than in the paper, each row proposes three continuations, and where the word that ends a
+phrase may still go on, three that end it: with one, a hypothesis that had met everything was lost
+where the model would write "packing" behind "pack". Also under --dba-allocation paper: with more
+banks than k, slots are dealt in turn; the paper's rule would give all k to the highest bank, 10
+BLEU less at k = 5 with four random words. A hypothesis whose remaining steps just suffice for its
+missing tokens may only take those, so a feasible sentence always meets its constraints. Missing
+phrases are taken to come one behind the other: that two of them may overlap is used where it
+happens but not counted on, so {[1, 2], [2, 3]} counts as infeasible where the sentence may have
+three tokens only. When a constrained sentence is final: search/strategies/stop/early.py.
 """
 
 from __future__ import annotations

@@ -42,7 +42,9 @@ def build(flags, context) -> TopK:
     return TopK(context.k, context.children)
 
 
-# ---- The best continuations of each sentence, from which every selection starts.
+# ---- The best continuations of each sentence
+#
+# Every selection starts from them.
 #
 # Shapes: S live sentences, n live rows, c candidates a sentence.
 

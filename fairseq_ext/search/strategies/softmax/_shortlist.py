@@ -1,4 +1,4 @@
-"""What every shortlist strategy is made of: the counts of target words, the output layers. search/strategies/softmax/_shortlist.py has its flags."""
+"""What all shortlists share: target counts, flags, the layer over their words, statistics."""
 
 from __future__ import annotations
 
@@ -64,7 +64,9 @@ def shortlist_arguments(flags, context, T: int, flag: str) -> dict:
     return dict(layers=layers, base=base, temperature=context.temperature, measured=measured)
 
 
-# ---- The flags that shortlists share: all of them, and those of `top` and `lexical`.
+# ---- Flags
+#
+# Those of all shortlists, and those of `top` and `lexical`.
 
 
 @dataclass
@@ -105,12 +107,15 @@ def check_top(flags, generation) -> None:
         raise UsageError(f"--shortlist-top (number of words) must be 0 or more, not {flags.shortlist_top}")
 
 
-# ---- Shortlist softmax: scores of a part of the vocabulary. What every shortlist must hold, and the linear layer over its words.
+# ---- Shortlist softmax: scores of a part of the vocabulary
 #
-# A strategy says which words are listed (`ShortlistSoftmax.words`); the rest is here. Lists are shared by all rows of a call, or by the
-# rows of a sentence.
+# What every shortlist must hold, and the linear layer over its words.
 #
-# Shapes: n rows, S live sentences, N sentences of the pool, V vocabulary, d features, C listed words, T words of the fixed part.
+# A strategy says which words are listed (`ShortlistSoftmax.words`); the rest is here. Lists are
+# shared by all rows of a call, or by the rows of a sentence.
+#
+# Shapes: n rows, S live sentences, N sentences of the pool, V vocabulary, d features, C listed
+# words, T words of the fixed part.
 
 
 Layer = tuple[Tensor, Tensor | None]  # weight (V, d), bias (V,)
@@ -295,7 +300,9 @@ def most_frequent(counts: Iterable[int], T: int, always: Iterable[int]) -> Tenso
     return torch.cat([order, torch.tensor(list(always), dtype=torch.long)]).unique()
 
 
-# ---- Statistics of a shortlist softmax: shortlist lengths, recall against the full softmax, seconds of each stage.
+# ---- Statistics
+#
+# Shortlist lengths, recall against the full softmax, seconds of each stage.
 
 
 CLOCK = time.CLOCK_MONOTONIC  # what stages are timed by, a number of the system's

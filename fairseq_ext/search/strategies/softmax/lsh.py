@@ -1,11 +1,15 @@
-"""LSH softmax: score the words whose weights look like the decoder's state, found by hashing (`--softmax lsh`).
+"""LSH softmax: only words found by hashing are scored (`--softmax lsh`); exact scores afterwards.
 
-    X. Shi, S. Xu and K. Knight. Fast Locality Sensitive Hashing for Beam Search on GPU. AAAI 2019, https://arxiv.org/abs/1806.00588
+    X. Shi, S. Xu and K. Knight. Fast Locality Sensitive Hashing for Beam Search on GPU. AAAI 2019,
+    https://arxiv.org/abs/1806.00588
 
-Every word's output weights are hashed once by winner-take-all (Eq. 4-8): which of K randomly drawn dimensions is the largest, u such
-answers a band, W bands. At each step the rows' states are hashed too; a word that shares at least t bands with any row is a candidate
-(Eq. 9, 10), and so are the T most frequent words (Eq. 3). A bias is one more dimension, where the state has a 1. The shortlist is shared
-by all rows of a call, as in the paper, or by those of a sentence. EOS, unk and what prefixes and constraints need are always on it.
+The words are those whose weights look like the decoder's state. Every word's output weights are
+hashed once by winner-take-all (Eq. 4-8): which of K randomly drawn dimensions is the largest, u
+such answers a band, W bands. At each step the rows' states are hashed too; a word that shares at
+least t bands with any row is a candidate (Eq. 9, 10), and so are the T most frequent words (Eq. 3).
+A bias is one more dimension, where the state has a 1. The shortlist is shared by all rows of a
+call, as in the paper, or by those of a sentence. EOS, unk and what prefixes and constraints need
+are always on it.
 
 | symbol | flag |
 | --- | --- |
@@ -14,11 +18,13 @@ by all rows of a call, as in the paper, or by those of a sentence. EOS, unk and 
 | cuckoo table (Algorithm 1), or one by address | --lsh-table cuckoo, direct |
 | normalised over the shortlist (the paper), or over all words | --lsh-normalise list, exact |
 
-Neutral setting: --softmax full; or t = 0; or a T of the vocabulary's size or more. Probabilities over a shortlist are at most 1, so
-the certificates of --stop optimal hold for the search over the shortlists, as the signature says.
+Neutral setting: --softmax full; or t = 0; or a T of the vocabulary's size or more. Probabilities
+over a shortlist are at most 1, so the certificates of --stop optimal hold for the search over the
+shortlists, as the signature says.
 Left out: ensembles, whose models would each want a shortlist (refused).
-The shortlist and the linear layer over it: softmax/shortlist.py. Hashing and tables: search/strategies/softmax/_lsh_index.py and kernels/lsh_torch.py,
-the definition of lsh.cpp and lsh.cu beside it.
+The shortlist and the linear layer over it: _shortlist.py. Hashing and tables:
+search/strategies/softmax/_lsh_index.py and kernels/lsh_torch.py, the definition of lsh.cpp and
+lsh_cuda.cu.
 """
 
 from __future__ import annotations
@@ -254,7 +260,9 @@ def build(flags, context) -> LSH:
     return make(parameters, flags.lsh_hits, beside, words, share=str(flags.lsh_share), **arguments)
 
 
-# ---- Exact scores for hypotheses that a shortlist has found: one pass of the model over the whole vocabulary.
+# ---- Exact scores for hypotheses that a shortlist has found
+#
+# One pass of the model over the whole vocabulary.
 
 
 class FullScorer:

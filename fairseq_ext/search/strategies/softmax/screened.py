@@ -1,26 +1,30 @@
 """The full softmax from weights of half the bytes, with checked scores (`--softmax screened`).
 
-All logits come from one product with the output weights rounded to 16 bits, which at few rows is bound by the bytes it reads. With
-D = W - rounded(W), a logit of a state x is wrong by at most |D_j| |x|. So
+All logits come from one product with the output weights rounded to 16 bits, which at few rows is
+bound by the bytes it reads. With D = W - rounded(W), a logit of a state x is wrong by at most |D_j|
+|x|. So
 
 1. the m words that look best, EOS and unk are scored again with the full weights;
-2. the others' sum of probabilities is wrong by at most the smaller of sum_j p_j (exp(|D_j| |x|) - 1) and, by the largest singular
-   value s of D, s |x| (sum_j p_j^2)^1/2 + exp(b) b^2 / 2 sum_j p_j with b = max_j |D_j| |x|: an interval for log Z;
-3. where that interval is wider than TOLERANCE, all words within one nat of the m-th are scored again too, then within two, three and
-   four (2,048 words at most);
-4. a row whose interval is still wider, or whose k best words are not all above what any word left out can reach, is computed in
-   full, and counted (recomputed_rows of --stats-file). Where that becomes more than one row in five, the full softmax takes over.
+2. the others' sum of probabilities is wrong by at most the smaller of sum_j p_j (exp(|D_j| |x|) -
+   1) and, by the largest singular value s of D, s |x| (sum_j p_j^2)^1/2 + exp(b) b^2 / 2 sum_j p_j
+   with b = max_j |D_j| |x|: an interval for log Z;
+3. where that interval is wider than TOLERANCE, all words within one nat of the m-th are scored
+   again too, then within two, three and four (2,048 words at most);
+4. a row whose interval is still wider, or whose k best words are not all above what any word left
+   out can reach, is computed in full, and counted (recomputed_rows of --stats-file). Where that
+   becomes more than one row in five, the full softmax takes over.
 
-Neutral setting: every one; the output is that of --softmax full, each token's score to within TOLERANCE by the bounds, and to some 1e-6
-as measured. So two hypotheses whose sums lie closer together than that can change places, as they do between two ways of summing in
-float32.
-With fewer bits the bounds no longer hold: the 8-bit weights of a model trained with label smoothing leave every row open, 12 bits 60%,
-14 bits 11%, 16 bits none, with 256 words scored again.
-Where it ends: with many rows a product is bound by its multiplications, of which there are as many as before.
+Neutral setting: every one; the output is that of --softmax full, each token's score to within
+TOLERANCE by the bounds, and to some 1e-6 as measured. So two hypotheses whose sums lie closer
+together than that can change places, as they do between two ways of summing in float32.
+With fewer bits the bounds no longer hold: the 8-bit weights of a model trained with label smoothing
+leave every row open, 12 bits 60%, 14 bits 11%, 16 bits none, with 256 words scored again.
+Where it ends: with many rows a product is bound by its multiplications, of which there are as many
+as before.
 
-The bounds and their definition are in search/strategies/softmax/screened.py; on a CPU kernels/shortlist.cpp computes them. Where the compiled
-library is missing, for weights other than float32, and for numbers of rows at which a start-up probe finds it slower, the full softmax
-runs.
+The bounds and their definition are below (`Screen`); on a CPU kernels/shortlist.cpp computes them.
+Where the compiled library is missing, for weights other than float32, and for numbers of rows at
+which a start-up probe finds it slower, the full softmax runs.
 """
 
 from __future__ import annotations
@@ -225,12 +229,14 @@ def build(flags, context) -> Screened:
     return Screened(screen, context.temperature, context.stats)
 
 
-# ---- An output layer with weights of half the bytes, and rigorous bounds of what that changes (search/strategies/softmax/screened.py says what for).
+# ---- Weights of half the bytes, and rigorous bounds of what that changes
 #
-# On a CPU the weights are whole numbers of 16 bits, times a scale of each word's, and states stay in float32. On a GPU the weights are in
-# half precision and states the sum of two halves, whose products tensor cores sum in float32.
+# On a CPU the weights are whole numbers of 16 bits, times a scale of each word's, and states stay
+# in float32. On a GPU the weights are in half precision and states the sum of two halves, whose
+# products tensor cores sum in float32.
 #
-# Shapes: n rows, V vocabulary, d features, m words of a row that are scored again with the full weights.
+# Shapes: n rows, V vocabulary, d features, m words of a row that are scored again with the full
+# weights.
 
 
 SAFETY = 1.001  # for the rounding of the bounds themselves

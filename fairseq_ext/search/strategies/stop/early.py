@@ -1,24 +1,31 @@
-"""The end of constrained sentences (`--stop early`, the default where there are constraints): final when no live hypothesis is
-expected to beat the n-best list.
+"""The end of constrained sentences (`--stop early`), and a second search with less room.
 
-Where C tokens are required, few slots of the beam may end, so the k-th finished hypothesis is long in coming and what comes late is
-rarely any good. A live hypothesis of t tokens and score s (a sum of log-probabilities) in bank b still takes the C - b tokens that it
-lacks, EOS, and perhaps others. The estimate of what it reaches is optimistic: each token that it lacks costs 0.3 nats, EOS and each other
-token 0.1, and it takes 0 to 4 others, whichever gives the best final score. Once the n-best list is full, a hypothesis whose estimate is
-no better than the list's last is dropped. The sentence is final when none is left, when its hypotheses are more than twice as long as the
-one that finished first and 16 tokens, or when 2k hypotheses are finished.
+The default where there are constraints: a sentence is final when no live hypothesis is expected to
+beat the n-best list.
 
-Of a total below -1.25 nats a token, what lies below is not divided by the length. A dear word makes a mean of -3, which every token
-that costs less raises: the best mean was a hypothesis that goes on from sentence to sentence. Scores that are told stay plain means.
+Where C tokens are required, few slots of the beam may end, so the k-th finished hypothesis is long
+in coming and what comes late is rarely any good. A live hypothesis of t tokens and score s (a sum
+of log-probabilities) in bank b still takes the C - b tokens that it lacks, EOS, and perhaps others.
+The estimate of what it reaches is optimistic: each token that it lacks costs 0.3 nats, EOS and each
+other token 0.1, and it takes 0 to 4 others, whichever gives the best final score. Once the n-best
+list is full, a hypothesis whose estimate is no better than the list's last is dropped. The sentence
+is final when none is left, when its hypotheses are more than twice as long as the one that finished
+first and 16 tokens, or when 2k hypotheses are finished.
 
-Why 0.3: a phrase that comes cheap has been taken already, so what a hypothesis still lacks is dear. At 0.1 nats, as for the others, the
-rows of four words are 1.13 to 1.23 times those of unconstrained search (beams 5, 10 and 20), at 0.3 1.11 to 1.19 times; at 1.5 they are
-1.07 to 1.13 times, but one sentence of 200 with three words scores lower.
+Of a total below -1.25 nats a token, what lies below is not divided by the length. A dear word makes
+a mean of -3, which every token that costs less raises: the best mean was a hypothesis that goes on
+from sentence to sentence. Scores that are told stay plain means.
 
-The estimate proves nothing, and the constants are fitted to nothing but that they lose nothing where that was measured
-(scripts/bench/constrained.py). --unnormalized --stop optimal gives a proof.
+Why 0.3: a phrase that comes cheap has been taken already, so what a hypothesis still lacks is dear.
+At 0.1 nats, as for the others, the rows of four words are 1.13 to 1.23 times those of unconstrained
+search (beams 5, 10 and 20), at 0.3 1.11 to 1.19 times; at 1.5 they are 1.07 to 1.13 times, but one
+sentence of 200 with three words scores lower.
 
-Neutral setting: no constraints. A sentence without any ends as under --stop count, also beside constrained ones.
+The estimate proves nothing, and the constants are fitted to nothing but that they lose nothing
+where that was measured (scripts/bench/constrained.py). --unnormalized --stop optimal gives a proof.
+
+Neutral setting: no constraints. A sentence without any ends as under --stop count, also beside
+constrained ones.
 """
 
 from __future__ import annotations
@@ -144,11 +151,14 @@ def build(flags, context) -> Early:
     return Early(context.eos, context.scoring, context.stats)
 
 
-# ---- A sentence whose required words found no place, and which therefore rambles, is searched again with less room (--stop early).
+# ---- A second search with less room
 #
-# A row that waits for a word goes on to the length limit, where the word is forced, while the model repeats itself: 200 tokens, by default,
-# for a sentence of 40. Where the best hypothesis has come to the limit, the sentence is searched once more with a limit of its source
-# tokens and the required ones, if that is less; what then meets all constraints is the answer.
+# For a sentence whose required words found no place, and which therefore rambles.
+#
+# A row that waits for a word goes on to the length limit, where the word is forced, while the model
+# repeats itself: 200 tokens, by default, for a sentence of 40. Where the best hypothesis has come
+# to the limit, the sentence is searched once more with a limit of its source tokens and the
+# required ones, if that is less; what then meets all constraints is the answer.
 
 
 NEAR = 3  # tokens before the limit that count as at the limit

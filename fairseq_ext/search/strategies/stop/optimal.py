@@ -1,10 +1,12 @@
-"""Optimal ending: stop as soon as no live hypothesis can win, provably; and a bounded length reward (`--stop optimal`).
+"""Optimal ending: stop when no live hypothesis can win, provably, and count it (`--stop optimal`).
 
-    L. Huang, K. Zhao and M. Ma. When to Finish? Optimal Beam Search for Neural Text Generation (modulo beam size).
+    L. Huang, K. Zhao and M. Ma. When to Finish? Optimal Beam Search for Neural Text Generation
+    (modulo beam size).
     EMNLP 2017. https://aclanthology.org/D17-1227/
 
-Eq. 3 (unnormalised scores) and Eq. 4 (with the reward) are one test here: the n-th best finished score against the best that any live
-hypothesis can still reach (`Scoring.bound`). A finished hypothesis never grows, so only live ones enter the bound; ties stop.
+Eq. 3 (unnormalised scores) and Eq. 4 (with the reward) are one test here: the n-th best finished
+score against the best that any live hypothesis can still reach (`Scoring.bound`). A finished
+hypothesis never grows, so only live ones enter the bound; ties stop.
 
 | symbol | flag |
 | --- | --- |
@@ -13,9 +15,10 @@ hypothesis can still reach (`Scoring.bound`). A finished hypothesis never grows,
 | l = ratio x source length | --length-ratio, and --length-offset to add a constant (0 in the paper) |
 | expansion of B_i | --stop-expansion paper: a finished candidate takes a slot of the step; fairseq: it does not |
 
-Baselines: count.py (fairseq), first.py, shrink.py. Neutral setting: --stop count without --length-reward.
-The certificate holds for this beam's search (the paper's "modulo beam size"), not for the model; where the length limit cuts the search
-it stays open, and the gap is reported.
+Baselines: count.py (fairseq), first.py, shrink.py. Neutral setting: --stop count without
+--length-reward.
+The certificate holds for this beam's search (the paper's "modulo beam size"), not for the model;
+where the length limit cuts the search it stays open, and the gap is reported.
 """
 
 from __future__ import annotations
@@ -156,7 +159,9 @@ def build(flags, context) -> OptimalEnding:
     return OptimalEnding(context.eos, context.scoring, context.stats, paper, flags.prune_bound)
 
 
-# ---- What an optimal ending counts of the sentences whose answer is kept: the sections `certificates` and `saved` of the statistics.
+# ---- Statistics: the sections `certificates` and `saved`
+#
+# What an optimal ending counts of the sentences whose answer is kept.
 
 
 @dataclass
