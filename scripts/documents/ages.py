@@ -11,14 +11,14 @@ import subprocess
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
-SEARCH = ("fairseq_ext/search", "fairseq_ext/decoders", "fairseq_ext/kernels")
+SEARCH = ("fairseq_ext/search", "fairseq_ext/model", "fairseq_ext/kernels")
 PAPERS = {  # what the results of a folder of scripts/experiments measure
-    "dba": (*SEARCH, "fairseq_ext/constraints", "fairseq_ext/strategies/select"),
-    "jacobi": ("fairseq_ext/parallel", "fairseq_ext/decoders", "fairseq_ext/kernels", "fairseq_ext/strategies/decoding"),
-    "lsh": ("fairseq_ext/softmax", "fairseq_ext/kernels", "fairseq_ext/strategies/softmax"),
-    "optimal_ending": (*SEARCH, "fairseq_ext/strategies/stop"),
-    "streaming": (*SEARCH, "fairseq_ext/strategies/schedule", "fairseq_ext/strategies/prune"),
-    "terminology": (*SEARCH, "fairseq_ext/constraints", "fairseq_ext/placement", "fairseq_ext/terms", "fairseq_ext/strategies/select"),
+    "dba": SEARCH,
+    "jacobi": ("fairseq_ext/search/parallel", "fairseq_ext/model", "fairseq_ext/kernels", "fairseq_ext/search/strategies/decoding"),
+    "lsh": ("fairseq_ext/kernels", "fairseq_ext/search/strategies/softmax"),
+    "optimal_ending": SEARCH,
+    "streaming": SEARCH,
+    "terminology": (*SEARCH, "fairseq_ext/core", "fairseq_ext/terms"),
 }
 APART = ("corpus", "doctor.py", "viz")  # that no page of results measures
 EVERYTHING = ("fairseq_ext", *(f":!fairseq_ext/{name}" for name in APART))  # what other results measure
