@@ -1,8 +1,10 @@
-"""Installs fairseq_ext, the start-up file that lets stock fairseq run on current Python (fairseq_ext/plugin/compat), and the compiled kernels.
+"""Installs fairseq_ext, the start-up file that lets stock fairseq run on current Python
+(fairseq_ext/plugin/compat), and the compiled kernels.
 
-A wheel has a library for each level of processors (fairseq_ext/kernels/compiling.py), which no Python's release matters to: one wheel
-serves them all. Without a C++ compiler, or with FAIRSEQ_EXT_KERNELS=off, it has none and serves every machine. An editable install
-compiles for its own processor, at first use.
+A wheel has a library for each level of processors (fairseq_ext/kernels/compiling.py), which
+no Python's release matters to: one wheel serves them all. Without a C++ compiler, or with
+FAIRSEQ_EXT_KERNELS=off, it has none and serves every machine. An editable install compiles for its
+own processor, at first use.
 """
 
 import os
@@ -18,24 +20,31 @@ from setuptools.command.build_py import build_py
 from setuptools.command.editable_wheel import editable_wheel
 
 START_UP = Path("fairseq_ext") / "plugin" / "compat" / "fairseq_ext.pth"
-VERSION = re.findall(r'__version__ = "(.+)"', (Path(__file__).parent / "fairseq_ext" / "core" / "__init__.py").read_text())[0]
+VERSION = re.findall(
+    r'__version__ = "(.+)"',
+    (Path(__file__).parent / "fairseq_ext" / "core" / "__init__.py").read_text(),
+)[0]
 COMPILING = runpy.run_path(str(Path("fairseq_ext") / "kernels" / "compiling.py"))
 COMPILER = COMPILING["compiler"]() if platform.machine() in COMPILING["LEVELS"] else None
 COMPILER = None if os.environ.get("FAIRSEQ_EXT_KERNELS") == "off" else COMPILER
 
 
 class Build(build_py):
-    """A wheel carries the .pth file at its top, so that it lands in site-packages, and the libraries."""
+    """A wheel carries the .pth file at its top, so that it lands in site-packages,
+    and the libraries."""
 
     def run(self):
         if not self.editable_mode:
-            shutil.rmtree(self.build_lib, ignore_errors=True)  # files of an earlier state of the clone
+            # files of an earlier state of the clone
+            shutil.rmtree(self.build_lib, ignore_errors=True)
         super().run()
         if self.editable_mode:
             return
         shutil.copy(START_UP, Path(self.build_lib) / START_UP.name)
         if COMPILER is not None:
-            COMPILING["compile_levels"](COMPILER, Path(self.build_lib) / "fairseq_ext" / "kernels" / "built")
+            COMPILING["compile_levels"](
+                COMPILER, Path(self.build_lib) / "fairseq_ext" / "kernels" / "built"
+            )
 
 
 class Compiled(Distribution):
@@ -63,7 +72,8 @@ class EditableWithStartUp(editable_wheel):
 setup(
     name="fairseq_ext",
     version=VERSION,
-    description="Published search methods for stock fairseq 0.12.2: constrained, streaming, certified, shortlisted and parallel decoding",
+    description="Published search methods for stock fairseq 0.12.2: constrained, streaming, "
+    "certified, shortlisted and parallel decoding",
     license="MIT",
     python_requires=">=3.10",
     classifiers=[  # the Pythons on which the whole test suite has run
@@ -74,10 +84,13 @@ setup(
     ],
     packages=find_packages(include=["fairseq_ext", "fairseq_ext.*"]),
     package_data={
-        "fairseq_ext": ["py.typed"], "fairseq_ext.plugin.compat": ["*.pth"], "fairseq_ext.serve": ["*.html"],
+        "fairseq_ext": ["py.typed"],
+        "fairseq_ext.plugin.compat": ["*.pth"],
+        "fairseq_ext.serve": ["*.html"],
         "fairseq_ext.kernels": ["**/*.cpp", "**/*.hpp", "**/*.cu"],
     },
-    # fairseq's own pins cannot be met today, so it is installed by itself: python -m fairseq_ext.doctor --install-fairseq
+    # fairseq's own pins cannot be met today, so it is installed by itself: python -m
+    # fairseq_ext.doctor --install-fairseq
     install_requires=[
         "torch>=2.6",
         "numpy",
@@ -100,8 +113,20 @@ setup(
         "docs": ["mkdocs-material"],
         "text": ["sentence-splitter", "lingua-language-detector", "openpyxl", "polib"],
         "hf": ["safetensors"],
-        "serve": ["fastapi", "fastapi-offline", "python-multipart", "uvicorn", "uvloop", "httptools", "prometheus-client"],
+        "serve": [
+            "fastapi",
+            "fastapi-offline",
+            "python-multipart",
+            "uvicorn",
+            "uvloop",
+            "httptools",
+            "prometheus-client",
+        ],
     },
     distclass=Compiled,
-    cmdclass={"build_py": Build, "bdist_wheel": WheelOfEveryPython, "editable_wheel": EditableWithStartUp},
+    cmdclass={
+        "build_py": Build,
+        "bdist_wheel": WheelOfEveryPython,
+        "editable_wheel": EditableWithStartUp,
+    },
 )

@@ -1,14 +1,17 @@
 """Published search methods for stock fairseq 0.12.2: `--task translation_ext`.
 
-Five layers, each of which imports only from those before it: core/ (Python only), kernels/ (C++ and CUDA), model/ (how tokens
-become log-probabilities), search/ (how log-probabilities become hypotheses), plugin/ (what fairseq's commands enter). The
-commands and the Python API are the other entries of this folder.
+Five layers, each of which imports only from those before it: core/ (Python only), kernels/ (C++
+and CUDA), model/ (how tokens become log-probabilities), search/ (how log-probabilities become
+hypotheses), plugin/ (what fairseq's commands enter). The commands and the Python API are the
+other entries of this folder.
 
-The path is the flag: `--softmax lsh` is search/strategies/softmax/lsh.py, `--prune-threshold` is search/strategies/prune.py,
-`--schedule stream` is search/strategies/schedule.py.
-Options that are no strategies: constraint files in search/constraints/, `--results-file` and `--cpu-workers` in plugin/,
-`--int8` and `--cuda-graphs` in model/transformer/. Without a flag fairseq's own beam search runs, in one loop with extension
-points (search/loop.py, search/protocols.py). `python -m fairseq_ext` prints every strategy with its paper and file, and every flag.
+The path is the flag: `--softmax lsh` is search/strategies/softmax/lsh.py, `--prune-threshold` is
+search/strategies/prune.py, `--schedule stream` is search/strategies/schedule.py.
+Options that are no strategies: constraint files in search/constraints/, `--results-file`
+and `--cpu-workers` in plugin/, `--int8` and `--cuda-graphs` in model/transformer/. Without
+a flag fairseq's own beam search runs, in one loop with extension points (search/loop.py,
+search/protocols.py). `python -m fairseq_ext` prints every strategy with its paper and
+file, and every flag.
 """
 
 from fairseq_ext.core import command_line  # it imports nothing
@@ -24,9 +27,14 @@ if TYPE_CHECKING:
     from fairseq_ext.translator import Translator as Translator
 
 LATER = {  # the module of each name, which is imported when somebody asks for it
-    "Engine": "engine.engine", "SentenceError": "core.errors", "Translation": "plugin.calls", "Translator": "translator",
-    "UsageError": "core.errors", "__version__": "core", "extend": "plugin.tasks",
-}  # fmt: skip
+    "Engine": "engine.engine",
+    "SentenceError": "core.errors",
+    "Translation": "plugin.calls",
+    "Translator": "translator",
+    "UsageError": "core.errors",
+    "__version__": "core",
+    "extend": "plugin.tasks",
+}
 __all__ = [*LATER]  # noqa: PLE0604
 
 
@@ -51,7 +59,8 @@ if command_line.registers_tasks():
         if error.name != "fairseq":
             raise
         raise ImportError(
-            "fairseq_ext is a plug-in for fairseq, which is not installed: python -m fairseq_ext.doctor --install-fairseq"
+            "fairseq_ext is a plug-in for fairseq, which is not installed: python -m "
+            "fairseq_ext.doctor --install-fairseq"
         ) from None
     from fairseq_ext.plugin.tasks import extend as extend
 if command_line.owned and not command_line.decodes_alone():

@@ -1,10 +1,13 @@
-"""`python -m fairseq_ext.doctor`: a line for each thing that fairseq_ext needs, and for each that fails what to do about it.
+"""`python -m fairseq_ext.doctor`: a line for each thing that fairseq_ext needs, and for each that
+fails what to do about it.
 
 With --install-fairseq it installs fairseq first.
 
-Behind them a line for each change of other packages that is in force in its process, with the reason (plugin/compat/patches.py). Ends with exit
-code 1 when a required item fails. An item marked `note` is worth knowing and stops nothing. Nothing but the standard
-library is imported before an item asks for it, so `python fairseq_ext/doctor.py` also runs where half of the packages are missing.
+Behind them a line for each change of other packages that is in force in its process, with
+the reason (plugin/compat/patches.py). Ends with exit code 1 when a required item fails. An
+item marked `note` is worth knowing and stops nothing. Nothing but the standard library is
+imported before an item asks for it, so `python fairseq_ext/doctor.py` also runs where half of
+the packages are missing.
 """
 
 import importlib
@@ -20,12 +23,13 @@ from typing import NamedTuple
 
 PACKAGE = Path(__file__).resolve().parent
 if __name__ == "__main__" and sys.path and Path(sys.path[0]).resolve() == PACKAGE:
-    sys.path[0] = str(PACKAGE.parent)  # started as a file: its folder must not be searched for modules
+    # started as a file: its folder must not be searched for modules
+    sys.path[0] = str(PACKAGE.parent)
 
 from fairseq_ext.core import command_line  # noqa: E402
 from fairseq_ext.core.exit import leave  # noqa: E402
-from fairseq_ext.plugin.compat import repairs, startup
-from fairseq_ext.plugin.compat.probes import (  # fmt: skip
+from fairseq_ext.plugin.compat import repairs, startup  # noqa: E402
+from fairseq_ext.plugin.compat.probes import (  # noqa: E402
     CLUSTER_PROBE,
     HOOK_PROBE,
     ONEDNN_PROBES,
@@ -41,7 +45,8 @@ IS_CLONE = (PACKAGE.parent / "scripts" / "setup.sh").is_file()
 SET_UP = (
     "run scripts/setup.sh again, and start Python from the environment that it names"
     if IS_CLONE
-    else "pip install fairseq_ext; python -m fairseq_ext.doctor --install-fairseq"  # of what is installed, pip brings what it lacks
+    # of what is installed, pip brings what it lacks
+    else "pip install fairseq_ext; python -m fairseq_ext.doctor --install-fairseq"
 )
 AS_COMMAND = ("--user-dir", str(PACKAGE), "--task", "translation_ext")
 OLDEST_PYTHON = (3, 10)
@@ -90,7 +95,11 @@ def python() -> str:
     found = f"{sys.version.split()[0]} at {sys.executable}"
     if sys.version_info < OLDEST_PYTHON:
         oldest = ".".join(map(str, OLDEST_PYTHON))
-        raise Failed(found, f"install Python {oldest} or newer" + (" and name it: PYTHON=... scripts/setup.sh" if IS_CLONE else ""))
+        raise Failed(
+            found,
+            f"install Python {oldest} or newer"
+            + (" and name it: PYTHON=... scripts/setup.sh" if IS_CLONE else ""),
+        )
     return found
 
 
@@ -99,22 +108,34 @@ def torch_and_devices() -> str:
 
     version = importlib.metadata.version("torch")
     if release(version) < OLDEST_TORCH:
-        raise Failed(version, f"install torch {'.'.join(map(str, OLDEST_TORCH))} or newer: {SET_UP}")
+        raise Failed(
+            version, f"install torch {'.'.join(map(str, OLDEST_TORCH))} or newer: {SET_UP}"
+        )
     names = [torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count())]
-    return f"{version}, {torch.get_num_threads()} CPU threads, " + (", ".join(names) or "no CUDA device")
+    return f"{version}, {torch.get_num_threads()} CPU threads, " + (
+        ", ".join(names) or "no CUDA device"
+    )
 
 
 def fairseq() -> str:
     version = importlib.metadata.version("fairseq")
     if version != FAIRSEQ:
-        raise Failed(version, "install the release that this is made for: python -m fairseq_ext.doctor --install-fairseq")
+        raise Failed(
+            version,
+            "install the release that this is made for: python -m fairseq_ext.doctor "
+            "--install-fairseq",
+        )
     importlib.import_module("fairseq.sequence_generator")
     return version
 
 
 def start_up_hook() -> str:
     if probe(HOOK_PROBE).returncode:
-        raise Failed("not active", f"put it in place: cp {PACKAGE}/plugin/compat/fairseq_ext.pth {sysconfig.get_path('purelib')}")
+        raise Failed(
+            "not active",
+            f"put it in place: cp {PACKAGE}/plugin/compat/fairseq_ext.pth "
+            f"{sysconfig.get_path('purelib')}",
+        )
     return "active at every start of this Python"
 
 
@@ -122,7 +143,9 @@ def cupy() -> str:
     try:
         cp = importlib.import_module("cupy")  # its distribution's name depends on the CUDA release
     except ModuleNotFoundError:
-        raise Failed("not installed", extra("gpu", "the CUDA kernels, on a GPU machine, need")) from None
+        raise Failed(
+            "not installed", extra("gpu", "the CUDA kernels, on a GPU machine, need")
+        ) from None
     return f"{cp.__version__}, {cp.cuda.runtime.getDeviceCount()} CUDA devices"
 
 
@@ -132,7 +155,9 @@ def cluster() -> str:
         try:
             versions.append(f"{name} {importlib.metadata.version(name)}")
         except importlib.metadata.PackageNotFoundError:
-            raise Failed(f"{name} is not installed", extra("cluster", "fairseq_ext.corpus needs")) from None
+            raise Failed(
+                f"{name} is not installed", extra("cluster", "fairseq_ext.corpus needs")
+            ) from None
     done = probe(CLUSTER_PROBE)
     if done.returncode:
         cure = "only fairseq_ext.corpus needs it: pip install --force-reinstall ray pyarrow"
@@ -141,29 +166,47 @@ def cluster() -> str:
 
 
 def onednn() -> str:
-    """subtle: some machines announce AMX and then kill the process that uses it; so each linear layer is tried in a process of its own."""
-    dying = {name: last_line(done) for name, code in ONEDNN_PROBES.items() if (done := forked(code)).returncode}
+    """subtle: some machines announce AMX and then kill the process that uses it; so each linear
+    layer is tried in a process of its own."""
+    dying = {
+        name: last_line(done)
+        for name, code in ONEDNN_PROBES.items()
+        if (done := forked(code)).returncode
+    }
     if not dying:
-        return "bfloat16 and int8 linear layers work" + (f" with {ISA}={os.environ[ISA]}" if ISA in os.environ else "")
+        return "bfloat16 and int8 linear layers work" + (
+            f" with {ISA}={os.environ[ISA]}" if ISA in os.environ else ""
+        )
     found = "; ".join(f"{name} ends in {end}" for name, end in dying.items())
     for isa in ("AVX512_CORE_BF16", "AVX512_CORE_VNNI", "AVX2"):
         if not any(probe(ONEDNN_PROBES[name], **{ISA: isa}).returncode for name in dying):
-            raise Failed(found, f"before bfloat16 or int8 is used on this CPU, set {ISA}={isa} (tried: it works) and then start Python")
+            raise Failed(
+                found,
+                f"before bfloat16 or int8 is used on this CPU, set {ISA}={isa} (tried: it works) "
+                "and then start Python",
+            )
     raise Failed(found, f"use float32 on this CPU: no setting of {ISA} that was tried helps")
 
 
 def compiled_step() -> str:
     done = forked("from fairseq_ext.kernels.library import build; print(build())")
     if done.returncode:
-        importlib.import_module("fairseq_ext.kernels.library").level()  # raises for a name that it refuses
-        raise Failed(last_line(done), "the fast decoder runs as torch operations, which take longer: install a C++ compiler (g++)")
+        # raises for a name that it refuses
+        importlib.import_module("fairseq_ext.kernels.library").level()
+        raise Failed(
+            last_line(done),
+            "the fast decoder runs as torch operations, which take longer: install a "
+            "C++ compiler (g++)",
+        )
     return done.stdout.strip().rpartition("\n")[2]
 
 
 def user_dir() -> str:
     done = probe(USER_DIR_PROBE, *AS_COMMAND)
     if done.returncode:
-        raise Failed(f"--user-dir {PACKAGE}: {last_line(done)}", f"mend the items above first; else {SET_UP}")
+        raise Failed(
+            f"--user-dir {PACKAGE}: {last_line(done)}", f"mend the items above first; else {SET_UP}"
+        )
     return f"--user-dir {PACKAGE}"
 
 
@@ -171,7 +214,10 @@ def tiny_decode() -> str:
     """The generator of translation_ext must give what fairseq's own gives."""
     ours, theirs = importlib.import_module("fairseq_ext.plugin.compat.tiny_decode").both()
     if ours != theirs:
-        raise Failed(f"{ours} instead of fairseq's {theirs}", "this is an error of fairseq_ext: please report it with this page")
+        raise Failed(
+            f"{ours} instead of fairseq's {theirs}",
+            "this is an error of fairseq_ext: please report it with this page",
+        )
     return f"{len(ours)} sentences, equal to fairseq's own generator"
 
 
@@ -190,16 +236,62 @@ ITEMS = [
     Item("sentencepiece", installed("sentencepiece", "sentencepiece")),
     Item("subword-nmt", installed("subword-nmt", "subword_nmt")),
     Item("sacrebleu", installed("sacrebleu", "sacrebleu")),
-    Item("simplemma", installed("simplemma", "simplemma"), required=False, cure=extra("terms", "lemmas of terms need")),
-    Item("matplotlib", installed("matplotlib", "matplotlib"), required=False, cure=extra("plots", "python -m fairseq_ext.viz.ddg needs")),
-    Item("safetensors", installed("safetensors", "safetensors"), required=False, cure=extra("hf", "models from Hugging Face need")),
-    Item("sentence-splitter", installed("sentence-splitter", "sentence_splitter"), required=False, cure=extra("text", "whole texts need")),
-    Item("FastAPI", installed("fastapi", "fastapi"), required=False, cure=extra("serve", "the server needs")),
-    Item("uvicorn", installed("uvicorn", "uvicorn"), required=False, cure=extra("serve", "the server needs")),
-    Item("CuPy", cupy, required=False, cure="only the CUDA kernels need it; see whether its CUDA release fits the driver"),
-    Item("Ray", cluster, required=False, cure="only fairseq_ext.corpus needs it", ahead=(CLUSTER_PROBE,)),
+    Item(
+        "simplemma",
+        installed("simplemma", "simplemma"),
+        required=False,
+        cure=extra("terms", "lemmas of terms need"),
+    ),
+    Item(
+        "matplotlib",
+        installed("matplotlib", "matplotlib"),
+        required=False,
+        cure=extra("plots", "python -m fairseq_ext.viz.ddg needs"),
+    ),
+    Item(
+        "safetensors",
+        installed("safetensors", "safetensors"),
+        required=False,
+        cure=extra("hf", "models from Hugging Face need"),
+    ),
+    Item(
+        "sentence-splitter",
+        installed("sentence-splitter", "sentence_splitter"),
+        required=False,
+        cure=extra("text", "whole texts need"),
+    ),
+    Item(
+        "FastAPI",
+        installed("fastapi", "fastapi"),
+        required=False,
+        cure=extra("serve", "the server needs"),
+    ),
+    Item(
+        "uvicorn",
+        installed("uvicorn", "uvicorn"),
+        required=False,
+        cure=extra("serve", "the server needs"),
+    ),
+    Item(
+        "CuPy",
+        cupy,
+        required=False,
+        cure="only the CUDA kernels need it; see whether its CUDA release fits the driver",
+    ),
+    Item(
+        "Ray",
+        cluster,
+        required=False,
+        cure="only fairseq_ext.corpus needs it",
+        ahead=(CLUSTER_PROBE,),
+    ),
     Item("oneDNN", onednn, required=False, cure="float32 does not need it"),
-    Item("compiled step", compiled_step, required=False, cure="the fast decoder runs as torch operations, which take longer"),
+    Item(
+        "compiled step",
+        compiled_step,
+        required=False,
+        cure="the fast decoder runs as torch operations, which take longer",
+    ),
     Item("user-dir", user_dir, ahead=(USER_DIR_PROBE, *AS_COMMAND)),
     Item("tiny decode", tiny_decode),
 ]
@@ -214,30 +306,55 @@ def examine(item: Item) -> bool:
         found, cure = str(trouble), trouble.cure
     except importlib.metadata.PackageNotFoundError:
         found, cure = "not installed", item.cure
-    except (Exception, SystemExit) as error:  # whatever a broken installation throws is what this page is about
+    except (Exception, SystemExit) as error:
+        # whatever a broken installation throws is what this page is about
         if type(error).__name__ == "UsageError":  # of a setting; it names the way out
             print(f"FAIL  {item.name}: {error}", flush=True)
             return False
         found, cure = f"{type(error).__name__}: {error}".splitlines()[0], item.cure
-    print(f"{'FAIL' if item.required else 'note'}  {item.name}: {found}\n      -> {cure}", flush=True)
+    print(
+        f"{'FAIL' if item.required else 'note'}  {item.name}: {found}\n      -> {cure}", flush=True
+    )
     return not item.required
 
 
 def install_fairseq() -> int:
-    """fairseq by pip, without its dependencies, whose versions no Python of today has, and without the parts that a compiler makes, which
-    plugin/compat/repairs.py stands in for: fairseq's setup.py leaves them out where documentation is made. Gives pip's status."""
-    print(f"pip install --no-deps fairseq=={FAIRSEQ}, without its dependencies' old versions and its compiled parts", flush=True)
-    words = ("install", "--no-deps", "--no-cache-dir", "--no-binary", "fairseq", f"fairseq=={FAIRSEQ}")
-    return subprocess.run([sys.executable, "-m", "pip", *words], env={**os.environ, "READTHEDOCS": "1"}, check=False).returncode
+    """fairseq by pip, without its dependencies, whose versions no Python of today has, and without
+    the parts that a compiler makes, which plugin/compat/repairs.py stands in for: fairseq's
+    setup.py leaves them out where documentation is made. Gives pip's status."""
+    print(
+        f"pip install --no-deps fairseq=={FAIRSEQ}, without its dependencies' old versions and "
+        "its compiled parts",
+        flush=True,
+    )
+    words = (
+        "install",
+        "--no-deps",
+        "--no-cache-dir",
+        "--no-binary",
+        "fairseq",
+        f"fairseq=={FAIRSEQ}",
+    )
+    return subprocess.run(
+        [sys.executable, "-m", "pip", *words], env={**os.environ, "READTHEDOCS": "1"}, check=False
+    ).returncode
 
 
 def main(given: Sequence[str] = ()) -> int:
     """Examine everything; the exit code."""
     if list(given) not in ([], ["--install-fairseq"]):
-        print(f"error: python -m fairseq_ext.doctor takes --install-fairseq or nothing, not {' '.join(given)}", file=sys.stderr)
+        print(
+            "error: python -m fairseq_ext.doctor takes --install-fairseq or nothing, not "
+            f"{' '.join(given)}",
+            file=sys.stderr,
+        )
         return 2
     if given and install_fairseq():
-        print("error: pip could not install fairseq (its message is above): mend that and run this again", file=sys.stderr)
+        print(
+            "error: pip could not install fairseq (its message is above): mend that "
+            "and run this again",
+            file=sys.stderr,
+        )
         return 1
     logging.disable(logging.INFO)  # fairseq's own notes on packages that nothing here uses
     for item in ITEMS:
@@ -246,7 +363,10 @@ def main(given: Sequence[str] = ()) -> int:
     good = [examine(item) for item in ITEMS]
     patches = startup.patches()
     for patch in patches.in_force + [patches.INVALID_BYTES] * repairs.are_kept():
-        print(f"patch {patch.what}: {patch.why}{' (in commands alone)' if patch in patches.COMMANDS + patches.QUICK else ''}")
+        print(
+            f"patch {patch.what}: {patch.why}"
+            f"{' (in commands alone)' if patch in patches.COMMANDS + patches.QUICK else ''}"
+        )
     failed = good.count(False)
     items = "1 required item" if failed == 1 else f"{failed} required items"
     print(f"{items} failed; mend the first one first" if failed else "all that is required works")
@@ -254,4 +374,5 @@ def main(given: Sequence[str] = ()) -> int:
 
 
 if __name__ == "__main__":
-    leave(main(command_line.arguments()))  # at once: to look through all that was imported takes half a second
+    # at once: to look through all that was imported takes half a second
+    leave(main(command_line.arguments()))

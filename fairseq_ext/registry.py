@@ -1,4 +1,5 @@
-"""For strategies of others: what a file that FAIRSEQ_EXT_STRATEGIES names registers with (docs/strategy.md)."""
+"""For strategies of others: what a file that FAIRSEQ_EXT_STRATEGIES names registers with
+(docs/strategy.md)."""
 
 from fairseq_ext.search.candidates import Candidates, StopDecision
 from fairseq_ext.search.protocols import Prune, Schedule, Select, Softmax, Stop
@@ -6,5 +7,14 @@ from fairseq_ext.search.registry import register
 from fairseq_ext.search.strategies.stop.length_reward import LengthFlags, check_length
 
 __all__ = [
-    "Candidates", "LengthFlags", "Prune", "Schedule", "Select", "Softmax", "Stop", "StopDecision", "check_length", "register",
-]  # fmt: skip
+    "Candidates",
+    "LengthFlags",
+    "Prune",
+    "Schedule",
+    "Select",
+    "Softmax",
+    "Stop",
+    "StopDecision",
+    "check_length",
+    "register",
+]

@@ -1,4 +1,5 @@
-"""`python -m fairseq_ext.translate --data DATA [--path MODEL.pt] [-s de -t en] [any decoding flag] < LINES > TRANSLATIONS`"""
+"""`python -m fairseq_ext.translate --data DATA [--path MODEL.pt] [-s de -t en] [any decoding
+flag] < LINES > TRANSLATIONS`"""
 
 from __future__ import annotations
 
@@ -22,26 +23,36 @@ from fairseq_ext.kernels.beam import STEPS, CompiledBatch, CompiledSentence, Res
 from fairseq_ext.kernels.image import Image, save
 from fairseq_ext.kernels.library import build, library, loaded, private_folder, struct
 
-BUFFER, BAD = 1000, 3  # lines that are translated together, unless they are typed; the status where one of them could not be
+# lines that are translated together, unless they are typed; the status where one
+# of them could not be
+BUFFER, BAD = 1000, 3
 INSIDE = re.compile(r"[.?!。！？].*\S")  # where a line may hold several sentences
 
 
 def load(arguments: list[str]) -> Any:
-    """The model as every command loads it, kept for the next start. Errors: UsageError; those of fairseq's loading."""
+    """The model as every command loads it, kept for the next start.
+
+    Errors: UsageError; those of fairseq's loading.
+    """
     import fairseq_ext.plugin.tasks  # noqa: F401  which it registers
     from fairseq_ext.plugin.loading.model import add_model, flags_of
     from fairseq_ext.translator import Translator
 
     parse = ArgumentParser(
         "python -m fairseq_ext.translate",
-        description="Translate the lines of standard input, each by itself. The prepared model is kept in the cache folder, so that the "
-        "next start with the same flags needs no torch.",
-        epilog="Every other flag is one of fairseq-interactive's or of this package (python -m fairseq_ext). exit codes: 0 all is "
-        "translated; 1 an error, which is told in one sentence; 3 some lines are empty because of what standard error says of them",
+        description="Translate the lines of standard input, each by itself. The prepared model is "
+        "kept in the cache folder, so that the next start with the same flags needs no torch.",
+        epilog="Every other flag is one of fairseq-interactive's or of this package (python -m "
+        "fairseq_ext). exit codes: 0 all is translated; 1 an error, which is told in one sentence; "
+        "3 some lines are empty because of what standard error says of them",
         allow_abbrev=False,
     )
     add_model(parse)
-    parse.add_argument("--buffer-size", metavar="N", help=f"lines that are translated together (default: {BUFFER}; 1 on a terminal)")
+    parse.add_argument(
+        "--buffer-size",
+        metavar="N",
+        help=f"lines that are translated together (default: {BUFFER}; 1 on a terminal)",
+    )
     flags = flags_of(*parse.parse_known_args(arguments))
     translator = Translator(**flags)
     keep(arguments, flags, translator)
@@ -52,9 +63,14 @@ def main(arguments: list[str]) -> int:
     """The exit code."""
     given = (command_line.values_of("--buffer-size", arguments) or [str(BUFFER)])[-1]
     if not given.isdecimal() or not int(given):
-        raise UsageError(f"--buffer-size is {given}: give the number of lines that are translated together, 1 or more")
+        raise UsageError(
+            f"--buffer-size is {given}: give the number of lines that are translated "
+            "together, 1 or more"
+        )
     if (files := command_line.values_of("--input", arguments)) and files[-1] != "-":
-        raise UsageError(f"--input {files[-1]}: this command reads standard input: write < {files[-1]}")
+        raise UsageError(
+            f"--input {files[-1]}: this command reads standard input: write < {files[-1]}"
+        )
     if sys.stdin is None:
         raise UsageError("standard input is closed: give lines there")
     size = 1 if sys.stdin.isatty() else int(given)
@@ -64,7 +80,9 @@ def main(arguments: list[str]) -> int:
     while raw := list(itertools.islice(sys.stdin.buffer, size)):
         lines = [line.rstrip(b"\r\n").decode("utf-8", "surrogateescape") for line in raw]
         found: Sequence[str] | None = model(lines) if model else None
-        for i, line in enumerate(lines if found is not None and any(map(INSIDE.search, lines)) else ()):
+        for i, line in enumerate(
+            lines if found is not None and any(map(INSIDE.search, lines)) else ()
+        ):
             from fairseq_ext.text.several_sentences import warning
 
             if said := warning(line, f"line {first + i + 1}"):
@@ -85,13 +103,20 @@ def main(arguments: list[str]) -> int:
 
 # ---- The compiled beam search on a model that is mapped from an image
 #
-# It does what model/transformer/ and search/compiled.py do, without torch. Those are the definition.
+# It does what model/transformer/ and search/compiled.py do, without torch. Those
+# are the definition.
 #
-# Shapes: S sentences, N tokens of all of them, T source width, L layers, H heads, h = d / H, P positions of a slot, k beam.
+# Shapes: S sentences, N tokens of all of them, T source width, L layers, H heads, h = d / H, P
+# positions of a slot, k beam.
 
 
-Reader, Step, Cache = struct("reader.hpp", "Reader"), struct("step.hpp", "Step"), struct("step.hpp", "Cache")
-TOGETHER, FIRST_POSITIONS, FIRST_STEPS = 64, 32, 8  # sentences of a batch; room for so many tokens in common, and so many of each row
+Reader, Step, Cache = (
+    struct("reader.hpp", "Reader"),
+    struct("step.hpp", "Step"),
+    struct("step.hpp", "Cache"),
+)
+# sentences of a batch; room for so many tokens in common, and so many of each row
+TOGETHER, FIRST_POSITIONS, FIRST_STEPS = 64, 32, 8
 
 
 def cache(of: np.ndarray) -> ctypes.Structure:
@@ -100,34 +125,61 @@ def cache(of: np.ndarray) -> ctypes.Structure:
 
 
 class SavedModel:
-    """A model with the flags of its search, as state.py keeps them. Called with lines, it gives their translations."""
+    """A model with the flags of its search, as state.py keeps them.
+
+    Called with lines, it gives their translations.
+    """
 
     def __init__(self, image: Image):
         import sentencepiece
 
         self.image, self.about = image, image.about
-        self.rules, self.reader = Rules.from_address(image.address("rules")), Reader.from_address(image.address("reader"))
+        self.rules, self.reader = (
+            Rules.from_address(image.address("rules")),
+            Reader.from_address(image.address("reader")),
+        )
         self.address = image.address("reader")
-        self.segment = sentencepiece.SentencePieceProcessor(model_file=self.about["segmentation"]).encode
+        self.segment = sentencepiece.SentencePieceProcessor(
+            model_file=self.about["segmentation"]
+        ).encode
         self.ids = {word: i for i, word in enumerate(self.about["source"])}
 
     def __call__(self, lines: Sequence[str]) -> list[str] | None:
         """None where one of the lines needs what only the model itself does."""
         about, text = self.about, [line if line.strip() else "" for line in lines]
-        if any("\ud800" <= character <= "\udfff" for line in text if not line.isascii() for character in line):
+        if any(
+            "\ud800" <= character <= "\udfff"
+            for line in text
+            if not line.isascii()
+            for character in line
+        ):
             return None
         pieces = [" ".join(self.segment(line, out_type=str)).split() for line in text]
-        tokens = [[*(self.ids.get(piece, about["unk"]) for piece in each), self.rules.eos] for each in pieces]
-        limits = [min(int(about["max_len_a"] * len(each) + about["max_len_b"]), about["max_len"] - 1) for each in tokens]
-        if max(map(len, tokens)) > about["longest"] or not all(self.rules.min_len <= limit < self.reader.room for limit in limits):
+        tokens = [
+            [*(self.ids.get(piece, about["unk"]) for piece in each), self.rules.eos]
+            for each in pieces
+        ]
+        limits = [
+            min(int(about["max_len_a"] * len(each) + about["max_len_b"]), about["max_len"] - 1)
+            for each in tokens
+        ]
+        if max(map(len, tokens)) > about["longest"] or not all(
+            self.rules.min_len <= limit < self.reader.room for limit in limits
+        ):
             return None
-        order = sorted((i for i, each in enumerate(tokens) if len(each) > 1), key=lambda i: len(tokens[i]))
+        order = sorted(
+            (i for i, each in enumerate(tokens) if len(each) > 1), key=lambda i: len(tokens[i])
+        )
         out = [""] * len(lines)
         for some in (order[i : i + TOGETHER] for i in range(0, len(order), TOGETHER)):
-            for i, found in zip(some, self.search([tokens[i] for i in some], [limits[i] for i in some]), strict=True):
+            for i, found in zip(
+                some, self.search([tokens[i] for i in some], [limits[i] for i in some]), strict=True
+            ):
                 if not found:
                     return None
-                words = (about["target"][token] for token in found if token not in about["left_out"])
+                words = (
+                    about["target"][token] for token in found if token not in about["left_out"]
+                )
                 out[i] = "".join(words).replace(" ", "").replace("\u2581", " ").strip()
         return out
 
@@ -135,40 +187,79 @@ class SavedModel:
         """The source's keys and values (L, 2, S, H, T, h), and its mask (S, T), -inf at padding."""
         image, compiled, lengths = self.image, loaded(), np.array([len(each) for each in sentences])
         position = np.concatenate([np.arange(n) for n in lengths])
-        x = image.array("embedding")[np.concatenate(sentences)].astype(np.float64) * np.float32(self.about["scale"])
-        x = (x + image.array("positions")[position]).astype(np.float32)  # (N, d) rounded once, as by torch
-        start, both = np.concatenate([[0], lengths.cumsum()]), np.empty((len(x), 2 * self.reader.d), np.float32)
+        x = image.array("embedding")[np.concatenate(sentences)].astype(np.float64) * np.float32(
+            self.about["scale"]
+        )
+        # (N, d) rounded once, as by torch
+        x = (x + image.array("positions")[position]).astype(np.float32)
+        start, both = (
+            np.concatenate([[0], lengths.cumsum()]),
+            np.empty((len(x), 2 * self.reader.d), np.float32),
+        )
         compiled.encode(image.address("encoder"), x.ctypes.data, start.ctypes.data, len(sentences))
         is_word = np.arange(lengths.max()) < lengths[:, None]  # (S, T)
-        source = np.zeros((self.about["layers"], *is_word.shape, 2, self.about["heads"], self.reader.d // self.about["heads"]), np.float32)
+        source = np.zeros(
+            (
+                self.about["layers"],
+                *is_word.shape,
+                2,
+                self.about["heads"],
+                self.reader.d // self.about["heads"],
+            ),
+            np.float32,
+        )
         for layer, block in enumerate(source):
-            compiled.linear(image.address(f"cross{layer}"), x.ctypes.data, len(x), both.ctypes.data, 0)
+            compiled.linear(
+                image.address(f"cross{layer}"), x.ctypes.data, len(x), both.ctypes.data, 0
+            )
             block[is_word] = both.reshape(-1, *block.shape[2:])
-        return np.ascontiguousarray(source.transpose(0, 3, 1, 4, 2, 5)), np.where(is_word, np.float32(0), np.float32(-np.inf))
+        return np.ascontiguousarray(source.transpose(0, 3, 1, 4, 2, 5)), np.where(
+            is_word, np.float32(0), np.float32(-np.inf)
+        )
 
     def search(self, sentences: Sequence[list[int]], limits: Sequence[int]) -> list[list[int]]:
-        """The best tokens of each sentence, EOS included; none where the compiled search ends without."""
+        """The best tokens of each sentence, EOS included; none where the compiled
+        search ends without."""
         rules, reader, rows = self.rules, self.reader, len(sentences) * self.rules.k
         source, mask = self.encode(sentences)
-        target = np.empty((*source.shape[:4], FIRST_POSITIONS + FIRST_STEPS * rules.k, source.shape[5]), np.float32)
+        target = np.empty(
+            (*source.shape[:4], FIRST_POSITIONS + FIRST_STEPS * rules.k, source.shape[5]),
+            np.float32,
+        )
         step = Step(sentences=len(sentences), source=cache(source), target=cache(target))
         step.source_mask = mask.ctypes.data if mask.any() else None
-        x, logits = np.empty((rows, reader.d), np.float32), np.empty((rows, reader.vocabulary), np.float32)
-        reader.step, reader.x, reader.logits, reader.width = ctypes.addressof(step), x.ctypes.data, logits.ctypes.data, rows
+        x, logits = (
+            np.empty((rows, reader.d), np.float32),
+            np.empty((rows, reader.vocabulary), np.float32),
+        )
+        reader.step, reader.x, reader.logits, reader.width = (
+            ctypes.addressof(step),
+            x.ctypes.data,
+            logits.ctypes.data,
+            rows,
+        )
         searched, batch = [CompiledSentence(rules) for _ in sentences], CompiledBatch()
         for slot, (sentence, limit) in enumerate(zip(searched, limits, strict=True)):
             sentence.start_(rules.eos, limit, slot, 1, 0.0, (limit + 1.0) ** rules.lenpen, 0, 0)
         while live := [sentence for sentence in searched if sentence.is_live]:
             batch.keep_(live)
-            if batch.go_on(STEPS, self, step) == Result.NO_ROOM and not any([sentence.lengthen_() for sentence in live]):
+            if batch.go_on(STEPS, self, step) == Result.NO_ROOM and not any(
+                [sentence.lengthen_() for sentence in live]
+            ):
                 target = np.concatenate([target, np.empty_like(target)], axis=4)
                 step.target = cache(target)
 
         def score(hypothesis: tuple[np.ndarray, np.ndarray]) -> np.float32:
             tokens, total = hypothesis
-            return total[-1] / np.float32(len(tokens) ** rules.lenpen) if rules.normalize else total[-1]
+            return (
+                total[-1] / np.float32(len(tokens) ** rules.lenpen)
+                if rules.normalize
+                else total[-1]
+            )
 
-        found = [sentence.found() if sentence.result == Result.FOUND else [] for sentence in searched]
+        found = [
+            sentence.found() if sentence.result == Result.FOUND else [] for sentence in searched
+        ]
         return [max(each, key=score)[0].tolist() if each else [] for each in found]
 
 
@@ -176,28 +267,41 @@ class SavedModel:
 #
 # One is kept for a model folder and flags (kernels/image.py), and found again.
 #
-# Only models that the compiled search decodes alone (search/compiled.py), with text segmented by SentencePiece, are kept. All
-# others, and those of which a file has changed since, are loaded as every command loads them.
+# Only models that the compiled search decodes alone (search/compiled.py), with text segmented by
+# SentencePiece, are kept. All others, and those of which a file has changed since, are loaded as
+# every command loads them.
 
 
 MOST = 8  # files, the newest: each has all weights
-KNOWN = {  # flags whose whole effect is in what is kept
-    "batch_size", "beam", "bpe", "buffer_size", "cpu", "data", "int8", "lenpen", "max_len_a", "max_len_b", "max_tokens", "min_len", "path",
-    "no_repeat_ngram_size", "prune_threshold", "sentencepiece_model", "source_lang", "stop", "target_lang", "task", "temperature",
-    "unnormalized",
-}  # fmt: skip
+KNOWN = frozenset(  # flags whose whole effect is in what is kept
+    "batch_size beam bpe buffer_size cpu data int8 lenpen max_len_a max_len_b max_tokens "
+    "min_len path no_repeat_ngram_size prune_threshold sentencepiece_model source_lang "
+    "stop target_lang task temperature unnormalized".split()
+)
 
 
 def stamps(paths: Iterable[str]) -> dict[str, list[int]]:
     """By file: its size, when it was changed, its number. Errors: OSError."""
-    return {path: [found.st_size, found.st_mtime_ns, found.st_ino] for path in paths for found in [os.stat(path)]}
+    return {
+        path: [found.st_size, found.st_mtime_ns, found.st_ino]
+        for path in paths
+        for found in [os.stat(path)]
+    }
 
 
 def place(arguments: list[str]) -> Path:
-    """The file of a command's flags; a GPU that has come or gone asks for another. Errors: RuntimeError, OSError."""
+    """The file of a command's flags; a GPU that has come or gone asks for another.
+
+    Errors: RuntimeError, OSError.
+    """
     pairs = [word.rpartition("=") for word in arguments]
-    asked = [(name, os.path.abspath(value) if os.path.exists(value) else value) for name, _, value in pairs]
-    told = json.dumps([asked, os.path.exists("/dev/nvidiactl"), os.environ.get("CUDA_VISIBLE_DEVICES")])
+    asked = [
+        (name, os.path.abspath(value) if os.path.exists(value) else value)
+        for name, _, value in pairs
+    ]
+    told = json.dumps(
+        [asked, os.path.exists("/dev/nvidiactl"), os.environ.get("CUDA_VISIBLE_DEVICES")]
+    )
     return private_folder() / f"model-{hashlib.sha256(told.encode()).hexdigest()[:32]}"
 
 
@@ -205,7 +309,10 @@ def find(arguments: list[str]) -> SavedModel | None:
     """The model as it was kept for these flags; None where there is none that holds."""
     try:
         image = Image(place(arguments))
-        holds = library() is not None and stamps([*image.about["files"], str(build())]) == image.about["files"]
+        holds = (
+            library() is not None
+            and stamps([*image.about["files"], str(build())]) == image.about["files"]
+        )
         return SavedModel(image) if holds else None
     except (OSError, RuntimeError, ValueError):
         return None
@@ -220,44 +327,115 @@ def keep(arguments: list[str], flags: dict[str, Any], translator: Any) -> None:
     from fairseq_ext.search.compiled import CompiledSearch
 
     setup, cfg, task = translator.generator.setup, translator.cfg, translator.task
-    is_plain = task.registered == "translation_ext" and getattr(cfg.bpe, "_name", None) == "sentencepiece" and translator.tokenizer is None
-    if not is_plain or translator.cuda or type(setup.decoder) is not TransformerBackend or not set(flags) <= KNOWN:
+    is_plain = (
+        task.registered == "translation_ext"
+        and getattr(cfg.bpe, "_name", None) == "sentencepiece"
+        and translator.tokenizer is None
+    )
+    if (
+        not is_plain
+        or translator.cuda
+        or type(setup.decoder) is not TransformerBackend
+        or not set(flags) <= KNOWN
+    ):
         return
     encoder, weights = setup.decoder.encoders[0], setup.decoder.weights[0]
-    if not CompiledSearch.knows(setup) or not is_compiled_throughout(setup.decoder.weights) or setup.spec.scoring.reward:
+    if (
+        not CompiledSearch.knows(setup)
+        or not is_compiled_throughout(setup.decoder.weights)
+        or setup.spec.scoring.reward
+    ):
         return
-    if encoder is None or encoder.compiled is None or encoder.positions is None or encoder.embedding_norm is not None:
+    if (
+        encoder is None
+        or encoder.compiled is None
+        or encoder.positions is None
+        or encoder.embedding_norm is not None
+    ):
         return
     assert weights.compiled is not None and weights.positions is not None
-    output, cross, layers = weights.output.pack(), [each.cross_source.pack() for each in weights.layers], [*encoder.layers, *weights.layers]
-    norms = [norm for each in layers for norm in each.norms.values()] + [encoder.final_norm, weights.final_norm, weights.embedding_norm]
+    output, cross, layers = (
+        weights.output.pack(),
+        [each.cross_source.pack() for each in weights.layers],
+        [*encoder.layers, *weights.layers],
+    )
+    norms = [norm for each in layers for norm in each.norms.values()] + [
+        encoder.final_norm,
+        weights.final_norm,
+        weights.embedding_norm,
+    ]
     maps = [each.pack() for layer in layers for each in layer.linears.values()]
-    parts = [part for each in (output, *cross, *maps) for part in (each.weight, each.bias, each.scale, each.offset)]
-    parts += [part for norm in norms if norm is not None for part in norm.arguments[1:3]] + [weights.embedding, weights.positions]
-    reader = CompiledReader(weights.compiled, output, weights.embedding, weights.scale, StepStruct(), weights.embedding_norm)
+    parts = [
+        part
+        for each in (output, *cross, *maps)
+        for part in (each.weight, each.bias, each.scale, each.offset)
+    ]
+    parts += [part for norm in norms if norm is not None for part in norm.arguments[1:3]] + [
+        weights.embedding,
+        weights.positions,
+    ]
+    reader = CompiledReader(
+        weights.compiled,
+        output,
+        weights.embedding,
+        weights.scale,
+        StepStruct(),
+        weights.embedding_norm,
+    )
     reader.room_(weights.positions, len(weights.positions))
     structures = {
-        "rules": CompiledSearch(setup).rules, "reader": reader.struct, "output": output.struct,
-        "encoder": encoder.compiled.struct, "encoder_layers": encoder.compiled.kept[0],
-        "decoder": weights.compiled.struct, "decoder_layers": weights.compiled.kept[0],
-    } | {f"cross{i}": each.struct for i, each in enumerate(cross)}  # fmt: skip
+        "rules": CompiledSearch(setup).rules,
+        "reader": reader.struct,
+        "output": output.struct,
+        "encoder": encoder.compiled.struct,
+        "encoder_layers": encoder.compiled.kept[0],
+        "decoder": weights.compiled.struct,
+        "decoder_layers": weights.compiled.kept[0],
+    } | {f"cross{i}": each.struct for i, each in enumerate(cross)}
     source, target, spec = task.source_dictionary, task.target_dictionary, setup.spec
     files = [cfg.common_eval.path, cfg.bpe.sentencepiece_model]
-    files += [os.path.join(cfg.task.data, f"dict.{language}.txt") for language in (cfg.task.source_lang, cfg.task.target_lang)]
-    limits = [len(encoder.positions), source_limit(translator.max_positions), limit_of(translator.batch_limit)]
+    files += [
+        os.path.join(cfg.task.data, f"dict.{language}.txt")
+        for language in (cfg.task.source_lang, cfg.task.target_lang)
+    ]
+    limits = [
+        len(encoder.positions),
+        source_limit(translator.max_positions),
+        limit_of(translator.batch_limit),
+    ]
     try:
         about = {
-            "files": stamps([*map(os.path.abspath, files), str(build())]), "segmentation": os.path.abspath(cfg.bpe.sentencepiece_model),
-            "source": source.symbols, "target": target.symbols, "unk": source.unk(), "longest": min(filter(None, limits)),
-            "left_out": sorted({*translator.generator.symbols_to_strip_from_output, target.bos(), target.eos()}),
-            "layers": len(cross), "heads": weights.heads, "scale": encoder.scale,
-            "max_len_a": spec.max_len_a, "max_len_b": spec.max_len_b, "max_len": spec.max_len,
-        }  # fmt: skip
+            "files": stamps([*map(os.path.abspath, files), str(build())]),
+            "segmentation": os.path.abspath(cfg.bpe.sentencepiece_model),
+            "source": source.symbols,
+            "target": target.symbols,
+            "unk": source.unk(),
+            "longest": min(filter(None, limits)),
+            "left_out": sorted(
+                {*translator.generator.symbols_to_strip_from_output, target.bos(), target.eos()}
+            ),
+            "layers": len(cross),
+            "heads": weights.heads,
+            "scale": encoder.scale,
+            "max_len_a": spec.max_len_a,
+            "max_len_b": spec.max_len_b,
+            "max_len": spec.max_len,
+        }
         arrays = {"embedding": encoder.embedding.numpy(), "positions": encoder.positions.numpy()}
-        save(path := place(arguments), about, structures, arrays, [part.numpy() for part in parts if part is not None])
-        for old in sorted(path.parent.glob("model-*"), key=lambda each: -each.stat().st_mtime)[MOST:]:
+        save(
+            path := place(arguments),
+            about,
+            structures,
+            arrays,
+            [part.numpy() for part in parts if part is not None],
+        )
+        for old in sorted(path.parent.glob("model-*"), key=lambda each: -each.stat().st_mtime)[
+            MOST:
+        ]:
             old.unlink(missing_ok=True)
-    except (OSError, RuntimeError):  # a full disk, or files that are not where they are expected: the next start loads the model again
+    except (OSError, RuntimeError):
+        # a full disk, or files that are not where they are expected: the next start
+        # loads the model again
         return
 
 

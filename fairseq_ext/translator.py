@@ -1,4 +1,5 @@
-"""The Python API: `Translator(path, data, **flags).translate(lines)`, the commands' decoding without the commands."""
+"""The Python API: `Translator(path, data, **flags).translate(lines)`, the commands' decoding
+without the commands."""
 
 from __future__ import annotations
 
@@ -11,7 +12,14 @@ from os import PathLike
 from typing import TYPE_CHECKING, Any, Literal, overload
 
 from fairseq_ext.core.errors import UsageError, counted
-from fairseq_ext.plugin.calls import Generators, SearchingModel, Translation, check_task, score_pairs, width_and_length
+from fairseq_ext.plugin.calls import (
+    Generators,
+    SearchingModel,
+    Translation,
+    check_task,
+    score_pairs,
+    width_and_length,
+)
 from fairseq_ext.plugin.loading.model import configuration, find_model
 from fairseq_ext.plugin.loading.settings import as_arguments
 from fairseq_ext.plugin.stock import refuse_flags
@@ -36,34 +44,49 @@ Avoid = Sequence[str] | Sequence[Sequence[str]]  # of all lines, or of each
 class Translator(SearchingModel):
     """A loaded checkpoint (or an ensemble: paths joined by colons) with one setting of the flags.
 
-    Every flag of `fairseq-interactive` is a keyword with underscores: beam=5, bpe="sentencepiece", stop="optimal", cpu=True.
-    source_lang and target_lang are needed where the directory's dictionaries do not tell them. An empty line has an empty
-    translation. Several threads may use one Translator: calls wait for each other, and each one's results are as if it were alone.
+    Every flag of `fairseq-interactive` is a keyword with underscores: beam=5, bpe="sentencepiece",
+    stop="optimal", cpu=True. source_lang and target_lang are needed where the directory's
+    dictionaries do not tell them. An empty line has an empty translation. Several threads may use
+    one Translator: calls wait for each other, and each one's results are as if it were alone.
 
-    Errors: UsageError for wrong flags or combinations; what fairseq raises for files it cannot read.
+    Errors: UsageError for wrong flags or combinations; what fairseq raises for
+    files it cannot read.
     """
 
     aligner: Aligner | None = None
-    glossaries_of_calls = False  # whether glossaries come with calls, so that their flags need no --glossary
+    # whether glossaries come with calls, so that their flags need no --glossary
+    glossaries_of_calls = False
 
     @classmethod
     def from_folder(
-        cls, folder: str | PathLike[str], path: str | PathLike[str] | None = None, task: str | None = None, **flags: Unpack[Flags]
+        cls,
+        folder: str | PathLike[str],
+        path: str | PathLike[str] | None = None,
+        task: str | None = None,
+        **flags: Unpack[Flags],
     ) -> Self:
-        """A Translator from a folder that holds checkpoint, dictionaries and segmentation model; what is given is not looked for.
+        """A Translator from a folder that holds checkpoint, dictionaries and segmentation model;
+        what is given is not looked for.
 
-        path: a checkpoint in it, or several joined by colons, where it has more than one. Errors: UsageError, naming the choices, where
-        the folder leaves one.
+        path: a checkpoint in it, or several joined by colons, where it has more than one. Errors:
+        UsageError, naming the choices, where the folder leaves one.
         """
         return cls(**find_model(str(folder), {"path": path, "task": task, **flags}))
 
-    def __init__(self, path: str | PathLike[str], data: str | PathLike[str], task: str = "translation_ext", **flags: Unpack[Flags]) -> None:
+    def __init__(
+        self,
+        path: str | PathLike[str],
+        data: str | PathLike[str],
+        task: str = "translation_ext",
+        **flags: Unpack[Flags],
+    ) -> None:
         arguments = as_arguments(flags)
         refuse_flags(task, arguments)
         self.cfg = configuration([str(data), "--path", str(path), "--task", task, *arguments])
         generation = self.cfg.generation
         self.aligns = generation.print_alignment == "hard"
-        self.beam, self.nbest = width_and_length(None, None, (generation.beam, generation.nbest))  # of calls that name none
+        # of calls that name none
+        self.beam, self.nbest = width_and_length(None, None, (generation.beam, generation.nbest))
         self.lock = threading.RLock()  # held while a call uses task, generator or models
         super().__init__(self.cfg)
         self.known.phrases_of_calls = True
@@ -73,23 +96,46 @@ class Translator(SearchingModel):
 
     def __repr__(self) -> str:
         cfg, pair = self.cfg, self.task.flags()
-        languages = f" {pair.source_lang} to {pair.target_lang}," if getattr(pair, "source_lang", None) else ""
+        languages = (
+            f" {pair.source_lang} to {pair.target_lang},"
+            if getattr(pair, "source_lang", None)
+            else ""
+        )
         where = "GPU" if self.cuda else "CPU"
-        return f"<Translator {cfg.common_eval.path},{languages} beam {self.beam}, on the {where}, {self.signature}>"
+        return (
+            f"<Translator {cfg.common_eval.path},{languages} beam {self.beam}, on the {where}, "
+            f"{self.signature}>"
+        )
 
     @overload
     def translate(
-        self, lines: Sequence[str], nbest: int | None = ..., constraints: Sequence[Phrases] | None = ..., avoid: Avoid | None = ...,
-        prefixes: Sequence[str | None] | None = ..., *, errors: Literal["raise"] = ..., beam: int | None = ..., progress: bool = ...,
+        self,
+        lines: Sequence[str],
+        nbest: int | None = ...,
+        constraints: Sequence[Phrases] | None = ...,
+        avoid: Avoid | None = ...,
+        prefixes: Sequence[str | None] | None = ...,
+        *,
+        errors: Literal["raise"] = ...,
+        beam: int | None = ...,
+        progress: bool = ...,
         seed: int | None = ...,
-    ) -> list[list[Translation]]: ...  # fmt: skip
+    ) -> list[list[Translation]]: ...
 
     @overload
     def translate(
-        self, lines: Sequence[str], nbest: int | None = ..., constraints: Sequence[Phrases] | None = ..., avoid: Avoid | None = ...,
-        prefixes: Sequence[str | None] | None = ..., *, errors: Literal["return"], beam: int | None = ..., progress: bool = ...,
+        self,
+        lines: Sequence[str],
+        nbest: int | None = ...,
+        constraints: Sequence[Phrases] | None = ...,
+        avoid: Avoid | None = ...,
+        prefixes: Sequence[str | None] | None = ...,
+        *,
+        errors: Literal["return"],
+        beam: int | None = ...,
+        progress: bool = ...,
         seed: int | None = ...,
-    ) -> list[list[Translation] | UsageError]: ...  # fmt: skip
+    ) -> list[list[Translation] | UsageError]: ...
 
     def translate(
         self,
@@ -104,32 +150,58 @@ class Translator(SearchingModel):
         progress: bool = False,
         seed: int | None = None,
     ) -> list[Any]:
-        """Each line's n-best list of `Translation`, best first (nbest, beam, seed of samples: those of the flags unless given).
-        progress: a bar on standard error.
+        """Each line's n-best list of `Translation`, best first (nbest, beam, seed of samples: those
+        of the flags unless given). progress: a bar on standard error.
 
-        constraints: for each line the phrases that must appear, as plain text; a list of phrases is met by any one of them.
-        avoid: phrases that must not appear, in any line, or a list of them for each line. prefixes: what each line starts with.
-        They add to those of the flags, and need none: without `select`, calls with constraints use `select="dba"`. Phrases are
-        unordered unless the translator was made with `constraints="ordered"`. What was met is in `stats.as_dict()["constraints"]`.
-        errors: a line that cannot be translated (too long, no valid Unicode, phrases that cannot be used, NaN in the model's output)
-        raises its UsageError, which names the line; with "return" it has the UsageError in the place of its n-best list, and the other
-        lines are translated. What is wrong with the call as a whole is raised in either case.
+        constraints: for each line the phrases that must appear, as plain text; a list of phrases
+        is met by any one of them. avoid: phrases that must not appear, in any line, or a list of
+        them for each line. prefixes: what each line starts with. They add to those of the flags,
+        and need none: without `select`, calls with constraints use `select="dba"`. Phrases are
+        unordered unless the translator was made with `constraints="ordered"`. What was met is
+        in `stats.as_dict()["constraints"]`. errors: a line that cannot be translated (too long,
+        no valid Unicode, phrases that cannot be used, NaN in the model's output) raises its
+        UsageError, which names the line; with "return" it has the UsageError in the place of its
+        n-best list, and the other lines are translated. What is wrong with the call as a whole
+        is raised in either case.
         """
-        return self.translate_part(listed(lines), nbest, Given(constraints, avoid, prefixes, seed=seed), errors, beam, progress)
+        return self.translate_part(
+            listed(lines),
+            nbest,
+            Given(constraints, avoid, prefixes, seed=seed),
+            errors,
+            beam,
+            progress,
+        )
 
     @overload
     def translate_iter(
-        self, lines: Iterable[str], nbest: int | None = ..., constraints: Iterable[Phrases] | None = ..., avoid: Sequence[str] | None = ...,
-        prefixes: Iterable[str | None] | None = ..., *, errors: Literal["raise"] = ..., beam: int | None = ..., buffer: int = ...,
+        self,
+        lines: Iterable[str],
+        nbest: int | None = ...,
+        constraints: Iterable[Phrases] | None = ...,
+        avoid: Sequence[str] | None = ...,
+        prefixes: Iterable[str | None] | None = ...,
+        *,
+        errors: Literal["raise"] = ...,
+        beam: int | None = ...,
+        buffer: int = ...,
         seed: int | None = ...,
-    ) -> Iterator[list[Translation]]: ...  # fmt: skip
+    ) -> Iterator[list[Translation]]: ...
 
     @overload
     def translate_iter(
-        self, lines: Iterable[str], nbest: int | None = ..., constraints: Iterable[Phrases] | None = ..., avoid: Sequence[str] | None = ...,
-        prefixes: Iterable[str | None] | None = ..., *, errors: Literal["return"], beam: int | None = ..., buffer: int = ...,
+        self,
+        lines: Iterable[str],
+        nbest: int | None = ...,
+        constraints: Iterable[Phrases] | None = ...,
+        avoid: Sequence[str] | None = ...,
+        prefixes: Iterable[str | None] | None = ...,
+        *,
+        errors: Literal["return"],
+        beam: int | None = ...,
+        buffer: int = ...,
         seed: int | None = ...,
-    ) -> Iterator[list[Translation] | UsageError]: ...  # fmt: skip
+    ) -> Iterator[list[Translation] | UsageError]: ...
 
     def translate_iter(
         self,
@@ -144,21 +216,40 @@ class Translator(SearchingModel):
         buffer: int = 1000,
         seed: int | None = None,
     ) -> Iterator[Any]:
-        """Yield each line's n-best list, in the order of the lines, which are read as they are needed: at most `buffer` at a time.
+        """Yield each line's n-best list, in the order of the lines, which are read as they are
+        needed: at most `buffer` at a time.
 
-        Arguments as in `translate`; constraints and prefixes may be read as they are needed, too, one for each line.
+        Arguments as in `translate`; constraints and prefixes may be read as they are needed,
+        too, one for each line.
         """
         if buffer < 1:
-            raise UsageError(f"buffer is {buffer}: give the number of lines that are translated together, 1 or more")
+            raise UsageError(
+                f"buffer is {buffer}: give the number of lines that are translated "
+                "together, 1 or more"
+            )
         reading, first = iter(listed(lines)), 0
-        others = {name: iter(given) for name, given in (("constraints", constraints), ("prefixes", prefixes)) if given is not None}
+        others = {
+            name: iter(given)
+            for name, given in (("constraints", constraints), ("prefixes", prefixes))
+            if given is not None
+        }
         while part := list(itertools.islice(reading, buffer)):
-            given: dict[str, Any] = {name: list(itertools.islice(each, len(part))) for name, each in others.items()}
-            yield from self.translate_part(part, nbest, Given(avoid=avoid, first=first, seed=seed, **given), errors, beam)
+            given: dict[str, Any] = {
+                name: list(itertools.islice(each, len(part))) for name, each in others.items()
+            }
+            yield from self.translate_part(
+                part, nbest, Given(avoid=avoid, first=first, seed=seed, **given), errors, beam
+            )
             first += len(part)
 
     def translate_part(
-        self, lines: Sequence[str], nbest: int | None, given: Given, errors: str, beam: int | None, progress: bool = False
+        self,
+        lines: Sequence[str],
+        nbest: int | None,
+        given: Given,
+        errors: str,
+        beam: int | None,
+        progress: bool = False,
     ) -> list[Any]:
         """As `translate`, of lines that need not be the first of their call."""
         if errors not in ("raise", "return"):
@@ -170,13 +261,18 @@ class Translator(SearchingModel):
                 self.use_constraints()
             given.check(len(lines))
             self.known.raw_text.look([line for line in lines if isinstance(line, str)])
-            texts = ((given.first + i + 1, line) for i, line in enumerate(lines) if isinstance(line, str))
-            if said := [each for number, line in texts if (each := warning(line, f"line {number}"))]:
+            texts = (
+                (given.first + i + 1, line) for i, line in enumerate(lines) if isinstance(line, str)
+            )
+            if said := [
+                each for number, line in texts if (each := warning(line, f"line {number}"))
+            ]:
                 more = f" ({counted(len(said) - 1, 'more such line')})" if len(said) > 1 else ""
                 warnings.warn(said[0] + more, stacklevel=3)
             out: list[Any] = [None] * len(lines)
             good, tokens, wanted = [], [], []
-            source = self.known.constraint_source() if self.known.constrained else None  # what is wrong with a file is no line's fault
+            # what is wrong with a file is no line's fault
+            source = self.known.constraint_source() if self.known.constrained else None
             for place, line in enumerate(lines):
                 try:
                     encoded = self.checked(line, f"line {given.first + place + 1}")
@@ -189,74 +285,130 @@ class Translator(SearchingModel):
                 else:
                     good.append(place)
                     tokens.append(encoded)
-            numbers = [given.first + place if given.numbers is None else given.numbers[place] for place in good]
+            numbers = [
+                given.first + place if given.numbers is None else given.numbers[place]
+                for place in good
+            ]
             given_to_all = errors == "return", progress, numbers, given.seed
-            found = self.search(tokens, wanted if self.known.constrained else None, nbest, *given_to_all)
+            found = self.search(
+                tokens, wanted if self.known.constrained else None, nbest, *given_to_all
+            )
             for place, each in zip(good, found, strict=True):
                 out[place] = each
             return out
 
-    def translate_text(self, text: str, format: str = "text", protect: Sequence[str] = (), progress: bool = False) -> TextTranslation:
-        """A whole text: its sentences are translated one by one and joined with the white space between them; what cannot be translated
-        stays as it is, in `left` with the reason. A line break ends a sentence.
+    def translate_text(
+        self, text: str, format: str = "text", protect: Sequence[str] = (), progress: bool = False
+    ) -> TextTranslation:
+        """A whole text: its sentences are translated one by one and joined with the white space
+        between them; what cannot be translated stays as it is, in `left` with the reason. A
+        line break ends a sentence.
 
-        format: "text", "html", "xml" or "markdown". protect: regular expressions of what stays as it is, beside URLs, e-mail addresses,
-        `{name}`, `%s` and the like. Errors: UsageError for another format, and for an expression that is none.
+        format: "text", "html", "xml" or "markdown". protect: regular expressions of what stays as
+        it is, beside URLs, e-mail addresses, `{name}`, `%s` and the like. Errors: UsageError for
+        another format, and for an expression that is none.
         """
         found = TextTranslation("")
         found.text = "".join(self.translate_text_iter(text, format, protect, found.left, progress))
         return found
 
     def translate_text_iter(
-        self, text: str, format: str = "text", protect: Sequence[str] = (), left: list[tuple[str, str]] | None = None,
+        self,
+        text: str,
+        format: str = "text",
+        protect: Sequence[str] = (),
+        left: list[tuple[str, str]] | None = None,
         progress: bool = False,
-    ) -> Iterator[str]:  # fmt: skip
-        """Yield the translation of a text in parts, the first of them soon. left: gets what stays as it is; else as `translate_text`."""
+    ) -> Iterator[str]:
+        """Yield the translation of a text in parts, the first of them soon.
+
+        left: gets what stays as it is; else as `translate_text`.
+        """
         left = [] if left is None else left
         *before, last = self.passes(format, protect)
         for items in before:
-            text = "".join(translated(items(text), partial(self.of_segments, progress=progress), left))
+            text = "".join(
+                translated(items(text), partial(self.of_segments, progress=progress), left)
+            )
         yield from translated(last(text), partial(self.of_segments, progress=progress), left)
 
-    def passes(self, format: str, protect: Sequence[str] = (), numbers: Iterator[int] | None = None) -> list[Pass]:
-        """Those of a format, for the languages of the model (raises UsageError); numbers: of the segments."""
-        return passes(format, splitter(getattr(self.task.flags(), "source_lang", None)), protect, self.known.language_words, numbers)
+    def passes(
+        self, format: str, protect: Sequence[str] = (), numbers: Iterator[int] | None = None
+    ) -> list[Pass]:
+        """Those of a format, for the languages of the model (raises UsageError);
+        numbers: of the segments."""
+        return passes(
+            format,
+            splitter(getattr(self.task.flags(), "source_lang", None)),
+            protect,
+            self.known.language_words,
+            numbers,
+        )
 
-    def of_segments(self, segments: Sequence[Segment], progress: bool = False) -> list[Translation | UsageError]:
-        """The best translation of each segment, aligned where something is to be put back; the error of one that has none."""
+    def of_segments(
+        self, segments: Sequence[Segment], progress: bool = False
+    ) -> list[Translation | UsageError]:
+        """The best translation of each segment, aligned where something is to be put back; the
+        error of one that has none."""
         with self.lock:
             plain = [segment.plain for segment in segments]
-            nbest = self.translate_part(plain, 1, Given(numbers=[each.number for each in segments]), "return", None, progress)
+            nbest = self.translate_part(
+                plain,
+                1,
+                Given(numbers=[each.number for each in segments]),
+                "return",
+                None,
+                progress,
+            )
             found = [each if isinstance(each, UsageError) else each[0] for each in nbest]
-            marked = [i for i, each in enumerate(found) if segments[i].marks and isinstance(each, Translation)]
+            marked = [
+                i
+                for i, each in enumerate(found)
+                if segments[i].marks and isinstance(each, Translation)
+            ]
             self.align([plain[i] for i in marked], [found[i] for i in marked])  # type: ignore[misc]
         return found
 
     def align(self, sources: Sequence[str], hypotheses: Sequence[Translation]) -> None:
-        """Find the `words` of translations that stand for those of their sources; None where the model does not say what it attends to."""
+        """Find the `words` of translations that stand for those of their sources; None where the
+        model does not say what it attends to."""
         with self.lock:
             self.aligner = self.aligner or Aligner(self)
             for part in range(0, len(sources), ALIGNED):
                 here = hypotheses[part : part + ALIGNED]
-                for hypothesis, pairs in zip(here, self.aligner.pairs(sources[part : part + ALIGNED], here), strict=True):
+                for hypothesis, pairs in zip(
+                    here, self.aligner.pairs(sources[part : part + ALIGNED], here), strict=True
+                ):
                     hypothesis.words = pairs
 
     def score(self, sources: Sequence[str], targets: Sequence[str]) -> list[Translation]:
-        """Each target as the model scores it, given its source: teacher-forced log probabilities, as `--score-reference` has them.
+        """Each target as the model scores it, given its source: teacher-forced log probabilities,
+        as `--score-reference` has them.
 
-        score: the mean of positional_scores, whatever the flags' length penalty. Errors: UsageError where a line is too long, where the
-        numbers of lines differ, and for tasks whose sentences have more in them than text.
+        score: the mean of positional_scores, whatever the flags' length penalty. Errors: UsageError
+        where a line is too long, where the numbers of lines differ, and for tasks whose sentences
+        have more in them than text.
         """
         if isinstance(sources, str) or isinstance(targets, str):
-            raise UsageError("score() takes two lists of lines, and was given a string: put it into a list")
+            raise UsageError(
+                "score() takes two lists of lines, and was given a string: put it into a list"
+            )
         if len(sources) != len(targets):
-            raise UsageError(f"there are {len(sources)} sources and {len(targets)} targets: give one target for each source")
+            raise UsageError(
+                f"there are {len(sources)} sources and {len(targets)} targets: give one "
+                "target for each source"
+            )
         check_task(self.task)
         with self.lock:
-            source, target = [self.encode(line) for line in sources], [self.target_tokens(line) for line in targets]
+            source, target = (
+                [self.encode(line) for line in sources],
+                [self.target_tokens(line) for line in targets],
+            )
             for number, pair in enumerate(zip(source, target, strict=True)):
                 for side, line in enumerate(pair):
-                    self.check_length(line, f"the {'target' if side else 'source'} of line {number + 1}", side)
+                    self.check_length(
+                        line, f"the {'target' if side else 'source'} of line {number + 1}", side
+                    )
             found = score_pairs(self.task, self.models, source, target, self.cfg.dataset, self.cuda)
             return [self.translation(h) for h in found]
 

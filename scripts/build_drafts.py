@@ -1,14 +1,17 @@
-"""Builds the table of `--draft ngram` from text in the model's own segmentation, and stores it beside the checkpoint.
+"""Builds the table of `--draft ngram` from text in the model's own segmentation, and stores
+it beside the checkpoint.
 
-    python scripts/build_drafts.py --data DATA -s de -t en --path checkpoint.pt --target train.spm.en [--source train.spm.de]
+    python scripts/build_drafts.py --data DATA -s de -t en --path checkpoint.pt
+        --target train.spm.en [--source train.spm.de]
 
-`--target` is target-side text, one segmented sentence a line (what the model was trained on, or its own translations); with
-`--source`, the lines that it translates, drafts also look at the source sentence, which is worth much. DATA holds the dictionaries.
-The table is written to checkpoint.drafts.npz, where decoding finds it (`--output` names another place, for --draft-table).
+`--target` is target-side text, one segmented sentence a line (what the model was trained on,
+or its own translations); with `--source`, the lines that it translates, drafts also look at
+the source sentence, which is worth much. DATA holds the dictionaries. The table is written to
+checkpoint.drafts.npz, where decoding finds it (`--output` names another place, for --draft-table).
 With `--spm spm.model` the text is plain and is segmented first.
 
-Next-word probabilities come from the target text, word translations from parallel text by IBM model 1 (P. F. Brown et al. 1993,
-https://aclanthology.org/J93-2003/).
+Next-word probabilities come from the target text, word translations from parallel text by IBM model
+1 (P. F. Brown et al. 1993, https://aclanthology.org/J93-2003/).
 """
 
 from __future__ import annotations
@@ -33,7 +36,9 @@ ROUNDS = 6  # of expectation maximisation
 ENTRIES = 20  # translations kept of each source word
 
 
-def read(path: Path, dictionary: Dictionary, spm: Path | None, limit: int | None) -> list[list[int]]:
+def read(
+    path: Path, dictionary: Dictionary, spm: Path | None, limit: int | None
+) -> list[list[int]]:
     """Lines as token ids with EOS."""
     encode = str.split
     if spm is not None:
@@ -46,8 +51,14 @@ def read(path: Path, dictionary: Dictionary, spm: Path | None, limit: int | None
         return [[*map(dictionary.index, encode(line)), dictionary.eos()] for line in taken]
 
 
-def estimate(target: Sequence[Sequence[int]], source: Sequence[Sequence[int]] | None, target_dict: Any, source_dict: Any) -> Table:
-    """The table. target: lines of token ids that end in EOS; source: the lines that they translate, or None."""
+def estimate(
+    target: Sequence[Sequence[int]],
+    source: Sequence[Sequence[int]] | None,
+    target_dict: Any,
+    source_dict: Any,
+) -> Table:
+    """The table. target: lines of token ids that end in EOS; source: the lines that they
+    translate, or None."""
     V, pad, eos = len(target_dict), target_dict.pad(), target_dict.eos()
     text = np.concatenate([[pad, eos, *line] for line in target]).astype(np.int64)
     is_word = np.concatenate([[False, False, *[True] * len(line)] for line in target])
@@ -69,7 +80,11 @@ def estimate(target: Sequence[Sequence[int]], source: Sequence[Sequence[int]] | 
     key = np.concatenate([long[0], V * V + short[0]])
     dtype = np.uint16 if V <= 1 << 16 else np.int32
     empty = np.zeros(0, np.int64)
-    lexical = (empty, empty, empty) if source is None else translations(source, target, len(source_dict), V, eos)
+    lexical = (
+        (empty, empty, empty)
+        if source is None
+        else translations(source, target, len(source_dict), V, eos)
+    )
     return Table(
         key,
         np.concatenate([long[1], short[1]]).astype(dtype),
@@ -95,40 +110,60 @@ def digest_of(*texts: Sequence[Sequence[int]]) -> str:
     return out.hexdigest()
 
 
-def distributions(history: np.ndarray, word: np.ndarray, V: int, back_off: Any) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Interpolated Witten-Bell: histories (m,) ascending, their likeliest next words (m, K) and probabilities (m, K).
+def distributions(
+    history: np.ndarray, word: np.ndarray, V: int, back_off: Any
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Interpolated Witten-Bell: histories (m,) ascending, their likeliest next words (m, K)
+    and probabilities (m, K).
 
-    history (t,), word (t,): what follows what; back_off: histories (m,) -> probabilities (m, V) of the shorter history.
+    history (t,), word (t,): what follows what; back_off: histories (m,) -> probabilities (m,
+    V) of the shorter history.
     """
     known, inverse = np.unique(history, return_inverse=True)
     pair, count = np.unique(inverse * V + word, return_counts=True)
     owner, following = pair // V, pair % V
     total, kinds = np.bincount(owner, count), np.bincount(owner)
     start = np.searchsorted(owner, np.arange(len(known) + 1))
-    tokens, probs = np.empty((len(known), min(LISTED, V)), np.int64), np.empty((len(known), min(LISTED, V)), np.float32)
+    tokens, probs = (
+        np.empty((len(known), min(LISTED, V)), np.int64),
+        np.empty((len(known), min(LISTED, V)), np.float32),
+    )
     m = max(1, 8_000_000 // V)
     for first in range(0, len(known), m):
         end = min(first + m, len(known))
         weight = (total / (total + kinds))[first:end, None]
         p = back_off(known[first:end]) * (1 - weight)
         inside = slice(start[first], start[end])
-        p[owner[inside] - first, following[inside]] += (weight[:, 0] / total[first:end])[owner[inside] - first] * count[inside]
+        p[owner[inside] - first, following[inside]] += (weight[:, 0] / total[first:end])[
+            owner[inside] - first
+        ] * count[inside]
         best = np.argpartition(-p, tokens.shape[1] - 1, 1)[:, : tokens.shape[1]]
         tokens[first:end], probs[first:end] = best, np.take_along_axis(p, best, 1)
     return known, tokens, probs
 
 
-def translations(source: Sequence[Sequence[int]], target: Sequence[Sequence[int]], S: int, V: int, eos: int) -> tuple:
-    """t(e | f) of IBM model 1 as rows of entries: start (S + 1,), token (entries,), probability (entries,).
+def translations(
+    source: Sequence[Sequence[int]], target: Sequence[Sequence[int]], S: int, V: int, eos: int
+) -> tuple:
+    """t(e | f) of IBM model 1 as rows of entries: start (S + 1,), token (entries,),
+    probability (entries,).
 
     Source token eos, which every sentence ends in, is the empty word.
     """
     pieces, links = [], 0
     for f, e in zip(source, target, strict=True):
-        pieces.append((np.repeat(np.array([f]), len(e), 0).ravel() * V + np.repeat(np.array(e), len(f)), len(f), len(e)))
+        pieces.append(
+            (
+                np.repeat(np.array([f]), len(e), 0).ravel() * V + np.repeat(np.array(e), len(f)),
+                len(f),
+                len(e),
+            )
+        )
         links += len(f) * len(e)
     pair, inverse = np.unique(np.concatenate([p for p, _, _ in pieces]), return_inverse=True)
-    position = np.repeat(np.arange(sum(e for _, _, e in pieces)), np.concatenate([[f] * e for _, f, e in pieces]))
+    position = np.repeat(
+        np.arange(sum(e for _, _, e in pieces)), np.concatenate([[f] * e for _, f, e in pieces])
+    )
     word = pair // V
     t = np.ones(len(pair))
     for _ in range(ROUNDS):
@@ -144,15 +179,27 @@ def translations(source: Sequence[Sequence[int]], target: Sequence[Sequence[int]
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--data", type=Path, required=True, help="directory with dict.SOURCE.txt and dict.TARGET.txt")
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument(
+        "--data",
+        type=Path,
+        required=True,
+        help="directory with dict.SOURCE.txt and dict.TARGET.txt",
+    )
     parser.add_argument("-s", "--source-lang", required=True)
     parser.add_argument("-t", "--target-lang", required=True)
     parser.add_argument("--path", type=Path, help="checkpoint beside which the table is stored")
     parser.add_argument("--output", type=Path, help="where to store it instead")
     parser.add_argument("--target", type=Path, required=True, metavar="FILE")
     parser.add_argument("--source", type=Path, metavar="FILE")
-    parser.add_argument("--spm", type=Path, metavar="MODEL", help="SentencePiece model, when the text is not segmented")
+    parser.add_argument(
+        "--spm",
+        type=Path,
+        metavar="MODEL",
+        help="SentencePiece model, when the text is not segmented",
+    )
     parser.add_argument("--limit", type=int, metavar="N", help="the first N lines only")
     args = parser.parse_args()
     if (args.path is None) == (args.output is None):
@@ -168,23 +215,37 @@ def main() -> None:
         if file is not None and not file.is_file():
             parser.error(f"no text at {file}")
     target = read(args.target, dictionaries[args.target_lang], args.spm, args.limit)
-    source = read(args.source, dictionaries[args.source_lang], args.spm, args.limit) if args.source else None
+    source = (
+        read(args.source, dictionaries[args.source_lang], args.spm, args.limit)
+        if args.source
+        else None
+    )
     if not target:
         parser.error(f"{args.target} is empty")
     if source is not None and len(source) != len(target):
-        parser.error(f"{args.source} has {len(source)} lines and {args.target} {len(target)}: they must be parallel")
-    for file, text, language in ((args.target, target, args.target_lang), (args.source, source, args.source_lang)):
+        parser.error(
+            f"{args.source} has {len(source)} lines and {args.target} {len(target)}: they "
+            "must be parallel"
+        )
+    for file, text, language in (
+        (args.target, target, args.target_lang),
+        (args.source, source, args.source_lang),
+    ):
         words = [token for line in text or () for token in line[:-1]]
         unknown = words.count(dictionaries[language].unk())
         if 2 * unknown > len(words):
-            parser.error(f"{unknown:,} of {len(words):,} words of {file} are unknown to the model: segment the text as it does (--spm)")
+            parser.error(
+                f"{unknown:,} of {len(words):,} words of {file} are unknown to the model: segment "
+                "the text as it does (--spm)"
+            )
     table = estimate(target, source, dictionaries[args.target_lang], dictionaries[args.source_lang])
     output = args.output or args.path.with_suffix(".drafts.npz")
     table.save(str(output))
     loaded = Table.load(str(output))
     print(
-        f"{output}: {len(loaded.key):,} histories and {len(loaded.lexical_token):,} word translations from {len(target):,} lines, "
-        f"{output.stat().st_size / 1e6:.1f} MB, {time.perf_counter() - start:.0f} s"
+        f"{output}: {len(loaded.key):,} histories and {len(loaded.lexical_token):,} word "
+        f"translations from {len(target):,} lines, {output.stat().st_size / 1e6:.1f} MB, "
+        f"{time.perf_counter() - start:.0f} s"
     )
 
 

@@ -1,5 +1,5 @@
-"""What scripts/demo.sh shows first: three sentences with what is asked of their translations, and how often a glossary works on text that
-nobody chose."""
+"""What scripts/demo.sh shows first: three sentences with what is asked of their translations, and
+how often a glossary works on text that nobody chose."""
 
 import argparse
 import re
@@ -17,7 +17,8 @@ class Example(NamedTuple):
     banned: str
 
 
-GLOSSARY = Path(__file__).resolve().parent.parent / "data" / "demo" / "glossary.tech.tsv"  # half of the test set is of another field
+# half of the test set is of another field
+GLOSSARY = Path(__file__).resolve().parent.parent / "data" / "demo" / "glossary.tech.tsv"
 EXAMPLES = (
     Example("Der Verband wird morgen geprüft.", "bandage", "Verband\tdressing|bandage", "tomorrow"),
     Example("Die Ärztin öffnet die Akte.", "record", "Akte\tfile", "doctor"),
@@ -27,20 +28,44 @@ EXAMPLES = (
 
 def command(args: argparse.Namespace, source: Path, batch: str) -> list[str]:
     """The command that translates a file, `batch` lines at a time."""
-    words = ["fairseq-interactive", str(args.model), "--path", str(args.model / "checkpoint.pt"), "--source-lang", args.src]
-    words += ["--target-lang", args.tgt, "--bpe", "sentencepiece", "--sentencepiece-model", str(args.model / "spm.model")]
+    words = [
+        "fairseq-interactive",
+        str(args.model),
+        "--path",
+        str(args.model / "checkpoint.pt"),
+        "--source-lang",
+        args.src,
+    ]
+    words += [
+        "--target-lang",
+        args.tgt,
+        "--bpe",
+        "sentencepiece",
+        "--sentencepiece-model",
+        str(args.model / "spm.model"),
+    ]
     return [*words, "--input", str(source), "--buffer-size", batch, "--batch-size", batch]
 
 
 def show(args: argparse.Namespace, ours: list[str], run: Callable[[list[str], Path], str]) -> None:
-    """Print each example: fairseq's own translation, with a required word, with a glossary, and with a banned word.
+    """Print each example: fairseq's own translation, with a required word, with a glossary,
+    and with a banned word.
 
-    ours: the flags that switch this project on; run: gives a command's standard output, its messages in the named file.
+    ours: the flags that switch this project on; run: gives a command's standard output, its
+    messages in the named file.
     """
-    (args.work / "required.tsv").write_text("".join(e.required + "\n" for e in EXAMPLES), encoding="utf-8")
-    (args.work / "glossary.tsv").write_text("".join(e.glossary + "\n" for e in EXAMPLES), encoding="utf-8")
-    (args.work / "banned.txt").write_text("".join(e.banned + "\n" for e in EXAMPLES), encoding="utf-8")
-    (args.work / "examples.txt").write_text("".join(e.source + "\n" for e in EXAMPLES), encoding="utf-8")
+    (args.work / "required.tsv").write_text(
+        "".join(e.required + "\n" for e in EXAMPLES), encoding="utf-8"
+    )
+    (args.work / "glossary.tsv").write_text(
+        "".join(e.glossary + "\n" for e in EXAMPLES), encoding="utf-8"
+    )
+    (args.work / "banned.txt").write_text(
+        "".join(e.banned + "\n" for e in EXAMPLES), encoding="utf-8"
+    )
+    (args.work / "examples.txt").write_text(
+        "".join(e.source + "\n" for e in EXAMPLES), encoding="utf-8"
+    )
     ways = {
         "stock fairseq": [],
         "required word": [*ours, "--constraints-file", f"{args.work}/required.tsv"],
@@ -50,11 +75,18 @@ def show(args: argparse.Namespace, ours: list[str], run: Callable[[list[str], Pa
     found = {}
     for name, flags in ways.items():
         print(f"demo: three sentences: {name}", flush=True)
-        output = run([*command(args, args.work / "examples.txt", "10"), *flags], args.work / "examples.log")
+        output = run(
+            [*command(args, args.work / "examples.txt", "10"), *flags], args.work / "examples.log"
+        )
         found[name] = re.findall(r"^D-\d+\t[^\t]*\t(.*)$", output, flags=re.MULTILINE)
     print()
     for number, example in enumerate(EXAMPLES):
-        asked = ("", example.required, example.glossary.replace("\t", " = "), f"no {example.banned}")
+        asked = (
+            "",
+            example.required,
+            example.glossary.replace("\t", " = "),
+            f"no {example.banned}",
+        )
         print(f"  {'German':15}  {example.source}")
         for (name, lines), what in zip(found.items(), asked, strict=True):
             print(f"  {name:15}  {lines[number]}" + (f"   [{what}]" if what else ""))
@@ -62,7 +94,9 @@ def show(args: argparse.Namespace, ours: list[str], run: Callable[[list[str], Pa
     print(f"  {'all sentences':15}  {uncurated(args, ours, run)}\n", flush=True)
 
 
-def uncurated(args: argparse.Namespace, ours: list[str], run: Callable[[list[str], Path], str]) -> str:
+def uncurated(
+    args: argparse.Namespace, ours: list[str], run: Callable[[list[str], Path], str]
+) -> str:
     """What became of a glossary's terms on the test set, in the words of the run's log."""
     lines = Path(f"{args.test}.{args.src}").read_text(encoding="utf-8").splitlines()[: args.limit]
     (args.work / "test.txt").write_text("".join(line + "\n" for line in lines), encoding="utf-8")

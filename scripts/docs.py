@@ -1,13 +1,17 @@
 """Keeps the documents true: README.md and docs/ against the commands, the flags and the code.
 
-    python scripts/docs.py            check everything; a sentence for each thing that is stale, status 1 if there is one
+    python scripts/docs.py            check everything; a sentence for each thing that is stale,
+                                      status 1 if there is one
     python scripts/docs.py --write    paste what the blocks print, and make the generated parts anew
     python scripts/docs.py PAGE ...   these pages only
     python scripts/docs.py --quick    no block is run: generated parts and links only
-    python scripts/docs.py --wheel W  run the blocks with the wheel W, installed in a new environment, instead of with this clone
-    python scripts/docs.py --site DIR build the pages as a site with search (pip install mkdocs-material); a link that leads nowhere fails
+    python scripts/docs.py --wheel W  run the blocks with the wheel W, installed in a new
+                                      environment, instead of with this clone
+    python scripts/docs.py --site DIR build the pages as a site with search (pip install
+                                      mkdocs-material); a link that leads nowhere fails
 
-The notebook docs/tour.ipynb counts as a page. How a page marks its blocks and parts: scripts/documents/blocks.py and tables.py.
+The notebook docs/tour.ipynb counts as a page. How a page marks its blocks and parts:
+scripts/documents/blocks.py and tables.py.
 """
 
 from __future__ import annotations
@@ -27,13 +31,17 @@ sys.path.insert(0, str(ROOT / "scripts"))
 
 from documents import blocks, links, notebook, tables  # noqa: E402
 
-AGE = re.compile(r"(?<=<!-- generated: age ).*?(?=<!-- end -->)", re.DOTALL)  # of the last --write: every change of the code changes it
-COMMIT = re.compile(r"\b[0-9a-f]{7}\b")  # another name of a commit makes no page stale: histories are rewritten
+# of the last --write: every change of the code changes it
+AGE = re.compile(r"(?<=<!-- generated: age ).*?(?=<!-- end -->)", re.DOTALL)
+# another name of a commit makes no page stale: histories are rewritten
+COMMIT = re.compile(r"\b[0-9a-f]{7}\b")
 
 
 def pages() -> list[Path]:
     """Return README.md and every page of docs/."""
-    return [ROOT / name for name in ("README.md", "CONTRIBUTING.md") if (ROOT / name).exists()] + sorted((ROOT / "docs").rglob("*.md"))
+    return [
+        ROOT / name for name in ("README.md", "CONTRIBUTING.md") if (ROOT / name).exists()
+    ] + sorted((ROOT / "docs").rglob("*.md"))
 
 
 def lasting(text: str) -> str:
@@ -42,7 +50,8 @@ def lasting(text: str) -> str:
 
 
 def check(page: Path, *, write: bool = False, quick: bool = False) -> list[str]:
-    """Return a sentence for each part of the page that is stale; `write` mends generated parts and outputs."""
+    """Return a sentence for each part of the page that is stale; `write` mends generated
+    parts and outputs."""
     wrong: list[str] = []
     if page.suffix == ".ipynb":
         with tempfile.TemporaryDirectory(prefix="docs-") as work:
@@ -56,7 +65,9 @@ def check(page: Path, *, write: bool = False, quick: bool = False) -> list[str]:
         if write:
             page.write_text(filled)
         else:
-            wrong.append(f"{page.name}: a generated part is stale; run python scripts/docs.py --write")
+            wrong.append(
+                f"{page.name}: a generated part is stale; run python scripts/docs.py --write"
+            )
     wrong += links.broken(page, ROOT)
     if not quick:
         with tempfile.TemporaryDirectory(prefix="docs-") as work:
@@ -65,26 +76,49 @@ def check(page: Path, *, write: bool = False, quick: bool = False) -> list[str]:
 
 
 def install(wheel: Path, folder: Path) -> Path:
-    """Install a wheel as the page "Install" says, and what the pages need beside it, in a new environment; return its Python."""
+    """Install a wheel as the page "Install" says, and what the pages need beside it, in a new
+    environment; return its Python."""
     venv.create(folder, with_pip=True)
     python = folder / "bin" / "python"
     (folder / "torch.txt").write_text(f"torch=={version('torch')}\n")  # the build that is at hand
     wanted = [f"{wheel.resolve()}[serve,text,hf,terms,cluster,plots]", "nbclient", "ipykernel"]
-    subprocess.run([python, "-m", "pip", "install", "-q", "-c", folder / "torch.txt", *wanted], cwd=folder, check=True)
-    subprocess.run([python, "-m", "fairseq_ext.doctor", "--install-fairseq"], cwd=folder, stdout=subprocess.DEVNULL, check=True)
+    subprocess.run(
+        [python, "-m", "pip", "install", "-q", "-c", folder / "torch.txt", *wanted],
+        cwd=folder,
+        check=True,
+    )
+    subprocess.run(
+        [python, "-m", "fairseq_ext.doctor", "--install-fairseq"],
+        cwd=folder,
+        stdout=subprocess.DEVNULL,
+        check=True,
+    )
     return python
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("pages", nargs="*", type=Path)
     parser.add_argument("--write", action="store_true", help="mend what is stale")
     parser.add_argument("--quick", action="store_true", help="run no block")
-    parser.add_argument("--wheel", type=Path, help="a wheel of this project: take it, not the clone")
+    parser.add_argument(
+        "--wheel", type=Path, help="a wheel of this project: take it, not the clone"
+    )
     parser.add_argument("--site", type=Path, metavar="DIR", help="build the site in this folder")
     args = parser.parse_args()
     if args.site:
-        command = [sys.executable, "-m", "mkdocs", "build", "--strict", "-q", "-d", args.site.resolve()]
+        command = [
+            sys.executable,
+            "-m",
+            "mkdocs",
+            "build",
+            "--strict",
+            "-q",
+            "-d",
+            args.site.resolve(),
+        ]
         sys.exit(subprocess.run(command, cwd=ROOT, check=False).returncode)
     if args.wheel:
         with tempfile.TemporaryDirectory(prefix="docs-") as folder:

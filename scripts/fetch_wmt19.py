@@ -1,4 +1,5 @@
-"""What scripts/fetch_wmt19.sh runs: the archive of one language pair, its test set, and the command that translates it."""
+"""What scripts/fetch_wmt19.sh runs: the archive of one language pair, its test set, and the
+command that translates it."""
 
 import argparse
 import os
@@ -10,7 +11,8 @@ from pathlib import Path, PurePosixPath
 from typing import NoReturn
 
 ROOT = Path(__file__).resolve().parent.parent
-SOURCE = "https://dl.fbaipublicfiles.com/fairseq/models"  # as in fairseq's TransformerModel.hub_models()
+# as in fairseq's TransformerModel.hub_models()
+SOURCE = "https://dl.fbaipublicfiles.com/fairseq/models"
 PAIRS = {"de-en": "joined-dict.", "en-de": "joined-dict.", "ru-en": "", "en-ru": ""}
 
 
@@ -23,7 +25,8 @@ def say(message: str) -> None:
 
 
 def unpack(archive: Path, folder: Path) -> None:
-    """The regular files of an archive, into one flat folder: whatever paths it claims, nothing lands elsewhere."""
+    """The regular files of an archive, into one flat folder: whatever paths it claims,
+    nothing lands elsewhere."""
     say(f"unpacking {archive} into {folder}")
     folder.mkdir(parents=True, exist_ok=True)
     try:
@@ -41,16 +44,24 @@ def unpack(archive: Path, folder: Path) -> None:
                         file.write(block)
                 new.rename(path)
     except (tarfile.TarError, EOFError, OSError) as error:
-        fail(f"{archive} is not an archive that can be unpacked ({error}): delete it and run this again.")
+        fail(
+            f"{archive} is not an archive that can be unpacked ({error}): delete it and "
+            "run this again."
+        )
 
 
 def convert_codes(folder: Path) -> Path | None:
-    """fastBPE's codes ("a b</w> count") as subword-nmt's ("a b</w>" under a version line), which needs no compiler."""
+    """fastBPE's codes ("a b</w> count") as subword-nmt's ("a b</w>" under a version line),
+    which needs no compiler."""
     codes, converted = folder / "bpecodes", folder / "bpecodes.subword_nmt"
     if not codes.exists():
         return None
-    pairs = [line.split(" ") for line in codes.read_text(encoding="utf-8").split("\n") if line.strip()]
-    converted.write_text("#version: 0.2\n" + "".join(f"{pair[0]} {pair[1]}\n" for pair in pairs), encoding="utf-8")
+    pairs = [
+        line.split(" ") for line in codes.read_text(encoding="utf-8").split("\n") if line.strip()
+    ]
+    converted.write_text(
+        "#version: 0.2\n" + "".join(f"{pair[0]} {pair[1]}\n" for pair in pairs), encoding="utf-8"
+    )
     return converted
 
 
@@ -61,10 +72,18 @@ def test_set(name: str, pair: str, out: Path) -> Path:
         if path.exists():
             continue
         say(f"test set {name} {pair} ({side}) through sacrebleu: some MB, the first time")
-        done = subprocess.run(["sacrebleu", "-t", name, "-l", pair, "--echo", side], capture_output=True, text=True, encoding="utf-8")
+        done = subprocess.run(
+            ["sacrebleu", "-t", name, "-l", pair, "--echo", side],
+            capture_output=True,
+            text=True,
+            encoding="utf-8",
+        )
         if done.returncode or not done.stdout:
             reason = (done.stderr.strip().splitlines() or ["no message"])[-1]
-            fail(f"sacrebleu does not give test set {name} for {pair}: {reason} (offline? run this again later; the model is kept).")
+            fail(
+                f"sacrebleu does not give test set {name} for {pair}: {reason} (offline? run this "
+                "again later; the model is kept)."
+            )
         path.write_text(done.stdout, encoding="utf-8")
     return source
 
@@ -72,7 +91,9 @@ def test_set(name: str, pair: str, out: Path) -> Path:
 def parse() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="scripts/fetch_wmt19.sh")
     parser.add_argument("--pair", choices=PAIRS, default="de-en")
-    parser.add_argument("--single", action="store_true", help="one model instead of the ensemble of four")
+    parser.add_argument(
+        "--single", action="store_true", help="one model instead of the ensemble of four"
+    )
     parser.add_argument("--test", default="wmt19", metavar="SET")
     parser.add_argument("--out", type=Path, default=ROOT / "checkpoints" / "wmt19", metavar="DIR")
     parser.add_argument("--sha256", metavar="HASH")
@@ -87,7 +108,13 @@ def main() -> None:
     args = parse()
     kind = "single_model" if args.single else "ensemble"
     name = f"wmt19.{args.pair}.{PAIRS[args.pair]}{kind}.tar.gz"
-    fetch = [sys.executable, str(ROOT / "scripts" / "fetch.py"), "--to", str(args.out), f"{SOURCE}/{name}"]
+    fetch = [
+        sys.executable,
+        str(ROOT / "scripts" / "fetch.py"),
+        "--to",
+        str(args.out),
+        f"{SOURCE}/{name}",
+    ]
     fetch += ["--sha256", args.sha256] if args.sha256 else []
     fetch += ["--dry-run"] if args.dry_run else []
     if subprocess.run(fetch).returncode:
@@ -104,11 +131,17 @@ def main() -> None:
     src, tgt = args.pair.split("-")
     paths = os.pathsep.join(map(str, models))
     say("ready; to translate the test set (the Moses tokenizer needs: pip install sacremoses):")
-    subwords = f"--tokenizer moses --bpe subword_nmt --bpe-codes {codes}" if codes else "# no bpecodes in the archive: see its own README"
+    subwords = (
+        f"--tokenizer moses --bpe subword_nmt --bpe-codes {codes}"
+        if codes
+        else "# no bpecodes in the archive: see its own README"
+    )
     print(
         f"fairseq-interactive {folder} --path {paths} --source-lang {src} --target-lang {tgt} \\\n"
-        f"  --beam 5 --buffer-size 1000 --max-tokens 4000 --input {source} {subwords} >{args.out / 'hypotheses.out'}\n"
-        f"grep ^D- {args.out / 'hypotheses.out'} | cut -f3 | sacrebleu -t {args.test} -l {args.pair}"
+        f"  --beam 5 --buffer-size 1000 --max-tokens 4000 --input {source} {subwords} "
+        f">{args.out / 'hypotheses.out'}\n"
+        f"grep ^D- {args.out / 'hypotheses.out'} | cut -f3 | sacrebleu -t {args.test} "
+        f"-l {args.pair}"
     )
 
 

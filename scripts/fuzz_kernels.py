@@ -1,10 +1,12 @@
-"""Damages draft tables and LSH indexes, and runs the compiled functions on all that their loaders let through, under sanitizers.
+"""Damages draft tables and LSH indexes, and runs the compiled functions on all that their loaders
+let through, under sanitizers.
 
     python scripts/fuzz_kernels.py [--seconds 30] [--seed N]
 
-The C++ files that follow numbers of a file, parallel.cpp and lsh.cpp, are compiled with -fsanitize=address,undefined; Python then runs again
-with the sanitizer's library loaded first. Each round changes numbers of a good file, writes it with the right digest, and reads it. The
-process dies at the first access out of bounds. The seed is printed.
+The C++ files that follow numbers of a file, parallel.cpp and lsh.cpp, are compiled with
+-fsanitize=address,undefined; Python then runs again with the sanitizer's library loaded first. Each
+round changes numbers of a good file, writes it with the right digest, and reads it. The process
+dies at the first access out of bounds. The seed is printed.
 """
 
 from __future__ import annotations
@@ -39,8 +41,31 @@ from fairseq_ext.search.strategies.softmax._lsh_index import Parameters
 
 PRELOADED = "FAIRSEQ_EXT_SANITIZED"
 FILES = ("parallel.cpp", "transformer.cpp", "lsh.cpp")
-FLAGS = ("-O1", "-g", "-std=c++17", "-fPIC", "-fopenmp", "-fsanitize=address,undefined", "-fno-sanitize-recover=undefined")
-STRANGE = [-(1 << 63), -(1 << 31), -2, -1, 0, 1, 2, 31, 255, 1 << 15, 1 << 16, (1 << 31) - 1, 1 << 31, (1 << 63) - 1]
+FLAGS = (
+    "-O1",
+    "-g",
+    "-std=c++17",
+    "-fPIC",
+    "-fopenmp",
+    "-fsanitize=address,undefined",
+    "-fno-sanitize-recover=undefined",
+)
+STRANGE = [
+    -(1 << 63),
+    -(1 << 31),
+    -2,
+    -1,
+    0,
+    1,
+    2,
+    31,
+    255,
+    1 << 15,
+    1 << 16,
+    (1 << 31) - 1,
+    1 << 31,
+    (1 << 63) - 1,
+]
 WORDS, SOURCE_PAD = 60, 1
 
 
@@ -49,7 +74,9 @@ def sanitized() -> str | None:
     command = building.compiler()
     if command is None:
         return None
-    found = subprocess.run([*command, "-print-file-name=libasan.so"], capture_output=True, text=True, check=False).stdout.strip()
+    found = subprocess.run(
+        [*command, "-print-file-name=libasan.so"], capture_output=True, text=True, check=False
+    ).stdout.strip()
     return found if os.path.isabs(found) else None
 
 
@@ -89,9 +116,17 @@ class Tables:
         self.words = Dictionary()
         for i in range(WORDS):
             self.words.add_symbol(f"w{i}")
-        lines = [[chance.randrange(4, len(self.words)) for _ in range(chance.randrange(1, 9))] + [2] for _ in range(40)]
-        self.arrays = [{name: getattr(table, name) for name in tables.LAYOUT} for table in (
-            estimate(lines, None, self.words, self.words), estimate(lines, lines[::-1], self.words, self.words))]  # fmt: skip
+        lines = [
+            [chance.randrange(4, len(self.words)) for _ in range(chance.randrange(1, 9))] + [2]
+            for _ in range(40)
+        ]
+        self.arrays = [
+            {name: getattr(table, name) for name in tables.LAYOUT}
+            for table in (
+                estimate(lines, None, self.words, self.words),
+                estimate(lines, lines[::-1], self.words, self.words),
+            )
+        ]
 
     def round(self) -> bool:
         """One damaged table; whether the loader took it."""
@@ -112,14 +147,24 @@ class Tables:
         compiled = Ngram(table, 1, SOURCE_PAD).compiled_table
         assert compiled is not None
         source = np.array([chance.choice([*STRANGE, *range(V)]) for _ in range(9)], np.int64)
-        drafts = compiled.drafter(compiled.factors(source, len(source)) if table.lexical_start.size else None, 1)
+        drafts = compiled.drafter(
+            compiled.factors(source, len(source)) if table.lexical_start.size else None, 1
+        )
         for _ in range(5):
-            text = np.array([2, *(chance.choice([-1, V, *range(V)]) for _ in range(chance.randrange(40)))], np.int64)
+            text = np.array(
+                [2, *(chance.choice([-1, V, *range(V)]) for _ in range(chance.randrange(40)))],
+                np.int64,
+            )
             length, most = np.array([len(text) - 1]), chance.randrange(40)
             token, sure, row = np.empty(most, np.int64), np.empty(most), RowStruct()
             row.tokens, row.length = text.ctypes.data, length.ctypes.data
             building.loaded().propose_ngram(
-                drafts.struct.state, ctypes.addressof(row), most, 0.0, token.ctypes.data, sure.ctypes.data
+                drafts.struct.state,
+                ctypes.addressof(row),
+                most,
+                0.0,
+                token.ctypes.data,
+                sure.ctypes.data,
             )
 
 
@@ -132,7 +177,11 @@ class Indexes:
         weight = torch.randn(200, 12, generator=generator)
         self.x, self.V, self.D = torch.randn(3, 12, generator=generator), *weight.shape
         self.good = []
-        for parameters in (Parameters(4, 2, 6, 1, "direct"), Parameters(8, 3, 5, 1, "cuckoo"), Parameters(3, 1, 300, 1, "direct")):
+        for parameters in (
+            Parameters(4, 2, 6, 1, "direct"),
+            Parameters(8, 3, 5, 1, "cuckoo"),
+            Parameters(3, 1, 300, 1, "direct"),
+        ):
             index = _lsh_index.build(weight, None, parameters, lsh)
             assert _lsh_index.write(index, "key", self.file)
             self.good.append((parameters, array_file.load(self.file, *self.layout(parameters))[1]))
@@ -147,7 +196,9 @@ class Indexes:
         arrays = dict(arrays)
         for name in self.chance.sample(list(arrays), self.chance.choice([0, 1, 1, 2])):
             arrays[name] = changed(arrays[name], self.chance)
-        array_file.save(self.file, *self.layout(parameters)[:2], {"weights": "key"}, arrays, compress=False)
+        array_file.save(
+            self.file, *self.layout(parameters)[:2], {"weights": "key"}, arrays, compress=False
+        )
         index = _lsh_index.read(self.file, "key", parameters, self.V, self.D)
         if index is None:
             return False
@@ -163,8 +214,12 @@ class Indexes:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--seconds", type=float, default=30.0, help="how long the rounds go on (default: 30)")
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument(
+        "--seconds", type=float, default=30.0, help="how long the rounds go on (default: 30)"
+    )
     parser.add_argument("--seed", type=int, default=random.SystemRandom().randrange(1 << 30))
     args = parser.parse_args()
     if PRELOADED not in os.environ:
@@ -172,8 +227,17 @@ def main() -> None:
         if runtime is None:
             print("no compiler with -fsanitize=address: nothing was fuzzed")
             return
-        options = {PRELOADED: "1", "LD_PRELOAD": runtime, "ASAN_OPTIONS": "detect_leaks=0", "OMP_NUM_THREADS": "1"}
-        os.execve(sys.executable, [sys.executable, *sys.argv, "--seed", str(args.seed)], {**os.environ, **options})
+        options = {
+            PRELOADED: "1",
+            "LD_PRELOAD": runtime,
+            "ASAN_OPTIONS": "detect_leaks=0",
+            "OMP_NUM_THREADS": "1",
+        }
+        os.execve(
+            sys.executable,
+            [sys.executable, *sys.argv, "--seed", str(args.seed)],
+            {**os.environ, **options},
+        )
     load_sanitized()
     fairseq_ext_log = _lsh_index.logger
     fairseq_ext_log.disabled = True  # each refused index is one warning
@@ -184,7 +248,9 @@ def main() -> None:
         end = time.monotonic() + args.seconds
         while time.monotonic() < end:
             for target in targets:
-                counts[f"{type(target).__name__.lower()} {'taken' if target.round() else 'refused'}"] += 1
+                counts[
+                    f"{type(target).__name__.lower()} {'taken' if target.round() else 'refused'}"
+                ] += 1
     print(", ".join(f"{count} {what}" for what, count in sorted(counts.items())))
     if len(counts) < 4:
         sys.exit("error: not every loader has both taken and refused a file")

@@ -1,10 +1,12 @@
 """Does the server pass LibreTranslate's own tests of its API, as they are?
 
-    python scripts/libretranslate_tests.py [--wheel libretranslate-1.9.6-py3-none-any.whl] [pytest's arguments]
+    python scripts/libretranslate_tests.py [--wheel libretranslate-1.9.6-py3-none-any.whl]
+        [pytest's arguments]
 
-They come with its package, which pip fetches where no wheel is named; nothing of it is installed or run but these tests. Instead of its
-`client`, which asks a Flask application in the same process, they get one that asks `python -m fairseq_ext.serve` over HTTP. They want a
-pair en-es: that is the demo model under another name, since they do not look at translations. The exit code is pytest's.
+They come with its package, which pip fetches where no wheel is named; nothing of it is installed
+or run but these tests. Instead of its `client`, which asks a Flask application in the same process,
+they get one that asks `python -m fairseq_ext.serve` over HTTP. They want a pair en-es: that is the
+demo model under another name, since they do not look at translations. The exit code is pytest's.
 """
 
 from __future__ import annotations
@@ -20,7 +22,7 @@ from pathlib import Path
 VERSION = "1.9.6"
 DEMO = Path(__file__).parents[1] / "checkpoints" / "demo"
 TESTS = "libretranslate/tests/test_api/"
-CONFTEST = '''
+CONFTEST = """
 import httpx
 import pytest
 
@@ -42,26 +44,46 @@ class Client:
 @pytest.fixture
 def client():
     return Client()
-'''
+"""
 
 
 def wheel(folder: Path) -> Path:
     """The package, fetched by pip."""
     name = f"libretranslate=={VERSION}"
-    subprocess.run([sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", "--dest", str(folder), name], check=True)
+    subprocess.run(
+        [
+            sys.executable,
+            "-m",
+            "pip",
+            "download",
+            "--quiet",
+            "--no-deps",
+            "--dest",
+            str(folder),
+            name,
+        ],
+        check=True,
+    )
     return next(folder.glob("libretranslate-*.whl"))
 
 
 def model(folder: Path) -> None:
     """A model of the pair en-es."""
     folder.mkdir(parents=True)
-    names = {"checkpoint.pt": "checkpoint.pt", "spm.model": "spm.model", "dict.de.txt": "dict.en.txt", "dict.en.txt": "dict.es.txt"}
+    names = {
+        "checkpoint.pt": "checkpoint.pt",
+        "spm.model": "spm.model",
+        "dict.de.txt": "dict.en.txt",
+        "dict.en.txt": "dict.es.txt",
+    }
     for ours, name in names.items():
         (folder / name).symlink_to(DEMO / ours)
 
 
 def main() -> int:
-    parse = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parse = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parse.add_argument("--wheel", type=Path, help="the package (default: pip fetches it)")
     args, others = parse.parse_known_args()
     with tempfile.TemporaryDirectory() as name:
@@ -71,7 +93,18 @@ def main() -> int:
             for each in package.namelist():
                 if each.startswith(TESTS + "test_"):
                     (work / Path(each).name).write_bytes(package.read(each))
-        command = [sys.executable, "-m", "fairseq_ext.serve", "--models", str(work / "models"), "--cpu", "--beam", "1", "--port", "0"]
+        command = [
+            sys.executable,
+            "-m",
+            "fairseq_ext.serve",
+            "--models",
+            str(work / "models"),
+            "--cpu",
+            "--beam",
+            "1",
+            "--port",
+            "0",
+        ]
         server = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
         try:
             assert server.stderr is not None
@@ -81,7 +114,10 @@ def main() -> int:
                 print(line, end="", file=sys.stderr)
                 return 1
             (work / "conftest.py").write_text(CONFTEST.replace("{url}", url[0]))
-            return subprocess.run([sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *others, name], cwd=name).returncode
+            return subprocess.run(
+                [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *others, name],
+                cwd=name,
+            ).returncode
         finally:
             server.terminate()
             server.wait()

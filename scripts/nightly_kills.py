@@ -1,17 +1,22 @@
 #!/usr/bin/env python3
 """Kill commands at random moments, and see that nothing is lost, doubled or mixed.
 
-    python scripts/nightly_kills.py [results corpus interactive] [--kills 50] [--seed N] [--sentences 200]
+    python scripts/nightly_kills.py [results corpus interactive] [--kills 50] [--seed N]
+        [--sentences 200]
 
-Each kind is killed with SIGKILL `--kills` times, on the demo model, and started again until it ends by itself:
+Each kind is killed with SIGKILL `--kills` times, on the demo model, and started again
+until it ends by itself:
 
-- results: fairseq-interactive with --results-file and --resume. At its end the file has every sentence once, each as in a run that
-  nobody killed, and the output is that run's.
-- corpus: python -m fairseq_ext.corpus translate, all of its processes. At its end the folder holds what that run has written.
-- interactive: fairseq-interactive with two processes and --stats-file. What was printed is the beginning of what that run has printed,
-  the statistics are whole or not there, and the processes are gone.
+- results: fairseq-interactive with --results-file and --resume. At its end the file has every
+  sentence once, each as in a run that nobody killed, and the output is that run's.
+- corpus: python -m fairseq_ext.corpus translate, all of its processes. At its end the folder holds
+  what that run has written.
+- interactive: fairseq-interactive with two processes and --stats-file. What was printed
+  is the beginning of what that run has printed, the statistics are whole or not there, and
+  the processes are gone.
 
-The seed is printed; with the same seed the moments are the same shares of the undisturbed run's time. Status 1 where something differs.
+The seed is printed; with the same seed the moments are the same shares of the undisturbed run's
+time. Status 1 where something differs.
 """
 
 from __future__ import annotations
@@ -30,7 +35,16 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
 DEMO, TEXT = ROOT / "checkpoints" / "demo", ROOT / "data" / "demo" / "test.de"
-SEARCH = ["--source-lang", "de", "--target-lang", "en", "--bpe", "sentencepiece", "--sentencepiece-model", str(DEMO / "spm.model")]
+SEARCH = [
+    "--source-lang",
+    "de",
+    "--target-lang",
+    "en",
+    "--bpe",
+    "sentencepiece",
+    "--sentencepiece-model",
+    str(DEMO / "spm.model"),
+]
 SEARCH += ["--cpu", "--beam", "3"]
 SECONDS_TO_GO = 60.0  # that processes of a killed command may live on
 
@@ -40,13 +54,50 @@ class Different(Exception):
 
 
 def interactive(*more: object) -> list[str]:
-    command = [str(Path(sys.executable).with_name("fairseq-interactive")), str(DEMO), "--path", str(DEMO / "checkpoint.pt")]
-    return [*command, "--task", "translation_ext", *SEARCH, "--buffer-size", "20", "--batch-size", "10", *map(str, more)]
+    command = [
+        str(Path(sys.executable).with_name("fairseq-interactive")),
+        str(DEMO),
+        "--path",
+        str(DEMO / "checkpoint.pt"),
+    ]
+    return [
+        *command,
+        "--task",
+        "translation_ext",
+        *SEARCH,
+        "--buffer-size",
+        "20",
+        "--batch-size",
+        "10",
+        *map(str, more),
+    ]
 
 
 def corpus(source: Path, out: Path) -> list[str]:
-    command = [sys.executable, "-m", "fairseq_ext.corpus", "translate", "--path", DEMO / "checkpoint.pt", "--data", DEMO, *SEARCH]
-    return [*map(str, command), "--input", str(source), "--output", str(out), "--unit", "10", "--workers", "2", "--progress", "0"]
+    command = [
+        sys.executable,
+        "-m",
+        "fairseq_ext.corpus",
+        "translate",
+        "--path",
+        DEMO / "checkpoint.pt",
+        "--data",
+        DEMO,
+        *SEARCH,
+    ]
+    return [
+        *map(str, command),
+        "--input",
+        str(source),
+        "--output",
+        str(out),
+        "--unit",
+        "10",
+        "--workers",
+        "2",
+        "--progress",
+        "0",
+    ]
 
 
 def start(command: list[str], out: Path) -> subprocess.Popen:
@@ -54,7 +105,13 @@ def start(command: list[str], out: Path) -> subprocess.Popen:
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)}
     with open(out, "wb") as file, open(out.with_suffix(".log"), "wb") as log:
         return subprocess.Popen(
-            command, stdout=file, stderr=log, stdin=subprocess.DEVNULL, env=environment, cwd=out.parent, start_new_session=True
+            command,
+            stdout=file,
+            stderr=log,
+            stdin=subprocess.DEVNULL,
+            env=environment,
+            cwd=out.parent,
+            start_new_session=True,
         )
 
 
@@ -85,7 +142,8 @@ def alive(processes: set[int]) -> list[int]:
 
 
 def killed(command: list[str], out: Path, seconds: float, every: bool) -> bool:
-    """Run a command and kill it after so many seconds, with all of its processes or the first alone; false where it had ended well."""
+    """Run a command and kill it after so many seconds, with all of its processes or the first
+    alone; false where it had ended well."""
     process = start(command, out)
     try:
         status = process.wait(seconds)
@@ -110,20 +168,32 @@ def killed(command: list[str], out: Path, seconds: float, every: bool) -> bool:
 def ended_well(status: int, out: Path) -> None:
     """Raise Different unless a command has ended with status 0."""
     if status:
-        raise Different(f"status {status}: {out.with_suffix('.log').read_text(errors='replace')[-800:]}")
+        raise Different(
+            f"status {status}: {out.with_suffix('.log').read_text(errors='replace')[-800:]}"
+        )
 
 
 def translations(out: Path) -> list[str]:
     """Number and text of each H- line that is whole."""
     lines = out.read_text(encoding="utf-8", errors="replace").splitlines(keepends=True)
-    fields = [line.rstrip("\n").split("\t") for line in lines if line.startswith("H-") and line.endswith("\n")]
+    fields = [
+        line.rstrip("\n").split("\t")
+        for line in lines
+        if line.startswith("H-") and line.endswith("\n")
+    ]
     return [f"{each[0]} {each[2]}" for each in fields if len(each) == 3]
 
 
 def results_of(path: Path) -> dict[int, tuple[str, list]]:
-    """number -> text and tokens of a results file's sentences. Errors: Different for a number that is there twice."""
+    """number -> text and tokens of a results file's sentences.
+
+    Errors: Different for a number that is there twice.
+    """
     records = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()[1:]]
-    found = {record["id"]: (record["text"], [h["tokens"] for h in record["hypotheses"]]) for record in records}
+    found = {
+        record["id"]: (record["text"], [h["tokens"] for h in record["hypotheses"]])
+        for record in records
+    }
     if len(found) != len(records):
         raise Different("a sentence is in the results file twice")
     return found
@@ -143,7 +213,10 @@ def check_results(folder: Path, source: Path, chance: random.Random, kills: int)
     """Kill runs with a results file."""
     right, out, path = folder / "right", folder / "out", folder / "results.jsonl"
     begun = time.monotonic()
-    ended_well(start(interactive("--input", source, "--results-file", f"{path}.right"), right).wait(), right)
+    ended_well(
+        start(interactive("--input", source, "--results-file", f"{path}.right"), right).wait(),
+        right,
+    )
     seconds, expected = time.monotonic() - begun, results_of(Path(f"{path}.right"))
     while kills:
         path.unlink(missing_ok=True)
@@ -194,10 +267,19 @@ KINDS: dict[str, Callable[[Path, Path, random.Random, int], None]] = {
 
 
 def main() -> int:
-    parse = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parse.add_argument("kinds", nargs="*", metavar="KIND", help=f"of {', '.join(KINDS)} (default: all)")
+    parse = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parse.add_argument(
+        "kinds", nargs="*", metavar="KIND", help=f"of {', '.join(KINDS)} (default: all)"
+    )
     parse.add_argument("--kills", type=int, default=50, help="of each kind (50)")
-    parse.add_argument("--seed", type=int, default=time.time_ns() % 1_000_000, help="of the moments (default: another each time)")
+    parse.add_argument(
+        "--seed",
+        type=int,
+        default=time.time_ns() % 1_000_000,
+        help="of the moments (default: another each time)",
+    )
     parse.add_argument("--sentences", type=int, default=200, help="that each run translates (200)")
     args = parse.parse_args()
     if wrong := [kind for kind in args.kinds if kind not in KINDS]:
@@ -207,11 +289,19 @@ def main() -> int:
     for kind in args.kinds or KINDS:
         with tempfile.TemporaryDirectory() as name:
             source = Path(name) / "in.txt"
-            source.write_text("".join(TEXT.read_text(encoding="utf-8").splitlines(keepends=True)[: args.sentences]), encoding="utf-8")
+            source.write_text(
+                "".join(
+                    TEXT.read_text(encoding="utf-8").splitlines(keepends=True)[: args.sentences]
+                ),
+                encoding="utf-8",
+            )
             begun = time.monotonic()
             try:
                 KINDS[kind](Path(name), source, random.Random(f"{args.seed} {kind}"), args.kills)
-                print(f"{kind}: {args.kills} kills, nothing lost ({time.monotonic() - begun:.0f} s)", flush=True)
+                print(
+                    f"{kind}: {args.kills} kills, nothing lost ({time.monotonic() - begun:.0f} s)",
+                    flush=True,
+                )
             except Different as error:
                 failed += 1
                 print(f"{kind}: {error} (--seed {args.seed})", flush=True)

@@ -13,7 +13,8 @@ from typing import NoReturn
 ROOT = Path(__file__).resolve().parent.parent
 SOURCE = "https://raw.githubusercontent.com/multi30k/dataset/master/data/task1/raw"
 LANGUAGES = ("de", "en", "fr", "cs")
-PARTS = {"train": "train", "valid": "val", "test": "test_2016_flickr"}  # fairseq's name -> the dataset's
+# fairseq's name -> the dataset's
+PARTS = {"train": "train", "valid": "val", "test": "test_2016_flickr"}
 
 Segmenter = Callable[[str], str]  # a line of text -> its subwords, separated by spaces
 
@@ -34,7 +35,9 @@ def download(folder: Path, languages: tuple[str, str]) -> None:
         return
     say("the text is that of github.com/multi30k/dataset, for non-commercial research use")
     urls = [f"{SOURCE}/{name}.gz" for name in missing]
-    if subprocess.run([sys.executable, str(ROOT / "scripts" / "fetch.py"), "--to", str(folder), *urls]).returncode:
+    if subprocess.run(
+        [sys.executable, str(ROOT / "scripts" / "fetch.py"), "--to", str(folder), *urls]
+    ).returncode:
         fail("the dataset could not be fetched (see above); with a local copy, use --raw DIR.")
     for name in missing:
         unpacked = folder / f"{name}.new"
@@ -66,7 +69,10 @@ def check_parallel(raw: Path, languages: tuple[str, str]) -> None:
             except UnicodeDecodeError as error:
                 fail(f"{path} is not UTF-8 text ({error}).")
         if counts[0] != counts[1]:
-            fail(f"{raw / part}.{languages[0]} has {counts[0]} lines and .{languages[1]} has {counts[1]}: they are not parallel.")
+            fail(
+                f"{raw / part}.{languages[0]} has {counts[0]} lines and .{languages[1]} has "
+                f"{counts[1]}: they are not parallel."
+            )
 
 
 def train_sentencepiece(files: list[Path], size: int, out: Path) -> Path:
@@ -85,7 +91,10 @@ def train_sentencepiece(files: list[Path], size: int, out: Path) -> Path:
             minloglevel=2,
         )
     except RuntimeError as error:
-        fail(f"SentencePiece cannot learn {size} pieces from this text; change --vocab ({str(error).strip().splitlines()[-1]}).")
+        fail(
+            f"SentencePiece cannot learn {size} pieces from this text; change --vocab "
+            f"({str(error).strip().splitlines()[-1]})."
+        )
     return model
 
 
@@ -118,11 +127,24 @@ def subword_nmt_segmenter(files: list[Path], size: int, out: Path) -> Segmenter:
 def preprocess(args: argparse.Namespace) -> None:
     """fairseq-preprocess on the segmented text."""
     say(f"binarising into {args.out / 'bin'}")
-    command = ["fairseq-preprocess", "--source-lang", args.src, "--target-lang", args.tgt, "--destdir", str(args.out / "bin")]
+    command = [
+        "fairseq-preprocess",
+        "--source-lang",
+        args.src,
+        "--target-lang",
+        args.tgt,
+        "--destdir",
+        str(args.out / "bin"),
+    ]
     command += [argument for name in PARTS for argument in (f"--{name}pref", str(args.out / name))]
     command += ["--workers", str(args.workers)]
     if args.dict:
-        command += ["--srcdict", str(args.dict / f"dict.{args.src}.txt"), "--tgtdict", str(args.dict / f"dict.{args.tgt}.txt")]
+        command += [
+            "--srcdict",
+            str(args.dict / f"dict.{args.src}.txt"),
+            "--tgtdict",
+            str(args.dict / f"dict.{args.tgt}.txt"),
+        ]
     else:
         command += ["--joined-dictionary"]
         for old in (args.out / "bin").glob("dict.*.txt"):
@@ -171,17 +193,24 @@ def main() -> None:
     args.out.mkdir(parents=True, exist_ok=True)
     training = [raw / f"train.{language}" for language in languages]
     if args.bpe == "sentencepiece":
-        segment = sentencepiece_segmenter(args.spm or train_sentencepiece(training, args.vocab, args.out), args.out)
+        segment = sentencepiece_segmenter(
+            args.spm or train_sentencepiece(training, args.vocab, args.out), args.out
+        )
     else:
         segment = subword_nmt_segmenter(training, args.vocab, args.out)
     say(f"segmenting {', '.join(PARTS)} of {args.src}-{args.tgt}")
     for name, part in PARTS.items():
         for language in languages:
             with (args.out / f"{name}.{language}").open("w", encoding="utf-8") as segmented:
-                segmented.writelines(f"{segment(line)}\n" for line in lines_of(raw / f"{part}.{language}"))
+                segmented.writelines(
+                    f"{segment(line)}\n" for line in lines_of(raw / f"{part}.{language}")
+                )
     preprocess(args)
     remove = "--remove-bpe sentencepiece" if args.bpe == "sentencepiece" else "--remove-bpe"
-    say(f"ready: fairseq-generate {args.out / 'bin'} --path CHECKPOINT --source-lang {args.src} --target-lang {args.tgt} {remove}")
+    say(
+        f"ready: fairseq-generate {args.out / 'bin'} --path CHECKPOINT --source-lang {args.src} "
+        f"--target-lang {args.tgt} {remove}"
+    )
 
 
 if __name__ == "__main__":

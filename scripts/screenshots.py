@@ -1,9 +1,11 @@
 """Takes the pictures of the server's page, light and dark, that README.md and docs/serve.md show.
 
-    python scripts/screenshots.py [MODEL_DIR] [--out docs/pictures] [--text TEXT] [--term SOURCE=TARGET ...] [--avoid PHRASE]
+    python scripts/screenshots.py [MODEL_DIR] [--out docs/pictures] [--text TEXT]
+        [--term SOURCE=TARGET ...] [--avoid PHRASE]
 
-Starts the server on the model (default: checkpoints/demo), types the text and the terms into its page with headless Chromium, and writes
-serve-light.png and serve-dark.png. Needs Chromium (`apt-get install chromium`) and `pip install playwright`.
+Starts the server on the model (default: checkpoints/demo), types the text and the terms into
+its page with headless Chromium, and writes serve-light.png and serve-dark.png. Needs Chromium
+(`apt-get install chromium`) and `pip install playwright`.
 """
 
 from __future__ import annotations
@@ -45,11 +47,16 @@ def take(address: str, browser: str, args: argparse.Namespace) -> list[Path]:
         chromium = running.chromium.launch(executable_path=browser, args=["--no-sandbox"])
         for scheme in ("light", "dark"):
             page = chromium.new_page(
-                bypass_csp=True, viewport={"width": 1000, "height": 100}, color_scheme=scheme, device_scale_factor=1.25
+                bypass_csp=True,
+                viewport={"width": 1000, "height": 100},
+                color_scheme=scheme,
+                device_scale_factor=1.25,
             )
             page.set_default_timeout(300_000)
             page.goto(address)
-            page.wait_for_function("document.getElementById('model').textContent.startsWith('beam')")
+            page.wait_for_function(
+                "document.getElementById('model').textContent.startsWith('beam')"
+            )
             page.fill("#source", args.text)
             for kind, terms in (("term", args.term or TERMS), ("avoid", args.avoid or BANNED)):
                 for term in terms:
@@ -60,9 +67,13 @@ def take(address: str, browser: str, args: argparse.Namespace) -> list[Path]:
                     page.press("#target", "Enter")
             page.select_option("#kind", "term")
             for _ in range(3):  # the first times are those of a model that has just been loaded
-                page.wait_for_function("document.getElementById('facts').textContent.includes('ms')")
+                page.wait_for_function(
+                    "document.getElementById('facts').textContent.includes('ms')"
+                )
                 page.click("#go")
-                page.wait_for_function("document.getElementById('facts').textContent.includes('ms')")
+                page.wait_for_function(
+                    "document.getElementById('facts').textContent.includes('ms')"
+                )
             page.evaluate("document.activeElement.blur()")
             made.append(args.out / f"serve-{scheme}.png")
             page.screenshot(path=made[-1], full_page=True)
@@ -71,12 +82,26 @@ def take(address: str, browser: str, args: argparse.Namespace) -> list[Path]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("model", nargs="?", type=Path, default=ROOT / "checkpoints" / "demo", help="a folder that the server can read")
-    parser.add_argument("--out", type=Path, default=ROOT / "docs" / "pictures", help="where the pictures go")
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument(
+        "model",
+        nargs="?",
+        type=Path,
+        default=ROOT / "checkpoints" / "demo",
+        help="a folder that the server can read",
+    )
+    parser.add_argument(
+        "--out", type=Path, default=ROOT / "docs" / "pictures", help="where the pictures go"
+    )
     parser.add_argument("--text", default=TEXT)
-    parser.add_argument("--term", action="append", metavar="SOURCE=TARGET", help="more than once: these terms")
-    parser.add_argument("--avoid", action="append", metavar="PHRASE", help="more than once: these banned phrases")
+    parser.add_argument(
+        "--term", action="append", metavar="SOURCE=TARGET", help="more than once: these terms"
+    )
+    parser.add_argument(
+        "--avoid", action="append", metavar="PHRASE", help="more than once: these banned phrases"
+    )
     args = parser.parse_args()
     browser = next((found for name in BROWSERS if (found := shutil.which(name))), None)
     if browser is None:
@@ -87,7 +112,18 @@ def main() -> None:
         port = free.getsockname()[1]
     address = f"http://127.0.0.1:{port}"
     server = subprocess.Popen(
-        [sys.executable, "-m", "fairseq_ext.serve", "--data", args.model, "--cpu", "--beam", "5", "--port", str(port)]
+        [
+            sys.executable,
+            "-m",
+            "fairseq_ext.serve",
+            "--data",
+            args.model,
+            "--cpu",
+            "--beam",
+            "5",
+            "--port",
+            str(port),
+        ]
     )
     try:
         ready(address, server)

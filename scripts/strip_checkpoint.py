@@ -2,10 +2,11 @@
 
     python scripts/strip_checkpoint.py checkpoint_last.pt checkpoint.pt
 
-Keeps the configuration and the weights, in half precision (fairseq copies them into float32 parameters on loading), and
-the few entries that fairseq reads while loading. Drops the optimizer, the meters and all paths of the machine that
-trained. What is left consists of plain containers, tensors and one `argparse.Namespace`, so it loads with
-`torch.load(..., weights_only=True)` once that class is allowed.
+Keeps the configuration and the weights, in half precision (fairseq copies them into float32
+parameters on loading), and the few entries that fairseq reads while loading. Drops the optimizer,
+the meters and all paths of the machine that trained. What is left consists of plain containers,
+tensors and one `argparse.Namespace`, so it loads with `torch.load(..., weights_only=True)`
+once that class is allowed.
 """
 
 from __future__ import annotations
@@ -18,8 +19,15 @@ from typing import Any
 import torch
 
 # entries of the configuration that name places on the training machine, and what to write instead
-PATHS: dict[str, Any] = {"data": "", "save_dir": "checkpoints", "restore_file": "checkpoint_last.pt", "log_file": None,
-                         "tensorboard_logdir": None, "user_dir": None, "finetune_from_model": None}
+PATHS: dict[str, Any] = {
+    "data": "",
+    "save_dir": "checkpoints",
+    "restore_file": "checkpoint_last.pt",
+    "log_file": None,
+    "tensorboard_logdir": None,
+    "user_dir": None,
+    "finetune_from_model": None,
+}
 FUSED = re.compile(r"encoder\.layers\.\d+\.(in_proj|out_proj|fc1|fc2)_(weight|bias)")
 
 
@@ -28,14 +36,19 @@ def without_paths(value: Any) -> Any:
     if isinstance(value, argparse.Namespace):
         return argparse.Namespace(**without_paths(vars(value)))
     if isinstance(value, dict):
-        return {key: PATHS[key] if key in PATHS else without_paths(entry) for key, entry in value.items()}
+        return {
+            key: PATHS[key] if key in PATHS else without_paths(entry)
+            for key, entry in value.items()
+        }
     return value
 
 
 def half(weights: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-    """The weights in half precision; tensors that share memory (tied embeddings) still do, so they are stored once.
+    """The weights in half precision; tensors that share memory (tied embeddings) still do,
+    so they are stored once.
 
-    Left out are the second copies of the encoder's matrices for the fused layer: fairseq builds them on loading.
+    Left out are the second copies of the encoder's matrices for the fused layer: fairseq
+    builds them on loading.
     """
     copies: dict[tuple[int, torch.Size], torch.Tensor] = {}
     small = {}
@@ -66,7 +79,9 @@ def strip(state: dict[str, Any]) -> dict[str, Any]:
 
 def main() -> None:
     """Read, strip, write, and load the result once more under `weights_only`."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("source", type=Path, help="checkpoint written by fairseq-train")
     parser.add_argument("target", type=Path, help="where to write the small one")
     args = parser.parse_args()

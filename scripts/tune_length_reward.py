@@ -1,15 +1,20 @@
-"""Which --length-reward and --length-ratio suit this model? Tunes them on your dev set and prints the flags to use.
+"""Which --length-reward and --length-ratio suit this model? Tunes them on your dev set and
+prints the flags to use.
 
     python scripts/tune_length_reward.py --model DIR --dev PREFIX --src de --tgt en --beam 10
-    python scripts/tune_length_reward.py --path model.pt --data DIR --dev PREFIX --src de --tgt en --flags "--bpe subword_nmt --bpe-codes F"
+    python scripts/tune_length_reward.py --path model.pt --data DIR --dev PREFIX --src de --tgt en
+        --flags "--bpe subword_nmt --bpe-codes F"
 
-DIR holds checkpoint.pt, dict.*.txt and, for SentencePiece, spm.model; PREFIX.de and PREFIX.en are plain text, a sentence a line.
-Without arguments the demo model is tuned. --flags takes any other flags of fairseq-interactive.
+DIR holds checkpoint.pt, dict.*.txt and, for SentencePiece, spm.model; PREFIX.de and PREFIX.en are
+plain text, a sentence a line. Without arguments the demo model is tuned. --flags takes any other
+flags of fairseq-interactive.
 
-Every reward is a search with the flags that are printed at the end: 17 decodings of the dev set in steps of 0.2, and up to 6 in steps of
-0.05 around the best. The paper rewards tokens up to a constant times the source length; a least-squares line through the dev set's lengths
-is tried as well (--no-line leaves it out, which halves the work). fairseq's own search at the same beam is shown beside it (--no-stock).
-Take a dev set of 1,000 sentences or so: on 200 the reward that wins is often far from the one that wins on the rest.
+Every reward is a search with the flags that are printed at the end: 17 decodings of the dev set
+in steps of 0.2, and up to 6 in steps of 0.05 around the best. The paper rewards tokens up to a
+constant times the source length; a least-squares line through the dev set's lengths is tried as
+well (--no-line leaves it out, which halves the work). fairseq's own search at the same beam is
+shown beside it (--no-stock). Take a dev set of 1,000 sentences or so: on 200 the reward that wins
+is often far from the one that wins on the rest.
 """
 
 import argparse
@@ -47,10 +52,20 @@ COARSE, FINE = 0.2, 0.05  # nats
 def main() -> None:
     args = parser().parse_args()
     sources, references = read_text(args.dev, args.src, args.tgt, args.limit)
-    flags = dict(beam=args.beam, cpu=args.cpu, batch_size=args.batch_size, **where(args), **as_keywords(args.flags))
+    flags = dict(
+        beam=args.beam,
+        cpu=args.cpu,
+        batch_size=args.batch_size,
+        **where(args),
+        **as_keywords(args.flags),
+    )
     quiet()
     ratio, line = wanted_lengths(Translator(**flags), sources, references)
-    print(f"{len(sources)} sentences, {ratio.ratio:g} target subwords for each source one; decoding at beam {args.beam} ...", flush=True)
+    print(
+        f"{len(sources)} sentences, {ratio.ratio:g} target subwords for each source one; decoding "
+        f"at beam {args.beam} ...",
+        flush=True,
+    )
     most, lengths = args.max_reward, [ratio] if args.no_line else list(dict.fromkeys([ratio, line]))
 
     decided = dict(stop="optimal", prune_bound=True, unnormalized=True)
@@ -62,7 +77,9 @@ def main() -> None:
     tried = sweep(with_reward, lengths, most)
     best, wanted = best_of(tried)
     print("\n      r     wanted length    BLEU   length of output / reference")
-    for (r, length), quality in sorted(tried.items(), key=lambda item: (lengths.index(item[0][1]), item[0][0])):
+    for (r, length), quality in sorted(
+        tried.items(), key=lambda item: (lengths.index(item[0][1]), item[0][0])
+    ):
         mark = "  <- best" if (r, length) == (best, wanted) else ""
         print(f"{r:7.2f} {str(length):>17} {quality.bleu:7.2f} {quality.ratio:10.3f}{mark}")
     if not args.no_stock:
@@ -82,13 +99,18 @@ Tried = dict[tuple[float, Wanted], Measure]  # by reward and wanted length
 
 
 def sweep(quality: Callable[[float, Wanted], Measure], lengths: list[Wanted], most: float) -> Tried:
-    """BLEU and length ratio for rewards in steps of 0.2 at each wanted length, then of 0.05 on either side of the best."""
+    """BLEU and length ratio for rewards in steps of 0.2 at each wanted length, then of 0.05 on
+    either side of the best."""
     tried: Tried = {}
 
     def at(rewards: list[float], wanted: Wanted) -> None:
         for r in rewards:
             if (r, wanted) not in tried and 0 <= r <= most:
-                tried[r, wanted] = tried[0, lengths[0]] if r == 0 and (0, lengths[0]) in tried else quality(r, wanted)
+                tried[r, wanted] = (
+                    tried[0, lengths[0]]
+                    if r == 0 and (0, lengths[0]) in tried
+                    else quality(r, wanted)
+                )
 
     steps = int(most / COARSE + 1e-9)
     for wanted in lengths:
@@ -99,14 +121,18 @@ def sweep(quality: Callable[[float, Wanted], Measure], lengths: list[Wanted], mo
 
 
 def best_of(tried: Tried) -> tuple[float, Wanted]:
-    """The reward and wanted length of the highest BLEU; of equals the smallest reward, which stops earliest, at the first length."""
+    """The reward and wanted length of the highest BLEU; of equals the smallest reward, which stops
+    earliest, at the first length."""
     return min(tried, key=lambda setting: (-tried[setting].bleu, setting[0]))
 
 
 def where(args: argparse.Namespace) -> dict[str, Any]:
     """The model: --path and --data, or a folder."""
     if bool(args.path) != bool(args.data):
-        raise BenchError("--path and --data belong together: the checkpoint, and the folder with its dictionaries")
+        raise BenchError(
+            "--path and --data belong together: the checkpoint, and the folder with "
+            "its dictionaries"
+        )
     if args.path:
         return dict(path=args.path, data=args.data, source_lang=args.src, target_lang=args.tgt)
     return model_flags(args.model, args.src, args.tgt)
@@ -123,7 +149,11 @@ def as_keywords(text: str) -> dict[str, Any]:
         elif not name:
             raise BenchError(f"--flags should begin with a flag, not with {word!r}")
         else:
-            out[name] = word if out[name] is True else [*([out[name]] if isinstance(out[name], str) else out[name]), word]
+            out[name] = (
+                word
+                if out[name] is True
+                else [*([out[name]] if isinstance(out[name], str) else out[name]), word]
+            )
     return out
 
 
@@ -135,17 +165,43 @@ def positive(text: str) -> float:
 
 
 def parser() -> argparse.ArgumentParser:
-    parse = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False)
+    parse = argparse.ArgumentParser(
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
     add_model_arguments(parse)
-    parse.add_argument("--path", help="checkpoint, or several joined by colons (instead of --model)")
+    parse.add_argument(
+        "--path", help="checkpoint, or several joined by colons (instead of --model)"
+    )
     parse.add_argument("--data", help="folder with dict.SRC.txt and dict.TGT.txt (with --path)")
     parse.add_argument("--beam", type=int, default=10, help="beam to tune for (10)")
-    parse.add_argument("--max-reward", type=positive, default=1.6, help="largest reward to try, in nats a token (1.6)")
-    parse.add_argument("--no-line", action="store_true", help="only the paper's wanted length, a constant times the source length")
-    parse.add_argument("--batch-size", type=int, default=BATCH, help=f"sentences decoded together ({BATCH})")
-    parse.add_argument("--flags", default="", help='more flags of fairseq-interactive, as in --flags "--bpe subword_nmt --bpe-codes FILE"')
+    parse.add_argument(
+        "--max-reward",
+        type=positive,
+        default=1.6,
+        help="largest reward to try, in nats a token (1.6)",
+    )
+    parse.add_argument(
+        "--no-line",
+        action="store_true",
+        help="only the paper's wanted length, a constant times the source length",
+    )
+    parse.add_argument(
+        "--batch-size", type=int, default=BATCH, help=f"sentences decoded together ({BATCH})"
+    )
+    parse.add_argument(
+        "--flags",
+        default="",
+        help='more flags of fairseq-interactive, as in --flags "--bpe subword_nmt '
+        '--bpe-codes FILE"',
+    )
     parse.add_argument("--cpu", action="store_true", help="no GPU even if there is one")
-    parse.add_argument("--no-stock", action="store_true", help="do not decode with fairseq's own search for comparison")
+    parse.add_argument(
+        "--no-stock",
+        action="store_true",
+        help="do not decode with fairseq's own search for comparison",
+    )
     return parse
 
 

@@ -1,8 +1,10 @@
-"""What runs which architecture, found out by running it: `python tests/architecture_table.py` writes docs/supported-models.md.
+"""What runs which architecture, found out by running it: `python tests/architecture_table.py`
+writes docs/supported-models.md.
 
-Every recipe of saved_models.py, and ensembles of them, are saved, loaded as the commands load them, and translated with by stock and by
-us; every flag that may be refused for an architecture is tried. Names that fairseq registers and no search here runs stand in a second
-table, with the sentence that a user gets.
+Every recipe of saved_models.py, and ensembles of them, are saved, loaded as the commands load
+them, and translated with by stock and by us; every flag that may be refused for an architecture
+is tried. Names that fairseq registers and no search here runs stand in a second table, with the
+sentence that a user gets.
 """
 
 from __future__ import annotations
@@ -27,9 +29,12 @@ from fairseq_ext.model.choose import refused
 PAGE = Path(__file__).resolve().parents[1] / "docs" / "supported-models.md"
 HEAD = """# Which architectures run, and how fast
 
-With every architecture below, n-best lists equal stock fairseq's: the test that writes these tables compares them. The fast backend is
-`transformer`. Architectures that it does not support run on fairseq's own modules, and a log line says why (`--decoder-backend`, default
-`auto`). Unsupported flags are refused in one sentence. An ensemble is written A + B (`--path a.pt:b.pt`). Your own architecture
+With every architecture below, n-best lists equal stock fairseq's: \
+the test that writes these tables compares them. The fast backend is
+`transformer`. Architectures that it does not support run on fairseq's \
+own modules, and a log line says why (`--decoder-backend`, default
+`auto`). Unsupported flags are refused in one sentence. An ensemble \
+is written A + B (`--path a.pt:b.pt`). Your own architecture
 (`--user-dir`) also runs: on the fast backend if it is a plain Transformer, else on its own modules.
 
 This page is generated: `python tests/architecture_table.py`.
@@ -56,7 +61,8 @@ class Row:
     name: str
     backend: str  # what --decoder-backend auto takes
     reason: str  # why that is fairseq's modules; "" where it is not
-    difference: float  # largest of any hypothesis's score from stock's; infinite where tokens differ
+    # largest of any hypothesis's score from stock's; infinite where tokens differ
+    difference: float
     refused: dict[str, str] = field(default_factory=dict)  # flag -> the sentence
     said: int = 0  # lines of the log that tell of the backend
 
@@ -81,7 +87,11 @@ def log_lines() -> Iterator[list[str]]:
 
 def difference(expected: list[list[dict]], got: list[list[dict]]) -> float:
     """Largest difference of scores between equal n-best lists; infinite where tokens differ."""
-    pairs = [pair for theirs, ours in zip(expected, got, strict=True) for pair in zip(theirs, ours, strict=True)]
+    pairs = [
+        pair
+        for theirs, ours in zip(expected, got, strict=True)
+        for pair in zip(theirs, ours, strict=True)
+    ]
     if any(a["tokens"].tolist() != b["tokens"].tolist() for a, b in pairs):
         return float("inf")
     return max(abs(float(a["score"]) - float(b["score"])) for a, b in pairs)
@@ -90,21 +100,36 @@ def difference(expected: list[list[dict]], got: list[list[dict]]) -> float:
 def row(saved: Saved, *names: str) -> Row:
     """Run one recipe, or an ensemble of several."""
     data, text = saved.data(names[0]), lines(4, False)
-    expected = saved.ready(saved.models(list(names), dtype=torch.float32), data, "translation").translate(text)
+    expected = saved.ready(
+        saved.models(list(names), dtype=torch.float32), data, "translation"
+    ).translate(text)
     models = saved.models(list(names), dtype=torch.float32)
     with log_lines() as said:
         ours = saved.ready(models, data, "translation_ext")
     told = [line for line in said if line.startswith("decoder backend: fairseq, because ")]
     reason = told[0].removeprefix("decoder backend: fairseq, because ") if told else ""
-    out = Row(" + ".join(names), ours.generator.decoder.name, reason, difference(expected, ours.translate(text)), said=len(told))
+    out = Row(
+        " + ".join(names),
+        ours.generator.decoder.name,
+        reason,
+        difference(expected, ours.translate(text)),
+        said=len(told),
+    )
     for flag, strategy in TRIED.items():
         generation = {"beam": 1} if "decoding" in strategy else {}
         loaded = models
         if flag == "--print-alignment hard":
             generation = {"print_alignment": "hard"}
-            loaded = saved.models(list(names), dtype=torch.float32, **generation)  # the command tells models to keep their attention
+            # the command tells models to keep their attention
+            loaded = saved.models(list(names), dtype=torch.float32, **generation)
         try:
-            saved.ready(loaded, data, "translation_ext", {n: saved.file(v) for n, v in strategy.items()}, **generation).translate(text)
+            saved.ready(
+                loaded,
+                data,
+                "translation_ext",
+                {n: saved.file(v) for n, v in strategy.items()},
+                **generation,
+            ).translate(text)
         except UsageError as error:
             if "--int8 cannot be used" not in str(error):  # by this machine
                 out.refused[flag] = str(error)
@@ -123,8 +148,11 @@ def refusals(saved: Saved) -> dict[str, list[str]]:
 
 
 def short(sentence: str) -> str:
-    """What a refusal says of a flag: without the flag, the model's name and what the user is to do."""
-    return re.split(r", and |, because |: ", re.sub(r"^--.*?(?=needs|reads|forms|has|bounds)", "", sentence))[0]
+    """What a refusal says of a flag: without the flag, the model's name and what
+    the user is to do."""
+    return re.split(
+        r", and |, because |: ", re.sub(r"^--.*?(?=needs|reads|forms|has|bounds)", "", sentence)
+    )[0]
 
 
 def markdown(rows: list[Row], refusals: dict[str, list[str]]) -> str:
@@ -132,16 +160,24 @@ def markdown(rows: list[Row], refusals: dict[str, list[str]]) -> str:
     alike: dict[tuple, list[str]] = {}
     for each in rows:
         reason = each.reason or "-"
-        alike.setdefault((each.backend, reason, *((flag, short(why)) for flag, why in each.refused.items())), []).append(each.name)
-    out = ["| architectures and settings | backend | why not the fast one | refused |", "| --- | --- | --- | --- |"]
+        alike.setdefault(
+            (each.backend, reason, *((flag, short(why)) for flag, why in each.refused.items())), []
+        ).append(each.name)
+    out = [
+        "| architectures and settings | backend | why not the fast one | refused |",
+        "| --- | --- | --- | --- |",
+    ]
     notes: dict[str, str] = {}
     for (backend, reason, *flags), names in alike.items():
-        told = ", ".join(f"`{flag}` ({notes.setdefault(why, chr(ord('a') + len(notes)))})" for flag, why in flags)
+        told = ", ".join(
+            f"`{flag}` ({notes.setdefault(why, chr(ord('a') + len(notes)))})" for flag, why in flags
+        )
         out.append(f"| {'; '.join(names)} | {backend} | {reason} | {told or '-'} |")
     out += ["", *(f"({letter}) {why}  " for why, letter in notes.items()), ""]
     out += ["| refused, with all names of the same kind | why |", "| --- | --- |"]
     for reason, names in refusals.items():
-        kinds = {ARCH_MODEL_REGISTRY[name]: name for name in reversed(names)}  # the first name of each
+        # the first name of each
+        kinds = {ARCH_MODEL_REGISTRY[name]: name for name in reversed(names)}
         out.append(f"| {', '.join(f'`{name}`' for name in reversed(kinds.values()))} | {reason} |")
     return "\n".join(out) + "\n"
 

@@ -1,4 +1,5 @@
-"""What all tests share: the options --device and --all, a fairseq whose softmax keeps double precision, and a tiny checkpoint."""
+"""What all tests share: the options --device and --all, a fairseq whose softmax keeps double
+precision, and a tiny checkpoint."""
 
 import collections
 import gc
@@ -27,25 +28,40 @@ settings.register_profile("suite", derandomize=True)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "suite"))
 
 BIN = Path(sys.executable).parent  # where the fairseq commands are
-OUTSIDE = os.environ.get("FAIRSEQ_EXT_STRATEGIES")  # strategies from outside the package that these tests are for
-TINY = "FAIRSEQ_EXT_TEST_TINY"  # the environment variable that names a folder of `tiny`, for a pytest that a test starts
+# strategies from outside the package that these tests are for
+OUTSIDE = os.environ.get("FAIRSEQ_EXT_STRATEGIES")
+# the environment variable that names a folder of `tiny`, for a pytest that a test starts
+TINY = "FAIRSEQ_EXT_TEST_TINY"
 
 
 def pytest_addoption(parser):
-    parser.addoption("--all", action="store_true", help="all cases of heavy tests, not a part that covers their parameters")
-    parser.addoption("--device", default="cpu", help="device for the tests that take one: cpu (default), cuda, or pretend: a pretended GPU")
+    parser.addoption(
+        "--all",
+        action="store_true",
+        help="all cases of heavy tests, not a part that covers their parameters",
+    )
+    parser.addoption(
+        "--device",
+        default="cpu",
+        help="device for the tests that take one: cpu (default), cuda, or pretend: a pretended GPU",
+    )
 
 
 def pytest_configure(config):
     gc.disable()  # until all tests are imported
-    config.addinivalue_line("markers", "covering(n): without --all, cases in which each value of each parameter comes n times or more")
+    config.addinivalue_line(
+        "markers",
+        "covering(n): without --all, cases in which each value of each parameter comes "
+        "n times or more",
+    )
     config.addinivalue_line("markers", "drawn(n): without --all, n of its cases")
     if config.getoption("--all"):
         os.environ[sizes.ALL] = "1"
 
 
 def pytest_collection_finish():
-    """What is there now, stays: else Python's collector takes a third of the time to look at it again and again."""
+    """What is there now, stays: else Python's collector takes a third of the time to look
+    at it again and again."""
     gc.enable()
     gc.collect()
     gc.freeze()
@@ -58,7 +74,11 @@ def pytest_collection_modifyitems(config, items):
         for name, keep in (("covering", sizes.part), ("drawn", sizes.draw)):
             if mark := item.get_closest_marker(name):
                 of_test[item.parent, item.originalname, mark.args[0], keep].append(item)
-    left_out = {item for (*_, count, keep), cases in of_test.items() for item in set(cases) - keep(cases, count)}
+    left_out = {
+        item
+        for (*_, count, keep), cases in of_test.items()
+        for item in set(cases) - keep(cases, count)
+    }
     if left_out:
         config.hook.pytest_deselected(items=[item for item in items if item in left_out])
         items[:] = [item for item in items if item not in left_out]
@@ -66,7 +86,10 @@ def pytest_collection_modifyitems(config, items):
 
 @pytest.fixture(scope="session", autouse=True)
 def device(request, tmp_path_factory):
-    """Where models.py puts what it makes. With `--device pretend` all tests run beside a pretended GPU."""
+    """Where models.py puts what it makes.
+
+    With `--device pretend` all tests run beside a pretended GPU.
+    """
     name = request.config.getoption("--device")
     if name == "cpu":
         yield torch.device(name)
@@ -77,7 +100,9 @@ def device(request, tmp_path_factory):
     folder = tmp_path_factory.mktemp("pretended")
     with (
         pytest.MonkeyPatch.context() as patch,
-        pretended_device(folder, patch) if name == "pretend" else nullcontext(torch.device(name)) as there,
+        pretended_device(folder, patch)
+        if name == "pretend"
+        else nullcontext(torch.device(name)) as there,
     ):
         models.DEVICE = there
         yield there
@@ -85,7 +110,8 @@ def device(request, tmp_path_factory):
 
 @pytest.fixture(autouse=True)
 def what_is_process_wide():
-    """Puts back what a test has changed for the whole process: the state of loggers, and strategies from outside the package."""
+    """Puts back what a test has changed for the whole process: the state of loggers, and strategies
+    from outside the package."""
     from fairseq_ext.search.registry import OUTSIDE_MODULE, PRUNERS, STRATEGIES
 
     loggers = [logging.getLogger(name) for name in (None, "fairseq", "fairseq_ext")]
@@ -103,7 +129,8 @@ def what_is_process_wide():
 
 @pytest.fixture
 def on_the_cpu(device, monkeypatch):
-    """For tests of what is compiled for the CPU: what models.py makes is there, whatever --device says."""
+    """For tests of what is compiled for the CPU: what models.py makes is there,
+    whatever --device says."""
     import models
 
     monkeypatch.setattr(models, "DEVICE", torch.device("cpu"))
@@ -114,7 +141,11 @@ def pretended(device, tmp_path_factory, monkeypatch):
     """A pretended GPU, for a test that always has one."""
     from pretended_device import pretended_device
 
-    with pretended_device(tmp_path_factory.getbasetemp(), monkeypatch) if device.type == "cpu" else nullcontext(device) as there:
+    with (
+        pretended_device(tmp_path_factory.getbasetemp(), monkeypatch)
+        if device.type == "cpu"
+        else nullcontext(device) as there
+    ):
         yield there
 
 
@@ -124,23 +155,37 @@ def at_least_float(x):
 
 @pytest.fixture(scope="session", autouse=True)
 def double_precision_softmax():
-    """fairseq computes every softmax in float32, also for double models. Here doubles stay doubles, so that equality can be
-    tested to 1e-9; models in float32 compute what they always do."""
+    """fairseq computes every softmax in float32, also for double models.
+
+    Here doubles stay doubles, so that equality can be tested to 1e-9; models in float32
+    compute what they always do.
+    """
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(utils, "softmax", lambda x, dim, onnx_trace=False: F.softmax(x, dim=dim, dtype=at_least_float(x)))
-        patch.setattr(utils, "log_softmax", lambda x, dim, onnx_trace=False: F.log_softmax(x, dim=dim, dtype=at_least_float(x)))
+        patch.setattr(
+            utils,
+            "softmax",
+            lambda x, dim, onnx_trace=False: F.softmax(x, dim=dim, dtype=at_least_float(x)),
+        )
+        patch.setattr(
+            utils,
+            "log_softmax",
+            lambda x, dim, onnx_trace=False: F.log_softmax(x, dim=dim, dtype=at_least_float(x)),
+        )
         yield
 
 
 @pytest.fixture(scope="session")
 def hostile(tmp_path_factory) -> Path:
-    """A folder with a file for every module of the standard library and of the installed packages: it is not to be run, and leaves NAME.run
-    where it is."""
+    """A folder with a file for every module of the standard library and of the installed packages:
+    it is not to be run, and leaves NAME.run where it is."""
     folder = tmp_path_factory.mktemp("hostile")
     installed = set(importlib.metadata.packages_distributions())
     for name in sys.stdlib_module_names - {*sys.builtin_module_names} | installed - {"fairseq_ext"}:
         if name.isidentifier():
-            (folder / f"{name}.py").write_text(f"open({str(folder / f'{name}.run')!r}, 'w').close()\nraise ImportError('hostile')\n")
+            (folder / f"{name}.py").write_text(
+                f"open({str(folder / f'{name}.run')!r}, 'w').close()\n"
+                "raise ImportError('hostile')\n"
+            )
     return folder
 
 
@@ -148,7 +193,17 @@ def hostile(tmp_path_factory) -> Path:
 def wheel(tmp_path_factory) -> Path:
     """A wheel of this clone, which takes minutes to build."""
     folder = tmp_path_factory.mktemp("wheel")
-    words = [sys.executable, "-m", "pip", "wheel", "-q", "--no-deps", "--wheel-dir", folder, Path(__file__).parents[1]]
+    words = [
+        sys.executable,
+        "-m",
+        "pip",
+        "wheel",
+        "-q",
+        "--no-deps",
+        "--wheel-dir",
+        folder,
+        Path(__file__).parents[1],
+    ]
     done = subprocess.run(words, cwd=folder, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr[-3000:]
     return next(folder.glob("fairseq_ext-*.whl"))
@@ -158,9 +213,18 @@ def wheel(tmp_path_factory) -> Path:
 
 
 def command(
-    name: str, *arguments, stdin: bytes | str = b"", check: bool = True, cwd: Path | None = None, cold: bool = False, **environment
+    name: str,
+    *arguments,
+    stdin: bytes | str = b"",
+    check: bool = True,
+    cwd: Path | None = None,
+    cold: bool = False,
+    **environment,
 ) -> subprocess.CompletedProcess:
-    """Run a fairseq command; its output as text. cold: in a Python that starts for it, not in a child of a warm one (warm.py)."""
+    """Run a fairseq command; its output as text.
+
+    cold: in a Python that starts for it, not in a child of a warm one (warm.py).
+    """
     import warm
 
     folder = BIN if cold or name not in warm.NAMES else warm.commands()
@@ -179,7 +243,8 @@ def command(
 
 @pytest.fixture(scope="session")
 def tiny(tmp_path_factory) -> Path:
-    """A binarised corpus of made-up lines (data/) and a Transformer after one update (model.pt), its output layer sharpened."""
+    """A binarised corpus of made-up lines (data/) and a Transformer after one update (model.pt),
+    its output layer sharpened."""
     if made := os.environ.get(TINY):
         return Path(made)
     import forked  # here, since few tests need the commands' modules
@@ -190,21 +255,59 @@ def tiny(tmp_path_factory) -> Path:
     chance = random.Random(1)
     for split, lines in (("train", 40), ("valid", 3), ("test", 11)):
         for language in ("de", "en"):
-            text = [" ".join(f"{language}{chance.randrange(30)}" for _ in range(chance.randint(1, 12))) for _ in range(lines)]
+            text = [
+                " ".join(f"{language}{chance.randrange(30)}" for _ in range(chance.randint(1, 12)))
+                for _ in range(lines)
+            ]
             if split == "train":
                 text[0] = " ".join(f"{language}{i}" for i in range(30))
             (root / f"{split}.{language}").write_text("\n".join(text) + "\n")
     splits = [f"--{split}pref={root / split}" for split in ("train", "valid", "test")]
-    made = forked.forked(preprocess_main, "fairseq-preprocess", "-s", "de", "-t", "en", *splits, "--destdir", root / "data", "--workers", 1)
+    made = forked.forked(
+        preprocess_main,
+        "fairseq-preprocess",
+        "-s",
+        "de",
+        "-t",
+        "en",
+        *splits,
+        "--destdir",
+        root / "data",
+        "--workers",
+        1,
+    )
     forked.succeeded(made)
     size = {"embed-dim": 16, "ffn-embed-dim": 16, "layers": 1, "attention-heads": 2}
     size = [f"--{side}-{what}={n}" for side in ("encoder", "decoder") for what, n in size.items()]
     size += ["--max-source-positions=40", "--max-target-positions=40"]
-    once = ["--max-update", 1, "--optimizer", "adam", "--lr", "1e-3", "--max-tokens", 500, "--disable-validation", "--no-epoch-checkpoints"]
+    once = [
+        "--max-update",
+        1,
+        "--optimizer",
+        "adam",
+        "--lr",
+        "1e-3",
+        "--max-tokens",
+        500,
+        "--disable-validation",
+        "--no-epoch-checkpoints",
+    ]
     quiet = ["--no-progress-bar", "--cpu", "--save-dir", root / "saved"]
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(torch.cuda, "is_available", lambda: False)  # fairseq clips gradients on a GPU, where there is one, in spite of --cpu
-        forked.succeeded(forked.forked(train_main, "fairseq-train", root / "data", "--arch", "transformer", *size, *once, *quiet))
+        # fairseq clips gradients on a GPU, where there is one, in spite of --cpu
+        patch.setattr(torch.cuda, "is_available", lambda: False)
+        forked.succeeded(
+            forked.forked(
+                train_main,
+                "fairseq-train",
+                root / "data",
+                "--arch",
+                "transformer",
+                *size,
+                *once,
+                *quiet,
+            )
+        )
     state = torch.load(root / "saved" / "checkpoint_last.pt", weights_only=False)
     weight = state["model"]["decoder.output_projection.weight"]
     weight *= 4

@@ -1,4 +1,5 @@
-"""What the tests of fairseq_ext.corpus share: input shards of every kind, jobs over them, and what a single process makes of them."""
+"""What the tests of fairseq_ext.corpus share: input shards of every kind, jobs over them, and what
+a single process makes of them."""
 
 import contextlib
 import gzip
@@ -41,7 +42,14 @@ def write_text(path: Path, lines: list[str]) -> Path:
 def job(inputs: list[Path], output: Path, flags: dict | None = None, **others) -> Job:
     """A job on the demo model."""
     settings = {"unit": 10, "workers": 2, "progress": 0.0, **others}
-    return Job(str(DEMO / "checkpoint.pt"), str(DEMO), [str(p) for p in inputs], str(output), {**FLAGS, **(flags or {})}, **settings)
+    return Job(
+        str(DEMO / "checkpoint.pt"),
+        str(DEMO),
+        [str(p) for p in inputs],
+        str(output),
+        {**FLAGS, **(flags or {})},
+        **settings,
+    )
 
 
 def records(path: Path) -> list[dict]:
@@ -51,22 +59,33 @@ def records(path: Path) -> list[dict]:
 
 def finals(folder: Path) -> dict[str, bytes]:
     """The output files, by name."""
-    files = (path for path in folder.rglob("*") if path.is_file() and ".parts" not in path.parts and path.name != "manifest.json")
+    files = (
+        path
+        for path in folder.rglob("*")
+        if path.is_file() and ".parts" not in path.parts and path.name != "manifest.json"
+    )
     return {path.relative_to(folder).as_posix(): path.read_bytes() for path in files}
 
 
 def parts(folder: Path) -> list[Path]:
     """Finished units of unfinished shards."""
-    return [path for path in folder.glob(".parts/**/*-*") if path.is_file() and path.suffix != ".part"]
+    return [
+        path for path in folder.glob(".parts/**/*-*") if path.is_file() and path.suffix != ".part"
+    ]
 
 
 class OneProcess(run.Run):
-    """The same run with one worker in this process and no Ray: what reading, writing and resuming do can be seen in milliseconds."""
+    """The same run with one worker in this process and no Ray: what reading, writing and resuming
+    do can be seen in milliseconds."""
 
     worker = None  # of the whole session where a test does not bring its own
 
     def work(self, todo):
-        worker = self.worker or Worker({**self.job.flags, "path": self.job.path, "data": self.job.data}, 1, self.job.format == "text")
+        worker = self.worker or Worker(
+            {**self.job.flags, "path": self.job.path, "data": self.job.data},
+            1,
+            self.job.format == "text",
+        )
         units = self.units(todo)
         for unit in units:
             result = worker.translate(unit.shard, unit.sentences)
@@ -89,35 +108,71 @@ def descendants(pid: int) -> dict[int, str]:
     parents: dict[int, int] = {}
     for entry in os.listdir("/proc"):
         with contextlib.suppress(OSError, ValueError, IndexError):
-            parents[int(entry)] = int(Path(f"/proc/{entry}/stat").read_text().rpartition(")")[2].split()[1])
+            parents[int(entry)] = int(
+                Path(f"/proc/{entry}/stat").read_text().rpartition(")")[2].split()[1]
+            )
     found: dict[int, str] = {}
     level = [pid]
     while level:
         level = [child for child, parent in parents.items() if parent in level]
         for child in level:
             with contextlib.suppress(OSError):
-                found[child] = Path(f"/proc/{child}/cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
+                found[child] = (
+                    Path(f"/proc/{child}/cmdline")
+                    .read_bytes()
+                    .replace(b"\0", b" ")
+                    .decode(errors="replace")
+                )
     return found
 
 
 class Echo:
-    """A worker that needs no model: upper case is the translation. It refuses what a Worker refuses for its kind."""
+    """A worker that needs no model: upper case is the translation.
+
+    It refuses what a Worker refuses for its kind.
+    """
 
     calls = 0
 
     def translate(self, shard, sentences):
         self.calls += 1
         errors = [
-            {"shard": shard.name, "line": s.number + 1, "id": s.id, "kind": s.error[0], "reason": s.error[1]} for s in sentences if s.error
+            {
+                "shard": shard.name,
+                "line": s.number + 1,
+                "id": s.id,
+                "kind": s.error[0],
+                "reason": s.error[1],
+            }
+            for s in sentences
+            if s.error
         ]
-        lines = [json.dumps({"id": s.id, "hypotheses": [] if s.error else [s.source.upper()]}) + "\n" for s in sentences]
+        lines = [
+            json.dumps({"id": s.id, "hypotheses": [] if s.error else [s.source.upper()]}) + "\n"
+            for s in sentences
+        ]
         good = len(sentences) - len(errors)
-        return Result("".join(lines).encode(), errors, Stats(sentences=good), good, good, 0.01, 0.01, 0.0, "echo")
+        return Result(
+            "".join(lines).encode(),
+            errors,
+            Stats(sentences=good),
+            good,
+            good,
+            0.01,
+            0.01,
+            0.0,
+            "echo",
+        )
 
 
 def read(path, size=1000, done=(), **how):
-    return [s for unit in Reader(Shard(str(path), "x"), **how).units(size, list(done)) for s in unit]
+    return [
+        s for unit in Reader(Shard(str(path), "x"), **how).units(size, list(done)) for s in unit
+    ]
 
 
 def text_shards(tmp_path, sizes=(25, 0, 7)):
-    return [write_text(tmp_path / f"in{i}.txt", [f"{i}: {n}" for n in range(size)]) for i, size in enumerate(sizes)]
+    return [
+        write_text(tmp_path / f"in{i}.txt", [f"{i}: {n}" for n in range(size)])
+        for i, size in enumerate(sizes)
+    ]

@@ -10,11 +10,16 @@ DEMO = ROOT / "checkpoints" / "demo"
 
 
 def raw_demo(folder: Path, lines: int) -> Path:
-    """Write both sides of so many lines into the folder, with the dictionaries; return the folder."""
+    """Write both sides of so many lines into the folder, with the dictionaries;
+    return the folder."""
     processor = sentencepiece.SentencePieceProcessor(model_file=str(DEMO / "spm.model"))
     for language in ("de", "en"):
         shutil.copy(DEMO / f"dict.{language}.txt", folder)
-        text = (ROOT / "data" / "demo" / f"test.{language}").read_text(encoding="utf-8").split("\n")[:lines]
+        text = (
+            (ROOT / "data" / "demo" / f"test.{language}")
+            .read_text(encoding="utf-8")
+            .split("\n")[:lines]
+        )
         pieces = "".join(" ".join(processor.encode(line, out_type=str)) + "\n" for line in text)
         (folder / f"test.de-en.{language}").write_text(pieces, encoding="utf-8")
     return folder

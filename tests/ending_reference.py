@@ -1,7 +1,8 @@
-"""Brute force for the tests of optimal ending: beams by plain Python lists, always run to the length limit.
+"""Brute force for the tests of optimal ending: beams by plain Python lists, always run
+to the length limit.
 
-What a stopping criterion must answer, and when it must stop, is read off the whole run: `expansion` gives its steps, `ranked` the answers,
-`certificate_step` the stop. Shares no code with the loop.
+What a stopping criterion must answer, and when it must stop, is read off the whole run: `expansion`
+gives its steps, `ranked` the answers, `certificate_step` the stop. Shares no code with the loop.
 """
 
 import math
@@ -29,13 +30,28 @@ class Step:
     live: list
 
 
-def expansion(table, k: int, max_len: int, paper: bool = False, width=lambda finished: None, after=lambda finished: False) -> list[Step]:
-    """Beam search to the limit. fairseq: EOS counts among the k best candidates and takes no slot; paper: it takes one.
-    width, after: the beam, and whether the search ends, once this many are finished (for the baselines)."""
+def expansion(
+    table,
+    k: int,
+    max_len: int,
+    paper: bool = False,
+    width=lambda finished: None,
+    after=lambda finished: False,
+) -> list[Step]:
+    """Beam search to the limit.
+
+    fairseq: EOS counts among the k best candidates and takes no slot; paper: it takes one. width,
+    after: the beam, and whether the search ends, once this many are finished (for the baselines).
+    """
     live, out, count = [((), 0.0)], [], 0
     for i in range(max_len + 1):
         allowed = [EOS] if i == max_len else [w for w in range(4, 12)] + [EOS] * (i > 0)
-        grown = [((*tokens, w), total + table(tokens)[w]) for tokens, total in live for w in allowed if table(tokens)[w] > -math.inf]
+        grown = [
+            ((*tokens, w), total + table(tokens)[w])
+            for tokens, total in live
+            for w in allowed
+            if table(tokens)[w] > -math.inf
+        ]
         grown.sort(key=lambda h: -h[1])
         slots = width(count) if width(count) is not None else k
         done = [h for h in grown[:slots] if h[0][-1] == EOS]
@@ -59,25 +75,49 @@ class Rule:
 
 
 def reward(r: float, ratio: float = RATIO, offset: float = 0.0) -> Rule:
-    return Rule(Scoring(False, 1, r, ratio, offset), lambda s, n, l: s + r * min(l, n), lambda s, i, top, l: s + r * min(l, top))
+    return Rule(
+        Scoring(False, 1, r, ratio, offset),
+        lambda s, n, l: s + r * min(l, n),
+        lambda s, i, top, l: s + r * min(l, top),
+    )
 
 
 def unbounded(r: float) -> Rule:
-    return Rule(Scoring(False, 1, r, RATIO, bounded=False), lambda s, n, l: s + r * n, lambda s, i, top, l: s + r * top)
+    return Rule(
+        Scoring(False, 1, r, RATIO, bounded=False),
+        lambda s, n, l: s + r * n,
+        lambda s, i, top, l: s + r * top,
+    )
 
 
 def normalised(p: float) -> Rule:
-    return Rule(Scoring(True, p), lambda s, n, l: s / n**p, lambda s, i, top, l: s / (top if p > 0 else i + 1) ** p)
+    return Rule(
+        Scoring(True, p),
+        lambda s, n, l: s / n**p,
+        lambda s, i, top, l: s / (top if p > 0 else i + 1) ** p,
+    )
 
 
-RULES = {f"reward {r}": reward(r) for r in (0.0, 0.3, 1.2, 3.0)} | {f"unbounded {r}": unbounded(r) for r in (0.4, 1.5)}
+RULES = {f"reward {r}": reward(r) for r in (0.0, 0.3, 1.2, 3.0)} | {
+    f"unbounded {r}": unbounded(r) for r in (0.4, 1.5)
+}
 RULES |= {f"lenpen {p}": normalised(p) for p in (0.5, 1.0, 2.0, 0.0, -0.5)}
 
 
-def optimal(k: int, rule: Rule, paper: bool = False, prune: bool = False, nbest: int = 1, **more) -> Found:
+def optimal(
+    k: int, rule: Rule, paper: bool = False, prune: bool = False, nbest: int = 1, **more
+) -> Found:
     """`--stop optimal` by the loop, over the tables of this file unless others are given."""
     stats = Stats()
-    plug = stop_plug("optimal", k, rule.scoring, stats, nbest, stop_expansion="paper" if paper else "fairseq", prune_bound=prune)
+    plug = stop_plug(
+        "optimal",
+        k,
+        rule.scoring,
+        stats,
+        nbest,
+        stop_expansion="paper" if paper else "fairseq",
+        prune_bound=prune,
+    )
     given = {"tables": TABLES, "max_len": LIMITS, "source": SOURCE} | more
     return search(k=k, stop=plug, nbest=nbest, scoring=rule.scoring, stats=stats, **given)
 
@@ -89,8 +129,11 @@ def sentences(k: int, paper: bool = False):
 
 
 def ranked(steps: list[Step], rule: Rule, wanted: float) -> list[tuple[tuple, float]]:
-    """All hypotheses that these steps finish with their scores, best first; the earlier one first where they tie."""
-    scored = [(h, rule.score(total, len(h), wanted)) for step in steps for h, total in step.finished]
+    """All hypotheses that these steps finish with their scores, best first; the earlier one
+    first where they tie."""
+    scored = [
+        (h, rule.score(total, len(h), wanted)) for step in steps for h, total in step.finished
+    ]
     return sorted(scored, key=lambda pair: -pair[1])
 
 

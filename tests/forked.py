@@ -1,4 +1,5 @@
-"""fairseq's commands in forked children of this process, which has everything imported: a start costs milliseconds, not seconds."""
+"""fairseq's commands in forked children of this process, which has everything imported: a start
+costs milliseconds, not seconds."""
 
 from __future__ import annotations
 
@@ -36,12 +37,20 @@ class Done(NamedTuple):
 
 
 class Child:
-    """A command's main function under way in a forked process, from its arguments to its end, exit handlers included.
+    """A command's main function under way in a forked process, from its arguments to its end,
+    exit handlers included.
 
-    stdin: what it reads, or a file descriptor; stdout: a file descriptor, else a file of which `wait` tells.
+    stdin: what it reads, or a file descriptor; stdout: a file descriptor, else a file
+    of which `wait` tells.
     """
 
-    def __init__(self, run: Callable[[], object], argv: list[str], stdin: bytes | int = b"", stdout: int | None = None):
+    def __init__(
+        self,
+        run: Callable[[], object],
+        argv: list[str],
+        stdin: bytes | int = b"",
+        stdout: int | None = None,
+    ):
         self.folder = tempfile.TemporaryDirectory()
         self.stdout, self.stderr = (Path(self.folder.name) / name for name in ("stdout", "stderr"))
         given = Path(self.folder.name) / "stdin"
@@ -59,18 +68,23 @@ class Child:
         """The life of the child."""
         signal.alarm(LONGEST)
         signal.signal(signal.SIGINT, signal.default_int_handler)
-        signal.signal(signal.SIGTERM, signal.SIG_DFL)  # a command that ran in the parent may have left another
+        # a command that ran in the parent may have left another
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
         sys.stdin, sys.stdout, sys.stderr = (
             open(fd, mode, encoding="utf-8", errors=errors, closefd=False)
-            for fd, (mode, errors) in enumerate((("r", "strict"), ("w", "strict"), ("w", "backslashreplace")))
+            for fd, (mode, errors) in enumerate(
+                (("r", "strict"), ("w", "strict"), ("w", "backslashreplace"))
+            )
         )
         sys.argv = sys.orig_argv = argv
-        logging.basicConfig(stream=sys.stderr, level="INFO", force=True)  # handlers of the parent write where pytest looks
+        # handlers of the parent write where pytest looks
+        logging.basicConfig(stream=sys.stderr, level="INFO", force=True)
         logging.disable(logging.NOTSET)
         for name in ("fairseq", "fairseq_ext"):  # tests before may have silenced the parent's
             logging.getLogger(name).setLevel(logging.NOTSET)
         atexit._clear()  # those of the parent
-        atexit.register(multiprocessing.util._exit_function)  # ends the processes that read batches, as in every Python
+        # ends the processes that read batches, as in every Python
+        atexit.register(multiprocessing.util._exit_function)
         startup.own_this_process()
         status = 1
         try:
@@ -84,7 +98,11 @@ class Child:
 
     def said(self, text: str) -> bool:
         """Wait until standard error has this text, or the child is over; whether it has it."""
-        while text not in self.stderr.read_text(encoding="utf-8", errors="replace") if self.stderr.exists() else True:
+        while (
+            text not in self.stderr.read_text(encoding="utf-8", errors="replace")
+            if self.stderr.exists()
+            else True
+        ):
             if os.waitid(os.P_PID, self.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None:
                 return False
             time.sleep(0.01)
@@ -93,7 +111,10 @@ class Child:
     def wait(self) -> Done:
         """Its end."""
         status = os.waitstatus_to_exitcode(os.waitpid(self.pid, 0)[1])
-        texts = (path.read_text(encoding="utf-8") if path.exists() else "" for path in (self.stdout, self.stderr))
+        texts = (
+            path.read_text(encoding="utf-8") if path.exists() else ""
+            for path in (self.stdout, self.stderr)
+        )
         done = Done(status, *texts)
         self.folder.cleanup()
         return done
@@ -112,7 +133,9 @@ def inside(folder: Path) -> Iterator[None]:
 
 def forked(run: Callable[[], object], *argv: object, stdin: bytes | str | None = None) -> Done:
     """Run a command's main function with these arguments."""
-    return Child(run, list(map(str, argv)), stdin.encode() if isinstance(stdin, str) else stdin or b"").wait()
+    return Child(
+        run, list(map(str, argv)), stdin.encode() if isinstance(stdin, str) else stdin or b""
+    ).wait()
 
 
 def interactive(*arguments: object, stdin: bytes = b"") -> Done:
@@ -141,8 +164,13 @@ def succeeded(done: Done) -> Done:
     return done
 
 
-def command(name: str, *arguments: object, stdin: bytes | str = b"", check: bool = True) -> subprocess.CompletedProcess:
-    """What conftest.command gives, without a start of Python: for commands of our tasks, since here their package is imported first."""
+def command(
+    name: str, *arguments: object, stdin: bytes | str = b"", check: bool = True
+) -> subprocess.CompletedProcess:
+    """What conftest.command gives, without a start of Python: for commands of our tasks, since here
+    their package is imported first."""
     done = forked(COMMANDS[name], name, *arguments, stdin=stdin)
     assert not check or done.status == 0, done.stdout + done.stderr
-    return subprocess.CompletedProcess([name, *map(str, arguments)], done.status, done.stdout, done.stderr)
+    return subprocess.CompletedProcess(
+        [name, *map(str, arguments)], done.status, done.stdout, done.stderr
+    )

@@ -17,7 +17,17 @@ def untimed(found: dict[str, Any]) -> dict[str, Any]:
 def close(found: Any, expected: Any) -> bool:
     """Equal JSON, numbers nearly so."""
     if isinstance(expected, dict):
-        return isinstance(found, dict) and found.keys() == expected.keys() and all(close(found[k], v) for k, v in expected.items())
+        return (
+            isinstance(found, dict)
+            and found.keys() == expected.keys()
+            and all(close(found[k], v) for k, v in expected.items())
+        )
     if isinstance(expected, list):
-        return isinstance(found, list) and len(found) == len(expected) and all(map(close, found, expected))
-    return found == (pytest.approx(expected, abs=1e-9) if isinstance(expected, (int, float)) else expected)
+        return (
+            isinstance(found, list)
+            and len(found) == len(expected)
+            and all(map(close, found, expected))
+        )
+    return found == (
+        pytest.approx(expected, abs=1e-9) if isinstance(expected, (int, float)) else expected
+    )

@@ -1,13 +1,16 @@
-"""Small random fairseq models, batches for them, generators over them, and the plainest search to compare with.
+"""Small random fairseq models, batches for them, generators over them, and the plainest
+search to compare with.
 
 For the test files of strategies:
 
     pair = generators([build("lstm", seed=3)], strategy={"stop": "optimal"}, beam=5, lenpen=0.6)
-    stock, ours = pair.stock, pair.ours                        # fairseq's generator and ours, over the same models
-    same(run(stock, batch([3, 1, 7])), run(ours, batch([3, 1, 7])))   # whole n-best lists, scores to 1e-9
+    stock, ours = pair.stock, pair.ours  # fairseq's generator and ours, over the same models
+    # whole n-best lists, scores to 1e-9
+    same(run(stock, batch([3, 1, 7])), run(ours, batch([3, 1, 7])))
 
-`plain_beam_search` is an oracle that shares no code with either: Python lists, full recomputation, one sentence at a time.
-Models are double precision unless told otherwise (conftest.py keeps fairseq's softmax double as well).
+`plain_beam_search` is an oracle that shares no code with either: Python lists, full recomputation,
+one sentence at a time. Models are double precision unless told otherwise (conftest.py keeps
+fairseq's softmax double as well).
 """
 
 from __future__ import annotations
@@ -38,32 +41,71 @@ from fairseq_ext.search.registry import all_strategies, refusal
 DEVICE = torch.device("cpu")  # of models and batches, as --device says
 WORDS = 21  # with fairseq's four special symbols: a vocabulary of 25
 TRANSFORMER = dict(
-    encoder_embed_dim=16, encoder_ffn_embed_dim=24, encoder_layers=2, encoder_attention_heads=2,
-    decoder_embed_dim=16, decoder_ffn_embed_dim=24, decoder_layers=2, decoder_attention_heads=2,
-    dropout=0.0, max_source_positions=64, max_target_positions=64,
-)  # fmt: skip
+    encoder_embed_dim=16,
+    encoder_ffn_embed_dim=24,
+    encoder_layers=2,
+    encoder_attention_heads=2,
+    decoder_embed_dim=16,
+    decoder_ffn_embed_dim=24,
+    decoder_layers=2,
+    decoder_attention_heads=2,
+    dropout=0.0,
+    max_source_positions=64,
+    max_target_positions=64,
+)
 ARCHITECTURES: dict[str, dict[str, Any]] = {
     "transformer": dict(arch="transformer", **TRANSFORMER),
-    "transformer-pre-norm": dict(arch="transformer", encoder_normalize_before=True, decoder_normalize_before=True, **TRANSFORMER),
-    "transformer-tied": dict(arch="transformer", share_all_embeddings=True, decoder_learned_pos=True, **TRANSFORMER),
-    "transformer-align": dict(arch="transformer_align", alignment_layer=1, full_context_alignment=True, **TRANSFORMER),
+    "transformer-pre-norm": dict(
+        arch="transformer",
+        encoder_normalize_before=True,
+        decoder_normalize_before=True,
+        **TRANSFORMER,
+    ),
+    "transformer-tied": dict(
+        arch="transformer", share_all_embeddings=True, decoder_learned_pos=True, **TRANSFORMER
+    ),
+    "transformer-align": dict(
+        arch="transformer_align", alignment_layer=1, full_context_alignment=True, **TRANSFORMER
+    ),
     "bart": dict(arch="bart_base", **(TRANSFORMER | dict(max_target_positions=62))),
     "lstm": dict(
-        arch="lstm", encoder_embed_dim=12, encoder_hidden_size=12, encoder_bidirectional=True, decoder_embed_dim=12,
-        decoder_hidden_size=14, decoder_out_embed_dim=12, encoder_layers=2, decoder_layers=2, dropout=0.0,
+        arch="lstm",
+        encoder_embed_dim=12,
+        encoder_hidden_size=12,
+        encoder_bidirectional=True,
+        decoder_embed_dim=12,
+        decoder_hidden_size=14,
+        decoder_out_embed_dim=12,
+        encoder_layers=2,
+        decoder_layers=2,
+        dropout=0.0,
         criterion="cross_entropy",
     ),
     "fconv": dict(
-        arch="fconv", encoder_embed_dim=12, encoder_layers="[(12, 3)] * 2", decoder_embed_dim=12,
-        decoder_layers="[(12, 3)] * 2", decoder_out_embed_dim=12, dropout=0.0, max_source_positions=64, max_target_positions=64,
+        arch="fconv",
+        encoder_embed_dim=12,
+        encoder_layers="[(12, 3)] * 2",
+        decoder_embed_dim=12,
+        decoder_layers="[(12, 3)] * 2",
+        decoder_out_embed_dim=12,
+        dropout=0.0,
+        max_source_positions=64,
+        max_target_positions=64,
     ),
     "lightconv": dict(
-        arch="lightconv", encoder_conv_type="lightweight", decoder_conv_type="lightweight", weight_softmax=True,
-        encoder_kernel_size_list=[3, 5], decoder_kernel_size_list=[3, 5], **TRANSFORMER,
+        arch="lightconv",
+        encoder_conv_type="lightweight",
+        decoder_conv_type="lightweight",
+        weight_softmax=True,
+        encoder_kernel_size_list=[3, 5],
+        decoder_kernel_size_list=[3, 5],
+        **TRANSFORMER,
     ),
-}  # fmt: skip
-SPREAD = {"bart": 8.0, "lstm": 8.0, "fconv": 1.4}  # initial weights so small that the source would hardly matter are made larger
-MASKED_IN_FLOAT32 = ("lstm", "fconv")  # fairseq's attention of these masks in float32, whatever the model
+}
+# initial weights so small that the source would hardly matter are made larger
+SPREAD = {"bart": 8.0, "lstm": 8.0, "fconv": 1.4}
+# fairseq's attention of these masks in float32, whatever the model
+MASKED_IN_FLOAT32 = ("lstm", "fconv")
 OUTPUT_LAYERS = ("output_projection.weight", "fc_out.weight", "fc3.weight_g", "embed_out")
 
 
@@ -72,14 +114,16 @@ OUTPUT_LAYERS = ("output_projection.weight", "fc_out.weight", "fc3.weight_g", "e
 
 @functools.cache
 def dictionary(words: int = WORDS, pieces: bool = False) -> Dictionary:
-    """A made-up dictionary: w0, w1, ..., or pieces of words, of which a text can be written in several ways: ▁a b ab . ▁A ▁ab c ..."""
+    """A made-up dictionary: w0, w1, ..., or pieces of words, of which a text can be written in
+    several ways: ▁a b ab . ▁A ▁ab c ..."""
     out = Dictionary()
     for i in range(words):
         out.add_symbol(piece(i) if pieces else f"w{i}")
     return out
 
 
-PIECES = ["▁a", "b", "ab", ".", "▁A", "▁ab", "B"]  # then others that start a word and that continue one, in turn
+# then others that start a word and that continue one, in turn
+PIECES = ["▁a", "b", "ab", ".", "▁A", "▁ab", "B"]
 
 
 def piece(i: int) -> str:
@@ -89,14 +133,31 @@ def piece(i: int) -> str:
 
 def task(name: str = "translation", words: int = WORDS, pieces: bool = False, **flags):
     """A translation task over the made-up dictionary."""
-    cfg = TASK_DATACLASS_REGISTRY[name](source_lang="de", target_lang="en", max_source_positions=64, max_target_positions=64, **flags)
+    cfg = TASK_DATACLASS_REGISTRY[name](
+        source_lang="de",
+        target_lang="en",
+        max_source_positions=64,
+        max_target_positions=64,
+        **flags,
+    )
     made = TASK_REGISTRY[name](cfg, *[dictionary(words, pieces)] * 2)
     made.phrases_of_calls = True  # as a Translator's, of *_ext tasks: batches bring their phrases
     return made
 
 
-def build(architecture: str, seed: int = 1, dtype: torch.dtype = torch.float64, words: int = WORDS, peak: float = 3.0, eos: float = 2.0):
-    """A random model in code. peak scales the output layer, so that distributions are far from uniform; eos scales EOS's weights."""
+def build(
+    architecture: str,
+    seed: int = 1,
+    dtype: torch.dtype = torch.float64,
+    words: int = WORDS,
+    peak: float = 3.0,
+    eos: float = 2.0,
+):
+    """A random model in code.
+
+    peak scales the output layer, so that distributions are far from uniform; eos
+    scales EOS's weights.
+    """
     torch.manual_seed(seed)
     args = Namespace(**ARCHITECTURES[architecture])
     ARCH_CONFIG_REGISTRY[args.arch](args)
@@ -115,21 +176,34 @@ def language_model(seed: int = 9, dtype: torch.dtype = torch.float64, words: int
     """A random Transformer language model over the same dictionary, for --lm-path."""
     torch.manual_seed(seed)
     cfg = TransformerLanguageModelConfig(
-        decoder_embed_dim=16, decoder_ffn_embed_dim=24, decoder_layers=1, decoder_attention_heads=2, dropout=0.0,
-        tokens_per_sample=80, max_target_positions=80,
-    )  # fmt: skip
-    return TransformerLanguageModel.build_model(OmegaConf.structured(cfg), task(words=words)).to(dtype).to(DEVICE).eval()
+        decoder_embed_dim=16,
+        decoder_ffn_embed_dim=24,
+        decoder_layers=1,
+        decoder_attention_heads=2,
+        dropout=0.0,
+        tokens_per_sample=80,
+        max_target_positions=80,
+    )
+    return (
+        TransformerLanguageModel.build_model(OmegaConf.structured(cfg), task(words=words))
+        .to(dtype)
+        .to(DEVICE)
+        .eval()
+    )
 
 
 # ---- batches
 
 
 def batch(lengths: list[int], seed: int = 7, words: int = WORDS) -> dict:
-    """A left-padded sample of random source sentences with this many words each (EOS not counted; 0: an empty line), the longest
-    first, as fairseq's collater sorts them."""
+    """A left-padded sample of random source sentences with this many words each (EOS not counted;
+    0: an empty line), the longest first, as fairseq's collater sorts them."""
     torch.manual_seed(seed)
     d = dictionary(words)
-    lines = [torch.cat([torch.randint(d.nspecial, len(d), (n,)), torch.tensor([d.eos()])]) for n in sorted(lengths, reverse=True)]
+    lines = [
+        torch.cat([torch.randint(d.nspecial, len(d), (n,)), torch.tensor([d.eos()])])
+        for n in sorted(lengths, reverse=True)
+    ]
     return on_device(
         {
             "id": torch.arange(len(lines)),
@@ -153,7 +227,10 @@ def alone(sample: dict, i: int) -> dict:
     return {
         "id": sample["id"][i : i + 1],
         "nsentences": 1,
-        "net_input": {"src_tokens": sample["net_input"]["src_tokens"][i : i + 1, -n:], "src_lengths": torch.tensor([n], device=DEVICE)},
+        "net_input": {
+            "src_tokens": sample["net_input"]["src_tokens"][i : i + 1, -n:],
+            "src_lengths": torch.tensor([n], device=DEVICE),
+        },
     }
 
 
@@ -169,20 +246,33 @@ class Pair:
 
 
 def generators(
-    models: list, strategy: dict | None = None, extra: dict | None = None, words: int = WORDS, pieces: bool = False, **generation
+    models: list,
+    strategy: dict | None = None,
+    extra: dict | None = None,
+    words: int = WORDS,
+    pieces: bool = False,
+    **generation,
 ) -> Pair:
-    """strategy: our flags; extra: extra_gen_cls_kwargs (lm_model, ...); pieces: as `dictionary` has them; generation: stock flags."""
+    """strategy: our flags; extra: extra_gen_cls_kwargs (lm_model, ...); pieces: as `dictionary` has
+    them; generation: stock flags."""
     cfg = GenerationConfig(**generation)
-    stock = task("translation", words, pieces).build_generator(models, cfg, extra_gen_cls_kwargs=dict(extra or {}))
-    ours = task("translation_ext", words, pieces, **(strategy or {})).build_generator(models, cfg, extra_gen_cls_kwargs=dict(extra or {}))
+    stock = task("translation", words, pieces).build_generator(
+        models, cfg, extra_gen_cls_kwargs=dict(extra or {})
+    )
+    ours = task("translation_ext", words, pieces, **(strategy or {})).build_generator(
+        models, cfg, extra_gen_cls_kwargs=dict(extra or {})
+    )
     return Pair(stock, ours)
 
 
 def run(generator, sample: dict, seed: int = 5, **arguments) -> list[list[dict]]:
     """n-best lists; the random seed is for --sampling."""
     torch.manual_seed(seed)
-    if "prefix_tokens" in arguments and arguments["prefix_tokens"] is not None:  # with the sample, as fairseq-generate moves it
-        arguments["prefix_tokens"] = arguments["prefix_tokens"].to(sample["net_input"]["src_tokens"].device)
+    # with the sample, as fairseq-generate moves it
+    if "prefix_tokens" in arguments and arguments["prefix_tokens"] is not None:
+        arguments["prefix_tokens"] = arguments["prefix_tokens"].to(
+            sample["net_input"]["src_tokens"].device
+        )
     return generator.generate([], sample, **arguments)
 
 
@@ -190,23 +280,40 @@ def same(expected: list[list[dict]], got: list[list[dict]], tolerance: float = 1
     """Equal n-best lists: tokens, and scores within the tolerance."""
     assert len(got) == len(expected)
     for i, (theirs, ours) in enumerate(zip(expected, got, strict=True)):
-        assert [h["tokens"].tolist() for h in ours] == [h["tokens"].tolist() for h in theirs], f"sentence {i}"
+        assert [h["tokens"].tolist() for h in ours] == [h["tokens"].tolist() for h in theirs], (
+            f"sentence {i}"
+        )
         for a, b in zip(theirs, ours, strict=True):
-            assert float(b["score"]) == float(a["score"]) or abs(float(b["score"]) - float(a["score"])) <= tolerance
-            torch.testing.assert_close(b["positional_scores"].cpu(), a["positional_scores"].cpu(), rtol=0, atol=tolerance)
+            assert (
+                float(b["score"]) == float(a["score"])
+                or abs(float(b["score"]) - float(a["score"])) <= tolerance
+            )
+            torch.testing.assert_close(
+                b["positional_scores"].cpu(), a["positional_scores"].cpu(), rtol=0, atol=tolerance
+            )
 
 
-def near_ties(expected: list[list[dict]], got: list[list[dict]], tolerance: float = 1e-4) -> list[tuple[int, int]]:
-    """Sentence and rank of hypotheses that differ in single precision: scores at each rank are within the tolerance, so that either
-    order is right, and equal tokens have equal scores. Any other difference fails."""
+def near_ties(
+    expected: list[list[dict]], got: list[list[dict]], tolerance: float = 1e-4
+) -> list[tuple[int, int]]:
+    """Sentence and rank of hypotheses that differ in single precision: scores at each rank are
+    within the tolerance, so that either order is right, and equal tokens have equal scores.
+    Any other difference fails."""
     found = []
     assert len(got) == len(expected)
     for i, (theirs, ours) in enumerate(zip(expected, got, strict=True)):
         assert len(ours) == len(theirs), f"sentence {i}"
         for rank, (a, b) in enumerate(zip(theirs, ours, strict=True)):
-            assert abs(float(b["score"]) - float(a["score"])) <= tolerance, f"sentence {i}, rank {rank} is no near-tie"
+            assert abs(float(b["score"]) - float(a["score"])) <= tolerance, (
+                f"sentence {i}, rank {rank} is no near-tie"
+            )
             if b["tokens"].tolist() == a["tokens"].tolist():
-                torch.testing.assert_close(b["positional_scores"].cpu(), a["positional_scores"].cpu(), rtol=0, atol=tolerance)
+                torch.testing.assert_close(
+                    b["positional_scores"].cpu(),
+                    a["positional_scores"].cpu(),
+                    rtol=0,
+                    atol=tolerance,
+                )
             else:
                 found.append((i, rank))
     return found
@@ -216,7 +323,8 @@ def near_ties(expected: list[list[dict]], got: list[list[dict]], tolerance: floa
 
 
 def settings(kind: str) -> dict[str, dict]:
-    """Every registered strategy's settings of a kind ("neutral" or "example") by a readable name; what is the same twice is left out."""
+    """Every registered strategy's settings of a kind ("neutral" or "example") by a readable name;
+    what is the same twice is left out."""
     out: dict[str, dict] = {}
     for strategy in all_strategies():
         for setting in getattr(strategy, kind):
@@ -229,11 +337,14 @@ def settings(kind: str) -> dict[str, dict]:
 def parted(setting: dict) -> tuple[dict, dict]:
     """A setting's flags of ours, and those of stock."""
     stock = {f.name for f in fields(GenerationConfig)}
-    return {n: v for n, v in setting.items() if n not in stock}, {n: v for n, v in setting.items() if n in stock}
+    return {n: v for n, v in setting.items() if n not in stock}, {
+        n: v for n, v in setting.items() if n in stock
+    }
 
 
 def is_search_of_fairseqs(setting: dict) -> bool:
-    """Whether a setting asks for another search than fairseq's beam search by a flag of fairseq's."""
+    """Whether a setting asks for another search than fairseq's beam search by
+    a flag of fairseq's."""
     return not {"sampling", "diverse_beam_groups"}.isdisjoint(setting)
 
 
@@ -242,8 +353,16 @@ def with_files(flags: dict, folder: Path) -> dict:
     table = folder / "table.txt"
     if not table.exists():
         chance = random.Random(3)
-        table.write_text("".join(f"w{i} w{chance.randrange(WORDS)} 0.{j}\n" for i in range(WORDS) for j in range(1, 5)))
-    return {name: str(table) if value == "{lexical table}" else value for name, value in flags.items()}
+        table.write_text(
+            "".join(
+                f"w{i} w{chance.randrange(WORDS)} 0.{j}\n"
+                for i in range(WORDS)
+                for j in range(1, 5)
+            )
+        )
+    return {
+        name: str(table) if value == "{lexical table}" else value for name, value in flags.items()
+    }
 
 
 def refused(flags: dict, generation: dict) -> str | None:
@@ -256,8 +375,12 @@ def refused(flags: dict, generation: dict) -> str | None:
 
 
 def forced(model, sample: dict, tokens: list[list[int]]) -> Tensor:
-    """Log-probabilities (n, L, V) of teacher forcing a sample of one sentence with n rows of target tokens (first one included)."""
-    source = {name: value.expand(len(tokens), *value.shape[1:]) for name, value in sample["net_input"].items()}
+    """Log-probabilities (n, L, V) of teacher forcing a sample of one sentence with n rows of target
+    tokens (first one included)."""
+    source = {
+        name: value.expand(len(tokens), *value.shape[1:])
+        for name, value in sample["net_input"].items()
+    }
     with torch.no_grad():
         out = model(**source, prev_output_tokens=torch.tensor(tokens, device=DEVICE))
         return model.get_normalized_probs(out, log_probs=True, sample=None)
@@ -271,10 +394,12 @@ def plain_beam_search(
     ban: Callable[[list[int]], set[int]] = lambda row: set(),
     drop: Callable[[list[int]], bool] = lambda row: False,
 ) -> list[tuple[list[int], float]]:
-    """fairseq's beam search over a sample of one sentence, as lists. Returns (tokens, sum of log-probabilities), best mean first.
+    """fairseq's beam search over a sample of one sentence, as lists. Returns (tokens, sum of
+    log-probabilities), best mean first.
 
-    ban: the tokens that may not follow a row (without its first EOS). drop: whether pruning takes a continued row (the same) out of
-    the step's 2k candidates; the next beam is the first k that are left, and EOS still counts among the first k of all.
+    ban: the tokens that may not follow a row (without its first EOS). drop: whether pruning takes a
+    continued row (the same) out of the step's 2k candidates; the next beam is the first k that are
+    left, and EOS still counts among the first k of all.
     """
     d = dictionary()
     rows: list[tuple[float, list[int]]] = [(0.0, [d.eos()])]
@@ -287,15 +412,23 @@ def plain_beam_search(
             allowed = range(len(d)) if step < max_len else [d.eos()]
             candidates += [(score + values[t], [*row, t]) for t in allowed if t not in banned]
         candidates = sorted(candidates, key=lambda c: -c[0])[: 2 * k]
-        ended = [(row[1:], score) for score, row in candidates[:k] if row[-1] == d.eos() and not drop(row[1:])]
+        ended = [
+            (row[1:], score)
+            for score, row in candidates[:k]
+            if row[-1] == d.eos() and not drop(row[1:])
+        ]
         done += ended[: k - len(done)]
-        rows = [(score, row) for score, row in candidates if row[-1] != d.eos() and not drop(row[1:])][:k]
+        rows = [
+            (score, row) for score, row in candidates if row[-1] != d.eos() and not drop(row[1:])
+        ][:k]
         if len(done) == k or not rows:
             break
     return sorted(done, key=lambda h: -h[1] / len(h[0]))
 
 
-def same_as_plain(expected: list[tuple[list[int], float]], got: list[dict], tolerance: float = 1e-9) -> None:
+def same_as_plain(
+    expected: list[tuple[list[int], float]], got: list[dict], tolerance: float = 1e-9
+) -> None:
     """A generator's n-best list equals the oracle's."""
     assert [h["tokens"].tolist() for h in got] == [tokens for tokens, _ in expected]
     for h, (tokens, total) in zip(got, expected, strict=True):

@@ -9,7 +9,11 @@ EOS, PAD = dictionary().eos(), dictionary().pad()
 
 def blocks(method: str, **flags) -> dict:
     """Flags of a method that tries its drafts whether they have been any good or not."""
-    return {"decoding": method, "draft": "repeat"} | ({"draft_cost": 0.0} if method == "window" else {}) | flags
+    return (
+        {"decoding": method, "draft": "repeat"}
+        | ({"draft_cost": 0.0} if method == "window" else {})
+        | flags
+    )
 
 
 def drafts(tmp_path, lines: list[list[int]]) -> str:

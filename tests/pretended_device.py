@@ -1,9 +1,11 @@
 """A pretended GPU: tensors that say they are on `cuda:0` and hold their values on the CPU.
 
-As on a GPU, an operation on tensors of host and device raises, and so do numpy and compiled code for the CPU on a device's tensor. What a
-GPU would do is counted (`counting`): waits of the host, each with the place in fairseq_ext that waits; launches; bytes read and written;
-recorded CUDA graphs are one launch, and recording refuses what CUDA refuses. An upload of a Python list waits too, as
-torch.tensor(..., device="cuda") does: torch synchronises after every copy from ordinary memory that is not `non_blocking`.
+As on a GPU, an operation on tensors of host and device raises, and so do numpy and compiled code
+for the CPU on a device's tensor. What a GPU would do is counted (`counting`): waits of the host,
+each with the place in fairseq_ext that waits; launches; bytes read and written; recorded CUDA
+graphs are one launch, and recording refuses what CUDA refuses. An upload of a Python list waits
+too, as torch.tensor(..., device="cuda") does: torch synchronises after every copy from ordinary
+memory that is not `non_blocking`.
 
 Not shown: speed, memory, kernels that torch has for the CPU only, and what runs at the same time.
 """
@@ -38,7 +40,10 @@ DEVICE = torch.device("cuda", 0)
 ADDRESSES = 1 << 62  # of the device begin here: nothing of the CPU's
 WAITS = "_local_scalar_dense equal allclose nonzero masked_select bincount histc"
 WAITS += " _unique _unique2 unique_dim unique_consecutive unique_dim_consecutive"
-FREE = "empty empty_strided new_empty new_empty_strided empty_like detach lift_fresh _unsafe_view resize_ set_"
+FREE = (
+    "empty empty_strided new_empty new_empty_strided empty_like detach lift_fresh "
+    "_unsafe_view resize_ set_"
+)
 INDEXING = {"index", "index_put", "index_put_", "_index_put_impl_"}  # take indices of either side
 PRODUCTS = {"mm", "addmm", "bmm", "baddbmm"}  # not of integers on a GPU
 PACKAGE = f"{Path(__file__).resolve().parents[1] / 'fairseq_ext'}/"
@@ -55,7 +60,8 @@ class Counts:
 
 
 COUNTS: list[Counts] = []  # those that count now
-RECORDING: list[tuple[Graph, int | None]] = []  # the graph that is being recorded, if any; the thread that could disturb it (None: any)
+# the graph that is being recorded, if any; the thread that could disturb it (None: any)
+RECORDING: list[tuple[Graph, int | None]] = []
 OF_THREAD = threading.local()  # stream: the present one
 
 
@@ -77,7 +83,11 @@ def wait(what: str) -> None:
         frame: Any = sys._getframe()
         while frame is not None and not frame.f_code.co_filename.startswith(PACKAGE):
             frame = frame.f_back
-        place = "" if frame is None else f" in {frame.f_code.co_filename.removeprefix(PACKAGE)}:{frame.f_lineno}"
+        place = (
+            ""
+            if frame is None
+            else f" in {frame.f_code.co_filename.removeprefix(PACKAGE)}:{frame.f_lineno}"
+        )
         for counts in COUNTS:
             counts.waits[what + place] += 1
 
@@ -88,7 +98,10 @@ def disturbs() -> bool:
 
 
 class Stream:
-    """Work goes to the stream that is current in its thread. One that waits for a stream that is recorded is recorded too."""
+    """Work goes to the stream that is current in its thread.
+
+    One that waits for a stream that is recorded is recorded too.
+    """
 
     def __init__(self, *_) -> None:
         self.graph: Graph | None = None
@@ -123,8 +136,13 @@ class Pretended(Tensor):
 
     @staticmethod
     def __new__(cls, inner: Tensor) -> Pretended:
-        layout = dict(strides=inner.stride(), storage_offset=inner.storage_offset(), dtype=inner.dtype, device=DEVICE)
-        made = Tensor._make_wrapper_subclass(cls, inner.size(), **layout)  # type: ignore[attr-defined]
+        layout = dict(
+            strides=inner.stride(),
+            storage_offset=inner.storage_offset(),
+            dtype=inner.dtype,
+            device=DEVICE,
+        )
+        made = Tensor._make_wrapper_subclass(cls, inner.size(), **layout)  # type: ignore
         made.inner = inner
         return made
 
@@ -148,7 +166,11 @@ class Pretended(Tensor):
 
     def __deepcopy__(self, memo):
         made = Pretended(self.inner.clone())
-        return torch.nn.Parameter(made, self.requires_grad) if isinstance(self, torch.nn.Parameter) else made
+        return (
+            torch.nn.Parameter(made, self.requires_grad)
+            if isinstance(self, torch.nn.Parameter)
+            else made
+        )
 
     def data_ptr(self) -> int:
         return self.inner.data_ptr() + ADDRESSES
@@ -158,7 +180,10 @@ class Pretended(Tensor):
         return self.inner.tolist()
 
     def numpy(self, *_, **__):
-        raise TypeError("can't convert cuda:0 device type tensor to numpy. Use Tensor.cpu() to copy the tensor to host memory first.")
+        raise TypeError(
+            "can't convert cuda:0 device type tensor to numpy. Use Tensor.cpu() to copy the tensor "
+            "to host memory first."
+        )
 
     def __array__(self, *_, **__):
         self.numpy()
@@ -215,25 +240,39 @@ def inside(value):
 
 
 def operate(func, args, kwargs):
-    """Do an operation, as a GPU would where one of its tensors is there or it is to make one there."""
+    """Do an operation, as a GPU would where one of its tensors is there or it
+    is to make one there."""
     given = [*tensors_of(args), *tensors_of(kwargs.values())]
     there = [x for x in given if isinstance(x, Pretended)]
     device = kwargs.get("device") or (DEVICE if there else None)
     if device is None or not there and torch.device(device).type != "cuda":
         return func(*args, **kwargs)
     name = func._schema.name.removeprefix("aten::")
-    if isinstance(drawn := kwargs.get("generator"), torch.Generator) and drawn.device.type == "cpu" and torch.device(device).type == "cuda":
+    if (
+        isinstance(drawn := kwargs.get("generator"), torch.Generator)
+        and drawn.device.type == "cpu"
+        and torch.device(device).type == "cuda"
+    ):
         raise RuntimeError("Expected a 'cuda' device type for generator but found 'cpu'")
     check(func, name, args, given, there)
     if what := awaited(name, args, kwargs, given, there, torch.device(device)):
         wait(what)
     graph = current_stream().graph
     if graph is None and disturbs() and not (func.is_view or func._schema.is_mutable):
-        raise RuntimeError(f"operation not permitted when stream is capturing: {name} takes memory outside of the graph's pool")
-    values = [inside(x) for x in args], {n: inside(x) for n, x in kwargs.items() if n != "pin_memory"}
+        raise RuntimeError(
+            f"operation not permitted when stream is capturing: {name} takes memory outside "
+            "of the graph's pool"
+        )
+    values = (
+        [inside(x) for x in args],
+        {n: inside(x) for n, x in kwargs.items() if n != "pin_memory"},
+    )
     out = compute(func, name, *values)
     to_host = (
-        torch.device(device).type == "cpu" or isinstance(args[0] if args else None, Tensor) and there[:1] != [args[0]] and name == "copy_"
+        torch.device(device).type == "cpu"
+        or isinstance(args[0] if args else None, Tensor)
+        and there[:1] != [args[0]]
+        and name == "copy_"
     )
     if not func.is_view and name not in FREE.split():
         moved = sum(x.nbytes for x in tensors_of([inside(x) for x in given]))
@@ -248,31 +287,50 @@ def operate(func, args, kwargs):
         return out
     if name == "_pack_padded_sequence":
         return wrapped(out[0], {}), out[1]
-    known = {id(x.inner): x for x in there}  # an operation in place returns the tensor that it was given
+    # an operation in place returns the tensor that it was given
+    known = {id(x.inner): x for x in there}
     return wrapped(out, known)
 
 
 def wrapped(out, known: dict[int, Pretended]):
     if isinstance(out, Tensor):
         before = known.get(id(out))
-        assert before is None or before.shape == out.shape, "an operation in place has changed a tensor's shape"
+        assert before is None or before.shape == out.shape, (
+            "an operation in place has changed a tensor's shape"
+        )
         return Pretended(out) if before is None else before
     return type(out)(wrapped(x, known) for x in out) if type(out) in (list, tuple) else out
 
 
 def check(func, name: str, args, given: list[Tensor], there: list[Tensor]) -> None:
     """Raise what CUDA raises."""
-    numbers = torch.Tag.pointwise in func.tags or "fill" in name or name in INDEXING  # may be the host's
-    indices = [id(x) for x in tensors_of([args[1]])] if name in INDEXING and isinstance(args[0], Pretended) else []
-    changed = args[0] if func._schema.is_mutable and args else None  # a number too is changed where it lies
-    for x in given if there and name not in ("copy_", "_to_copy", "_pack_padded_sequence") else ():  # the last has lengths of the host
-        if not (isinstance(x, Pretended) or id(x) in indices or (numbers and x.dim() == 0 and x is not changed)):
-            raise RuntimeError(f"Expected all tensors to be on the same device, but found at least two devices, cuda:0 and cpu! ({func})")
+    # may be the host's
+    numbers = torch.Tag.pointwise in func.tags or "fill" in name or name in INDEXING
+    indices = (
+        [id(x) for x in tensors_of([args[1]])]
+        if name in INDEXING and isinstance(args[0], Pretended)
+        else []
+    )
+    # a number too is changed where it lies
+    changed = args[0] if func._schema.is_mutable and args else None
+    # the last has lengths of the host
+    for x in given if there and name not in ("copy_", "_to_copy", "_pack_padded_sequence") else ():
+        if not (
+            isinstance(x, Pretended)
+            or id(x) in indices
+            or (numbers and x.dim() == 0 and x is not changed)
+        ):
+            raise RuntimeError(
+                "Expected all tensors to be on the same device, but found at least two devices, "
+                f"cuda:0 and cpu! ({func})"
+            )
     if name in PRODUCTS and not there[0].is_floating_point():
         raise RuntimeError(f'"addmm_cuda" not implemented for {there[0].dtype}')
 
 
-def awaited(name: str, args, kwargs, given: list[Tensor], there: list[Tensor], device: torch.device) -> str | None:
+def awaited(
+    name: str, args, kwargs, given: list[Tensor], there: list[Tensor], device: torch.device
+) -> str | None:
     """For what the host waits, if it does."""
     blocks = not kwargs.get("non_blocking") and not (name == "copy_" and len(args) > 2 and args[2])
     if name == "_to_copy" and (device.type == "cpu" or not there):
@@ -281,12 +339,22 @@ def awaited(name: str, args, kwargs, given: list[Tensor], there: list[Tensor], d
         return ("upload" if args[0] is there[0] else "copy to the host") if blocks else None
     if name in WAITS.split():
         return name
-    if name == "repeat_interleave" and isinstance(args[-1], Tensor) and kwargs.get("output_size") is None:
+    if (
+        name == "repeat_interleave"
+        and isinstance(args[-1], Tensor)
+        and kwargs.get("output_size") is None
+    ):
         return name
     if name in INDEXING:
         indices = list(tensors_of([args[1]]))
-        if any(x.dtype in (torch.bool, torch.uint8) for x in indices):  # a number for the places of one mask is a masked_fill
-            filled = name != "index" and len(indices) == 1 and args[2].dim() == 0 and not isinstance(args[2], Pretended)
+        # a number for the places of one mask is a masked_fill
+        if any(x.dtype in (torch.bool, torch.uint8) for x in indices):
+            filled = (
+                name != "index"
+                and len(indices) == 1
+                and args[2].dim() == 0
+                and not isinstance(args[2], Pretended)
+            )
             return None if filled else "a mask as an index"
         return "upload" if any(not isinstance(x, Pretended) for x in indices) else None
     return None
@@ -310,14 +378,16 @@ def compute(func, name: str, args, kwargs):
 
 
 class Graph:
-    """Stands for torch.cuda.CUDAGraph: the same operations again, at the addresses and with the host's numbers of the first time."""
+    """Stands for torch.cuda.CUDAGraph: the same operations again, at the addresses and with the
+    host's numbers of the first time."""
 
     pool: list[Graph]
 
     def __init__(self) -> None:
         self.calls: list[tuple] = []
         self.own: set[int] = set()  # what its operations have made or changed
-        self.read: list[weakref.ref] = []  # what it takes from outside of the pool, which must outlive it
+        # what it takes from outside of the pool, which must outlive it
+        self.read: list[weakref.ref] = []
 
     def add(self, func, values, out, there) -> None:
         self.read += [weakref.ref(x) for x in there if id(x.inner) not in self.own]
@@ -327,7 +397,11 @@ class Graph:
     def made(self) -> Iterator[tuple]:
         """The operations whose results lie in the pool."""
         return (
-            call for call in self.calls if not call[0].is_view and not call[0]._schema.is_mutable and "_unsafe_view" not in str(call[0])
+            call
+            for call in self.calls
+            if not call[0].is_view
+            and not call[0]._schema.is_mutable
+            and "_unsafe_view" not in str(call[0])
         )
 
     def spoil(self) -> None:
@@ -338,7 +412,9 @@ class Graph:
 
     def replay(self) -> None:
         if any(x() is None for x in self.read):
-            raise RuntimeError("a recorded graph reads memory outside of its pool that has been freed")
+            raise RuntimeError(
+                "a recorded graph reads memory outside of its pool that has been freed"
+            )
         for graph in self.pool:
             graph.spoil()
         made = {id(call) for call in self.made()}
@@ -376,17 +452,36 @@ def recorded(graph: Graph, pool: list[Graph], capture_error_mode: str = "global"
 
 @contextlib.contextmanager
 def pretended_device(folder: Path, patch) -> Iterator[torch.device]:
-    """As long as the context lasts, torch has a GPU. folder: for a small library, once in a process; patch: a pytest.MonkeyPatch."""
+    """As long as the context lasts, torch has a GPU.
+
+    folder: for a small library, once in a process; patch: a pytest.MonkeyPatch.
+    """
     library = folder / "guard.so"
     if not library.exists():
         torch_at = Path(torch.__file__).parent
         subprocess.run(
-            ["g++", "-std=c++20", "-shared", "-fPIC", f"-I{torch_at}/include", "-xc++", "-", "-o", library, f"-L{torch_at}/lib", "-lc10"],
+            [
+                "g++",
+                "-std=c++20",
+                "-shared",
+                "-fPIC",
+                f"-I{torch_at}/include",
+                "-xc++",
+                "-",
+                "-o",
+                library,
+                f"-L{torch_at}/lib",
+                "-lc10",
+            ],
             input=GUARD.encode(),
             check=True,
         )
         ctypes.CDLL(str(library))
-    on_host, thread, moved = {name: getattr(torch, name) for name in ("tensor", "as_tensor")}, threading.Thread.run, Tensor.to
+    on_host, thread, moved = (
+        {name: getattr(torch, name) for name in ("tensor", "as_tensor")},
+        threading.Thread.run,
+        Tensor.to,
+    )
 
     def placed(name: str):
         def make(data, dtype=None, device=None, **named):
@@ -406,13 +501,28 @@ def pretended_device(folder: Path, patch) -> Iterator[torch.device]:
             thread(self)
 
     there = dict(
-        is_available=lambda: True, is_initialized=lambda: True, _lazy_init=lambda: None, device_count=lambda: 1, current_device=lambda: 0,
-        get_device_name=lambda *_: "a pretended GPU", get_device_capability=lambda *_: (9, 0), synchronize=lambda *_: wait("synchronize"),
-        get_device_properties=lambda *_: SimpleNamespace(total_memory=1 << 34), set_device=lambda *_: None, empty_cache=lambda: None,
-        current_stream=current_stream, Stream=Stream, stream=on_stream, graph_pool_handle=list,
-        CUDAGraph=Graph, graph=recorded, memory_allocated=lambda *_: 0, manual_seed=lambda _: None, set_rng_state=lambda *_: None,
+        is_available=lambda: True,
+        is_initialized=lambda: True,
+        _lazy_init=lambda: None,
+        device_count=lambda: 1,
+        current_device=lambda: 0,
+        get_device_name=lambda *_: "a pretended GPU",
+        get_device_capability=lambda *_: (9, 0),
+        synchronize=lambda *_: wait("synchronize"),
+        get_device_properties=lambda *_: SimpleNamespace(total_memory=1 << 34),
+        set_device=lambda *_: None,
+        empty_cache=lambda: None,
+        current_stream=current_stream,
+        Stream=Stream,
+        stream=on_stream,
+        graph_pool_handle=list,
+        CUDAGraph=Graph,
+        graph=recorded,
+        memory_allocated=lambda *_: 0,
+        manual_seed=lambda _: None,
+        set_rng_state=lambda *_: None,
         get_rng_state=lambda *_: torch.empty(0),
-    )  # fmt: skip
+    )
     for name, value in there.items():
         patch.setattr(torch.cuda, name, value)
     for name in on_host:

@@ -1,11 +1,13 @@
-"""Tiny random checkpoints of every architecture that fairseq translates with, written by its Trainer and read by its commands' steps.
+"""Tiny random checkpoints of every architecture that fairseq translates with, written by its
+Trainer and read by its commands' steps.
 
-    saved = Saved(tmp_path)                                    # dictionaries; a checkpoint is saved when it is first asked for
-    models = saved.models(["lstm"], beam=5)                    # what fairseq-interactive does before it reads lines:
+    saved = Saved(tmp_path)  # dictionaries; a checkpoint is saved when it is first needed
+    models = saved.models(["lstm"], beam=5)  # what fairseq-interactive does before it reads lines
     stock = saved.ready(models, saved.data("lstm"), "translation", beam=5)
-    stock.translate(["de1 de7", "de3"])                        # n-best lists, in the order of the lines
+    stock.translate(["de1 de7", "de3"])  # n-best lists, in the order of the lines
 
-A checkpoint is a random model whose output layer is sharpened, so that distributions are far from uniform and hypotheses end.
+A checkpoint is a random model whose output layer is sharpened, so that distributions are far from
+uniform and hypotheses end.
 """
 
 from __future__ import annotations
@@ -33,18 +35,38 @@ import fairseq_ext  # noqa: F401  registers translation_ext
 WORDS = {"de": 29, "en": 23}  # without fairseq's four special symbols
 LONGEST = 7  # length limit of the searches
 TRANSFORMER = dict(
-    encoder_embed_dim=16, encoder_ffn_embed_dim=24, encoder_layers=2, encoder_attention_heads=2,
-    decoder_embed_dim=16, decoder_ffn_embed_dim=24, decoder_layers=2, decoder_attention_heads=2,
-    max_source_positions=40, max_target_positions=38,
-)  # fmt: skip
+    encoder_embed_dim=16,
+    encoder_ffn_embed_dim=24,
+    encoder_layers=2,
+    encoder_attention_heads=2,
+    decoder_embed_dim=16,
+    decoder_ffn_embed_dim=24,
+    decoder_layers=2,
+    decoder_attention_heads=2,
+    max_source_positions=40,
+    max_target_positions=38,
+)
 RECURRENT = dict(
-    encoder_embed_dim=12, encoder_hidden_size=14, encoder_layers=2, decoder_embed_dim=12, decoder_hidden_size=14, decoder_layers=2,
-    decoder_out_embed_dim=10, criterion="cross_entropy", max_source_positions=40, max_target_positions=38,
-)  # fmt: skip
+    encoder_embed_dim=12,
+    encoder_hidden_size=14,
+    encoder_layers=2,
+    decoder_embed_dim=12,
+    decoder_hidden_size=14,
+    decoder_layers=2,
+    decoder_out_embed_dim=10,
+    criterion="cross_entropy",
+    max_source_positions=40,
+    max_target_positions=38,
+)
 CONVOLUTIONAL = dict(
-    encoder_embed_dim=12, encoder_layers="[(12, 3)] * 2", decoder_embed_dim=12, decoder_layers="[(12, 3)] * 3", decoder_out_embed_dim=12,
-    max_source_positions=40, max_target_positions=38,
-)  # fmt: skip
+    encoder_embed_dim=12,
+    encoder_layers="[(12, 3)] * 2",
+    decoder_embed_dim=12,
+    decoder_layers="[(12, 3)] * 3",
+    decoder_out_embed_dim=12,
+    max_source_positions=40,
+    max_target_positions=38,
+)
 KERNELS = dict(encoder_kernel_size_list=[3, 5], decoder_kernel_size_list=[3, 5])
 PRE_NORM = dict(encoder_normalize_before=True, decoder_normalize_before=True)
 LEARNED = dict(encoder_learned_pos=True, decoder_learned_pos=True)
@@ -58,10 +80,13 @@ class Recipe:
     arch: str  # fairseq's --arch
     args: dict[str, Any]  # its arguments, where they differ from the architecture's own
     joined: bool = False  # source and target side share a dictionary
-    spread: float = 1.0  # weights times this, where initial ones are so small that the source would hardly matter
+    # weights times this, where initial ones are so small that the source would hardly matter
+    spread: float = 1.0
 
 
-def transformer(arch: str = "transformer", joined: bool = False, spread: float = 1.0, **args: Any) -> Recipe:
+def transformer(
+    arch: str = "transformer", joined: bool = False, spread: float = 1.0, **args: Any
+) -> Recipe:
     return Recipe(arch, TRANSFORMER | args, joined, spread)
 
 
@@ -86,47 +111,101 @@ RECIPES: dict[str, Recipe] = {
     "transformer, quantisation noise": transformer(quant_noise_pq=0.1, quant_noise_pq_block_size=4),
     "transformer, checkpointed activations": transformer(checkpoint_activations=True),
     "transformer, adaptive softmax": transformer(**ADAPTIVE),
-    "transformer, cross-self-attention": transformer(cross_self_attention=True, no_cross_attention=True),
+    "transformer, cross-self-attention": transformer(
+        cross_self_attention=True, no_cross_attention=True
+    ),
     "transformer, cross-self-attention and cross-attention": transformer(cross_self_attention=True),
-    "transformer, NormFormer": transformer(scale_attn=True, scale_fc=True, scale_heads=True, scale_resids=True, **PRE_NORM),
-    "marian_transformer": transformer("marian_transformer", activation_fn="swish", share_all_embeddings=True, joined=True, **LEARNED),
-    "transformer_align": transformer("transformer_align", alignment_layer=1, alignment_heads=1, full_context_alignment=True),
+    "transformer, NormFormer": transformer(
+        scale_attn=True, scale_fc=True, scale_heads=True, scale_resids=True, **PRE_NORM
+    ),
+    "marian_transformer": transformer(
+        "marian_transformer",
+        activation_fn="swish",
+        share_all_embeddings=True,
+        joined=True,
+        **LEARNED,
+    ),
+    "transformer_align": transformer(
+        "transformer_align", alignment_layer=1, alignment_heads=1, full_context_alignment=True
+    ),
     "bart": transformer("bart_base", joined=True, spread=8.0),
     "mbart": transformer("mbart_base", joined=True, spread=8.0),
     "roberta_enc_dec": Recipe(
         "roberta_enc_dec",
-        TRANSFORMER | dict(tokens_per_sample=38, hack_layernorm_embedding=False, pretrained_mlm_checkpoint=None), joined=True, spread=8.0,
+        TRANSFORMER
+        | dict(
+            tokens_per_sample=38, hack_layernorm_embedding=False, pretrained_mlm_checkpoint=None
+        ),
+        joined=True,
+        spread=8.0,
     ),
     "lightconv": transformer(
-        "lightconv", encoder_conv_type="lightweight", decoder_conv_type="lightweight", weight_softmax=True, **KERNELS
+        "lightconv",
+        encoder_conv_type="lightweight",
+        decoder_conv_type="lightweight",
+        weight_softmax=True,
+        **KERNELS,
     ),
     "lightconv, pre-norm, no gates": transformer(
-        "lightconv", encoder_conv_type="lightweight", decoder_conv_type="lightweight", weight_softmax=True, encoder_glu=False,
-        decoder_glu=False, **KERNELS, **PRE_NORM,
+        "lightconv",
+        encoder_conv_type="lightweight",
+        decoder_conv_type="lightweight",
+        weight_softmax=True,
+        encoder_glu=False,
+        decoder_glu=False,
+        **KERNELS,
+        **PRE_NORM,
     ),
     "dynamicconv": transformer(
-        "lightconv", encoder_conv_type="dynamic", decoder_conv_type="dynamic", weight_softmax=True, encoder_glu=True, decoder_glu=True,
+        "lightconv",
+        encoder_conv_type="dynamic",
+        decoder_conv_type="dynamic",
+        weight_softmax=True,
+        encoder_glu=True,
+        decoder_glu=True,
         **KERNELS,
     ),
     "lstm": Recipe("lstm", RECURRENT, spread=8.0),
     "lstm, bidirectional": Recipe("lstm", RECURRENT | dict(encoder_bidirectional=True), spread=8.0),
-    "lstm, no attention": Recipe("lstm", RECURRENT | dict(decoder_attention="0", decoder_hidden_size=10), spread=8.0),
-    "lstm, tied output": Recipe("lstm", RECURRENT | dict(decoder_out_embed_dim=12, share_decoder_input_output_embed=True), spread=8.0),
-    "lstm, adaptive softmax": Recipe("lstm", RECURRENT | dict(criterion="adaptive_loss", adaptive_softmax_cutoff="10"), spread=8.0),
+    "lstm, no attention": Recipe(
+        "lstm", RECURRENT | dict(decoder_attention="0", decoder_hidden_size=10), spread=8.0
+    ),
+    "lstm, tied output": Recipe(
+        "lstm",
+        RECURRENT | dict(decoder_out_embed_dim=12, share_decoder_input_output_embed=True),
+        spread=8.0,
+    ),
+    "lstm, adaptive softmax": Recipe(
+        "lstm",
+        RECURRENT | dict(criterion="adaptive_loss", adaptive_softmax_cutoff="10"),
+        spread=8.0,
+    ),
     "fconv": Recipe("fconv", CONVOLUTIONAL, spread=1.4),
     "fconv, attention in one layer": Recipe(
-        "fconv", CONVOLUTIONAL | dict(decoder_attention="[False, True, False]", share_input_output_embed=True), spread=1.4
+        "fconv",
+        CONVOLUTIONAL
+        | dict(decoder_attention="[False, True, False]", share_input_output_embed=True),
+        spread=1.4,
     ),
-    "fconv_self_att": Recipe("fconv_self_att", CONVOLUTIONAL | dict(multihead_attention_nheads=2), spread=1.4),
+    "fconv_self_att": Recipe(
+        "fconv_self_att", CONVOLUTIONAL | dict(multihead_attention_nheads=2), spread=1.4
+    ),
     "fconv_self_att, gated": Recipe(
         "fconv_self_att",
-        CONVOLUTIONAL | dict(
-            self_attention="True", encoder_attention="True", multihead_attention_nheads=2, multihead_self_attention_nheads=2,
-            encoder_attention_nheads=2, project_input="True", gated_attention="True", downsample="True",
+        CONVOLUTIONAL
+        | dict(
+            self_attention="True",
+            encoder_attention="True",
+            multihead_attention_nheads=2,
+            multihead_self_attention_nheads=2,
+            encoder_attention_nheads=2,
+            project_input="True",
+            gated_attention="True",
+            downsample="True",
         ),
         spread=1.4,
     ),
-}  # fmt: skip
+}
 ENSEMBLES = [
     ("transformer", "lstm"),
     ("fconv", "transformer, tied output"),
@@ -141,17 +220,26 @@ SMALL: dict[str, dict[str, Any]] = {
     "TransformerModel": TRANSFORMER,
     "TransformerAlignModel": TRANSFORMER,
     "BARTModel": TRANSFORMER,
-    "RobertaEncDecModel": TRANSFORMER | dict(tokens_per_sample=38, hack_layernorm_embedding=False, pretrained_mlm_checkpoint=None),
-    "LightConvModel": TRANSFORMER | dict(
-        encoder_conv_type="lightweight", decoder_conv_type="dynamic", weight_softmax=True, encoder_kernel_size_list=[3, 5],
+    "RobertaEncDecModel": TRANSFORMER
+    | dict(tokens_per_sample=38, hack_layernorm_embedding=False, pretrained_mlm_checkpoint=None),
+    "LightConvModel": TRANSFORMER
+    | dict(
+        encoder_conv_type="lightweight",
+        decoder_conv_type="dynamic",
+        weight_softmax=True,
+        encoder_kernel_size_list=[3, 5],
         decoder_kernel_size_list=[3, 5],
     ),
     "LSTMModel": RECURRENT,
     "FConvModel": CONVOLUTIONAL,
-    "FConvModelSelfAtt": CONVOLUTIONAL | dict(
-        multihead_attention_nheads=2, multihead_self_attention_nheads=2, encoder_attention_nheads=2, downsample="False"
+    "FConvModelSelfAtt": CONVOLUTIONAL
+    | dict(
+        multihead_attention_nheads=2,
+        multihead_self_attention_nheads=2,
+        encoder_attention_nheads=2,
+        downsample="False",
     ),
-}  # fmt: skip
+}
 OUTPUT_LAYERS = ("output_projection", "fc_out", "fc3", "embed_out", "adaptive_softmax.head")
 
 
@@ -161,26 +249,41 @@ def recipe(name: str) -> Recipe:
         return RECIPES[name]
     kind = ARCH_MODEL_REGISTRY[name].__name__
     loud = {"BARTModel": 8.0, "LSTMModel": 8.0, "RobertaEncDecModel": 8.0}.get(kind, 1.4)
-    return Recipe(name, SMALL[kind], joined=kind in ("BARTModel", "RobertaEncDecModel") or "big_t2t" in name, spread=loud)
+    return Recipe(
+        name,
+        SMALL[kind],
+        joined=kind in ("BARTModel", "RobertaEncDecModel") or "big_t2t" in name,
+        spread=loud,
+    )
 
 
 def lines(count: int, equal: bool, seed: int = 0) -> list[str]:
     """Made-up source lines, of one length or of lengths from 1 to 12."""
     chance = random.Random(f"{count} {equal} {seed}")
     same = chance.randint(2, 7)
-    return [" ".join(f"de{chance.randrange(WORDS['de'])}" for _ in range(same if equal else chance.randint(1, 12))) for _ in range(count)]
+    return [
+        " ".join(
+            f"de{chance.randrange(WORDS['de'])}"
+            for _ in range(same if equal else chance.randint(1, 12))
+        )
+        for _ in range(count)
+    ]
 
 
 @functools.cache
 def parsed(kind: str, *arguments: str) -> Any:
     """fairseq's configuration from a command line; composing one takes half a second."""
-    parser = {"train": options.get_training_parser, "interactive": options.get_interactive_generation_parser}[kind]()
+    parser = {
+        "train": options.get_training_parser,
+        "interactive": options.get_interactive_generation_parser,
+    }[kind]()
     return convert_namespace_to_omegaconf(options.parse_args_and_arch(parser, list(arguments)))
 
 
 @dataclass
 class Loaded:
-    """A checkpoint, or an ensemble, as fairseq-interactive holds it when it starts to read lines."""
+    """A checkpoint, or an ensemble, as fairseq-interactive holds it when it
+    starts to read lines."""
 
     cfg: Any
     task: Any
@@ -193,14 +296,26 @@ class Loaded:
         out: list[list[dict]] = [[] for _ in text]
         for batch in make_batches(list(text), self.cfg, self.task, self.max_positions, lambda x: x):
             device = next(self.models[0].parameters()).device
-            sample = {"net_input": {"src_tokens": batch.src_tokens.to(device), "src_lengths": batch.src_lengths.to(device)}}
-            for i, found in zip(batch.ids.tolist(), self.task.inference_step(self.generator, self.models, sample), strict=True):
+            sample = {
+                "net_input": {
+                    "src_tokens": batch.src_tokens.to(device),
+                    "src_lengths": batch.src_lengths.to(device),
+                }
+            }
+            for i, found in zip(
+                batch.ids.tolist(),
+                self.task.inference_step(self.generator, self.models, sample),
+                strict=True,
+            ):
                 out[i] = found
         return out
 
 
 class Saved:
-    """A folder of dictionaries and checkpoints. What takes long (reading a configuration) is done once."""
+    """A folder of dictionaries and checkpoints.
+
+    What takes long (reading a configuration) is done once.
+    """
 
     def __init__(self, root: Path):
         self.root = root
@@ -227,9 +342,22 @@ class Saved:
 
     def save(self, recipe: Recipe, data: str, path: Path, seed: int) -> None:
         """Build the model and have fairseq's trainer save it."""
-        flags = ["-s", "de", "-t", "en", "--cpu", "--optimizer", "adam", "--max-tokens", "100", "--no-save-optimizer-state"]
+        flags = [
+            "-s",
+            "de",
+            "-t",
+            "en",
+            "--cpu",
+            "--optimizer",
+            "adam",
+            "--max-tokens",
+            "100",
+            "--no-save-optimizer-state",
+        ]
         cfg = parsed("train", data, *flags, "--arch", "transformer", "--lr", "0.001")
-        args = Namespace(arch=recipe.arch, _name=recipe.arch, task="translation", dropout=0.1, **recipe.args)
+        args = Namespace(
+            arch=recipe.arch, _name=recipe.arch, task="translation", dropout=0.1, **recipe.args
+        )
         with omegaconf_no_object_check():
             cfg.model = args
         torch.manual_seed(seed)
@@ -242,10 +370,13 @@ class Saved:
                 if place.startswith(OUTPUT_LAYERS) and weight.dim() > 1:
                     weight *= 3.0
                     weight[task.target_dictionary.eos()] *= 2.0
-        Trainer(cfg, task, model, task.build_criterion(cfg.criterion)).save_checkpoint(str(path), {})
+        Trainer(cfg, task, model, task.build_criterion(cfg.criterion)).save_checkpoint(
+            str(path), {}
+        )
 
     def renamed(self, name: str, architecture: str) -> Path:
-        """A recipe's checkpoint that says that it is of another architecture; only its name is ever read."""
+        """A recipe's checkpoint that says that it is of another architecture; only
+        its name is ever read."""
         path = self.root / f"called-{architecture}.pt"
         state = torch.load(self.checkpoint(name), weights_only=False)
         state["cfg"]["model"].arch = state["cfg"]["model"]._name = architecture
@@ -253,10 +384,17 @@ class Saved:
         return path
 
     def old_style(self, name: str) -> Path:
-        """A recipe's checkpoint as fairseq saved it before it had configurations: one namespace of arguments."""
+        """A recipe's checkpoint as fairseq saved it before it had configurations: one
+        namespace of arguments."""
         path = self.root / "old.pt"
         state = torch.load(self.checkpoint(name), weights_only=False)
-        args = Namespace(**vars(state.pop("cfg")["model"]), data=self.data(name), source_lang="de", target_lang="en", optimizer="nag")
+        args = Namespace(
+            **vars(state.pop("cfg")["model"]),
+            data=self.data(name),
+            source_lang="de",
+            target_lang="en",
+            optimizer="nag",
+        )
         del args._name
         checkpoint_utils.torch_persistent_save({**state, "args": args}, str(path))
         return path
@@ -266,7 +404,9 @@ class Saved:
         if value != "{lexical table}":
             return value
         table = self.root / "lexical.txt"
-        table.write_text("".join(f"de{i} {word} 0.5\n" for i in range(9) for word in (f"en{i}", f"de{i}")))
+        table.write_text(
+            "".join(f"de{i} {word} 0.5\n" for i in range(9) for word in (f"en{i}", f"de{i}"))
+        )
         return str(table)
 
     # ---- the steps of fairseq_cli.interactive.main, up to the generator
@@ -283,9 +423,29 @@ class Saved:
 
     def configuration(self, task: str, data: str) -> Any:
         """The command's configuration."""
-        return parsed("interactive", data, "-s", "de", "-t", "en", "--path", "named later", "--cpu", "--task", task, "--batch-size", "64")
+        return parsed(
+            "interactive",
+            data,
+            "-s",
+            "de",
+            "-t",
+            "en",
+            "--path",
+            "named later",
+            "--cpu",
+            "--task",
+            task,
+            "--batch-size",
+            "64",
+        )
 
-    def models(self, names: list[str], dtype: torch.dtype = torch.float64, device: torch.device | str = "cpu", **generation: Any) -> list:
+    def models(
+        self,
+        names: list[str],
+        dtype: torch.dtype = torch.float64,
+        device: torch.device | str = "cpu",
+        **generation: Any,
+    ) -> list:
         """Models as a command makes them ready; generation: its flags, with underscores."""
         cfg = self.settings("translation", self.data(names[0]), generation)
         out = []
@@ -294,7 +454,9 @@ class Saved:
             if path not in self.states:
                 self.states[path] = checkpoint_utils.load_checkpoint_to_cpu(str(path))
             state = {**self.states[path], "model": dict(self.states[path]["model"])}
-            out += checkpoint_utils.load_model_ensemble([str(path)], task=self.task("translation", self.data(name)), state=state)[0]
+            out += checkpoint_utils.load_model_ensemble(
+                [str(path)], task=self.task("translation", self.data(name)), state=state
+            )[0]
         for model in out:
             model.to(device, dtype)  # where the commands have --fp16 and a GPU
             model.prepare_for_inference_(cfg)
@@ -302,7 +464,9 @@ class Saved:
 
     def ensemble(self, task: str, name: str, *paths: Path) -> list:
         """Models of checkpoint files, before they are made ready."""
-        return checkpoint_utils.load_model_ensemble([str(path) for path in paths], task=self.task(task, self.data(name)))[0]
+        return checkpoint_utils.load_model_ensemble(
+            [str(path) for path in paths], task=self.task(task, self.data(name))
+        )[0]
 
     def settings(self, task: str, data: str, generation: dict[str, Any]) -> SimpleNamespace:
         """The parts of the command's configuration that are read from here on."""
@@ -312,9 +476,19 @@ class Saved:
             flags[name] = value
         return SimpleNamespace(generation=flags, dataset=cfg.dataset)
 
-    def ready(self, models: list, data: str, name: str, strategy: dict[str, Any] | None = None, **generation: Any) -> Loaded:
-        """The generator of a task over models that a command has made ready, with flags of ours (strategy) and stock's (generation)."""
+    def ready(
+        self,
+        models: list,
+        data: str,
+        name: str,
+        strategy: dict[str, Any] | None = None,
+        **generation: Any,
+    ) -> Loaded:
+        """The generator of a task over models that a command has made ready, with flags of ours
+        (strategy) and stock's (generation)."""
         cfg = self.settings(name, data, generation)
         task = self.task(name, data, **(strategy or {}))
-        limits = utils.resolve_max_positions(task.max_positions(), *[model.max_positions() for model in models])
+        limits = utils.resolve_max_positions(
+            task.max_positions(), *[model.max_positions() for model in models]
+        )
         return Loaded(cfg, task, models, task.build_generator(models, cfg.generation), limits)

@@ -1,4 +1,5 @@
-"""One engine for all tests of serve/, and a server over it; conftest.py names this file (a second conftest would hide the first)."""
+"""One engine for all tests of serve/, and a server over it; conftest.py names this file (a second
+conftest would hide the first)."""
 
 from __future__ import annotations
 
@@ -18,7 +19,8 @@ def engine() -> Iterator[Engine]:
     """Its workers die over a source of 4 tokens, and fail at one of 5 (tests/engine/deadly.py)."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("FAIRSEQ_EXT_STRATEGIES", str(ROOT / "tests" / "engine" / "deadly.py"))
-        made = Engine(**FLAGS, max_queue=200)  # its process has read the variable before other tests run
+        # its process has read the variable before other tests run
+        made = Engine(**FLAGS, max_queue=200)
         made.wait(180)
     with made:
         yield made
@@ -32,7 +34,9 @@ def lines() -> list[str]:
 
 @pytest.fixture(scope="session")
 def settings(tmp_path_factory) -> Settings:
-    return Settings(glossary_folder=tmp_path_factory.mktemp("glossaries"), max_body=1 << 16, max_lines=300)
+    return Settings(
+        glossary_folder=tmp_path_factory.mktemp("glossaries"), max_body=1 << 16, max_lines=300
+    )
 
 
 @pytest.fixture(scope="session")

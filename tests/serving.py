@@ -1,4 +1,5 @@
-"""A server in a thread of this process, over an engine of the demo model, and the command in a process of its own."""
+"""A server in a thread of this process, over an engine of the demo model, and the command
+in a process of its own."""
 
 from __future__ import annotations
 
@@ -27,14 +28,28 @@ JSON, TSV = ({"Content-Type": kind} for kind in ("application/json", "text/tab-s
 ROOT = Path(__file__).parents[1]
 MODEL = ROOT / "checkpoints" / "demo"
 FLAGS = dict(
-    path=str(MODEL / "checkpoint.pt"), data=str(MODEL), source_lang="de", target_lang="en", bpe="sentencepiece",
-    sentencepiece_model=str(MODEL / "spm.model"), cpu=True, beam=5, stop="deadly", stream_width=8,
-)  # fmt: skip
+    path=str(MODEL / "checkpoint.pt"),
+    data=str(MODEL),
+    source_lang="de",
+    target_lang="en",
+    bpe="sentencepiece",
+    sentencepiece_model=str(MODEL / "spm.model"),
+    cpu=True,
+    beam=5,
+    stop="deadly",
+    stream_width=8,
+)
 
 
 def head(path: str, body: bytes, host: str = "localhost") -> bytes:
     """The header of a request for a raw socket."""
-    return f"POST {path} HTTP/1.1\r\nHost: {host}\r\nContent-Type: application/json\r\nContent-Length: {len(body)}\r\n\r\n".encode()
+    return (
+        f"POST {path} HTTP/1.1\r\n"
+        f"Host: {host}\r\n"
+        "Content-Type: application/json\r\n"
+        f"Content-Length: {len(body)}\r\n"
+        "\r\n"
+    ).encode()
 
 
 @contextlib.contextmanager
@@ -43,7 +58,13 @@ def listening(engine: Engine, settings: Settings) -> Iterator[httpx.Client]:
     server = Server(Models(engine), settings)
     sock = socket.create_server(("127.0.0.1", 0))
     of_connections = protocol(settings.max_connections or most_connections(), settings.read_timeout)
-    config = uvicorn.Config(server.app, log_level="error", lifespan="off", timeout_graceful_shutdown=2, http=of_connections)
+    config = uvicorn.Config(
+        server.app,
+        log_level="error",
+        lifespan="off",
+        timeout_graceful_shutdown=2,
+        http=of_connections,
+    )
     running = uvicorn.Server(config)
     thread = threading.Thread(target=running.run, kwargs={"sockets": [sock]}, daemon=True)
     thread.start()
@@ -57,7 +78,8 @@ def listening(engine: Engine, settings: Settings) -> Iterator[httpx.Client]:
 
 @pytest.fixture
 def started():
-    """Starts the command on a folder and a free port; returns the process, its address and what it says."""
+    """Starts the command on a folder and a free port; returns the process, its address
+    and what it says."""
     processes = []
 
     def start(*more: str):

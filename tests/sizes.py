@@ -1,8 +1,10 @@
-"""How much of a heavy test runs: a part of its cases by default, all of them with `--all` (also `scripts/test.sh --all`).
+"""How much of a heavy test runs: a part of its cases by default, all of them with `--all` (also
+`scripts/test.sh --all`).
 
-`@covering(n)` keeps of a test's cases a part in which each value of each of its parameters comes n times or more, drawn by the test's name,
-so that it is the same part in every run. `@drawn(n)` keeps n cases, drawn in the same way: 0 of a test that is long and has one case.
-`part_of` does the same for loops within a test.
+`@covering(n)` keeps of a test's cases a part in which each value of each of its parameters comes
+n times or more, drawn by the test's name, so that it is the same part in every run. `@drawn(n)`
+keeps n cases, drawn in the same way: 0 of a test that is long and has one case. `part_of` does the
+same for loops within a test.
 """
 
 import os
@@ -11,7 +13,8 @@ from collections import Counter
 
 import pytest
 
-ALL = "FAIRSEQ_EXT_TEST_ALL"  # the environment variable that --all sets, for a pytest that a test starts too
+# the environment variable that --all sets, for a pytest that a test starts too
+ALL = "FAIRSEQ_EXT_TEST_ALL"
 covering, drawn = pytest.mark.covering, pytest.mark.drawn
 
 
@@ -21,11 +24,15 @@ def part_of(count: int, part: int) -> range:
 
 
 def part(items: list[pytest.Item], least: int) -> set[pytest.Item]:
-    """The items of one test that cover each value of each parameter so often, where there are so many."""
+    """The items of one test that cover each value of each parameter so often, where
+    there are so many."""
     seen: Counter = Counter()
     kept = set()
     for item in random.Random(items[0].originalname).sample(items, len(items)):
-        cells = [(name, value if isinstance(value, str) else id(value)) for name, value in item.callspec.params.items()]
+        cells = [
+            (name, value if isinstance(value, str) else id(value))
+            for name, value in item.callspec.params.items()
+        ]
         if any(seen[cell] < least for cell in cells):
             kept.add(item)
             seen.update(cells)

@@ -1,12 +1,15 @@
-"""Toy models for tests of the search: next-token probabilities straight from a table, in double precision, without a network.
+"""Toy models for tests of the search: next-token probabilities straight from a table, in double
+precision, without a network.
 
-    table = lattice({"": {"a": 0.45, "b": 0.55}, "a": {"$": 1.0}, "b": {"c": 0.5, "$": 0.5}})     # $ ends a sentence
+    # $ ends a sentence
+    table = lattice({"": {"a": 0.45, "b": 0.55}, "a": {"$": 1.0}, "b": {"c": 0.5, "$": 0.5}})
     found = search([table], k=2, stop=stop_plug("count", 2))
     words(found.lists[0][0].tokens), found.step[0], found.rows[0]            # "b", and what it took
 
-A table is a function from a prefix (a tuple of words) to the log-probabilities of all words. `lattice` writes one down,
-`random_table` draws one. One sentence of the pool is one table; several tables are decoded together, each with its own limit.
-Select and prune strategies that look at `pool.constraints`, `pool.prefix` or `beam.aux` work here as they do on a model.
+A table is a function from a prefix (a tuple of words) to the log-probabilities of all words.
+`lattice` writes one down, `random_table` draws one. One sentence of the pool is one table; several
+tables are decoded together, each with its own limit. Select and prune strategies that look at
+`pool.constraints`, `pool.prefix` or `beam.aux` work here as they do on a model.
 """
 
 from __future__ import annotations
@@ -48,23 +51,35 @@ def number(letter: str) -> int:
 
 def words(tokens: Sequence[int] | Tensor) -> str:
     """'a c d' for a hypothesis' tokens, EOS left out."""
-    return " ".join(chr(ord("a") + t - FIRST_WORD) for t in torch.as_tensor(tokens).tolist() if t != EOS)
+    return " ".join(
+        chr(ord("a") + t - FIRST_WORD) for t in torch.as_tensor(tokens).tolist() if t != EOS
+    )
 
 
 def lattice(arcs: dict[str, dict[str, float]], vocabulary: int = 8) -> Table:
-    """The table of these arcs, {prefix: {next word: probability}}; after any other prefix a sentence can only end."""
-    known = {tuple(number(x) for x in prefix): {number(x): p for x, p in out.items()} for prefix, out in arcs.items()}
+    """The table of these arcs, {prefix: {next word: probability}}; after any other prefix
+    a sentence can only end."""
+    known = {
+        tuple(number(x) for x in prefix): {number(x): p for x, p in out.items()}
+        for prefix, out in arcs.items()
+    }
 
     def table(prefix: tuple[int, ...]) -> list[float]:
         after = known.get(prefix, {EOS: 1.0})
-        return [math.log(after[w]) if after.get(w) else -math.inf for w in range(FIRST_WORD + vocabulary)]
+        return [
+            math.log(after[w]) if after.get(w) else -math.inf
+            for w in range(FIRST_WORD + vocabulary)
+        ]
 
     return table
 
 
-def random_table(seed: int, possible: int = 4, spread: float = 1.5, ending: float = 0.3, vocabulary: int = 8) -> Table:
-    """Independent random probabilities of EOS and the first `possible` words after every prefix; EOS grows likelier by `ending` nats a
-    token. Tables that are decoded together have the same vocabulary."""
+def random_table(
+    seed: int, possible: int = 4, spread: float = 1.5, ending: float = 0.3, vocabulary: int = 8
+) -> Table:
+    """Independent random probabilities of EOS and the first `possible` words after every
+    prefix; EOS grows likelier by `ending` nats a token. Tables that are decoded together
+    have the same vocabulary."""
 
     @functools.cache
     def table(prefix: tuple[int, ...]) -> list[float]:
@@ -72,13 +87,18 @@ def random_table(seed: int, possible: int = 4, spread: float = 1.5, ending: floa
         logits = {w: draw.gauss(0, spread) for w in range(FIRST_WORD, FIRST_WORD + possible)}
         logits[EOS] = draw.gauss(0, spread) - 1.5 + ending * len(prefix)
         norm = math.log(sum(math.exp(x) for x in logits.values()))
-        return [logits[w] - norm if w in logits else -math.inf for w in range(FIRST_WORD + vocabulary)]
+        return [
+            logits[w] - norm if w in logits else -math.inf for w in range(FIRST_WORD + vocabulary)
+        ]
 
     return table
 
 
 class TableDecoder:
-    """The loop's Decoder over tables, one a sentence of the pool. Its features are the log-probabilities themselves."""
+    """The loop's Decoder over tables, one a sentence of the pool.
+
+    Its features are the log-probabilities themselves.
+    """
 
     joins = joins_any_step = True
     need_attention = False
@@ -99,16 +119,22 @@ class TableDecoder:
     def step(self, tokens: Tensor) -> list[Tensor]:
         assert tokens.size(0) == self.rows
         rows = zip(self.sentence.tolist(), tokens[:, 1:].tolist(), strict=True)
-        return [torch.tensor([self.tables[s](tuple(prefix)) for s, prefix in rows], dtype=self.dtype)]
+        return [
+            torch.tensor([self.tables[s](tuple(prefix)) for s, prefix in rows], dtype=self.dtype)
+        ]
 
     def log_probs(self, features: list[Tensor], temperature: float) -> Tensor:
         return features[0] if temperature == 1.0 else (features[0] / temperature).log_softmax(-1)
 
-    def select(self, row: Tensor, sentence: Tensor | None, width: int, sentence_of_row: Tensor) -> None:
+    def select(
+        self, row: Tensor, sentence: Tensor | None, width: int, sentence_of_row: Tensor
+    ) -> None:
         """As the Protocol says, and what the loop tells of the new rows must be true."""
         self.live = self.live if sentence is None else self.live[sentence]
         self.sentence = self.sentence[row]
-        assert torch.equal(self.sentence, self.live[sentence_of_row]), "a row has moved to another sentence"
+        assert torch.equal(self.sentence, self.live[sentence_of_row]), (
+            "a row has moved to another sentence"
+        )
         assert not width or self.rows == width * self.live.numel()
 
     def set_aside(self) -> tuple[Tensor, Tensor]:
@@ -120,9 +146,13 @@ class TableDecoder:
         self.live, self.sentence = group
 
     def join(self, group: tuple[Tensor, Tensor]) -> None:
-        self.live, self.sentence = (torch.cat(both) for both in zip((self.live, self.sentence), group, strict=True))
+        self.live, self.sentence = (
+            torch.cat(both) for both in zip((self.live, self.sentence), group, strict=True)
+        )
 
-    def part(self, row: Tensor, sentence: Tensor, width: int, sentence_of_row: Tensor) -> tuple[Tensor, Tensor]:
+    def part(
+        self, row: Tensor, sentence: Tensor, width: int, sentence_of_row: Tensor
+    ) -> tuple[Tensor, Tensor]:
         return self.live[sentence], self.sentence[row]
 
     def attention(self) -> Tensor | None:
@@ -174,10 +204,19 @@ def called_through(plug: Any, call: Callable) -> Any:
 def spec(k: int, nbest: int = 1, scoring: Scoring = RAW) -> SearchSpec:
     """The settings of a search over tables; the pool has the limits."""
     limits = dict(max_len_a=0, max_len_b=200, max_len=200, min_len=1)
-    return SearchSpec(k, nbest, PAD, UNK, EOS, **limits, temperature=1.0, unk_penalty=0.0, scoring=scoring)
+    return SearchSpec(
+        k, nbest, PAD, UNK, EOS, **limits, temperature=1.0, unk_penalty=0.0, scoring=scoring
+    )
 
 
-def stop_plug(name: str, k: int, scoring: Scoring = RAW, stats: Stats | None = None, nbest: int = 1, **flags: Any) -> Any:
+def stop_plug(
+    name: str,
+    k: int,
+    scoring: Scoring = RAW,
+    stats: Stats | None = None,
+    nbest: int = 1,
+    **flags: Any,
+) -> Any:
     """What `--stop NAME` and these flags build."""
     context = SimpleNamespace(**vars(spec(k, nbest, scoring)), stats=stats or Stats())
     return STRATEGIES["stop"][name].build(Flags(stop=name, **flags), context)
@@ -203,22 +242,34 @@ def search(
     prefix: Tensor | None = None,
     softmax: Any = None,
 ) -> Found:
-    """Decode one sentence a table. max_len: target tokens before EOS; source: source tokens without EOS (one value, or one each);
-    constraints: SentenceConstraints, one each; boundaries, banned_in_any_case, ends: as the pool has them. A stop plug that counts wants
-    its own `stats` here."""
+    """Decode one sentence a table.
+
+    max_len: target tokens before EOS; source: source tokens without EOS (one value, or one each);
+    constraints: SentenceConstraints, one each; boundaries, banned_in_any_case, ends: as the pool
+    has them. A stop plug that counts wants its own `stats` here.
+    """
     each = len(tables)
     limits = [max_len] * each if isinstance(max_len, int) else list(max_len)
     lengths = [source] * each if isinstance(source, int) else list(source)
-    names = {"src_tokens": FIRST_WORD + torch.arange(each)[:, None]}  # (N, 1) a sentence's only token says which one it is
+    # (N, 1) a sentence's only token says which one it is
+    names = {"src_tokens": FIRST_WORD + torch.arange(each)[:, None]}
     pool = Pool(names, torch.tensor(lengths) + 1, limits, torch.arange(each), EOS, prefix)
     pool.constraints, pool.ordered, pool.boundaries = constraints, ordered, boundaries
     pool.banned_in_any_case = banned_in_any_case
     pool.ends, pool.seeds = ends, [5] * each
     watched = Watched(stop, [0] * each, [0] * each)
-    strategies = Strategies(select or TopK(k), watched, WholeBatch(), softmax or FullSoftmax(), list(prune))
+    strategies = Strategies(
+        select or TopK(k), watched, WholeBatch(), softmax or FullSoftmax(), list(prune)
+    )
     stats = stats if stats is not None else Stats()
     lists: list[list[Hypothesis]] = [[] for _ in tables]
-    setup = SearchSetup(TableDecoder(tables), spec(k, nbest, scoring), strategies, LogitsProcessors(PAD, UNK, EOS, min_len=min_len), stats)
+    setup = SearchSetup(
+        TableDecoder(tables),
+        spec(k, nbest, scoring),
+        strategies,
+        LogitsProcessors(PAD, UNK, EOS, min_len=min_len),
+        stats,
+    )
 
     def keep(sentence: int, found: list[Hypothesis]) -> None:
         lists[sentence] = found

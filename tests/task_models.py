@@ -1,9 +1,12 @@
-"""A data directory and a tiny checkpoint of every task that has a twin, made by fairseq's own commands in forked children.
+"""A data directory and a tiny checkpoint of every task that has a twin, made by fairseq's own
+commands in forked children.
 
     made = make("multilingual_translation", tmp_path)
-    made.stock, made.ours                                      # arguments of fairseq-generate and fairseq-interactive, without a strategy
+    # arguments of fairseq-generate and fairseq-interactive, without a strategy
+    made.stock, made.ours
 
-A checkpoint is a model after one update whose vocabulary is sharpened, so that distributions are far from uniform and hypotheses end.
+A checkpoint is a model after one update whose vocabulary is sharpened, so that distributions are
+far from uniform and hypotheses end.
 """
 
 from __future__ import annotations
@@ -22,17 +25,55 @@ from forked import forked, inside, succeeded
 
 WORDS = 30
 SIZES = {"embed-dim": 16, "ffn-embed-dim": 16, "layers": 1, "attention-heads": 2}
-ENCODER, DECODER = ([f"--{side}-{what}={n}" for what, n in SIZES.items()] for side in ("encoder", "decoder"))
-TRANSFORMER = ["--arch", "transformer", *ENCODER, *DECODER, "--max-source-positions=40", "--max-target-positions=40"]
+ENCODER, DECODER = (
+    [f"--{side}-{what}={n}" for what, n in SIZES.items()] for side in ("encoder", "decoder")
+)
+TRANSFORMER = [
+    "--arch",
+    "transformer",
+    *ENCODER,
+    *DECODER,
+    "--max-source-positions=40",
+    "--max-target-positions=40",
+]
 ONE_DICTIONARY = [*TRANSFORMER, "--share-all-embeddings"]
-LANGUAGE_MODEL = ["--arch", "transformer_lm", *DECODER, "--tokens-per-sample=40", "--sample-break-mode=eos"]
-ONCE = ["--max-update", 1, "--optimizer", "adam", "--lr", "1e-3", "--max-tokens", 500, "--disable-validation", "--no-epoch-checkpoints",
-        "--no-progress-bar", "--cpu"]  # fmt: skip
+LANGUAGE_MODEL = [
+    "--arch",
+    "transformer_lm",
+    *DECODER,
+    "--tokens-per-sample=40",
+    "--sample-break-mode=eos",
+]
+ONCE = [
+    "--max-update",
+    1,
+    "--optimizer",
+    "adam",
+    "--lr",
+    "1e-3",
+    "--max-tokens",
+    500,
+    "--disable-validation",
+    "--no-epoch-checkpoints",
+    "--no-progress-bar",
+    "--cpu",
+]
 SEARCH = ["--cpu", "--max-len-b", 14, "--batch-size", 4]
 PAIR = ["-s", "de", "-t", "en"]
-MULTI = ["--langs", "de,en", "--lang-pairs", "de-en", "--encoder-langtok", "src", "--decoder-langtok"]
+MULTI = [
+    "--langs",
+    "de,en",
+    "--lang-pairs",
+    "de-en",
+    "--encoder-langtok",
+    "src",
+    "--decoder-langtok",
+]
 THEIRS = Path(fairseq.__path__[0]) / "examples"
-OF_ALL = [f"--share-{part}" for part in ("encoders", "decoders", "encoder-embeddings", "decoder-embeddings")]
+OF_ALL = [
+    f"--share-{part}"
+    for part in ("encoders", "decoders", "encoder-embeddings", "decoder-embeddings")
+]
 NLLB_TAGS = ["<MINED_DATA>", "<MMT_BT_DATA>", "<SMT_BT_DATA>"]
 
 
@@ -44,44 +85,85 @@ class Case:
     model: list[Any]  # flags of the training alone
     flags: list[Any] = field(default_factory=list)  # of the task, in training and search
     pair: bool = True  # whether the data are of two languages
-    of_pair: list[Any] = field(default_factory=list)  # how training is told the pair, where the flags do not
+    # how training is told the pair, where the flags do not
+    of_pair: list[Any] = field(default_factory=list)
     search: list[Any] = field(default_factory=list)  # flags of the search alone
 
 
 CASES = {
     "translation_multi_simple_epoch": Case("translation_multi_simple_epoch", ONE_DICTIONARY, MULTI),
-    "the same, bos and eos replaced": Case("translation_multi_simple_epoch", ONE_DICTIONARY, [*MULTI, "--lang-tok-replacing-bos-eos"]),
+    "the same, bos and eos replaced": Case(
+        "translation_multi_simple_epoch", ONE_DICTIONARY, [*MULTI, "--lang-tok-replacing-bos-eos"]
+    ),
     "mBART-50": Case(
-        "translation_multi_simple_epoch", ONE_DICTIONARY,
+        "translation_multi_simple_epoch",
+        ONE_DICTIONARY,
         ["--lang-dict", "languages.txt", *MULTI[2:], "--lang-tok-style", "mbart"],
     ),
     "NLLB": Case("translation_multi_simple_epoch", ONE_DICTIONARY, MULTI),
     "translation_from_pretrained_bart": Case(
-        "translation_from_pretrained_bart", ONE_DICTIONARY, ["--langs", "de,en", "--prepend-bos"], of_pair=PAIR
+        "translation_from_pretrained_bart",
+        ONE_DICTIONARY,
+        ["--langs", "de,en", "--prepend-bos"],
+        of_pair=PAIR,
     ),
     "multilingual_translation": Case(
         "multilingual_translation",
-        ["--arch", "multilingual_transformer", *ENCODER, *DECODER, "--max-source-positions=40", "--max-target-positions=40"],
+        [
+            "--arch",
+            "multilingual_transformer",
+            *ENCODER,
+            *DECODER,
+            "--max-source-positions=40",
+            "--max-target-positions=40",
+        ],
         ["--lang-pairs", "de-en,en-de", "--encoder-langtok", "tgt", "--decoder-langtok"],
     ),
-    "language_modeling": Case("language_modeling", LANGUAGE_MODEL, pair=False, search=["--sample-break-mode", "eos"]),
+    "language_modeling": Case(
+        "language_modeling", LANGUAGE_MODEL, pair=False, search=["--sample-break-mode", "eos"]
+    ),
     "multilingual_language_modeling": Case(
-        "multilingual_language_modeling", LANGUAGE_MODEL, ["--langs", "xx,yy", "--multilang-sampling-alpha", 0.5], False,
+        "multilingual_language_modeling",
+        LANGUAGE_MODEL,
+        ["--langs", "xx,yy", "--multilang-sampling-alpha", 0.5],
+        False,
         search=["--sample-break-mode", "eos"],
     ),
-}  # fmt: skip
+}
 EXAMPLES = {  # of fairseq's examples/, which a --user-dir registers
     "translation_moe": Case(
-        "translation_moe", TRANSFORMER,
-        ["--user-dir", THEIRS / "translation_moe" / "translation_moe_src", "--num-experts", 3, "--gen-expert", 2], of_pair=PAIR,
+        "translation_moe",
+        TRANSFORMER,
+        [
+            "--user-dir",
+            THEIRS / "translation_moe" / "translation_moe_src",
+            "--num-experts",
+            3,
+            "--gen-expert",
+            2,
+        ],
+        of_pair=PAIR,
     ),
     "multilingual_translation_latent_depth": Case(
         "multilingual_translation_latent_depth",
-        ["--arch", "latent_multilingual_transformer", *ENCODER, *DECODER, "--decoder-layers=3", *OF_ALL],
-        ["--user-dir", THEIRS / "latent_depth" / "latent_depth_src", "--lang-pairs", "de-en,en-de", "--encoder-latent-layer",
-         "--decoder-latent-layer"],
+        [
+            "--arch",
+            "latent_multilingual_transformer",
+            *ENCODER,
+            *DECODER,
+            "--decoder-layers=3",
+            *OF_ALL,
+        ],
+        [
+            "--user-dir",
+            THEIRS / "latent_depth" / "latent_depth_src",
+            "--lang-pairs",
+            "de-en,en-de",
+            "--encoder-latent-layer",
+            "--decoder-latent-layer",
+        ],
     ),
-}  # fmt: skip
+}
 
 
 @dataclass
@@ -93,22 +175,37 @@ class Made:
     data: Path
     checkpoint: Path
     sentences: int = 7  # of the test set
-    given: dict[str, list[Any]] = field(default_factory=dict)  # flags that stock, or ours, needs beside the case's
+    # flags that stock, or ours, needs beside the case's
+    given: dict[str, list[Any]] = field(default_factory=dict)
 
     def arguments(self, which: str) -> list[Any]:
         """Of a command with the stock task, or with ours."""
         case, task = self.case, self.case.task + ("_ext" if which == "ours" else "")
         pair = PAIR if case.pair else []
         flags = [self.root / flag if flag == "languages.txt" else flag for flag in case.flags]
-        return [self.data, "--path", self.checkpoint, "--task", task, *SEARCH, *pair, *flags, *case.search, *self.given.get(which, [])]
+        return [
+            self.data,
+            "--path",
+            self.checkpoint,
+            "--task",
+            task,
+            *SEARCH,
+            *pair,
+            *flags,
+            *case.search,
+            *self.given.get(which, []),
+        ]
 
     def keywords(self) -> dict[str, Any]:
-        """Of a Translator, and of a corpus job's flags: ours as keywords, without checkpoint and data."""
+        """Of a Translator, and of a corpus job's flags: ours as keywords, without
+        checkpoint and data."""
         out: dict[str, Any] = {}
         name = ""
         for argument in map(str, self.ours[1:]):
             if argument.startswith("-"):
-                name = {"-s": "source_lang", "-t": "target_lang"}.get(argument, argument.lstrip("-").replace("-", "_"))
+                name = {"-s": "source_lang", "-t": "target_lang"}.get(
+                    argument, argument.lstrip("-").replace("-", "_")
+                )
             out[name] = True if argument.startswith("-") else argument
         return {key: value for key, value in out.items() if key != "path"}
 
@@ -132,17 +229,22 @@ class Made:
 
 
 def write_lines(root: Path, languages: list[str], words: int) -> None:
-    """Made-up lines of words w0 to w29, every one of them in the training set; of more words, some."""
+    """Made-up lines of words w0 to w29, every one of them in the training set;
+    of more words, some."""
     chance = random.Random(1)
     for split, lines in (("train", 40), ("valid", 3), ("test", 7)):
         for language in languages:
-            text = [" ".join(f"w{chance.randrange(words)}" for _ in range(chance.randint(1, 9))) for _ in range(lines)]
+            text = [
+                " ".join(f"w{chance.randrange(words)}" for _ in range(chance.randint(1, 9)))
+                for _ in range(lines)
+            ]
             text[0] = " ".join(f"w{i}" for i in range(WORDS)) if split == "train" else text[0]
             (root / f"{split}.{language}").write_text("\n".join(text) + "\n")
 
 
 def sharpen(checkpoint: Path) -> None:
-    """Give the words far-apart probabilities, and EOS a good one, where the output layer is one of its own."""
+    """Give the words far-apart probabilities, and EOS a good one, where the output layer
+    is one of its own."""
     state = torch.load(checkpoint, weights_only=False)
     weights = state["model"]
     for name, weight in weights.items():
@@ -154,8 +256,8 @@ def sharpen(checkpoint: Path) -> None:
 
 
 def let_end(checkpoint: Path, end: int, more: float) -> None:
-    """Raise the score of the token that ends sentences, at every step, by so many nats, and let the source matter: some hypotheses end,
-    others come to their limit."""
+    """Raise the score of the token that ends sentences, at every step, by so many nats, and let the
+    source matter: some hypotheses end, others come to their limit."""
     state = torch.load(checkpoint, weights_only=False)
     weights = state["model"]
     row = weights["decoder.output_projection.weight"][end]
@@ -174,39 +276,75 @@ def make(name: str, root: Path, words: int = WORDS) -> Made:
     languages = ["de", "en"] if case.pair else ["xx"]
     write_lines(root, languages, words)
     (root / "languages.txt").write_text("de\nen\n")
-    splits = [f"--{split}pref={root / split}{'' if case.pair else '.xx'}" for split in ("train", "valid", "test")]
+    splits = [
+        f"--{split}pref={root / split}{'' if case.pair else '.xx'}"
+        for split in ("train", "valid", "test")
+    ]
     sides = [*PAIR, "--joined-dictionary"] if case.pair else ["--only-source"]
     if words > WORDS:
         (root / "words.txt").write_text("".join(f"w{i} 1\n" for i in range(words)))
         sides += ["--srcdict", root / "words.txt"]
     data = root / "data"
     with inside(root):
-        succeeded(forked(preprocess, "fairseq-preprocess", *sides, *splits, "--destdir", data, "--workers", 1))
+        succeeded(
+            forked(
+                preprocess, "fairseq-preprocess", *sides, *splits, "--destdir", data, "--workers", 1
+            )
+        )
         if name == "multilingual_language_modeling":  # a folder for each language, one dictionary
             shutil.copytree(data, root / "languages" / "xx")
             shutil.copy(data / "dict.txt", root / "languages")
             lines = (root / "train.xx").read_text().splitlines()
-            (root / "train.xx").write_text("\n".join(lines[::2]) + "\n")  # of equally many lines the stock task takes no sample
+            # of equally many lines the stock task takes no sample
+            (root / "train.xx").write_text("\n".join(lines[::2]) + "\n")
             data = root / "languages"
-            words = ["--only-source", "--srcdict", data / "dict.txt", *splits, "--destdir", data / "yy"]
+            words = [
+                "--only-source",
+                "--srcdict",
+                data / "dict.txt",
+                *splits,
+                "--destdir",
+                data / "yy",
+            ]
             succeeded(forked(preprocess, "fairseq-preprocess", *words, "--workers", 1))
         made = Made(root, case, data, root / "saved" / "checkpoint_last.pt")
         made.sentences *= 2 if name == "multilingual_language_modeling" else 1
         if name == "NLLB":
             made.given = nllb_dictionaries(root, data / "dict.de.txt")
         arguments = [*case.flags, *made.given.get("stock", []), *case.of_pair, *case.model, *ONCE]
-        succeeded(forked(train, "fairseq-train", data, "--task", case.task, *arguments, "--save-dir", root / "saved"))
+        succeeded(
+            forked(
+                train,
+                "fairseq-train",
+                data,
+                "--task",
+                case.task,
+                *arguments,
+                "--save-dir",
+                root / "saved",
+            )
+        )
     sharpen(made.checkpoint)
-    if "decoder.output_projection.weight" in torch.load(made.checkpoint, weights_only=False)["model"]:  # not a model a pair
-        end = -2 if case.task == "translation_from_pretrained_bart" else 2  # the language's token, the last but <mask>
+    # not a model a pair
+    if (
+        "decoder.output_projection.weight"
+        in torch.load(made.checkpoint, weights_only=False)["model"]
+    ):
+        # the language's token, the last but <mask>
+        end = -2 if case.task == "translation_from_pretrained_bart" else 2
         let_end(made.checkpoint, end, 3.0 if case.pair else 0.6)
     return made
 
 
 def nllb_dictionaries(root: Path, words: Path) -> dict[str, list[Any]]:
-    """What NLLB's branch reads is its words; languages and tags follow from the flags. The stock task is given all of them in a file."""
+    """What NLLB's branch reads is its words; languages and tags follow from the flags.
+
+    The stock task is given all of them in a file.
+    """
     shutil.copy(words, root / "dictionary.txt")
     added = ["__de__", "__en__", *NLLB_TAGS]
-    (root / "extended.txt").write_text(words.read_text() + "".join(f"{token} 1\n" for token in added))
+    (root / "extended.txt").write_text(
+        words.read_text() + "".join(f"{token} 1\n" for token in added)
+    )
     ours = ["--fixed-dictionary", root / "dictionary.txt", "--add-data-source-prefix-tags"]
     return {"stock": ["--fixed-dictionary", root / "extended.txt"], "ours": ours}

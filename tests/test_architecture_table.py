@@ -24,7 +24,9 @@ def rows(saved) -> list[architecture_table.Row]:
 def test_what_runs_equals_stock_and_one_line_says_why_it_is_not_fast(rows):
     for row in rows:
         assert row.difference <= 1e-4, row
-        assert (row.backend, row.said) == (("fairseq", 1) if row.reason else ("transformer", 0)), row
+        assert (row.backend, row.said) == (("fairseq", 1) if row.reason else ("transformer", 0)), (
+            row
+        )
 
 
 def test_the_fast_backend_runs_every_plain_transformer_and_refuses_it_nothing(rows):
@@ -42,14 +44,21 @@ def test_the_fast_backend_runs_every_plain_transformer_and_refuses_it_nothing(ro
 def test_every_refusal_names_its_flag_or_the_model_and_the_way_out(rows):
     for row in rows:
         for flag, sentence in row.refused.items():
-            assert any(word in sentence for word in flag.split() if word.startswith("--")), (row.name, sentence)
+            assert any(word in sentence for word in flag.split() if word.startswith("--")), (
+                row.name,
+                sentence,
+            )
             assert ": " in sentence and "\n" not in sentence, (row.name, sentence)
 
 
 def test_the_table_holds_every_architecture_once(saved, rows):
     refused = architecture_table.refusals(saved)
     table = architecture_table.markdown(rows, refused)
-    first = {line.split(" | ")[0].removeprefix("| ") for line in table.splitlines() if line.startswith("|")}
+    first = {
+        line.split(" | ")[0].removeprefix("| ")
+        for line in table.splitlines()
+        if line.startswith("|")
+    }
     for name in (*RECIPES, *map(" + ".join, ENSEMBLES)):
         assert sum(name in cell.split("; ") for cell in first) == 1, name
     whole = [name for names in refused.values() for name in names]
@@ -59,4 +68,6 @@ def test_the_table_holds_every_architecture_once(saved, rows):
 
 def test_the_page_is_fresh(saved, rows):
     """Written anew by `python tests/architecture_table.py`."""
-    assert architecture_table.PAGE.read_text(encoding="utf-8") == architecture_table.page(rows, architecture_table.refusals(saved))
+    assert architecture_table.PAGE.read_text(encoding="utf-8") == architecture_table.page(
+        rows, architecture_table.refusals(saved)
+    )

@@ -1,4 +1,5 @@
-"""The real commands on a tiny checkpoint: stock's lines by default, and one sentence for each mistake."""
+"""The real commands on a tiny checkpoint: stock's lines by default, and one sentence
+for each mistake."""
 
 import json
 import os
@@ -18,20 +19,47 @@ EXT = ("--user-dir", USER_DIR, "--task", "translation_ext")
 SEARCH = ("--beam", 4, "--max-len-b", 20, "--cpu")
 
 
-def generate(tiny: Path, *flags, model: str = "model.pt", data: str = "data", run=command, **how) -> subprocess.CompletedProcess:
-    """fairseq-generate on the tiny model: started as a user starts it, or in a forked child (run=forked.command)."""
-    return run("fairseq-generate", tiny / data, "--path", tiny / model, "--batch-size", 4, *SEARCH, *flags, **how)
+def generate(
+    tiny: Path, *flags, model: str = "model.pt", data: str = "data", run=command, **how
+) -> subprocess.CompletedProcess:
+    """fairseq-generate on the tiny model: started as a user starts it, or in a forked child
+    (run=forked.command)."""
+    return run(
+        "fairseq-generate",
+        tiny / data,
+        "--path",
+        tiny / model,
+        "--batch-size",
+        4,
+        *SEARCH,
+        *flags,
+        **how,
+    )
 
 
-def interactive(tiny: Path, *flags, stdin: bytes | str, run=command, **how) -> subprocess.CompletedProcess:
+def interactive(
+    tiny: Path, *flags, stdin: bytes | str, run=command, **how
+) -> subprocess.CompletedProcess:
     """fairseq-interactive alike."""
     languages = ("-s", "de", "-t", "en")
-    return run("fairseq-interactive", tiny / "data", "--path", tiny / "model.pt", *languages, *SEARCH, *flags, stdin=stdin, **how)
+    return run(
+        "fairseq-interactive",
+        tiny / "data",
+        "--path",
+        tiny / "model.pt",
+        *languages,
+        *SEARCH,
+        *flags,
+        stdin=stdin,
+        **how,
+    )
 
 
 def lines(done: subprocess.CompletedProcess) -> list[list[str]]:
     """Output lines as fields, S- T- H- D- P- A-."""
-    return [line.split("\t") for line in done.stdout.splitlines() if re.match(r"[STHDPA]-\d+\t", line)]
+    return [
+        line.split("\t") for line in done.stdout.splitlines() if re.match(r"[STHDPA]-\d+\t", line)
+    ]
 
 
 def same_lines(expected: subprocess.CompletedProcess, got: subprocess.CompletedProcess) -> None:
@@ -42,7 +70,9 @@ def same_lines(expected: subprocess.CompletedProcess, got: subprocess.CompletedP
         if a[0][0] in "HD":
             assert b[2:] == a[2:] and float(b[1]) == pytest.approx(float(a[1]), abs=1e-4)
         elif a[0][0] == "P":
-            assert [float(x) for x in b[1].split()] == pytest.approx([float(x) for x in a[1].split()], abs=2e-4)
+            assert [float(x) for x in b[1].split()] == pytest.approx(
+                [float(x) for x in a[1].split()], abs=2e-4
+            )
         else:
             assert b == a
 
@@ -64,17 +94,31 @@ def test_generate_equals_stock_line_by_line_and_tells_how(tiny, tmp_path):
     got = generate(tiny, "--nbest", 3, *EXT, "--stats-file", stats, cold=True)
     same_lines(expected, got)
     assert len(lines(got)) == 11 * (2 + 3 * 3)
-    bleu = [[line for line in done.stdout.splitlines() if line.startswith("Generate test")] for done in (expected, got)]
+    bleu = [
+        [line for line in done.stdout.splitlines() if line.startswith("Generate test")]
+        for done in (expected, got)
+    ]
     assert bleu[0] == bleu[1]
     # the signature line, and the statistics
     signature = re.search(r"fairseq_ext:\S+\|backend:\S+", got.stdout + got.stderr)
     assert signature
     record = json.loads(stats.read_text())
     assert record["signature"] == signature[0]
-    keys = {"signature", "sentences", "target_tokens", "seconds", "encoder_calls", "decoder_calls", "decoder_rows", "decoder_positions"}
+    keys = {
+        "signature",
+        "sentences",
+        "target_tokens",
+        "seconds",
+        "encoder_calls",
+        "decoder_calls",
+        "decoder_rows",
+        "decoder_positions",
+    }
     assert keys | {"expansions"} <= set(record)
     assert record["sentences"] == 11 and record["encoder_calls"] == 3
-    assert record["target_tokens"] == sum(len(p[1].split()) for p in lines(generate(tiny, *EXT)) if p[0][0] == "P")
+    assert record["target_tokens"] == sum(
+        len(p[1].split()) for p in lines(generate(tiny, *EXT)) if p[0][0] == "P"
+    )
 
 
 def test_generate_with_prefixes_and_alignments_equals_stock(tiny):
@@ -109,7 +153,18 @@ REWARD = ("--length-reward", 0.5, "--length-ratio", 0.9, "--length-offset", 1)
 @pytest.mark.parametrize(
     "flags",
     [
-        ("--stop", "ranked", "--prune-threshold", 1.5, "--prune-children", 3, "--schedule", "stream", "--stream-rows", 20),
+        (
+            "--stop",
+            "ranked",
+            "--prune-threshold",
+            1.5,
+            "--prune-children",
+            3,
+            "--schedule",
+            "stream",
+            "--stream-rows",
+            20,
+        ),
         ("--stop", "optimal", "--unnormalized", "--prune-bound", "--nbest", 2),
         ("--stop", "shrink", "--unnormalized", *REWARD, "--prune-finished", 3),
     ],
@@ -117,15 +172,44 @@ REWARD = ("--length-reward", 0.5, "--length-ratio", 0.9, "--length-offset", 1)
 )
 def test_stops_and_pruning_give_in_compiled_code_what_they_give_in_the_loop(flags, tmp_path):
     demo = Path(__file__).resolve().parents[1] / "checkpoints" / "demo"
-    text = (demo.parents[1] / "data" / "demo" / "test.de").read_text(encoding="utf-8").splitlines(keepends=True)[:12]
-    segmentation = ("--bpe", "sentencepiece", "--sentencepiece-model", demo / "spm.model", "--buffer-size", 12, "--batch-size", 6)
+    text = (
+        (demo.parents[1] / "data" / "demo" / "test.de")
+        .read_text(encoding="utf-8")
+        .splitlines(keepends=True)[:12]
+    )
+    segmentation = (
+        "--bpe",
+        "sentencepiece",
+        "--sentencepiece-model",
+        demo / "spm.model",
+        "--buffer-size",
+        12,
+        "--batch-size",
+        6,
+    )
     found, counts = {}, {}
     for kernels in ("", "off"):
         stats = tmp_path / f"stats{kernels}.json"
         found[kernels] = command(
-            "fairseq-interactive", demo, "--path", demo / "checkpoint.pt", "-s", "de", "-t", "en", *segmentation, "--beam", 5, "--cpu",
-            *EXT, *flags, "--stats-file", stats, stdin="".join(text), FAIRSEQ_EXT_KERNELS=kernels,
-        )  # fmt: skip
+            "fairseq-interactive",
+            demo,
+            "--path",
+            demo / "checkpoint.pt",
+            "-s",
+            "de",
+            "-t",
+            "en",
+            *segmentation,
+            "--beam",
+            5,
+            "--cpu",
+            *EXT,
+            *flags,
+            "--stats-file",
+            stats,
+            stdin="".join(text),
+            FAIRSEQ_EXT_KERNELS=kernels,
+        )
         counts[kernels] = json.loads(stats.read_text(encoding="utf-8"))
     same_lines(found["off"], found[""])
     for name in ("decoder_rows", "expansions", "dropped_rows", "target_tokens"):
@@ -141,7 +225,10 @@ def test_score_works(tiny):
 
 
 def test_missing_checkpoint_is_named(tiny):
-    assert re.match(r"error: Model file not found: \S*absent.pt", sentence(generate(tiny, *EXT, model="absent.pt", check=False)))
+    assert re.match(
+        r"error: Model file not found: \S*absent.pt",
+        sentence(generate(tiny, *EXT, model="absent.pt", check=False)),
+    )
 
 
 @pytest.mark.parametrize("content", [b"this is no checkpoint\n", b""], ids=["text", "empty"])
@@ -156,7 +243,9 @@ def test_a_dictionary_that_does_not_fit_is_refused_with_both_sizes(tiny):
     with (tiny / "larger" / "dict.en.txt").open("a") as out:
         out.writelines(f"more{i} 1\n" for i in range(9))
     said = sentence(generate(tiny, *EXT, data="larger", run=forked.command, check=False))
-    assert said.startswith("error: the checkpoint does not fit the dictionaries in the data directory")
+    assert said.startswith(
+        "error: the checkpoint does not fit the dictionaries in the data directory"
+    )
     assert "in the checkpoint" in said
 
 
@@ -164,83 +253,153 @@ def test_a_missing_dictionary_is_named(tiny):
     shutil.copytree(tiny / "data", tiny / "without", dirs_exist_ok=True)
     (tiny / "without" / "dict.en.txt").unlink()
     said = sentence(generate(tiny, *EXT, data="without", run=forked.command, check=False))
-    assert re.match(r"error: no dictionary at \S*dict.en.txt \(there is dict.de.txt\): the data directory needs", said)
+    assert re.match(
+        (
+            r"error: no dictionary at \S*dict.en.txt \(there is dict.de.txt\): the data "
+            r"directory needs"
+        ),
+        said,
+    )
 
 
 def test_a_missing_subset_is_named(tiny):
-    assert "fairseq-preprocess" in sentence(generate(tiny, *EXT, "--gen-subset", "other", run=forked.command, check=False))
+    assert "fairseq-preprocess" in sentence(
+        generate(tiny, *EXT, "--gen-subset", "other", run=forked.command, check=False)
+    )
 
 
 def test_an_unknown_strategy_is_refused_with_the_choices(tiny):
     done = generate(tiny, *EXT, "--stop", "sometime", check=False, cold=True)
     assert done.returncode == 2
-    assert re.search(r"error: argument --stop: invalid choice: 'sometime' \(choose from '?count'?", done.stderr.splitlines()[-1])
+    assert re.search(
+        r"error: argument --stop: invalid choice: 'sometime' \(choose from '?count'?",
+        done.stderr.splitlines()[-1],
+    )
 
 
 def test_invalid_utf8_is_told_and_earlier_output_kept(tiny):
     flags = ["-s", "de", "-t", "en", *SEARCH, *EXT]
     with subprocess.Popen(
-        [str(BIN / "fairseq-interactive"), str(tiny / "data"), "--path", str(tiny / "model.pt"), *map(str, flags)],
+        [
+            str(BIN / "fairseq-interactive"),
+            str(tiny / "data"),
+            "--path",
+            str(tiny / "model.pt"),
+            *map(str, flags),
+        ],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
-        env={**os.environ, "OMP_NUM_THREADS": "1", "LC_ALL": "C.UTF-8", "PYTHONUTF8": "0", "PYTHONUNBUFFERED": "1"},
+        env={
+            **os.environ,
+            "OMP_NUM_THREADS": "1",
+            "LC_ALL": "C.UTF-8",
+            "PYTHONUTF8": "0",
+            "PYTHONUNBUFFERED": "1",
+        },
     ) as process:
         process.stdin.write(b"de1 de2\n")
         process.stdin.flush()
-        assert any(line.startswith(b"P-0\t") for line in process.stdout)  # the first translation is out
+        # the first translation is out
+        assert any(line.startswith(b"P-0\t") for line in process.stdout)
         _, stderr = process.communicate(b"de3 \xff\xfe\n", timeout=120)
     said = [line for line in stderr.decode().splitlines() if line.startswith("E-")]
-    assert process.returncode == 3 and len(said) == 1 and said[0].startswith("E-1\t") and "not valid UTF-8" in said[0]
+    assert (
+        process.returncode == 3
+        and len(said) == 1
+        and said[0].startswith("E-1\t")
+        and "not valid UTF-8" in said[0]
+    )
 
 
 def test_a_source_that_is_too_long_is_told_or_skipped(tiny):
     text = "de1 de2\n" + "de3 " * 50 + "\nde4\n"
     flags = ("--buffer-size", 3, *EXT)
     done = interactive(tiny, *flags, stdin=text, run=forked.command, check=False)
-    assert done.returncode == 3 and "E-1\tline 2 of the input has 51 tokens and the model takes 40: " in done.stderr
-    done = interactive(tiny, *flags, "--skip-invalid-size-inputs-valid-test", stdin=text, run=forked.command)
+    assert (
+        done.returncode == 3
+        and "E-1\tline 2 of the input has 51 tokens and the model takes 40: " in done.stderr
+    )
+    done = interactive(
+        tiny, *flags, "--skip-invalid-size-inputs-valid-test", stdin=text, run=forked.command
+    )
     assert [line[0] for line in lines(done) if line[0][0] == "H"] == ["H-0", "H-2"]
-    assert re.search(r"1 samples have invalid sizes", done.stdout + done.stderr)  # fairseq's own count
+    # fairseq's own count
+    assert re.search(r"1 samples have invalid sizes", done.stdout + done.stderr)
 
 
-BAD = ["de1 de2", "de3 " * 10_000, "", "de4 \udcff\udcfe", "de5\ten5", "de6\tnowhere\tnothing", "de7\tno\ten7", "de8 de9"]
+BAD = [
+    "de1 de2",
+    "de3 " * 10_000,
+    "",
+    "de4 \udcff\udcfe",
+    "de5\ten5",
+    "de6\tnowhere\tnothing",
+    "de7\tno\ten7",
+    "de8 de9",
+]
 
 
-@pytest.mark.parametrize("how", [["--constraints"], ["--cpu-workers", 2]], ids=["constraints", "workers"])
+@pytest.mark.parametrize(
+    "how", [["--constraints"], ["--cpu-workers", 2]], ids=["constraints", "workers"]
+)
 def test_a_bad_line_costs_no_neighbour_its_translation(tiny, how):
-    """Lines 1 and 3, and with constraints 5 and 6, cannot be used; the others are translated as they are without them."""
+    """Lines 1 and 3, and with constraints 5 and 6, cannot be used; the others are translated
+    as they are without them."""
     lines_in = BAD if "--constraints" in how else [line for line in BAD if "\t" not in line]
     bad = [1, 3, 5, 6] if "--constraints" in how else [1, 3]
     flags = ["--buffer-size", 4, "--batch-size", 4, *EXT, *how]
-    done = interactive(tiny, *flags, stdin="\n".join(lines_in).encode("utf-8", "surrogateescape") + b"\n", run=forked.command, check=False)
+    done = interactive(
+        tiny,
+        *flags,
+        stdin="\n".join(lines_in).encode("utf-8", "surrogateescape") + b"\n",
+        run=forked.command,
+        check=False,
+    )
     assert done.returncode == 3 and "Traceback" not in done.stderr and "error: " not in done.stderr
-    assert "shared subword vocabulary" not in done.stderr, "what fairseq says of its own constraints is not so here"
+    assert "shared subword vocabulary" not in done.stderr, (
+        "what fairseq says of its own constraints is not so here"
+    )
     told = [line.split("\t") for line in done.stderr.splitlines() if line.startswith("E-")]
     assert [each[0] for each in told] == [f"E-{number}" for number in bad]
     reasons = ["10001 tokens and the model takes 40", "not valid UTF-8", "'nowhere'", "'no'"]
     assert all(reason in each[1] for reason, each in zip(reasons, told, strict=False))
-    found = [(int(name[2:]), text) for name, _, text in (line for line in lines(done) if line[0][0] == "H")]
+    found = [
+        (int(name[2:]), text)
+        for name, _, text in (line for line in lines(done) if line[0][0] == "H")
+    ]
     assert [number for number, _ in found] == list(range(len(lines_in)))
     assert [number for number, text in found if not text] == bad
     good = [line for number, line in enumerate(lines_in) if number not in bad]
     alone = interactive(tiny, *flags, stdin="\n".join(good) + "\n", run=forked.command)
-    assert [text for _, text in found if text] == [line[2] for line in lines(alone) if line[0][0] == "H"]
+    assert [text for _, text in found if text] == [
+        line[2] for line in lines(alone) if line[0][0] == "H"
+    ]
 
 
 def test_strict_ends_at_the_first_bad_line_behind_what_came_before(tiny):
     text = b"de1 de2\nde3\n" + b"de3 " * 50 + b"\nde4\n\xff\nde5\n"
-    done = interactive(tiny, "--buffer-size", 6, *EXT, "--strict", stdin=text, run=forked.command, check=False)
+    done = interactive(
+        tiny, "--buffer-size", 6, *EXT, "--strict", stdin=text, run=forked.command, check=False
+    )
     assert "line 3 of the input has 51 tokens" in sentence(done) and "E-" not in done.stderr
     assert [line[0] for line in lines(done) if line[0][0] == "H"] == ["H-0", "H-1"]
 
 
-def test_strict_ends_at_the_first_bad_line_of_a_file_which_is_told_before_anything_is_translated(tiny, tmp_path):
+def test_strict_ends_at_the_first_bad_line_of_a_file_which_is_told_before_anything_is_translated(
+    tiny, tmp_path
+):
     (tmp_path / "constraints").write_text("en1\nnowhere\n\nnothing\n")
     flags = ["--strict", "--constraints-file", tmp_path / "constraints", "--buffer-size", 3]
-    done = interactive(tiny, *EXT, *flags, stdin="de1\nde2\nde3\nde4\n", run=forked.command, check=False)
+    done = interactive(
+        tiny, *EXT, *flags, stdin="de1\nde2\nde3\nde4\n", run=forked.command, check=False
+    )
     said = "line 2 of"
-    assert said in sentence(done) and "(1 more such line in the file); the sentence of such a line is not translated" in done.stderr
+    assert (
+        said in sentence(done)
+        and "(1 more such line in the file); the sentence of such a line is not translated"
+        in done.stderr
+    )
     assert done.stderr.index(said) < done.stderr.index("error: ")
     assert [line[0] for line in lines(done) if line[0][0] == "H"] == ["H-0"]
 
@@ -249,7 +408,8 @@ def test_strict_ends_at_the_first_bad_line_of_a_file_which_is_told_before_anythi
 
 
 def test_importing_the_plug_in_again_is_harmless(tmp_path):
-    """A spawned worker imports the user directory once more, also where the package is installed."""
+    """A spawned worker imports the user directory once more, also where the
+    package is installed."""
     script = tmp_path / "spawn.py"
     script.write_text(
         f"""
@@ -309,7 +469,8 @@ class Criterion(CrossEntropyCriterion):
 
 @pytest.fixture(scope="module")
 def theirs(tiny, tmp_path_factory) -> Path:
-    """A folder with a user directory, and the tiny model saved under its architecture and criterion."""
+    """A folder with a user directory, and the tiny model saved under its architecture
+    and criterion."""
     root = tmp_path_factory.mktemp("theirs")
     (root / "model_configs").mkdir()
     (root / "model_configs" / "__init__.py").write_text(THEIRS)
@@ -322,15 +483,41 @@ def theirs(tiny, tmp_path_factory) -> Path:
 
 
 def test_the_task_works_beside_a_users_own_directory_from_any_folder(tiny, theirs):
-    where = (tiny / "data", "--path", theirs / "model.pt", "--batch-size", 4, *SEARCH, "--user-dir", "model_configs")
+    where = (
+        tiny / "data",
+        "--path",
+        theirs / "model.pt",
+        "--batch-size",
+        4,
+        *SEARCH,
+        "--user-dir",
+        "model_configs",
+    )
     expected = command("fairseq-generate", *where, cwd=theirs)
-    same_lines(expected, command("fairseq-generate", *where, "--task", "translation_ext", "--stop", "count", cwd=theirs, cold=True))
+    same_lines(
+        expected,
+        command(
+            "fairseq-generate",
+            *where,
+            "--task",
+            "translation_ext",
+            "--stop",
+            "count",
+            cwd=theirs,
+            cold=True,
+        ),
+    )
 
 
 def test_the_task_works_without_a_user_directory_and_by_name_from_any_folder(tiny, theirs):
     expected = generate(tiny)
     same_lines(expected, generate(tiny, "--task", "translation_ext", cwd=theirs, cold=True))
-    same_lines(expected, generate(tiny, "--user-dir", "fairseq_ext", "--task", "translation_ext", cwd=theirs, cold=True))
+    same_lines(
+        expected,
+        generate(
+            tiny, "--user-dir", "fairseq_ext", "--task", "translation_ext", cwd=theirs, cold=True
+        ),
+    )
 
 
 EXTENDED = """
@@ -351,31 +538,48 @@ fairseq_ext.extend(UpperCase)
 
 
 def test_a_task_of_ones_own_has_a_twin_by_one_line(tiny, tmp_path):
-    """Its own method still runs; without our flags it gives what it gave, and it takes constraints."""
+    """Its own method still runs; without our flags it gives what it gave, and it
+    takes constraints."""
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / "__init__.py").write_text(EXTENDED)
     user_dir = ("--user-dir", tmp_path / "mine")
-    expected, got = (generate(tiny, *user_dir, "--task", task) for task in ("upper_case", "upper_case_ext"))
+    expected, got = (
+        generate(tiny, *user_dir, "--task", task) for task in ("upper_case", "upper_case_ext")
+    )
     assert all("their task builds a generator" in done.stdout for done in (expected, got))
     same_lines(expected, got)
-    found = interactive(tiny, *user_dir, "--task", "upper_case_ext", "--constraints", stdin="de1 de2\ten7 en3\n")
+    found = interactive(
+        tiny, *user_dir, "--task", "upper_case_ext", "--constraints", stdin="de1 de2\ten7 en3\n"
+    )
     [best] = [line[2] for line in lines(found) if line[0] == "H-0"]
     assert "en7 en3" in best
 
 
-@pytest.mark.parametrize("given", [("model_configs", "--user-dir", "fairseq_ext"), ("model_configs:fairseq_ext",)], ids=str)
+@pytest.mark.parametrize(
+    "given",
+    [("model_configs", "--user-dir", "fairseq_ext"), ("model_configs:fairseq_ext",)],
+    ids=str,
+)
 def test_two_user_directories_are_refused_with_the_right_command(tiny, theirs, given):
-    done = generate(tiny, "--user-dir", *given, "--task", "translation_ext", check=False, cwd=theirs)
+    done = generate(
+        tiny, "--user-dir", *given, "--task", "translation_ext", check=False, cwd=theirs
+    )
     assert "so use --user-dir model_configs --task translation_ext" in sentence(done)
 
 
 def test_an_unknown_task_of_ours_lists_ours_in_one_line(tiny):
     said = sentence(generate(tiny, "--task", "translate_ext", check=False))
-    assert said.startswith("error: --task translate_ext is unknown to fairseq_ext: use ") and "translation_ext" in said
+    assert (
+        said.startswith("error: --task translate_ext is unknown to fairseq_ext: use ")
+        and "translation_ext" in said
+    )
     assert len(said) < 300
 
 
 def test_interactive_prints_no_soft_alignment(tiny):
     done = interactive(tiny, *EXT, "--print-alignment", "soft", stdin="de1 de2\n", check=False)
-    assert done.returncode == 1 and "--print-alignment soft is what fairseq-generate alone prints" in done.stderr
+    assert (
+        done.returncode == 1
+        and "--print-alignment soft is what fairseq-generate alone prints" in done.stderr
+    )
     assert "Traceback" not in done.stderr

@@ -1,14 +1,27 @@
 """Strategies two by two: each pair keeps its properties, or is refused in one sentence.
 
-A strategy declares its examples and what it needs and denies (registry.py); which pairs are refused follows from that. Every pair runs
-on the same random models and batch.
+A strategy declares its examples and what it needs and denies (registry.py); which pairs are refused
+follows from that. Every pair runs on the same random models and batch.
 """
 
 from itertools import combinations_with_replacement
 
 import pytest
 import torch
-from models import alone, batch, build, dictionary, generators, is_search_of_fairseqs, parted, refused, run, same, settings, with_files
+from models import (
+    alone,
+    batch,
+    build,
+    dictionary,
+    generators,
+    is_search_of_fairseqs,
+    parted,
+    refused,
+    run,
+    same,
+    settings,
+    with_files,
+)
 from sizes import covering, drawn, part_of
 
 from fairseq_ext import UsageError
@@ -25,7 +38,9 @@ def complete(got: list[list[dict]]) -> None:
     assert len(got) == len(LENGTHS)
     for nbest in got:
         assert nbest and all(h["tokens"][-1] == dictionary().eos() for h in nbest)
-        assert [float(h["score"]) for h in nbest] == sorted((float(h["score"]) for h in nbest), reverse=True)
+        assert [float(h["score"]) for h in nbest] == sorted(
+            (float(h["score"]) for h in nbest), reverse=True
+        )
 
 
 def meets(got: list[list[dict]]) -> None:
@@ -42,18 +57,31 @@ def phrases(*each: tuple[int, ...]) -> SentenceConstraints:
 LENGTHS = [7, 5, 3, 1, 0]
 CONSTRAINTS = [phrases((9, 10)), phrases(), phrases((8,), (11, 8)), phrases((12,)), phrases()]
 RAW = {"unnormalized": True}
-EXAMPLES = settings("example") | {"no flag of ours": {}, "fairseq's modules": {"decoder_backend": "fairseq"}}
+EXAMPLES = settings("example") | {
+    "no flag of ours": {},
+    "fairseq's modules": {"decoder_backend": "fairseq"},
+}
 TAKE_CONSTRAINTS = {s.name for s in STRATEGIES["select"].values() if s.constrained}
 
 
 def pairs() -> list[tuple[str, str]]:
     """All pairs but those that set one flag to two values, which no command can."""
-    agree = {(a, b) for a in EXAMPLES for b in EXAMPLES if all(EXAMPLES[b].get(f, v) == v for f, v in EXAMPLES[a].items())}
+    agree = {
+        (a, b)
+        for a in EXAMPLES
+        for b in EXAMPLES
+        if all(EXAMPLES[b].get(f, v) == v for f, v in EXAMPLES[a].items())
+    }
     return [pair for pair in combinations_with_replacement(EXAMPLES, 2) if pair in agree]
 
 
-def decode(generator, sample: dict, constraints: list[SentenceConstraints] | None) -> list[list[dict]]:
-    return run(generator, sample if constraints is None else {**sample, "sentence_constraints": constraints})
+def decode(
+    generator, sample: dict, constraints: list[SentenceConstraints] | None
+) -> list[list[dict]]:
+    return run(
+        generator,
+        sample if constraints is None else {**sample, "sentence_constraints": constraints},
+    )
 
 
 @drawn(290)
@@ -81,19 +109,34 @@ def test_pair_keeps_its_properties_or_is_refused(first, second, tmp_path):
 
 
 def is_unused(flags: dict) -> bool:
-    """Whether one of the two sets a flag whose strategy the other replaces (--patience beside --stop first)."""
+    """Whether one of the two sets a flag whose strategy the other replaces (--patience
+    beside --stop first)."""
     stop = flags.get("stop", "count")
-    return any(name not in field_names(STRATEGIES["stop"][stop]) for name in flags if name in field_names(STRATEGIES["stop"]["count"]))
+    return any(
+        name not in field_names(STRATEGIES["stop"][stop])
+        for name in flags
+        if name in field_names(STRATEGIES["stop"]["count"])
+    )
 
 
-MUST_WORK = [("select", "stop"), ("select", "schedule"), ("select", "softmax"), ("stop", "schedule"), ("stop", "softmax"),
-             ("schedule", "softmax"), ("schedule", "decoding")]  # fmt: skip
+MUST_WORK = [
+    ("select", "stop"),
+    ("select", "schedule"),
+    ("select", "softmax"),
+    ("stop", "schedule"),
+    ("stop", "softmax"),
+    ("schedule", "softmax"),
+    ("schedule", "decoding"),
+]
 
 
 @pytest.mark.parametrize("first, second", MUST_WORK)
 def test_no_two_plug_points_rule_each_other_out(first, second):
-    """Needs could refuse everything, and the test above would pass: at these points nearly all pairs of beam searches work."""
-    beams = [e for e in EXAMPLES.values() if not is_search_of_fairseqs(e) and e.get("select") != "gumbel"]
+    """Needs could refuse everything, and the test above would pass: at these points nearly all
+    pairs of beam searches work."""
+    beams = [
+        e for e in EXAMPLES.values() if not is_search_of_fairseqs(e) and e.get("select") != "gumbel"
+    ]
     ours = [[e for e in beams if point in e] for point in (first, second)]
     works = [refused(*parted(a | b)) is None for a in ours[0] for b in ours[1]]
     assert len(works) >= 3
@@ -105,21 +148,46 @@ def test_no_two_plug_points_rule_each_other_out(first, second):
 @pytest.mark.parametrize("generation", [RAW, {}, {"lenpen": 0.5}], ids=str)
 @pytest.mark.parametrize("select", ["topk", "dba", "gbs", "cbs"])
 def test_certified_answers_equal_those_of_a_search_that_never_stops_early(select, generation, seed):
-    """--stop optimal, with and without --prune-bound, against --stop count that waits for more hypotheses than max_len allows."""
+    """--stop optimal, with and without --prune-bound, against --stop count that waits for more
+    hypotheses than max_len allows."""
     models, sample = [build("transformer", seed)], batch(LENGTHS, seed)
     constraints = None if select == "topk" else CONSTRAINTS
-    stops: list[dict] = [{"patience": 1000}, {"stop": "optimal"}, {"stop": "optimal", "prune_bound": True}]
+    stops: list[dict] = [
+        {"patience": 1000},
+        {"stop": "optimal"},
+        {"stop": "optimal", "prune_bound": True},
+    ]
     full, certified, pruned = (
-        decode(generators(models, {"select": select, **stop}, beam=4, nbest=2, max_len_b=10, **generation).ours, sample, constraints)
+        decode(
+            generators(
+                models, {"select": select, **stop}, beam=4, nbest=2, max_len_b=10, **generation
+            ).ours,
+            sample,
+            constraints,
+        )
         for stop in stops
     )
     for expected, *others in zip(full, certified, pruned, strict=True):
         for got in others:
-            assert [h["tokens"].tolist() for h in got[:2]] == [h["tokens"].tolist() for h in expected[:2]]
+            assert [h["tokens"].tolist() for h in got[:2]] == [
+                h["tokens"].tolist() for h in expected[:2]
+            ]
 
 
-SOFTMAXES = {"full": {}} | {flags["softmax"]: flags for flags in reversed(settings("example").values()) if "softmax" in flags}
-OF_BEAM = ("select", "stop", "constraint_end", "patience", "prune_children", "prune_finished", "prune_threshold")
+SOFTMAXES = {"full": {}} | {
+    flags["softmax"]: flags
+    for flags in reversed(settings("example").values())
+    if "softmax" in flags
+}
+OF_BEAM = (
+    "select",
+    "stop",
+    "constraint_end",
+    "patience",
+    "prune_children",
+    "prune_finished",
+    "prune_threshold",
+)
 NEUTRAL = [flags for flags in settings("neutral").values() if set(flags) & set(OF_BEAM)]
 
 
@@ -128,14 +196,22 @@ class OfAllWords(Select):
 
     def __call__(self, beam, log_probs, pool):
         every = log_probs.dense()
-        return Candidates(*best_of_sentences(8, beam, every, torch.arange(every.size(1)).expand_as(every)), 4)
+        return Candidates(
+            *best_of_sentences(8, beam, every, torch.arange(every.size(1)).expand_as(every)), 4
+        )
 
 
 @pytest.mark.parametrize("softmax", SOFTMAXES)
 def test_a_neutral_setting_beside_a_softmax_is_that_softmax_alone(softmax, tmp_path, monkeypatch):
-    """Columns of shortlists are no words and inexact scores no scores, whoever reads them. In float32, which --softmax screened reads."""
+    """Columns of shortlists are no words and inexact scores no scores, whoever reads them.
+
+    In float32, which --softmax screened reads.
+    """
     monkeypatch.setattr(Screened, "is_faster", lambda *_: True)
-    models, sample = [build("transformer", 2, torch.float32, words=300, peak=2.0)], batch(LENGTHS, words=300)
+    models, sample = (
+        [build("transformer", 2, torch.float32, words=300, peak=2.0)],
+        batch(LENGTHS, words=300),
+    )
 
     def generator(flags):
         ours = with_files(SOFTMAXES[softmax] | flags, tmp_path)

@@ -16,28 +16,54 @@ from fairseq_ext.plugin.compat import patches, probes, repairs
 @pytest.fixture
 def quick(monkeypatch):
     """Only the items that start no other process."""
-    items = [item for item in doctor.ITEMS if item.name not in ("oneDNN", "user-dir", "start-up hook", "tiny decode")]
+    items = [
+        item
+        for item in doctor.ITEMS
+        if item.name not in ("oneDNN", "user-dir", "start-up hook", "tiny decode")
+    ]
     monkeypatch.setattr(doctor, "ITEMS", items)
 
 
 def test_doctor_passes_here_and_decodes(hostile):
-    done = subprocess.run([sys.executable, "-m", "fairseq_ext.doctor"], cwd=hostile, capture_output=True, text=True, timeout=300)
+    done = subprocess.run(
+        [sys.executable, "-m", "fairseq_ext.doctor"],
+        cwd=hostile,
+        capture_output=True,
+        text=True,
+        timeout=300,
+    )
     assert done.returncode == 0, done.stdout + done.stderr
     assert not list(hostile.glob("*.run"))
     assert "tensorboardX" not in done.stdout + done.stderr
-    found = {line[6:].split(":")[0]: line[:4].strip() for line in done.stdout.splitlines() if line[:4].strip() in ("ok", "note", "FAIL")}
+    found = {
+        line[6:].split(":")[0]: line[:4].strip()
+        for line in done.stdout.splitlines()
+        if line[:4].strip() in ("ok", "note", "FAIL")
+    }
     assert list(found) == [item.name for item in doctor.ITEMS]
     assert "FAIL" not in found.values()
     assert found["tiny decode"] == "ok"
     assert f"--user-dir {Path(doctor.__file__).parent}" in done.stdout
     told = [line for line in done.stdout.splitlines() if line.startswith("patch ")]
     for patch in patches.EVERYWHERE + patches.COMMANDS:
-        if patch.change not in ("repairs.set_up_no_log", "repairs.give_numpy_long") and "uncompiled" not in patch.change:  # of a guest; ...
-            assert any(line.startswith(f"patch {patch.what}: {patch.why}") for line in told), patch.what
-    assert sum(line.endswith(" (in commands alone)") for line in told) == len(patches.COMMANDS + patches.QUICK) - 1  # a log of fairseq_cli
+        # of a guest; ...
+        if (
+            patch.change not in ("repairs.set_up_no_log", "repairs.give_numpy_long")
+            and "uncompiled" not in patch.change
+        ):
+            assert any(line.startswith(f"patch {patch.what}: {patch.why}") for line in told), (
+                patch.what
+            )
+    # a log of fairseq_cli
+    assert (
+        sum(line.endswith(" (in commands alone)") for line in told)
+        == len(patches.COMMANDS + patches.QUICK) - 1
+    )
 
 
-def test_what_interactive_makes_of_invalid_bytes_is_listed_where_it_is_in_force(monkeypatch, capsys):
+def test_what_interactive_makes_of_invalid_bytes_is_listed_where_it_is_in_force(
+    monkeypatch, capsys
+):
     monkeypatch.setattr(doctor, "ITEMS", [])
     line = f"patch {patches.INVALID_BYTES.what}: {patches.INVALID_BYTES.why}\n"
     assert doctor.main() == 0 and line not in capsys.readouterr().out
@@ -50,7 +76,9 @@ def test_what_interactive_makes_of_invalid_bytes_is_listed_where_it_is_in_force(
 
 def test_another_fairseq_is_a_failing_item_with_its_cure(quick, monkeypatch, capsys):
     version = importlib.metadata.version
-    monkeypatch.setattr(importlib.metadata, "version", lambda name: "0.10.0" if name == "fairseq" else version(name))
+    monkeypatch.setattr(
+        importlib.metadata, "version", lambda name: "0.10.0" if name == "fairseq" else version(name)
+    )
     assert doctor.main() == 1
     said = capsys.readouterr().out
     assert "FAIL  fairseq: 0.10.0\n      -> " in said
@@ -59,7 +87,11 @@ def test_another_fairseq_is_a_failing_item_with_its_cure(quick, monkeypatch, cap
 
 
 def test_a_missing_package_is_a_failing_item(quick, monkeypatch, capsys):
-    monkeypatch.setattr(doctor, "ITEMS", [doctor.Item("nothing", doctor.installed("no-such-distribution", "no_such_module"))])
+    monkeypatch.setattr(
+        doctor,
+        "ITEMS",
+        [doctor.Item("nothing", doctor.installed("no-such-distribution", "no_such_module"))],
+    )
     assert doctor.main() == 1
     assert f"FAIL  nothing: not installed\n      -> {doctor.SET_UP}" in capsys.readouterr().out
 
@@ -68,13 +100,21 @@ def test_an_optional_item_fails_no_one(monkeypatch, capsys):
     def broken() -> str:
         raise RuntimeError("the driver is too old\nand more")
 
-    monkeypatch.setattr(doctor, "ITEMS", [doctor.Item("CuPy", broken, required=False, cure="do without")])
+    monkeypatch.setattr(
+        doctor, "ITEMS", [doctor.Item("CuPy", broken, required=False, cure="do without")]
+    )
     assert doctor.main() == 0
-    assert "note  CuPy: RuntimeError: the driver is too old\n      -> do without" in capsys.readouterr().out
+    assert (
+        "note  CuPy: RuntimeError: the driver is too old\n      -> do without"
+        in capsys.readouterr().out
+    )
 
 
 def test_a_process_that_dies_in_onednn_is_reported_with_the_setting_that_helps(monkeypatch):
-    dies = "import os, signal\nif os.environ.get('ONEDNN_MAX_CPU_ISA') != 'AVX512_CORE_VNNI': os.kill(os.getpid(), signal.SIGILL)"
+    dies = (
+        "import os, signal\nif os.environ.get('ONEDNN_MAX_CPU_ISA') != 'AVX512_CORE_VNNI': "
+        "os.kill(os.getpid(), signal.SIGILL)"
+    )
     monkeypatch.delenv(doctor.ISA, raising=False)
     monkeypatch.setattr(doctor, "ONEDNN_PROBES", {"bfloat16 linear": dies, "int8 linear": ""})
     with pytest.raises(doctor.Failed, match="^bfloat16 linear ends in SIGILL$") as failed:
@@ -83,12 +123,25 @@ def test_a_process_that_dies_in_onednn_is_reported_with_the_setting_that_helps(m
 
 
 def test_a_dead_start_up_hook_is_noticed_and_its_cure_is_a_command(monkeypatch, tmp_path):
-    monkeypatch.setattr(doctor, "probe", lambda code: subprocess.run([sys.executable, "-S", "-c", code], capture_output=True, text=True))
+    monkeypatch.setattr(
+        doctor,
+        "probe",
+        lambda code: subprocess.run(
+            [sys.executable, "-S", "-c", code], capture_output=True, text=True
+        ),
+    )
     monkeypatch.setattr(doctor.sysconfig, "get_path", {"purelib": tmp_path}.get)
     with pytest.raises(doctor.Failed, match="not active") as failed:
         doctor.start_up_hook()
     subprocess.run(failed.value.cure.partition(": ")[2], shell=True, check=True)
-    started = subprocess.run([sys.executable, "-S", "-c", f"import site; site.addsitedir({str(tmp_path)!r}); {probes.HOOK_PROBE}"])
+    started = subprocess.run(
+        [
+            sys.executable,
+            "-S",
+            "-c",
+            f"import site; site.addsitedir({str(tmp_path)!r}); {probes.HOOK_PROBE}",
+        ]
+    )
     assert started.returncode == 0
 
 
@@ -105,17 +158,33 @@ def test_a_cluster_that_cannot_be_imported_is_noted(monkeypatch, capsys):
     monkeypatch.setattr(doctor, "CLUSTER_PROBE", "raise ImportError('libarrow.so: no such file')")
     monkeypatch.setattr(doctor, "ITEMS", [doctor.Item("Ray", doctor.cluster, required=False)])
     assert doctor.main() == 0
-    assert "note  Ray: ray 1.0, pyarrow 1.0: ImportError: libarrow.so: no such file\n" in capsys.readouterr().out
+    assert (
+        "note  Ray: ray 1.0, pyarrow 1.0: ImportError: libarrow.so: no such file\n"
+        in capsys.readouterr().out
+    )
 
 
-@pytest.mark.parametrize(("version", "numbers"), [("2.13.0+cpu", (2, 13, 0)), ("2.4.1", (2, 4, 1)), ("2.5.0a0+git1", (2, 5)), ("x", ())])
+@pytest.mark.parametrize(
+    ("version", "numbers"),
+    [("2.13.0+cpu", (2, 13, 0)), ("2.4.1", (2, 4, 1)), ("2.5.0a0+git1", (2, 5)), ("x", ())],
+)
 def test_release_reads_the_leading_numbers(version, numbers):
     assert doctor.release(version) == numbers
 
 
-def test_where_the_packages_of_the_extras_are_missing_each_extra_is_named(quick, monkeypatch, capsys):
+def test_where_the_packages_of_the_extras_are_missing_each_extra_is_named(
+    quick, monkeypatch, capsys
+):
     """Those of setup.py, but for the one that builds the pages."""
-    missing = {"simplemma", "matplotlib", "safetensors", "sentence-splitter", "fastapi", "uvicorn", "ray"}
+    missing = {
+        "simplemma",
+        "matplotlib",
+        "safetensors",
+        "sentence-splitter",
+        "fastapi",
+        "uvicorn",
+        "ray",
+    }
     version = importlib.metadata.version
 
     def version_here(name: str) -> str:
@@ -126,6 +195,11 @@ def test_where_the_packages_of_the_extras_are_missing_each_extra_is_named(quick,
     monkeypatch.setattr(importlib.metadata, "version", version_here)
     monkeypatch.setitem(sys.modules, "cupy", None)
     setup = (Path(doctor.__file__).parents[1] / "setup.py").read_text()
-    extras = set(re.findall(r'^        "(\w+)": \[', setup[setup.index("extras_require") :], re.MULTILINE)) - {"docs"}
+    extras = set(
+        re.findall(r'^        "(\w+)": \[', setup[setup.index("extras_require") :], re.MULTILINE)
+    ) - {"docs"}
     assert doctor.main() == 0
-    assert set(re.findall(r"pip install 'fairseq_ext\[(\w+)\]'", capsys.readouterr().out)) == extras and len(extras) == 7
+    assert (
+        set(re.findall(r"pip install 'fairseq_ext\[(\w+)\]'", capsys.readouterr().out)) == extras
+        and len(extras) == 7
+    )

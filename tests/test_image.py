@@ -1,4 +1,5 @@
-"""The steps of scripts/docker/Dockerfile in a folder that holds a Debian (mmdebstrap), for want of a container engine (--all)."""
+"""The steps of scripts/docker/Dockerfile in a folder that holds a Debian (mmdebstrap), for want of
+a container engine (--all)."""
 
 import ast
 import hashlib
@@ -34,37 +35,66 @@ def test_the_image_is_not_roots_and_its_parts_fit() -> None:
     service = yaml.safe_load((FOLDER / "compose.yaml").read_text())["services"]["translate"]
     assert STAGE.startswith("debian:") and "g++" not in STAGE
     assert told("USER") == ["translator"] and STAGE.index("\nUSER ") < STAGE.index("\nENTRYPOINT ")
-    assert set(re.findall(r"\[([a-z,]+)\]", STAGE)[0].split(",")) == {"serve", "text", "terms"}  # whatever a request can ask for
+    # whatever a request can ask for
+    assert set(re.findall(r"\[([a-z,]+)\]", STAGE)[0].split(",")) == {"serve", "text", "terms"}
     (volume,), (port,), entry = told("VOLUME"), told("EXPOSE"), json.loads(told("ENTRYPOINT")[0])
-    assert entry[entry.index("--data") + 1] == volume and entry[entry.index("--api-keys") + 1].startswith(f"{volume}/")
+    assert entry[entry.index("--data") + 1] == volume and entry[
+        entry.index("--api-keys") + 1
+    ].startswith(f"{volume}/")
     assert f"localhost:{port}/ready" in told("HEALTHCHECK")[0]
-    assert service["ports"] == [f"127.0.0.1:{port}:{port}"] and service["volumes"][0].endswith(f":{volume}:ro")
+    assert service["ports"] == [f"127.0.0.1:{port}:{port}"] and service["volumes"][0].endswith(
+        f":{volume}:ro"
+    )
     (user,), (home,) = re.findall(r"--uid (\d+)", STAGE), told("WORKDIR")
     assert service["read_only"] and f"{home}:uid={user},gid={user}" in service["tmpfs"]
-    assert (FOLDER / service["build"]["context"] / service["build"]["dockerfile"]).samefile(FOLDER / "Dockerfile")
+    assert (FOLDER / service["build"]["context"] / service["build"]["dockerfile"]).samefile(
+        FOLDER / "Dockerfile"
+    )
 
 
 def inside(root: Path, words: list[str], *options: str, here: str = "") -> list[str]:
-    """A command that runs in the folder as its root, with a /proc and shared memory of its own, and this machine's files below `here`."""
+    """A command that runs in the folder as its root, with a /proc and shared memory of its own, and
+    this machine's files below `here`."""
     shown = f'mount --rbind / "$0{here}" && mount -o remount,bind,ro "$0{here}" &&' if here else ""
-    steps = f'mount -t proc proc "$0/proc" && mount -t tmpfs shm "$0/dev/shm" && {shown} exec chroot "$@"'
+    steps = (
+        f'mount -t proc proc "$0/proc" && mount -t tmpfs shm "$0/dev/shm" && {shown} '
+        'exec chroot "$@"'
+    )
     return ["unshare", "--mount", "sh", "-c", steps, str(root), *options, str(root), *words]
 
 
 def settings_of_pip(here: str) -> dict[str, str]:
-    """What pip's files and variables say on this machine, and those of certificates, for a root that has its files below `here`."""
-    listed = subprocess.run([sys.executable, "-m", "pip", "config", "list"], capture_output=True, text=True, check=True).stdout
+    """What pip's files and variables say on this machine, and those of certificates, for a root
+    that has its files below `here`."""
+    listed = subprocess.run(
+        [sys.executable, "-m", "pip", "config", "list"], capture_output=True, text=True, check=True
+    ).stdout
     lines = [line.partition("=") for line in listed.splitlines() if not line.startswith(":env:")]
-    said = {f"PIP_{name.rpartition('.')[2].upper().replace('-', '_')}": ast.literal_eval(value) for name, _, value in lines}
-    said |= {name: value for name, value in os.environ.items() if re.match("PIP_|SSL_CERT_|.*CA_BUNDLE", name)}
-    return {name: re.sub(r"(?<!\S)(file://)?(/\S+)", rf"\1{here}\2", value) for name, value in said.items()}
+    said = {
+        f"PIP_{name.rpartition('.')[2].upper().replace('-', '_')}": ast.literal_eval(value)
+        for name, _, value in lines
+    }
+    said |= {
+        name: value
+        for name, value in os.environ.items()
+        if re.match("PIP_|SSL_CERT_|.*CA_BUNDLE", name)
+    }
+    return {
+        name: re.sub(r"(?<!\S)(file://)?(/\S+)", rf"\1{here}\2", value)
+        for name, value in said.items()
+    }
 
 
 @pytest.fixture
 def root(tmp_path, wheel) -> Path:
-    """A Debian on which the steps have run; torch is the one of this environment, which may be at hand."""
+    """A Debian on which the steps have run; torch is the one of this environment,
+    which may be at hand."""
     made, here = tmp_path / "root", "/here"
-    subprocess.run(["mmdebstrap", "--mode=root", "--variant=minbase", "bookworm", made], check=True, capture_output=True)
+    subprocess.run(
+        ["mmdebstrap", "--mode=root", "--variant=minbase", "bookworm", made],
+        check=True,
+        capture_output=True,
+    )
     for folder in ("wheels", here[1:]):
         (made / folder).mkdir()
     shutil.copy(wheel, made / "wheels")
@@ -75,13 +105,23 @@ def root(tmp_path, wheel) -> Path:
     settings |= dict(line.split("=", 1) for line in told("ARG"))
     settings["PIP_CONSTRAINT"] = f"{settings.get('PIP_CONSTRAINT', '')} /torch.txt"
     for step in told("RUN"):
-        done = subprocess.run(inside(made, ["sh", "-c", step], here=here), env=settings, capture_output=True, text=True, check=False)
+        done = subprocess.run(
+            inside(made, ["sh", "-c", step], here=here),
+            env=settings,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
         assert done.returncode == 0, step + done.stdout[-2000:] + done.stderr[-2000:]
     return made
 
 
-@pytest.mark.skipif(not os.environ.get(sizes.ALL), reason="with --all: it takes minutes, and a network")
-@pytest.mark.skipif(os.geteuid() != 0 or shutil.which("mmdebstrap") is None, reason="needs root and mmdebstrap")
+@pytest.mark.skipif(
+    not os.environ.get(sizes.ALL), reason="with --all: it takes minutes, and a network"
+)
+@pytest.mark.skipif(
+    os.geteuid() != 0 or shutil.which("mmdebstrap") is None, reason="needs root and mmdebstrap"
+)
 def test_the_steps_make_a_server_that_becomes_healthy_and_asks_for_a_key(root) -> None:
     shutil.copytree(DEMO, root / "model")
     (root / "model" / "api-keys").write_text(f"{hashlib.sha256(KEY.encode()).hexdigest()} test\n")
@@ -92,15 +132,26 @@ def test_the_steps_make_a_server_that_becomes_healthy_and_asks_for_a_key(root) -
     words = [*json.loads(told("ENTRYPOINT")[0]), "-s", "de", "-t", "en", "--port", port]
     user = "--userspec=translator"
     check = json.loads(told("HEALTHCHECK")[0].partition("CMD ")[2].replace(told("EXPOSE")[0], port))
-    with subprocess.Popen(inside(root, words, user), stderr=subprocess.PIPE, text=True, env={"HOME": "/home/translator"}) as server:
+    with subprocess.Popen(
+        inside(root, words, user),
+        stderr=subprocess.PIPE,
+        text=True,
+        env={"HOME": "/home/translator"},
+    ) as server:
         try:
             end = time.monotonic() + 300
-            while subprocess.run(inside(root, check, user), capture_output=True, check=False).returncode:
+            while subprocess.run(
+                inside(root, check, user), capture_output=True, check=False
+            ).returncode:
                 assert time.monotonic() < end and server.poll() is None, server.stderr.read()
                 time.sleep(1)
             assert os.stat(f"/proc/{server.pid}").st_uid == 1000
-            asked = urllib.request.Request(f"http://localhost:{port}/translate", b"q=Der Verband wird morgen.&source=auto&target=en")
-            with pytest.raises(urllib.error.HTTPError, match="400") as refused:  # as LibreTranslate's own server
+            asked = urllib.request.Request(
+                f"http://localhost:{port}/translate",
+                b"q=Der Verband wird morgen.&source=auto&target=en",
+            )
+            # as LibreTranslate's own server
+            with pytest.raises(urllib.error.HTTPError, match="400") as refused:
                 urllib.request.urlopen(asked, timeout=60)
             assert "to get an API key" in json.load(refused.value)["error"]
             asked.add_header("Authorization", f"Bearer {KEY}")

@@ -1,6 +1,8 @@
-"""Imports of the package point one way: a folder imports only from those above it in one order, and no module imports itself by way of others.
+"""Imports of the package point one way: a folder imports only from those above it in one order, and
+no module imports itself by way of others.
 
-Every import statement counts, wherever it stands: at the top of a file, in a function, or under TYPE_CHECKING.
+Every import statement counts, wherever it stands: at the top of a file, in a function,
+or under TYPE_CHECKING.
 """
 
 from __future__ import annotations
@@ -14,8 +16,8 @@ import fairseq_ext
 
 PACKAGE = Path(__file__).parents[1] / "fairseq_ext"
 
-# Each folder, or file of the root, imports from itself and from those before it. Names on one line do not import each other.
-# "search" alone means the files that lie in the folder itself.
+# Each folder, or file of the root, imports from itself and from those before it. Names on one line
+# do not import each other. "search" alone means the files that lie in the folder itself.
 ORDER = (
     "core",
     "kernels",
@@ -36,7 +38,8 @@ EXCEPTIONS = {  # they go when a source of constraints registers its own check
     ("search.checks", "search.constraints.required"),
     ("search.checks", "search.constraints.sources"),
     ("search.pool", "search.constraints.sentence_end"),
-    ("search.registry", "search.strategies"),  # this one stays: it finds the strategies by walking their folder
+    # this one stays: it finds the strategies by walking their folder
+    ("search.registry", "search.strategies"),
 }
 TORCH_FREE = ("core",)
 FAIRSEQ_FREE = ("core", "kernels", "search")
@@ -44,9 +47,13 @@ PLACE = {name: place for place, names in enumerate(ORDER) for name in names.spli
 
 
 def modules(package: Path) -> dict[str, Path]:
-    """Return the files of a package by module name: "" for the package itself, "search" for a folder's __init__, "search.loop"."""
+    """Return the files of a package by module name: "" for the package itself, "search" for a
+    folder's __init__, "search.loop"."""
     paths = [path.relative_to(package).with_suffix("") for path in sorted(package.rglob("*.py"))]
-    return {".".join(p.parts[:-1] if p.name == "__init__" else p.parts): package / p.with_suffix(".py") for p in paths}
+    return {
+        ".".join(p.parts[:-1] if p.name == "__init__" else p.parts): package / p.with_suffix(".py")
+        for p in paths
+    }
 
 
 def all_imports(path: Path) -> list[tuple[str, str]]:
@@ -60,25 +67,35 @@ def all_imports(path: Path) -> list[tuple[str, str]]:
             out += [(node.module, alias.name) for alias in node.names]
         elif isinstance(node, ast.Call) and "import" in ast.unparse(node.func):
             named = [each.value for each in node.args if isinstance(each, ast.Constant)]
-            out += [(name, "") for name in named if isinstance(name, str) and name.replace(".", "_").isidentifier()]
+            out += [
+                (name, "")
+                for name in named
+                if isinstance(name, str) and name.replace(".", "_").isidentifier()
+            ]
     return out
 
 
 def imports_of(path: Path, package: str) -> list[tuple[str, str]]:
     """Return what a file imports from its package, without the package's name."""
-    found = [(module, name) for module, name in all_imports(path) if module.split(".")[0] == package]
+    found = [
+        (module, name) for module, name in all_imports(path) if module.split(".")[0] == package
+    ]
     return [(module.removeprefix(package).removeprefix("."), name) for module, name in found]
 
 
 def arrows(package: Path) -> set[tuple[str, str]]:
     """Return all (importing module, imported module) of a package.
 
-    A name that the package's own __init__ takes from a module is an import of that module. The package itself, which Python
-    imports before any of its modules, is not.
+    A name that the package's own __init__ takes from a module is an import of that module. The
+    package itself, which Python imports before any of its modules, is not.
     """
     files = modules(package)
     given = imports_of(files[""], package.name)
-    exported = {name: module for module, name in given if name and f"{module}.{name}".strip(".") not in files}
+    exported = {
+        name: module
+        for module, name in given
+        if name and f"{module}.{name}".strip(".") not in files
+    }
     out = set()
     for importer, path in files.items():
         for module, name in imports_of(path, package.name):
@@ -91,7 +108,8 @@ def arrows(package: Path) -> set[tuple[str, str]]:
 
 
 def circle(edges: set[tuple[str, str]]) -> list[str]:
-    """Return the modules of one circle in the order of their imports; an empty list where there is none."""
+    """Return the modules of one circle in the order of their imports; an empty list
+    where there is none."""
     following: dict[str, list[str]] = {}
     for importer, target in sorted(edges):
         following.setdefault(importer, []).append(target)
@@ -133,7 +151,11 @@ def test_no_module_imports_itself_by_way_of_others():
 
 
 def test_a_folder_imports_only_from_those_above_it():
-    wrong = sorted(f"{importer} -> {target}" for importer, target in arrows(PACKAGE) if not is_allowed(importer, target))
+    wrong = sorted(
+        f"{importer} -> {target}"
+        for importer, target in arrows(PACKAGE)
+        if not is_allowed(importer, target)
+    )
     assert not wrong, "\n".join(wrong)
 
 
@@ -144,7 +166,10 @@ def test_every_folder_has_a_place_and_every_exception_is_needed():
 
 @pytest.mark.parametrize(
     ("package", "layers"),
-    [("torch", TORCH_FREE), *((name, FAIRSEQ_FREE) for name in ("fairseq", "fairseq_cli", "hydra", "omegaconf"))],
+    [
+        ("torch", TORCH_FREE),
+        *((name, FAIRSEQ_FREE) for name in ("fairseq", "fairseq_cli", "hydra", "omegaconf")),
+    ],
 )
 def test_layers_do_not_know(package, layers):
     found = {
@@ -158,7 +183,11 @@ def test_layers_do_not_know(package, layers):
 
 def test_every_name_that_the_package_promises_can_be_imported():
     for name in fairseq_ext.__all__:
-        assert getattr(fairseq_ext, name).__module__.startswith("fairseq_ext.") if name != "__version__" else fairseq_ext.__version__
+        assert (
+            getattr(fairseq_ext, name).__module__.startswith("fairseq_ext.")
+            if name != "__version__"
+            else fairseq_ext.__version__
+        )
 
 
 # ---- the walk itself
@@ -190,12 +219,22 @@ def written(tmp_path):
     ],
 )
 def test_a_circle_is_found_wherever_its_import_stands(back, written):
-    package = written(__init__="from fairseq_ext.a import x", a="from fairseq_ext.b import y", b="from fairseq_ext.c import z", c=back)
+    package = written(
+        __init__="from fairseq_ext.a import x",
+        a="from fairseq_ext.b import y",
+        b="from fairseq_ext.c import z",
+        c=back,
+    )
     assert circle(arrows(package)) == ["a", "b", "c"]
 
 
 def test_what_is_no_circle_is_not_found(written):
-    package = written(__init__="from fairseq_ext import a", a="from fairseq_ext import b, c", b="import fairseq_ext", c="import a, torch")
+    package = written(
+        __init__="from fairseq_ext import a",
+        a="from fairseq_ext import b, c",
+        b="import fairseq_ext",
+        c="import a, torch",
+    )
     assert arrows(package) == {("", "a"), ("a", "b"), ("a", "c")}
     assert not circle(arrows(package))
 

@@ -1,4 +1,5 @@
-"""The page "Install" from nothing: a wheel in an environment of its own, without compilers, in a folder that is not the clone (--all)."""
+"""The page "Install" from nothing: a wheel in an environment of its own, without compilers, in a
+folder that is not the clone (--all)."""
 
 import os
 import subprocess
@@ -18,27 +19,50 @@ from fairseq_ext.kernels.compiling import LEVELS
 ROOT = Path(__file__).parents[1]
 DEMO = ROOT / "checkpoints" / "demo"
 TOOLS = ("cat", "grep", "sh")
-needs_all = pytest.mark.skipif(not os.environ.get(sizes.ALL), reason="with --all: it takes minutes, and a network or pip's settings")
+needs_all = pytest.mark.skipif(
+    not os.environ.get(sizes.ALL),
+    reason="with --all: it takes minutes, and a network or pip's settings",
+)
 
 
 def run(words: list, folder: Path, **environment: str) -> subprocess.CompletedProcess:
-    done = subprocess.run([*map(str, words)], cwd=folder, capture_output=True, text=True, check=False, env={**os.environ, **environment})
+    done = subprocess.run(
+        [*map(str, words)],
+        cwd=folder,
+        capture_output=True,
+        text=True,
+        check=False,
+        env={**os.environ, **environment},
+    )
     assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
     return done
 
 
 @needs_all
-@pytest.mark.skipif(building.compiler() is None or os.uname().machine not in LEVELS, reason="there is no C++ compiler, or no level")
+@pytest.mark.skipif(
+    building.compiler() is None or os.uname().machine not in LEVELS,
+    reason="there is no C++ compiler, or no level",
+)
 def test_one_wheel_of_this_machine_holds_a_library_of_every_level(wheel):
     assert wheel.name.partition("-py3-none-")[2] == f"linux_{os.uname().machine}.whl"
-    libraries = {Path(name).stem for name in zipfile.ZipFile(wheel).namelist() if name.endswith(".so")}
+    libraries = {
+        Path(name).stem for name in zipfile.ZipFile(wheel).namelist() if name.endswith(".so")
+    }
     assert libraries == {"levels", *LEVELS[os.uname().machine]}
 
 
 @needs_all
 def test_a_wheel_holds_the_files_of_the_package_and_none_that_an_earlier_build_left(wheel):
-    packed = {name for name in zipfile.ZipFile(wheel).namelist() if not name.endswith(".so") and ".dist-info/" not in name}
-    there = {path.relative_to(ROOT) for path in (ROOT / "fairseq_ext").rglob("*") if path.is_file() and "__pycache__" not in path.parts}
+    packed = {
+        name
+        for name in zipfile.ZipFile(wheel).namelist()
+        if not name.endswith(".so") and ".dist-info/" not in name
+    }
+    there = {
+        path.relative_to(ROOT)
+        for path in (ROOT / "fairseq_ext").rglob("*")
+        if path.is_file() and "__pycache__" not in path.parts
+    }
     assert packed == {"fairseq_ext.pth", *map(str, there)}
 
 
@@ -53,19 +77,55 @@ def test_the_installed_wheel_translates_as_the_clone_does(wheel, tmp_path):
     for name in TOOLS:
         (tools / name).symlink_to(f"/bin/{name}")
     venv.create(home / ".venv", with_pip=True)
-    bare = {"PATH": f"{home / '.venv' / 'bin'}:{tools}", "PYTHONPATH": "", "XDG_CACHE_HOME": str(tmp_path / "cache"), "CXX": ""}
+    bare = {
+        "PATH": f"{home / '.venv' / 'bin'}:{tools}",
+        "PYTHONPATH": "",
+        "XDG_CACHE_HOME": str(tmp_path / "cache"),
+        "CXX": "",
+    }
     (home / "torch.txt").write_text(f"torch=={version('torch')}\n")
     python = home / ".venv" / "bin" / "python"
     run([python, "-m", "pip", "install", "-q", "-c", "torch.txt", wheel], home, **bare)
     told = run([python, "-m", "fairseq_ext.doctor", "--install-fairseq"], home, **bare).stdout
     assert "FAIL" not in told and "all that is required works" in told
-    assert f"ok    compiled step: {home}" in told and "fairseq was installed without a compiler" in told
+    assert (
+        f"ok    compiled step: {home}" in told
+        and "fairseq was installed without a compiler" in told
+    )
     text = (ROOT / "data" / "demo" / "test.de").read_text("utf-8").splitlines(keepends=True)[:20]
     (home / "text.de").write_text("".join(text), "utf-8")
-    flags = [DEMO, "--path", DEMO / "checkpoint.pt", "-s", "de", "-t", "en", "--cpu", "--input", "text.de", "--task", "translation_ext"]
-    flags += ["--bpe", "sentencepiece", "--sentencepiece-model", DEMO / "spm.model", "--buffer-size", 20, "--batch-size", 7]
+    flags = [
+        DEMO,
+        "--path",
+        DEMO / "checkpoint.pt",
+        "-s",
+        "de",
+        "-t",
+        "en",
+        "--cpu",
+        "--input",
+        "text.de",
+        "--task",
+        "translation_ext",
+    ]
+    flags += [
+        "--bpe",
+        "sentencepiece",
+        "--sentencepiece-model",
+        DEMO / "spm.model",
+        "--buffer-size",
+        20,
+        "--batch-size",
+        7,
+    ]
     ours, theirs = (
-        [line for line in run([folder / "fairseq-interactive", *flags], home, **given).stdout.splitlines() if line.startswith("D-")]
+        [
+            line
+            for line in run(
+                [folder / "fairseq-interactive", *flags], home, **given
+            ).stdout.splitlines()
+            if line.startswith("D-")
+        ]
         for folder, given in ((python.parent, bare), (BIN, {}))
     )
     assert len(ours) == 20 and ours == theirs
@@ -77,4 +137,14 @@ def test_the_installed_wheel_translates_as_the_clone_does(wheel, tmp_path):
 
 @needs_all
 def test_the_commands_of_the_first_pages_run_with_the_wheel(wheel):
-    run([sys.executable, ROOT / "scripts" / "docs.py", "--wheel", wheel, ROOT / "README.md", ROOT / "docs" / "quickstart.md"], ROOT)
+    run(
+        [
+            sys.executable,
+            ROOT / "scripts" / "docs.py",
+            "--wheel",
+            wheel,
+            ROOT / "README.md",
+            ROOT / "docs" / "quickstart.md",
+        ],
+        ROOT,
+    )

@@ -1,7 +1,8 @@
-"""At its neutral settings every strategy gives fairseq's n-best lists: tokens equal, scores within 1e-9 in double precision.
+"""At its neutral settings every strategy gives fairseq's n-best lists: tokens equal, scores within
+1e-9 in double precision.
 
-A strategy declares its neutral settings (registry.py); each is run over the whole of GRID. Further down: what stays with fairseq's own
-loop, and the places where ours differs from stock on purpose.
+A strategy declares its neutral settings (registry.py); each is run over the whole of GRID. Further
+down: what stays with fairseq's own loop, and the places where ours differs from stock on purpose.
 """
 
 import math
@@ -36,10 +37,17 @@ from sizes import covering
 from fairseq_ext import UsageError
 from fairseq_ext.search.registry import STRATEGIES
 
-# settings at which nothing may differ from stock: those that the strategies declare, and fairseq's modules as the decoder
+# settings at which nothing may differ from stock: those that the strategies declare, and fairseq's
+# modules as the decoder
 NEUTRAL = settings("neutral") | {"fairseq's modules": {"decoder_backend": "fairseq"}}
 # a softmax of ours reads the features of plain Transformer decoders, and but for `top` of one model
-HAVE_FEATURES = ("transformer", "transformer-pre-norm", "transformer-tied", "transformer-align", "bart")
+HAVE_FEATURES = (
+    "transformer",
+    "transformer-pre-norm",
+    "transformer-tied",
+    "transformer-align",
+    "bart",
+)
 
 MIXED = [3, 1, 7, 0, 12, 5]  # words of each source sentence; 0: an empty line
 PAD, EOS = dictionary().pad(), dictionary().eos()
@@ -54,7 +62,8 @@ class Case:
     lengths: list[int] = field(default_factory=lambda: MIXED)
     arguments: dict = field(default_factory=dict)  # of generate()
     lm: float | None = None  # weight of a language model
-    stock: dict = field(default_factory=dict)  # stock's n-best lists by its flags, searched for once: the models are the same in every test
+    # stock's n-best lists by its flags, searched for once: the models are the same in every test
+    stock: dict = field(default_factory=dict)
 
     def is_refused(self, flags: dict, generation: dict) -> bool:
         """Whether these flags rule each other out, or these models cannot have the softmax."""
@@ -67,7 +76,12 @@ class Case:
         models = [build(name, seed=i + 1) for i, name in enumerate(self.models)]
         extra = {} if self.lm is None else {"lm_model": language_model(), "lm_weight": self.lm}
         flags, needed = parted(with_files(setting, folder))
-        generation = {"max_len_b": 20} | self.flags | needed | ({} if self.lm is None else {"lm_path": "lm.pt"})
+        generation = (
+            {"max_len_b": 20}
+            | self.flags
+            | needed
+            | ({} if self.lm is None else {"lm_path": "lm.pt"})
+        )
         if self.is_refused(flags, generation):
             with pytest.raises(UsageError):
                 generators(models, flags, extra, **generation)
@@ -79,7 +93,11 @@ class Case:
         if asked not in self.stock:
             self.stock[asked] = run(pair.stock, sample, **self.arguments)
         ours = run(pair.ours, sample, **self.arguments)
-        same([found[:nbest] for found in self.stock[asked]], [found[:nbest] for found in ours], tolerance)
+        same(
+            [found[:nbest] for found in self.stock[asked]],
+            [found[:nbest] for found in ours],
+            tolerance,
+        )
 
 
 def prefix(*rows: list[int]) -> dict:
@@ -89,12 +107,18 @@ def prefix(*rows: list[int]) -> dict:
 
 
 GRID = {
-    **{f"{name}, beam {k}": Case({"beam": k}, (name,)) for name in ARCHITECTURES for k in (1, 5, 20)},
+    **{
+        f"{name}, beam {k}": Case({"beam": k}, (name,))
+        for name in ARCHITECTURES
+        for k in (1, 5, 20)
+    },
     **{f"beam {k}, unnormalized": Case({"beam": k, "unnormalized": True}) for k in (1, 5, 20)},
     **{f"beam {k}, lenpen 0.6": Case({"beam": k, "lenpen": 0.6}) for k in (1, 5, 20)},
     "ensemble of two": Case({"beam": 5}, ("transformer", "transformer")),
     "ensemble of two architectures": Case({"beam": 4}, ("transformer", "lstm")),
-    "ensemble with a convolutional model": Case({"beam": 4}, ("fconv", "transformer-tied", "lightconv")),
+    "ensemble with a convolutional model": Case(
+        {"beam": 4}, ("fconv", "transformer-tied", "lightconv")
+    ),
     "empty source alone": Case({"beam": 5}, lengths=[0]),
     "one sentence": Case({"beam": 5}, lengths=[6]),
     "two sentences": Case({"beam": 5}, lengths=[6, 2]),
@@ -114,11 +138,21 @@ GRID = {
     "language model, lenpen 0.6": Case({"beam": 5, "lenpen": 0.6}, lm=0.3),
     "bos_token": Case({"beam": 5}, arguments={"bos_token": 6}),
     "prefix of one token": Case({"beam": 5}, lengths=[4, 2], arguments=prefix([7], [9])),
-    "prefixes of different lengths": Case({"beam": 5}, lengths=[4, 2, 1], arguments=prefix([7, 8, 9], [9], [5, 5])),
-    "prefix with EOS": Case({"beam": 5}, lengths=[4, 2, 1], arguments=prefix([7, 8, 9], [9, EOS], [5, 5])),
-    "prefix as long as the limit": Case({"beam": 3, "max_len_b": 3}, lengths=[4, 2], arguments=prefix([7, 8, 9], [9])),
-    "prefix longer than the limit": Case({"beam": 3, "max_len_b": 2}, lengths=[4, 2], arguments=prefix([7, 8, 9], [9])),
-    "prefix with min_len": Case({"beam": 3, "min_len": 6}, lengths=[4, 2], arguments=prefix([7, 8], [9])),
+    "prefixes of different lengths": Case(
+        {"beam": 5}, lengths=[4, 2, 1], arguments=prefix([7, 8, 9], [9], [5, 5])
+    ),
+    "prefix with EOS": Case(
+        {"beam": 5}, lengths=[4, 2, 1], arguments=prefix([7, 8, 9], [9, EOS], [5, 5])
+    ),
+    "prefix as long as the limit": Case(
+        {"beam": 3, "max_len_b": 3}, lengths=[4, 2], arguments=prefix([7, 8, 9], [9])
+    ),
+    "prefix longer than the limit": Case(
+        {"beam": 3, "max_len_b": 2}, lengths=[4, 2], arguments=prefix([7, 8, 9], [9])
+    ),
+    "prefix with min_len": Case(
+        {"beam": 3, "min_len": 6}, lengths=[4, 2], arguments=prefix([7, 8], [9])
+    ),
 }
 
 
@@ -126,9 +160,14 @@ GRID = {
 @pytest.mark.parametrize("strategy", NEUTRAL.values(), ids=NEUTRAL.keys())
 @pytest.mark.parametrize("case", GRID.values(), ids=GRID.keys())
 def test_neutral_setting_equals_stock(case, strategy, tmp_path):
-    # for a prefix that ends its sentence fairseq lists one hypothesis k times; a search whose rows may leave lists it once
-    may_leave = strategy.get("select") == "cbs" or any(name.startswith("prune") for name in strategy)
-    case.check(strategy, tmp_path, nbest=1 if may_leave and case is GRID["prefix with EOS"] else None)
+    # for a prefix that ends its sentence fairseq lists one hypothesis k times; a search whose
+    # rows may leave lists it once
+    may_leave = strategy.get("select") == "cbs" or any(
+        name.startswith("prune") for name in strategy
+    )
+    case.check(
+        strategy, tmp_path, nbest=1 if may_leave and case is GRID["prefix with EOS"] else None
+    )
 
 
 @pytest.mark.parametrize("seed", range(3))
@@ -141,7 +180,9 @@ def test_equals_stock_in_single_precision(architecture, seed):
 
 def test_equals_stock_with_a_vocabulary_that_is_sorted_in_blocks():
     """1,500 words: the two-stage top-k of search/log_probs.py is in use."""
-    pair = generators([build("transformer", words=1500, peak=2.0)], words=1500, beam=5, max_len_b=15)
+    pair = generators(
+        [build("transformer", words=1500, peak=2.0)], words=1500, beam=5, max_len_b=15
+    )
     sample = batch(MIXED, words=1500)
     same(run(pair.stock, sample), run(pair.ours, sample))
 
@@ -152,7 +193,9 @@ def test_the_random_models_end_at_varied_lengths():
         lengths = {
             len(h["tokens"])
             for seed in (1, 2, 3)
-            for nbest in run(generators([build(architecture, seed)], beam=5, max_len_b=20).ours, batch(MIXED))
+            for nbest in run(
+                generators([build(architecture, seed)], beam=5, max_len_b=20).ours, batch(MIXED)
+            )
             for h in nbest
         }
         assert len(lengths) >= 4, (architecture, lengths)
@@ -163,8 +206,14 @@ def test_results_are_the_callers_own():
     ours = generators([build("transformer")], beam=5, max_len_b=20).ours
     for nbest in run(ours, batch(MIXED)):
         for h in nbest:
-            assert h["tokens"].untyped_storage().nbytes() == h["tokens"].numel() * h["tokens"].element_size()
-            assert h["positional_scores"].untyped_storage().nbytes() == h["positional_scores"].numel() * 8
+            assert (
+                h["tokens"].untyped_storage().nbytes()
+                == h["tokens"].numel() * h["tokens"].element_size()
+            )
+            assert (
+                h["positional_scores"].untyped_storage().nbytes()
+                == h["positional_scores"].numel() * 8
+            )
 
 
 def test_a_generator_can_be_used_again():
@@ -187,8 +236,11 @@ def test_print_alignment_equals_stock(kind, architecture):
     for theirs, ours in zip(expected, got, strict=True):
         for a, b in zip(theirs, ours, strict=True):
             assert b["attention"].shape == a["attention"].shape
-            torch.testing.assert_close(b["attention"], a["attention"].to(b["attention"].dtype), rtol=0, atol=1e-5)
-            for x, y in zip(a["alignment"], b["alignment"], strict=True):  # pairs of positions, or probabilities as text
+            torch.testing.assert_close(
+                b["attention"], a["attention"].to(b["attention"].dtype), rtol=0, atol=1e-5
+            )
+            # pairs of positions, or probabilities as text
+            for x, y in zip(a["alignment"], b["alignment"], strict=True):
                 assert list(map(float, y)) == pytest.approx(list(map(float, x)), abs=2e-6)
 
 
@@ -214,7 +266,8 @@ def test_other_stock_searches_equal_stock_with_the_same_seed(flags):
 
 @pytest.mark.parametrize("stock_first", [True, False])
 def test_bart_with_its_own_sharing_of_keys_equals_stock(stock_first):
-    """BARTModel has set_beam_size: the stock generator leaves the sharing switched on in the model."""
+    """BARTModel has set_beam_size: the stock generator leaves the sharing switched
+    on in the model."""
     sample = batch(MIXED)
     pair = generators([build("bart")], beam=5, max_len_b=20)
     order = [pair.stock, pair.ours] if stock_first else [pair.ours, pair.stock]
@@ -231,21 +284,37 @@ def test_a_model_with_sharing_switched_on_equals_one_without():
 
 
 @covering(3)
-@pytest.mark.parametrize("lengths", [[3], [4, 4, 4], MIXED, [9, 8, 8, 5, 3, 2, 2, 1]], ids=lambda lengths: f"{len(lengths)} lines")
+@pytest.mark.parametrize(
+    "lengths",
+    [[3], [4, 4, 4], MIXED, [9, 8, 8, 5, 3, 2, 2, 1]],
+    ids=lambda lengths: f"{len(lengths)} lines",
+)
 @pytest.mark.parametrize(
     "beam, strategy",
-    [(k, flags) for k in (1, 3, 5) for flags in ({}, {"schedule": "stream", "stream_width": 3}, {"prune_finished": math.inf})]
+    [
+        (k, flags)
+        for k in (1, 3, 5)
+        for flags in ({}, {"schedule": "stream", "stream_width": 3}, {"prune_finished": math.inf})
+    ]
     + [(1, {"decoding": "window"})],
 )
 @pytest.mark.parametrize("architecture", ["fconv", "bart", "lightconv"])
 def test_models_made_ready_as_the_commands_do_equal_stock(architecture, beam, strategy, lengths):
-    """The commands tell a convolutional decoder that every sentence has `beam` neighbouring rows."""
+    """The commands tell a convolutional decoder that every sentence has `beam`
+    neighbouring rows."""
     flags = {"beam": beam, "max_len_b": 20}
     models = [build(architecture, seed=2) for _ in range(2)]
     for model in models:
         model.prepare_for_inference_(Namespace(generation=GenerationConfig(**flags)))
-    stock, ours = generators([models[0]], **flags).stock, generators([models[1]], strategy, **flags).ours
-    same(run(stock, batch(lengths)), run(ours, batch(lengths)), 1e-5 if architecture in MASKED_IN_FLOAT32 else 1e-9)
+    stock, ours = (
+        generators([models[0]], **flags).stock,
+        generators([models[1]], strategy, **flags).ours,
+    )
+    same(
+        run(stock, batch(lengths)),
+        run(ours, batch(lengths)),
+        1e-5 if architecture in MASKED_IN_FLOAT32 else 1e-9,
+    )
 
 
 # ---- where ours differs from stock, on purpose
@@ -253,7 +322,8 @@ def test_models_made_ready_as_the_commands_do_equal_stock(architecture, beam, st
 
 @pytest.mark.parametrize("a, b", [(0.5, 2), (1.0, 0), (2.0, 3)])
 def test_max_len_a_counts_each_sentences_own_words(a, b):
-    """Stock takes the limit from the padded width of the batch; ours equals stock run one sentence at a time."""
+    """Stock takes the limit from the padded width of the batch; ours equals stock run
+    one sentence at a time."""
     pair = generators([build("transformer", seed=2)], beam=4, max_len_a=a, max_len_b=b)
     sample = batch(MIXED)
     together = run(pair.ours, sample)
@@ -265,7 +335,9 @@ def test_max_len_a_of_stock_depends_on_the_batch():
     """The reason for the difference above."""
     stock = generators([build("transformer", seed=2)], beam=4, max_len_a=1.0, max_len_b=0).stock
     sample = batch(MIXED)
-    assert len(run(stock, sample)[-2][0]["tokens"]) != len(run(stock, alone(sample, len(MIXED) - 2))[0][0]["tokens"])
+    assert len(run(stock, sample)[-2][0]["tokens"]) != len(
+        run(stock, alone(sample, len(MIXED) - 2))[0][0]["tokens"]
+    )
 
 
 def repeated(n: int):
@@ -289,7 +361,8 @@ def test_no_repeat_ngram_equals_brute_force(n):
 
 @pytest.mark.parametrize("n", [2, 3])
 def test_no_repeat_ngram_of_stock_bans_nothing_on_a_cpu(n):
-    """Stock 0.12.2 compares with the padded end of its buffer, so that --no-repeat-ngram-size has no effect in its Python code."""
+    """Stock 0.12.2 compares with the padded end of its buffer, so that --no-repeat-ngram-size has
+    no effect in its Python code."""
     model, sample = build("transformer", seed=2), batch([3, 1, 7])
     off = generators([model], beam=4, max_len_b=12)
     on = generators([model], beam=4, max_len_b=12, no_repeat_ngram_size=n)

@@ -1,5 +1,6 @@
-"""Random compositions of flags, on random models, sentences and phrases: a sentence has the n-best list that it has by itself, whatever
-stands beside it; and where the beam has room for every sequence, its best is the best of all that keep to the constraints, by brute force.
+"""Random compositions of flags, on random models, sentences and phrases: a sentence has the n-best
+list that it has by itself, whatever stands beside it; and where the beam has room for every
+sequence, its best is the best of all that keep to the constraints, by brute force.
 
 `COMPOSITIONS=200 COMPOSITIONS_SEED=7 pytest tests/test_random_flags.py` tries others.
 """
@@ -36,13 +37,27 @@ from models import (
 from fairseq_ext import UsageError
 from fairseq_ext.search.phrases.phrase_table import build_table
 from fairseq_ext.search.phrases.pieces import plain
-from fairseq_ext.search.phrases.sentence import Cased, Phrase, SentenceConstraints, banned_in_tokens, without_conflicts
+from fairseq_ext.search.phrases.sentence import (
+    Cased,
+    Phrase,
+    SentenceConstraints,
+    banned_in_tokens,
+    without_conflicts,
+)
 
-FOUND = ["12-30", "12-79", "13-37", "11-27"]  # where a fault was: results that depended on the batch, a sequence that was lost
-CASES = FOUND + [f"{os.environ.get('COMPOSITIONS_SEED', '1')}-{i}" for i in range(int(os.environ.get("COMPOSITIONS", "8")))]
+# where a fault was: results that depended on the batch, a sequence that was lost
+FOUND = ["12-30", "12-79", "13-37", "11-27"]
+CASES = FOUND + [
+    f"{os.environ.get('COMPOSITIONS_SEED', '1')}-{i}"
+    for i in range(int(os.environ.get("COMPOSITIONS", "8")))
+]
 FIRST, EOS = dictionary().nspecial, dictionary().eos()
 ARCHITECTURES = ["transformer", "transformer", "transformer-pre-norm", "bart", "lstm"]
-EXAMPLES = [setting for setting in settings("example").values() if not {"select", "decoding", "schedule"} & set(setting)]
+EXAMPLES = [
+    setting
+    for setting in settings("example").values()
+    if not {"select", "decoding", "schedule"} & set(setting)
+]
 GREEDY = [setting for setting in settings("example").values() if "decoding" in setting]
 
 
@@ -51,8 +66,18 @@ def drawn_search(draw: random.Random) -> dict[str, Any]:
     some: dict[str, Any] = {"beam": draw.choice([1, 2, 3, 5, 8]), "max_len_b": draw.randint(3, 14)}
     some["nbest"] = draw.randint(1, some["beam"])
     some |= draw.choice([{}, {"lenpen": draw.choice([0.0, 0.6, 2.0])}, {"unnormalized": True}])
-    some |= draw.choice([{}, {}, {"min_len": draw.randint(0, 3)}, {"no_repeat_ngram_size": draw.randint(2, 3)}, {"unkpen": 1.0}])
-    some |= draw.choice([{}, {}, {}, {"decoder_backend": "fairseq"}, {"temperature": 1.4}, {"int8": True}])
+    some |= draw.choice(
+        [
+            {},
+            {},
+            {"min_len": draw.randint(0, 3)},
+            {"no_repeat_ngram_size": draw.randint(2, 3)},
+            {"unkpen": 1.0},
+        ]
+    )
+    some |= draw.choice(
+        [{}, {}, {}, {"decoder_backend": "fairseq"}, {"temperature": 1.4}, {"int8": True}]
+    )
     if draw.random() < 0.1:
         return some | {"beam": 1, "nbest": 1} | draw.choice(GREEDY)
     for setting in draw.sample(EXAMPLES, draw.choice([0, 1, 1, 2])):
@@ -61,14 +86,23 @@ def drawn_search(draw: random.Random) -> dict[str, Any]:
         some |= drawn_reward(draw)
     if draw.random() < 0.5:
         some |= {"schedule": "stream", "stream_order": draw.choice(["shortest", "fifo"])}
-        some |= draw.choice([{"stream_width": draw.randint(1, 6)}, {"stream_rows": some["beam"] + draw.randint(0, 9)}])
+        some |= draw.choice(
+            [
+                {"stream_width": draw.randint(1, 6)},
+                {"stream_rows": some["beam"] + draw.randint(0, 9)},
+            ]
+        )
         some |= {"refill_threshold": draw.choice([0.0, 1 / 6, 0.5])}
     return some
 
 
 def drawn_reward(draw: random.Random) -> dict[str, Any]:
     """A length reward; some sentences want a length below 0."""
-    return {"length_reward": 0.7, "length_ratio": draw.choice([0.8, 1.0]), "length_offset": draw.choice([-4.0, 0.0, 1.5])}
+    return {
+        "length_reward": 0.7,
+        "length_ratio": draw.choice([0.8, 1.0]),
+        "length_offset": draw.choice([-4.0, 0.0, 1.5]),
+    }
 
 
 def drawn_select(draw: random.Random, *selects: str) -> dict[str, Any]:
@@ -76,16 +110,24 @@ def drawn_select(draw: random.Random, *selects: str) -> dict[str, Any]:
     select = draw.choice(selects)
     if select == "topk":
         return {}
-    some: dict[str, Any] = {"select": select, "constraints": draw.choice(["unordered", "unordered", "ordered"])}
+    some: dict[str, Any] = {
+        "select": select,
+        "constraints": draw.choice(["unordered", "unordered", "ordered"]),
+    }
     some |= draw.choice([{}, {"constraint_boundary": "prefix"}, {"constraint_boundary": "none"}])
     some |= draw.choice([{}, {"avoid_case": "exact"}])
     if select == "dba":
         some |= draw.choice([{}, {"dba_allocation": "paper"}])
-    return some | {"gbs": {"gbs_base": draw.randint(1, 4)}, "bonus": {"constraint_bonus": 1.5}}.get(select, {})
+    return some | {"gbs": {"gbs_base": draw.randint(1, 4)}, "bonus": {"constraint_bonus": 1.5}}.get(
+        select, {}
+    )
 
 
-def drawn_constraints(draw: random.Random, words: int, longest: int, cases: Sequence[str] = ("exact",)) -> SentenceConstraints:
-    """Phrases of mixed lengths: alternatives, one that is asked for twice, banned ones, a prefix."""
+def drawn_constraints(
+    draw: random.Random, words: int, longest: int, cases: Sequence[str] = ("exact",)
+) -> SentenceConstraints:
+    """Phrases of mixed lengths: alternatives, one that is asked for twice,
+    banned ones, a prefix."""
 
     def phrase(most: int) -> Phrase:
         return tuple(FIRST + draw.randrange(words) for _ in range(draw.randint(1, most)))
@@ -94,14 +136,25 @@ def drawn_constraints(draw: random.Random, words: int, longest: int, cases: Sequ
     while len(any_of) < 3 and draw.random() < 0.6:
         alternatives = tuple(dict.fromkeys(phrase(longest) for _ in range(draw.choice([1, 1, 2]))))
         case = draw.choice(cases)
-        spelt = tuple((FIRST + 4, *each[1:]) for each in alternatives if each[0] == FIRST and case != "exact")  # ▁a as ▁A
+        # ▁a as ▁A
+        spelt = tuple(
+            (FIRST + 4, *each[1:]) for each in alternatives if each[0] == FIRST and case != "exact"
+        )
         for _ in range(draw.choice([1, 1, 1, 2])):
             any_of.append(alternatives)
             cased.append(Cased(case, spelt))
     banned = tuple(dict.fromkeys(phrase(2) for _ in range(draw.choice([0, 0, 1, 3]))))
     prefix = phrase(2) if draw.random() < 0.2 else ()
     texts = [tuple(map(str, each)) for each in (any_of, banned, prefix)]
-    found = SentenceConstraints(tuple(any_of), texts[0], banned, texts[1], prefix, prefix_text=str(prefix), cased=tuple(cased))
+    found = SentenceConstraints(
+        tuple(any_of),
+        texts[0],
+        banned,
+        texts[1],
+        prefix,
+        prefix_text=str(prefix),
+        cased=tuple(cased),
+    )
     return without_conflicts(found, banned_in_tokens)
 
 
@@ -129,16 +182,28 @@ def test_a_sentence_is_searched_as_if_it_were_alone(case, tmp_path):
     while ours is None:
         flags, pieces = drawn_search(draw), draw.random() < 0.7
         if "decoding" not in flags:
-            flags |= drawn_select(draw, "topk", "dba", "dba", "gbs", "cbs", "bonus") | draw.choice([{}, {}, {"constraint_end": True}])
+            flags |= drawn_select(draw, "topk", "dba", "dba", "gbs", "cbs", "bonus") | draw.choice(
+                [{}, {}, {"constraint_end": True}]
+            )
         # in float32 rounding may change which words a hash code finds
-        dtype = draw.choice([torch.float64, torch.float64, torch.float64 if flags.get("softmax") == "lsh" else torch.float32])
+        dtype = draw.choice(
+            [
+                torch.float64,
+                torch.float64,
+                torch.float64 if flags.get("softmax") == "lsh" else torch.float32,
+            ]
+        )
         several = draw.choice([1, 1, 1, 2])
         names = [draw.choice(ARCHITECTURES) for _ in range(several)]
         models = [model(name, draw.randint(1, 6), dtype) for name in names]
         ours = made(draw, flags, tmp_path, models, pieces=pieces)
     sample = batch([draw.randint(0, 9) for _ in range(draw.randint(2, 9))], draw.randint(1, 99))
     cases = ("exact", "initial", "any") if pieces else ("exact",)
-    given = [drawn_constraints(draw, WORDS, min(4, flags["max_len_b"]), cases) for _ in sample["id"]] if "select" in flags else None
+    given = (
+        [drawn_constraints(draw, WORDS, min(4, flags["max_len_b"]), cases) for _ in sample["id"]]
+        if "select" in flags
+        else None
+    )
     together = run(ours, constrained(sample, given))
     for i, nbest in enumerate(together):
         [single] = run(ours, constrained(alone(sample, i), given and given[i : i + 1]))
@@ -149,34 +214,55 @@ def test_a_sentence_is_searched_as_if_it_were_alone(case, tmp_path):
             else:
                 near_ties([single], [nbest])
         except AssertionError as error:
-            raise AssertionError(f"sentence {i} of {flags}, phrases {given and given[i]}") from error
+            raise AssertionError(
+                f"sentence {i} of {flags}, phrases {given and given[i]}"
+            ) from error
 
 
 # ---- brute force
 
 FEW = 4  # words: the first of PIECES, and <unk>; the others are suppressed
 LIMIT = 4  # tokens before EOS
-ALL = 800  # hypotheses, more than there are sequences; fairseq's beam has fewer than the vocabulary has words
+# hypotheses, more than there are sequences; fairseq's beam has fewer than the vocabulary has words
+ALL = 800
 
 
 def spans(text: Any, phrase: Any, mode: str, any_case: bool = False) -> list[tuple[int, int]]:
-    """Where a phrase stands in a text: rows of tokens, or text in which it starts a word and, for mode word, ends one."""
+    """Where a phrase stands in a text: rows of tokens, or text in which it starts a word and,
+    for mode word, ends one."""
     if mode == "none":
-        return [(i, i + len(phrase)) for i in range(len(text)) if text[i : i + len(phrase)] == phrase]
-    before, behind = r"(?<![a-zA-Z])" * phrase[0].isalpha(), r"(?![a-zA-Z])" * (mode == "word" and phrase[-1].isalpha())
-    expression = re.compile(f"{before}(?={re.escape(phrase)}{behind})", re.IGNORECASE if any_case else 0)
+        return [
+            (i, i + len(phrase)) for i in range(len(text)) if text[i : i + len(phrase)] == phrase
+        ]
+    before, behind = (
+        r"(?<![a-zA-Z])" * phrase[0].isalpha(),
+        r"(?![a-zA-Z])" * (mode == "word" and phrase[-1].isalpha()),
+    )
+    expression = re.compile(
+        f"{before}(?={re.escape(phrase)}{behind})", re.IGNORECASE if any_case else 0
+    )
     return [(found.start(), found.start() + len(phrase)) for found in expression.finditer(text)]
 
 
-def keeps_to(tokens: Phrase, given: SentenceConstraints, mode: str, ordered: bool, any_case: bool) -> bool:
-    """Whether a sequence has all that is required, equal phrases in disjoint places, and nothing that is banned."""
+def keeps_to(
+    tokens: Phrase, given: SentenceConstraints, mode: str, ordered: bool, any_case: bool
+) -> bool:
+    """Whether a sequence has all that is required, equal phrases in disjoint places, and
+    nothing that is banned."""
     read = tuple if mode == "none" else reader
     text, reached = read(tokens), {}
-    if tokens[: len(given.prefix)] != given.prefix or any(spans(text, read(phrase), mode, any_case) for phrase in given.banned):
+    if tokens[: len(given.prefix)] != given.prefix or any(
+        spans(text, read(phrase), mode, any_case) for phrase in given.banned
+    ):
         return False
     for alternatives in given.any_of:
         key = None if ordered else frozenset(alternatives)
-        found = [span for each in alternatives for span in spans(text, read(each), mode) if span[0] >= reached.get(key, 0)]
+        found = [
+            span
+            for each in alternatives
+            for span in spans(text, read(each), mode)
+            if span[0] >= reached.get(key, 0)
+        ]
         if not found:
             return False
         reached[key] = min(end for _, end in found)
@@ -189,15 +275,17 @@ def reader(tokens: Phrase) -> str:
 
 
 def in_time(tokens: Phrase, given: SentenceConstraints, ordered: bool, boundaries: Any) -> bool:
-    """Whether the sequence leaves room for what it lacks, at every place, as dba.py counts it: phrases one behind the other, in the pieces
-    in which they are given."""
+    """Whether the sequence leaves room for what it lacks, at every place, as dba.py counts it:
+    phrases one behind the other, in the pieces in which they are given."""
     table = build_table([given.any_of], ordered, torch.device("cpu"), boundaries)
     place, count = (x[None] for x in table.begin(torch.tensor([0])))
     if int(table.total - table.bank_after([given.prefix])) + len(given.prefix) > LIMIT:
         return False
     for n, token in enumerate(tokens):
         place, count = table.advance(place, count, torch.tensor([[token]]))
-        if int(table.total) - int(table.bank(place, count)) > LIMIT - n - 1 and n >= len(given.prefix):
+        if int(table.total) - int(table.bank(place, count)) > LIMIT - n - 1 and n >= len(
+            given.prefix
+        ):
             return False
     return True
 
@@ -211,28 +299,53 @@ def unrepeated(tokens: Phrase, n: int | None) -> bool:
 def scored(model, sample: dict, sequences: list[Phrase], flags: dict[str, Any]) -> list[float]:
     """The scores of sequences that EOS follows, by teacher forcing."""
     out: dict[Phrase, float] = {}
-    wanted = (int(sample["net_input"]["src_lengths"]) - 1) * flags.get("length_ratio", 1.0) + flags.get("length_offset", 0.0)
+    wanted = (int(sample["net_input"]["src_lengths"]) - 1) * flags.get(
+        "length_ratio", 1.0
+    ) + flags.get("length_offset", 0.0)
     for n in {*map(len, sequences)}:
         of_length = [s for s in sequences if len(s) == n]
         values = forced(model, sample, [[EOS, *s] for s in of_length])
         for tokens, value in zip(of_length, values, strict=True):
             total = sum(float(value[i, token]) for i, token in enumerate((*tokens, EOS)))
             reward = flags.get("length_reward", 0.0) * min(n + 1, max(0.0, wanted))
-            out[tokens] = total + reward if flags.get("unnormalized") else total / (n + 1) ** flags.get("lenpen", 1.0)
+            out[tokens] = (
+                total + reward
+                if flags.get("unnormalized")
+                else total / (n + 1) ** flags.get("lenpen", 1.0)
+            )
     return [out[s] for s in sequences]
 
 
 @pytest.mark.parametrize("case", CASES)
 def test_a_beam_with_room_for_all_finds_the_best_of_all(case, tmp_path):
     draw, ours = random.Random(f"{case} all"), None
-    ending = [{"stop": "optimal"}, {"stop": "optimal", "prune_bound": True}, {"stop": "early", "nbest": ALL}, {"stop": "count"}]
+    ending = [
+        {"stop": "optimal"},
+        {"stop": "optimal", "prune_bound": True},
+        {"stop": "early", "nbest": ALL},
+        {"stop": "count"},
+    ]
     raw, suppressed = {"unnormalized": True}, ("<s>", *map(piece, range(FEW, ALL)))
     while ours is None:
-        flags = draw.choice(ending) | draw.choice([{}, {"lenpen": 0.6}, raw, raw | drawn_reward(draw)])
-        flags |= draw.choice([{}, {"min_len": 2}, {"no_repeat_ngram_size": 2}]) | drawn_select(draw, "topk", "dba", "gbs", "cbs")
-        flags |= {"beam": ALL, "max_len_b": LIMIT} | ({"gbs_base": ALL} if flags.get("select") == "gbs" else {})
+        flags = draw.choice(ending) | draw.choice(
+            [{}, {"lenpen": 0.6}, raw, raw | drawn_reward(draw)]
+        )
+        flags |= draw.choice([{}, {"min_len": 2}, {"no_repeat_ngram_size": 2}]) | drawn_select(
+            draw, "topk", "dba", "gbs", "cbs"
+        )
+        flags |= {"beam": ALL, "max_len_b": LIMIT} | (
+            {"gbs_base": ALL} if flags.get("select") == "gbs" else {}
+        )
         of = build("transformer", draw.randint(1, 99), words=ALL)
-        ours = made(draw, flags, tmp_path, [of], words=ALL, pieces=True, extra={"tokens_to_suppress": suppressed})
+        ours = made(
+            draw,
+            flags,
+            tmp_path,
+            [of],
+            words=ALL,
+            pieces=True,
+            extra={"tokens_to_suppress": suppressed},
+        )
     sample = batch([draw.randint(0, 5) for _ in range(2)], draw.randint(1, 99), words=ALL)
     given = [drawn_constraints(draw, FEW, 2) for _ in sample["id"]] if "select" in flags else None
     found = run(ours, constrained(sample, given))
@@ -240,14 +353,26 @@ def test_a_beam_with_room_for_all_finds_the_best_of_all(case, tmp_path):
     any_case = flags.get("avoid_case", "any") == "any"
     boundaries = None if mode == "none" else ours.target_text.boundaries
     words = range(FIRST - 1, FIRST + FEW)  # <unk>, and the pieces
-    every = [s for n in range(LIMIT + 1) for s in itertools.product(words, repeat=n) if n + 1 > flags.get("min_len", 1)]
+    every = [
+        s
+        for n in range(LIMIT + 1)
+        for s in itertools.product(words, repeat=n)
+        if n + 1 > flags.get("min_len", 1)
+    ]
     for i, [best, *_] in enumerate(found):
         kept = [s for s in every if unrepeated(s, flags.get("no_repeat_ngram_size"))]
         if given is not None:
-            kept = [s for s in kept if keeps_to(s, given[i], mode, ordered, any_case) and in_time(s, given[i], ordered, boundaries)]
+            kept = [
+                s
+                for s in kept
+                if keeps_to(s, given[i], mode, ordered, any_case)
+                and in_time(s, given[i], ordered, boundaries)
+            ]
         if not kept:  # the search counts it as infeasible
             continue
         scores = scored(of, alone(sample, i), kept, flags)
         at = scores.index(max(scores))
         got = tuple(best["tokens"].tolist()[:-1]), float(best["score"])
-        assert got == (kept[at], pytest.approx(scores[at], abs=1e-9)), f"sentence {i} of {flags}, phrases {given and given[i]}"
+        assert got == (kept[at], pytest.approx(scores[at], abs=1e-9)), (
+            f"sentence {i} of {flags}, phrases {given and given[i]}"
+        )

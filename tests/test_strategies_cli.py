@@ -1,7 +1,8 @@
-"""Every registered strategy through the real command: `fairseq-generate` with each of its example settings.
+"""Every registered strategy through the real command: `fairseq-generate` with each of
+its example settings.
 
-A new strategy is run here as soon as its file is there. Each command is the body of `fairseq-generate` in a forked child, so that fairseq
-and torch are imported once.
+A new strategy is run here as soon as its file is there. Each command is the body of
+`fairseq-generate` in a forked child, so that fairseq and torch are imported once.
 """
 
 import os
@@ -37,7 +38,9 @@ def files(tiny, tmp_path_factory) -> dict[str, str]:
     """What example settings name in braces, over the dictionaries of the tiny corpus."""
     folder, chance = tmp_path_factory.mktemp("files"), random.Random(3)
     table = folder / "table.txt"
-    table.write_text("".join(f"de{i} en{chance.randrange(30)} 0.{j}\n" for i in range(30) for j in range(1, 5)))
+    table.write_text(
+        "".join(f"de{i} en{chance.randrange(30)} 0.{j}\n" for i in range(30) for j in range(1, 5))
+    )
     constraints = folder / "constraints.tsv"
     constraints.write_text("".join(f"en{i % 7}\n" if i % 2 else "\n" for i in range(11)))
     return {"{lexical table}": str(table), "{constraints}": str(constraints)}
@@ -50,12 +53,31 @@ def test_example_runs_through_the_command(name, tiny, files):
     ours, stock = parted(setting)
     if STRATEGIES["select"].get(ours.get("select", "topk")).constrained:
         ours["constraints_file"] = files["{constraints}"]
-    where = [tiny / "data", "--path", tiny / "model.pt", "--cpu", "--batch-size", 4, "--max-len-b", 12, "--user-dir", "fairseq_ext"]
+    where = [
+        tiny / "data",
+        "--path",
+        tiny / "model.pt",
+        "--cpu",
+        "--batch-size",
+        4,
+        "--max-len-b",
+        12,
+        "--user-dir",
+        "fairseq_ext",
+    ]
     stock |= {"nbest": 4} if "sampling" in stock else {}  # fairseq asks for that
-    command = [*where, "--task", "translation_ext", *arguments({"beam": 4} | stock), *arguments(ours)]
+    command = [
+        *where,
+        "--task",
+        "translation_ext",
+        *arguments({"beam": 4} | stock),
+        *arguments(ours),
+    ]
     status, out, log = generate(*command)
     assert status == 0, log
-    assert sorted({int(line.split("\t")[0][2:]) for line in out.splitlines() if line.startswith("H-")}) == list(range(11))
+    assert sorted(
+        {int(line.split("\t")[0][2:]) for line in out.splitlines() if line.startswith("H-")}
+    ) == list(range(11))
     told = next(line for line in log.splitlines() if f"fairseq_ext:{VERSION}|" in line)
     for point, value in ours.items():
         if point in STRATEGIES:
@@ -106,32 +128,75 @@ class Nothing(Prune):
           example=({"prune_nothing": 1.0},), paper="none")
 def nothing(flags, context):
     return Nothing()
-'''
+'''  # noqa: E501
 
 
 def test_files_outside_the_package_are_strategies(tiny, tmp_path):
-    """One file with its register lines is enough: the neutral, composition and command-line tests pick it up, and pass. The second is the
-    one that docs/strategy.md shows."""
+    """One file with its register lines is enough: the neutral, composition and command-line tests
+    pick it up, and pass. The second is the one that docs/strategy.md shows."""
     (tmp_path / "mine.py").write_text(OUTSIDE)
     tests = Path(__file__).parent
     page = (tests.parent / "docs" / "strategy.md").read_text()
-    (tmp_path / "behind.py").write_text(re.search(r"^cat > behind.py <<'END'\n(.*?)^END$", page, re.DOTALL | re.MULTILINE)[1])
-    few = "(mine or behind or prune_nothing) and (ensemble or prefix or lightconv or optimal or stream or dba or command)"
-    files = [str(tests / name) for name in ("test_neutral.py", "test_compose.py", "test_strategies_cli.py")]
-    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:warnings", "-p", "no:cacheprovider", "-k", few, *files]
-    outside = {"FAIRSEQ_EXT_STRATEGIES": f"{tmp_path / 'mine.py'}:{tmp_path / 'behind.py'}", TINY: str(tiny)}
-    done = subprocess.run(command, capture_output=True, text=True, cwd=tests.parent, env={**os.environ, **outside})
+    (tmp_path / "behind.py").write_text(
+        re.search(r"^cat > behind.py <<'END'\n(.*?)^END$", page, re.DOTALL | re.MULTILINE)[1]
+    )
+    few = (
+        "(mine or behind or prune_nothing) and (ensemble or prefix or lightconv or optimal or "
+        "stream or dba or command)"
+    )
+    files = [
+        str(tests / name)
+        for name in ("test_neutral.py", "test_compose.py", "test_strategies_cli.py")
+    ]
+    command = [
+        sys.executable,
+        "-m",
+        "pytest",
+        "-q",
+        "-p",
+        "no:warnings",
+        "-p",
+        "no:cacheprovider",
+        "-k",
+        few,
+        *files,
+    ]
+    outside = {
+        "FAIRSEQ_EXT_STRATEGIES": f"{tmp_path / 'mine.py'}:{tmp_path / 'behind.py'}",
+        TINY: str(tiny),
+    }
+    done = subprocess.run(
+        command, capture_output=True, text=True, cwd=tests.parent, env={**os.environ, **outside}
+    )
     assert done.returncode == 0, done.stdout[-3000:]
     assert done.stdout.count(".") > 40  # of each kind some
 
 
 def test_what_a_strategy_from_outside_gets_wrong_is_one_sentence(tiny, tmp_path):
-    wrong = OUTSIDE.replace("return candidates.score == candidates.score", "return candidates.score[:, 0] == 0")
+    wrong = OUTSIDE.replace(
+        "return candidates.score == candidates.score", "return candidates.score[:, 0] == 0"
+    )
     assert wrong != OUTSIDE
     (tmp_path / "mine.py").write_text(wrong)
-    where = (tiny / "data", "--path", tiny / "model.pt", "--cpu", "--batch-size", 4, "--max-len-b", 12, "--task", "translation_ext")
+    where = (
+        tiny / "data",
+        "--path",
+        tiny / "model.pt",
+        "--cpu",
+        "--batch-size",
+        4,
+        "--max-len-b",
+        12,
+        "--task",
+        "translation_ext",
+    )
     outside = {"FAIRSEQ_EXT_STRATEGIES": str(tmp_path / "mine.py")}
-    done = command("fairseq-generate", *where, "--prune-nothing", 1, check=False, cold=True, **outside)
+    done = command(
+        "fairseq-generate", *where, "--prune-nothing", 1, check=False, cold=True, **outside
+    )
     said = [line for line in done.stderr.splitlines() if line.startswith("error: ")]
     assert done.returncode == 1 and len(said) == 1 and "Traceback" not in done.stderr, done.stderr
-    assert re.match(r"error: --prune-nothing \(\S+mine.py\) returns a bool tensor of shape \(4,\), not a mask", said[0])
+    assert re.match(
+        r"error: --prune-nothing \(\S+mine.py\) returns a bool tensor of shape \(4,\), not a mask",
+        said[0],
+    )

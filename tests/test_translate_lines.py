@@ -1,4 +1,5 @@
-"""`python -m fairseq_ext.translate`: the lines of the stock command, at the first start and from what it has kept at the second."""
+"""`python -m fairseq_ext.translate`: the lines of the stock command, at the first start and from
+what it has kept at the second."""
 
 from __future__ import annotations
 
@@ -21,9 +22,13 @@ from fairseq_ext.translator import Translator
 
 pytestmark = pytest.mark.skipif(library.library() is None, reason="there is no compiled library")
 LINES = [
-    "Der alte Hund schläft.", "", "Die Ärztin öffnet die Akte, und das Kind liest ein Buch.", "  ",
-    "Ein Ωж <unk>  Wort", "Ja" + " und ja" * 30,
-]  # fmt: skip
+    "Der alte Hund schläft.",
+    "",
+    "Die Ärztin öffnet die Akte, und das Kind liest ein Buch.",
+    "  ",
+    "Ein Ωж <unk>  Wort",
+    "Ja" + " und ja" * 30,
+]
 ASKED = ["--data", str(MODEL), "--cpu", "--beam", "4", "-s", "de", "-t", "en"]
 
 
@@ -32,21 +37,40 @@ def cache(tmp_path, monkeypatch) -> Path:
     """A cache folder of its own, which has the compiled library."""
     folder = tmp_path / "cache" / "fairseq_ext"
     kept = cache_folder()
-    shutil.copytree(kept, folder, ignore=shutil.ignore_patterns("model-*")) if kept.is_dir() else folder.mkdir(parents=True)
+    shutil.copytree(
+        kept, folder, ignore=shutil.ignore_patterns("model-*")
+    ) if kept.is_dir() else folder.mkdir(parents=True)
     folder.chmod(0o700)
     monkeypatch.setenv("XDG_CACHE_HOME", str(folder.parent))
     return folder
 
 
-def translate(given: bytes, *flags: str, python: tuple[str, ...] = ()) -> subprocess.CompletedProcess:
+def translate(
+    given: bytes, *flags: str, python: tuple[str, ...] = ()
+) -> subprocess.CompletedProcess:
     """The command on these lines."""
     words = [sys.executable, *python, "-m", "fairseq_ext.translate", *ASKED, *flags]
-    return subprocess.run(words, input=given, capture_output=True, timeout=300, env={**os.environ, "OMP_NUM_THREADS": "1"})
+    return subprocess.run(
+        words,
+        input=given,
+        capture_output=True,
+        timeout=300,
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
+    )
 
 
 def stock(lines: list[str]) -> list[str]:
     """fairseq-interactive's translations."""
-    segmentation = ("--bpe", "sentencepiece", "--sentencepiece-model", MODEL / "spm.model", "--max-tokens", 4000, "--buffer-size", 10)
+    segmentation = (
+        "--bpe",
+        "sentencepiece",
+        "--sentencepiece-model",
+        MODEL / "spm.model",
+        "--max-tokens",
+        4000,
+        "--buffer-size",
+        10,
+    )
     model = (MODEL, "--path", MODEL / "checkpoint.pt", "-s", "de", "-t", "en", "--cpu", "--beam", 4)
     said = forked.interactive_forked("\n".join(lines) + "\n", *model, *segmentation).stdout
     return [line.split("\t")[2] for line in said.splitlines() if line.startswith("D-")]
@@ -55,14 +79,24 @@ def stock(lines: list[str]) -> list[str]:
 def test_both_starts_write_stocks_translations_and_the_second_one_without_torch(cache):
     given = "\n".join(LINES).encode()
     expected = stock([line for line in LINES if line.strip()])
-    expected[1:1], expected[3:3] = [""], [""]  # of empty lines, for which the stock command makes something up
+    # of empty lines, for which the stock command makes something up
+    expected[1:1], expected[3:3] = [""], [""]
     for python in ((), ("-X", "importtime"), ("-X", "importtime")):
         done = translate(given, python=python)
-        assert done.returncode == 0 and done.stdout.decode().split("\n") == [*expected, ""], done.stderr.decode()[-2000:]
-    assert b" numpy" in done.stderr and b" torch" not in done.stderr and b" fairseq\n" not in done.stderr
+        assert done.returncode == 0 and done.stdout.decode().split("\n") == [*expected, ""], (
+            done.stderr.decode()[-2000:]
+        )
+    assert (
+        b" numpy" in done.stderr
+        and b" torch" not in done.stderr
+        and b" fairseq\n" not in done.stderr
+    )
     one = translate(given + b"\nDer Hund. Die Frau.", "--buffer-size", "1")
     assert one.stdout.startswith(done.stdout) and b"line 7 holds 2 sentences" in one.stderr
-    assert b"line 7 holds 2 sentences" in translate(given + b"\nDer Hund. Die Frau.", "--buffer-size", "1").stderr
+    assert (
+        b"line 7 holds 2 sentences"
+        in translate(given + b"\nDer Hund. Die Frau.", "--buffer-size", "1").stderr
+    )
 
 
 def test_a_line_that_cannot_be_used_costs_no_other_one_its_translation(cache):
@@ -70,24 +104,47 @@ def test_a_line_that_cannot_be_used_costs_no_other_one_its_translation(cache):
     expected = translate(b"Der alte Hund.\nDie Frau.\n").stdout.split(b"\n")
     for _ in range(2):
         done = translate(given, "--max-tokens", "600")
-        assert done.returncode == 3 and done.stdout.split(b"\n") == [expected[0], b"", b"", expected[1], b""]
-        assert b"error: line 2 is not valid Unicode" in done.stderr and b"error: line 3 has" in done.stderr
+        assert done.returncode == 3 and done.stdout.split(b"\n") == [
+            expected[0],
+            b"",
+            b"",
+            expected[1],
+            b"",
+        ]
+        assert (
+            b"error: line 2 is not valid Unicode" in done.stderr
+            and b"error: line 3 has" in done.stderr
+        )
         assert b"Traceback" not in done.stderr
 
 
-@pytest.mark.parametrize(("flags", "said"), [
-    (["--buffer-size", "0"], b"--buffer-size is 0"), (["--beem", "3"], b"--beem"), (["--path", "none.pt"], b"none.pt"),
-    (["--input", "a.de"], b"this command reads standard input: write < a.de"),
-][: len(part_of(4, 1))])  # fmt: skip
+@pytest.mark.parametrize(
+    ("flags", "said"),
+    [
+        (["--buffer-size", "0"], b"--buffer-size is 0"),
+        (["--beem", "3"], b"--beem"),
+        (["--path", "none.pt"], b"none.pt"),
+        (["--input", "a.de"], b"this command reads standard input: write < a.de"),
+    ][: len(part_of(4, 1))],
+)
 def test_wrong_flags_end_in_one_sentence(cache, flags, said):
     done = translate(b"Der Hund.\n", *flags)
-    assert done.returncode == 1 and not done.stdout and said in done.stderr and b"Traceback" not in done.stderr
+    assert (
+        done.returncode == 1
+        and not done.stdout
+        and said in done.stderr
+        and b"Traceback" not in done.stderr
+    )
 
 
 SETTINGS: list[dict] = [
-    {"beam": 1}, {"beam": 5, "int8": True}, {"beam": 3, "unnormalized": True, "stop": "optimal"}, {"beam": 4, "lenpen": 0.5, "min_len": 7},
-    {"beam": 6, "no_repeat_ngram_size": 2, "max_len_a": 0.5, "max_len_b": 5}, {"beam": 5, "prune_threshold": 0.7, "temperature": 1.3},
-]  # fmt: skip
+    {"beam": 1},
+    {"beam": 5, "int8": True},
+    {"beam": 3, "unnormalized": True, "stop": "optimal"},
+    {"beam": 4, "lenpen": 0.5, "min_len": 7},
+    {"beam": 6, "no_repeat_ngram_size": 2, "max_len_a": 0.5, "max_len_b": 5},
+    {"beam": 5, "prune_threshold": 0.7, "temperature": 1.3},
+]
 
 
 @pytest.mark.parametrize("flags", SETTINGS[: len(part_of(6, 3))], ids=str)
@@ -104,9 +161,16 @@ def test_what_is_kept_translates_as_the_translator(cache, flags):
     assert kept(lines) == [best.text for (best, *_) in translator.translate(lines)]
 
 
-def test_other_flags_and_changed_files_are_not_taken_for_what_was_kept(cache, tmp_path, monkeypatch):
+def test_other_flags_and_changed_files_are_not_taken_for_what_was_kept(
+    cache, tmp_path, monkeypatch
+):
     shutil.copytree(MODEL, tmp_path / "model", copy_function=shutil.copyfile)
-    flags = {**FLAGS, "data": str(tmp_path / "model"), "path": str(tmp_path / "model" / "checkpoint.pt"), "stop": None}
+    flags = {
+        **FLAGS,
+        "data": str(tmp_path / "model"),
+        "path": str(tmp_path / "model" / "checkpoint.pt"),
+        "stop": None,
+    }
     del flags["stream_width"]
     arguments, translator = as_arguments(flags), Translator(**flags)
     state.keep(arguments, {**flags, "mbr": "chrf"}, translator)  # which nothing that is kept knows
@@ -122,7 +186,9 @@ def test_other_flags_and_changed_files_are_not_taken_for_what_was_kept(cache, tm
         (cache / f"model-{i}").touch()
         os.utime(cache / f"model-{i}", (i, i))
     state.keep(arguments, flags, translator)
-    assert sorted(each.name for each in cache.glob("model-*")) == sorted([file.name, *(f"model-{i}" for i in range(2, 9))])
+    assert sorted(each.name for each in cache.glob("model-*")) == sorted(
+        [file.name, *(f"model-{i}" for i in range(2, 9))]
+    )
     for i in range(2, 9):
         (cache / f"model-{i}").unlink()
     content = file.read_bytes()

@@ -26,23 +26,40 @@ def test_translations_equal_those_of_the_stock_command(tiny, translator):
     for line in done.stdout.splitlines():
         if line.startswith("H-"):
             number, score, text = line[2:].split("\t")
-            expected[int(number)].append((text, float(score) * math.log(2)))  # the command prints base 2
+            # the command prints base 2
+            expected[int(number)].append((text, float(score) * math.log(2)))
     got = translator.translate(LINES)
-    for place in (1, 3):  # nothing to translate: the one difference to the command, which makes something up
+    # nothing to translate: the one difference to the command, which makes something up
+    for place in (1, 3):
         assert [h.text for h in got[place]] == [""] and all(text for text, _ in expected[place])
         got[place] = expected[place] = []
-    assert [[h.text for h in nbest] for nbest in got] == [[text for text, _ in nbest] for nbest in expected]
+    assert [[h.text for h in nbest] for nbest in got] == [
+        [text for text, _ in nbest] for nbest in expected
+    ]
     for ours, theirs in zip(got, expected, strict=True):
         assert [h.score for h in ours] == pytest.approx([score for _, score in theirs], abs=1e-4)
 
 
-@pytest.mark.parametrize("line", ["de1 de2", "  de1\tde2 \u2003 de9\x1cunheard-of\u00a0de3 ", "<pad> </s> <unk> <s> de1", "de4\u200bde5"])
+@pytest.mark.parametrize(
+    "line",
+    [
+        "de1 de2",
+        "  de1\tde2 \u2003 de9\x1cunheard-of\u00a0de3 ",
+        "<pad> </s> <unk> <s> de1",
+        "de4\u200bde5",
+    ],
+)
 def test_tokens_are_those_of_fairseqs_dictionary_and_so_is_their_text(translator, line):
     dictionary, text = translator.task.source_dictionary, translator.generator.target_text
     tokens = translator.tokens(line, dictionary, translator.bpe)
-    assert tokens.tolist() == dictionary.encode_line(line, add_if_not_exist=False).tolist() and tokens.dtype == torch.long
+    assert (
+        tokens.tolist() == dictionary.encode_line(line, add_if_not_exist=False).tolist()
+        and tokens.dtype == torch.long
+    )
     for numbers in (tokens, [*range(8), 10**6], []):
-        expected = text.segmenter().dictionary.string(numbers, extra_symbols_to_ignore=text.left_out)
+        expected = text.segmenter().dictionary.string(
+            numbers, extra_symbols_to_ignore=text.left_out
+        )
         assert text.pieces(numbers) == expected
 
 
@@ -50,21 +67,29 @@ def test_a_hypothesis_explains_itself(translator):
     (best, *_), *_ = translator.translate(LINES)
     assert best.tokens == best.text.split()
     assert len(best.positional_scores) == len(best.tokens) + 1  # EOS
-    assert best.score == pytest.approx(sum(best.positional_scores) / len(best.positional_scores), abs=1e-5)
+    assert best.score == pytest.approx(
+        sum(best.positional_scores) / len(best.positional_scores), abs=1e-5
+    )
     assert best.alignment is None
 
 
 def test_batching_and_order_do_not_matter(translator):
     together = translator.translate(LINES)
-    assert [translator.translate([line])[0][0].text for line in LINES] == [nbest[0].text for nbest in together]
-    assert [nbest[0].text for nbest in translator.translate(LINES[::-1])][::-1] == [nbest[0].text for nbest in together]
+    assert [translator.translate([line])[0][0].text for line in LINES] == [
+        nbest[0].text for nbest in together
+    ]
+    assert [nbest[0].text for nbest in translator.translate(LINES[::-1])][::-1] == [
+        nbest[0].text for nbest in together
+    ]
 
 
 @pytest.mark.parametrize("order", ["shortest", "fifo"])
 def test_a_stream_gives_the_same_in_the_lines_order(tiny, translator, order):
     lines = LINES * 5
     flags = {"schedule": "stream", "stream_width": 3, "stream_order": order}
-    streaming = Translator(str(tiny / "model.pt"), str(tiny / "data"), beam=4, nbest=2, **flags, **SETTINGS)
+    streaming = Translator(
+        str(tiny / "model.pt"), str(tiny / "data"), beam=4, nbest=2, **flags, **SETTINGS
+    )
     for ours, theirs in zip(streaming.translate(lines), translator.translate(lines), strict=True):
         assert [h.text for h in ours] == [h.text for h in theirs]
         assert [h.score for h in ours] == pytest.approx([h.score for h in theirs], abs=1e-5)
@@ -73,7 +98,11 @@ def test_a_stream_gives_the_same_in_the_lines_order(tiny, translator, order):
 
 def test_nbest_can_be_chosen_per_call_and_nothing_is_nothing(translator):
     assert [len(nbest) for nbest in translator.translate(LINES[::2], nbest=3)] == [3, 3, 3]
-    assert translator.translate([]) == [] and list(translator.translate_iter([])) == [] and translator.score([], []) == []
+    assert (
+        translator.translate([]) == []
+        and list(translator.translate_iter([])) == []
+        and translator.score([], []) == []
+    )
 
 
 def test_signature_and_stats_are_at_hand(translator):
@@ -84,10 +113,14 @@ def test_signature_and_stats_are_at_hand(translator):
 
 
 def test_hard_alignments_are_pairs(tiny):
-    aligned = Translator(str(tiny / "model.pt"), str(tiny / "data"), beam=2, print_alignment="hard", **SETTINGS)
+    aligned = Translator(
+        str(tiny / "model.pt"), str(tiny / "data"), beam=2, print_alignment="hard", **SETTINGS
+    )
     best = aligned.translate(["de1 de2 de3"])[0][0]
     assert len(best.alignment) <= len(best.tokens)
-    assert all(0 <= source < 3 and 0 <= target < len(best.tokens) for source, target in best.alignment)
+    assert all(
+        0 <= source < 3 and 0 <= target < len(best.tokens) for source, target in best.alignment
+    )
 
 
 def test_a_line_that_is_too_long_is_named(translator):

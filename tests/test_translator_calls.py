@@ -1,4 +1,5 @@
-"""What a Translator offers beside the commands: calls of their own beam, lazy reading, scores of given translations, many threads."""
+"""What a Translator offers beside the commands: calls of their own beam, lazy reading, scores of
+given translations, many threads."""
 
 import itertools
 import math
@@ -15,7 +16,9 @@ from fairseq_ext import Translator, UsageError
 
 
 def make(tiny, **flags) -> Translator:
-    return Translator(str(tiny / "model.pt"), str(tiny / "data"), **{"beam": 4, **SETTINGS, **flags})
+    return Translator(
+        str(tiny / "model.pt"), str(tiny / "data"), **{"beam": 4, **SETTINGS, **flags}
+    )
 
 
 @pytest.fixture(scope="module")
@@ -25,7 +28,10 @@ def translator(tiny):
 
 def made_up(count: int, seed: int = 1) -> list[str]:
     chance = random.Random(seed)
-    return [" ".join(f"de{chance.randrange(30)}" for _ in range(chance.randint(0, 9))) for _ in range(count)]
+    return [
+        " ".join(f"de{chance.randrange(30)}" for _ in range(chance.randint(0, 9)))
+        for _ in range(count)
+    ]
 
 
 def texts(found) -> list[list[str]]:
@@ -54,7 +60,10 @@ def test_a_call_with_its_own_beam_meets_constraints(translator):
 @pytest.mark.parametrize(
     "arguments, message",
     [
-        ({"nbest": 5}, "nbest=5 asks for more hypotheses than beam=4 keeps: raise beam or lower nbest"),
+        (
+            {"nbest": 5},
+            "nbest=5 asks for more hypotheses than beam=4 keeps: raise beam or lower nbest",
+        ),
         ({"nbest": 3, "beam": 2}, "nbest=3 asks for more hypotheses than beam=2 keeps"),
         ({"beam": 0}, "beam is 0: give a whole number of hypotheses, 1 or more"),
         ({"beam": "5"}, "beam is '5': give a whole number"),
@@ -99,7 +108,9 @@ def test_an_empty_line_has_an_empty_translation_and_costs_nothing(tiny):
 def test_iterating_gives_the_same_in_order_and_reads_no_further_than_its_buffer(tiny, flags):
     ours = make(tiny, **flags)
     lines, read = made_up(50), []
-    found = ours.translate_iter((read.append(line) or line for line in itertools.cycle(lines)), buffer=7)
+    found = ours.translate_iter(
+        (read.append(line) or line for line in itertools.cycle(lines)), buffer=7
+    )
     assert not read  # nothing before it is asked for
     first = [next(found) for _ in range(20)]
     assert len(read) == 21
@@ -110,7 +121,10 @@ def test_iterating_gives_the_same_in_order_and_reads_no_further_than_its_buffer(
 def test_a_string_in_the_place_of_lines_is_refused(translator):
     """Its characters would be translated one by one."""
     for call in (translator.translate, lambda lines: next(translator.translate_iter(lines))):
-        with pytest.raises(UsageError, match="lines is one string, and a list of lines is needed: put it into a list"):
+        with pytest.raises(
+            UsageError,
+            match="lines is one string, and a list of lines is needed: put it into a list",
+        ):
             call("de1 de2")
 
 
@@ -120,9 +134,20 @@ def test_iterating_takes_constraints_line_by_line(tiny, tmp_path, translator):
     prefixes = [f"en{i + 10}" if i % 2 else None for i in range(10)]
     given = {"constraints": wanted, "prefixes": prefixes}
     expected = texts(translator.translate(lines, **given))
-    assert texts(translator.translate_iter(lines, **{name: iter(each) for name, each in given.items()}, buffer=4)) == expected
+    assert (
+        texts(
+            translator.translate_iter(
+                lines, **{name: iter(each) for name, each in given.items()}, buffer=4
+            )
+        )
+        == expected
+    )
     with pytest.raises(UsageError, match="in line 6, the phrase 'no-such-word'"):
-        list(translator.translate_iter(lines, constraints=[[]] * 5 + [["no-such-word"]] + [[]] * 4, buffer=4))
+        list(
+            translator.translate_iter(
+                lines, constraints=[[]] * 5 + [["no-such-word"]] + [[]] * 4, buffer=4
+            )
+        )
     with pytest.raises(UsageError, match="line 6 has 51 tokens and the model takes 40"):
         list(translator.translate_iter([*lines[:5], "de2 " * 50], buffer=4))
     with pytest.raises(UsageError, match="constraints has 1 entry for 4 lines"):
@@ -131,9 +156,15 @@ def test_iterating_takes_constraints_line_by_line(tiny, tmp_path, translator):
         next(translator.translate_iter(lines, buffer=0))
     # what is wrong with a line is in its place, and its number is that of the whole call
     long, spelled = "de2 " * 50, [[]] * 6 + [["no-such-word"]] + [[]] * 3
-    found = list(translator.translate_iter([*lines[:5], long, *lines[6:]], constraints=iter(spelled), errors="return", buffer=4))
+    found = list(
+        translator.translate_iter(
+            [*lines[:5], long, *lines[6:]], constraints=iter(spelled), errors="return", buffer=4
+        )
+    )
     assert [i for i, each in enumerate(found) if isinstance(each, UsageError)] == [5, 6]
-    assert str(found[5]).startswith("line 6 has 51 tokens and the model takes 40") and str(found[6]).startswith("in line 7, the phrase")
+    assert str(found[5]).startswith("line 6 has 51 tokens and the model takes 40") and str(
+        found[6]
+    ).startswith("in line 7, the phrase")
     assert texts(found[:5] + found[7:]) == texts(translator.translate(lines[:5] + lines[7:]))
     with pytest.raises(UsageError, match="errors is 'skip': use 'raise' or 'return'"):
         next(translator.translate_iter(lines, errors="skip"))
@@ -141,7 +172,11 @@ def test_iterating_takes_constraints_line_by_line(tiny, tmp_path, translator):
     (tmp_path / "terms.tsv").write_text("".join("\t".join(phrases) + "\n" for phrases in wanted))
     files = make(tiny, constraints_file=str(tmp_path / "terms.tsv"))
     found = list(files.translate_iter(lines, buffer=4))
-    assert all(phrase in nbest[0].text.split() for nbest, phrases in zip(found, wanted, strict=True) for phrase in phrases)
+    assert all(
+        phrase in nbest[0].text.split()
+        for nbest, phrases in zip(found, wanted, strict=True)
+        for phrase in phrases
+    )
 
 
 # ---- scores of given translations
@@ -149,20 +184,40 @@ def test_iterating_takes_constraints_line_by_line(tiny, tmp_path, translator):
 
 @pytest.fixture(scope="module")
 def referenced(tiny) -> tuple[dict[int, tuple[str, float, list[float]]], list[str], list[str]]:
-    """What --score-reference prints for the test set, in nats: number -> (text, score, scores); the test set's two sides."""
-    where = [tiny / "data", "--path", tiny / "model.pt", "-s", "de", "-t", "en", "--cpu", "--score-reference"]
+    """What --score-reference prints for the test set, in nats: number -> (text, score, scores);
+    the test set's two sides."""
+    where = [
+        tiny / "data",
+        "--path",
+        tiny / "model.pt",
+        "-s",
+        "de",
+        "-t",
+        "en",
+        "--cpu",
+        "--score-reference",
+    ]
     found: dict[int, list] = {}
     for line in command("fairseq-generate", *where).stdout.splitlines():
         kind, _, rest = line.partition("-")
         if kind in ("H", "P") and rest[:1].isdigit():
             number, values, *text = rest.split("\t")
-            found.setdefault(int(number), []).extend([*text, float(values)] if kind == "H" else [[float(p) for p in values.split()]])
+            found.setdefault(int(number), []).extend(
+                [*text, float(values)] if kind == "H" else [[float(p) for p in values.split()]]
+            )
     nats = math.log(2)
-    table = {number: (text, score * nats, [p * nats for p in scores]) for number, (text, score, scores) in found.items()}
+    table = {
+        number: (text, score * nats, [p * nats for p in scores])
+        for number, (text, score, scores) in found.items()
+    }
     return table, *((tiny / f"test.{side}").read_text().splitlines() for side in ("de", "en"))
 
 
-@pytest.mark.parametrize("flags", [{}, {"schedule": "stream"}, {"batch_size": 1}, {"max_tokens": 30, "lenpen": 0.0}], ids=str)
+@pytest.mark.parametrize(
+    "flags",
+    [{}, {"schedule": "stream"}, {"batch_size": 1}, {"max_tokens": 30, "lenpen": 0.0}],
+    ids=str,
+)
 def test_scores_are_those_of_score_reference(tiny, referenced, flags):
     expected, sources, targets = referenced
     found = make(tiny, **flags).score(sources, targets)
@@ -171,7 +226,8 @@ def test_scores_are_those_of_score_reference(tiny, referenced, flags):
         text, score, scores = expected[number]
         assert ours.text == text == targets[number] and ours.tokens == text.split()
         assert ours.score == pytest.approx(score, abs=1e-4)
-        assert ours.positional_scores == pytest.approx(scores, abs=2e-4)  # the command prints four digits, in base 2
+        # the command prints four digits, in base 2
+        assert ours.positional_scores == pytest.approx(scores, abs=2e-4)
 
 
 def test_a_translation_scores_as_it_did_when_it_was_found(translator):
@@ -186,7 +242,10 @@ def test_pairs_that_cannot_be_scored_are_named(translator):
     for arguments, message in (
         ((["de1"], []), "there are 1 sources and 0 targets"),
         ((["de1"], "en1"), "takes two lists of lines"),
-        ((["de1", "de1"], ["en1", "en1 " * 60]), "the target of line 2 has 61 tokens and the model takes 40"),
+        (
+            (["de1", "de1"], ["en1", "en1 " * 60]),
+            "the target of line 2 has 61 tokens and the model takes 40",
+        ),
     ):
         with pytest.raises(UsageError, match=message):
             translator.score(*arguments)
@@ -203,7 +262,9 @@ def test_it_says_what_it_is(tiny, translator):
     ((found,),) = translator.translate(["de1 de2"])
     assert repr(found) == f"Translation({found.text!r}, score={found.score:.4f})"
     assert re.fullmatch(r"\d+\.\d+\.\d+", fairseq_ext.__version__)
-    assert translator.signature.startswith("fairseq_ext:" + fairseq_ext.__version__.rpartition(".")[0])
+    assert translator.signature.startswith(
+        "fairseq_ext:" + fairseq_ext.__version__.rpartition(".")[0]
+    )
 
 
 @pytest.mark.parametrize("flags", [{}, {"schedule": "stream"}], ids=str)

@@ -12,7 +12,9 @@ LINES = ["de1 de2 de3", "", "de4 de5 de6", "de7"]
 
 
 def make(tiny, **flags) -> Translator:
-    return Translator(str(tiny / "model.pt"), str(tiny / "data"), **{"beam": 4, "nbest": 2, **SETTINGS, **flags})
+    return Translator(
+        str(tiny / "model.pt"), str(tiny / "data"), **{"beam": 4, "nbest": 2, **SETTINGS, **flags}
+    )
 
 
 @pytest.fixture(scope="module")
@@ -36,19 +38,26 @@ def test_constraints_avoid_and_prefixes_need_no_flags(translator):
     for nbest in found[:1] + found[2:]:
         assert len(nbest) == 2 and not any(has("en2", h.text) for h in nbest)
     assert all(has("en3", h.text) and has("en5 en6", h.text) for h in found[0])
-    assert all(h.text.startswith("en4 en4") and (has("en7", h.text) or has("en8 en9", h.text)) for h in found[2])
+    assert all(
+        h.text.startswith("en4 en4") and (has("en7", h.text) or has("en8 en9", h.text))
+        for h in found[2]
+    )
     assert all(h.text.split().count("en1") >= 2 for h in found[3])
     assert translator.stats.sentences == before + len(LINES)
-    assert translator.stats.as_dict()["constraints"] == {"given": 6, "met": 6, "unmet": []}  # a prefix is one of them
+    # a prefix is one of them
+    assert translator.stats.as_dict()["constraints"] == {"given": 6, "met": 6, "unmet": []}
     assert "select:dba" in translator.signature
     # a line without any is translated as before, in such a call and after it
     assert translator.translate(LINES) == plain
     again = translator.translate(LINES, constraints=[["en3"], [], [], []])
-    assert [[h.text for h in nbest] for nbest in again[1:]] == [[h.text for h in nbest] for nbest in plain[1:]]
+    assert [[h.text for h in nbest] for nbest in again[1:]] == [
+        [h.text for h in nbest] for nbest in plain[1:]
+    ]
 
 
 def test_flags_of_phrases_need_no_others(tiny, translator):
-    """Phrases come with the call, so a flag that shapes them asks for their search; a line without any is translated as before."""
+    """Phrases come with the call, so a flag that shapes them asks for their search; a line without
+    any is translated as before."""
     ours = make(tiny, constraint_bonus=1000.0)
     assert "select:bonus" in ours.signature
     found = ours.translate(LINES, constraints=[["en3"], [], [], ["en5"]])
@@ -59,31 +68,56 @@ def test_flags_of_phrases_need_no_others(tiny, translator):
 def test_an_empty_line_has_an_empty_translation_which_lacks_its_constraints(tiny):
     found = make(tiny).translate(["", "de4"], constraints=[["en3"], []], prefixes=["en4", None])
     reason = "the line is empty"
-    assert [(h.text, h.tokens, h.score, h.unmet) for h in found[0]] == [("", [], 0.0, [("en3", reason), ("en4", reason)])]
+    assert [(h.text, h.tokens, h.score, h.unmet) for h in found[0]] == [
+        ("", [], 0.0, [("en3", reason), ("en4", reason)])
+    ]
     assert found[1][0].text and not found[1][0].unmet
     ours = make(tiny)
     ours.translate(["", "de4"], constraints=[["en3"], ["en5"]])
-    assert ours.stats.as_dict()["constraints"] == {"given": 2, "met": 1, "unmet": [[0, "en3", reason]]}
+    assert ours.stats.as_dict()["constraints"] == {
+        "given": 2,
+        "met": 1,
+        "unmet": [[0, "en3", reason]],
+    }
 
 
 def test_avoid_can_be_given_for_each_line(translator):
     words = [nbest[0].tokens[:1] for nbest in translator.translate(LINES)]
     found = translator.translate(LINES, avoid=words)
-    assert not any(w in h.tokens for ws, nbest in zip(words, found, strict=True) for w in ws for h in nbest)
+    assert not any(
+        w in h.tokens for ws, nbest in zip(words, found, strict=True) for w in ws for h in nbest
+    )
 
 
-def test_hypotheses_that_cannot_meet_their_constraints_are_flagged_also_when_read_again(tiny, tmp_path):
+def test_hypotheses_that_cannot_meet_their_constraints_are_flagged_also_when_read_again(
+    tiny, tmp_path
+):
     """Six tokens where four may be; a phrase in conflict with a banned one; one that is met."""
     wishes = [["en3", "en4 en5 en6", "en7 en8"], [], ["en9", "en1 en2"], ["en7"]]
-    flags = {"max_len_b": 4, "constraints": "unordered", "results_file": str(tmp_path / "results.jsonl")}
-    long, none, clash, fine = found = make(tiny, **flags).translate(LINES, constraints=wishes, avoid=["en2"])
+    flags = {
+        "max_len_b": 4,
+        "constraints": "unordered",
+        "results_file": str(tmp_path / "results.jsonl"),
+    }
+    long, none, clash, fine = found = make(tiny, **flags).translate(
+        LINES, constraints=wishes, avoid=["en2"]
+    )
     for h in long:
         lacking = [phrase for phrase in wishes[0] if not has(phrase, h.text)]
-        assert lacking and h.unmet == [(phrase, "the constraints take 6 tokens and the sentence may have 4") for phrase in lacking]
-    assert all(h.unmet == [("en1 en2", "conflicts with the banned phrase 'en2'")] and has("en9", h.text) for h in clash)
+        assert lacking and h.unmet == [
+            (phrase, "the constraints take 6 tokens and the sentence may have 4")
+            for phrase in lacking
+        ]
+    assert all(
+        h.unmet == [("en1 en2", "conflicts with the banned phrase 'en2'")] and has("en9", h.text)
+        for h in clash
+    )
     assert not any(h.unmet for h in [*none, *fine])
     again = make(tiny, **flags, resume=True)
-    assert again.translate(LINES, constraints=wishes, avoid=["en2"]) == found and again.stats.decoder_calls == 0
+    assert (
+        again.translate(LINES, constraints=wishes, avoid=["en2"]) == found
+        and again.stats.decoder_calls == 0
+    )
 
 
 def test_first_constraints_beside_a_results_file_are_refused(tiny, tmp_path):
@@ -96,8 +130,12 @@ def test_first_constraints_beside_a_results_file_are_refused(tiny, tmp_path):
 
 def test_they_add_to_those_of_the_flags(tiny, tmp_path):
     (tmp_path / "g.tsv").write_text("de3\ten9\n")
-    both = make(tiny, glossary=str(tmp_path / "g.tsv")).translate(LINES, constraints=[["en8"], [], ["en7"], []])
-    assert has("en8", both[0][0].text) and has("en9", both[0][0].text) and has("en7", both[2][0].text)
+    both = make(tiny, glossary=str(tmp_path / "g.tsv")).translate(
+        LINES, constraints=[["en8"], [], ["en7"], []]
+    )
+    assert (
+        has("en8", both[0][0].text) and has("en9", both[0][0].text) and has("en7", both[2][0].text)
+    )
     with_flags = make(tiny, glossary=str(tmp_path / "g.tsv")).translate(LINES)
     assert has("en9", with_flags[0][0].text)
 
@@ -115,12 +153,18 @@ def test_ordered_when_made_so(tiny):
         ({"constraints": [["en1"]]}, "constraints has 1 entry for 4 lines"),
         ({"prefixes": ["en1"]}, "prefixes has 1 entry for 4 lines"),
         ({"avoid": [["en1"]]}, "avoid has 1 entry for 4 lines"),
-        ({"constraints": [[], ["no-such-word"], [], []]}, "in line 2, the phrase 'no-such-word' .* dictionary lacks"),
+        (
+            {"constraints": [[], ["no-such-word"], [], []]},
+            "in line 2, the phrase 'no-such-word' .* dictionary lacks",
+        ),
         ({"constraints": [[], [], [" "], []]}, "line 3 has an empty phrase"),
         ({"avoid": ["</s>"]}, "in line 1, the phrase '</s>'"),
         ({"constraints": ["en1", [], [], []]}, "constraints of line 1 is 'en1': give a list"),
         ({"constraints": [[None], [], [], []]}, "a constraint of line 1 is None: give a list"),
-        ({"constraints": [["en1", ["en2", 3]], [], [], []]}, "a constraint of line 1 has 3 for a phrase"),
+        (
+            {"constraints": [["en1", ["en2", 3]], [], [], []]},
+            "a constraint of line 1 has 3 for a phrase",
+        ),
         ({"constraints": [[], [[]], [], []]}, "a constraint of line 2 is an empty list"),
         ({"avoid": [[], [7], [], []]}, "avoid of line 2 has 7 for a phrase"),
         ({"prefixes": [None, 5, None, None]}, "prefixes of line 2 has 5 for a phrase"),
@@ -134,14 +178,20 @@ def test_bad_arguments_are_named(translator, arguments, message):
 def test_another_search_is_refused(tiny):
     with pytest.raises(UsageError, match="--match-source-len"):
         make(tiny, match_source_len=True).translate(LINES, avoid=["en1"])
-    for flag in ({"constraint_end": True}, {"constraint_bonus": 2.0}, {"constraint_case": "any"}):  # the sentence names what was written
+    # the sentence names what was written
+    for flag in ({"constraint_end": True}, {"constraint_bonus": 2.0}, {"constraint_case": "any"}):
         (name,) = flag
-        with pytest.raises(UsageError, match=f"--match-source-len replaces beam search, so --{name.replace('_', '-')} cannot work with it"):
+        with pytest.raises(
+            UsageError,
+            match=f"--match-source-len replaces beam search, so --{name.replace('_', '-')} "
+            "cannot work with it",
+        ):
             make(tiny, match_source_len=True, **flag)
 
 
 def test_a_glossary_that_cannot_be_read_is_no_lines_fault(tiny, tmp_path):
-    """Where lines have their errors in their places, that one is raised: a text would stay as it is, and a command end well."""
+    """Where lines have their errors in their places, that one is raised: a text would stay as it
+    is, and a command end well."""
     (tmp_path / "terms.csv").write_text("de1:en1\n")
     ours = make(tiny, constraints="unordered", glossary=str(tmp_path / "terms.csv"))
     with pytest.raises(UsageError, match="line 1 of .*terms.csv has 1 column and needs 2"):

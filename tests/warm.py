@@ -1,8 +1,9 @@
-"""`python`, `fairseq-generate` and `fairseq-interactive` for shells that tests start: forked children of a process that has everything
-imported, so that a start costs milliseconds, not seconds. What a start itself does is tested with real ones
-(tests/guest, tests/plugin/compat).
+"""`python`, `fairseq-generate` and `fairseq-interactive` for shells that tests start: forked
+children of a process that has everything imported, so that a start costs milliseconds, not seconds.
+What a start itself does is tested with real ones (tests/guest, tests/plugin/compat).
 
-    python tests/warm.py FOLDER      makes the commands in FOLDER, serves them until standard input ends, and removes it
+    python tests/warm.py FOLDER      makes the commands in FOLDER, serves them until standard
+                                     input ends, and removes it
 """
 
 from __future__ import annotations
@@ -25,7 +26,8 @@ import sizes
 
 NAMES = ("python", "python3", "fairseq-generate", "fairseq-interactive")
 SOCKET = "warm.socket"
-keep: list[subprocess.Popen] = []  # the server, which ends when its standard input is closed, as by the end of this process
+# the server, which ends when its standard input is closed, as by the end of this process
+keep: list[subprocess.Popen] = []
 CLIENT = """#!{python} -IS
 import json, os, signal, socket, sys
 server = socket.socket(socket.AF_UNIX)
@@ -51,7 +53,9 @@ def commands() -> Path:
     if os.environ.get(sizes.ALL):
         return Path(sys.executable).parent
     folder = tempfile.mkdtemp(prefix="warm-")
-    server = subprocess.Popen([sys.executable, __file__, folder], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+    server = subprocess.Popen(
+        [sys.executable, __file__, folder], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    )
     assert server.stdout is not None and server.stdout.readline(), "it has not started"
     keep.append(server)
     return Path(folder)
@@ -80,7 +84,9 @@ def serve(folder: Path) -> None:
     listener.bind(str(folder / SOCKET))
     listener.listen(64)
     for name in NAMES:
-        (folder / name).write_text(CLIENT.format(python=sys.executable, socket=str(folder / SOCKET), name=name))
+        (folder / name).write_text(
+            CLIENT.format(python=sys.executable, socket=str(folder / SOCKET), name=name)
+        )
         (folder / name).chmod(0o755)
     assert threading.active_count() == 1, "a process with threads cannot be forked"
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)
@@ -100,7 +106,8 @@ def serve(folder: Path) -> None:
 
 
 def attend(connection: socket.socket, own: str) -> None:
-    """In a child of the server: start the command in a child of its own, and tell its number and its end."""
+    """In a child of the server: start the command in a child of its own, and tell
+    its number and its end."""
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     size, fds, *_ = socket.recv_fds(connection, 8, 3)
     with connection.makefile("rb") as stream:
@@ -117,7 +124,14 @@ def attend(connection: socket.socket, own: str) -> None:
     os._exit(0)
 
 
-def live(own: str, name: str, arguments: list[str], folder: str, environment: dict[str, str], fds: list[int]) -> None:
+def live(
+    own: str,
+    name: str,
+    arguments: list[str],
+    folder: str,
+    environment: dict[str, str],
+    fds: list[int],
+) -> None:
     """The life of a command. own: the path of the warm Python."""
     for place, fd in enumerate(fds):
         os.dup2(fd, place)
@@ -127,9 +141,16 @@ def live(own: str, name: str, arguments: list[str], folder: str, environment: di
     os.environ.update(environment)
     signal.signal(signal.SIGINT, signal.default_int_handler)
     kind = arguments[0] if arguments else "-"
-    if name.startswith("python") and (kind not in ("-", "-c", "-m") and kind.startswith("-") or kind == "-m" and is_light(arguments[1])):
+    if name.startswith("python") and (
+        kind not in ("-", "-c", "-m")
+        and kind.startswith("-")
+        or kind == "-m"
+        and is_light(arguments[1])
+    ):
         os.execve(sys.executable, [sys.executable, *arguments], environment)
-    sys.stdin, sys.stdout, sys.stderr = (open(fd, mode, closefd=False) for fd, mode in ((0, "r"), (1, "w"), (2, "w")))
+    sys.stdin, sys.stdout, sys.stderr = (
+        open(fd, mode, closefd=False) for fd, mode in ((0, "r"), (1, "w"), (2, "w"))
+    )
     status = 1
     try:
         status = int(run(name, kind, arguments, own) or 0)

@@ -1,4 +1,5 @@
-"""One clause of the demo corpus: chosen once, then written as main, verb-final, infinitive or question clause."""
+"""One clause of the demo corpus: chosen once, then written as main, verb-final, infinitive
+or question clause."""
 
 from __future__ import annotations
 
@@ -9,18 +10,46 @@ import german
 from phrases import NounPhrase, Phrases, contracted, date_text
 from vocabulary import Verb
 
-# German modal: (present 3rd singular, preterite), (English present), (English past), (English present negated)
+# German modal: (present 3rd singular, preterite), (English present), (English past),
+# (English present negated)
 MODALS = {
     "müssen": (("muss", "musste"), ("must", "have to"), ("have to",), ("have to", "need to")),
-    "können": (("kann", "konnte"), ("can", "be able to"), ("could", "be able to"), ("can", "be able to")),
-    "sollen": (("soll", "sollte"), ("should", "be supposed to"), ("be supposed to", "should"), ("should",)),
+    "können": (
+        ("kann", "konnte"),
+        ("can", "be able to"),
+        ("could", "be able to"),
+        ("can", "be able to"),
+    ),
+    "sollen": (
+        ("soll", "sollte"),
+        ("should", "be supposed to"),
+        ("be supposed to", "should"),
+        ("should",),
+    ),
     "wollen": (("will", "wollte"), ("want to",), ("want to",), ("want to",)),
-    "dürfen": (("darf", "durfte"), ("may", "be allowed to"), ("be allowed to",), ("must", "be allowed to")),
+    "dürfen": (
+        ("darf", "durfte"),
+        ("may", "be allowed to"),
+        ("be allowed to",),
+        ("must", "be allowed to"),
+    ),
     "möchten": (("möchte", "möchte"), ("would like to",), ("would like to",), ("would like to",)),
 }
 MIDDLE = ("often", "frequently", "sometimes", "always", "immediately", "soon")
 SUBJECT_PRONOUNS = ("ich", "er", "sie", "wir", "sie-p", "er", "sie", "Sie", "man")
-STATIVE = ("know", "understand", "need", "require", "believe", "trust", "say", "think", "assume", "suspect", "hope")
+STATIVE = (
+    "know",
+    "understand",
+    "need",
+    "require",
+    "believe",
+    "trust",
+    "say",
+    "think",
+    "assume",
+    "suspect",
+    "hope",
+)
 PURE_MODALS = ("must", "can", "could", "should", "may", "will", "would")
 
 
@@ -53,13 +82,27 @@ class Clause:
     def _middle_field(self, *, without: str = "", subject: bool = True) -> list[str]:
         words = [self.subject.german("n")] if subject and not self.subject_gap else []
         words += self.pronouns
-        words += [self.time if without != "time" else "", self.particle if without != "particle" else ""]
-        words += [*self.early, "nicht" if self.negative else "", *self.late, self.place if without != "place" else ""]
+        words += [
+            self.time if without != "time" else "",
+            self.particle if without != "particle" else "",
+        ]
+        words += [
+            *self.early,
+            "nicht" if self.negative else "",
+            *self.late,
+            self.place if without != "place" else "",
+        ]
         return words
 
     def main(self, front: str = "subject") -> str:
-        """Verb-second order; `front` is subject, time, place, particle, or "" when something else stands first."""
-        lead = {"subject": self.subject.german("n"), "time": self.time, "place": self.place, "particle": self.particle}
+        """Verb-second order; `front` is subject, time, place, particle, or "" when something
+        else stands first."""
+        lead = {
+            "subject": self.subject.german("n"),
+            "time": self.time,
+            "place": self.place,
+            "particle": self.particle,
+        }
         middle = self._middle_field(without=front, subject=front != "subject")
         return joined([lead.get(front, ""), self.finite, *middle, *self.right, self.prefix])
 
@@ -74,7 +117,8 @@ class Clause:
         return joined([*self._middle_field(subject=False), infinitive])
 
     def english(self, *, inverted: bool = False, front: bool = True) -> str:
-        """The English clause; `inverted` writes the order of a question, `front` allows adverbs before the subject."""
+        """The English clause; `inverted` writes the order of a question, `front` allows
+        adverbs before the subject."""
         person, number = self.subject.agreement()
         split = english.with_auxiliary if inverted or self.negative else english.verb_group
         auxiliary, main = split(self.english_verb, self.english_tense, person, number)
@@ -91,12 +135,16 @@ class Clause:
         middle = self.english_middle
         if time in MIDDLE:
             middle, time = joined([middle, time]), ""
-        return joined([*lead, *core, middle, attach(main, self.english_objects), *self.english_tail, time])
+        return joined(
+            [*lead, *core, middle, attach(main, self.english_objects), *self.english_tail, time]
+        )
 
     def english_infinitive(self) -> str:
         """The English infinitive with to, without subject."""
         time = "" if self.english_time in MIDDLE else self.english_time
-        return joined(["to", attach(self.english_verb, self.english_objects), *self.english_tail, time])
+        return joined(
+            ["to", attach(self.english_verb, self.english_objects), *self.english_tail, time]
+        )
 
 
 def joined(words: list[str]) -> str:
@@ -117,7 +165,11 @@ class Clauses:
 
     def __init__(self, phrases: Phrases):
         self.phrases = phrases
-        self.words, self.translator, self.rng = phrases.words, phrases.translator, phrases.translator.rng
+        self.words, self.translator, self.rng = (
+            phrases.words,
+            phrases.translator,
+            phrases.translator.rng,
+        )
         self.depth = 0
 
     def subject(self, kinds: str, rich: float) -> NounPhrase:
@@ -129,9 +181,18 @@ class Clauses:
             return self.phrases.name()
         return self.phrases.noun_phrase(kinds, rich, definite=choice < 0.8, depth=self.depth)
 
-    def clause(self, rich: float, *, subject: NounPhrase | None = None, kinds: str = "p", tense: str = "",
-               negatable: bool = True, plain: bool = False) -> Clause:
-        """A clause. `tense` is pres, past or "" for any; `plain` leaves the finite verb out, for an infinitive."""
+    def clause(
+        self,
+        rich: float,
+        *,
+        subject: NounPhrase | None = None,
+        kinds: str = "p",
+        tense: str = "",
+        negatable: bool = True,
+        plain: bool = False,
+    ) -> Clause:
+        """A clause. `tense` is pres, past or "" for any; `plain` leaves the finite verb
+        out, for an infinitive."""
         rng = self.rng
         if subject is None and kinds == "p" and rng.random() < 0.18:
             kinds = rng.choice("dte")
@@ -144,20 +205,33 @@ class Clauses:
             return self._passive(verb, rich, tense)
         subject = subject or self.subject(kinds, rich)
         negative = negatable and rng.random() < 0.11
-        clause = self.head(verb.german, subject, tense, negative, self.translator.pick(verb.english), plain)
+        clause = self.head(
+            verb.german, subject, tense, negative, self.translator.pick(verb.english), plain
+        )
         self._objects(clause, verb, rich)
         self.adjuncts(clause, rich)
         return clause
 
-    def statement(self, verb: german.GermanVerb, words: list[str], tense: str, rich: float) -> Clause:
+    def statement(
+        self, verb: german.GermanVerb, words: list[str], tense: str, rich: float
+    ) -> Clause:
         """A clause without object, for verbs that a clause or an infinitive follows."""
-        clause = self.head(verb, self.subject("p", rich / 2), tense, False, self.translator.pick(words), False)
+        clause = self.head(
+            verb, self.subject("p", rich / 2), tense, False, self.translator.pick(words), False
+        )
         if self.rng.random() < 0.2:
             self._time(clause)
         return clause
 
-    def head(self, verb: german.GermanVerb, subject: NounPhrase, tense: str, negative: bool, word: str,
-              plain: bool) -> Clause:
+    def head(
+        self,
+        verb: german.GermanVerb,
+        subject: NounPhrase,
+        tense: str,
+        negative: bool,
+        word: str,
+        plain: bool,
+    ) -> Clause:
         """A clause without objects yet: subject, tense or modal in both languages."""
         rng = self.rng
         choice = rng.random()
@@ -173,7 +247,9 @@ class Clauses:
         if moving and rng.random() < 0.24:
             self._modal(clause, verb.prefix + verb.infinitive, past)
         elif past and rng.random() < 0.55:
-            helper = german.parse_verb("sein ist war gewesen" if verb.sein else "haben hat hatte gehabt")
+            helper = german.parse_verb(
+                "sein ist war gewesen" if verb.sein else "haben hat hatte gehabt"
+            )
             clause.finite = auxiliary_form(helper, person, number)
             clause.right = [verb.participle]
             clause.english_tense = "perfect" if self.translator.yes(0.18) else "past"
@@ -190,7 +266,9 @@ class Clauses:
         return clause
 
     def _modal(self, clause: Clause, infinitive: str, past: bool) -> None:
-        name = self.rng.choice(list(MODALS) if clause.subject.kind == "p" else ("müssen", "können", "sollen"))
+        name = self.rng.choice(
+            list(MODALS) if clause.subject.kind == "p" else ("müssen", "können", "sollen")
+        )
         forms, present_en, past_en, negated_en = MODALS[name]
         form = forms[past]
         if clause.subject.number == "p":
@@ -201,7 +279,8 @@ class Clauses:
 
     @staticmethod
     def _semi(clause: Clause, modal: str, tense: str) -> None:
-        """Set the English tense to a modal, or write a semi-modal such as `have to` before the verb."""
+        """Set the English tense to a modal, or write a semi-modal such as `have to`
+        before the verb."""
         first, _, rest = modal.partition(" ")
         if first in PURE_MODALS:
             clause.english_tense = first
@@ -211,23 +290,40 @@ class Clauses:
             clause.english_verb = f"{modal} {clause.english_verb}"
 
     def _objects(self, clause: Clause, verb: Verb, rich: float) -> None:
-        """Objects in both languages. With a negation they are definite, or the negation is in the object."""
+        """Objects in both languages.
+
+        With a negation they are definite, or the negation is in the object.
+        """
         english_objects = []
         for preposition, case, kinds in verb.objects:
             rng = self.rng
             only = len(verb.objects) == 1
             if "p" in kinds and rng.random() < 0.25:
                 name = rng.choice(("er", "sie", "sie-p", "wir", "ich", "Sie"))
-                if name == clause.subject.pronoun or (name == "ich" and clause.subject.pronoun == "wir"):
+                if name == clause.subject.pronoun or (
+                    name == "ich" and clause.subject.pronoun == "wir"
+                ):
                     name = "er"
                 phrase = self.phrases.pronoun(name)
             elif "p" in kinds and rng.random() < 0.25:
                 phrase = self.phrases.name()
             else:
-                no = clause.negative and only and not preposition and case == "a" and rng.random() < 0.5
+                no = (
+                    clause.negative
+                    and only
+                    and not preposition
+                    and case == "a"
+                    and rng.random() < 0.5
+                )
                 clause.negative = clause.negative and not no
-                phrase = self.phrases.noun_phrase(kinds, rich, definite=clause.negative, owner=clause.subject,
-                                                  negative=no, depth=self.depth)
+                phrase = self.phrases.noun_phrase(
+                    kinds,
+                    rich,
+                    definite=clause.negative,
+                    owner=clause.subject,
+                    negative=no,
+                    depth=self.depth,
+                )
                 if clause.negative and not phrase.definite:
                     clause.negative = False
             text = phrase.german(case)
@@ -276,7 +372,9 @@ class Clauses:
         if rng.random() < rich * 0.3:
             rows = [row for row in self.words.prepositions if "o" not in row[2]]
             preposition, case, kinds, words = rng.choice(rows)
-            phrase = self.phrases.noun_phrase(kinds, rich / 2, definite=rng.random() < 0.7, depth=self.depth + 1)
+            phrase = self.phrases.noun_phrase(
+                kinds, rich / 2, definite=rng.random() < 0.7, depth=self.depth + 1
+            )
             clause.late.append(f"{preposition} {phrase.german(case)}")
             clause.english_tail.append(f"{translator.pick(words.split('/'))} {phrase.english}")
         if rng.random() < rich * 0.25 and not clause.english_tense == "progressive":
@@ -299,7 +397,9 @@ class Clauses:
             clause.english_middle = word
 
     def _passive(self, verb: Verb, rich: float, tense: str) -> Clause:
-        subject = self.phrases.noun_phrase(verb.objects[0][2], rich, definite=self.rng.random() < 0.6, depth=self.depth)
+        subject = self.phrases.noun_phrase(
+            verb.objects[0][2], rich, definite=self.rng.random() < 0.6, depth=self.depth
+        )
         past = tense == "past" or (tense != "pres" and self.rng.random() < 0.5)
         word = "be " + english.inflect(self.translator.pick(verb.english), "part").replace("~", " ")
         clause = Clause(subject, "", [verb.german.participle], "", verb.german, english_verb=word)
@@ -312,7 +412,11 @@ class Clauses:
             clause.finite = plural if subject.number == "p" else singular
             clause.english_tense = "past" if past else "pres"
         if self.rng.random() < 0.35:
-            agent = self.phrases.name() if self.rng.random() < 0.4 else self.phrases.noun_phrase("p", rich / 2, depth=1)
+            agent = (
+                self.phrases.name()
+                if self.rng.random() < 0.4
+                else self.phrases.noun_phrase("p", rich / 2, depth=1)
+            )
             clause.late.append(contracted("von " + agent.german("d")))
             clause.english_tail.append("by " + agent.english_object)
         self.adjuncts(clause, rich / 2)

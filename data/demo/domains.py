@@ -1,7 +1,7 @@
 """The words of the two domains, `tech` (machines and software) and `clinic` (a hospital).
 
-The format is that of `lexicon.py`. `TERMS` are the words that exist in both domains and are translated differently in
-each: a terminology list settles them.
+The format is that of `lexicon.py`. `TERMS` are the words that exist in both domains and are
+translated differently in each: a terminology list settles them.
 """
 
 DOMAINS = ("tech", "clinic")

@@ -1,33 +1,99 @@
 """English inflection for the demo corpus: plurals, articles, verb forms and verb phrases.
 
-A verb here is a string such as `look after` or `switch~off`: the first word is inflected, `~` stands before a particle.
+A verb here is a string such as `look after` or `switch~off`: the first word is inflected, `~`
+stands before a particle.
 """
 
 from __future__ import annotations
 
 import re
 
-PLURALS = {"child": "children", "diagnosis": "diagnoses", "prosthesis": "prostheses", "nucleus": "nuclei",
-           "pair of glasses": "pairs of glasses", "midwife": "midwives", "paralysis": "paralyses", "foot": "feet",
-           "tooth": "teeth", "pelvis": "pelvises", "staff": "staff"}
+PLURALS = {
+    "child": "children",
+    "diagnosis": "diagnoses",
+    "prosthesis": "prostheses",
+    "nucleus": "nuclei",
+    "pair of glasses": "pairs of glasses",
+    "midwife": "midwives",
+    "paralysis": "paralyses",
+    "foot": "feet",
+    "tooth": "teeth",
+    "pelvis": "pelvises",
+    "staff": "staff",
+}
 
 # base: past, participle
 IRREGULAR = {
-    "be": ("was", "been"), "have": ("had", "had"), "do": ("did", "done"), "find": ("found", "found"),
-    "see": ("saw", "seen"), "know": ("knew", "known"), "understand": ("understood", "understood"),
-    "forget": ("forgot", "forgotten"), "shut": ("shut", "shut"), "read": ("read", "read"),
+    "be": ("was", "been"),
+    "have": ("had", "had"),
+    "do": ("did", "done"),
+    "find": ("found", "found"),
+    "see": ("saw", "seen"),
+    "know": ("knew", "known"),
+    "understand": ("understood", "understood"),
+    "forget": ("forgot", "forgotten"),
+    "shut": ("shut", "shut"),
+    "read": ("read", "read"),
     "write": ("wrote", "written"),
-    "send": ("sent", "sent"), "begin": ("began", "begun"), "take": ("took", "taken"), "think": ("thought", "thought"),
-    "show": ("showed", "shown"), "give": ("gave", "given"), "bring": ("brought", "brought"), "lend": ("lent", "lent"),
-    "buy": ("bought", "bought"), "pay": ("paid", "paid"), "get": ("got", "got"), "throw": ("threw", "thrown"),
-    "leave": ("left", "left"), "come": ("came", "come"), "go": ("went", "gone"), "stand": ("stood", "stood"),
-    "fall": ("fell", "fallen"), "sleep": ("slept", "slept"), "set": ("set", "set"), "put": ("put", "put"),
-    "lay": ("laid", "laid"), "run": ("ran", "run"), "break": ("broke", "broken"), "wake": ("woke", "woken"),
+    "send": ("sent", "sent"),
+    "begin": ("began", "begun"),
+    "take": ("took", "taken"),
+    "think": ("thought", "thought"),
+    "show": ("showed", "shown"),
+    "give": ("gave", "given"),
+    "bring": ("brought", "brought"),
+    "lend": ("lent", "lent"),
+    "buy": ("bought", "bought"),
+    "pay": ("paid", "paid"),
+    "get": ("got", "got"),
+    "throw": ("threw", "thrown"),
+    "leave": ("left", "left"),
+    "come": ("came", "come"),
+    "go": ("went", "gone"),
+    "stand": ("stood", "stood"),
+    "fall": ("fell", "fallen"),
+    "sleep": ("slept", "slept"),
+    "set": ("set", "set"),
+    "put": ("put", "put"),
+    "lay": ("laid", "laid"),
+    "run": ("ran", "run"),
+    "break": ("broke", "broken"),
+    "wake": ("woke", "woken"),
     "say": ("said", "said"),
 }
-DOUBLED = ("stop", "fit", "plan", "jam", "rub", "refer", "admit", "transfer", "program", "cancel", "control")
-CONTRACTED = ("is", "are", "was", "were", "do", "does", "did", "has", "have", "had", "could", "should")
-BE = {("pres", 1, "s"): "am", ("pres", 3, "s"): "is", ("past", 1, "s"): "was", ("past", 3, "s"): "was"}
+DOUBLED = (
+    "stop",
+    "fit",
+    "plan",
+    "jam",
+    "rub",
+    "refer",
+    "admit",
+    "transfer",
+    "program",
+    "cancel",
+    "control",
+)
+CONTRACTED = (
+    "is",
+    "are",
+    "was",
+    "were",
+    "do",
+    "does",
+    "did",
+    "has",
+    "have",
+    "had",
+    "could",
+    "should",
+)
+BE = {
+    ("pres", 1, "s"): "am",
+    ("pres", 3, "s"): "is",
+    ("past", 1, "s"): "was",
+    ("past", 3, "s"): "was",
+}
 
 
 def plural(noun: str) -> str:
@@ -53,7 +119,8 @@ def article(phrase: str) -> str:
 
 
 def inflect(verb: str, form: str) -> str:
-    """A form of a verb's first word: `s` (3rd person), past, part, ing or base; the rest is kept."""
+    """A form of a verb's first word: `s` (3rd person), past, part, ing or base;
+    the rest is kept."""
     match = re.match(r"([A-Za-z-]+)(.*)", verb)
     assert match, f"not a verb: {verb!r}"
     word, rest = match.groups()
@@ -65,11 +132,19 @@ def inflect(verb: str, form: str) -> str:
         if word in ("have", "be", "do", "go"):
             return {"have": "has", "be": "is", "do": "does", "go": "goes"}[word] + rest
         return plural(word) + rest
-    doubled = word + word[-1] if word in DOUBLED + ("run", "get", "put", "set", "shut", "forget", "begin") else word
+    doubled = (
+        word + word[-1]
+        if word in DOUBLED + ("run", "get", "put", "set", "shut", "forget", "begin")
+        else word
+    )
     if form == "ing":
         if word == "die":
             return "dying" + rest
-        return (doubled[:-1] if doubled.endswith("e") and not doubled.endswith("ee") else doubled) + "ing" + rest
+        return (
+            (doubled[:-1] if doubled.endswith("e") and not doubled.endswith("ee") else doubled)
+            + "ing"
+            + rest
+        )
     if word.endswith("e"):
         return word + "d" + rest
     if re.search(r"[^aeiou]y$", word):
@@ -100,8 +175,9 @@ def negated(auxiliary: str, contract: bool) -> str:
 def verb_group(verb: str, tense: str, person: int, number: str) -> tuple[str, str]:
     """Split a finite verb phrase into its auxiliary ("" if it has none) and the rest.
 
-    `tense` is pres, past, perfect, progressive, or a modal such as `must`. A passive or semi-modal verb is written out
-    (`be checked`, `be able to check`, `have to check`): its first word is inflected.
+    `tense` is pres, past, perfect, progressive, or a modal such as `must`. A passive or
+    semi-modal verb is written out (`be checked`, `be able to check`, `have to check`): its
+    first word is inflected.
     """
     if tense == "perfect":
         return finite("have", "pres", person, number), inflect(verb, "part")

@@ -1,11 +1,12 @@
-"""Generates the demo corpus: German-English sentence pairs of two domains, from our own grammar and lexicon.
+"""Generates the demo corpus: German-English sentence pairs of two domains, from our own
+grammar and lexicon.
 
     python data/demo/generate.py --out DIR [--seed 1] [--train N] [--dev N] [--test N]
 
-writes {train,dev,test}.{de,en,domain} and glossary.{tech,clinic}.tsv. No dev or test sentence occurs in train. The same
-arguments give the same files. In train only, a small share (`--careless`) of the longer sentences is translated
-incompletely, as happens in found corpora: that is what makes models prefer translations that are too short under a
-large beam.
+writes {train,dev,test}.{de,en,domain} and glossary.{tech,clinic}.tsv. No dev or test sentence
+occurs in train. The same arguments give the same files. In train only, a small share (`--careless`)
+of the longer sentences is translated incompletely, as happens in found corpora: that is what makes
+models prefer translations that are too short under a large beam.
 """
 
 from __future__ import annotations
@@ -26,7 +27,8 @@ def careless(pair: Pair) -> str:
 
 
 def write_glossary(path: Path, domain: str) -> None:
-    """The terms that the domains translate differently, as `German TAB English|English`, singular and plural."""
+    """The terms that the domains translate differently, as `German TAB English|English`,
+    singular and plural."""
     entries: dict[str, list[str]] = {}
     for noun in read_nouns(domains.TERMS, domain):
         words = entries.setdefault(noun.german.singular, [])
@@ -34,7 +36,9 @@ def write_glossary(path: Path, domain: str) -> None:
         if noun.german.plural != "-":
             plural = entries.setdefault(noun.german.plural, [])
             plural += [english.plural(word) for word in noun.english]
-    lines = [f"{term}\t{'|'.join(dict.fromkeys(words))}\n" for term, words in sorted(entries.items())]
+    lines = [
+        f"{term}\t{'|'.join(dict.fromkeys(words))}\n" for term, words in sorted(entries.items())
+    ]
     path.write_text("".join(lines), encoding="utf-8")
 
 
@@ -46,14 +50,19 @@ def write_split(out: Path, name: str, rows: list[tuple[str, str, str]]) -> None:
 
 
 def main() -> None:
-    """Generate test, dev and train in this order, so that their sizes do not change the test set."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    """Generate test, dev and train in this order, so that their sizes do not
+    change the test set."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--out", type=Path, required=True, help="folder to write to")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--train", type=int, default=80000, help="sentence pairs in train")
     parser.add_argument("--dev", type=int, default=500, help="sentence pairs in dev")
     parser.add_argument("--test", type=int, default=1000, help="sentence pairs in test")
-    parser.add_argument("--careless", type=float, default=0.04, help="share of long train sentences cut short")
+    parser.add_argument(
+        "--careless", type=float, default=0.04, help="share of long train sentences cut short"
+    )
     args = parser.parse_args()
 
     args.out.mkdir(parents=True, exist_ok=True)

@@ -1,7 +1,8 @@
 """German inflection for the demo corpus: determiners, adjective endings, noun cases and verb forms.
 
-Covers what the grammar needs: four cases, three genders and the plural; weak, mixed and strong adjectives; regular and
-listed irregular verbs with separable and inseparable prefixes. A `key` below is a gender letter or `p` for the plural.
+Covers what the grammar needs: four cases, three genders and the plural; weak, mixed and strong
+adjectives; regular and listed irregular verbs with separable and inseparable prefixes. A `key`
+below is a gender letter or `p` for the plural.
 """
 
 from __future__ import annotations
@@ -13,18 +14,33 @@ CASES = ("n", "a", "d", "g")
 INSEPARABLE = ("be", "ver", "er", "ent", "zer", "ge", "über", "unter", "wider", "emp", "miss")
 
 # endings by case, for masculine, feminine, neuter, plural
-DER = {"n": "der die das die", "a": "den die das die", "d": "dem der dem den", "g": "des der des der"}
+DER = {
+    "n": "der die das die",
+    "a": "den die das die",
+    "d": "dem der dem den",
+    "g": "des der des der",
+}
 DIESER = {"n": "er e es e", "a": "en e es e", "d": "em er em en", "g": "es er es er"}
 EIN = {"n": " e  e", "a": "en e  e", "d": "em er em en", "g": "es er es er"}
 WEAK = {"n": "e e e en", "a": "en e e en", "d": "en en en en", "g": "en en en en"}
 MIXED = {"n": "er e es en", "a": "en e es en", "d": "en en en en", "g": "en en en en"}
 STRONG = {"n": "er e es e", "a": "en e es e", "d": "em er em en", "g": "en er en er"}
-RELATIVE = {"n": "der die das die", "a": "den die das die", "d": "dem der dem denen", "g": "dessen deren dessen deren"}
+RELATIVE = {
+    "n": "der die das die",
+    "a": "den die das die",
+    "d": "dem der dem denen",
+    "g": "dessen deren dessen deren",
+}
 
 PRONOUNS = {  # nominative, accusative, dative, reflexive
-    "ich": ("ich", "mich", "mir", "mich"), "er": ("er", "ihn", "ihm", "sich"), "sie": ("sie", "sie", "ihr", "sich"),
-    "es": ("es", "es", "ihm", "sich"), "wir": ("wir", "uns", "uns", "uns"), "sie-p": ("sie", "sie", "ihnen", "sich"),
-    "Sie": ("Sie", "Sie", "Ihnen", "sich"), "man": ("man", "einen", "einem", "sich"),
+    "ich": ("ich", "mich", "mir", "mich"),
+    "er": ("er", "ihn", "ihm", "sich"),
+    "sie": ("sie", "sie", "ihr", "sich"),
+    "es": ("es", "es", "ihm", "sich"),
+    "wir": ("wir", "uns", "uns", "uns"),
+    "sie-p": ("sie", "sie", "ihnen", "sich"),
+    "Sie": ("Sie", "Sie", "Ihnen", "sich"),
+    "man": ("man", "einen", "einem", "sich"),
 }
 
 
@@ -34,7 +50,8 @@ def cell(table: dict[str, str], case: str, key: str) -> str:
 
 
 def determiner(kind: str, case: str, key: str) -> str:
-    """A determiner in its form; `kind` is der, dieser, jeder, ein, kein, a possessive, or an invariable word."""
+    """A determiner in its form; `kind` is der, dieser, jeder, ein, kein, a possessive,
+    or an invariable word."""
     if kind == "der":
         return cell(DER, case, key)
     if kind in ("dieser", "jeder"):
@@ -58,7 +75,8 @@ def adjective(stem: str, kind: str, case: str, key: str) -> str:
 
 @dataclass(frozen=True)
 class Inflected:
-    """A noun's German side: nominative singular, gender letter, weak or not, plural ("-" for none)."""
+    """A noun's German side: nominative singular, gender letter, weak or not,
+    plural ("-" for none)."""
 
     singular: str
     gender: str
@@ -94,7 +112,8 @@ class Inflected:
 
 @dataclass(frozen=True)
 class GermanVerb:
-    """The forms of a German verb; `prefix` is the separable one, the other forms stand without it."""
+    """The forms of a German verb; `prefix` is the separable one, the other forms
+    stand without it."""
 
     prefix: str
     infinitive: str
@@ -107,7 +126,11 @@ class GermanVerb:
     def finite(self, tense: str, person: int, number: str) -> str:
         """The finite form without separable prefix; `tense` is pres or pret."""
         if tense == "pret":
-            return self.preterite if number == "s" else self.preterite + ("n" if self.preterite[-1] == "e" else "en")
+            return (
+                self.preterite
+                if number == "s"
+                else self.preterite + ("n" if self.preterite[-1] == "e" else "en")
+            )
         if number == "p":
             return self.infinitive
         if person == 3:
@@ -136,4 +159,6 @@ def parse_verb(text: str) -> GermanVerb:
         participle = ("" if no_ge else "ge") + stem + link + "t"
     else:
         present, preterite, participle = parts[1:]
-    return GermanVerb(prefix, infinitive, present, preterite, prefix + participle, "*" in text, reflexive)
+    return GermanVerb(
+        prefix, infinitive, present, preterite, prefix + participle, "*" in text, reflexive
+    )

@@ -1,20 +1,22 @@
-"""The general words of the demo corpus: nouns, verbs, adjectives, adverbials and names, all written for this project.
+"""The general words of the demo corpus: nouns, verbs, adjectives, adverbials and names, all
+written for this project.
 
-Tables are plain text, one entry a line. `/` separates English alternatives, the preferred one first. A translation that
-depends on the domain is written `tech: ... ; clinic: ...`. The words of one domain only stand in `domains.py`; the
-inflected forms are made by `german.py` and `english.py`.
+Tables are plain text, one entry a line. `/` separates English alternatives, the preferred one
+first. A translation that depends on the domain is written `tech: ... ; clinic: ...`. The words of
+one domain only stand in `domains.py`; the inflected forms are made by `german.py` and `english.py`.
 
 Noun lines read  `German gender plural kind link English`:
     gender  m, f, n, or mw for the weak masculines (den Patienten)
     plural  "-" for mass nouns
-    kind    p person, d thing, t text or data, o place, e event, a abstract, i illness, m only as a first part; a "+"
-            marks a head of compounds; `d/p` is d in the domain tech, p in clinic
+    kind    p person, d thing, t text or data, o place, e event, a abstract, i illness, m only as a
+            first part; a "+" marks a head of compounds; `d/p` is d in the domain tech, p in clinic
     link    the form it takes as the first part of a compound, "-" if it does not
 Verb lines read  `German forms | subject kinds | frame | English`:
-    German  infinitive with `|` behind a separable prefix; irregular verbs add 3rd person, preterite, participle;
-            `*` marks the auxiliary sein, `sich:` a reflexive verb
+    German  infinitive with `|` behind a separable prefix; irregular verbs add 3rd person,
+            preterite, participle; `*` marks the auxiliary sein, `sich:` a reflexive verb
     frame   objects, each `case:kinds` (a accusative, d dative) or `preposition+case:kinds`
-    English `~` before a particle that may follow the object, `^to` the preposition of the dative object with `give him
+    English `~` before a particle that may follow the object, `^to` the preposition of the
+    dative object with `give him
             the book` possible too, `>to` the same when it is not, `!` no passive
 """
 
@@ -276,11 +278,29 @@ gerade | any | right now/at the moment
 nachts | any | at night
 am Wochenende | any | at the weekend/on the weekend
 """
-WEEKDAYS = {"Montag": "Monday", "Dienstag": "Tuesday", "Mittwoch": "Wednesday", "Donnerstag": "Thursday",
-            "Freitag": "Friday", "Samstag": "Saturday", "Sonntag": "Sunday"}
-MONTHS = {"Januar": "January", "Februar": "February", "März": "March", "April": "April", "Mai": "May", "Juni": "June",
-          "Juli": "July", "August": "August", "September": "September", "Oktober": "October", "November": "November",
-          "Dezember": "December"}
+WEEKDAYS = {
+    "Montag": "Monday",
+    "Dienstag": "Tuesday",
+    "Mittwoch": "Wednesday",
+    "Donnerstag": "Thursday",
+    "Freitag": "Friday",
+    "Samstag": "Saturday",
+    "Sonntag": "Sunday",
+}
+MONTHS = {
+    "Januar": "January",
+    "Februar": "February",
+    "März": "March",
+    "April": "April",
+    "Mai": "May",
+    "Juni": "June",
+    "Juli": "July",
+    "August": "August",
+    "September": "September",
+    "Oktober": "October",
+    "November": "November",
+    "Dezember": "December",
+}
 
 MANNERS = """
 schnell | quickly/fast
@@ -358,24 +378,55 @@ doch | but/however,
 """
 
 FIRST_NAMES = """
-Anna Paul Maria Jonas Lena Felix Clara Moritz Sophie Emil Johanna Anton Greta Oskar Ida Jakob Frieda Leo Marlene
-Karl Helene Theo Charlotte Bruno Martha Hannes Luise Konrad Nina Erik Paula Simon Judith David Katrin Stefan Birgit
-Tobias Ursula Martin Sabine Peter Renate Holger Silke Uwe Tanja Bernd Heike Ralf Antje Dirk Gesa Malte Wiebke Yusuf
-Aylin Mehmet Elif Piotr Agata Marek Irina Dmitri Olga Luca Chiara Marco Giulia Pedro Lucia Noah Mila Ben Emma
+Anna Paul Maria Jonas Lena Felix Clara Moritz Sophie Emil Johanna Anton Greta Oskar Ida Jakob Frieda
+Leo Marlene Karl Helene Theo Charlotte Bruno Martha Hannes Luise Konrad Nina Erik Paula Simon Judith
+David Katrin Stefan Birgit Tobias Ursula Martin Sabine Peter Renate Holger Silke Uwe Tanja Bernd
+Heike Ralf Antje Dirk Gesa Malte Wiebke Yusuf Aylin Mehmet Elif Piotr Agata Marek Irina Dmitri Olga
+Luca Chiara Marco Giulia Pedro Lucia Noah Mila Ben Emma
 """.split()
 SURNAME_STEMS = """
-Berg Feld Stein Wald Bach Holz Eich Birken Linden Hof Kirch Neu Alten Ober Nieder Hoch Rosen Sommer Winter Kalten
-Schön Lauter Stern Gold Silber Falken Hasen Rehn Wolfs Adler Brunnen Mühl Sand Heiden Moos Wiesen
+Berg Feld Stein Wald Bach Holz Eich Birken Linden Hof Kirch Neu Alten Ober Nieder Hoch Rosen
+Sommer Winter Kalten Schön Lauter Stern Gold Silber Falken Hasen Rehn Wolfs Adler Brunnen Mühl
+Sand Heiden Moos Wiesen
 """.split()
-SURNAME_ENDS = "mann hofer bacher berger felder eder huber brand thal rieder meier dorf wein ner".split()
+SURNAME_ENDS = (
+    "mann hofer bacher berger felder eder huber brand thal rieder meier dorf wein ner".split()
+)
 SURNAMES = """
-Keller Brandt Lindner Vogt Kurz Lang Hartung Seidel Ziegler Pohl Kramer Ernst Busch Horn Arndt Thiel Ritter Peters
-Jansen Petersen Albers Kowalski Nowak Yilmaz Demir Rossi Novak Horvat Dubois Larsen
+Keller Brandt Lindner Vogt Kurz Lang Hartung Seidel Ziegler Pohl Kramer Ernst Busch Horn Arndt Thiel
+Ritter Peters Jansen Petersen Albers Kowalski Nowak Yilmaz Demir Rossi Novak Horvat Dubois Larsen
 """.split()
-PLACE_STEMS = "Grün Alt Neu Ober Unter Linden Eichen Wald Stein Rot Weiß Schwarz Königs Mühl Hirsch Fisch".split()
+PLACE_STEMS = (
+    "Grün Alt Neu Ober Unter Linden Eichen Wald Stein Rot Weiß Schwarz Königs Mühl Hirsch Fisch"
+).split()
 PLACE_ENDS = "stadt dorf berg feld hausen heim burg bach furt see au ingen".split()
-CITIES = {"Hamburg": "Hamburg", "Berlin": "Berlin", "München": "Munich", "Köln": "Cologne", "Wien": "Vienna",
-          "Nürnberg": "Nuremberg", "Dresden": "Dresden", "Genf": "Geneva", "Prag": "Prague", "Rom": "Rome",
-          "Hannover": "Hanover", "Leipzig": "Leipzig", "Basel": "Basel", "Warschau": "Warsaw", "Mailand": "Milan"}
-NUMBER_WORDS = {"zwei": "two", "drei": "three", "vier": "four", "fünf": "five", "sechs": "six", "sieben": "seven",
-                "acht": "eight", "neun": "nine", "zehn": "ten", "elf": "eleven", "zwölf": "twelve"}
+CITIES = {
+    "Hamburg": "Hamburg",
+    "Berlin": "Berlin",
+    "München": "Munich",
+    "Köln": "Cologne",
+    "Wien": "Vienna",
+    "Nürnberg": "Nuremberg",
+    "Dresden": "Dresden",
+    "Genf": "Geneva",
+    "Prag": "Prague",
+    "Rom": "Rome",
+    "Hannover": "Hanover",
+    "Leipzig": "Leipzig",
+    "Basel": "Basel",
+    "Warschau": "Warsaw",
+    "Mailand": "Milan",
+}
+NUMBER_WORDS = {
+    "zwei": "two",
+    "drei": "three",
+    "vier": "four",
+    "fünf": "five",
+    "sechs": "six",
+    "sieben": "seven",
+    "acht": "eight",
+    "neun": "nine",
+    "zehn": "ten",
+    "elf": "eleven",
+    "zwölf": "twelve",
+}

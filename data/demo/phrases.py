@@ -11,20 +11,38 @@ import german
 import lexicon
 from vocabulary import Noun, Translator, Vocabulary, english_number
 
-SIMPLE_DETERMINERS = {"dieser": ("this", "these"), "jeder": ("every", "each"), "mein": ("my", "my"),
-                      "unser": ("our", "our"), "Ihr": ("your", "your"), "sein": ("his", "his")}
-PLURAL_DETERMINERS = {"alle": ("all", "all the"), "einige": ("some", "a few"), "mehrere": ("several",),
-                      "viele": ("many", "a lot of")}
+SIMPLE_DETERMINERS = {
+    "dieser": ("this", "these"),
+    "jeder": ("every", "each"),
+    "mein": ("my", "my"),
+    "unser": ("our", "our"),
+    "Ihr": ("your", "your"),
+    "sein": ("his", "his"),
+}
+PLURAL_DETERMINERS = {
+    "alle": ("all", "all the"),
+    "einige": ("some", "a few"),
+    "mehrere": ("several",),
+    "viele": ("many", "a lot of"),
+}
 # pronoun: subject, object, person, number
-ENGLISH_PRONOUNS = {"ich": ("I", "me", 1, "s"), "er": ("he", "him", 3, "s"), "sie": ("she", "her", 3, "s"),
-                    "wir": ("we", "us", 1, "p"), "sie-p": ("they", "them", 3, "p"), "Sie": ("you", "you", 3, "p"),
-                    "man": ("you", "you", 3, "s"), "es": ("it", "it", 3, "s")}
+ENGLISH_PRONOUNS = {
+    "ich": ("I", "me", 1, "s"),
+    "er": ("he", "him", 3, "s"),
+    "sie": ("she", "her", 3, "s"),
+    "wir": ("we", "us", 1, "p"),
+    "sie-p": ("they", "them", 3, "p"),
+    "Sie": ("you", "you", 3, "p"),
+    "man": ("you", "you", 3, "s"),
+    "es": ("it", "it", 3, "s"),
+}
 OWNERS = {"ich": "mein", "er": "sein", "sie": "ihr", "wir": "unser", "sie-p": "ihr", "Sie": "Ihr"}
 
 
 @dataclass
 class NounPhrase:
-    """A noun phrase: `german` gives its form in a case; `english` and `english_object` its subject and object form."""
+    """A noun phrase: `german` gives its form in a case; `english` and `english_object` its
+    subject and object form."""
 
     german: Callable[[str], str]
     english: str
@@ -61,7 +79,15 @@ class Phrases:
         german_number = "p" if name == "Sie" else number
         if name == "man" and self.translator.yes(0.3):
             subject, object_ = "people", "people"
-        return NounPhrase(lambda case: forms["nad".index(case)], subject, object_, person, german_number, gender, name)
+        return NounPhrase(
+            lambda case: forms["nad".index(case)],
+            subject,
+            object_,
+            person,
+            german_number,
+            gender,
+            name,
+        )
 
     def name(self) -> NounPhrase:
         """A person's name, with or without first name or title."""
@@ -78,8 +104,14 @@ class Phrases:
             title = self.translator.pick(("Mr", "Mr.") if gender == "m" else ("Ms", "Mrs"))
             text = "Dr. " + last if doctor else f"{title} {last}"
             plain = ("Dr. " if doctor else "") + last
-            return NounPhrase(lambda case: f"{'Frau' if gender == 'f' else 'Herr' if case == 'n' else 'Herrn'} {plain}",
-                              text, text, gender=gender)
+            return NounPhrase(
+                lambda case: (
+                    f"{'Frau' if gender == 'f' else 'Herr' if case == 'n' else 'Herrn'} {plain}"
+                ),
+                text,
+                text,
+                gender=gender,
+            )
         text = " ".join(words)
         genitive = text + ("’" if text[-1] in "sxzß" else "s")
         return NounPhrase(lambda case: genitive if case == "g" else text, text, text, gender=gender)
@@ -97,9 +129,19 @@ class Phrases:
         name = self.rng.choice(lexicon.PLACE_STEMS) + self.rng.choice(lexicon.PLACE_ENDS)
         return name, name
 
-    def noun_phrase(self, kinds: str, rich: float, *, definite: bool = False, owner: NounPhrase | None = None,
-                    negative: bool = False, indefinite: bool = False, depth: int = 0) -> NounPhrase:
-        """A noun with determiner, adjectives and what may follow it; `rich` in [0, 1] says how much there is."""
+    def noun_phrase(
+        self,
+        kinds: str,
+        rich: float,
+        *,
+        definite: bool = False,
+        owner: NounPhrase | None = None,
+        negative: bool = False,
+        indefinite: bool = False,
+        depth: int = 0,
+    ) -> NounPhrase:
+        """A noun with determiner, adjectives and what may follow it; `rich` in [0, 1]
+        says how much there is."""
         noun = self.words.noun(kinds, self.translator)
         number = "p" if noun.german.plural != "-" and self.rng.random() < 0.3 else "s"
         kind, word = self._determiner(number, definite, indefinite, owner, negative)
@@ -121,9 +163,16 @@ class Phrases:
         known = kind not in ("", "ein", "kein", "einige", "mehrere", "viele")
         return NounPhrase(form, text, text, 3, number, key, definite=known, kind=noun.kind)
 
-    def _determiner(self, number: str, definite: bool, indefinite: bool, owner: NounPhrase | None,
-                    negative: bool) -> tuple[str, str]:
-        """German determiner ("" for none) and its English (left open for the indefinite article)."""
+    def _determiner(
+        self,
+        number: str,
+        definite: bool,
+        indefinite: bool,
+        owner: NounPhrase | None,
+        negative: bool,
+    ) -> tuple[str, str]:
+        """German determiner ("" for none) and its English (left open for the
+        indefinite article)."""
         rng = self.rng
         if negative:
             return "kein", "no"
@@ -144,7 +193,11 @@ class Phrases:
         if choice < 0.9:
             return rng.choice(list(lexicon.NUMBER_WORDS.items()))
         de, en = number_text(rng)
-        return ("rund " + de, self.translator.pick(("about ", "around ")) + en) if rng.random() < 0.4 else (de, en)
+        return (
+            ("rund " + de, self.translator.pick(("about ", "around ")) + en)
+            if rng.random() < 0.4
+            else (de, en)
+        )
 
     def _possessive(self, owner: NounPhrase | None) -> tuple[str, str]:
         if owner is None or not (owner.pronoun or owner.gender):
@@ -168,14 +221,21 @@ class Phrases:
 
     def _designation(self, noun: Noun, number: str, kind: str) -> tuple[str, str]:
         """A number or model name behind the noun: `Raum 214`, `Pumpe K-31`."""
-        if number == "p" or noun.kind not in "dto" or kind not in ("der", "dieser") or self.rng.random() > 0.07:
+        if (
+            number == "p"
+            or noun.kind not in "dto"
+            or kind not in ("der", "dieser")
+            or self.rng.random() > 0.07
+        ):
             return "", ""
         label = str(self.rng.randint(2, 480))
         if self.rng.random() < 0.5:
             label = self.rng.choice("ABCDFGHKLMPRSTX") + "-" + label
         return " " + label, " " + label
 
-    def _after(self, noun: Noun, number: str, rich: float, kind: str, depth: int) -> tuple[str, str]:
+    def _after(
+        self, noun: Noun, number: str, rich: float, kind: str, depth: int
+    ) -> tuple[str, str]:
         """A genitive, a prepositional phrase or a relative clause behind the noun, or nothing."""
         rng = self.rng
         if depth > 1 or rng.random() > rich * 0.5:
@@ -200,7 +260,9 @@ class Phrases:
         if self.rng.random() < 0.25:
             de, en = self.city()
             return "in " + de, "in " + en
-        preposition, case, kinds, words = self.rng.choice([row for row in self.words.prepositions if "o" in row[2]])
+        preposition, case, kinds, words = self.rng.choice(
+            [row for row in self.words.prepositions if "o" in row[2]]
+        )
         phrase = self.noun_phrase(kinds, 0.15, definite=self.rng.random() < 0.8, depth=2)
         word = self.translator.pick(words.split("/"))
         return contracted(f"{preposition} {phrase.german(case)}"), f"{word} {phrase.english}"
@@ -208,7 +270,12 @@ class Phrases:
 
 def contracted(text: str) -> str:
     """German preposition and article drawn together: in dem -> im."""
-    for long, short in (("in dem ", "im "), ("an dem ", "am "), ("von dem ", "vom "), ("bei dem ", "beim ")):
+    for long, short in (
+        ("in dem ", "im "),
+        ("an dem ", "am "),
+        ("von dem ", "vom "),
+        ("bei dem ", "beim "),
+    ):
         text = short + text.removeprefix(long) if text.startswith(long) else text
     return text
 
@@ -230,8 +297,9 @@ def date_text(rng: random.Random, translator: Translator) -> tuple[str, str]:
     day = rng.randint(1, 28)
     if choice < 0.3:
         year = f" {rng.randint(1995, 2024)}" if rng.random() < 0.4 else ""
-        return f"am {day}. {month_de}{year}", translator.pick((f"on {day} {month_en}{year}", f"on {month_en} {day}"
-                                                               + (f",{year}" if year else "")))
+        return f"am {day}. {month_de}{year}", translator.pick(
+            (f"on {day} {month_en}{year}", f"on {month_en} {day}" + (f",{year}" if year else ""))
+        )
     if choice < 0.5:
         return f"am {day_de}", f"on {day_en}"
     if choice < 0.6:

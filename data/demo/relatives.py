@@ -1,4 +1,5 @@
-"""Relative clauses of the demo corpus: with the noun as subject, as object, and with an adjective behind the verb."""
+"""Relative clauses of the demo corpus: with the noun as subject, as object, and with an
+adjective behind the verb."""
 
 from __future__ import annotations
 
@@ -7,7 +8,17 @@ import german
 from clauses import Clauses, joined
 from phrases import NounPhrase
 
-ATTRIBUTIVE = ("nächst", "letzt", "besonder", "gemeinsam", "fehlend", "jährlich", "ärztlich", "zuständig", "ambulant")
+ATTRIBUTIVE = (
+    "nächst",
+    "letzt",
+    "besonder",
+    "gemeinsam",
+    "fehlend",
+    "jährlich",
+    "ärztlich",
+    "zuständig",
+    "ambulant",
+)
 
 
 class Relatives:
@@ -19,7 +30,8 @@ class Relatives:
         clauses.phrases.relative = self.relative
 
     def relative(self, key: str, kind: str, number: str) -> tuple[str, str]:
-        """A relative clause for a noun of this gender (or plural) and kind, German with its commas."""
+        """A relative clause for a noun of this gender (or plural) and kind, German
+        with its commas."""
         self.clauses.depth += 2
         try:
             if self.rng.random() < 0.55:
@@ -30,7 +42,9 @@ class Relatives:
 
     def _subject_relative(self, key: str, kind: str, number: str) -> tuple[str, str]:
         gap = NounPhrase(lambda case: "", "", "", 3, number, key, kind=kind)
-        if self.words.verb(kind, self.translator) is None or (kind != "p" and self.rng.random() < 0.5):
+        if self.words.verb(kind, self.translator) is None or (
+            kind != "p" and self.rng.random() < 0.5
+        ):
             return self._copula_relative(key, kind, number)
         clause = self.clauses.clause(0.3, subject=gap, kinds=kind)
         pronoun = self.translator.pick(("who", "that") if kind == "p" else ("that", "which"))
@@ -46,20 +60,31 @@ class Relatives:
         be = english.finite("be", "past" if past else "pres", 3, number)
         german_word = stem.replace("(", "").replace(")", "")
         pronoun = self.translator.pick(("who", "that") if kind == "p" else ("that", "which"))
-        adverb, adverb_en = self.rng.choice((("", ""), ("sehr ", "very "), ("zu ", "too "), ("nicht ", "not ")))
-        return (f", {german.cell(german.RELATIVE, 'n', key)} {adverb}{german_word} {verb},",
-                f" {pronoun} {be} {adverb_en}{self.translator.pick(words.split('/'))}")
+        adverb, adverb_en = self.rng.choice(
+            (("", ""), ("sehr ", "very "), ("zu ", "too "), ("nicht ", "not "))
+        )
+        return (
+            f", {german.cell(german.RELATIVE, 'n', key)} {adverb}{german_word} {verb},",
+            f" {pronoun} {be} {adverb_en}{self.translator.pick(words.split('/'))}",
+        )
 
     def _object_relative(self, key: str, kind: str) -> tuple[str, str]:
         verb = self.words.verb("p", self.translator, transitive=kind)
         assert verb is not None, f"no verb with an object of kind {kind!r}"
         preposition, case, _ = verb.objects[0]
         subject = self.clauses.subject("p", 0.2)
-        clause = self.clauses.head(verb.german, subject, "", False, self.translator.pick(verb.english), False)
+        clause = self.clauses.head(
+            verb.german, subject, "", False, self.translator.pick(verb.english), False
+        )
         self.clauses.adjuncts(clause, 0.2)
-        pronoun = self.translator.pick(("who", "that", "") if kind == "p" else ("that", "which", ""))
+        pronoun = self.translator.pick(
+            ("who", "that", "") if kind == "p" else ("that", "which", "")
+        )
         opening = joined([preposition, german.cell(german.RELATIVE, case, key)])
-        return f", {opening} {clause.final()},", f" {joined([pronoun, clause.english(front=False)])}"
+        return (
+            f", {opening} {clause.final()},",
+            f" {joined([pronoun, clause.english(front=False)])}",
+        )
 
 
 def predicative(stem: str) -> bool:

@@ -1,4 +1,5 @@
-"""Whole sentences of the demo corpus: clauses joined, subordinated, asked and listed up to the wished length."""
+"""Whole sentences of the demo corpus: clauses joined, subordinated, asked and listed up
+to the wished length."""
 
 from __future__ import annotations
 
@@ -13,16 +14,31 @@ from relatives import Relatives, predicative
 from vocabulary import Translator, Vocabulary
 
 # bounds of the length in German words, and how often
-LENGTHS = (((3, 6), 0.15), ((7, 12), 0.30), ((13, 20), 0.26), ((21, 32), 0.17), ((33, 46), 0.08), ((47, 60), 0.04))
+LENGTHS = (
+    ((3, 6), 0.15),
+    ((7, 12), 0.30),
+    ((13, 20), 0.26),
+    ((21, 32), 0.17),
+    ((33, 46), 0.08),
+    ((47, 60), 0.04),
+)
 SHORT, LONGEST = 3, 60
-DEGREES = (("", ""), ("sehr", "very"), ("zu", "too"), ("nicht", "not"), ("immer noch", "still"), ("ziemlich", "quite"),
-           ("nicht mehr", "no longer"))
+DEGREES = (
+    ("", ""),
+    ("sehr", "very"),
+    ("zu", "too"),
+    ("nicht", "not"),
+    ("immer noch", "still"),
+    ("ziemlich", "quite"),
+    ("nicht mehr", "no longer"),
+)
 LIST_VERBS = (("brauch", ("need", "require")), ("bestell", ("order",)), ("hol", ("fetch", "get")))
 
 
 @dataclass
 class Pair:
-    """One sentence pair; `units` are the English parts that a careless translator could leave out from behind."""
+    """One sentence pair; `units` are the English parts that a careless translator could
+    leave out from behind."""
 
     german: str
     english: str
@@ -37,7 +53,9 @@ class Sentences:
 
     def pair(self, rng: random.Random) -> Pair:
         """A sentence pair whose lengths fit a length class drawn first."""
-        low, high = rng.choices([bounds for bounds, _ in LENGTHS], [weight for _, weight in LENGTHS])[0]
+        low, high = rng.choices(
+            [bounds for bounds, _ in LENGTHS], [weight for _, weight in LENGTHS]
+        )[0]
         while True:
             pair = Sentence(self.vocabulary, rng).build(low, high)
             german_length, english_length = len(pair.german.split()), len(pair.english.split())
@@ -70,7 +88,12 @@ class Sentence:
             german_word, words = self.rng.choice(self.words.coordinations)
             opening = self.translator.pick(words.split("/"))
             de, en = self._unit(goal)
-            units.append((f", {german_word} {de}", f"{opening} {en}" if opening[0] == "," else f", {opening} {en}"))
+            units.append(
+                (
+                    f", {german_word} {de}",
+                    f"{opening} {en}" if opening[0] == "," else f", {opening} {en}",
+                )
+            )
         return self._finish(units, ".")
 
     def _finish(self, units: list[tuple[str, str]], mark: str) -> Pair:
@@ -101,23 +124,36 @@ class Sentence:
         if subject.pronoun == "ich":
             verb = "war" if past else "bin"
         else:
-            verb = ("war" if past else "ist") if subject.number == "s" else ("waren" if past else "sind")
+            verb = (
+                ("war" if past else "ist")
+                if subject.number == "s"
+                else ("waren" if past else "sind")
+            )
         adverb, adverb_en = self.rng.choice(DEGREES)
         adjective = stem.replace("(", "").replace(")", "")
         be = english.finite("be", "past" if past else "pres", *subject.agreement())
-        return (" ".join([subject.german("n"), verb, adverb, adjective]),
-                " ".join([subject.english, be, adverb_en, self.translator.pick(words.split("/"))]))
+        return (
+            " ".join([subject.german("n"), verb, adverb, adjective]),
+            " ".join([subject.english, be, adverb_en, self.translator.pick(words.split("/"))]),
+        )
 
     def _existence(self) -> tuple[str, str]:
-        phrase = self.phrases.noun_phrase(self.rng.choice("dtoa"), self.rich, indefinite=True,
-                                          negative=self.rng.random() < 0.25)
+        phrase = self.phrases.noun_phrase(
+            self.rng.choice("dtoa"), self.rich, indefinite=True, negative=self.rng.random() < 0.25
+        )
         place_de, place_en = self.phrases.place() if self.rng.random() < 0.6 else ("", "")
         past = self.rng.random() < 0.3
         be = english.finite("be", "past" if past else "pres", 3, phrase.number)
         verb = "gab" if past else "gibt"
         if place_de and self.rng.random() < 0.5:
-            return f"{place_de} {verb} es {phrase.german('a')}", f"there {be} {phrase.english} {place_en}"
-        return f"es {verb} {place_de} {phrase.german('a')}", f"there {be} {phrase.english} {place_en}"
+            return (
+                f"{place_de} {verb} es {phrase.german('a')}",
+                f"there {be} {phrase.english} {place_en}",
+            )
+        return (
+            f"es {verb} {place_de} {phrase.german('a')}",
+            f"there {be} {phrase.english} {place_en}",
+        )
 
     def _measure(self) -> tuple[str, str]:
         """A number: a price, a share, a count."""
@@ -131,10 +167,17 @@ class Sentence:
         whole, tenth = self.rng.randint(2, 95), self.rng.randint(1, 9)
         cause = self.phrases.noun_phrase("eai", 0.2, definite=True)
         percent = self.translator.pick(("percent", "per cent"))
-        direction, words = self.rng.choice((("gestiegen", ("risen", "gone up")), ("gesunken", ("fallen", "gone down"))))
+        direction, words = self.rng.choice(
+            (("gestiegen", ("risen", "gone up")), ("gesunken", ("fallen", "gone down")))
+        )
         change = f"{self.translator.pick(words)} by {whole}.{tenth} {percent}"
-        return (f"die Zahl der Fälle ist wegen {cause.german('g')} um {whole},{tenth} Prozent {direction}",
-                f"the number of cases has {change} because of {cause.english}")
+        return (
+            (
+                f"die Zahl der Fälle ist wegen {cause.german('g')} um {whole},{tenth} "
+                f"Prozent {direction}"
+            ),
+            f"the number of cases has {change} because of {cause.english}",
+        )
 
     def _subordinate(self) -> tuple[str, str]:
         opening, tense, words = self.rng.choice(self.words.subjunctions)
@@ -163,7 +206,10 @@ class Sentence:
         head = self.clauses.statement(verb, words, tense, self.rich)
         inner = self.clauses.clause(self.rich * 0.8)
         that = "that " if self.translator.yes(self.translator.that) else ""
-        return f"{head.main()}, dass {inner.final()},", f"{head.english()} {that}{inner.english(front=False)}"
+        return (
+            f"{head.main()}, dass {inner.final()},",
+            f"{head.english()} {that}{inner.english(front=False)}",
+        )
 
     def _purpose(self) -> tuple[str, str]:
         """An infinitive: to try to do something, or to do something in order to do something."""
@@ -175,9 +221,14 @@ class Sentence:
         else:
             subject = self.clauses.subject("p", self.rich / 2)
             head = self.clauses.clause(self.rich * 0.6, subject=subject, negatable=False)
-            opening, english_opening = "um ", "in order " if self.translator.yes(1 - self.translator.first) else ""
+            opening, english_opening = (
+                "um ",
+                "in order " if self.translator.yes(1 - self.translator.first) else "",
+            )
         while True:
-            inner = self.clauses.clause(self.rich * 0.6, subject=head.subject, negatable=False, plain=True)
+            inner = self.clauses.clause(
+                self.rich * 0.6, subject=head.subject, negatable=False, plain=True
+            )
             if not inner.particle and not inner.time:
                 break
         infinitive = english_opening + inner.english_infinitive()
@@ -186,7 +237,9 @@ class Sentence:
     def _listing(self) -> tuple[str, str]:
         """Several things in one list."""
         count = self.rng.choice((2, 3, 3, 4))
-        items: list[NounPhrase] = [self.phrases.noun_phrase("dt", self.rich * 0.4, depth=1) for _ in range(count)]
+        items: list[NounPhrase] = [
+            self.phrases.noun_phrase("dt", self.rich * 0.4, depth=1) for _ in range(count)
+        ]
         subject = self.clauses.subject("p", self.rich * 0.4)
         person, number = subject.person, subject.number
         verb, verb_en = self.rng.choice(LIST_VERBS)
@@ -195,14 +248,24 @@ class Sentence:
         texts = [item.english for item in items]
         verb_text = english.finite(self.translator.pick(verb_en), "pres", *subject.agreement())
         german_items = [item.german("a") for item in items]
-        return (f"{subject.german('n')} {finite} {', '.join(german_items[:-1])} und {german_items[-1]}",
-                f"{subject.english} {verb_text} {', '.join(texts[:-1])}{comma} and {texts[-1]}")
+        return (
+            f"{subject.german('n')} {finite} {', '.join(german_items[:-1])} und {german_items[-1]}",
+            f"{subject.english} {verb_text} {', '.join(texts[:-1])}{comma} and {texts[-1]}",
+        )
 
     def _question(self) -> tuple[str, str]:
         clause = self.clauses.clause(self.rich * 0.7)
         clause.particle, clause.english_middle, clause.english_front = "", "", ""
-        word, words = self.rng.choice((("", ("",)), ("", ("",)), ("warum", ("why", "how come")), ("wann", ("when",)),
-                                       ("wo", ("where",)), ("wie", ("how",))))
+        word, words = self.rng.choice(
+            (
+                ("", ("",)),
+                ("", ("",)),
+                ("warum", ("why", "how come")),
+                ("wann", ("when",)),
+                ("wo", ("where",)),
+                ("wie", ("how",)),
+            )
+        )
         word_en = self.translator.pick(words)
         if word in ("wann", "wo"):
             clause.time = clause.english_time = ""
@@ -215,7 +278,10 @@ class Sentence:
         clause = self.clauses.clause(self.rich * 0.8, subject=subject, negatable=False, plain=True)
         clause.finite, clause.prefix = clause.verb.infinitive, clause.verb.prefix
         clause.particle = ""
-        return f"bitte {clause.main('')}", f"please {clause.english_infinitive().removeprefix('to ')}"
+        return (
+            f"bitte {clause.main('')}",
+            f"please {clause.english_infinitive().removeprefix('to ')}",
+        )
 
 
 def tidy(text: str) -> str:

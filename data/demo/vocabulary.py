@@ -1,8 +1,9 @@
 """Reads the tables of `lexicon.py` and `domains.py` and draws words from them, compounds included.
 
-`Translator` is the imaginary translator of one sentence: it prefers the first of several English alternatives, or, in
-about a third of the sentences, one of the others. Its choices hang together within a sentence, so a good translation is
-one of several consistent ones, and a search that looks ahead has something to find.
+`Translator` is the imaginary translator of one sentence: it prefers the first of several English
+alternatives, or, in about a third of the sentences, one of the others. Its choices hang together
+within a sentence, so a good translation is one of several consistent ones, and a search that looks
+ahead has something to find.
 """
 
 from __future__ import annotations
@@ -67,7 +68,8 @@ class Noun:
 
 @dataclass(frozen=True)
 class Verb:
-    """A verb and its frame: `objects` are (preposition or "", case, kinds); `dative` is "" or such as `^to`, `>for`."""
+    """A verb and its frame: `objects` are (preposition or "", case, kinds); `dative` is ""
+    or such as `^to`, `>for`."""
 
     german: GermanVerb
     subjects: str
@@ -78,7 +80,10 @@ class Verb:
 
 
 def rows(table: str) -> list[list[str]]:
-    """The stripped columns of a `|`-separated table. The bar inside a verb has no spaces around it."""
+    """The stripped columns of a `|`-separated table.
+
+    The bar inside a verb has no spaces around it.
+    """
     return [[column.strip() for column in line.split(" | ")] for line in table.strip().splitlines()]
 
 
@@ -96,7 +101,9 @@ def read_nouns(table: str, domain: str) -> list[Noun]:
 def read_verbs(table: str, domain: str) -> list[Verb]:
     """Parse a verb table for one domain."""
     verbs = []
-    for german, subjects, frame, text in rows(table.replace("|  |", "| - |").replace("| | ", "| - | ")):
+    for german, subjects, frame, text in rows(
+        table.replace("|  |", "| - |").replace("| | ", "| - | ")
+    ):
         objects = []
         for item in frame.split():
             if item == "-":
@@ -111,9 +118,15 @@ def read_verbs(table: str, domain: str) -> list[Verb]:
                     word, _, preposition = word.partition(mark)
                     dative = mark + preposition
             words.append(word)
-        passive = len(objects) == 1 and objects[0][:2] == ("", "a") and not any("!" in word for word in words)
+        passive = (
+            len(objects) == 1
+            and objects[0][:2] == ("", "a")
+            and not any("!" in word for word in words)
+        )
         english_words = tuple(word.strip("!") for word in words)
-        verbs.append(Verb(parse_verb(german), subjects, tuple(objects), english_words, dative, passive))
+        verbs.append(
+            Verb(parse_verb(german), subjects, tuple(objects), english_words, dative, passive)
+        )
     return verbs
 
 
@@ -126,7 +139,8 @@ def zipf(rng: random.Random, count: int, exponent: float = 0.7) -> list[float]:
 
 @dataclass
 class Vocabulary:
-    """All words of one domain, with fixed weights; the draws take the sentence's own random generator."""
+    """All words of one domain, with fixed weights; the draws take the sentence's
+    own random generator."""
 
     domain: str
     nouns: list[Noun] = field(default_factory=list)
@@ -139,18 +153,26 @@ class Vocabulary:
         own_verbs = domains.TECH_VERBS if tech else domains.CLINIC_VERBS
         own_adjectives = domains.TECH_ADJECTIVES if tech else domains.CLINIC_ADJECTIVES
         groups = [(lexicon.NOUNS, 0.5), (domains.TERMS, 1.5), (own_nouns, 1.2)]
-        weighted = [(noun, weight * factor) for table, factor in groups
-                    for noun, weight in self._weighted(fixed, read_nouns(table, self.domain))]
+        weighted = [
+            (noun, weight * factor)
+            for table, factor in groups
+            for noun, weight in self._weighted(fixed, read_nouns(table, self.domain))
+        ]
         self.nouns = [noun for noun, _ in weighted]
         self.noun_weights = [weight for _, weight in weighted]
         self.verbs = read_verbs(lexicon.VERBS, self.domain) + read_verbs(own_verbs, self.domain) * 2
         self.verb_weights = zipf(fixed, len(self.verbs))
         self.adjectives = rows(lexicon.ADJECTIVES) + rows(own_adjectives) * 2
-        self.clause_verbs = [(parse_verb(de), en.split("/")) for de, en in rows(lexicon.CLAUSE_VERBS)]
+        self.clause_verbs = [
+            (parse_verb(de), en.split("/")) for de, en in rows(lexicon.CLAUSE_VERBS)
+        ]
         self.zu_verbs = [(parse_verb(de), en.split("/")) for de, en in rows(lexicon.ZU_VERBS)]
         self.times, self.manners = rows(lexicon.TIMES), rows(lexicon.MANNERS)
         self.particles, self.prepositions = rows(lexicon.PARTICLES), rows(lexicon.PREPOSITIONS)
-        self.subjunctions, self.coordinations = rows(lexicon.SUBJUNCTIONS), rows(lexicon.COORDINATIONS)
+        self.subjunctions, self.coordinations = (
+            rows(lexicon.SUBJUNCTIONS),
+            rows(lexicon.COORDINATIONS),
+        )
         self._pools: dict[str, tuple[list[Noun], list[float]]] = {}
         self._verb_pools: dict[str, tuple[list[Verb], list[float]]] = {}
 
@@ -161,8 +183,11 @@ class Vocabulary:
     def _pool(self, name: str) -> tuple[list[Noun], list[float]]:
         """Nouns and weights for kinds such as `pd`, or for `link` (first parts of compounds)."""
         if name not in self._pools:
-            chosen = [(noun, weight) for noun, weight in zip(self.nouns, self.noun_weights, strict=True)
-                      if (noun.link != "-" if name == "link" else noun.kind in name)]
+            chosen = [
+                (noun, weight)
+                for noun, weight in zip(self.nouns, self.noun_weights, strict=True)
+                if (noun.link != "-" if name == "link" else noun.kind in name)
+            ]
             self._pools[name] = [noun for noun, _ in chosen], [weight for _, weight in chosen]
         return self._pools[name]
 
@@ -179,18 +204,26 @@ class Vocabulary:
     def _compound(self, head: Noun, translator: Translator) -> Noun:
         modifier = translator.rng.choices(*self._pool("link"))[0]
         stem = modifier.link.lower()
-        if stem[:4] in head.german.singular.lower() or (head.kind == "p" and modifier.kind in "pai"):
+        if stem[:4] in head.german.singular.lower() or (
+            head.kind == "p" and modifier.kind in "pai"
+        ):
             return head
         words = {word: f"{translator.pick(modifier.english)} {word}" for word in head.english}
         return Noun(head.german.after(modifier.link), head.kind, tuple(words.values()), head.head)
 
     def verb(self, kind: str, translator: Translator, *, transitive: str = "") -> Verb | None:
-        """Draw a verb for a subject of a kind, None if there is none; `transitive`: the kind of its only object."""
+        """Draw a verb for a subject of a kind, None if there is none; `transitive`: the
+        kind of its only object."""
         key = kind + transitive
         if key not in self._verb_pools:
-            chosen = [(verb, weight) for verb, weight in zip(self.verbs, self.verb_weights, strict=True)
-                      if kind in verb.subjects
-                      and (not transitive or (len(verb.objects) == 1 and transitive in verb.objects[0][2]))]
+            chosen = [
+                (verb, weight)
+                for verb, weight in zip(self.verbs, self.verb_weights, strict=True)
+                if kind in verb.subjects
+                and (
+                    not transitive or (len(verb.objects) == 1 and transitive in verb.objects[0][2])
+                )
+            ]
             self._verb_pools[key] = [verb for verb, _ in chosen], [weight for _, weight in chosen]
         verbs, weights = self._verb_pools[key]
         return translator.rng.choices(verbs, weights)[0] if verbs else None

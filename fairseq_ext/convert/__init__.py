@@ -1,4 +1,5 @@
-"""Models of other libraries for fairseq and this package: `python -m fairseq_ext.convert hf MODEL_DIR OUT_DIR`.
+"""Models of other libraries for fairseq and this package: `python -m fairseq_ext.convert
+hf MODEL_DIR OUT_DIR`.
 
 | file | what is in it |
 | --- | --- |
@@ -6,5 +7,6 @@
 | source.py | a folder as Hugging Face keeps a model, read without running anything of it |
 | folder.py | the folder that is written |
 | transformer.py | weights, settings and dictionary in fairseq's terms |
-| bart.py, fsmt.py, marian.py | BART, mBART, M2M-100, NLLB-200; FAIR's systems of WMT19; Marian and OPUS-MT |
+| bart.py, fsmt.py, marian.py | BART, mBART, M2M-100, NLLB-200; FAIR's systems of WMT19; |
+| | Marian and OPUS-MT |
 """

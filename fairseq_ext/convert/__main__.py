@@ -1,4 +1,5 @@
-"""`python -m fairseq_ext.convert hf MODEL_DIR OUT_DIR`: a model as Hugging Face keeps it becomes a folder that fairseq reads.
+"""`python -m fairseq_ext.convert hf MODEL_DIR OUT_DIR`: a model as Hugging Face keeps it becomes
+a folder that fairseq reads.
 
 Nothing of the model is run, and no network is asked. OUT_DIR/README.md has the command to type.
 """
@@ -27,11 +28,20 @@ CLASSES: dict[str, Callable[[Source], Folder]] = {  # config.json's "architectur
 def parser() -> ArgumentParser:
     """The command line."""
     top = ArgumentParser(
-        "python -m fairseq_ext.convert", description=__doc__, formatter_class=RawDescriptionHelpFormatter, allow_abbrev=False
+        "python -m fairseq_ext.convert",
+        description=__doc__,
+        formatter_class=RawDescriptionHelpFormatter,
+        allow_abbrev=False,
     )
     commands = top.add_subparsers(dest="command", required=True)
-    parse = commands.add_parser("hf", help=f"from Hugging Face: {', '.join(CLASSES)}", allow_abbrev=False)
-    parse.add_argument("model", metavar="MODEL_DIR", help="config.json, model.safetensors or pytorch_model.bin, and the tokenizer's files")
+    parse = commands.add_parser(
+        "hf", help=f"from Hugging Face: {', '.join(CLASSES)}", allow_abbrev=False
+    )
+    parse.add_argument(
+        "model",
+        metavar="MODEL_DIR",
+        help="config.json, model.safetensors or pytorch_model.bin, and the tokenizer's files",
+    )
     parse.add_argument("out", metavar="OUT_DIR", help="a folder that is new or empty")
     return top
 
@@ -47,7 +57,9 @@ def convert(model: str, out: str) -> list[str]:
     try:
         return folder.write(source, out)
     except (OSError, RuntimeError) as error:  # torch's, where the disk is full
-        raise UsageError(f"cannot write {out} ({cut(str(error))}): name a folder with room, and remove this one") from None
+        raise UsageError(
+            f"cannot write {out} ({cut(str(error))}): name a folder with room, and remove this one"
+        ) from None
 
 
 def main(argv: list[str] | None = None) -> int:

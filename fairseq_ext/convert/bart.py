@@ -1,10 +1,11 @@
 """BART and its multilingual relatives: BartForConditionalGeneration, mBART, M2M-100 and NLLB-200.
 
-M. Lewis et al., BART: Denoising Sequence-to-Sequence Pre-training, ACL 2020, https://aclanthology.org/2020.acl-main.703
+M. Lewis et al., BART: Denoising Sequence-to-Sequence Pre-training, ACL 2020,
+https://aclanthology.org/2020.acl-main.703
 
-BART is for summaries and whatever it was trained further for. A word is the number that it has in vocab.json, as fairseq
-writes GPT-2's byte pairs. `--task translation_bart_ext` puts <s> in front of the source, and has translations begin with it
-where the model's settings force that.
+BART is for summaries and whatever it was trained further for. A word is the number that it has in
+vocab.json, as fairseq writes GPT-2's byte pairs. `--task translation_bart_ext` puts <s> in front
+of the source, and has translations begin with it where the model's settings force that.
 """
 
 from __future__ import annotations
@@ -29,27 +30,50 @@ def convert_bart(source: Source) -> Folder:
     given, size = source.read_json("vocab.json"), source.number("vocab_size")
     if given.get("<mask>") == size:  # the last word, which BART for summaries has no row for
         del given["<mask>"]
-    words = Vocabulary.of({word if word in SPECIAL else str(number): number for word, number in given.items()}, size, "vocab.json")
+    words = Vocabulary.of(
+        {word if word in SPECIAL else str(number): number for word, number in given.items()},
+        size,
+        "vocab.json",
+    )
     made = transformer(source, KIND, (words, words), joined=True)
     pair = {"source_lang": "source", "target_lang": "target"}
-    first = source.read_json("generation_config.json", needed=False).get("forced_bos_token_id", source.config.get("forced_bos_token_id"))
+    first = source.read_json("generation_config.json", needed=False).get(
+        "forced_bos_token_id", source.config.get("forced_bos_token_id")
+    )
     flags = {} if first is not None else {"free_start": True}
     merges = source.file("merges.txt").read_text(encoding="utf-8")
-    texts = {"encoder.json": json.dumps(given), "vocab.bpe": merges if merges.startswith("#version") else f"#version: 0.2\n{merges}"}
+    texts = {
+        "encoder.json": json.dumps(given),
+        "vocab.bpe": merges if merges.startswith("#version") else f"#version: 0.2\n{merges}",
+    }
     dictionaries = {f"dict.{name}.txt": words for name in pair.values()}
-    return Folder(made, "translation_bart", pair | flags, {"bpe": "gpt2"} | FILES, dictionaries, [], pair, flags, texts)
+    return Folder(
+        made,
+        "translation_bart",
+        pair | flags,
+        {"bpe": "gpt2"} | FILES,
+        dictionaries,
+        [],
+        pair,
+        flags,
+        texts,
+    )
 
 
 # ---- Models of many languages
 #
-# M2M100ForConditionalGeneration (M2M-100, NLLB-200) and MBartForConditionalGeneration (mBART-25 and -50) are fairseq's own.
-# All have one SentencePiece model and one dictionary, whose last words are the languages. Their token stands in front of the source and is
-# the first word of the translation; with mBART-25 it stands behind the source's </s>, and the decoder begins with it.
+# M2M100ForConditionalGeneration (M2M-100, NLLB-200) and MBartForConditionalGeneration (mBART-25
+# and -50) are fairseq's own.
+# All have one SentencePiece model and one dictionary, whose last words are the languages. Their
+# token stands in front of the source and is the first word of the translation; with mBART-25 it
+# stands behind the source's </s>, and the decoder begins with it.
 #
-# A. Fan et al., Beyond English-Centric Multilingual Machine Translation, 2020, https://arxiv.org/abs/2010.11125
-# NLLB Team, No Language Left Behind, 2022, https://arxiv.org/abs/2207.04672
-# Y. Liu et al., Multilingual Denoising Pre-training for Neural Machine Translation, 2020, https://arxiv.org/abs/2001.08210
-# Y. Tang et al., Multilingual Translation with Extensible Multilingual Pretraining and Finetuning, 2020, https://arxiv.org/abs/2008.00401
+# A. Fan et al., Beyond English-Centric Multilingual Machine Translation, 2020,
+# https://arxiv.org/abs/2010.11125 NLLB Team, No Language Left Behind, 2022,
+# https://arxiv.org/abs/2207.04672
+# Y. Liu et al., Multilingual Denoising Pre-training for Neural Machine Translation, 2020,
+# https://arxiv.org/abs/2001.08210 Y. Tang et al., Multilingual Translation with Extensible
+# Multilingual Pretraining and Finetuning, 2020, https://arxiv.org/abs/2008.00401
 
 
 M2M100 = Kind(pre_norm=True, scales=True)
@@ -67,31 +91,50 @@ def convert_m2m100(source: Source) -> Folder:
 def convert_mbart(source: Source) -> Folder:
     """The folder of an mBART. Only mBART-50's decoder begins with </s>."""
     behind = source.config.get("decoder_start_token_id") != source.config.get("eos_token_id", 2)
-    return convert_multilingual(source, MBART, "mbart", {"lang_tok_behind_eos": True} if behind else {})
+    return convert_multilingual(
+        source, MBART, "mbart", {"lang_tok_behind_eos": True} if behind else {}
+    )
 
 
 def convert_multilingual(source: Source, kind: Kind, style: str, more: dict[str, Any]) -> Folder:
-    """style: how fairseq writes a language's token, its --lang-tok-style; more: settings of the task."""
+    """style: how fairseq writes a language's token, its --lang-tok-style; more:
+    settings of the task."""
     pieces = pieces_of(source)
     added = added_tokens(source, len(pieces))
     mark = "__{}__" if style == "multilingual" else "[{}]"
     languages = {bare(name): number for name, number in added.items() if name != MASK}
     if len(languages) < 2:
-        raise UsageError(f"{source.folder} names no languages: copy tokenizer.json or special_tokens_map.json of the model into it")
+        raise UsageError(
+            f"{source.folder} names no languages: copy tokenizer.json or special_tokens_map.json "
+            "of the model into it"
+        )
     marked = [name if name == MASK else mark.format(bare(name)) for name in added]
     numbers = pieces | dict(zip(marked, added.values(), strict=True))
     words = Vocabulary.of(numbers, source.number("vocab_size"), f"{source.folder}'s vocabulary")
     made = transformer(source, kind, (words, words), joined=True)
     pair = example_pair(source, languages)
-    flags = {"lang_pairs": "-".join(pair.values()), "encoder_langtok": "src", "decoder_langtok": True, "lang_tok_style": style} | more
+    flags = {
+        "lang_pairs": "-".join(pair.values()),
+        "encoder_langtok": "src",
+        "decoder_langtok": True,
+        "lang_tok_style": style,
+    } | more
     files = {"fixed_dictionary": "dict.txt", "lang_dict": "languages.txt"}
-    stock = ArgumentParser()  # its defaults stand in checkpoints of fairseq's own, and ct2-fairseq-converter reads them
+    # its defaults stand in checkpoints of fairseq's own, and ct2-fairseq-converter reads them
+    stock = ArgumentParser()
     TranslationMultiSimpleEpochTask.add_args(stock)
     settings = {"seed": 1, **vars(stock.parse_args(["."]))} | flags | files
     return Folder(
-        made, "translation_multi_simple_epoch", settings, {"bpe": "sentencepiece", "sentencepiece_model": PIECES}, {"dict.txt": words},
-        [source.file(PIECES)], pair, flags | files, {"languages.txt": "".join(f"{language}\n" for language in languages)},
-    )  # fmt: skip
+        made,
+        "translation_multi_simple_epoch",
+        settings,
+        {"bpe": "sentencepiece", "sentencepiece_model": PIECES},
+        {"dict.txt": words},
+        [source.file(PIECES)],
+        pair,
+        flags | files,
+        {"languages.txt": "".join(f"{language}\n" for language in languages)},
+    )
 
 
 def bare(name: str) -> str:
@@ -100,8 +143,13 @@ def bare(name: str) -> str:
 
 
 def example_pair(source: Source, languages: dict[str, int]) -> dict[str, str]:
-    """From English, to the language that the settings name, if they do. languages: with the numbers of their tokens."""
-    named = [source.config.get(field) for field in ("decoder_start_token_id", "forced_bos_token_id")]
+    """From English, to the language that the settings name, if they do.
+
+    languages: with the numbers of their tokens.
+    """
+    named = [
+        source.config.get(field) for field in ("decoder_start_token_id", "forced_bos_token_id")
+    ]
     target = next((code for code, number in languages.items() if number in named), None)
     target = target or next(code for code in languages if code not in ENGLISH)
     ranked = sorted(languages, key=lambda code: code not in ENGLISH)
@@ -109,27 +157,40 @@ def example_pair(source: Source, languages: dict[str, int]) -> dict[str, str]:
 
 
 def pieces_of(source: Source) -> dict[str, int]:
-    """The numbers of all words but the languages: of vocab.json (M2M-100), else one more than SentencePiece's."""
+    """The numbers of all words but the languages: of vocab.json (M2M-100), else one more
+    than SentencePiece's."""
     model = source.pieces(PIECES)
     if source.has("vocab.json"):
         return source.read_json("vocab.json")
     begin = [model.id_to_piece(i) for i in range(3)]
     if begin != ["<unk>", "<s>", "</s>"]:
-        raise UsageError(f"{source.folder / PIECES} begins with {', '.join(begin)} and not with <unk>, <s>, </s>: "
-                         "name a folder of the model's own tokenizer")  # fmt: skip
-    return {word: i for i, word in enumerate(SPECIAL)} | {model.id_to_piece(i): i + 1 for i in range(3, model.get_piece_size())}
+        raise UsageError(
+            f"{source.folder / PIECES} begins with {', '.join(begin)} and not with <unk>, <s>, "
+            "</s>: name a folder of the model's own tokenizer"
+        )
+    return {word: i for i, word in enumerate(SPECIAL)} | {
+        model.id_to_piece(i): i + 1 for i in range(3, model.get_piece_size())
+    }
 
 
 def added_tokens(source: Source, first: int) -> dict[str, int]:
-    """The tokens of languages, and <mask>, with their numbers, in their order. first: the first number, where files give none."""
+    """The tokens of languages, and <mask>, with their numbers, in their order.
+
+    first: the first number, where files give none.
+    """
     settings = source.read_json("tokenizer_config.json", needed=False)
     added = source.read_json("tokenizer.json", needed=False).get("added_tokens") or []
     numbers = {each["content"]: each["id"] for each in added}
-    numbers |= {each["content"]: int(number) for number, each in (settings.get("added_tokens_decoder") or {}).items()}
+    numbers |= {
+        each["content"]: int(number)
+        for number, each in (settings.get("added_tokens_decoder") or {}).items()
+    }
     numbers |= source.read_json("added_tokens.json", needed=False)
     found = {name: number for name, number in numbers.items() if name not in SPECIAL}
     for given in (source.read_json("special_tokens_map.json", needed=False), settings):
         listed = given.get("additional_special_tokens") or given.get("extra_special_tokens") or []
         names = [each["content"] if isinstance(each, dict) else each for each in listed]
-        found = found or {name: first + i for i, name in enumerate(name for name in names if name not in SPECIAL)}
+        found = found or {
+            name: first + i for i, name in enumerate(name for name in names if name not in SPECIAL)
+        }
     return dict(sorted(found.items(), key=lambda each: each[1]))

@@ -1,4 +1,5 @@
-"""A converted model as a folder that fairseq's commands read: checkpoint, dictionaries, segmentation, and a README with the command."""
+"""A converted model as a folder that fairseq's commands read: checkpoint, dictionaries,
+segmentation, and a README with the command."""
 
 from __future__ import annotations
 
@@ -23,14 +24,18 @@ echo "{example}A sentence." | fairseq-interactive . --task {task} --path checkpo
   {flags}
 ```
 
-From Python: `fairseq_ext.Translator.from_folder("."{languages}).translate(["{example}A sentence."])`.
+From Python:
+`fairseq_ext.Translator.from_folder("."{languages}).translate(["{example}A sentence."])`.
 {codes}"""
 
 
 @dataclass
 class Folder:
-    """What is written. settings: those of the task; segmentation: flags, whose files are among `files` or `texts`; pair: the languages, or
-    two of them, as the command names them."""
+    """What is written.
+
+    settings: those of the task; segmentation: flags, whose files are among `files` or `texts`;
+    pair: the languages, or two of them, as the command names them.
+    """
 
     model: Transformer
     task: str
@@ -41,35 +46,75 @@ class Folder:
     pair: dict[str, str]
     flags: dict[str, Any] = field(default_factory=dict)  # of the task, as the command needs them
     texts: dict[str, str] = field(default_factory=dict)
-    targets: list[str] = field(default_factory=list)  # languages that a sentence may name, as >>fra<<
+    # languages that a sentence may name, as >>fra<<
+    targets: list[str] = field(default_factory=list)
 
     def write(self, source: Source, out: str) -> list[str]:
         """Write everything into a folder that is new or empty; return the names of the files."""
         os.makedirs(out, exist_ok=True)
-        texts = self.texts | {name: words.text() for name, words in self.dictionaries.items()} | {"README.md": self.readme(source)}
+        texts = (
+            self.texts
+            | {name: words.text() for name, words in self.dictionaries.items()}
+            | {"README.md": self.readme(source)}
+        )
         for name, text in texts.items():
             Path(out, name).write_text(text, encoding="utf-8", newline="\n")
         for path in self.files:
             shutil.copyfile(path, Path(out, path.name))
-        arguments = Namespace(**{"task": self.task, **self.settings, **self.segmentation, **self.model.settings})
+        arguments = Namespace(
+            **{"task": self.task, **self.settings, **self.segmentation, **self.model.settings}
+        )
         state = dict(
-            args=arguments, model=self.model.weights, extra_state={"epoch": 1, "train_iterator": {"epoch": 1}}, last_optimizer_state=None,
-            optimizer_history=[dict(criterion_name="CrossEntropyCriterion", optimizer_name="Adam", lr_scheduler_state={}, num_updates=0)],
-        )  # fmt: skip
+            args=arguments,
+            model=self.model.weights,
+            extra_state={"epoch": 1, "train_iterator": {"epoch": 1}},
+            last_optimizer_state=None,
+            optimizer_history=[
+                dict(
+                    criterion_name="CrossEntropyCriterion",
+                    optimizer_name="Adam",
+                    lr_scheduler_state={},
+                    num_updates=0,
+                )
+            ],
+        )
         torch.save(state, Path(out, "checkpoint.pt"))
         return sorted(os.listdir(out))
 
     def readme(self, source: Source) -> str:
         """What to type."""
         given = self.pair | self.segmentation | self.flags
-        flags = " ".join(f"--{name.replace('_', '-')}" + (f" {value}" if value is not True else "") for name, value in given.items())
+        flags = " ".join(
+            f"--{name.replace('_', '-')}" + (f" {value}" if value is not True else "")
+            for name, value in given.items()
+        )
         words = sorted({len(own.words) for own in self.dictionaries.values()})
         first = f">>{self.targets[0]}<< " if self.targets else ""
-        codes = f"\n`--target-lang` may name one of {', '.join(self.targets)}; lines then need no `>>xx<<`.\n" if first else ""
+        codes = (
+            (
+                "\n"
+                f"`--target-lang` may name one of {', '.join(self.targets)}; lines then "
+                "need no `>>xx<<`.\n"
+            )
+            if first
+            else ""
+        )
         if "languages.txt" in self.texts:
-            codes = "\nlanguages.txt lists the codes that `--source-lang` and `--target-lang` may name.\n"
-        counts = f"{self.model.settings['arch']}, {' and '.join(f'{count:,}' for count in words)} words"
+            codes = (
+                "\n"
+                "languages.txt lists the codes that `--source-lang` and `--target-lang` may name.\n"
+            )
+        counts = (
+            f"{self.model.settings['arch']}, {' and '.join(f'{count:,}' for count in words)} words"
+        )
         return README.format(
-            name=source.name, counts=counts, example=first, task=f"{self.task}_ext", flags=flags,
-            codes=codes, languages="" if self.task == "translation" else "".join(f', {name}="{code}"' for name, code in self.pair.items()),
-        )  # fmt: skip
+            name=source.name,
+            counts=counts,
+            example=first,
+            task=f"{self.task}_ext",
+            flags=flags,
+            codes=codes,
+            languages=""
+            if self.task == "translation"
+            else "".join(f', {name}="{code}"' for name, code in self.pair.items()),
+        )

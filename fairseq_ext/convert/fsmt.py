@@ -1,6 +1,7 @@
 """FSMTForConditionalGeneration: FAIR's systems of WMT19, which were fairseq's and become so again.
 
-N. Ng et al., Facebook FAIR's WMT19 News Translation Task Submission, 2019, https://arxiv.org/abs/1907.06616
+N. Ng et al., Facebook FAIR's WMT19 News Translation Task Submission, 2019,
+https://arxiv.org/abs/1907.06616
 """
 
 from __future__ import annotations
@@ -17,23 +18,48 @@ END = "</w>"  # ends a piece that ends a word; fairseq ends the others in @@
 def convert(source: Source) -> Folder:
     """The folder of one model (raises UsageError)."""
     langs = source.config.get("langs")
-    if not (isinstance(langs, list) and len(langs) == 2 and langs[0] != langs[1] and all(isinstance(each, str) for each in langs)):
+    if not (
+        isinstance(langs, list)
+        and len(langs) == 2
+        and langs[0] != langs[1]
+        and all(isinstance(each, str) for each in langs)
+    ):
         raise source.refuse("langs", "two languages are needed")
     if source.read_json("tokenizer_config.json", needed=False).get("do_lower_case"):
-        raise UsageError(f"{source.folder / 'tokenizer_config.json'} has do_lower_case: no tokenizer of fairseq makes small letters")
+        raise UsageError(
+            f"{source.folder / 'tokenizer_config.json'} has do_lower_case: no tokenizer of fairseq "
+            "makes small letters"
+        )
     words = [
-        Vocabulary.of({as_fairseq(word): number for word, number in source.read_json(f"vocab-{side}.json").items()},
-                      source.number(f"{side}_vocab_size"), f"vocab-{side}.json")
+        Vocabulary.of(
+            {
+                as_fairseq(word): number
+                for word, number in source.read_json(f"vocab-{side}.json").items()
+            },
+            source.number(f"{side}_vocab_size"),
+            f"vocab-{side}.json",
+        )
         for side in ("src", "tgt")
-    ]  # fmt: skip
+    ]
     made = transformer(source, KIND, (words[0], words[1]), joined=False)
     merges = source.file("merges.txt").read_text(encoding="utf-8").removeprefix("#version: 0.2\n")
     pair = dict(zip(("source_lang", "target_lang"), langs, strict=True))
     segmentation = {"tokenizer": "moses_normalized", "bpe": "subword_nmt", "bpe_codes": "bpecodes"}
     dictionaries = {f"dict.{code}.txt": own for code, own in zip(langs, words, strict=True)}
-    return Folder(made, "translation", pair, segmentation, dictionaries, [], pair, texts={"bpecodes": f"#version: 0.2\n{merges}"})
+    return Folder(
+        made,
+        "translation",
+        pair,
+        segmentation,
+        dictionaries,
+        [],
+        pair,
+        texts={"bpecodes": f"#version: 0.2\n{merges}"},
+    )
 
 
 def as_fairseq(word: str) -> str:
     """A word of the vocabulary as fairseq's dictionary has it."""
-    return word if word in SPECIAL else word.removesuffix(END) if word.endswith(END) else f"{word}@@"
+    return (
+        word if word in SPECIAL else word.removesuffix(END) if word.endswith(END) else f"{word}@@"
+    )

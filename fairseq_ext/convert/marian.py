@@ -1,6 +1,7 @@
 """MarianMTModel, which OPUS-MT's 1,400 models are.
 
-J. Tiedemann and S. Thottingal, OPUS-MT: Building open translation services for the World, EAMT 2020, https://aclanthology.org/2020.eamt-1.61
+J. Tiedemann and S. Thottingal, OPUS-MT: Building open translation services for the World, EAMT
+2020, https://aclanthology.org/2020.eamt-1.61
 """
 
 from __future__ import annotations
@@ -19,21 +20,39 @@ NAMES = ("source", "target")
 
 def convert(source: Source) -> Folder:
     """The folder of one model (raises UsageError)."""
-    joined, tokenizer = source.config.get("share_encoder_decoder_embeddings", True), source.read_json("tokenizer_config.json", needed=False)
+    joined, tokenizer = (
+        source.config.get("share_encoder_decoder_embeddings", True),
+        source.read_json("tokenizer_config.json", needed=False),
+    )
     first = source.number("vocab_size")
     sizes = (first, first if joined else source.number("decoder_vocab_size", first))
     files = ("vocab.json", "vocab.json" if joined else "target_vocab.json")
-    words = [Vocabulary.of(source.read_json(name), size, name) for name, size in zip(files, sizes, strict=True)]
+    words = [
+        Vocabulary.of(source.read_json(name), size, name)
+        for name, size in zip(files, sizes, strict=True)
+    ]
     for name in NAMES:
         source.pieces(f"{name}.spm")
-    made = transformer(source, KIND, (words[0], words[1]), joined, source.number("decoder_start_token_id"))
+    made = transformer(
+        source, KIND, (words[0], words[1]), joined, source.number("decoder_start_token_id")
+    )
     languages = [language(tokenizer.get(f"{name}_lang"), name) for name in NAMES]
     languages = list(NAMES) if languages[0] == languages[1] else languages
     pair = dict(zip(("source_lang", "target_lang"), languages, strict=True))
-    segmentation = {"bpe": "sentencepiece_pair", "sentencepiece_model": "source.spm", "target_sentencepiece_model": "target.spm"}
+    segmentation = {
+        "bpe": "sentencepiece_pair",
+        "sentencepiece_model": "source.spm",
+        "target_sentencepiece_model": "target.spm",
+    }
     return Folder(
-        made, "translation", pair, segmentation, {f"dict.{code}.txt": own for code, own in zip(languages, words, strict=True)},
-        [source.file(f"{name}.spm") for name in NAMES], pair, targets=[word[2:-2] for word in filter(LANGUAGE.fullmatch, words[0].words)],
+        made,
+        "translation",
+        pair,
+        segmentation,
+        {f"dict.{code}.txt": own for code, own in zip(languages, words, strict=True)},
+        [source.file(f"{name}.spm") for name in NAMES],
+        pair,
+        targets=[word[2:-2] for word in filter(LANGUAGE.fullmatch, words[0].words)],
     )
 
 

@@ -1,4 +1,5 @@
-"""A folder as Hugging Face keeps a model: its settings, weights and vocabulary files, read without running anything of it.
+"""A folder as Hugging Face keeps a model: its settings, weights and vocabulary files, read without
+running anything of it.
 
 A field of config.json that asks for something else than these models have is refused by its name.
 """
@@ -25,13 +26,21 @@ class Source:
     def __init__(self, folder: str):
         self.folder = Path(folder)
         if not self.folder.is_dir():
-            raise UsageError(f"{folder} is not a folder: name the one that has the model's config.json")
+            raise UsageError(
+                f"{folder} is not a folder: name the one that has the model's config.json"
+            )
         if self.has("adapter_config.json"):
-            raise UsageError(f"{folder} has adapter_config.json, the changes of another model: merge them into it, and name the merged one")
+            raise UsageError(
+                f"{folder} has adapter_config.json, the changes of another model: merge them into "
+                "it, and name the merged one"
+            )
         self.config = self.read_json("config.json")
         for field in ("quantization_config", "adapters"):
             if self.config.get(field):
-                raise UsageError(f"{self.folder / 'config.json'} has {field}: name the model before it was quantised or adapted")
+                raise UsageError(
+                    f"{self.folder / 'config.json'} has {field}: name the model before it was "
+                    "quantised or adapted"
+                )
 
     @property
     def name(self) -> str:
@@ -45,7 +54,10 @@ class Source:
         """The first of these files that is there."""
         found = next((name for name in names if self.has(name)), None)
         if found is None:
-            raise UsageError(f"{self.folder} has no {' or '.join(names)}: copy all files of the model into it, those of its tokenizer too")
+            raise UsageError(
+                f"{self.folder} has no {' or '.join(names)}: copy all files of the model into it, "
+                "those of its tokenizer too"
+            )
         return self.folder / found
 
     def pieces(self, name: str) -> sentencepiece.SentencePieceProcessor:
@@ -64,24 +76,36 @@ class Source:
         try:
             found = json.loads(path.read_text(encoding="utf-8"))
         except (ValueError, OSError) as error:
-            raise UsageError(f"{path} cannot be read as JSON ({cut(str(error))}): copy it again") from None
+            raise UsageError(
+                f"{path} cannot be read as JSON ({cut(str(error))}): copy it again"
+            ) from None
         if not isinstance(found, dict):
-            raise UsageError(f"{path} holds {type(found).__name__} in the place of an object: copy it again")
+            raise UsageError(
+                f"{path} holds {type(found).__name__} in the place of an object: copy it again"
+            )
         return found
 
     def number(self, field: str, default: int | None = None) -> int:
         """A field of config.json that is a whole number."""
         value = self.config.get(field, default)
         if type(value) is not int or value < 0:
-            raise UsageError(f"{self.folder / 'config.json'} has {field}={cut(repr(value))}, and a whole number is needed: copy it again")
+            raise UsageError(
+                f"{self.folder / 'config.json'} has {field}={cut(repr(value))}, and a whole number "
+                "is needed: copy it again"
+            )
         return value
 
     def refuse(self, field: str, why: str) -> UsageError:
         """The error for what a field asks for."""
-        return UsageError(f"{self.folder / 'config.json'} has {field}={cut(repr(self.config.get(field)))}: {why}")
+        return UsageError(
+            f"{self.folder / 'config.json'} has {field}={cut(repr(self.config.get(field)))}: {why}"
+        )
 
     def weights(self) -> dict[str, Tensor]:
-        """Every weight by its name; numbers of 16 bits as 32. Weights that were one tensor may be one here."""
+        """Every weight by its name; numbers of 16 bits as 32.
+
+        Weights that were one tensor may be one here.
+        """
         out: dict[str, Tensor] = {}
         if self.has(SAFE) or self.has(f"{SAFE}.index.json"):
             for path in self.shards(SAFE):
@@ -91,7 +115,10 @@ class Source:
                 out |= self.read_pickled(path)
         for name, weight in out.items():
             if not weight.is_floating_point() or weight.element_size() < 2:
-                raise UsageError(f"{self.folder} has the weight {name} in {weight.dtype}: name the model before it was quantised")
+                raise UsageError(
+                    f"{self.folder} has the weight {name} in {weight.dtype}: name the model "
+                    "before it was quantised"
+                )
             out[name] = weight.float() if weight.element_size() == 2 else weight
         return out
 
@@ -99,9 +126,15 @@ class Source:
         """A file, or those that its index lists."""
         if self.has(name):
             return [self.folder / name]
-        index = self.file(f"{name}.index.json") if self.has(f"{name}.index.json") else self.file(SAFE, PICKLED)
+        index = (
+            self.file(f"{name}.index.json")
+            if self.has(f"{name}.index.json")
+            else self.file(SAFE, PICKLED)
+        )
         listed = self.read_json(index.name).get("weight_map")
-        if not isinstance(listed, dict) or not all(isinstance(part, str) for part in listed.values()):
+        if not isinstance(listed, dict) or not all(
+            isinstance(part, str) for part in listed.values()
+        ):
             raise UsageError(f"{index} has no weight_map of names of files: copy it again")
         return [self.file(os.path.basename(part)) for part in sorted({*listed.values()})]
 
@@ -109,7 +142,9 @@ class Source:
         try:
             from safetensors.torch import load_file
         except ImportError:
-            raise UsageError(f"{path.name} needs safetensors, which is not installed: pip install safetensors") from None
+            raise UsageError(
+                f"{path.name} needs safetensors, which is not installed: pip install safetensors"
+            ) from None
         try:
             return load_file(path)
         except Exception as error:  # of its own kinds
@@ -119,8 +154,12 @@ class Source:
         try:
             found = torch.load(path, map_location="cpu", weights_only=True)
         except Exception as error:  # the unpickler fails in any way on a file of another kind
-            raise UsageError(f"{path} holds more than weights, or is damaged ({cut(str(error))}): copy it again") from None
-        tensors = isinstance(found, dict) and all(isinstance(weight, Tensor) for weight in found.values())
+            raise UsageError(
+                f"{path} holds more than weights, or is damaged ({cut(str(error))}): copy it again"
+            ) from None
+        tensors = isinstance(found, dict) and all(
+            isinstance(weight, Tensor) for weight in found.values()
+        )
         if not tensors:
             raise UsageError(f"{path} holds no weights by their names: copy it again")
         return found

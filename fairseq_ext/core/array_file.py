@@ -1,8 +1,9 @@
-"""A file of named arrays that is checked before anything is made of it: draft tables and LSH indexes.
+"""A file of named arrays that is checked before anything is made of it: draft
+tables and LSH indexes.
 
-A zip archive: `about.json` holds the format, its version, what the file was made from and a digest of the arrays; each other member is
-an array in NumPy's own format, so that numpy.load reads it too. Nothing in it can run. The sizes that the archive tells are bounded
-before memory is taken for them.
+A zip archive: `about.json` holds the format, its version, what the file was made from and a digest
+of the arrays; each other member is an array in NumPy's own format, so that numpy.load reads it too.
+Nothing in it can run. The sizes that the archive tells are bounded before memory is taken for them.
 """
 
 from __future__ import annotations
@@ -23,7 +24,8 @@ from fairseq_ext.core.files import replacing
 
 ABOUT, LONGEST_ABOUT = "about.json", 1 << 16  # bytes
 HEADER = 10_000  # bytes of an array's header
-EXPANSION, SPARE = 64, 1 << 26  # an archive may hold so many bytes for each of its own, and so many more
+# an archive may hold so many bytes for each of its own, and so many more
+EXPANSION, SPARE = 64, 1 << 26
 
 
 class Damaged(ValueError):
@@ -41,24 +43,48 @@ def digest_of(arrays: Mapping[str, np.ndarray]) -> str:
 
 
 def save(
-    path: str | os.PathLike[str], kind: str, version: int, made_from: Mapping[str, str], arrays: Mapping[str, np.ndarray], compress: bool
+    path: str | os.PathLike[str],
+    kind: str,
+    version: int,
+    made_from: Mapping[str, str],
+    arrays: Mapping[str, np.ndarray],
+    compress: bool,
 ) -> None:
-    """Write the file in one step. made_from: digests of what the arrays come from. Errors: OSError."""
-    about = {"format": kind, "version": version, "made_from": dict(made_from), "sha256": digest_of(arrays)}
-    with replacing(path) as out, zipfile.ZipFile(out, "w", zipfile.ZIP_DEFLATED if compress else zipfile.ZIP_STORED) as archive:
+    """Write the file in one step.
+
+    made_from: digests of what the arrays come from. Errors: OSError.
+    """
+    about = {
+        "format": kind,
+        "version": version,
+        "made_from": dict(made_from),
+        "sha256": digest_of(arrays),
+    }
+    with (
+        replacing(path) as out,
+        zipfile.ZipFile(
+            out, "w", zipfile.ZIP_DEFLATED if compress else zipfile.ZIP_STORED
+        ) as archive,
+    ):
         archive.writestr(ABOUT, json.dumps(about, indent=1) + "\n")
         for name, array in arrays.items():
             with archive.open(f"{name}.npy", "w", force_zip64=True) as member:
-                np.lib.format.write_array(member, np.ascontiguousarray(array), version=(1, 0), allow_pickle=False)
+                np.lib.format.write_array(
+                    member, np.ascontiguousarray(array), version=(1, 0), allow_pickle=False
+                )
 
 
 def load(
-    path: str | os.PathLike[str], kind: str, version: int, layout: Mapping[str, tuple[tuple[str, ...], int]]
+    path: str | os.PathLike[str],
+    kind: str,
+    version: int,
+    layout: Mapping[str, tuple[tuple[str, ...], int]],
 ) -> tuple[dict[str, str], dict[str, np.ndarray]]:
-    """What the file was made from, and its arrays, exactly those of the layout: name -> types that it may have, dimensions.
+    """What the file was made from, and its arrays, exactly those of the layout: name -> types
+    that it may have, dimensions.
 
-    What the numbers mean is the caller's to check. Errors: OSError where it cannot be read; Damaged where it is not what `save` has
-    written.
+    What the numbers mean is the caller's to check. Errors: OSError where it cannot be read; Damaged
+    where it is not what `save` has written.
     """
     with open(path, "rb") as file:
         if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
@@ -74,7 +100,11 @@ def load(
 
 
 def contents(
-    archive: zipfile.ZipFile, size: int, kind: str, version: int, layout: Mapping[str, tuple[tuple[str, ...], int]]
+    archive: zipfile.ZipFile,
+    size: int,
+    kind: str,
+    version: int,
+    layout: Mapping[str, tuple[tuple[str, ...], int]],
 ) -> tuple[dict[str, str], dict[str, np.ndarray]]:
     """The same of an open archive of so many bytes."""
     members = {member.filename: member for member in archive.infolist()}
@@ -86,11 +116,19 @@ def contents(
     if not isinstance(about, dict) or about.get("format") != kind:
         raise Damaged("it is of another format")
     if about.get("version") != version:
-        raise Damaged(f"it is of version {str(about.get('version'))[:20]} of its format, and this is version {version}")
+        raise Damaged(
+            f"it is of version {str(about.get('version'))[:20]} of its format, and this is "
+            f"version {version}"
+        )
     made_from = about.get("made_from")
-    if not isinstance(made_from, dict) or not all(isinstance(value, str) for value in made_from.values()):
+    if not isinstance(made_from, dict) or not all(
+        isinstance(value, str) for value in made_from.values()
+    ):
         raise Damaged("it does not tell what it was made from")
-    if len(archive.infolist()) != len(members) or set(members) != {ABOUT, *(f"{name}.npy" for name in layout)}:
+    if len(archive.infolist()) != len(members) or set(members) != {
+        ABOUT,
+        *(f"{name}.npy" for name in layout),
+    }:
         raise Damaged("it holds other arrays")
     arrays = {}
     for name, (types, dimensions) in layout.items():
@@ -102,12 +140,15 @@ def contents(
     return made_from, arrays
 
 
-def read_array(stream: IO[bytes], size: int, name: str, types: tuple[str, ...], dimensions: int) -> np.ndarray:
+def read_array(
+    stream: IO[bytes], size: int, name: str, types: tuple[str, ...], dimensions: int
+) -> np.ndarray:
     """One member of so many bytes, whose header must tell a type and a size that fit it."""
     header: Any = stream
     if np.lib.format.read_magic(header) != (1, 0):
         raise Damaged(f"its array {name} is of another version")
-    read_header: Any = np.lib.format.read_array_header_1_0  # the types of some numpys do not know max_header_size
+    # the types of some numpys do not know max_header_size
+    read_header: Any = np.lib.format.read_array_header_1_0
     shape, by_column, dtype = read_header(header, max_header_size=HEADER)
     if dtype.str not in types or len(shape) != dimensions or by_column:
         raise Damaged(f"its array {name} is {dtype} of shape {shape}")

@@ -1,21 +1,34 @@
-"""Starts Python processes of our own: with the search path of this one, and without the working folder, whose files are not ours to run.
+"""Starts Python processes of our own: with the search path of this one, and without the working
+folder, whose files are not ours to run.
 
-`python child.py PATH MODULE ARGUMENTS` runs a module as `python -m` does, or with -c as MODULE the code behind it. PATH: a folder a line.
+`python child.py PATH MODULE ARGUMENTS` runs a module as `python -m` does, or with -c as MODULE the
+code behind it. PATH: a folder a line.
 """
 
 import os
 import sys
 
-PACKAGES = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))  # the folder that this package lies in
+# the folder that this package lies in
+PACKAGES = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 
 
 def search_path() -> list[str]:
-    """This process's search path. The working folder is left out, unless PYTHONPATH names it or this package lies there."""
+    """This process's search path.
+
+    The working folder is left out, unless PYTHONPATH names it or this package lies there.
+    """
     try:
         here = os.getcwd()
     except OSError:  # it has been removed
         here = ""
-    kept = {PACKAGES, *(os.path.abspath(each) for each in os.environ.get("PYTHONPATH", "").split(os.pathsep) if each)}
+    kept = {
+        PACKAGES,
+        *(
+            os.path.abspath(each)
+            for each in os.environ.get("PYTHONPATH", "").split(os.pathsep)
+            if each
+        ),
+    }
     found = [folder for folder in sys.path if folder and (here in kept or folder != here)]
     return found if PACKAGES in found else [*found, PACKAGES]
 
@@ -23,7 +36,14 @@ def search_path() -> list[str]:
 def python(module: str, *arguments: str) -> list[str]:
     """The command that runs a module, or code (module: -c), in a process of its own."""
     alone = ["-I"] if sys.flags.isolated else ["-E"] if sys.flags.ignore_environment else []
-    return [sys.executable, *alone, os.path.abspath(__file__), "\n".join(search_path()), module, *arguments]
+    return [
+        sys.executable,
+        *alone,
+        os.path.abspath(__file__),
+        "\n".join(search_path()),
+        module,
+        *arguments,
+    ]
 
 
 def pose(command: str) -> None:
@@ -37,7 +57,10 @@ def argument() -> str:
 
 
 def main() -> None:
-    """In the process: be as one that was started with -m, or with -c. Ctrl-C ends it at once until it says otherwise."""
+    """In the process: be as one that was started with -m, or with -c.
+
+    Ctrl-C ends it at once until it says otherwise.
+    """
     path, module = sys.argv[1:3]
     sys.path[:] = path.split("\n")  # where this file's own folder was first
     if module == "-c":

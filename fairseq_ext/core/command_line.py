@@ -1,30 +1,39 @@
-"""Whose process this is. A command's own: `python -m fairseq_ext...`, or fairseq-generate or fairseq-interactive with a task of ours.
+"""Whose process this is. A command's own: `python -m fairseq_ext...`, or fairseq-generate or
+fairseq-interactive with a task of ours.
 
-In every other program this package is a guest, which changes nothing of the process: hooks, signals, garbage collection, warnings, search
-path.
+In every other program this package is a guest, which changes nothing of the process: hooks,
+signals, garbage collection, warnings, search path.
 
-patches.py loads this file by its path, while fairseq is being imported, and `fairseq_ext/__init__.py` imports it first. It imports nothing
-that Python has not loaded at its start: a file of the working folder could be taken for it.
+patches.py loads this file by its path, while fairseq is being imported, and
+`fairseq_ext/__init__.py` imports it first. It imports nothing that Python has not loaded at its
+start: a file of the working folder could be taken for it.
 """
 
 import os
 import sys
 
-COMMANDS = {"fairseq-generate": "fairseq_cli.generate", "fairseq-interactive": "fairseq_cli.interactive"}
+COMMANDS = {
+    "fairseq-generate": "fairseq_cli.generate",
+    "fairseq-interactive": "fairseq_cli.interactive",
+}
 # commands that start without fairseq and torch
 LIGHT = ("fairseq_ext.terms", "fairseq_ext.doctor", "fairseq_ext.kernels", "fairseq_ext.translate")
 owned = ""  # the command's module, once this process is its own
 
 
 def program() -> str:
-    """The file or the module that Python was started with; empty where there is none, or where somebody has changed sys.argv since."""
+    """The file or the module that Python was started with; empty where there is none, or where
+    somebody has changed sys.argv since."""
     place = len(sys.orig_argv) - len(sys.argv)
     untouched = place >= 0 and sys.argv[:1] != ["-c"] and sys.orig_argv[place + 1 :] == sys.argv[1:]
     return sys.orig_argv[place] if untouched else ""
 
 
 def arguments() -> list[str]:
-    """The program's arguments, without its name. Nothing else of the package asks Python for them."""
+    """The program's arguments, without its name.
+
+    Nothing else of the package asks Python for them.
+    """
     return sys.argv[1:]
 
 
@@ -63,13 +72,19 @@ def absolute(path: str) -> str:
 
 
 def command() -> str:
-    """The module of the command that this process was started for, with -m or as a file; empty for a program of somebody else."""
+    """The module of the command that this process was started for, with -m or as a file; empty for
+    a program of somebody else."""
     as_module = sys.argv[:1] == ["-m"]  # until Python has found the module
     *_, folder, file = ["", "", *absolute(program()).split(os.sep)]
     module = program() if as_module else COMMANDS.get(file, f"{folder}.{file.removesuffix('.py')}")
     if module in COMMANDS.values():
         return module if names_our_task() else ""
-    return module if module == "fairseq_ext.doctor" or (as_module and module.partition(".")[0] == "fairseq_ext") else ""
+    return (
+        module
+        if module == "fairseq_ext.doctor"
+        or (as_module and module.partition(".")[0] == "fairseq_ext")
+        else ""
+    )
 
 
 def decodes_alone() -> bool:
@@ -78,12 +93,14 @@ def decodes_alone() -> bool:
 
 
 def registers_tasks() -> bool:
-    """Whether the package's import is to register its tasks: fairseq's commands ask for them later (startup.py)."""
+    """Whether the package's import is to register its tasks: fairseq's commands ask for
+    them later (startup.py)."""
     return not decodes_alone() and owned not in LIGHT
 
 
 def leave_out_working_folder() -> bool:
-    """Search it for no module; whether it is so: not where fairseq itself is run from its source folder."""
+    """Search it for no module; whether it is so: not where fairseq itself is run
+    from its source folder."""
     from fairseq_ext.core import child
 
     from_source = decodes_alone() and os.path.isdir("fairseq_cli")

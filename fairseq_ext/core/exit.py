@@ -31,7 +31,8 @@ under_way = False  # whether an error ends this process, whose status is then se
 
 
 def output_problem() -> OSError | None:
-    """The error of standard output, which has not taken all that was written to it; None where it has."""
+    """The error of standard output, which has not taken all that was written to it;
+    None where it has."""
     try:
         if sys.stdout is not None and not sys.stdout.closed:
             sys.stdout.flush()
@@ -45,7 +46,11 @@ def tell_output_problem(problem: OSError) -> int:
     if isinstance(problem, BrokenPipeError):
         return CLOSED
     with contextlib.suppress(OSError):
-        print(f"error: standard output cannot be written ({problem.strerror or problem}): make room and run again", file=sys.stderr)
+        print(
+            f"error: standard output cannot be written ({problem.strerror or problem}): make "
+            "room and run again",
+            file=sys.stderr,
+        )
     return 1
 
 
@@ -60,17 +65,21 @@ def leave(status: int) -> NoReturn:
 
 
 def is_of_output(error: BaseException) -> bool:
-    """Whether an error is one of writing to a stream of this process: it names no file, as those of our own files do (files.py)."""
+    """Whether an error is one of writing to a stream of this process: it names no file, as those
+    of our own files do (files.py)."""
     if not isinstance(error, OSError) or error.filename is not None:
         return False
-    return isinstance(error, BrokenPipeError) or error.errno in NO_ROOM or output_problem() is not None
+    return (
+        isinstance(error, BrokenPipeError) or error.errno in NO_ROOM or output_problem() is not None
+    )
 
 
 def report_and_leave(kind: type[BaseException], error: BaseException, trace) -> None:
     """The commands' exception hook: report, then end.
 
-    subtle: fairseq reads batches ahead in a thread, and Python may abort (status 134) when it shuts down around that thread. After
-    an error it therefore only runs what was registered for the end, and leaves at once.
+    subtle: fairseq reads batches ahead in a thread, and Python may abort (status 134) when it
+    shuts down around that thread. After an error it therefore only runs what was registered for
+    the end, and leaves at once.
     """
     global under_way
     if hasattr(sys, "ps1"):  # at a prompt the session goes on
@@ -98,16 +107,22 @@ def install_hook() -> None:
 
 
 def interrupts_raise() -> None:
-    """Let Ctrl-C raise KeyboardInterrupt from here on: a command of ours that was still importing has ended at once (fairseq_ext.pth)."""
-    if getattr(signal.getsignal(signal.SIGINT), "__qualname__", "") == "FairseqExtStart.interrupted":
+    """Let Ctrl-C raise KeyboardInterrupt from here on: a command of ours that was still importing
+    has ended at once (fairseq_ext.pth)."""
+    if (
+        getattr(signal.getsignal(signal.SIGINT), "__qualname__", "")
+        == "FairseqExtStart.interrupted"
+    ):
         with contextlib.suppress(ValueError):  # of another thread than the first
             signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def watch_output() -> None:
-    """For a process that is a command: what its output does not take ends it as above, in a log line and at the very end too.
+    """For a process that is a command: what its output does not take ends it as above, in a log
+    line and at the very end too.
 
-    subtle: where standard error is closed, Python would print to standard output what is meant for it.
+    subtle: where standard error is closed, Python would print to standard output
+    what is meant for it.
     """
     if sys.stderr is None:
         sys.stderr = open(os.devnull, "w", encoding="utf-8")
@@ -115,7 +130,10 @@ def watch_output() -> None:
 
     def raise_errors_of_output(handler: logging.Handler, record: logging.LogRecord) -> None:
         error = sys.exc_info()[1]
-        if isinstance(error, OSError) and getattr(handler, "stream", None) in (sys.stdout, sys.stderr):
+        if isinstance(error, OSError) and getattr(handler, "stream", None) in (
+            sys.stdout,
+            sys.stderr,
+        ):
             raise error
         stock(handler, record)
 
@@ -138,7 +156,10 @@ def check_output() -> None:
 
 
 class ProcessEnd:
-    """Functions that return a status, called when the process ends, the last one first. A fork calls those that it has added itself."""
+    """Functions that return a status, called when the process ends, the last one first.
+
+    A fork calls those that it has added itself.
+    """
 
     def __init__(self) -> None:
         self.process = 0
@@ -152,8 +173,8 @@ class ProcessEnd:
         self.functions.append(function)
 
     def run(self) -> None:
-        """Call them. A command then leaves with the highest status, unless an error ends it, which has told its own. A function that raises
-        an error, which is told, counts as status 1."""
+        """Call them. A command then leaves with the highest status, unless an error ends it, which
+        has told its own. A function that raises an error, which is told, counts as status 1."""
         if self.process != os.getpid():
             return
         status = 0

@@ -30,10 +30,12 @@ PART = ".part"  # ends the name of a file that is being written; a killed proces
 class Lines:
     """The lines of a UTF-8 text file, however large: mapped into memory, with one offset a line.
 
-    `lines[number]` is a line without its end, number counted from 0; a byte order mark and carriage returns are dropped.
+    `lines[number]` is a line without its end, number counted from 0; a byte order mark and
+    carriage returns are dropped.
 
     Only a line feed ends a line, as in fairseq's own reading of a corpus; the last line needs none.
-    Errors: UsageError for a file that cannot be read, and for a line that is not UTF-8 when it is asked for.
+    Errors: UsageError for a file that cannot be read, and for a line that is not UTF-8
+    when it is asked for.
     """
 
     def __init__(self, path: str, flag: str):
@@ -41,13 +43,27 @@ class Lines:
         try:
             with open(path, "rb") as file:
                 status = os.fstat(file.fileno())
-                mappable = stat.S_ISREG(status.st_mode) and status.st_size > 0  # pipes and empty files are not
-                self.data = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) if mappable else file.read(LONGEST_PIPE + 1)
+                # pipes and empty files are not
+                mappable = stat.S_ISREG(status.st_mode) and status.st_size > 0
+                self.data = (
+                    mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+                    if mappable
+                    else file.read(LONGEST_PIPE + 1)
+                )
         except OSError as error:
-            raise UsageError(f"{flag}: cannot read {path} ({error.strerror}): name a file that exists and is readable") from None
+            raise UsageError(
+                f"{flag}: cannot read {path} ({error.strerror}): name a file that exists "
+                "and is readable"
+            ) from None
         if not mappable and len(self.data) > LONGEST_PIPE:
-            raise UsageError(f"{flag}: {path} has no end within {LONGEST_PIPE >> 20} MiB, and is not a file: write its lines to a file")
-        found = [np.flatnonzero(np.frombuffer(self.data[i : i + BLOCK], np.uint8) == 10) + i for i in range(0, len(self.data), BLOCK)]
+            raise UsageError(
+                f"{flag}: {path} has no end within {LONGEST_PIPE >> 20} MiB, and is not a file: "
+                "write its lines to a file"
+            )
+        found = [
+            np.flatnonzero(np.frombuffer(self.data[i : i + BLOCK], np.uint8) == 10) + i
+            for i in range(0, len(self.data), BLOCK)
+        ]
         open_end = [np.array([len(self.data)])] if len(self.data) and self.data[-1] != 10 else []
         self.ends = np.concatenate([np.zeros(0, np.int64), *found, *open_end])  # (lines,)
 
@@ -58,13 +74,16 @@ class Lines:
         return len(self.ends)
 
     def __getitem__(self, number: int) -> str:
-        raw = self.data[int(self.ends[number - 1]) + 1 if number else 0 : int(self.ends[number])].rstrip(b"\r")
+        raw = self.data[
+            int(self.ends[number - 1]) + 1 if number else 0 : int(self.ends[number])
+        ].rstrip(b"\r")
         raw = raw if number else raw.removeprefix(codecs.BOM_UTF8)
         try:
             return raw.decode("utf-8")
         except UnicodeDecodeError as error:
             raise UsageError(
-                f"{self.where(number)} is not valid UTF-8 (byte {error.start + 1}): convert the file, for example with iconv -t utf-8"
+                f"{self.where(number)} is not valid UTF-8 (byte {error.start + 1}): convert the "
+                "file, for example with iconv -t utf-8"
             ) from None
 
     def __iter__(self) -> Iterator[str]:
@@ -77,7 +96,8 @@ class Lines:
     def for_each(self, act: Callable[[str, str], None]) -> None:
         """act(line, where) on every line that is not blank.
 
-        Errors: the first UsageError, with how many more lines have one, after all lines have been read.
+        Errors: the first UsageError, with how many more lines have one, after all
+        lines have been read.
         """
         errors = []
         for number in range(len(self)):
@@ -88,7 +108,11 @@ class Lines:
             except UsageError as error:
                 errors.append(error)
         if errors:
-            more = f" ({counted(len(errors) - 1, 'more such line')} in the file)" if len(errors) > 1 else ""
+            more = (
+                f" ({counted(len(errors) - 1, 'more such line')} in the file)"
+                if len(errors) > 1
+                else ""
+            )
             raise UsageError(f"{errors[0]}{more}")
 
 
@@ -99,8 +123,9 @@ class Lines:
 def replacing(path: str | os.PathLike[str]) -> Iterator[IO[bytes]]:
     """A binary file to write: when the block ends, `path` holds all of it, on disk, in one step.
 
-    A symbolic link stays, and what it points to is replaced; a file that is replaced keeps its mode. A device or pipe is written in place.
-    When the block or the disk fails, `path` is as it was and nothing is left behind. Errors: OSError.
+    A symbolic link stays, and what it points to is replaced; a file that is replaced keeps its
+    mode. A device or pipe is written in place. When the block or the disk fails, `path` is as it
+    was and nothing is left behind. Errors: OSError.
     """
     if is_stream(path):
         with open(path, "ab") as out:
@@ -116,7 +141,10 @@ def replacing(path: str | os.PathLike[str]) -> Iterator[IO[bytes]]:
         with os.fdopen(handle, "wb") as out:
             yield out
             out.flush()
-            os.fchmod(out.fileno(), stat.S_IMODE(target.stat().st_mode) if target.exists() else 0o666 & ~umask())
+            os.fchmod(
+                out.fileno(),
+                stat.S_IMODE(target.stat().st_mode) if target.exists() else 0o666 & ~umask(),
+            )
             os.fsync(out.fileno())
         os.replace(part, target)
     except BaseException:
@@ -134,7 +162,8 @@ def replace(path: str | os.PathLike[str], chunks: Iterable[bytes]) -> None:
 
 
 def is_stream(path: str | os.PathLike[str]) -> bool:
-    """Whether writing to `path` cannot replace a file: a device, a pipe, or what this process has open (/dev/stdout)."""
+    """Whether writing to `path` cannot replace a file: a device, a pipe, or what this process
+    has open (/dev/stdout)."""
     try:
         mode = os.stat(path).st_mode
     except OSError:
@@ -142,19 +171,29 @@ def is_stream(path: str | os.PathLike[str]) -> bool:
     if stat.S_ISDIR(mode):
         return False
     name = os.path.abspath(path)
-    return not stat.S_ISREG(mode) or name.startswith(("/proc/", "/dev/fd/")) or name in ("/dev/stdin", "/dev/stdout", "/dev/stderr")
+    return (
+        not stat.S_ISREG(mode)
+        or name.startswith(("/proc/", "/dev/fd/"))
+        or name in ("/dev/stdin", "/dev/stdout", "/dev/stderr")
+    )
 
 
 def refuse_shared(written: Iterable[tuple[str, str]], read: Iterable[tuple[str, str]]) -> None:
-    """UsageError for a file that is written, (flag, path), and named by another flag; devices and pipes may be."""
+    """UsageError for a file that is written, (flag, path), and named by another flag;
+    devices and pipes may be."""
     seen = [(flag, path) for flag, path in read if os.path.isfile(path)]
     for flag, path in written:
         if is_stream(path):
             continue
         for other, there in seen:
             both = os.path.exists(path) and os.path.exists(there)
-            if os.path.realpath(path) == os.path.realpath(there) or (both and os.path.samefile(path, there)):
-                raise UsageError(f"{flag} would be written over {there}, which {other} names as well: name another file")
+            if os.path.realpath(path) == os.path.realpath(there) or (
+                both and os.path.samefile(path, there)
+            ):
+                raise UsageError(
+                    f"{flag} would be written over {there}, which {other} names as well: "
+                    "name another file"
+                )
         seen.append((flag, path))
 
 
@@ -191,7 +230,10 @@ def sealed(record: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def unsealed(text: bytes) -> dict[str, Any]:
-    """The JSON object that `sealed` has made, without its digest. Errors: ValueError, whose text fits behind "because"."""
+    """The JSON object that `sealed` has made, without its digest.
+
+    Errors: ValueError, whose text fits behind "because".
+    """
     try:
         found = json.loads(text)
     except (ValueError, RecursionError):
@@ -210,22 +252,29 @@ def seal(record: dict[str, Any]) -> str:
 
 
 def cache_folder() -> Path:
-    """Where files are kept that can be made again: fairseq_ext in $XDG_CACHE_HOME, else in ~/.cache."""
+    """Where files are kept that can be made again: fairseq_ext in $XDG_CACHE_HOME,
+    else in ~/.cache."""
     base = os.environ.get("XDG_CACHE_HOME")
     return (Path(base) if base else Path.home() / ".cache") / "fairseq_ext"
 
 
 def untrusted(path: Path) -> str | None:
-    """Why somebody else could have written a file or folder, or a folder above it; None where only this user and root can.
+    """Why somebody else could have written a file or folder, or a folder above it; None where
+    only this user and root can.
 
-    A folder above it may be writable by all if it is sticky, as /tmp is. Errors: OSError for a path that does not exist.
+    A folder above it may be writable by all if it is sticky, as /tmp is. Errors: OSError for
+    a path that does not exist.
     """
     for lexical in (Path(os.path.abspath(path)), Path(os.path.realpath(path))):
         for place in (lexical, *lexical.parents):
             found = place.stat()
-            if found.st_uid not in (0, os.geteuid()) or (place == lexical and found.st_uid != os.geteuid()):
+            if found.st_uid not in (0, os.geteuid()) or (
+                place == lexical and found.st_uid != os.geteuid()
+            ):
                 return f"{place} belongs to another user"
-            by_all = found.st_mode & stat.S_IWOTH or (found.st_mode & stat.S_IWGRP and not is_own_group(found.st_gid))
+            by_all = found.st_mode & stat.S_IWOTH or (
+                found.st_mode & stat.S_IWGRP and not is_own_group(found.st_gid)
+            )
             if by_all and (place == lexical or not found.st_mode & stat.S_ISVTX):
                 return f"{place} is writable by other users"
     return None
@@ -233,7 +282,8 @@ def untrusted(path: Path) -> str | None:
 
 @functools.cache
 def is_own_group(gid: int) -> bool:
-    """Whether nobody else is in a group: the one of this user's own name that many systems give each user."""
+    """Whether nobody else is in a group: the one of this user's own name that many
+    systems give each user."""
     try:
         user, group = pwd.getpwuid(os.geteuid()).pw_name, grp.getgrgid(gid)
     except KeyError:
@@ -242,12 +292,14 @@ def is_own_group(gid: int) -> bool:
 
 
 def table_lines(path: str, flag: str, columns: int) -> Iterator[list[str]]:
-    """The columns of each line of a file; raises UsageError where it cannot be read or a line has fewer."""
+    """The columns of each line of a file; raises UsageError where it cannot be read
+    or a line has fewer."""
     for number, line in enumerate(Lines(path, flag), 1):
         parts = line.split()
         if len(parts) < columns:
             raise UsageError(
-                f"{flag} {path}, line {number} has {counted(len(parts), 'column')} and needs {columns}: correct '{line.strip()}'"
+                f"{flag} {path}, line {number} has {counted(len(parts), 'column')} and needs "
+                f"{columns}: correct '{line.strip()}'"
             )
         yield parts[:columns]
 
@@ -271,7 +323,10 @@ def sha256_of(path: str | os.PathLike[str]) -> str:
 
 
 def fingerprint(path: str | os.PathLike[str]) -> str:
-    """A file's size and the digest of all of its content, as messages show them. Errors: OSError."""
+    """A file's size and the digest of all of its content, as messages show them.
+
+    Errors: OSError.
+    """
     return f"{os.path.getsize(path)} bytes, {sha256_of(path)[:SHOWN]}"
 
 

@@ -52,7 +52,8 @@ class Languages:
 
 
 class Errors:
-    """Collects the errors of a file's lines: the first is told, with how many more lines have one."""
+    """Collects the errors of a file's lines: the first is told, with how many
+    more lines have one."""
 
     def __init__(self) -> None:
         self.first: UsageError | None = None
@@ -64,14 +65,19 @@ class Errors:
     def tell(self) -> None:
         """UsageError if there are any."""
         if self.first is not None:
-            more = f" ({counted(self.lines - 1, 'more such line')} in the file)" if self.lines > 1 else ""
+            more = (
+                f" ({counted(self.lines - 1, 'more such line')} in the file)"
+                if self.lines > 1
+                else ""
+            )
             raise UsageError(f"{self.first}{more}")
 
 
 def read(path: str, flag: str, languages: Languages, errors: Errors) -> list[Entry]:
     """The file's entries; what is wrong with a line goes to `errors`.
 
-    Errors: UsageError for a file that cannot be read, and for one whose form leaves no lines to read.
+    Errors: UsageError for a file that cannot be read, and for one whose form leaves
+    no lines to read.
     """
     reader = READERS.get(Path(path).suffix.lower(), tab_rows)
     found = []
@@ -87,24 +93,39 @@ def read(path: str, flag: str, languages: Languages, errors: Errors) -> list[Ent
 
 
 def checked(source: str, targets: list[str], where: str) -> tuple[str, tuple[str, ...]]:
-    """A source term and its targets without space around them; UsageError for empty ones and for a term of two clauses."""
+    """A source term and its targets without space around them; UsageError for empty ones and
+    for a term of two clauses."""
     source, stripped = source.strip(), [target.strip() for target in targets]
     if not source:
         raise UsageError(f"{where} has no source term: write one before the tab")
     if not any(stripped):
         raise UsageError(f"{where} has no target for the term '{source}': write it after the tab")
     if not all(stripped):
-        raise UsageError(f"{where} has an empty alternative in '{'|'.join(targets)}': remove the bar")
+        raise UsageError(
+            f"{where} has an empty alternative in '{'|'.join(targets)}': remove the bar"
+        )
     parted = None if source.isalnum() else CLAUSES.search(source)
     if parted:
-        raise UsageError(f"{where} has the source term '{source}' across a '{parted[0]}': make its parts terms of their own")
+        raise UsageError(
+            f"{where} has the source term '{source}' across a '{parted[0]}': make its parts "
+            "terms of their own"
+        )
     return source, tuple(dict.fromkeys(stripped))
 
 
 def tab_rows(path: str, flag: str, languages: Languages) -> Iterator[tuple[int, Any]]:
     """(line, (source, targets) or the error) of a tab-separated file."""
-    rows = ((number, line if isinstance(line, UsageError) else line.split("\t")) for number, line in numbered(path, flag))
-    yield from entries(rows, path, languages.source, languages.target, "write the source term, one tab, the target term")
+    rows = (
+        (number, line if isinstance(line, UsageError) else line.split("\t"))
+        for number, line in numbered(path, flag)
+    )
+    yield from entries(
+        rows,
+        path,
+        languages.source,
+        languages.target,
+        "write the source term, one tab, the target term",
+    )
 
 
 def json_rows(path: str, flag: str, languages: Languages) -> Iterator[tuple[int, Any]]:
@@ -121,7 +142,10 @@ def json_rows(path: str, flag: str, languages: Languages) -> Iterator[tuple[int,
                     text.encode()  # a lone surrogate is no text either
                 yield number, (record["source"], targets)
             except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
-                how = 'write {"source": "term", "target": "a|b"}, the target as text or a list of texts'
+                how = (
+                    'write {"source": "term", "target": "a|b"}, the target as text '
+                    "or a list of texts"
+                )
                 yield number, UsageError(f"line {number} of {path} is not an entry: {how}")
 
 
@@ -131,7 +155,9 @@ def csv_rows(path: str, flag: str, languages: Languages) -> Iterator[tuple[int, 
     wrong = next((line for line in lines if isinstance(line, UsageError)), None)
     if wrong is not None:
         raise wrong
-    yield from entries(csv_table("\n".join(map(str, lines)), path), path, languages.source, languages.target)
+    yield from entries(
+        csv_table("\n".join(map(str, lines)), path), path, languages.source, languages.target
+    )
 
 
 def xlsx_rows(path: str, flag: str, languages: Languages) -> Iterator[tuple[int, Any]]:
@@ -146,13 +172,18 @@ def tbx_rows(path: str, flag: str, languages: Languages) -> Iterator[tuple[int, 
 
 
 def numbered(path: str, flag: str) -> Iterator[tuple[int, str | UsageError]]:
-    """(number from 1, line or the error) of a text file; in UTF-16, as spreadsheets write Unicode text, where its first bytes say so."""
+    """(number from 1, line or the error) of a text file; in UTF-16, as spreadsheets write Unicode
+    text, where its first bytes say so."""
     lines = Lines(path, flag)
     if bytes(lines.data[:2]) in (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE):
         try:
-            yield from enumerate(bytes(lines.data).decode("utf-16").replace("\r\n", "\n").rstrip("\n").split("\n"), 1)
+            yield from enumerate(
+                bytes(lines.data).decode("utf-16").replace("\r\n", "\n").rstrip("\n").split("\n"), 1
+            )
         except UnicodeDecodeError as error:
-            raise UsageError(f"{path} begins as UTF-16 and is none ({error.reason}): save it again, or as UTF-8") from None
+            raise UsageError(
+                f"{path} begins as UTF-16 and is none ({error.reason}): save it again, or as UTF-8"
+            ) from None
         return
     for i in range(len(lines)):
         try:
@@ -162,8 +193,14 @@ def numbered(path: str, flag: str) -> Iterator[tuple[int, str | UsageError]]:
 
 
 READERS = {
-    ".csv": csv_rows, ".xlsx": xlsx_rows, ".jsonl": json_rows, ".json": json_rows, ".tbx": tbx_rows, ".tmx": tbx_rows, ".xml": tbx_rows,
-}  # fmt: skip
+    ".csv": csv_rows,
+    ".xlsx": xlsx_rows,
+    ".jsonl": json_rows,
+    ".json": json_rows,
+    ".tbx": tbx_rows,
+    ".tmx": tbx_rows,
+    ".xml": tbx_rows,
+}
 
 
 # ---- Glossaries in columns, as spreadsheets write them
@@ -178,53 +215,91 @@ logger = logging.getLogger("fairseq_ext")
 Row = tuple[int, list[str]]  # the number of a line, and its cells
 SIDES = (("source", "src", "source term"), ("target", "tgt", "target term", "translation"))
 NAMES = {
-    "cs": "czech čeština tschechisch", "da": "danish dansk dänisch", "de": "german deutsch", "en": "english englisch",
-    "es": "spanish español spanisch", "fr": "french français französisch", "it": "italian italiano italienisch",
-    "nl": "dutch nederlands niederländisch", "pl": "polish polski polnisch", "pt": "portuguese português portugiesisch",
-    "ru": "russian русский russisch", "uk": "ukrainian українська",
-}  # fmt: skip
+    "cs": "czech čeština tschechisch",
+    "da": "danish dansk dänisch",
+    "de": "german deutsch",
+    "en": "english englisch",
+    "es": "spanish español spanisch",
+    "fr": "french français französisch",
+    "it": "italian italiano italienisch",
+    "nl": "dutch nederlands niederländisch",
+    "pl": "polish polski polnisch",
+    "pt": "portuguese português portugiesisch",
+    "ru": "russian русский russisch",
+    "uk": "ukrainian українська",
+}
 
 
 def csv_table(text: str, path: str) -> Iterator[Row]:
-    """The rows of CSV, whatever parts its columns; one that takes several lines counts as its last. Errors: UsageError for wrong quotes."""
+    """The rows of CSV, whatever parts its columns; one that takes several lines counts as its last.
+
+    Errors: UsageError for wrong quotes.
+    """
     said = regex.match(r"sep=(.)\r?\n", text)
-    table = csv.reader(io.StringIO(text), delimiter=said[1] if said else separator(text), strict=True)
+    table = csv.reader(
+        io.StringIO(text), delimiter=said[1] if said else separator(text), strict=True
+    )
     try:
         for row in table:
             if not (said and table.line_num == 1):
                 yield table.line_num, row
     except csv.Error as error:
-        raise UsageError(f"line {table.line_num} of {path} is not valid CSV ({error}): mend its quotes") from None
+        raise UsageError(
+            f"line {table.line_num} of {path} is not valid CSV ({error}): mend its quotes"
+        ) from None
 
 
 def separator(text: str) -> str:
-    """What parts the columns of CSV: the one of comma, semicolon and tab that parts most of its first lines into equally many."""
-    lines = [regex.sub('"[^"]*"', "", line) for line in text[:10_000].splitlines()[:20] if line.strip()]
+    """What parts the columns of CSV: the one of comma, semicolon and tab that parts most of its
+    first lines into equally many."""
+    lines = [
+        regex.sub('"[^"]*"', "", line) for line in text[:10_000].splitlines()[:20] if line.strip()
+    ]
     counts = {mark: [line.count(mark) for line in lines] for mark in ",;\t"}
-    return max(counts, key=lambda mark: (sum(count == counts[mark][0] > 0 for count in counts[mark]), mark == ","))
+    return max(
+        counts,
+        key=lambda mark: (sum(count == counts[mark][0] > 0 for count in counts[mark]), mark == ","),
+    )
 
 
 def xlsx_table(path: str, flag: str) -> Iterator[Row]:
-    """The rows of the first sheet of an XLSX file. Errors: UsageError for a file that is none, and where openpyxl is missing."""
+    """The rows of the first sheet of an XLSX file.
+
+    Errors: UsageError for a file that is none, and where openpyxl is missing.
+    """
     try:
         import openpyxl
     except ImportError:
-        raise UsageError(f"{flag} {path} is XLSX, which openpyxl reads: pip install 'fairseq_ext[text]', or save it as CSV") from None
+        raise UsageError(
+            f"{flag} {path} is XLSX, which openpyxl reads: pip install 'fairseq_ext[text]', "
+            "or save it as CSV"
+        ) from None
     try:
         sheet = openpyxl.load_workbook(path, read_only=True, data_only=True).worksheets[0]
-        rows = [[str(cell) if cell is not None else "" for cell in row] for row in sheet.iter_rows(values_only=True)]
-    except Exception as error:  # of zipfile, of XML, of openpyxl: whatever a wrong file brings about
-        raise UsageError(f"{flag}: cannot read {path} as XLSX ({cut(str(error))}): save it again, or as CSV") from None
+        rows = [
+            [str(cell) if cell is not None else "" for cell in row]
+            for row in sheet.iter_rows(values_only=True)
+        ]
+    except Exception as error:
+        # of zipfile, of XML, of openpyxl: whatever a wrong file brings about
+        raise UsageError(
+            f"{flag}: cannot read {path} as XLSX ({cut(str(error))}): save it again, or as CSV"
+        ) from None
     yield from enumerate(rows, 1)
 
 
 def entries(
-    rows: Iterable[tuple[int, Any]], path: str, source_lang: str | None, target_lang: str | None, one_way: str = ""
+    rows: Iterable[tuple[int, Any]],
+    path: str,
+    source_lang: str | None,
+    target_lang: str | None,
+    one_way: str = "",
 ) -> Iterator[tuple[int, Any]]:
-    """(line, (source, targets) or the error) of the rows of a table that are not empty; a row may be the error of its line.
+    """(line, (source, targets) or the error) of the rows of a table that are not empty; a row may
+    be the error of its line.
 
-    one_way: how a line is written, where nothing but a tab parts columns. Errors: UsageError for more than two columns of CSV without a
-    header that names two of them.
+    one_way: how a line is written, where nothing but a tab parts columns. Errors: UsageError for
+    more than two columns of CSV without a header that names two of them.
     """
     columns: list[int] | None = None
     is_named = False
@@ -236,14 +311,29 @@ def entries(
             found = header(row, source_lang, target_lang)
             if found is None and len(row) > 2 and not one_way:
                 what = f"{counted(len(row), 'column')} and no header that names two of them"
-                raise UsageError(f"{path} has {what}: write source and target, or the languages, above two of its columns")
+                raise UsageError(
+                    f"{path} has {what}: write source and target, or the languages, above "
+                    "two of its columns"
+                )
             columns, is_named = found or [0, 1], found is not None
             if found is not None:
-                logger.info("the first row of %s is its header: %s", path, ", ".join(row[place] for place in found))
+                logger.info(
+                    "the first row of %s is its header: %s",
+                    path,
+                    ", ".join(row[place] for place in found),
+                )
                 continue
         if len(row) <= max(columns) or (one_way and not is_named and len(row) != 2):
-            has = f"line {number} of {path} has {counted(len(row), 'column')} and needs {max(columns) + 1}"
-            yield number, UsageError(f"{has}{parting(row, one_way)}: {one_way or 'give it a source and a target'}")
+            has = (
+                f"line {number} of {path} has {counted(len(row), 'column')} and needs "
+                f"{max(columns) + 1}"
+            )
+            yield (
+                number,
+                UsageError(
+                    f"{has}{parting(row, one_way)}: {one_way or 'give it a source and a target'}"
+                ),
+            )
         else:
             yield number, (row[columns[0]], row[columns[1]].split("|"))
 
@@ -251,7 +341,11 @@ def entries(
 def parting(row: list[str], one_way: str) -> str:
     """What a message says of a row in one piece that has another separator."""
     mark = next((mark for mark in ";," if mark in row[0]), None) if len(row) == 1 else None
-    return f"; its separator is '{mark}'{', which files in .csv may have' if one_way else ''}" if mark else ""
+    return (
+        f"; its separator is '{mark}'{', which files in .csv may have' if one_way else ''}"
+        if mark
+        else ""
+    )
 
 
 def header(row: list[str], source_lang: str | None, target_lang: str | None) -> list[int] | None:
@@ -262,7 +356,14 @@ def header(row: list[str], source_lang: str | None, target_lang: str | None) -> 
         code = (language or "").lower().replace("_", "-")
         short = code.partition("-")[0]
         names = {*usual, code, *NAMES.get(short, "").split()} - {""}
-        place = next((i for i, cell in enumerate(cells) if cell in names or (short and cell.startswith(f"{short}-"))), None)
+        place = next(
+            (
+                i
+                for i, cell in enumerate(cells)
+                if cell in names or (short and cell.startswith(f"{short}-"))
+            ),
+            None,
+        )
         if place is None:
             return None
         found.append(place)

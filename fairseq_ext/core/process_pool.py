@@ -1,4 +1,5 @@
-"""An engine's processes as the engine sees them: the fork server, and workers at the other ends of pipes."""
+"""An engine's processes as the engine sees them: the fork server, and workers at the
+other ends of pipes."""
 
 from __future__ import annotations
 
@@ -20,7 +21,8 @@ logger = logging.getLogger("fairseq_ext")
 
 
 class ForkServer:
-    """The process that forks workers; module: what it runs. It is started when the first worker is asked for, and again if it has died.
+    """The process that forks workers; module: what it runs. It is started when the first worker is
+    asked for, and again if it has died.
 
     Errors: UsageError for flags that cannot be sent to it.
     """
@@ -29,7 +31,9 @@ class ForkServer:
         try:
             content = pickle.dumps((flags, longest))
         except Exception as error:
-            raise UsageError(f"the flags cannot be sent to a process ({error}): give text and numbers") from None
+            raise UsageError(
+                f"the flags cannot be sent to a process ({error}): give text and numbers"
+            ) from None
         self.module = module
         self.content = len(content).to_bytes(8, "little") + content
         self.process: subprocess.Popen | None = None
@@ -61,7 +65,9 @@ class ForkServer:
         # one thread a worker; and a process that has started others cannot be forked
         environment = {**os.environ, "OMP_NUM_THREADS": "1"}
         command = child.python(self.module, str(theirs.fileno()))
-        self.process = subprocess.Popen(command, pass_fds=[theirs.fileno()], env=environment, stdin=subprocess.DEVNULL)
+        self.process = subprocess.Popen(
+            command, pass_fds=[theirs.fileno()], env=environment, stdin=subprocess.DEVNULL
+        )
         theirs.close()
         self.control.sendall(self.content)
 
@@ -80,9 +86,18 @@ class ForkServer:
 
 
 class Worker:
-    """One worker process. heard: called with each message, in a thread of this worker's own; lost: called there when the worker is gone."""
+    """One worker process.
 
-    def __init__(self, fork_server: ForkServer, heard: Callable[[Worker, Any], None], lost: Callable[[Worker], None]):
+    heard: called with each message, in a thread of this worker's own; lost: called there
+    when the worker is gone.
+    """
+
+    def __init__(
+        self,
+        fork_server: ForkServer,
+        heard: Callable[[Worker, Any], None],
+        lost: Callable[[Worker], None],
+    ):
         self.heard, self.lost = heard, lost
         self.ready = False  # its model is loaded
         self.fresh = True  # it has not answered any request yet
@@ -100,7 +115,9 @@ class Worker:
                 self.heard(self, self.pipe.recv())
         except (EOFError, OSError):
             pass
-        except BaseException:  # a message that cannot be read, or a fault of this package's own: whoever waits must hear of it
+        except BaseException:
+            # a message that cannot be read, or a fault of this package's own: whoever
+            # waits must hear of it
             if not self.pipe.closed:  # else `close` has taken it away from under the reading
                 logger.exception("a worker of the engine cannot be heard any more, and is replaced")
         self.close()
@@ -114,6 +131,10 @@ class Worker:
             pass
 
     def close(self) -> None:
-        """Close the pipe. Two threads may do so, and a connection that both close at once would close a file of somebody else's."""
+        """Close the pipe.
+
+        Two threads may do so, and a connection that both close at once would close a file
+        of somebody else's.
+        """
         with self.closing:
             self.pipe.close()

@@ -66,11 +66,18 @@ class Items(list):
 
 
 def merged(ours: Any, theirs: Any) -> Any:
-    """Two counters of one kind as one; ours changes in place where it can. Errors: ValueError for two kinds or texts."""
+    """Two counters of one kind as one; ours changes in place where it can.
+
+    Errors: ValueError for two kinds or texts.
+    """
     if ours is None or theirs is None:
         return copied(theirs) if ours is None else ours
-    if not (isinstance(ours, Section) and isinstance(theirs, Section)) and kind(ours) is not kind(theirs):
-        raise ValueError(f"two parts of one run count different things: {recorded(ours)} and {recorded(theirs)}")
+    if not (isinstance(ours, Section) and isinstance(theirs, Section)) and kind(ours) is not kind(
+        theirs
+    ):
+        raise ValueError(
+            f"two parts of one run count different things: {recorded(ours)} and {recorded(theirs)}"
+        )
     if isinstance(ours, Section):
         ours.add(theirs)
         return ours
@@ -100,19 +107,37 @@ def difference(after: Any, before: Any) -> Any:
 
 def copied(value: Any) -> Any:
     """A counter that does not change with this one."""
-    return value.copy() if isinstance(value, Section) else Items(value) if isinstance(value, Items) else value
+    return (
+        value.copy()
+        if isinstance(value, Section)
+        else Items(value)
+        if isinstance(value, Items)
+        else value
+    )
 
 
 def marked(value: Any) -> Any:
     """What going back to this counter needs."""
-    return value.mark() if isinstance(value, Section) else len(value) if isinstance(value, Items) else value
+    return (
+        value.mark()
+        if isinstance(value, Section)
+        else len(value)
+        if isinstance(value, Items)
+        else value
+    )
 
 
 def shown(value: Any) -> Any:
     """A counter in the JSON object."""
     if isinstance(value, Section):
         return value.as_dict()
-    return value.value() if isinstance(value, Ratio) else value.number if isinstance(value, Setting) else value
+    return (
+        value.value()
+        if isinstance(value, Ratio)
+        else value.number
+        if isinstance(value, Setting)
+        else value
+    )
 
 
 class Section:
@@ -130,9 +155,15 @@ class Section:
     def counters(self) -> dict[str, Any]:
         """Each counter that applies, settled; a text that is not known yet does not."""
         self.settle()
-        found = {name: value for name, value in vars(self).items() if value is not None and value != "" and not name.startswith("_")}
+        found = {
+            name: value
+            for name, value in vars(self).items()
+            if value is not None and value != "" and not name.startswith("_")
+        }
         for name, value in found.items():
-            if isinstance(value, bool) or not isinstance(value, (int, float, str, Ratio, Setting, Items, Section)):
+            if isinstance(value, bool) or not isinstance(
+                value, (int, float, str, Ratio, Setting, Items, Section)
+            ):
                 raise TypeError(f"{type(self).__name__}.{name} is not a counter: {value!r}")
         return found
 
@@ -175,12 +206,16 @@ class Section:
         return {name: shown(value) for name, value in self.counters().items()}
 
     def record(self) -> dict[str, Any]:
-        """The JSON object that `restored` reads: every counter with its kind, means with their weights."""
+        """The JSON object that `restored` reads: every counter with its kind, means
+        with their weights."""
         return {name: recorded(value) for name, value in self.counters().items()}
 
     @classmethod
     def restored(cls, record: dict[str, Any]) -> Any:
-        """The section of a record; sections in it are plain ones. Errors: ValueError, TypeError, KeyError for what is no record."""
+        """The section of a record; sections in it are plain ones.
+
+        Errors: ValueError, TypeError, KeyError for what is no record.
+        """
         out = cls()
         for name, value in record.items():
             if hasattr(out, name) or name.startswith("_"):
@@ -190,11 +225,17 @@ class Section:
         return out
 
 
-KINDS: dict[str, Any] = {"ratio": Ratio, "mean": Mean, "setting": Setting, "items": lambda *items: Items(items)}
+KINDS: dict[str, Any] = {
+    "ratio": Ratio,
+    "mean": Mean,
+    "setting": Setting,
+    "items": lambda *items: Items(items),
+}
 
 
 def recorded(value: Any) -> Any:
-    """A number or a text as it is, another kind as [its name, its parts], a section as an object."""
+    """A number or a text as it is, another kind as [its name, its parts], a
+    section as an object."""
     if isinstance(value, Section):
         return value.record()
     if isinstance(value, Items):
@@ -220,7 +261,10 @@ DECODER_WORK = ("encoder_calls", "decoder_calls", "decoder_rows", "decoder_posit
 
 @dataclass
 class Stats(Section):
-    """What a run has done so far. Strategies register sections of their own (`section`), which become attributes."""
+    """What a run has done so far.
+
+    Strategies register sections of their own (`section`), which become attributes.
+    """
 
     signature: str = ""
     sentences: int = 0
@@ -230,7 +274,8 @@ class Stats(Section):
     decoder_calls: int = 0
     decoder_rows: int = 0  # rows, summed over calls
     decoder_positions: int = 0  # rows x block width, summed over calls
-    refills: int | None = None  # times that sentences started beside live ones, or after them; only of a streaming schedule
+    # times that sentences started beside live ones, or after them; only of a streaming schedule
+    refills: int | None = None
     # of these two, an int, or a tensor that stays on its device until it is read
     expansions: Any = None  # live hypotheses that the decoder has continued; only of beam search
     dropped_rows: Any = None  # candidates that would have been rows but for pruning
@@ -241,7 +286,9 @@ class Stats(Section):
         if kind.key not in vars(self):
             setattr(self, kind.key, kind(*arguments))
         found = getattr(self, kind.key)
-        assert isinstance(found, kind), f"the section {kind.key} is of another kind: {type(found).__name__}"
+        assert isinstance(found, kind), (
+            f"the section {kind.key} is of another kind: {type(found).__name__}"
+        )
         return found
 
     def found(self, kind: type[S]) -> S | None:
@@ -249,7 +296,8 @@ class Stats(Section):
         return vars(self).get(kind.key)
 
     def drop(self, dropped: Any) -> None:
-        """Count the rows that pruning has kept from the decoder (a tensor of any shape, true where one was dropped)."""
+        """Count the rows that pruning has kept from the decoder (a tensor of any shape, true
+        where one was dropped)."""
         count = dropped.sum()
         self.dropped_rows = count if self.dropped_rows is None else self.dropped_rows + count
 
@@ -279,24 +327,35 @@ class Stats(Section):
         self.expand(rows)
 
     def leave_out_decoder(self) -> None:
-        """fairseq's own loop decodes, whose calls nobody counts: the counters of the decoder do not apply."""
+        """fairseq's own loop decodes, whose calls nobody counts: the counters of the
+        decoder do not apply."""
         self._own_loop = False
 
     def mark(self) -> dict[str, Any]:
-        """What `go_back` needs: of answers alone, so that it costs little to ask before every batch."""
+        """What `go_back` needs: of answers alone, so that it costs little to ask
+        before every batch."""
         sections = {section.key: section.mark() for section in self.of_sentences()}
         return {"sentences": self.sentences, "target_tokens": self.target_tokens, **sections}
 
     def go_back(self, mark: dict[str, Any]) -> None:
-        """A search failed after some answers, and its sentences are searched again: its work counts, its answers do not."""
+        """A search failed after some answers, and its sentences are searched again: its work
+        counts, its answers do not."""
         self.sentences, self.target_tokens = mark["sentences"], mark["target_tokens"]
         for section in self.of_sentences():
             section.go_back(mark.get(section.key, {}))
 
     def of_sentences(self) -> list[Section]:
         """The sections that count what became of sentences."""
-        return [value for value in vars(self).values() if isinstance(value, Section) and value.of_answers]
+        return [
+            value
+            for value in vars(self).values()
+            if isinstance(value, Section) and value.of_answers
+        ]
 
     def counters(self) -> dict[str, Any]:
         found = super().counters()
-        return found if self._own_loop else {name: value for name, value in found.items() if name not in DECODER_WORK}
+        return (
+            found
+            if self._own_loop
+            else {name: value for name, value in found.items() if name not in DECODER_WORK}
+        )

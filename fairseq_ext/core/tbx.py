@@ -17,7 +17,11 @@ from lxml import etree
 
 from fairseq_ext.core.errors import UsageError, cut
 
-CONCEPTS, SECTIONS, TERM_GROUPS = ("termEntry", "conceptEntry", "tu"), ("langSet", "langSec", "tuv"), ("tig", "ntig", "termSec", "seg")
+CONCEPTS, SECTIONS, TERM_GROUPS = (
+    ("termEntry", "conceptEntry", "tu"),
+    ("langSet", "langSec", "tuv"),
+    ("tig", "ntig", "termSec", "seg"),
+)
 
 
 LANGUAGE = "{http://www.w3.org/XML/1998/namespace}lang"
@@ -26,22 +30,36 @@ LANGUAGE = "{http://www.w3.org/XML/1998/namespace}lang"
 NOT_USED = ("deprecatedTerm-admn-sts", "supersededTerm-admn-sts")
 
 
-def rows(path: str, flag: str, source_lang: str | None, target_lang: str | None) -> Iterator[tuple[int, Any]]:
-    """(line, (source, targets)) for each source term; concepts that lack one of the languages are left out.
+def rows(
+    path: str, flag: str, source_lang: str | None, target_lang: str | None
+) -> Iterator[tuple[int, Any]]:
+    """(line, (source, targets)) for each source term; concepts that lack one of the
+    languages are left out.
 
-    Errors: UsageError for a file that is no XML, has no concepts, or for languages that are not known or not in the file.
+    Errors: UsageError for a file that is no XML, has no concepts, or for languages that are not
+    known or not in the file.
     """
     if not source_lang or not target_lang:
         kind = "TMX" if path.lower().endswith(".tmx") else "TBX"
-        raise UsageError(f"{flag} {path} is {kind}, and the languages are not known: name them by --source-lang and --target-lang")
+        raise UsageError(
+            f"{flag} {path} is {kind}, and the languages are not known: name them by --source-lang "
+            "and --target-lang"
+        )
     # entities are not resolved and nothing is fetched: a glossary may come from anywhere
-    parser = etree.XMLParser(resolve_entities=False, no_network=True, load_dtd=False, huge_tree=False)
+    parser = etree.XMLParser(
+        resolve_entities=False, no_network=True, load_dtd=False, huge_tree=False
+    )
     try:
         root = etree.parse(path, parser).getroot()
     except OSError as error:
-        raise UsageError(f"{flag}: cannot read {path} ({error}): name a file that exists and is readable") from None
+        raise UsageError(
+            f"{flag}: cannot read {path} ({error}): name a file that exists and is readable"
+        ) from None
     except etree.XMLSyntaxError as error:
-        raise UsageError(f"line {error.lineno} of {path} is not valid XML ({cut(str(error.msg))}): export the glossary again") from None
+        raise UsageError(
+            f"line {error.lineno} of {path} is not valid XML ({cut(str(error.msg))}): export "
+            "the glossary again"
+        ) from None
     seen: dict[str, None] = {}
     concepts = entries = 0
     for concept in root.iter():
@@ -56,7 +74,10 @@ def rows(path: str, flag: str, source_lang: str | None, target_lang: str | None)
             yield line, (source, targets)
     if not entries:
         there = f"terms in {', '.join(seen)}" if seen else f"{concepts} concepts with terms"
-        raise UsageError(f"{flag} {path} has {there}, none in both {source_lang} and {target_lang}: name its languages")
+        raise UsageError(
+            f"{flag} {path} has {there}, none in both {source_lang} and {target_lang}: "
+            "name its languages"
+        )
 
 
 def sections(concept: Any) -> Iterator[tuple[str, list[tuple[int, str]]]]:
@@ -65,7 +86,9 @@ def sections(concept: Any) -> Iterator[tuple[str, list[tuple[int, str]]]]:
         if name_of(section) in SECTIONS:
             found = []
             for group in section:
-                if name_of(group) in TERM_GROUPS and not any(note.text and note.text.strip() in NOT_USED for note in group.iter()):
+                if name_of(group) in TERM_GROUPS and not any(
+                    note.text and note.text.strip() in NOT_USED for note in group.iter()
+                ):
                     terms = (each for each in group.iter() if name_of(each) in ("term", "seg"))
                     found += [(each.sourceline, "".join(each.itertext()).strip()) for each in terms]
             yield str(section.get(LANGUAGE) or section.get("lang") or "").lower(), found
@@ -74,7 +97,12 @@ def sections(concept: Any) -> Iterator[tuple[str, list[tuple[int, str]]]]:
 def of_language(terms: dict[str, list[tuple[int, str]]], language: str) -> list[tuple[int, str]]:
     """The terms of a language; `de` takes those of `de-AT` as well."""
     code = language.lower().replace("_", "-")
-    return [term for name, found in terms.items() if name == code or name.startswith(f"{code}-") for term in found]
+    return [
+        term
+        for name, found in terms.items()
+        if name == code or name.startswith(f"{code}-")
+        for term in found
+    ]
 
 
 def name_of(element: Any) -> str:

@@ -20,8 +20,8 @@ UNITS = regex.compile(rf"(?V1)[{LETTER_IS_WORD}]\p{{M}}*|[[\w\p{{M}}]--[{LETTER_
 def words_of(text: str, segmented: bool = False) -> list[str]:
     """Text as words and single other characters, in NFKC; segmented: as what spaces part.
 
-    A word is a run of letters, marks, digits and underscores. Han, Hiragana, Thai, Lao, Khmer and Myanmar leave no space between
-    words, so there each letter is a word.
+    A word is a run of letters, marks, digits and underscores. Han, Hiragana, Thai, Lao, Khmer and
+    Myanmar leave no space between words, so there each letter is a word.
     """
     text = unicodedata.normalize("NFKC", text)
     return text.split() if segmented else UNITS.findall(text)
@@ -60,14 +60,17 @@ def lemmatizer(language: str, flag: str) -> Lemmatizer:
     try:
         from simplemma.strategies import DefaultStrategy, ToLowercaseFallbackStrategy
     except ImportError:
-        raise UsageError(f"{flag} needs the package simplemma for lemmas: pip install simplemma") from None
+        raise UsageError(
+            f"{flag} needs the package simplemma for lemmas: pip install simplemma"
+        ) from None
     code = language.lower().replace("_", "-").split("-")[0]
     strategy, fallback = DefaultStrategy(), ToLowercaseFallbackStrategy()
     try:
         strategy.get_lemma("a", code)  # loads the dictionary, so that no sentence waits for it
     except ValueError:
         raise UsageError(
-            f"{flag}: simplemma has no lemmas for the language '{language}': use another language, or leave lemmas out"
+            f"{flag}: simplemma has no lemmas for the language '{language}': use another language, "
+            "or leave lemmas out"
         ) from None
 
     @lru_cache(maxsize=KEPT)
@@ -106,7 +109,8 @@ Key = tuple[str, ...]
 
 @dataclass(frozen=True, order=True)
 class Match:
-    """An occurrence of a term: the words [start, end) of the sentence, and the number that the term was added under."""
+    """An occurrence of a term: the words [start, end) of the sentence, and the number that
+    the term was added under."""
 
     start: int
     end: int
@@ -118,7 +122,8 @@ class Index:
 
     def __init__(self) -> None:
         self.terms: dict[Key, int] = {}
-        self.lengths: dict[str, list[int]] = {}  # first word -> lengths of the terms that start with it
+        # first word -> lengths of the terms that start with it
+        self.lengths: dict[str, list[int]] = {}
 
     def add(self, words: Key, term: int) -> int:
         """The term that has these words: this one, or the one that had them before."""
@@ -148,10 +153,13 @@ class Matcher:
 
     def key(self, words: Sequence[str]) -> Key:
         """The words as they are compared."""
-        return tuple(words) if self.match == "surface" else tuple([word.casefold() for word in words])
+        return (
+            tuple(words) if self.match == "surface" else tuple([word.casefold() for word in words])
+        )
 
     def add(self, words: Sequence[str], term: int) -> int:
-        """Add a term under a number; returns the number of the term that has these words, which may be an earlier one."""
+        """Add a term under a number; returns the number of the term that has these words,
+        which may be an earlier one."""
         known = self.words.add(self.key(words), term)
         if known == term and self.lemma is not None:
             self.lemmas.add(self.lemmas_of(words), term)
@@ -166,18 +174,29 @@ class Matcher:
         """The terms in a sentence of these words, from left to right."""
         key = self.key(words)
         found = []  # (-length, place, by lemma, term)
-        initial = next((i for i, word in enumerate(words) if word[0].isalpha()), -1) if self.match == "surface" else -1
+        initial = (
+            next((i for i, word in enumerate(words) if word[0].isalpha()), -1)
+            if self.match == "surface"
+            else -1
+        )
         lengths = self.words.lengths
         for place, word in enumerate(key):
             if word in lengths:
-                found += [(-length, place, 0, term) for length, term in self.words.at(key, place, word)]
+                found += [
+                    (-length, place, 0, term) for length, term in self.words.at(key, place, word)
+                ]
             if place == initial and word[0].isupper():
-                found += [(-length, place, 1, term) for length, term in self.words.at(key, place, word[0].lower() + word[1:])]
+                found += [
+                    (-length, place, 1, term)
+                    for length, term in self.words.at(key, place, word[0].lower() + word[1:])
+                ]
         if self.lemma is not None:
             lemmas, index = self.lemmas_of(words), self.lemmas
             for place, word in enumerate(lemmas):
                 if word in index.lengths:
-                    found += [(-length, place, 1, term) for length, term in index.at(lemmas, place, word)]
+                    found += [
+                        (-length, place, 1, term) for length, term in index.at(lemmas, place, word)
+                    ]
         if len(found) == 1:
             return [Match(found[0][1], found[0][1] - found[0][0], found[0][3])]
         taken: set[int] = set()

@@ -1,4 +1,5 @@
-"""`python -m fairseq_ext.corpus translate --path MODEL --data DATA --input FILES --output DIR [any decoding flag]`"""
+"""`python -m fairseq_ext.corpus translate --path MODEL --data DATA --input FILES --output
+DIR [any decoding flag]`"""
 
 from __future__ import annotations
 
@@ -14,40 +15,101 @@ from fairseq_ext.corpus.run import translate
 from fairseq_ext.plugin.loading.settings import as_keywords
 
 EXIT_CODES = """
-exit codes: 0 every sentence is translated; 1 stopped by an error, which is told in one sentence; 3 done, with entries in errors.jsonl
-(the last line says how many); 4 the same, and an input file could not be read to its end; 130 interrupted. After 1, 4 and 130 the
+exit codes: 0 every sentence is translated; 1 stopped by an error, \
+which is told in one sentence; 3 done, with entries in errors.jsonl
+(the last line says how many); 4 the same, and an input file could \
+not be read to its end; 130 interrupted. After 1, 4 and 130 the
 same command continues the run.
 """
 
 
 def parser() -> ArgumentParser:
     """What is ours on the command line; everything else is a decoding flag."""
-    top = ArgumentParser("python -m fairseq_ext.corpus", description="Translate whole corpora on Ray.", allow_abbrev=False)
+    top = ArgumentParser(
+        "python -m fairseq_ext.corpus",
+        description="Translate whole corpora on Ray.",
+        allow_abbrev=False,
+    )
     commands = top.add_subparsers(dest="command", required=True)
     parse = commands.add_parser(
         "translate",
         help="translate files to a folder",
-        description="Every other flag is one of fairseq-interactive's or of this package (python -m fairseq_ext), as --beam 5.",
+        description="Every other flag is one of fairseq-interactive's or of this package (python "
+        "-m fairseq_ext), as --beam 5.",
         epilog=EXIT_CODES,
         formatter_class=RawDescriptionHelpFormatter,
         allow_abbrev=False,
     )
     add = parse.add_argument
-    add("--path", help="checkpoint, or several joined by colons (default: the one in --data, with its segmentation)")
+    add(
+        "--path",
+        help="checkpoint, or several joined by colons (default: the one in --data, with "
+        "its segmentation)",
+    )
     add("--data", required=True, help="folder with the dictionaries")
-    add("--input", required=True, nargs="+", metavar="FILE", help="text, .jsonl or .parquet, also .gz .zst .bz2; folders, patterns")
-    add("--output", required=True, metavar="DIR", help="a file for each input file, manifest.json, errors.jsonl")
-    add("--format", choices=list(SUFFIXES), default="jsonl", help="format of the output (default: jsonl; text: best hypotheses alone)")
-    add("--source-field", metavar="NAME", help="key or column of the source in JSONL and Parquet (default: source, else text)")
-    order = "one for each input file; phrases come in any order unless --constraints is ordered (default: none)"
+    add(
+        "--input",
+        required=True,
+        nargs="+",
+        metavar="FILE",
+        help="text, .jsonl or .parquet, also .gz .zst .bz2; folders, patterns",
+    )
+    add(
+        "--output",
+        required=True,
+        metavar="DIR",
+        help="a file for each input file, manifest.json, errors.jsonl",
+    )
+    add(
+        "--format",
+        choices=list(SUFFIXES),
+        default="jsonl",
+        help="format of the output (default: jsonl; text: best hypotheses alone)",
+    )
+    add(
+        "--source-field",
+        metavar="NAME",
+        help="key or column of the source in JSONL and Parquet (default: source, else text)",
+    )
+    order = (
+        "one for each input file; phrases come in any order unless --constraints is ordered "
+        "(default: none)"
+    )
     add("--constraints-file", nargs="+", metavar="FILE", help=order)
-    add("-s", "--source-lang", help="source language (default: as the dictionaries and the checkpoint say)")
+    add(
+        "-s",
+        "--source-lang",
+        help="source language (default: as the dictionaries and the checkpoint say)",
+    )
     add("-t", "--target-lang", help="target language (default: the other dictionary's)")
-    add("--overwrite", action="store_true", help="remove what earlier runs have put into --output, and start anew (default: off)")
-    add("--workers", type=positive, metavar="N", help="processes that translate (default: one a GPU, else one for each --threads cores)")
-    add("--threads", type=positive, default=1, metavar="N", help="CPU threads of a worker (default: 1)")
-    add("--unit", type=positive, default=500, metavar="N", help="sentences that a worker gets at once (default: 500)")
-    add("--address", help="address of a running Ray cluster, or auto (default: Ray is started here)")
+    add(
+        "--overwrite",
+        action="store_true",
+        help="remove what earlier runs have put into --output, and start anew (default: off)",
+    )
+    add(
+        "--workers",
+        type=positive,
+        metavar="N",
+        help="processes that translate (default: one a GPU, else one for each --threads cores)",
+    )
+    add(
+        "--threads",
+        type=positive,
+        default=1,
+        metavar="N",
+        help="CPU threads of a worker (default: 1)",
+    )
+    add(
+        "--unit",
+        type=positive,
+        default=500,
+        metavar="N",
+        help="sentences that a worker gets at once (default: 500)",
+    )
+    add(
+        "--address", help="address of a running Ray cluster, or auto (default: Ray is started here)"
+    )
     add(
         "--object-store",
         type=positive,
@@ -56,8 +118,18 @@ def parser() -> ArgumentParser:
         help="memory for Ray's objects, in MiB, where Ray is started here (default: 512)",
     )
     add("--dashboard", action="store_true", help="start Ray's dashboard with it (default: off)")
-    add("--progress", type=float, default=10.0, metavar="SECONDS", help="time between lines on standard error, 0: no line (default: 10)")
-    add("--stats-file", metavar="FILE", help="counts and times, added up over workers and runs (default: none)")
+    add(
+        "--progress",
+        type=float,
+        default=10.0,
+        metavar="SECONDS",
+        help="time between lines on standard error, 0: no line (default: 10)",
+    )
+    add(
+        "--stats-file",
+        metavar="FILE",
+        help="counts and times, added up over workers and runs (default: none)",
+    )
     return top
 
 
@@ -78,7 +150,8 @@ NOT_HERE = {
     "ddg_dir": "is for a few sentences of the other commands, not a corpus",
 }
 LEAST_STORE = 75  # MiB
-LARGEST_MACHINE = 64  # times the cores that there are: so many threads at most, where no cluster is named
+# times the cores that there are: so many threads at most, where no cluster is named
+LARGEST_MACHINE = 64
 MOST = {  # of what counts; beyond, the machine would be busy with the attempt
     "threads": (1024, "number of CPU threads"),
     "workers": (100_000, "number of workers"),
@@ -101,8 +174,16 @@ def job_of(argv: list[str] | None) -> Job:
     for name, why in NOT_HERE.items():
         if name in flags:
             raise UsageError(f"--{name.replace('_', '-')} {why}: leave it out")
-    flags |= {name: value for name in ("source_lang", "target_lang") if (value := getattr(args, name)) is not None}
-    ours = {name: value for name, value in vars(args).items() if name not in ("command", "source_lang", "target_lang")}
+    flags |= {
+        name: value
+        for name in ("source_lang", "target_lang")
+        if (value := getattr(args, name)) is not None
+    }
+    ours = {
+        name: value
+        for name, value in vars(args).items()
+        if name not in ("command", "source_lang", "target_lang")
+    }
     if args.path is None:
         from fairseq_ext.plugin.loading.model import find_model
 
@@ -116,15 +197,23 @@ def check_numbers(args: Namespace) -> None:
     for name, (most, meaning) in MOST.items():
         value = getattr(args, name)
         if value is not None and value > most:
-            raise UsageError(f"--{name.replace('_', '-')} ({meaning}) must be 1 to {most}, not {cut(str(value))}")
-    if not args.address and (args.workers or 1) * args.threads > LARGEST_MACHINE * scheduler.cores():
+            raise UsageError(
+                f"--{name.replace('_', '-')} ({meaning}) must be 1 to {most}, not {cut(str(value))}"
+            )
+    if (
+        not args.address
+        and (args.workers or 1) * args.threads > LARGEST_MACHINE * scheduler.cores()
+    ):
         raise UsageError(
-            f"--workers {args.workers or 1} with --threads {args.threads} is far more than this machine's "
-            f"{counted(scheduler.cores(), 'core')}: "
+            f"--workers {args.workers or 1} with --threads {args.threads} is far more than this "
+            f"machine's {counted(scheduler.cores(), 'core')}: "
             "lower one of the two, or name a cluster with --address"
         )
     if args.object_store < LEAST_STORE:
-        raise UsageError(f"--object-store {args.object_store} is less than Ray takes: use {LEAST_STORE} MiB or more")
+        raise UsageError(
+            f"--object-store {args.object_store} is less than Ray takes: use {LEAST_STORE} "
+            "MiB or more"
+        )
     if not 0 <= args.progress < float("inf"):
         raise UsageError(f"--progress (seconds) must be 0 or more, not {args.progress}")
 
@@ -148,8 +237,15 @@ def main(argv: list[str] | None = None) -> int:
     print(done.table())
     for reason in done.unreadable:
         print(reason)
-    entries = f"{counted(done.errors, 'entry', 'entries')} in errors.jsonl" if done.errors else "no errors"
-    print(f"{'not all' if done.unreadable else 'all'} done: {counted(done.before + done.sentences, 'sentence')}, {entries}")
+    entries = (
+        f"{counted(done.errors, 'entry', 'entries')} in errors.jsonl"
+        if done.errors
+        else "no errors"
+    )
+    print(
+        f"{'not all' if done.unreadable else 'all'} done: "
+        f"{counted(done.before + done.sentences, 'sentence')}, {entries}"
+    )
     return 4 if done.unreadable else 3 if done.errors else 0
 
 

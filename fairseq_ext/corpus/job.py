@@ -1,4 +1,5 @@
-"""What a run is asked to do, what can be checked before it starts, and the manifest of its output."""
+"""What a run is asked to do, what can be checked before it starts, and the
+manifest of its output."""
 
 from __future__ import annotations
 
@@ -18,7 +19,10 @@ SUFFIXES = {"jsonl": ".jsonl", "text": ".txt"}
 
 @dataclass
 class Job:
-    """The arguments of a run, as on the command line. flags: decoding flags, keywords of `Translator`."""
+    """The arguments of a run, as on the command line.
+
+    flags: decoding flags, keywords of `Translator`.
+    """
 
     path: str
     data: str
@@ -41,31 +45,46 @@ class Job:
 
 def check_model(job: Job) -> None:
     """UsageError for a checkpoint or a data folder that is not there."""
-    if not {"checkpoint_suffix", "checkpoint_shard_count"} & set(job.flags):  # which change the file names
+    # which change the file names
+    if not {"checkpoint_suffix", "checkpoint_shard_count"} & set(job.flags):
         for part in job.path.split(":"):
             if not os.path.isfile(part):
-                raise UsageError(f"--path {part} is not a file: name one checkpoint, or several joined by colons")
+                raise UsageError(
+                    f"--path {part} is not a file: name one checkpoint, or several joined by colons"
+                )
     if not os.path.isdir(job.data.split(":")[0]):
-        raise UsageError(f"--data {job.data} is not a folder: name the one with the model's dictionaries")
+        raise UsageError(
+            f"--data {job.data} is not a folder: name the one with the model's dictionaries"
+        )
 
 
 def files_read(job: Job, shards: Sequence[Shard]) -> list[tuple[str, str]]:
     """(flag, file) of what a job names to be read."""
-    found = [("--input", shard.path) for shard in shards] + [("--path", part) for part in job.path.split(":")]
+    found = [("--input", shard.path) for shard in shards] + [
+        ("--path", part) for part in job.path.split(":")
+    ]
     found += [("--constraints-file", shard.constraints) for shard in shards if shard.constraints]
-    return found + [("--" + name.replace("_", "-"), value) for name, value in job.flags.items() if isinstance(value, str)]
+    return found + [
+        ("--" + name.replace("_", "-"), value)
+        for name, value in job.flags.items()
+        if isinstance(value, str)
+    ]
 
 
 def absolute(value: Any) -> Any:
-    """A flag's value, files and folders with their whole paths: workers may be started elsewhere."""
+    """A flag's value, files and folders with their whole paths: workers may be
+    started elsewhere."""
     if not isinstance(value, str):
         return value
-    return ":".join(os.path.abspath(part) if os.path.exists(part) else part for part in value.split(":"))
+    return ":".join(
+        os.path.abspath(part) if os.path.exists(part) else part for part in value.split(":")
+    )
 
 
 # ---- `manifest.json`
 #
-# How the files of an output folder were made, and which are whole. A run that would mix two ways is refused.
+# How the files of an output folder were made, and which are whole. A run that would mix
+# two ways is refused.
 
 
 FORMAT = {"format": "fairseq_ext corpus manifest", "version": 1}
@@ -76,16 +95,30 @@ NEEDED = {  # what the entry of a file has besides, by its state
 WRITTEN = ("glossary_report", "lsh_index")  # flags that name what a run writes
 
 
-def arguments(path: str, data: str, shards: list[Shard], flags: dict[str, Any], **own: Any) -> dict[str, Any]:
-    """What the output depends on, by the name of the argument: values, and fingerprints of the files that they name."""
-    found: dict[str, Any] = {"--" + name.replace("_", "-"): value for name, value in {"path": path, "data": data, **flags, **own}.items()}
-    read = {name: value for name, value in flags.items() if isinstance(value, str) and name not in WRITTEN}
+def arguments(
+    path: str, data: str, shards: list[Shard], flags: dict[str, Any], **own: Any
+) -> dict[str, Any]:
+    """What the output depends on, by the name of the argument: values, and fingerprints of
+    the files that they name."""
+    found: dict[str, Any] = {
+        "--" + name.replace("_", "-"): value
+        for name, value in {"path": path, "data": data, **flags, **own}.items()
+    }
+    read = {
+        name: value
+        for name, value in flags.items()
+        if isinstance(value, str) and name not in WRITTEN
+    }
     files = {f"a file of --{name.replace('_', '-')}": value for name, value in read.items()}
     files |= {f"the model {part}": part for part in path.split(":")}
     files |= {f"the dictionary {entry.name}": entry.path for entry in dictionaries(data)}
-    found |= {name: fingerprint(file) for name, file in sorted(files.items()) if os.path.isfile(file)}
+    found |= {
+        name: fingerprint(file) for name, file in sorted(files.items()) if os.path.isfile(file)
+    }
     found["--input"] = [shard.name for shard in shards]
-    found["--constraints-file"] = [fingerprint(shard.constraints) for shard in shards if shard.constraints]
+    found["--constraints-file"] = [
+        fingerprint(shard.constraints) for shard in shards if shard.constraints
+    ]
     return found
 
 
@@ -109,9 +142,17 @@ def differences(old: dict[str, Any], new: dict[str, Any]) -> list[str]:
     for key in dict.fromkeys([*old, *new]):
         if old.get(key) == new.get(key) or not (old.get(key) or new.get(key)):
             continue
-        if isinstance(old.get(key), list) and isinstance(new.get(key), list) and len(old[key]) == len(new[key]):
-            place = next(i for i, (a, b) in enumerate(zip(old[key], new[key], strict=True)) if a != b)
-            found.append(f"{key} (entry {place + 1}: {old[key][place]} there, {new[key][place]} now)")
+        if (
+            isinstance(old.get(key), list)
+            and isinstance(new.get(key), list)
+            and len(old[key]) == len(new[key])
+        ):
+            place = next(
+                i for i, (a, b) in enumerate(zip(old[key], new[key], strict=True)) if a != b
+            )
+            found.append(
+                f"{key} (entry {place + 1}: {old[key][place]} there, {new[key][place]} now)"
+            )
         else:
             found.append(f"{key} ({told(old, key)} there, {told(new, key)} now)")
     return found
@@ -121,11 +162,17 @@ def check(found: dict[str, Any]) -> None:
     """Raise ValueError unless an object is a manifest."""
     if {name: found.get(name) for name in FORMAT} != FORMAT:
         raise ValueError("it is of another format or version")
-    arguments, signature, shards = (found.get(name) for name in ("arguments", "signature", "shards"))
-    if not (isinstance(arguments, dict) and isinstance(signature, str) and isinstance(shards, dict)):
+    arguments, signature, shards = (
+        found.get(name) for name in ("arguments", "signature", "shards")
+    )
+    if not (
+        isinstance(arguments, dict) and isinstance(signature, str) and isinstance(shards, dict)
+    ):
         raise ValueError("it lacks what a manifest has")
     for entry in shards.values():
-        if not isinstance(entry, dict) or not all(isinstance(entry.get(name), str) for name in ("state", "input")):
+        if not isinstance(entry, dict) or not all(
+            isinstance(entry.get(name), str) for name in ("state", "input")
+        ):
             raise ValueError("it has a file without state and input")
         counts = NEEDED.get(entry["state"], {})
         if not all(type(entry.get(name)) is kind for name, kind in counts.items()):
@@ -145,27 +192,38 @@ class Manifest:
             try:
                 found = unsealed(self.path.read_bytes())
                 check(found)
-                self.arguments, self.signature, self.shards = found["arguments"], found["signature"], found["shards"]
+                self.arguments, self.signature, self.shards = (
+                    found["arguments"],
+                    found["signature"],
+                    found["shards"],
+                )
             except (OSError, ValueError) as error:
                 raise UsageError(
-                    f"{self.path} cannot be read, because {error}: name another --output, or start anew with --overwrite"
+                    f"{self.path} cannot be read, because {error}: name another --output, or start "
+                    "anew with --overwrite"
                 ) from error
 
     def join(self, new: dict[str, Any], shards: list[Shard], inputs: dict[str, str]) -> list[Shard]:
-        """Take part in what the folder holds: UsageError where the arguments differ, or the input of a finished shard does.
+        """Take part in what the folder holds: UsageError where the arguments differ, or the input
+        of a finished shard does.
 
-        inputs: fingerprint of each shard. Returns the shards whose input has changed since some of their parts were made.
+        inputs: fingerprint of each shard. Returns the shards whose input has changed since some
+        of their parts were made.
         """
         new = json.loads(json.dumps(new))
-        different = differences(self.arguments, new) if self.signature else []  # before the first worker signs, nothing is made
+        # before the first worker signs, nothing is made
+        different = differences(self.arguments, new) if self.signature else []
         known = [(shard, self.shards[shard.name]) for shard in shards if shard.name in self.shards]
         changed = [shard for shard, entry in known if entry["input"] != inputs[shard.name]]
         done = [shard for shard in changed if self.shards[shard.name]["state"] == "done"]
-        different += [f"{s.path} ({self.shards[s.name]['input']} there, {inputs[s.name]} now)" for s in done]
+        different += [
+            f"{s.path} ({self.shards[s.name]['input']} there, {inputs[s.name]} now)" for s in done
+        ]
         if different:
             raise UsageError(
                 f"{self.path.parent} holds the output of other arguments: {'; '.join(different)}. "
-                "Repeat that run's arguments, name another --output, or remove what is there with --overwrite"
+                "Repeat that run's arguments, name another --output, or remove what is there "
+                "with --overwrite"
             )
         self.arguments = new
         for shard in shards:
@@ -175,15 +233,25 @@ class Manifest:
         return changed
 
     def sign(self, signature: str) -> None:
-        """Note how the workers translate; UsageError when the folder's output was made otherwise."""
+        """Note how the workers translate; UsageError when the folder's output
+        was made otherwise."""
         if self.signature and self.signature != signature:
             raise UsageError(
-                f"{self.path.parent} holds output made by {self.signature}, and this would be {signature}: "
-                "use the same version and flags, name another --output, or remove what is there with --overwrite"
+                f"{self.path.parent} holds output made by {self.signature}, and this would be "
+                f"{signature}: use the same version and flags, name another --output, or remove "
+                "what is there with --overwrite"
             )
         self.signature = signature
 
     def write(self) -> None:
         """Replace the file in one move."""
-        found = {"signature": self.signature, "arguments": self.arguments, "totals": self.totals, "shards": self.shards}
-        replace(self.path, [json.dumps(sealed({**FORMAT, **found}), indent=1, ensure_ascii=False).encode(), b"\n"])
+        found = {
+            "signature": self.signature,
+            "arguments": self.arguments,
+            "totals": self.totals,
+            "shards": self.shards,
+        }
+        replace(
+            self.path,
+            [json.dumps(sealed({**FORMAT, **found}), indent=1, ensure_ascii=False).encode(), b"\n"],
+        )

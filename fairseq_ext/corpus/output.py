@@ -1,10 +1,12 @@
 """The output folder of a run, and what the run says of itself: progress lines and statistics.
 
-The folder has a file for each input shard, `manifest.json`, `errors.jsonl`, and `.parts/` for what is under way.
-A finished unit becomes a part, `.parts/NAME.parts/START-END` (a line of JSON with its errors and statistics, then its output records),
-written under another name, synced and renamed: a part that is there is whole. When the parts of a shard cover it, they are joined
-into `NAME.jsonl` (or `.txt`) in the same way, the manifest says so, and then they go. So whatever is killed at whatever moment, the
-next run sees which lines are missing, and nothing is there twice.
+The folder has a file for each input shard, `manifest.json`, `errors.jsonl`, and `.parts/`
+for what is under way.
+A finished unit becomes a part, `.parts/NAME.parts/START-END` (a line of JSON with its errors and
+statistics, then its output records), written under another name, synced and renamed: a part that
+is there is whole. When the parts of a shard cover it, they are joined into `NAME.jsonl` (or `.txt`)
+in the same way, the manifest says so, and then they go. So whatever is killed at whatever moment,
+the next run sees which lines are missing, and nothing is there twice.
 """
 
 from __future__ import annotations
@@ -46,16 +48,21 @@ class Store:
         self.lock_file: IO | None = None
 
     def lock(self) -> None:
-        """Keep other runs out for as long as this process lives; UsageError when one is in, or the folder cannot be made."""
+        """Keep other runs out for as long as this process lives; UsageError when one is in, or
+        the folder cannot be made."""
         try:
             self.parts.mkdir(parents=True, exist_ok=True)
             self.lock_file = open(self.parts / "lock", "w")
         except OSError as error:
-            raise UsageError(f"--output {self.folder} cannot be written ({error.strerror}): name another folder") from error
+            raise UsageError(
+                f"--output {self.folder} cannot be written ({error.strerror}): name another folder"
+            ) from error
         try:
             fcntl.flock(self.lock_file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            raise UsageError(f"another run is writing to {self.folder}: wait for it, or name another --output") from None
+            raise UsageError(
+                f"another run is writing to {self.folder}: wait for it, or name another --output"
+            ) from None
         for unfinished in self.folder.rglob(f".*{PART}"):  # of a run that was killed
             unfinished.unlink()
 
@@ -65,7 +72,8 @@ class Store:
             self.lock_file.close()
 
     def clear(self) -> None:
-        """Remove what earlier runs have put here: parts, errors, the files that the manifest names, the manifest."""
+        """Remove what earlier runs have put here: parts, errors, the files that the manifest
+        names, the manifest."""
         manifest = self.folder / "manifest.json"
         try:
             shards = unsealed(manifest.read_bytes()).get("shards")
@@ -73,7 +81,9 @@ class Store:
             shards = None
         for entry in shards.values() if isinstance(shards, dict) else ():
             output = entry.get("output") if isinstance(entry, dict) else None
-            if isinstance(output, str) and (path := self.folder / output).resolve().is_relative_to(self.folder.resolve()):
+            if isinstance(output, str) and (path := self.folder / output).resolve().is_relative_to(
+                self.folder.resolve()
+            ):
                 path.unlink(missing_ok=True)
         for left in os.scandir(self.parts):
             if left.is_dir(follow_symlinks=False):
@@ -92,7 +102,8 @@ class Store:
         return self.parts / (shard.name + ".parts")
 
     def ranges(self, shard: Shard) -> list[tuple[int, int]]:
-        """The lines [start, end) of the shard that parts hold, sorted; what a killed run left unfinished is removed."""
+        """The lines [start, end) of the shard that parts hold, sorted; what a killed run
+        left unfinished is removed."""
         folder, found = self.parts_of(shard), []
         for entry in os.scandir(folder) if folder.is_dir() else ():
             if re.fullmatch(r"[0-9]{1,18}-[0-9]{1,18}", entry.name):
@@ -104,11 +115,18 @@ class Store:
 
     def save(self, shard: Shard, start: int, end: int, result: Result) -> None:
         """Make a unit's result a part."""
-        head = {"errors": result.errors, "counts": result.stats.record(), "translated": result.translated, "signature": result.signature}
+        head = {
+            "errors": result.errors,
+            "counts": result.stats.record(),
+            "translated": result.translated,
+            "signature": result.signature,
+        }
         head |= {"version": VERSION, "payload": hashlib.sha256(result.payload).hexdigest()}
         folder = self.parts_of(shard)
         folder.mkdir(parents=True, exist_ok=True)
-        replace(folder / f"{start}-{end}", [json.dumps(sealed(head)).encode() + b"\n", result.payload])
+        replace(
+            folder / f"{start}-{end}", [json.dumps(sealed(head)).encode() + b"\n", result.payload]
+        )
 
     def heads(self, shard: Shard) -> Iterable[dict[str, Any]]:
         """What the shard's parts say of themselves, in the order of their lines."""
@@ -121,14 +139,19 @@ class Store:
                         raise ValueError("it is of another version")
                     head["counts"] = Section.restored(head["counts"])
                     lists = all(isinstance(entry, dict) for entry in head["errors"])
-                    if not lists or type(head["translated"]) is not int or not isinstance(head["signature"], str):
+                    if (
+                        not lists
+                        or type(head["translated"]) is not int
+                        or not isinstance(head["signature"], str)
+                    ):
                         raise ValueError("it lacks what a part has")
                 except (ValueError, KeyError, TypeError, AttributeError) as error:
                     raise damaged(path, str(error)) from error
             yield {"lines": end - start, "range": f"{start} to {end}", **head}
 
     def summary(self, shard: Shard) -> tuple[dict[str, Any], list[dict[str, Any]]]:
-        """Counts and errors of the shard's parts: `stats` for readers, `counts` the same with the weights of means, to be added to."""
+        """Counts and errors of the shard's parts: `stats` for readers, `counts` the same with the
+        weights of means, to be added to."""
         counts: dict[str, Any] = {"lines": 0, "translated": 0, "errors": 0, "signatures": []}
         stats = Section()
         errors: list[dict[str, Any]] = []
@@ -140,13 +163,19 @@ class Store:
             counts["signatures"] = sorted({*counts["signatures"], head["signature"]} - {""})
             try:
                 stats.add(head["counts"])
-            except (ValueError, TypeError) as error:  # of other kinds than those of the parts before
-                raise damaged(self.parts_of(shard), f"the counts of lines {head['range']} do not fit: {error}") from error
+            except (ValueError, TypeError) as error:
+                # of other kinds than those of the parts before
+                raise damaged(
+                    self.parts_of(shard), f"the counts of lines {head['range']} do not fit: {error}"
+                ) from error
         shown = {"signature": " and ".join(counts["signatures"]), **stats.as_dict()}
         return {**counts, "stats": shown, "counts": stats.record()}, errors
 
     def finish(self, shard: Shard, lines: int) -> tuple[dict[str, Any], list[dict[str, Any]]]:
-        """Join the parts of a shard of so many lines; its entry in the manifest, and its errors. The parts stay (`drop_parts`)."""
+        """Join the parts of a shard of so many lines; its entry in the manifest, and its errors.
+
+        The parts stay (`drop_parts`).
+        """
         ranges = self.ranges(shard)
         ends = [0, *(end for _, end in ranges)]
         if ends != [*(start for start, _ in ranges), lines]:
@@ -169,7 +198,11 @@ class Store:
         path = self.path(shard)
         path.parent.mkdir(parents=True, exist_ok=True)
         replace(path, chunks())
-        counts |= {"output": path.relative_to(self.folder).as_posix(), "bytes": path.stat().st_size, "sha256": digest.hexdigest()}
+        counts |= {
+            "output": path.relative_to(self.folder).as_posix(),
+            "bytes": path.stat().st_size,
+            "sha256": digest.hexdigest(),
+        }
         return {"state": "done", **counts}, errors
 
     def drop_parts(self, shard: Shard) -> None:
@@ -189,8 +222,11 @@ class Store:
         else:
             self.errors_path(shard).unlink(missing_ok=True)
 
-    def write_errors(self, shards: Iterable[Shard], unreadable: Callable[[Shard], list[dict[str, Any]]]) -> int:
-        """Write errors.jsonl anew: shard by shard, finished or not, each's errors in the order of its lines; how many there are.
+    def write_errors(
+        self, shards: Iterable[Shard], unreadable: Callable[[Shard], list[dict[str, Any]]]
+    ) -> int:
+        """Write errors.jsonl anew: shard by shard, finished or not, each's errors in the order of
+        its lines; how many there are.
 
         unreadable: the entries of a shard as a whole.
         """
@@ -214,7 +250,9 @@ class Store:
 
 def damaged(path: Path, why: str) -> UsageError:
     """The error for a part, or a folder of parts, that is not what was written."""
-    return UsageError(f"{path} cannot be used, because {why}: remove it, and run the same command again")
+    return UsageError(
+        f"{path} cannot be used, because {why}: remove it, and run the same command again"
+    )
 
 
 def json_lines(entries: Iterable[dict[str, Any]]) -> Iterable[bytes]:
@@ -272,12 +310,17 @@ class Progress:
     def line(self, alive: int, size: int) -> str:
         """Speed, share done, time left, workers alive."""
         share = min((self.bytes_before + self.bytes_done) / max(self.bytes, 1), 1.0)
-        left = self.seconds * (self.bytes - self.bytes_before - self.bytes_done) / self.bytes_done if self.bytes_done else None
+        left = (
+            self.seconds * (self.bytes - self.bytes_before - self.bytes_done) / self.bytes_done
+            if self.bytes_done
+            else None
+        )
         waiting = "" if alive else " (they are starting, or the cluster has no room for them)"
         return (
-            f"corpus: {counted(self.before + self.sentences, 'sentence')}, {self.rate(self.sentences):.1f} a second, "
-            f"{self.rate(self.tokens):.0f} tokens a second, {100 * share:.1f}% done, {clock(left)} left, "
-            f"{alive} of {counted(size, 'worker')} alive{waiting}"
+            f"corpus: {counted(self.before + self.sentences, 'sentence')}, "
+            f"{self.rate(self.sentences):.1f} a second, {self.rate(self.tokens):.0f} "
+            f"tokens a second, {100 * share:.1f}% done, {clock(left)} left, {alive} of "
+            f"{counted(size, 'worker')} alive{waiting}"
         )
 
     def rate(self, count: int) -> float:
@@ -291,24 +334,54 @@ class Progress:
 
     @property
     def waiting(self) -> float:
-        """The share of their time that workers waited for the next unit: for Ray, and for reading and writing."""
+        """The share of their time that workers waited for the next unit: for Ray, and for
+        reading and writing."""
         return self.waited / (self.waited + self.busy) if self.busy else 0.0
 
     def table(self) -> str:
         """The summary at the end."""
         rows = [
-            ("shards", f"{self.done} of {self.shards} done" + (f", {len(self.unreadable)} unreadable" if self.unreadable else "")),
-            ("sentences", f"{self.before + self.sentences}" + (f", {self.before} of them before this run" if self.before else "")),
+            (
+                "shards",
+                f"{self.done} of {self.shards} done"
+                + (f", {len(self.unreadable)} unreadable" if self.unreadable else ""),
+            ),
+            (
+                "sentences",
+                f"{self.before + self.sentences}"
+                + (f", {self.before} of them before this run" if self.before else ""),
+            ),
             ("entries of errors.jsonl", str(self.errors)),
         ]
         if self.sentences:
             rows += [
-                ("decoding time", f"{clock(self.seconds)} (with start-up {clock(time.monotonic() - self.started)})"),
-                ("speed", f"{self.rate(self.sentences):.1f} sentences and {self.rate(self.tokens):.0f} tokens a second"),
-                ("a worker", f"{3600 * self.rate(self.sentences) / max(self.workers, 1):.0f} sentences an hour"),
+                (
+                    "decoding time",
+                    (
+                        f"{clock(self.seconds)} (with start-up "
+                        f"{clock(time.monotonic() - self.started)})"
+                    ),
+                ),
+                (
+                    "speed",
+                    (
+                        f"{self.rate(self.sentences):.1f} sentences and "
+                        f"{self.rate(self.tokens):.0f} tokens a second"
+                    ),
+                ),
+                (
+                    "a worker",
+                    (
+                        f"{3600 * self.rate(self.sentences) / max(self.workers, 1):.0f} "
+                        "sentences an hour"
+                    ),
+                ),
                 (
                     "workers",
-                    f"{self.workers}, {counted(self.restarts, 'restart')}, waited {100 * self.waiting:.2f}% of the time for a unit",
+                    (
+                        f"{self.workers}, {counted(self.restarts, 'restart')}, waited "
+                        f"{100 * self.waiting:.2f}% of the time for a unit"
+                    ),
                 ),
             ]
         rows.append(("made by", self.signature))
@@ -333,7 +406,8 @@ SECONDS_BETWEEN_WRITES = 30.0
 
 
 class RunStats:
-    """The counters of all workers, those of earlier runs included. path: the file, None for none; a stream is written once, at the end.
+    """The counters of all workers, those of earlier runs included. path: the file, None for none;
+    a stream is written once, at the end.
 
     `signature` is that of the manifest, which stands where nothing is finished yet.
     """
@@ -352,7 +426,10 @@ class RunStats:
 
     def as_dict(self, signature: str) -> dict[str, Any]:
         """The JSON object for readers."""
-        return {"signature": " and ".join(sorted(self.signatures)) or signature, **self.counts.as_dict()}
+        return {
+            "signature": " and ".join(sorted(self.signatures)) or signature,
+            **self.counts.as_dict(),
+        }
 
     def write(self, signature: str) -> None:
         """Replace the file, if there is one. Errors: OSError."""

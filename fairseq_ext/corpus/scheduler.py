@@ -1,17 +1,23 @@
-"""The scheduler, which gives units to Ray actors and gets them done through failures; and Ray's start.
+"""The scheduler, which gives units to Ray actors and gets them done through failures;
+and Ray's start.
 
-Units survive whatever kills their actor: workers, nodes, sentences that take their worker with them.
+Units survive whatever kills their actor: workers, nodes, sentences that take their
+worker with them.
 
-Ray starts the actors, places them on nodes, restarts them there or elsewhere (`max_restarts=-1`), moves arguments and results, and says
-which calls are over (`ray.wait`). What is done here is what it leaves open: to whom a unit goes when its actor is gone. Ray's own
-answer, `max_task_retries`, waits for that same actor, which may never come back when its node does not, and gives a unit that kills
-its worker to the next one, for ever or until the job fails (so does Ray Data's actor pool). Here a lost unit goes to any worker that
-is there, at once. One that was lost `ATTEMPTS` times is halved, and so on at each further loss, until the sentence is cornered that
-does it; it is reported when it was lost `ATTEMPTS` times by itself. A unit that fails in several processes is cornered in the same way, as
-a sentence may leave a device unusable. The run ends when `FAILURES` units fail one after the other, none translated between them.
+Ray starts the actors, places them on nodes, restarts them there or elsewhere (`max_restarts=-1`),
+moves arguments and results, and says which calls are over (`ray.wait`). What is done here is what
+it leaves open: to whom a unit goes when its actor is gone. Ray's own answer, `max_task_retries`,
+waits for that same actor, which may never come back when its node does not, and gives a unit that
+kills its worker to the next one, for ever or until the job fails (so does Ray Data's actor pool).
+Here a lost unit goes to any worker that is there, at once. One that was lost `ATTEMPTS` times is
+halved, and so on at each further loss, until the sentence is cornered that does it; it is reported
+when it was lost `ATTEMPTS` times by itself. A unit that fails in several processes is cornered in
+the same way, as a sentence may leave a device unusable. The run ends when `FAILURES` units fail one
+after the other, none translated between them.
 
-A worker has one unit at a time, and the next unit has been read when it asks: between two units it waits for one message. So not more
-than a unit a worker is in memory, whatever the corpus (back-pressure), and at the end no unit waits behind another.
+A worker has one unit at a time, and the next unit has been read when it asks: between two units
+it waits for one message. So not more than a unit a worker is in memory, whatever the corpus
+(back-pressure), and at the end no unit waits behind another.
 """
 
 from __future__ import annotations
@@ -27,7 +33,13 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import ray
-from ray.exceptions import ActorDiedError, GetTimeoutError, ObjectLostError, RayActorError, RayTaskError
+from ray.exceptions import (
+    ActorDiedError,
+    GetTimeoutError,
+    ObjectLostError,
+    RayActorError,
+    RayTaskError,
+)
 
 from fairseq_ext.core.child import PACKAGES
 from fairseq_ext.core.errors import UsageError, counted, cut
@@ -39,7 +51,8 @@ if TYPE_CHECKING:
 
 
 logger = logging.getLogger("fairseq_ext.corpus")
-ATTEMPTS = 3  # losses of a unit before it is halved, and of a worker while it loads before it is given up
+# losses of a unit before it is halved, and of a worker while it loads before it is given up
+ATTEMPTS = 3
 FAILURES = 20  # units that fail in a row before the run ends
 TICK = 1.0  # seconds between two looks at the time
 
@@ -76,8 +89,9 @@ class Slot:
 class Scheduler:
     """The workers of a run, and the units that they are given.
 
-    make: a new actor. take: a finished unit. lost: a sentence that no worker survives. tick: called about every second, with how many
-    workers are alive, of how many, and when the first unit was given out. loaded: what a worker says of itself once it has the model.
+    make: a new actor. take: a finished unit. lost: a sentence that no worker survives. tick: called
+    about every second, with how many workers are alive, of how many, and when the first unit was
+    given out. loaded: what a worker says of itself once it has the model.
     """
 
     make: Callable[[], Any]
@@ -102,7 +116,10 @@ class Scheduler:
         return sum(slot.kind in ("translate", "idle") for slot in self.slots)
 
     def run(self, units: Iterator[Unit]) -> None:
-        """Translate all units. Errors: UsageError when no worker can load the model, or a unit fails in several processes."""
+        """Translate all units.
+
+        Errors: UsageError when no worker can load the model, or a unit fails in several processes.
+        """
         self.units = units
         self.slots = [Slot(self.make()) for _ in range(self.size)]
         for slot in self.slots:
@@ -155,7 +172,8 @@ class Scheduler:
             self.go_on(slot, found)
 
     def go_on(self, slot: Slot, found: Any) -> None:
-        """Take a good answer: load the model next, note that it is loaded, or pass a unit's result on."""
+        """Take a good answer: load the model next, note that it is loaded, or pass
+        a unit's result on."""
         if slot.kind == "hello":
             slot.kind, slot.call = "load", slot.actor.load.remote()
         elif slot.kind == "load":
@@ -172,7 +190,8 @@ class Scheduler:
             self.take(unit, found)
 
     def gone(self, slot: Slot, error: Exception) -> None:
-        """Note that an actor's process or node is gone, or an answer with it; its unit is given out again."""
+        """Note that an actor's process or node is gone, or an answer with it; its unit
+        is given out again."""
         self.restarts += 1
         was, unit = slot.kind, slot.unit
         logger.warning("a worker died (at: %s; %s): Ray starts it again", was, type(error).__name__)
@@ -181,8 +200,13 @@ class Scheduler:
         if was in ("hello", "load"):
             slot.losses += 1
             if slot.losses == ATTEMPTS:
-                cure = "see whether fairseq_ext is installed on its node, and whether there is memory for a model in each worker"
-                self.give_up(slot, f"a worker died several times before it had loaded the model: {cure}")
+                cure = (
+                    "see whether fairseq_ext is installed on its node, and whether there is memory "
+                    "for a model in each worker"
+                )
+                self.give_up(
+                    slot, f"a worker died several times before it had loaded the model: {cure}"
+                )
                 return
         if isinstance(error, ActorDiedError):
             slot.actor = self.make()
@@ -198,17 +222,29 @@ class Scheduler:
             parts = (unit.sentences[:half], unit.sentences[half:])
             for part in parts:
                 weight = unit.weight * len(part) / len(unit.sentences)
-                self.again.append(Unit(unit.shard, part, weight, losses=ATTEMPTS - 1 if len(part) > 1 else 0))
+                self.again.append(
+                    Unit(unit.shard, part, weight, losses=ATTEMPTS - 1 if len(part) > 1 else 0)
+                )
         else:
             self.lost(unit)
 
     def failed(self, slot: Slot, error: RayTaskError) -> None:
-        """Give a unit that failed in an unexpected way to another process: perhaps its own is broken (raises UsageError after too many)."""
+        """Give a unit that failed in an unexpected way to another process: perhaps its own is
+        broken (raises UsageError after too many)."""
         unit, reason = slot.unit, f"{type(error.cause).__name__}: {error.cause}".splitlines()[0]
         self.failures += 1
-        if unit is None or (unit.losses + 1 == ATTEMPTS and not self.translated) or self.failures == FAILURES:
-            where = f"lines {unit.start + 1} to {unit.end} of {unit.shard.path}" if unit else "a worker"
-            raise UsageError(f"{where} failed in several processes ({reason}): see Ray's logs, and run the same command again") from error
+        if (
+            unit is None
+            or (unit.losses + 1 == ATTEMPTS and not self.translated)
+            or self.failures == FAILURES
+        ):
+            where = (
+                f"lines {unit.start + 1} to {unit.end} of {unit.shard.path}" if unit else "a worker"
+            )
+            raise UsageError(
+                f"{where} failed in several processes ({reason}): see Ray's logs, and run the "
+                "same command again"
+            ) from error
         logger.warning("a unit failed (%s); a fresh process gets it", reason)
         self.lose(unit)
         ray.kill(slot.actor, no_restart=False)
@@ -233,7 +269,9 @@ class Scheduler:
 
 def remote_worker(flags: dict[str, Any], threads: int, plain: bool, gpu: bool) -> Any:
     """Return a new actor, which Ray restarts for as long as the run lasts."""
-    actor = ray.remote(Worker).options(num_cpus=threads, num_gpus=1 if gpu else 0, max_restarts=-1, max_task_retries=0)
+    actor = ray.remote(Worker).options(
+        num_cpus=threads, num_gpus=1 if gpu else 0, max_restarts=-1, max_task_retries=0
+    )
     return actor.remote(flags, threads, plain)
 
 
@@ -243,7 +281,11 @@ def remote_worker(flags: dict[str, Any], threads: int, plain: bool, gpu: bool) -
 
 
 SECONDS_TO_ANSWER = 10
-QUIET = {"RAY_USAGE_STATS_ENABLED": "0", "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0", "RAY_DEDUP_LOGS": "1"}
+QUIET = {
+    "RAY_USAGE_STATS_ENABLED": "0",
+    "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
+    "RAY_DEDUP_LOGS": "1",
+}
 
 
 class Workers(NamedTuple):
@@ -259,15 +301,19 @@ def ray_for(job: Job) -> Iterator[Workers]:
 
     Errors: UsageError when there is no Ray, no cluster at the address, or no room for one worker.
     """
-    with connection(job.address, (job.workers or 1) * job.threads, job.object_store, job.dashboard) as resources:
+    with connection(
+        job.address, (job.workers or 1) * job.threads, job.object_store, job.dashboard
+    ) as resources:
         yield room(job, resources)
 
 
 @contextlib.contextmanager
-def connection(address: str | None, cpus: int, object_store: int, dashboard: bool = False) -> Iterator[dict[str, float]]:
-    """A connection to Ray for as long as the context lasts: the cluster at an address, the one this process is connected to already,
-    else one started here with `cpus` cores, or as many as this process may use, and object_store MiB of shared memory. The cluster's
-    resources.
+def connection(
+    address: str | None, cpus: int, object_store: int, dashboard: bool = False
+) -> Iterator[dict[str, float]]:
+    """A connection to Ray for as long as the context lasts: the cluster at an address, the one this
+    process is connected to already, else one started here with `cpus` cores, or as many as this
+    process may use, and object_store MiB of shared memory. The cluster's resources.
 
     Errors: UsageError when there is no Ray, or no cluster at the address.
     """
@@ -276,10 +322,17 @@ def connection(address: str | None, cpus: int, object_store: int, dashboard: boo
     try:
         import ray
     except ImportError as error:
-        raise UsageError(f"this needs Ray ({error}): pip install 'fairseq_ext[cluster]', or pip install ray pyarrow") from error
+        raise UsageError(
+            f"this needs Ray ({error}): pip install 'fairseq_ext[cluster]', or pip "
+            "install ray pyarrow"
+        ) from error
     own = not ray.is_initialized()
     if own:
-        quiet: dict[str, Any] = {"logging_level": logging.ERROR, "log_to_driver": False, "job_config": job()}
+        quiet: dict[str, Any] = {
+            "logging_level": logging.ERROR,
+            "log_to_driver": False,
+            "job_config": job(),
+        }
         if address:
             host, _, port = address.rpartition(":")
             try:
@@ -287,7 +340,10 @@ def connection(address: str | None, cpus: int, object_store: int, dashboard: boo
                     socket.create_connection((host, int(port)), timeout=SECONDS_TO_ANSWER).close()
                 ray.init(address=address, **quiet)
             except OSError as error:  # ConnectionError is one
-                raise UsageError(f"no Ray cluster answers at --address {address}: start one with ray start --head") from error
+                raise UsageError(
+                    f"no Ray cluster answers at --address {address}: start one with "
+                    "ray start --head"
+                ) from error
         else:
             try:
                 ray.init(
@@ -298,9 +354,13 @@ def connection(address: str | None, cpus: int, object_store: int, dashboard: boo
                     _node_ip_address="127.0.0.1",
                     **quiet,
                 )
-            except Exception as error:  # Ray gives a machine that is busy half a minute, and raises what it likes
+            except Exception as error:
+                # Ray gives a machine that is busy half a minute, and raises what it likes
                 said = cut(str(error).partition(".")[0])
-                raise UsageError(f"Ray could not be started ({said}): free memory or processors, and run the same command again") from error
+                raise UsageError(
+                    f"Ray could not be started ({said}): free memory or processors, and run the "
+                    "same command again"
+                ) from error
     try:
         yield ray.cluster_resources()
     finally:
@@ -309,7 +369,8 @@ def connection(address: str | None, cpus: int, object_store: int, dashboard: boo
 
 
 def job() -> Any:
-    """Ray's settings of a run: workers search the working folder for modules only where this package lies there."""
+    """Ray's settings of a run: workers search the working folder for modules only where
+    this package lies there."""
     from ray.job_config import JobConfig
 
     found = JobConfig()
@@ -318,12 +379,16 @@ def job() -> Any:
 
 
 def room(job: Job, resources: dict[str, float]) -> Workers:
-    """--workers, else one worker for each GPU unless --cpu is among the flags, else as many as have --threads cores each."""
+    """--workers, else one worker for each GPU unless --cpu is among the flags, else as many as
+    have --threads cores each."""
     gpus = 0 if job.flags.get("cpu") else int(resources.get("GPU", 0))
     count = job.workers or gpus or int(resources.get("CPU", 0)) // job.threads
     if count < 1:
         asked = counted(job.threads, "core")
-        raise UsageError(f"a worker is to have {asked} and the cluster has {resources.get('CPU', 0):g}: lower --threads")
+        raise UsageError(
+            f"a worker is to have {asked} and the cluster has {resources.get('CPU', 0):g}: "
+            "lower --threads"
+        )
     return Workers(count, gpus > 0)
 
 

@@ -1,7 +1,9 @@
 """Input files (`--input`) as shards, and each shard as numbered sentences.
 
-Of a file: its kind, what its output is called, and whether it has the keys or columns that are read.
-Kinds: text, JSONL (.jsonl, .json, .ndjson) and Parquet (.parquet); compression by suffix: .gz .zst .bz2 .lz4.
+Of a file: its kind, what its output is called, and whether it has the keys or
+columns that are read.
+Kinds: text, JSONL (.jsonl, .json, .ndjson) and Parquet (.parquet); compression by suffix:
+.gz .zst .bz2 .lz4.
 """
 
 from __future__ import annotations
@@ -18,7 +20,14 @@ from typing import Any, NamedTuple
 
 from fairseq_ext.core.errors import UsageError, counted, cut
 from fairseq_ext.core.files import Lines
-from fairseq_ext.search.constraints.lines import KEYS, fields_of, is_json, json_object, parse_json, parse_tabs
+from fairseq_ext.search.constraints.lines import (
+    KEYS,
+    fields_of,
+    is_json,
+    json_object,
+    parse_json,
+    parse_tabs,
+)
 
 CODECS = {".gz": "gzip", ".zst": "zstd", ".zstd": "zstd", ".bz2": "bz2", ".lz4": "lz4"}
 KINDS = {".jsonl": "jsonl", ".json": "jsonl", ".ndjson": "jsonl", ".parquet": "parquet"}
@@ -45,33 +54,52 @@ def without_codec(path: str) -> str:
 def shards_of(paths: Sequence[str], constraints: Sequence[str] | None) -> list[Shard]:
     """The shards of --input, patterns expanded, each with its --constraints-file.
 
-    Errors: UsageError for files that are not there, for two whose outputs would have one name, and for a number of constraints
-    files that is not that of the inputs.
+    Errors: UsageError for files that are not there, for two whose outputs would have one name, and
+    for a number of constraints files that is not that of the inputs.
     """
     found: list[str] = []
     for path in paths:
         names = [path] if os.path.exists(path) else sorted(glob.glob(path, recursive=True))
         if os.path.isdir(path):
-            names = sorted(entry.path for entry in os.scandir(path) if entry.is_file() and not entry.name.startswith("."))
+            names = sorted(
+                entry.path
+                for entry in os.scandir(path)
+                if entry.is_file() and not entry.name.startswith(".")
+            )
         if not names:
-            raise UsageError(f"--input {path} does not exist: name files, folders or patterns that do")
+            raise UsageError(
+                f"--input {path} does not exist: name files, folders or patterns that do"
+            )
         found += [name for name in names if not os.path.isdir(name)]
     if not found:
         raise UsageError("--input names no file: give one or more")
-    for flag, path in [("--input", path) for path in found] + [("--constraints-file", path) for path in constraints or ()]:
+    for flag, path in [("--input", path) for path in found] + [
+        ("--constraints-file", path) for path in constraints or ()
+    ]:
         if os.path.exists(path) and not os.path.isfile(path):
-            raise UsageError(f"{flag} {path} is not a regular file, and a corpus run reads its files more than once: write it to one first")
+            raise UsageError(
+                f"{flag} {path} is not a regular file, and a corpus run reads its files more than "
+                "once: write it to one first"
+            )
     if constraints is not None and len(constraints) != len(found):
         raise UsageError(
-            f"--constraints-file names {counted(len(constraints), 'file')} and the input has {len(found)}: give one for each, in order"
+            f"--constraints-file names {counted(len(constraints), 'file')} and the input has "
+            f"{len(found)}: give one for each, in order"
         )
     folder = os.path.commonpath([os.path.dirname(os.path.abspath(path)) for path in found])
     shards: dict[str, Shard] = {}
     for i, path in enumerate(found):
         name = without_codec(os.path.relpath(os.path.abspath(path), folder))
-        name = os.path.splitext(name)[0] if os.path.splitext(name)[1].lower() in {*KINDS, ".txt"} else name
+        name = (
+            os.path.splitext(name)[0]
+            if os.path.splitext(name)[1].lower() in {*KINDS, ".txt"}
+            else name
+        )
         if name in shards:
-            raise UsageError(f"the outputs of {shards[name].path} and {path} would have the same name: rename one, or run twice")
+            raise UsageError(
+                f"the outputs of {shards[name].path} and {path} would have the same name: rename "
+                "one, or run twice"
+            )
         shards[name] = Shard(path, name, constraints[i] if constraints is not None else None)
     return list(shards.values())
 
@@ -85,14 +113,30 @@ FIRST_LINES = 100  # of JSONL, that show its keys
 
 
 def check_columns(shards: Sequence[Shard], source_field: str | None) -> None:
-    """UsageError for a Parquet or JSONL file without the source's column or key. One that cannot be read is told when its turn comes."""
+    """UsageError for a Parquet or JSONL file without the source's column or key.
+
+    One that cannot be read is told when its turn comes.
+    """
     for shard in shards:
-        known = columns_of(shard) if shard.kind == "parquet" else keys_of(shard) if shard.kind == "jsonl" else None
+        known = (
+            columns_of(shard)
+            if shard.kind == "parquet"
+            else keys_of(shard)
+            if shard.kind == "jsonl"
+            else None
+        )
         if known is not None and not set(source_names(source_field)) & set(known):
             lacks = " or ".join(f'"{name}"' for name in source_names(source_field))
             columns = cut(", ".join(known)) or "none"
-            what = ("column", "its columns") if shard.kind == "parquet" else ("key", "the keys of its first lines")
-            raise UsageError(f"{shard.path} has no {what[0]} {lacks}: name one with --source-field; {what[1]} are {columns}")
+            what = (
+                ("column", "its columns")
+                if shard.kind == "parquet"
+                else ("key", "the keys of its first lines")
+            )
+            raise UsageError(
+                f"{shard.path} has no {what[0]} {lacks}: name one with --source-field; "
+                f"{what[1]} are {columns}"
+            )
 
 
 def columns_of(shard: Shard) -> list[str] | None:
@@ -106,31 +150,37 @@ def columns_of(shard: Shard) -> list[str] | None:
 
 
 def keys_of(shard: Shard) -> list[str] | None:
-    """The keys of the objects in a JSONL file's first lines, some of which may be bad; None where there is no object."""
+    """The keys of the objects in a JSONL file's first lines, some of which may be bad; None
+    where there is no object."""
     found: dict[str, None] | None = None
     if not os.path.isfile(shard.path):
         return None
     with contextlib.suppress(Unreadable, OSError):
         for line in islice(Reader(shard._replace(constraints=None)).raw(), FIRST_LINES):
             with contextlib.suppress(UsageError, UnicodeDecodeError):
-                found = (found or {}) | dict.fromkeys(json_object((line or b"").decode("utf-8"), shard.path))
+                found = (found or {}) | dict.fromkeys(
+                    json_object((line or b"").decode("utf-8"), shard.path)
+                )
     return None if found is None else list(found)
 
 
 # ---- A shard as numbered sentences, with what travels with them
 #
-# - Text: a sentence a line. Only a line feed ends a line, as in fairseq's own reading of a corpus; a byte order mark and carriage
-#   returns are dropped.
-# - JSONL (.jsonl, .json, .ndjson): an object a line, `{"source": "...", "id": ..., "constraints": [...], "any_of": [...], "avoid":
-#   [...], "prefix": "..."}`; all but the source may be missing, the last four are those of a JSONL constraints file.
+# - Text: a sentence a line. Only a line feed ends a line, as in fairseq's own reading of a corpus;
+#   a byte order mark and carriage returns are dropped.
+# - JSONL (.jsonl, .json, .ndjson): an object a line, `{"source": "...", "id": ..., "constraints":
+#   [...], "any_of": [...], "avoid": [...], "prefix": "..."}`; all but the source may be missing,
+#   the last four are those of a JSONL constraints file.
 # - Parquet (.parquet): the same names as columns; read batch by batch.
 # - Compression by suffix: .gz .zst .bz2 .lz4.
 #
-# A shard is read once, forwards, holding one line at a time (of at most `MAX_LINE` bytes), through pyarrow's streams, on which Ray Data
-# reads too. Ray Data's own readers do not serve here: its text reader takes a whole file into memory, decodes it as one string, so that
-# one wrong byte loses the file and nobody learns the line, and cuts it with `str.splitlines`, so that U+2028 and seven other
-# characters inside a line shift all that follows; its JSON reader takes in the whole file as well; and neither its blocks nor its
-# checkpoints (row ids, all in memory) know where in which file a row stood, which is what order and restarts rest on here.
+# A shard is read once, forwards, holding one line at a time (of at most `MAX_LINE` bytes), through
+# pyarrow's streams, on which Ray Data reads too. Ray Data's own readers do not serve here: its text
+# reader takes a whole file into memory, decodes it as one string, so that one wrong byte loses the
+# file and nobody learns the line, and cuts it with `str.splitlines`, so that U+2028 and seven other
+# characters inside a line shift all that follows; its JSON reader takes in the whole file as well;
+# and neither its blocks nor its checkpoints (row ids, all in memory) know where in which file a row
+# stood, which is what order and restarts rest on here.
 
 
 BLOCK = 1 << 20  # bytes read at once
@@ -162,7 +212,8 @@ def source_names(source_field: str | None) -> tuple[str, ...]:
 
 
 class Reader:
-    """The sentences of a shard, in order. `position` says how many of the file's bytes have been read, about.
+    """The sentences of a shard, in order. `position` says how many of the file's bytes
+    have been read, about.
 
     source_field: the key or column of the source; None takes "source", else "text".
     Errors: `Unreadable` while reading; UsageError when the constraints file does not fit the shard.
@@ -174,10 +225,13 @@ class Reader:
         self.position = 0.0
         self.number = 0  # of the line that comes next
         self.given = Lines(shard.constraints, "--constraints-file") if shard.constraints else None
-        self.parse_given = parse_json if self.given is not None and is_json(self.given) else parse_tabs
+        self.parse_given = (
+            parse_json if self.given is not None and is_json(self.given) else parse_tabs
+        )
 
     def units(self, size: int, done: Sequence[tuple[int, int]]) -> Iterator[list[Sentence]]:
-        """Runs of at most `size` sentences, those in the sorted ranges [start, end) of `done` left out."""
+        """Runs of at most `size` sentences, those in the sorted ranges [start, end)
+        of `done` left out."""
         unit: list[Sentence] = []
         ranges = iter([*done, (1 << 62, 1 << 62)])
         start, end = next(ranges)
@@ -194,19 +248,24 @@ class Reader:
             yield unit
         if self.given is not None and len(self.given) != self.number:
             raise UsageError(
-                f"--constraints-file {self.given.path} has {counted(len(self.given), 'line')} and {self.shard.path} has "
-                f"{counted(self.number, 'sentence')}: write one line for each, an empty one for no constraints"
+                f"--constraints-file {self.given.path} has {counted(len(self.given), 'line')} and "
+                f"{self.shard.path} has {counted(self.number, 'sentence')}: write one line for "
+                "each, an empty one for no constraints"
             )
 
     def raw(self) -> Iterator[Any]:
         """Lines as bytes (None for one that is too long), or rows of Parquet as dictionaries."""
         try:
             yield from self.rows() if self.shard.kind == "parquet" else self.lines()
-        except (OSError, EOFError, ValueError) as error:  # pyarrow's errors are ValueErrors, or OSErrors
+        except (OSError, EOFError, ValueError) as error:
+            # pyarrow's errors are ValueErrors, or OSErrors
             raise Unreadable(self.number, str(error).splitlines()[0]) from error
         except ImportError as error:
             way = "pip install -U pyarrow numpy, or an older pyarrow where numpy has to stay"
-            raise UsageError(f"{self.shard.path} is read through pyarrow, which cannot be imported ({error}): {way}") from error
+            raise UsageError(
+                f"{self.shard.path} is read through pyarrow, which cannot be imported "
+                f"({error}): {way}"
+            ) from error
 
     def lines(self) -> Iterator[bytes | None]:
         """The file's lines."""
@@ -241,7 +300,9 @@ class Reader:
             known = set(file.schema_arrow.names)
             columns = [name for name in (*self.names(), "id", *KEYS) if name in known]
             for i in range(file.num_row_groups):
-                for batch in file.iter_batches(ROWS, row_groups=[i], columns=columns, use_threads=False):
+                for batch in file.iter_batches(
+                    ROWS, row_groups=[i], columns=columns, use_threads=False
+                ):
                     for row in batch.to_pylist():
                         self.position += self.size / file.metadata.num_rows
                         yield row
@@ -257,14 +318,23 @@ class Reader:
     def sentence(self, raw: Any) -> Sentence:
         """The line at hand, read; what is wrong with it is in its `error`."""
         if raw is None:
-            return self.wrong("", None, "too long", f"{self.where()} has more than {MAX_LINE} bytes: shorten or split it")
+            return self.wrong(
+                "",
+                None,
+                "too long",
+                f"{self.where()} has more than {MAX_LINE} bytes: shorten or split it",
+            )
         source, identity = "", None
         try:
             text = raw.rstrip(b"\r").decode("utf-8") if isinstance(raw, bytes) else ""
             if self.shard.kind == "text":
                 source, fields = text, self.fields({})
             else:
-                value = raw if isinstance(raw, dict) else json_object(text, self.where(), (*self.names()[:1], *KEYS))
+                value = (
+                    raw
+                    if isinstance(raw, dict)
+                    else json_object(text, self.where(), (*self.names()[:1], *KEYS))
+                )
                 identity = identity_of(value.get("id"))
                 source, fields = self.source_of(value), self.fields(value)
             source.encode("utf-8")
@@ -272,42 +342,73 @@ class Reader:
                 text.encode("utf-8")
         except UnicodeDecodeError as error:
             text = raw.decode("utf-8", "replace") if self.shard.kind == "text" else ""
-            return self.wrong(text, None, "invalid UTF-8", f"{self.where()} is not valid UTF-8 (byte {error.start + 1})")
+            return self.wrong(
+                text,
+                None,
+                "invalid UTF-8",
+                f"{self.where()} is not valid UTF-8 (byte {error.start + 1})",
+            )
         except UnicodeEncodeError as error:  # a lone surrogate, from an escape in JSON
             reason = f"{self.where()} is not valid Unicode (character {error.start + 1})"
-            broken = any("\ud800" <= character <= "\udfff" for text in texts_of(identity) for character in text)
+            broken = any(
+                "\ud800" <= character <= "\udfff"
+                for text in texts_of(identity)
+                for character in text
+            )
             identity = None if broken else identity
-            return self.wrong(source.encode("utf-8", "replace").decode(), identity, "invalid UTF-8", reason)
+            return self.wrong(
+                source.encode("utf-8", "replace").decode(), identity, "invalid UTF-8", reason
+            )
         except UsageError as error:
-            return self.wrong(source if self.shard.kind == "text" else "", identity, "invalid line", str(error))
-        return Sentence(self.number, source, identity if identity is not None else self.number + 1, fields)
+            return self.wrong(
+                source if self.shard.kind == "text" else "", identity, "invalid line", str(error)
+            )
+        return Sentence(
+            self.number, source, identity if identity is not None else self.number + 1, fields
+        )
 
     def wrong(self, source: str, identity: Any, kind: str, reason: str) -> Sentence:
         """The line at hand, with the reason why it cannot be translated."""
-        return Sentence(self.number, source, identity if identity is not None else self.number + 1, None, (kind, reason))
+        return Sentence(
+            self.number,
+            source,
+            identity if identity is not None else self.number + 1,
+            None,
+            (kind, reason),
+        )
 
     def source_of(self, value: dict[str, Any]) -> str:
         """The source in an object or row."""
         source = next((value[name] for name in self.names() if value.get(name) is not None), None)
         if not isinstance(source, str):
-            raise UsageError(f'{self.where()} has no text in "{self.names()[0]}": write the source sentence there (--source-field)')
+            raise UsageError(
+                f'{self.where()} has no text in "{self.names()[0]}": write the source sentence '
+                "there (--source-field)"
+            )
         return source
 
     def fields(self, value: dict[str, Any]) -> dict[str, Any] | None:
-        """The constraint fields of an object or row, and those of the constraints file; None for none."""
+        """The constraint fields of an object or row, and those of the constraints
+        file; None for none."""
         own = {key: value[key] for key in KEYS if value.get(key) is not None}
         found = [fields_of(own, self.where())] if own else []
         if self.given is not None:
             if self.number >= len(self.given):
-                raise UsageError(f"--constraints-file {self.given.path} has no line {self.number + 1}: write one for each sentence")
+                raise UsageError(
+                    f"--constraints-file {self.given.path} has no line {self.number + 1}: write "
+                    "one for each sentence"
+                )
             line = self.given[self.number]
-            found += [self.parse_given(line, self.given.where(self.number))] if line.strip(" ") else []
+            found += (
+                [self.parse_given(line, self.given.where(self.number))] if line.strip(" ") else []
+            )
         fields = {key: [entry for part in found for entry in part[key]] for key in KEYS}
         return fields if any(fields.values()) else None
 
 
 def identity_of(value: Any) -> Any:
-    """An id as JSON has it: dates, decimals and the like of Parquet as text; None for NaN, which tables have where nothing is."""
+    """An id as JSON has it: dates, decimals and the like of Parquet as text; None for NaN, which
+    tables have where nothing is."""
     try:
         json.dumps(value, allow_nan=False)
     except (TypeError, ValueError):

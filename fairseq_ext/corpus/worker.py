@@ -1,4 +1,5 @@
-"""What runs in a Ray actor: one loaded model, which makes finished output records of units of sentences."""
+"""What runs in a Ray actor: one loaded model, which makes finished output records
+of units of sentences."""
 
 from __future__ import annotations
 
@@ -32,7 +33,8 @@ class Result(NamedTuple):
 
 
 class Worker:
-    """An actor. flags: of `Translator`; threads: of torch on the CPU; plain: text lines instead of JSONL."""
+    """An actor. flags: of `Translator`; threads: of torch on the CPU; plain: text
+    lines instead of JSONL."""
 
     def __init__(self, flags: dict[str, Any], threads: int, plain: bool):
         self.flags, self.threads, self.plain = flags, threads, plain
@@ -44,13 +46,16 @@ class Worker:
         return os.getpid()
 
     def load(self) -> dict[str, str]:
-        """Load the model: {"signature": ..., "note": what the user should know or nothing}, or {"error": one sentence} for a mistake
-        that no other process would mend."""
+        """Load the model: {"signature": ..., "note": what the user should know or nothing}, or
+        {"error": one sentence} for a mistake that no other process would mend."""
         try:
             torch.set_num_threads(self.threads)
             self.translator = load(self.flags)
         except (Exception, SystemExit) as error:
-            return {"error": explain(error) or f"the model cannot be loaded: {type(error).__name__}: {error}"}
+            return {
+                "error": explain(error)
+                or f"the model cannot be loaded: {type(error).__name__}: {error}"
+            }
         return {"signature": self.translator.signature, "note": self.translator.note}
 
     def translate(self, shard: Shard, sentences: list[Sentence]) -> Result:
@@ -64,16 +69,29 @@ class Worker:
         unit = UnitTranslation(self.translator, shard, sentences)
         unit.decode()
         stats = self.translator.stats.since(before)
-        stats.signature = ""  # units with constraints of their own and others may differ in it; the result has it
+        # units with constraints of their own and others may differ in it; the result has it
+        stats.signature = ""
         of_unit, of_all = (each.found(ConstraintCounts) for each in (stats, self.translator.stats))
-        if of_unit is not None and of_all is not None:  # errors.jsonl lists them; here they would grow for ever
+        # errors.jsonl lists them; here they would grow for ever
+        if of_unit is not None and of_all is not None:
             del of_unit.unmet
             of_all.unmet.clear()
-        payload = "".join(unit.line(s) if self.plain else unit.record(s) for s in sentences).encode("utf-8")
+        payload = "".join(unit.line(s) if self.plain else unit.record(s) for s in sentences).encode(
+            "utf-8"
+        )
         waited, self.ended = start - (self.ended or start), time.perf_counter()
         seconds, processor = self.ended - start, time.process_time() - processor
         counts = (stats.sentences, stats.target_tokens)
-        return Result(payload, unit.errors, stats, *counts, seconds, processor, waited, self.translator.signature)
+        return Result(
+            payload,
+            unit.errors,
+            stats,
+            *counts,
+            seconds,
+            processor,
+            waited,
+            self.translator.signature,
+        )
 
 
 def load(flags: dict[str, Any]) -> Any:
@@ -92,8 +110,12 @@ def load(flags: dict[str, Any]) -> Any:
                 return super().build_generator()
             except UsageError as error:
                 own.schedule = "batch"
-                generator = super().build_generator()  # where it was not the schedule's fault, the error comes again
-                self.note = f"units are decoded batch by batch, because the streaming schedule does not fit: {error}"
+                # where it was not the schedule's fault, the error comes again
+                generator = super().build_generator()
+                self.note = (
+                    "units are decoded batch by batch, because the streaming schedule does "
+                    f"not fit: {error}"
+                )
                 return generator
 
     return UnitTranslator(**flags)
@@ -102,7 +124,9 @@ def load(flags: dict[str, Any]) -> Any:
 def refusal(shard: Shard, sentence: Sentence, plain: bool) -> Result:
     """The result of a sentence that no worker survives."""
     unit = UnitTranslation(None, shard, [sentence])
-    unit.refuse(sentence, "worker died", f"each worker that was to translate {unit.where(sentence)} died")
+    unit.refuse(
+        sentence, "worker died", f"each worker that was to translate {unit.where(sentence)} died"
+    )
     payload = unit.line(sentence) if plain else unit.record(sentence)
     return Result(payload.encode("utf-8"), unit.errors, Section(), 0, 0, 0.0, 0.0, 0.0, "")
 
@@ -111,14 +135,16 @@ def refusal(shard: Shard, sentence: Sentence, plain: bool) -> Result:
 #
 # It goes through a Translator, to output records and entries of errors.jsonl.
 #
-# A sentence that cannot be translated costs no other one its translation. What can be told beforehand (too many tokens, a phrase
-# that the dictionary lacks) is looked at sentence by sentence; what only the search finds out (out of memory on the device, an error of
-# a check) is cornered by halving the unit. When nothing in a unit can be translated and an error is unexpected, the process translates a
-# sentence of one word. Where it can, the errors are those of the sentences; where it cannot, the error goes up, and scheduler.py gives the
-# unit to a fresh process.
+# A sentence that cannot be translated costs no other one its translation. What can be told
+# beforehand (too many tokens, a phrase that the dictionary lacks) is looked at sentence by
+# sentence; what only the search finds out (out of memory on the device, an error of a check) is
+# cornered by halving the unit. When nothing in a unit can be translated and an error is unexpected,
+# the process translates a sentence of one word. Where it can, the errors are those of the
+# sentences; where it cannot, the error goes up, and scheduler.py gives the unit to a fresh process.
 
 
-SEPARATORS = str.maketrans({"\u2028": "\\u2028", "\u2029": "\\u2029", "\x85": "\\u0085"})  # some readers end lines there
+# some readers end lines there
+SEPARATORS = str.maketrans({"\u2028": "\\u2028", "\u2029": "\\u2029", "\x85": "\\u0085"})
 
 
 class UnitTranslation:
@@ -142,7 +168,11 @@ class UnitTranslation:
                 self.refuse(sentence, *sentence.error)
                 continue
             if sentence.fields and constrained is not None:
-                self.refuse(sentence, "constraint", f"{self.where(sentence)} has constraints, and {constrained}")
+                self.refuse(
+                    sentence,
+                    "constraint",
+                    f"{self.where(sentence)} has constraints, and {constrained}",
+                )
                 continue
             kind = "too long"
             try:
@@ -158,15 +188,24 @@ class UnitTranslation:
                 good.append(sentence)
                 tokens.append(encoded)
         self.search(good, tokens, lambda sentence, problem: failed.append((sentence, problem)))
-        unexpected = [problem for _, problem in failed if explain(problem) is None and not out_of_memory(problem)]
+        unexpected = [
+            problem
+            for _, problem in failed
+            if explain(problem) is None and not out_of_memory(problem)
+        ]
         if unexpected and not self.hypotheses:
             self.check_process(unexpected[0])
         for sentence, problem in failed:
-            self.refuse(sentence, "failed", explain(problem) or f"{type(problem).__name__}: {problem}".splitlines()[0])
+            self.refuse(
+                sentence,
+                "failed",
+                explain(problem) or f"{type(problem).__name__}: {problem}".splitlines()[0],
+            )
         self.errors.sort(key=lambda entry: entry["line"])
 
     def use_constraints(self) -> UsageError | None:
-        """Have the translator search with constraints where a sentence has some; the error where the flags do not allow it."""
+        """Have the translator search with constraints where a sentence has some; the error where
+        the flags do not allow it."""
         try:
             if any(sentence.fields for sentence in self.sentences):
                 self.translator.use_constraints()
@@ -175,11 +214,16 @@ class UnitTranslation:
         return None
 
     def check_process(self, problem: Exception) -> None:
-        """Raise the problem if this process cannot translate a word by itself, so that the sentences are not to blame for it."""
+        """Raise the problem if this process cannot translate a word by itself, so that the
+        sentences are not to blame for it."""
         dictionary, stats = self.translator.task.source_dictionary, self.translator.stats
         before = stats.mark()
         try:
-            self.translator.search([torch.tensor([min(dictionary.nspecial, len(dictionary) - 1), dictionary.eos()])], None, 1)
+            self.translator.search(
+                [torch.tensor([min(dictionary.nspecial, len(dictionary) - 1), dictionary.eos()])],
+                None,
+                1,
+            )
         except Exception:
             raise problem from None
         finally:
@@ -191,13 +235,20 @@ class UnitTranslation:
 
     def refuse(self, sentence: Sentence, kind: str, reason: str) -> None:
         """Note that a sentence is not translated."""
-        reason = reason.encode("utf-8", "replace").decode()  # a message may quote what is no character
+        # a message may quote what is no character
+        reason = reason.encode("utf-8", "replace").decode()
         self.reasons[sentence.number] = reason
         self.note(sentence, kind, reason)
 
     def note(self, sentence: Sentence, kind: str, reason: str) -> None:
         """An entry of errors.jsonl."""
-        entry = {"shard": self.shard.name, "line": sentence.number + 1, "id": sentence.id, "kind": kind, "reason": reason}
+        entry = {
+            "shard": self.shard.name,
+            "line": sentence.number + 1,
+            "id": sentence.id,
+            "kind": kind,
+            "reason": reason,
+        }
         self.errors.append(entry)
 
     def constrain(self, sentence: Sentence, tokens: Any) -> None:
@@ -209,10 +260,17 @@ class UnitTranslation:
         source = self.translator.task.session.sentences.constraint_source()
         found = source.sentence(sentence.number, tokens)
         if sentence.fields:
-            found = merge(found, source.of_fields(sentence.fields, self.where(sentence)), source.consistent)
+            found = merge(
+                found, source.of_fields(sentence.fields, self.where(sentence)), source.consistent
+            )
         self.wanted[sentence.number] = found
 
-    def search(self, sentences: Sequence[Sentence], tokens: Sequence[Any], failed: Callable[[Sentence, Exception], None]) -> None:
+    def search(
+        self,
+        sentences: Sequence[Sentence],
+        tokens: Sequence[Any],
+        failed: Callable[[Sentence, Exception], None],
+    ) -> None:
         """Decode; sentences whose decoding fails go to `failed` by themselves."""
         if not sentences:
             return
@@ -222,7 +280,9 @@ class UnitTranslation:
         before, mark = stats.copy(), stats.mark()
         try:
             numbers = [sentence.number for sentence in sentences]
-            found = self.translator.search(list(tokens), wanted, self.translator.cfg.generation.nbest, numbers=numbers)
+            found = self.translator.search(
+                list(tokens), wanted, self.translator.cfg.generation.nbest, numbers=numbers
+            )
         except Exception as error:
             error.__traceback__ = None  # it would keep the batch's tensors alive
             stats.go_back(mark)
@@ -245,7 +305,11 @@ class UnitTranslation:
         for number, phrase, reason in counts.unmet if counts is not None else ():
             sentence = of_number[number]
             self.unmet.setdefault(sentence.number, []).append((phrase, reason))
-            self.note(sentence, "constraint not met", f"'{phrase}' in {self.where(sentence)} is not met: {reason}")
+            self.note(
+                sentence,
+                "constraint not met",
+                f"'{phrase}' in {self.where(sentence)} is not met: {reason}",
+            )
 
     def record(self, sentence: Sentence) -> str:
         """The sentence's line of JSONL output."""
@@ -258,9 +322,14 @@ class UnitTranslation:
         wanted = self.wanted.get(sentence.number)
         if wanted is not None and nbest:
             left = Counter(phrase for phrase, _ in self.unmet.get(sentence.number, []))
-            given = [*[wanted.prefix_text] * bool(wanted.prefix), *wanted.text, *(text for text, _ in wanted.unmet)]
+            given = [
+                *[wanted.prefix_text] * bool(wanted.prefix),
+                *wanted.text,
+                *(text for text, _ in wanted.unmet),
+            ]
             record["constraints"] = []
-            for text in reversed(given):  # of equal phrases, the last ones are those that are not met
+            # of equal phrases, the last ones are those that are not met
+            for text in reversed(given):
                 record["constraints"].insert(0, {"phrase": text, "met": not left[text]})
                 left[text] -= left[text] > 0
         if sentence.number in self.reasons:
@@ -268,7 +337,8 @@ class UnitTranslation:
         return json.dumps(record, ensure_ascii=False).translate(SEPARATORS) + "\n"
 
     def line(self, sentence: Sentence) -> str:
-        """The sentence's line of plain text: the best hypothesis, nothing for one that could not be translated."""
+        """The sentence's line of plain text: the best hypothesis, nothing for one that
+        could not be translated."""
         nbest = self.hypotheses.get(sentence.number)
         return (" ".join(nbest[0].text.splitlines()) if nbest else "") + "\n"
 

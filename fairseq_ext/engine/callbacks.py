@@ -1,4 +1,5 @@
-"""Callbacks of users run beside the engine's own threads: a slow one delays no other request, and what one raises stays with its own."""
+"""Callbacks of users run beside the engine's own threads: a slow one delays no other request, and
+what one raises stays with its own."""
 
 from __future__ import annotations
 
@@ -16,7 +17,8 @@ IDLE = 10.0  # seconds for which a thread waits for more to do
 
 
 class Threads:
-    """Threads that are started when all others have something to do, and end when there is nothing for a while."""
+    """Threads that are started when all others have something to do, and end when there
+    is nothing for a while."""
 
     def __init__(self) -> None:
         self.idle: list[queue.SimpleQueue] = []
@@ -27,7 +29,9 @@ class Threads:
             self.idle.pop().put(work)
         except IndexError:
             try:
-                threading.Thread(target=self.live, args=(work,), name="fairseq_ext callback", daemon=True).start()
+                threading.Thread(
+                    target=self.live, args=(work,), name="fairseq_ext callback", daemon=True
+                ).start()
             except RuntimeError:  # the system gives no more threads
                 work()
 
@@ -76,7 +80,10 @@ class Calls:
 
 
 class Reply(Future):
-    """A future whose callbacks are among the calls of its request. cancelled: called at once, in the thread of the one who cancels."""
+    """A future whose callbacks are among the calls of its request.
+
+    cancelled: called at once, in the thread of the one who cancels.
+    """
 
     def __init__(self, calls: Calls, cancelled: Callable[[], None]):
         super().__init__()
@@ -85,7 +92,9 @@ class Reply(Future):
 
     def add_done_callback(self, fn: Callable[[Future], Any]) -> None:
         """As of any future, in another thread than the engine's."""
-        calls = self.calls  # subtle: a future keeps its callbacks, so that one that knew it would make a circle for the garbage collector
+        # subtle: a future keeps its callbacks, so that one that knew it would make a circle
+        # for the garbage collector
+        calls = self.calls
         super().add_done_callback(lambda future: calls.add(partial(called, fn, future)))
 
 

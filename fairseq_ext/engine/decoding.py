@@ -1,14 +1,18 @@
-"""Requests through a search, in one process: started as the schedule says, decoded together, answered.
+"""Requests through a search, in one process: started as the schedule says, decoded
+together, answered.
 
-The search is never empty on purpose: every few steps, or at once where nothing runs, as many requests start as there is room for
-(--stream-width sentences, or --stream-rows rows); --refill-threshold waits until few are left, and --schedule batch until none is. With
---decoding other than beam they are decoded one after another, which is what these methods are made for.
+The search is never empty on purpose: every few steps, or at once where nothing runs, as
+many requests start as there is room for (--stream-width sentences, or --stream-rows rows);
+--refill-threshold waits until few are left, and --schedule batch until none is. With --decoding
+other than beam they are decoded one after another, which is what these methods are made for.
 
-A request whose preparation fails is answered with the error. When a step fails, whatever the reason, all its sentences run again, each
-alone, so that the error goes to the request that is to blame.
+A request whose preparation fails is answered with the error. When a step fails, whatever
+the reason, all its sentences run again, each alone, so that the error goes to the
+request that is to blame.
 
-With --glossary-placement align a request is searched without its glossary terms, which are then written into the draft. Where the draft
-has no word for a term, the request starts once more with that one, and where it lacks a phrase after that, with all of them.
+With --glossary-placement align a request is searched without its glossary terms, which are then
+written into the draft. Where the draft has no word for a term, the request starts once more with
+that one, and where it lacks a phrase after that, with all of them.
 """
 
 from __future__ import annotations
@@ -36,7 +40,11 @@ from fairseq_ext.translator import Translator
 
 
 class Decoding(Intake):
-    """Requests through a search. `add` and `cancel` at any time, then `work` as long as it is `busy`; take what comes from `events`."""
+    """Requests through a search.
+
+    `add` and `cancel` at any time, then `work` as long as it is `busy`; take what
+    comes from `events`.
+    """
 
     def __init__(self, translator: Translator, schedule: Schedule, places: int):
         super().__init__(translator, schedule, places)
@@ -97,7 +105,9 @@ class Decoding(Intake):
         batches: dict[tuple[Searcher, Pair | None], list[JobRequest]] = {}
         for request in requests:
             request.started = request.started or now
-            taker = next(searcher for searcher in self.search.searchers if searcher.may_take(request.sought))
+            taker = next(
+                searcher for searcher in self.search.searchers if searcher.may_take(request.sought)
+            )
             batches.setdefault((taker, request.job.languages), []).append(request)
         for (_, languages), batch in batches.items():
             tokens = [request.tokens for request in batch]
@@ -107,8 +117,12 @@ class Decoding(Intake):
                 else:
                     pool = pool_of(self.translator, tokens, [request.sought for request in batch])
             batch = [batch[i] for i in pool.ids.tolist()]
-            pool.ids = pool.ids.new_tensor([request.job.number for request in batch])  # of samples, as nothing beside
-            pool.seeds = [self.generator.spec.seed if request.job.seed is None else request.job.seed for request in batch]
+            # of samples, as nothing beside
+            pool.ids = pool.ids.new_tensor([request.job.number for request in batch])
+            pool.seeds = [
+                self.generator.spec.seed if request.job.seed is None else request.job.seed
+                for request in batch
+            ]
             for sentence, request in enumerate(batch):
                 request.pool, request.sentence = pool, sentence
                 pool.max_len[sentence] = request.room or pool.max_len[sentence]
@@ -128,12 +142,20 @@ class Decoding(Intake):
                 self.settle(request, request.batch, request.sentence, found)
         del self.live[request.number]  # now: a step that fails runs it again
 
-    def settle(self, request: JobRequest, pool: Pool, sentence: int, found: list[Hypothesis]) -> None:
-        """Answer a request with what the search has found. What has come to its length limit is searched again with less room, and a
-        draft that lacks phrases with them."""
+    def settle(
+        self, request: JobRequest, pool: Pool, sentence: int, found: list[Hypothesis]
+    ) -> None:
+        """Answer a request with what the search has found.
+
+        What has come to its length limit is searched again with less room, and a draft that
+        lacks phrases with them.
+        """
         if self.shorter is not None and request.room is not None:
             found, request.room = self.shorter.better(pool, sentence, request.long, found), None
-        elif self.shorter is not None and (room := self.shorter.room(pool, sentence, found)) is not None:
+        elif (
+            self.shorter is not None
+            and (room := self.shorter.room(pool, sentence, found)) is not None
+        ):
             request.room, request.long = room, found
             return self.scheduler.add(request, first=True)
         if self.placement is not None and request.is_draft and found:
@@ -143,7 +165,11 @@ class Decoding(Intake):
             if complete is None:
                 request.required += placed.wordless
                 assert request.wanted is not None  # its terms were placed
-                request.sought = without_terms(request.wanted, request.required) if placed.wordless else request.wanted
+                request.sought = (
+                    without_terms(request.wanted, request.required)
+                    if placed.wordless
+                    else request.wanted
+                )
                 request.nbest = request.most = request.asked
                 return self.scheduler.add(request, first=True)
             found = complete
@@ -152,9 +178,14 @@ class Decoding(Intake):
         self.answer(request, self.generator.answer(pool, sentence, found), gap_of(found))
 
     def tell_prefixes(self) -> None:
-        """Tell what has become certain of the requests that stream; nothing is of what may be searched again."""
+        """Tell what has become certain of the requests that stream; nothing is of what
+        may be searched again."""
         for request in self.live.values():
-            again = self.shorter is not None and request.wanted is not None and bool(request.wanted.any_of)
+            again = (
+                self.shorter is not None
+                and request.wanted is not None
+                and bool(request.wanted.any_of)
+            )
             if request.job.streams and not request.is_draft and not again:
                 self.tell(request, self.search.common_prefix(request))
 
@@ -162,7 +193,9 @@ class Decoding(Intake):
         """Tell that an answer begins with these tokens, where that is more than has been told."""
         if len(prefix) > request.told:
             request.told = len(prefix)
-            self.events.append((request.number, Partial(self.generator.target_text.text(prefix), len(prefix))))
+            self.events.append(
+                (request.number, Partial(self.generator.target_text.text(prefix), len(prefix)))
+            )
 
     def fail(self, newcomers: list[JobRequest], error: Exception) -> None:
         """A step has failed: its sentences run again alone; the one that was alone is to blame."""

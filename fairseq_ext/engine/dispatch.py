@@ -1,7 +1,7 @@
 """Which requests wait, and which worker has which (`Dispatch`).
 
-Requests wait in one queue; the worker with the least work gets the next one. Those of a worker that died, the suspects, get a worker to
-themselves, so that the one that killed it is found.
+Requests wait in one queue; the worker with the least work gets the next one. Those of a worker that
+died, the suspects, get a worker to themselves, so that the one that killed it is found.
 """
 
 from __future__ import annotations
@@ -16,7 +16,10 @@ AHEAD = 1.25  # times as many requests as a worker decodes at once are with it
 
 
 class Dispatch:
-    """The requests of an engine that are not answered, and its workers. Every method is called with the engine's lock."""
+    """The requests of an engine that are not answered, and its workers.
+
+    Every method is called with the engine's lock.
+    """
 
     def __init__(self) -> None:
         self.waiting: OrderedDict[int, Ticket] = OrderedDict()
@@ -25,12 +28,18 @@ class Dispatch:
         self.width = 0  # sentences that a worker decodes at once, 0 while no model is loaded
 
     def __len__(self) -> int:
-        return len(self.waiting) + len(self.suspects) + sum(len(worker.requests) for worker in self.workers)
+        return (
+            len(self.waiting)
+            + len(self.suspects)
+            + sum(len(worker.requests) for worker in self.workers)
+        )
 
     def give_out(self) -> None:
         """Give waiting requests to workers that have room."""
         ready = [worker for worker in self.workers if worker.ready]
-        while self.suspects and (idle := next((worker for worker in ready if not worker.requests), None)):
+        while self.suspects and (
+            idle := next((worker for worker in ready if not worker.requests), None)
+        ):
             self.give(self.suspects.popitem(last=False)[1], idle)
         alone = [w for w in ready if any(ticket.deaths for ticket in w.requests.values())]
         if self.suspects and not alone:  # a worker is kept free for them
@@ -48,7 +57,11 @@ class Dispatch:
             worker.send(("add", ticket.number, ticket.job))
         except Exception as error:
             self.take(ticket)
-            ticket.tell(UsageError(f"the request cannot be sent to a process ({error}): give text and numbers"))
+            ticket.tell(
+                UsageError(
+                    f"the request cannot be sent to a process ({error}): give text and numbers"
+                )
+            )
 
     def take(self, ticket: Ticket) -> None:
         """Take a request out of wherever it is."""
@@ -71,7 +84,8 @@ class Dispatch:
         return True
 
     def retry(self, worker: Worker) -> list[Ticket]:
-        """The requests of a worker that is gone are suspects; those that were in two such workers are taken out and returned."""
+        """The requests of a worker that is gone are suspects; those that were in two such workers
+        are taken out and returned."""
         given_up = []
         for ticket in list(worker.requests.values()):
             self.take(ticket)

@@ -1,16 +1,20 @@
-"""`fairseq_ext.Engine`: a model that takes requests at any time, from any thread, and decodes them together.
+"""`fairseq_ext.Engine`: a model that takes requests at any time, from any thread, and
+decodes them together.
 
-    engine = Engine("MODEL.pt", "DATA", source_lang="de", target_lang="en", beam=5, cpu=True, cpu_workers=2)
+    engine = Engine("MODEL.pt", "DATA", source_lang="de", target_lang="en", beam=5, cpu=True,
+        cpu_workers=2)
     future = engine.submit("Guten Morgen.", constraints=["morning"])
     print(future.result().text)
     for part in engine.stream("Guten Morgen."):  # what is certain so far; the answer last
         print(part.text)
     engine.close()
 
-Worker processes of one thread each decode (worker.py). Requests wait in one queue, and go to the worker with the least work (dispatch.py).
+Worker processes of one thread each decode (worker.py). Requests wait in one queue, and go to the
+worker with the least work (dispatch.py).
 
-A worker that dies is replaced. The requests that it had run again, each with a worker to itself, so that the one that killed it is found:
-a request that has been in two workers that died is answered with the error.
+A worker that dies is replaced. The requests that it had run again, each with a worker to itself,
+so that the one that killed it is found: a request that has been in two workers that died is
+answered with the error.
 """
 
 from __future__ import annotations
@@ -30,7 +34,15 @@ from fairseq_ext.core.process_pool import ForkServer, Worker
 from fairseq_ext.engine.callbacks import Threads
 from fairseq_ext.engine.dispatch import Dispatch
 from fairseq_ext.engine.in_engine import TextRequest
-from fairseq_ext.engine.jobs import Answer, Description, GlossaryFile, Job, Partial, Work, fields_or_none
+from fairseq_ext.engine.jobs import (
+    Answer,
+    Description,
+    GlossaryFile,
+    Job,
+    Partial,
+    Work,
+    fields_or_none,
+)
 from fairseq_ext.engine.tickets import Busy, Closed, Pace, Ticket, WorkerDied
 from fairseq_ext.search.constraints.lines import fields_of
 from fairseq_ext.text.formats import passes
@@ -48,11 +60,13 @@ TRIES = 3  # workers in a row that end before their model is loaded, before ther
 
 
 class Engine:
-    """Requests through `cpu_workers` worker processes, which are started at once; they load the model meanwhile (`wait`).
+    """Requests through `cpu_workers` worker processes, which are started at once; they load the
+    model meanwhile (`wait`).
 
-    path, data, task, flags: as of `Translator`. max_queue: most requests that wait, None for no limit. longest: most source tokens of a
-    sentence, None for as many as the model takes.
-    Errors: `wait`, `submit` and `stream` raise UsageError for flags that cannot be used and a model that cannot be loaded.
+    path, data, task, flags: as of `Translator`. max_queue: most requests that wait, None for no
+    limit. longest: most source tokens of a sentence, None for as many as the model takes.
+    Errors: `wait`, `submit` and `stream` raise UsageError for flags that cannot be used and a
+    model that cannot be loaded.
     """
 
     def __init__(
@@ -89,9 +103,14 @@ class Engine:
     # ---- what users call
 
     def wait(self, timeout: float | None = None) -> Description:
-        """Wait until the model is loaded; say what it is. Errors: UsageError where it cannot be loaded, TimeoutError."""
+        """Wait until the model is loaded; say what it is.
+
+        Errors: UsageError where it cannot be loaded, TimeoutError.
+        """
         with self.changed:
-            if not self.changed.wait_for(lambda: self.description or self.failed or self.closed, timeout):
+            if not self.changed.wait_for(
+                lambda: self.description or self.failed or self.closed, timeout
+            ):
                 raise TimeoutError(f"the model is not loaded after {timeout} seconds")
             if self.failed is not None:
                 raise self.failed
@@ -115,24 +134,41 @@ class Engine:
         seed: int | None = None,
         number: int = 0,
     ) -> Future[Answer]:
-        """A future of the translation of one sentence. Cancelling it frees its rows at the next step.
+        """A future of the translation of one sentence. Cancelling it frees its
+        rows at the next step.
 
-        constraints, any_of, avoid, prefix: as in a line of a JSONL constraints file. glossaries: files; terms: source term to target
-        term (or a|b), for this request. nbest: hypotheses, at most the beam. on_partial: called with what has become certain of the
-        translation. It and the future's callbacks run one after another in a thread beside the engine's; what on_partial raises is the
-        future's error, and a slow one misses partial results. align: hypotheses say which of their `words` stand for which of the source.
-        languages: source and target, of a model that has many (`wait().languages`). seed: of samples (default: that of the flags), which
-        depend on it and on number, the sentence's in its text.
-        Errors: Busy where the queue is full, Closed, UsageError for phrases in a wrong form; the future has those that need the model.
+        constraints, any_of, avoid, prefix: as in a line of a JSONL constraints file. glossaries:
+        files; terms: source term to target term (or a|b), for this request. nbest: hypotheses,
+        at most the beam. on_partial: called with what has become certain of the translation.
+        It and the future's callbacks run one after another in a thread beside the engine's; what
+        on_partial raises is the future's error, and a slow one misses partial results. align:
+        hypotheses say which of their `words` stand for which of the source. languages: source and
+        target, of a model that has many (`wait().languages`). seed: of samples (default: that of
+        the flags), which depend on it and on number, the sentence's in its text.
+        Errors: Busy where the queue is full, Closed, UsageError for phrases in a wrong form; the
+        future has those that need the model.
         """
         if not isinstance(source, str):
             raise UsageError(f"the source is {type(source).__name__}, and a sentence is a text")
-        given = {"constraints": list(constraints), "any_of": [list(x) for x in any_of], "avoid": list(avoid)}
+        given = {
+            "constraints": list(constraints),
+            "any_of": [list(x) for x in any_of],
+            "avoid": list(avoid),
+        }
         fields = fields_of(given | ({"prefix": prefix} if prefix else {}), "the request")
         job = Job(
-            source, fields_or_none(fields), tuple(glossaries), tuple((terms or {}).items()), nbest, on_partial is not None, align,
-            languages, seed, number, time.monotonic(),
-        )  # fmt: skip
+            source,
+            fields_or_none(fields),
+            tuple(glossaries),
+            tuple((terms or {}).items()),
+            nbest,
+            on_partial is not None,
+            align,
+            languages,
+            seed,
+            number,
+            time.monotonic(),
+        )
         with self.lock:
             if self.failed is not None:
                 raise self.failed
@@ -141,23 +177,33 @@ class Engine:
             if self.max_queue is not None and len(self.waiting) >= self.max_queue:
                 raise Busy(len(self.waiting), self.pace.until_half(len(self.waiting)))
             self.number += 1
-            ticket = Ticket(self.number, job, on_partial, partial(self.forget, self.number), self.callbacks)
+            ticket = Ticket(
+                self.number, job, on_partial, partial(self.forget, self.number), self.callbacks
+            )
             self.requests.waiting[ticket.number] = ticket
             self.requests.give_out()
         return ticket.future
 
     def submit_text(
-        self, text: str, format: str = "text", protect: Sequence[str] = (), on_partial: Callable[[Partial], None] | None = None,
+        self,
+        text: str,
+        format: str = "text",
+        protect: Sequence[str] = (),
+        on_partial: Callable[[Partial], None] | None = None,
         **request: Any,
-    ) -> Future[Answer]:  # fmt: skip
-        """A future of the translation of a text, sentence by sentence, as of `Translator.translate_text`. request: as of `submit`, for each
-        sentence. Errors: as of both."""
+    ) -> Future[Answer]:
+        """A future of the translation of a text, sentence by sentence, as of
+        `Translator.translate_text`. request: as of `submit`, for each sentence.
+        Errors: as of both."""
         model = self.wait()
-        ways = passes(format, splitter((request.get("languages") or [model.source])[0]), protect, model.leads)
+        ways = passes(
+            format, splitter((request.get("languages") or [model.source])[0]), protect, model.leads
+        )
         return TextRequest(self.submit, text, ways, request, on_partial).future
 
     def stream(self, source: str, **request: Any) -> Iterator[Partial | Answer]:
-        """What is certain of a translation so far, each time that it is more, and the answer last. A caller that stops cancels it.
+        """What is certain of a translation so far, each time that it is more, and the answer last.
+        A caller that stops cancels it.
 
         Arguments and errors as of `submit`.
         """
@@ -176,13 +222,19 @@ class Engine:
         return follow()
 
     def close(self, grace: float = 0.0) -> None:
-        """Take no more requests; wait up to `grace` seconds for those there are, then end. What is left has the error Closed."""
+        """Take no more requests; wait up to `grace` seconds for those there are, then end.
+
+        What is left has the error Closed.
+        """
         with self.changed:
             self.closed = True
             self.changed.notify_all()
             self.changed.wait_for(lambda: not self.pending or self.failed is not None, grace)
             workers, self.requests.workers = self.requests.workers, []
-            left = [*self.requests.clear(), *(ticket for worker in workers for ticket in worker.requests.values())]
+            left = [
+                *self.requests.clear(),
+                *(ticket for worker in workers for ticket in worker.requests.values()),
+            ]
         for worker in workers:
             worker.send(None)
             worker.close()
@@ -272,9 +324,16 @@ class Engine:
             ticket.tell(error)
 
     def lost(self, worker: Worker) -> None:
-        """A worker is gone, in its thread: its requests run again, and another worker takes its place."""
+        """A worker is gone, in its thread: its requests run again, and another
+        worker takes its place."""
         with self.changed:
-            if self.closed and not worker.requests and not self.pending or worker not in self.requests.workers or self.failed is not None:
+            if (
+                self.closed
+                and not worker.requests
+                and not self.pending
+                or worker not in self.requests.workers
+                or self.failed is not None
+            ):
                 return
             self.stillborn += not worker.ready
             worker.ready = False
@@ -283,12 +342,18 @@ class Engine:
             self.changed.notify_all()
             self.requests.give_out()
         for ticket in given_up:
-            ticket.tell(WorkerDied("the sentence could not be translated: two worker processes died over it"))
+            ticket.tell(
+                WorkerDied(
+                    "the sentence could not be translated: two worker processes died over it"
+                )
+            )
         if self.stillborn >= TRIES * len(self.requests.workers):
-            self.fail(UsageError(
-                "the processes that load the model ended before it was loaded: "
-                "see their messages on standard error, and mend what they name"
-            ))
+            self.fail(
+                UsageError(
+                    "the processes that load the model ended before it was loaded: "
+                    "see their messages on standard error, and mend what they name"
+                )
+            )
             return
         if worker.fresh:
             time.sleep(PAUSE)
@@ -300,9 +365,16 @@ class Engine:
                 why = f"{type(error).__name__}: {error}"
                 time.sleep(PAUSE * attempt)
         if self.ready:  # the other workers go on
-            logger.error("a worker of the engine is gone, and no other can be started in its place (%s)", why)
+            logger.error(
+                "a worker of the engine is gone, and no other can be started in its place (%s)", why
+            )
             return
-        self.fail(UsageError(f"no process that translates can be started ({why}): end others, or allow more processes and open files"))
+        self.fail(
+            UsageError(
+                f"no process that translates can be started ({why}): end others, or allow more "
+                "processes and open files"
+            )
+        )
 
     def replace(self, worker: Worker) -> None:
         """Start a worker in the place of one that is gone."""

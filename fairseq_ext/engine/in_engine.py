@@ -1,6 +1,8 @@
-"""A text through an engine: its segments are requests of their own, some at once, and one answer is made of theirs (joined.py).
+"""A text through an engine: its segments are requests of their own, some at once, and one answer
+is made of theirs (joined.py).
 
-Items are read as they are needed and joined in their order, so that a long text takes the memory of its translation.
+Items are read as they are needed and joined in their order, so that a long text takes the
+memory of its translation.
 """
 
 from __future__ import annotations
@@ -21,22 +23,32 @@ from fairseq_ext.text.formats import Pass
 from fairseq_ext.text.marks import ended
 from fairseq_ext.text.segments import Item, Segment, halves
 
-AHEAD, OPEN = 64, 512  # segments of a text that an engine has at once, and items that are not joined: one may take its time
-REST = 3e-6  # seconds between two partial results for each character of them: each has the whole text so far
+# segments of a text that an engine has at once, and items that are not joined:
+# one may take its time
+AHEAD, OPEN = 64, 512
+# seconds between two partial results for each character of them: each has the whole text so far
+REST = 3e-6
 
 
 class TextRequest:
-    """A text in an engine; `future` has its answer, whose `left` are the segments that stay as they are.
+    """A text in an engine; `future` has its answer, whose `left` are the segments
+    that stay as they are.
 
-    submit: of an engine; passes: of the text's format; request: keywords of `submit` for every segment; on_text: gets the translation in
-    parts, and the answer then has none. A text none of whose segments can be translated has the error of the first. Errors: as of `submit`,
+    submit: of an engine; passes: of the text's format; request: keywords of `submit` for every
+    segment; on_text: gets the translation in parts, and the answer then has none. A text none
+    of whose segments can be translated has the error of the first. Errors: as of `submit`,
     of the first segments.
     """
 
     def __init__(
-        self, submit: Callable[..., Future[Answer]], text: str, passes: Sequence[Pass], request: dict[str, Any],
-        on_partial: Callable[[Partial], None] | None = None, on_text: Callable[[str], object] | None = None,
-    ):  # fmt: skip
+        self,
+        submit: Callable[..., Future[Answer]],
+        text: str,
+        passes: Sequence[Pass],
+        request: dict[str, Any],
+        on_partial: Callable[[Partial], None] | None = None,
+        on_text: Callable[[str], object] | None = None,
+    ):
         self.submit, self.passes, self.request = submit, list(passes), request
         self.on_partial, self.on_text = on_partial, on_text
         self.lock = threading.RLock()
@@ -57,7 +69,9 @@ class TextRequest:
         self.items: Iterator[Item] = self.passes.pop(0)(text)
         self.slots: deque[Slot] = deque()  # that are not joined
         self.joined = Joined(self.on_text is None or bool(self.passes))
-        self.is_mute = not self.passes  # no segment yet: where none comes, an empty one is submitted, so that the engine checks the request
+        # no segment yet: where none comes, an empty one is submitted, so that the engine
+        # checks the request
+        self.is_mute = not self.passes
         self.go_on()
 
     def stop(self) -> None:
@@ -85,11 +99,19 @@ class TextRequest:
         """Give the engine more, or end (raises what `submit` does)."""
         with self.lock:
             self.join()
-            while len(self.running) < AHEAD and (self.waiting or len(self.slots) < OPEN) and not self.future.done():
+            while (
+                len(self.running) < AHEAD
+                and (self.waiting or len(self.slots) < OPEN)
+                and not self.future.done()
+            ):
                 if (slot := self.next_slot()) is None:
                     break
                 assert isinstance(slot.item, Segment)
-                request = self.request | {"number": slot.item.number} | ({"align": True} if slot.item.marks else {})
+                request = (
+                    self.request
+                    | {"number": slot.item.number}
+                    | ({"align": True} if slot.item.marks else {})
+                )
                 if self.on_partial is not None and not slot.item.marks:
                     request["on_partial"] = partial(self.partly, slot)
                 try:
@@ -139,7 +161,9 @@ class TextRequest:
         while self.slots and not self.slots[0].is_open:
             slot = self.slots.popleft()
             text = self.joined.add(slot)
-            self.told += len(slot.answer.hypotheses[0].tokens) if isinstance(slot.answer, Answer) else 0
+            self.told += (
+                len(slot.answer.hypotheses[0].tokens) if isinstance(slot.answer, Answer) else 0
+            )
             if self.on_text is not None and not self.passes:
                 self.on_text(text)
 
@@ -147,7 +171,11 @@ class TextRequest:
         """Say what the text certainly begins with, in the last pass."""
         if self.on_partial is None or self.passes or time.monotonic() < self.rests_until:
             return
-        text, tokens, part = self.joined.text(), self.told, self.slots[0].partial if self.slots else None
+        text, tokens, part = (
+            self.joined.text(),
+            self.told,
+            self.slots[0].partial if self.slots else None,
+        )
         if part is not None:
             text, tokens = text + ended(part.text, ""), tokens + part.tokens
         if text.strip():

@@ -1,4 +1,5 @@
-"""Requests on their way into a search: read, segmented and checked as they come, so that what is wrong with one is told at once."""
+"""Requests on their way into a search: read, segmented and checked as they come, so that what is
+wrong with one is told at once."""
 
 from __future__ import annotations
 
@@ -37,21 +38,28 @@ class JobRequest(Request):
     asked: int  # hypotheses of its answer; its search may keep more
     wanted: SentenceConstraints | None
     terms: list[Term]
-    sought: SentenceConstraints | None  # what the search obeys: less than is wanted, while a draft is searched
+    # what the search obeys: less than is wanted, while a draft is searched
+    sought: SentenceConstraints | None
     started: float = 0.0  # time.monotonic()
     told: int = 0  # tokens of the prefix that has been told
-    room: int | None = None  # most tokens of a search that is repeated (search/strategies/stop/early.py)
+    # most tokens of a search that is repeated (search/strategies/stop/early.py)
+    room: int | None = None
     long: list[Hypothesis] = field(default_factory=list)  # what the first one has found
-    required: tuple[SourceTerm, ...] = ()  # for which a first draft had no word, and which the search brings in
+    # for which a first draft had no word, and which the search brings in
+    required: tuple[SourceTerm, ...] = ()
 
     @property
     def is_draft(self) -> bool:
-        """Whether phrases that are wanted are left out of the search (--glossary-placement align)."""
+        """Whether phrases that are wanted are left out of the search
+        (--glossary-placement align)."""
         return self.sought is not self.wanted
 
 
 class Intake:
-    """One model and its requests. What comes of them is in `events`. places: sentences that are decoded at once."""
+    """One model and its requests.
+
+    What comes of them is in `events`. places: sentences that are decoded at once.
+    """
 
     def __init__(self, translator: Translator, schedule: Schedule, places: int):
         self.translator, self.places = translator, places
@@ -59,7 +67,8 @@ class Intake:
         self.scheduler: Scheduler[JobRequest] = Scheduler(schedule)
         self.requirements = Requirements(translator)
         self.languages = LanguagesOfRequests(translator)
-        self.longest: int | None = None  # most source tokens, where fewer are allowed than the model takes
+        # most source tokens, where fewer are allowed than the model takes
+        self.longest: int | None = None
         self.events: list[Event] = []
         self.before = self.work_done()
 
@@ -73,7 +82,9 @@ class Intake:
                 self.requirements.named(job)  # what is wrong with a glossary is told all the same
             constraints = self.requirements.of_empty(job)
             now = time.monotonic()
-            self.events.append((number, Answer(EMPTY.hypotheses, constraints, queued=now - job.submitted)))
+            self.events.append(
+                (number, Answer(EMPTY.hypotheses, constraints, queued=now - job.submitted))
+            )
         except Exception as error:
             self.events.append((number, told(error)))
 
@@ -82,27 +93,50 @@ class Intake:
         translator, spec = self.translator, self.generator.spec
         nbest = translator.nbest if job.nbest is None else job.nbest
         if not 1 <= nbest <= spec.k:
-            raise UsageError(f"nbest is {nbest} and the beam is {spec.k}: ask for 1 to {spec.k} hypotheses")
+            raise UsageError(
+                f"nbest is {nbest} and the beam is {spec.k}: ask for 1 to {spec.k} hypotheses"
+            )
         tokens = translator.encode(job.source)
         translator.check_length(tokens, "the source")
         if self.longest is not None and tokens.numel() > self.longest:
-            raise TooLong(f"the source has {tokens.numel()} tokens and the limit is {self.longest}: shorten or split it")
+            raise TooLong(
+                f"the source has {tokens.numel()} tokens and the limit is {self.longest}: "
+                "shorten or split it"
+            )
         wanted, terms = self.requirements.of(job, tokens)
         sought, searched = wanted, nbest if self.generator.choose is None else spec.k
         if wanted is not None and wanted.terms and places_terms(translator.task.flags()):
             sought, searched = without_terms(wanted), min(spec.k, max(nbest, SEARCHED))
         return JobRequest(
-            number, searched, searched, job=job, tokens=tokens, asked=nbest, wanted=wanted, terms=terms, sought=sought
-        )  # fmt: skip
+            number,
+            searched,
+            searched,
+            job=job,
+            tokens=tokens,
+            asked=nbest,
+            wanted=wanted,
+            terms=terms,
+            sought=sought,
+        )
 
-    def answer(self, request: JobRequest, found: list[dict[str, Any]], gap: float | None = None) -> None:
+    def answer(
+        self, request: JobRequest, found: list[dict[str, Any]], gap: float | None = None
+    ) -> None:
         """Answer a request with its hypotheses, as the generator has them, best first."""
         hypotheses = [self.translator.translation(h) for h in found[: request.asked]]
         if request.job.align:
             self.translator.align([request.job.source] * len(hypotheses), hypotheses)
-        constraints = self.requirements.report(request.job, request.wanted, request.terms, hypotheses[0])
+        constraints = self.requirements.report(
+            request.job, request.wanted, request.terms, hypotheses[0]
+        )
         now = time.monotonic()
-        answer = Answer(hypotheses, constraints, gap, request.started - request.job.submitted, now - request.started)
+        answer = Answer(
+            hypotheses,
+            constraints,
+            gap,
+            request.started - request.job.submitted,
+            now - request.started,
+        )
         self.events.append((request.number, answer))
 
     def work_done(self) -> Work:
@@ -111,7 +145,13 @@ class Intake:
         counts = stats.found(ConstraintCounts)
         if counts is not None:
             counts.unmet.clear()  # every request has its own report; here they would grow for ever
-        return Work(stats.decoder_calls, stats.decoder_rows, stats.encoder_calls, stats.target_tokens, stats.sentences)
+        return Work(
+            stats.decoder_calls,
+            stats.decoder_rows,
+            stats.encoder_calls,
+            stats.target_tokens,
+            stats.sentences,
+        )
 
     def take_work(self) -> Work:
         """Counts of the work since the last call."""
@@ -121,7 +161,8 @@ class Intake:
 
 
 def told(error: Exception) -> Exception:
-    """The error as the one who asked gets it: a UsageError for a known mistake, else one sentence."""
+    """The error as the one who asked gets it: a UsageError for a known mistake,
+    else one sentence."""
     if isinstance(error, TooLong):
         return error
     sentence = explain(error)

@@ -24,9 +24,11 @@ class Job:
     """One sentence to translate."""
 
     source: str
-    fields: dict[str, Any] | None = None  # constraints, any_of, avoid, prefix, as search/constraints/lines.py reads them from a JSON line
+    # constraints, any_of, avoid, prefix, as search/constraints/lines.py reads them from a JSON line
+    fields: dict[str, Any] | None = None
     glossaries: tuple[GlossaryFile, ...] = ()
-    terms: tuple[tuple[str, str], ...] = ()  # source term and target term (or a|b), of this request alone
+    # source term and target term (or a|b), of this request alone
+    terms: tuple[tuple[str, str], ...] = ()
     nbest: int | None = None  # None: as many as --nbest says
     streams: bool = False  # partial results are asked for
     align: bool = False  # so are the words of hypotheses that stand for words of the source
@@ -54,7 +56,9 @@ class Constraint:
     spans: tuple[Span, ...] = ()  # where it stands in the text
     term: str = ""  # the source term of a glossary that asked for it
     source_spans: tuple[Span, ...] = ()  # where the term stands in the source
-    place: str = ""  # of a term: "in place" of the words that translate it, or "elsewhere"; "" where that is not known
+    # of a term: "in place" of the words that translate it, or "elsewhere"; "" where
+    # that is not known
+    place: str = ""
 
 
 @dataclass(frozen=True)
@@ -63,10 +67,13 @@ class Answer:
 
     hypotheses: list[Translation]  # best first
     constraints: list[Constraint] = field(default_factory=list)
-    gap: float | None = None  # certificate: what the best hypothesis may lack, in nats, 0 where it is proved the best; None without one
+    # certificate: what the best hypothesis may lack, in nats, 0 where it is proved the
+    # best; None without one
+    gap: float | None = None
     queued: float = 0.0  # seconds from submission to the decoder
     decoded: float = 0.0  # seconds in the decoder
-    left: list[tuple[str, str]] = field(default_factory=list)  # segments of a text that stay as they are, each with the reason
+    # segments of a text that stay as they are, each with the reason
+    left: list[tuple[str, str]] = field(default_factory=list)
 
     @property
     def text(self) -> str:
@@ -91,12 +98,16 @@ class Description:
     width: int  # sentences that it decodes at once
     longest: int | None  # source tokens that the model takes
     no_constraints: str  # why requests can have none; "" where they can
-    languages: tuple[str, ...] = ()  # that requests may name, as targets alone where the source is none; none where there is one pair
+    # that requests may name, as targets alone where the source is none; none where
+    # there is one pair
+    languages: tuple[str, ...] = ()
 
     @property
     def leads(self) -> set[str]:
         """What a source may begin with, each a language to translate to."""
-        return set() if self.source in self.languages else {f">>{each}<<" for each in self.languages}
+        return (
+            set() if self.source in self.languages else {f">>{each}<<" for each in self.languages}
+        )
 
 
 @dataclass

@@ -1,4 +1,5 @@
-"""The answers of a text's segments as the answer of the text, as they come: what is joined needs no segment any more."""
+"""The answers of a text's segments as the answer of the text, as they come: what is joined
+needs no segment any more."""
 
 from __future__ import annotations
 
@@ -29,7 +30,10 @@ class Slot:
 
 @dataclass
 class Rank:
-    """The hypotheses of one rank, one behind the other. total: sum of their scores times their lengths."""
+    """The hypotheses of one rank, one behind the other.
+
+    total: sum of their scores times their lengths.
+    """
 
     texts: list[str] = field(default_factory=list)
     tokens: list[str] = field(default_factory=list)
@@ -38,13 +42,17 @@ class Rank:
     length: int = 0
 
     def hypothesis(self) -> Translation:
-        return Translation("".join(self.texts), self.tokens, self.total / max(1, self.length), self.scores)
+        return Translation(
+            "".join(self.texts), self.tokens, self.total / max(1, self.length), self.scores
+        )
 
 
 class Joined:
-    """What a text comes to so far: the i-th hypotheses of all segments are the i-th of the text, and places are of the whole text.
+    """What a text comes to so far: the i-th hypotheses of all segments are the i-th of the text,
+    and places are of the whole text.
 
-    keeps: False for a text that is written as it comes: then `add` returns what an item comes to, and nothing of it is kept.
+    keeps: False for a text that is written as it comes: then `add` returns what an item comes to,
+    and nothing of it is kept.
     """
 
     def __init__(self, keeps: bool = True):
@@ -54,7 +62,8 @@ class Joined:
         self.words: list[Any] | None = []
         self.gap: float | None = -math.inf
         self.queued = self.decoded = 0.0
-        self.source = self.target = self.items = self.answers = 0  # characters of both, items, and segments with an answer
+        # characters of both, items, and segments with an answer
+        self.source = self.target = self.items = self.answers = 0
         self.left: list[tuple[str, str]] = []
         self.error: BaseException | None = None  # the first
         self.last: Answer | None = None
@@ -81,8 +90,11 @@ class Joined:
         """Put those of an item behind the others."""
         found = slot.answer.hypotheses if isinstance(slot.answer, Answer) else []
         for _ in range(len(self.ranks), len(found)):
-            last = self.ranks[-1]  # earlier items, which have fewer hypotheses, repeat their last one
-            self.ranks.append(Rank(last.texts[:], last.tokens[:], last.scores[:], last.total, last.length))
+            # earlier items, which have fewer hypotheses, repeat their last one
+            last = self.ranks[-1]
+            self.ranks.append(
+                Rank(last.texts[:], last.tokens[:], last.scores[:], last.total, last.length)
+            )
         for rank, each in enumerate(self.ranks):
             each.texts.append(rendered(slot, rank)[0] if rank else text)
             if found:
@@ -104,14 +116,23 @@ class Joined:
             return start + origin[span[0]], start + origin[span[1] - 1] + 1
 
         for each in answer.constraints:
-            self.constraints.append(replace(each, spans=tuple(map(there, each.spans)), source_spans=tuple(map(here, each.source_spans))))
+            self.constraints.append(
+                replace(
+                    each,
+                    spans=tuple(map(there, each.spans)),
+                    source_spans=tuple(map(here, each.source_spans)),
+                )
+            )
         words = answer.hypotheses[0].words
         if words is None or self.words is None:
             self.words = None
         else:
             self.words += [(here(a), there(b)) for a, b in words]
         self.gap = None if answer.gap is None or self.gap is None else max(self.gap, answer.gap)
-        self.queued, self.decoded = max(self.queued, answer.queued), max(self.decoded, answer.decoded)
+        self.queued, self.decoded = (
+            max(self.queued, answer.queued),
+            max(self.decoded, answer.decoded),
+        )
 
     def text(self) -> str:
         """The translation so far."""

@@ -1,7 +1,8 @@
-"""The languages of a request, where one model has many: their tokens go with its source and translation (M2M-100, NLLB-200, mBART), or
-the target's goes in front of the source (OPUS-MT).
+"""The languages of a request, where one model has many: their tokens go with its source and
+translation (M2M-100, NLLB-200, mBART), or the target's goes in front of the source (OPUS-MT).
 
-fairseq's task reads both from its settings whenever it makes a batch, so that is where they are changed.
+fairseq's task reads both from its settings whenever it makes a batch, so that is
+where they are changed.
 """
 
 from __future__ import annotations
@@ -20,8 +21,11 @@ Pair = tuple[str, str]  # source and target language
 
 
 class LanguagesOfRequests:
-    """Those of a translator. known: which requests may name as targets, in the model's order, none where it has one pair; sources: as the
-    sources of these."""
+    """Those of a translator.
+
+    known: which requests may name as targets, in the model's order, none where it has one pair;
+    sources: as the sources of these.
+    """
 
     def __init__(self, translator: Any):
         task, generator = translator.task, translator.generator
@@ -32,19 +36,28 @@ class LanguagesOfRequests:
             self.known = self.sources = tuple(task.langs)
             for each in self.known:
                 task.dicts.setdefault(each, task.target_dictionary)
-            if (spec := self.settings.langtoks["main"][1]) and not getattr(self.settings, "keep_inference_langtok", False):
-                generator.symbols_to_strip_from_output.update(task.data_manager.get_decoder_langtok(each, spec) for each in self.known)
+            if (spec := self.settings.langtoks["main"][1]) and not getattr(
+                self.settings, "keep_inference_langtok", False
+            ):
+                generator.symbols_to_strip_from_output.update(
+                    task.data_manager.get_decoder_langtok(each, spec) for each in self.known
+                )
 
     @contextlib.contextmanager
     def of(self, pair: Pair | None) -> Iterator[None]:
-        """Inside of it the task is one of this pair; None: of its flags' (raises UsageError for what the model does not have)."""
+        """Inside of it the task is one of this pair; None: of its flags' (raises UsageError for
+        what the model does not have)."""
         own = tuple(getattr(self.settings, name, None) for name in ("source_lang", "target_lang"))
         if pair is None or pair == own:
             yield
             return
         for each, known in zip(pair, (self.sources, self.known), strict=True):
             if each not in known:
-                there = f"use one of {cut(', '.join(known))}" if known else f"it translates from {own[0]} to {own[1]} alone"
+                there = (
+                    f"use one of {cut(', '.join(known))}"
+                    if known
+                    else f"it translates from {own[0]} to {own[1]} alone"
+                )
                 raise UsageError(f"the model does not have the language '{cut(each)}': {there}")
         try:
             self.use(pair)

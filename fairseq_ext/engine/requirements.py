@@ -1,4 +1,5 @@
-"""What a request requires and bans, from its fields and its glossaries, and where that stands in its translation."""
+"""What a request requires and bans, from its fields and its glossaries, and where that
+stands in its translation."""
 
 from __future__ import annotations
 
@@ -39,21 +40,27 @@ NO_TERM = Term("", (), ())
 
 
 class OfRequests(Translator):
-    """A translator whose requests may bring glossaries: --glossary-match and --glossary-repeat are of theirs too."""
+    """A translator whose requests may bring glossaries: --glossary-match and --glossary-repeat
+    are of theirs too."""
 
     glossaries_of_calls = True
 
 
 class Requirements:
-    """Reads requests for one translator. no_constraints: why requests can have no phrases; "" where they can."""
+    """Reads requests for one translator.
+
+    no_constraints: why requests can have no phrases; "" where they can.
+    """
 
     def __init__(self, translator: Translator, no_constraints: str = ""):
         self.translator = translator
         self.no_constraints = no_constraints
-        self.glossaries: OrderedDict[tuple[str, Languages], Glossary] = OrderedDict()  # by digest and languages
+        # by digest and languages
+        self.glossaries: OrderedDict[tuple[str, Languages], Glossary] = OrderedDict()
 
     def of(self, job: Job, tokens: Tensor) -> tuple[SentenceConstraints | None, list[Term]]:
-        """The constraints of a source of these tokens (L,), those of the flags included, and the glossary terms among them.
+        """The constraints of a source of these tokens (L,), those of the flags included, and the
+        glossary terms among them.
 
         Errors: UsageError for phrases and glossaries that cannot be used.
         """
@@ -67,10 +74,22 @@ class Requirements:
             found = merge(found, source.of_fields(job.fields, "the request"), source.consistent)
         terms = []
         glossaries = [*([] if source.glossary is None else [source.glossary]), *self.named(job)]
-        words = words_of(source.source_text(tokens), source.segmenter.takes_pieces) if glossaries else []
+        words = (
+            words_of(source.source_text(tokens), source.segmenter.takes_pieces)
+            if glossaries
+            else []
+        )
         for glossary in glossaries:
             required = glossary.required(words)
-            terms += [Term(each.term.source, each.phrases, spans_of(job.source, words, each.matches), each.cased.mode) for each in required]
+            terms += [
+                Term(
+                    each.term.source,
+                    each.phrases,
+                    spans_of(job.source, words, each.matches),
+                    each.cased.mode,
+                )
+                for each in required
+            ]
             if glossary is not source.glossary:
                 found = source.with_terms(found, required, tokens)
         return source.consistent(found), terms
@@ -88,7 +107,9 @@ class Requirements:
                     try:
                         found.append(self.glossary(digest, GlossaryFile(file.name, digest)))
                     except UsageError as error:
-                        raise UsageError(str(error).replace(f" of {file.name}", " of the request's glossary")) from None
+                        raise UsageError(
+                            str(error).replace(f" of {file.name}", " of the request's glossary")
+                        ) from None
             else:
                 found.append(self.glossary(digest, GlossaryFile("", digest)))
         return found
@@ -105,13 +126,23 @@ class Requirements:
         if (key := (digest, languages)) in self.glossaries:
             self.glossaries.move_to_end(key)
             return self.glossaries[key]
-        options = GlossaryOptions(file.path, str(flags.glossary_match), str(flags.glossary_repeat), languages, case_of(flags, "initial"))
+        options = GlossaryOptions(
+            file.path,
+            str(flags.glossary_match),
+            str(flags.glossary_repeat),
+            languages,
+            case_of(flags, "initial"),
+        )
         try:
             found = hashlib.sha256(Path(file.path).read_bytes()).hexdigest()
         except OSError:
-            raise UsageError("a glossary of the request has been deleted: put it again, or leave it out") from None
+            raise UsageError(
+                "a glossary of the request has been deleted: put it again, or leave it out"
+            ) from None
         if (key := (found, languages)) not in self.glossaries:  # else it was replaced meanwhile
-            self.glossaries[key] = Glossary(options, self.translator.task.session.sentences.constraint_source().segmenter)
+            self.glossaries[key] = Glossary(
+                options, self.translator.task.session.sentences.constraint_source().segmenter
+            )
         if len(self.glossaries) > KEPT:
             self.glossaries.popitem(last=False)
         return self.glossaries[key]
@@ -119,11 +150,18 @@ class Requirements:
     def of_empty(self, job: Job) -> list[Constraint]:
         """The report of a request whose source is empty."""
         fields = job.fields or {}
-        phrases = [*fields.get("constraints", []), *("|".join(texts) for texts in fields.get("any_of", [])), *fields.get("prefix", [])]
+        phrases = [
+            *fields.get("constraints", []),
+            *("|".join(texts) for texts in fields.get("any_of", [])),
+            *fields.get("prefix", []),
+        ]
         return [Constraint(phrase, False, "the source is empty") for phrase in phrases]
 
-    def report(self, job: Job, wanted: SentenceConstraints | None, terms: list[Term], best: Translation) -> list[Constraint]:
-        """What became of a request's phrases in its best hypothesis, in the order in which they were given; a place serves one phrase."""
+    def report(
+        self, job: Job, wanted: SentenceConstraints | None, terms: list[Term], best: Translation
+    ) -> list[Constraint]:
+        """What became of a request's phrases in its best hypothesis, in the order in which they
+        were given; a place serves one phrase."""
         if wanted is None or not (wanted.any_of or wanted.prefix or best.unmet):
             return []
         reasons: dict[str, list[str]] = {}
@@ -135,20 +173,40 @@ class Requirements:
             is_met = wanted.prefix_text not in reasons
             prefix = self.translator.generator.target_text.text(wanted.prefix).strip()
             spans = ((0, len(prefix)),) if is_met and best.text.startswith(prefix) else ()
-            out.append(Constraint(wanted.prefix_text, is_met, "" if is_met else reasons[wanted.prefix_text].pop(), spans))
+            out.append(
+                Constraint(
+                    wanted.prefix_text,
+                    is_met,
+                    "" if is_met else reasons[wanted.prefix_text].pop(),
+                    spans,
+                )
+            )
         places = self.places(wanted, best.text)
         lacks: dict[int, str] = {}
-        for i in sorted(range(len(places)), key=lambda i: places[i] is not None):  # of equal phrases, those without a place first
+        # of equal phrases, those without a place first
+        for i in sorted(range(len(places)), key=lambda i: places[i] is not None):
             if reasons.get(wanted.text[i]):
                 lacks[i] = reasons[wanted.text[i]].pop()
-        for i, (alternatives, cased, place) in enumerate(zip(wanted.any_of, wanted.cases, places, strict=True)):
+        for i, (alternatives, cased, place) in enumerate(
+            zip(wanted.any_of, wanted.cases, places, strict=True)
+        ):
             spans = () if place is None or i in lacks else (place[1],)
             term = taken(terms, alternatives, cased.mode)
             where = ""
             if term.source and i not in lacks and places_terms(self.translator.task.flags()):
                 where = "elsewhere" if elsewhere[wanted.text[i]] > 0 else "in place"
                 elsewhere[wanted.text[i]] -= 1
-            out.append(Constraint(wanted.text[i], i not in lacks, lacks.get(i, ""), spans, term.source, term.spans, where))
+            out.append(
+                Constraint(
+                    wanted.text[i],
+                    i not in lacks,
+                    lacks.get(i, ""),
+                    spans,
+                    term.source,
+                    term.spans,
+                    where,
+                )
+            )
         left = [(text, reason) for text, of_text in reasons.items() for reason in of_text]
         return out + [Constraint(text, False, reason) for text, reason in left]
 
@@ -162,12 +220,17 @@ class Requirements:
         ]
         segmented = target_text.segmenter().takes_pieces
         place = in_order if pools.ordered else assigned
-        return place(Text(text, segmented, None if boundaries is None else boundaries.whole), phrases)
+        return place(
+            Text(text, segmented, None if boundaries is None else boundaries.whole), phrases
+        )
 
 
 def taken(terms: list[Term], alternatives: tuple[Phrase, ...], case: str) -> Term:
-    """The term that asks for these phrases, taken out of the list; NO_TERM where none does. Of several the one in this case goes first,
-    then the one with the fewest other phrases, which are banned."""
+    """The term that asks for these phrases, taken out of the list; NO_TERM where none does.
+
+    Of several the one in this case goes first, then the one with the fewest other
+    phrases, which are banned.
+    """
     fitting = [term for term in terms if set(alternatives) <= set(term.phrases)]
     if not fitting:
         return NO_TERM
@@ -177,10 +240,14 @@ def taken(terms: list[Term], alternatives: tuple[Phrase, ...], case: str) -> Ter
 
 
 def spans_of(source: str, words: list[str], matches: list) -> tuple[Span, ...]:
-    """Where the matches of a term stand in a source as it was given; none where its words were rewritten on their way to tokens."""
+    """Where the matches of a term stand in a source as it was given; none where its words were
+    rewritten on their way to tokens."""
     given = words_of(source)
     more = len(given) - len(words)  # of the language that it begins with
     if unicodedata.normalize("NFKC", source) != source or more < 0 or given[more:] != words:
         return ()
     starts = starts_of(source, given)[more:]
-    return tuple((starts[match.start], starts[match.end - 1] + len(words[match.end - 1])) for match in matches)
+    return tuple(
+        (starts[match.start], starts[match.end - 1] + len(words[match.end - 1]))
+        for match in matches
+    )

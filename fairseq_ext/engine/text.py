@@ -16,17 +16,25 @@ from fairseq_ext.text.formats import Pass
 
 
 class ThroughEngine:
-    """By an engine's `submit`, until another thread calls `stop`. of_format: the passes; moved: when something was last done, by
-    time.monotonic()."""
+    """By an engine's `submit`, until another thread calls `stop`.
+
+    of_format: the passes; moved: when something was last done, by time.monotonic().
+    """
 
     def __init__(self, submit: Callable[..., Future[Answer]], of_format: Callable[..., list[Pass]]):
-        self.submit, self.of_format, self.moved = submit, partial(of_format, numbers=itertools.count()), time.monotonic()
+        self.submit, self.of_format, self.moved = (
+            submit,
+            partial(of_format, numbers=itertools.count()),
+            time.monotonic(),
+        )
         self.running: Future[Answer] | None = None
         self.stopped = False
 
     def __call__(self, text: str, format: str) -> Iterator[str]:
         parts: SimpleQueue[str | None] = SimpleQueue()
-        self.running = TextRequest(self.submitted, text, self.of_format(format), {}, on_text=parts.put).future
+        self.running = TextRequest(
+            self.submitted, text, self.of_format(format), {}, on_text=parts.put
+        ).future
         self.running.add_done_callback(lambda _: parts.put(None))
         if self.stopped:
             self.stop()

@@ -1,4 +1,5 @@
-"""A request on its way through the engine, the errors that it may be answered with, and how fast requests are answered."""
+"""A request on its way through the engine, the errors that it may be answered with, and how
+fast requests are answered."""
 
 from __future__ import annotations
 
@@ -17,7 +18,10 @@ class Busy(RuntimeError):
     """The queue is full. retry_after: seconds after which there may be room."""
 
     def __init__(self, waiting: int, retry_after: float):
-        super().__init__(f"{waiting} requests are waiting, which is all that the queue takes: ask again in {retry_after:.0f} seconds")
+        super().__init__(
+            f"{waiting} requests are waiting, which is all that the queue takes: ask again in "
+            f"{retry_after:.0f} seconds"
+        )
         self.retry_after = retry_after
 
 
@@ -42,14 +46,23 @@ class Pace:
     def until_half(self, waiting: int) -> float:
         """Seconds until half of so many requests are likely to be done, from 1 to 60."""
         last = self.last
-        rate = (len(last) - 1) / (last[-1] - last[0]) if len(last) > 1 and last[-1] > last[0] else 1.0
+        rate = (
+            (len(last) - 1) / (last[-1] - last[0]) if len(last) > 1 and last[-1] > last[0] else 1.0
+        )
         return min(60.0, max(1.0, 0.5 * waiting / rate))
 
 
 class Ticket:
     """A request in the engine. cancel: takes it out of the engine."""
 
-    def __init__(self, number: int, job: Job, on_partial: Callable[[Partial], None] | None, cancel: Callable[[], None], threads: Threads):
+    def __init__(
+        self,
+        number: int,
+        job: Job,
+        on_partial: Callable[[Partial], None] | None,
+        cancel: Callable[[], None],
+        threads: Threads,
+    ):
         self.number, self.job, self.on_partial, self.cancel = number, job, on_partial, cancel
         self.calls = Calls(threads)
         self.future: Future[Answer] = Reply(self.calls, cancel)
@@ -71,7 +84,8 @@ class Ticket:
             resolve(self.future, what)
 
     def tell_latest(self) -> None:
-        """Call the user's function with what is certain now; what that raises is the request's error."""
+        """Call the user's function with what is certain now; what that raises is
+        the request's error."""
         with self.calls.lock:
             part, self.latest = self.latest, None
         if part is None or self.on_partial is None or self.future.done():

@@ -2,7 +2,8 @@
 
 | pair | computes | definition |
 | --- | --- | --- |
-| transformer | a Transformer's layers on a CPU, and the reader of rows | model/transformer/layers.py |
+| transformer | a Transformer's layers on a CPU, and the | model/transformer/layers.py |
+| | reader of rows | |
 | beam | beam search without required phrases, all steps | search/loop.py |
 | constrained | beam search with required phrases, all steps | search/loop.py |
 | banks | the selection of dynamic beam allocation | search/strategies/select/dba.py |

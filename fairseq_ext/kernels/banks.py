@@ -1,4 +1,5 @@
-"""The selection of search/strategies/select/dba.py on the CPU (`banks.cpp`), float32; what it computes is defined there."""
+"""The selection of search/strategies/select/dba.py on the CPU (`banks.cpp`), float32; what it
+computes is defined there."""
 
 from __future__ import annotations
 
@@ -12,7 +13,20 @@ from torch import Tensor
 
 from fairseq_ext.kernels.library import loaded, struct
 
-LONGS = ("first", "token", "target", "hits", "base", "root", "pending", "value", "proposed", "need", "size", "total")
+LONGS = (
+    "first",
+    "token",
+    "target",
+    "hits",
+    "base",
+    "root",
+    "pending",
+    "value",
+    "proposed",
+    "need",
+    "size",
+    "total",
+)
 PhrasesStruct = struct("phrases.hpp", "Phrases")
 RowsStruct = struct("banks.hpp", "Rows")
 FoundStruct = struct("banks.cpp", "Found")
@@ -20,7 +34,10 @@ FoundStruct = struct("banks.cpp", "Found")
 
 @dataclass
 class BankRows:
-    """The n rows of S sentences, and how their candidates are chosen. V vocabulary, G constraints."""
+    """The n rows of S sentences, and how their candidates are chosen.
+
+    V vocabulary, G constraints.
+    """
 
     x: Tensor  # (n, V) log-probabilities; the column of EOS is changed
     before: Tensor  # (n,) cumulative scores
@@ -39,31 +56,56 @@ class BankRows:
     even: bool  # how slots are divided among banks
 
 
-def phrases_struct(longs: Sequence[Tensor], behind: Tensor, glued: Tensor, ordered: bool) -> ctypes.Structure:
+def phrases_struct(
+    longs: Sequence[Tensor], behind: Tensor, glued: Tensor, ordered: bool
+) -> ctypes.Structure:
     """Return the addresses of the whole pool's phrases, whose tensors must live as long.
 
     longs: LONGS, and behind, glued and ordered, as in search/phrases/phrase_table.py, PhraseTable.
     """
-    assert all(part.is_contiguous() and part.dtype == torch.long for part in (*longs, behind)) and glued.dtype == torch.bool
+    assert (
+        all(part.is_contiguous() and part.dtype == torch.long for part in (*longs, behind))
+        and glued.dtype == torch.bool
+    )
     (_, W), (_, G) = (longs[LONGS.index(name)].shape for name in ("proposed", "need"))
     words = [part.data_ptr() if glued.numel() > 1 else None for part in (behind, glued)]
     return PhrasesStruct(*(part.data_ptr() for part in longs), *words, G, W, int(ordered))
 
 
 def select_by_banks(phrases: ctypes.Structure, rows: BankRows) -> tuple[Tensor, ...]:
-    """Row, token, bank and score (S, out), state and count (S, out, G) of the candidates of each sentence, in the order of
-    DBA.order."""
-    floats, longs, flags = (rows.x, rows.before), (rows.state, rows.count, rows.first), (rows.excused, rows.infeasible)
+    """Row, token, bank and score (S, out), state and count (S, out, G) of the candidates of each
+    sentence, in the order of DBA.order."""
+    floats, longs, flags = (
+        (rows.x, rows.before),
+        (rows.state, rows.count, rows.first),
+        (rows.excused, rows.infeasible),
+    )
     tensors = (*floats, *longs, rows.sentence, rows.left, *flags)
     assert all(t.is_contiguous() for t in tensors) and all(t.dtype == torch.float32 for t in floats)
-    assert all(t.dtype == torch.long for t in (*longs, rows.sentence, rows.left)) and all(t.dtype == torch.bool for t in flags)
+    assert all(t.dtype == torch.long for t in (*longs, rows.sentence, rows.left)) and all(
+        t.dtype == torch.bool for t in flags
+    )
     S, out = rows.sentence.numel(), rows.out
     row, token, bank = torch.empty(3, S, out, dtype=torch.long)
     score = rows.x.new_empty(S, out)
-    state, count = (torch.empty(S, out, t.size(1), dtype=torch.long) for t in (rows.state, rows.count))
-    given = RowsStruct(*(t.data_ptr() for t in tensors), S, rows.x.size(1), rows.eos, rows.k, rows.best, rows.each, out, rows.even)
+    state, count = (
+        torch.empty(S, out, t.size(1), dtype=torch.long) for t in (rows.state, rows.count)
+    )
+    given = RowsStruct(
+        *(t.data_ptr() for t in tensors),
+        S,
+        rows.x.size(1),
+        rows.eos,
+        rows.k,
+        rows.best,
+        rows.each,
+        out,
+        rows.even,
+    )
     found = FoundStruct(*(t.data_ptr() for t in (row, token, bank, score, state, count)))
-    loaded().select_by_banks(ctypes.addressof(phrases), ctypes.addressof(given), ctypes.addressof(found))
+    loaded().select_by_banks(
+        ctypes.addressof(phrases), ctypes.addressof(given), ctypes.addressof(found)
+    )
     return row, token, bank, score, state, count
 
 

@@ -78,7 +78,9 @@ class CompiledSentence:
         self.address = ctypes.addressof(self.struct)
         self.arrays: dict[str, np.ndarray] = {}
         self.addresses: dict[str, int] = {}  # of the arrays
-        self.kept = {name: np.zeros(self.k, np.int64) for name in ("order", "waits", "found_length", "row")}
+        self.kept = {
+            name: np.zeros(self.k, np.int64) for name in ("order", "waits", "found_length", "row")
+        }
         self.kept["best"] = np.zeros(self.k)
         for name, array in self.kept.items():
             setattr(self.struct, name, array.ctypes.data)
@@ -87,7 +89,8 @@ class CompiledSentence:
     def places_(self, T: int) -> None:
         """Have so many places for the tokens of a row; what is there stays."""
         struct = self.struct
-        at = {self.addresses[name]: array for name, array in self.arrays.items()}  # the library swaps rows with the next ones
+        # the library swaps rows with the next ones
+        at = {self.addresses[name]: array for name, array in self.arrays.items()}
         for name, dtype in (ROWS | FOUND).items():
             after = np.zeros((self.k, T), dtype)
             if struct.T:
@@ -103,18 +106,36 @@ class CompiledSentence:
             self.places_(2 * self.struct.T)
         return is_full
 
-    def start_(self, bos: int, limit: int, slot: int, nbest: int, rewarded: float, limit_divisor: float, seed: int, number: int) -> None:
-        """Begin with a sentence of at most `limit` tokens before EOS, which lies in a slot of the KV cache.
+    def start_(
+        self,
+        bos: int,
+        limit: int,
+        slot: int,
+        nbest: int,
+        rewarded: float,
+        limit_divisor: float,
+        seed: int,
+        number: int,
+    ) -> None:
+        """Begin with a sentence of at most `limit` tokens before EOS, which lies in a
+        slot of the KV cache.
 
-        nbest: hypotheses that are asked for; rewarded: target length that a reward counts up to; limit_divisor: (limit + 1)^lenpen; seed,
-        number: what it samples by.
+        nbest: hypotheses that are asked for; rewarded: target length that a reward counts up to;
+        limit_divisor: (limit + 1)^lenpen; seed, number: what it samples by.
         """
         struct = self.struct
         for name, address in self.addresses.items():
             setattr(struct, name, address)
         struct.limit, struct.slot, struct.rows, struct.m = limit, slot, 1, nbest
-        struct.rewarded, struct.limit_divisor, struct.seed, struct.number = rewarded, limit_divisor, seed, number
-        struct.result = struct.length = struct.used = struct.finished = struct.waiting = struct.dropped = struct.missed = 0
+        struct.rewarded, struct.limit_divisor, struct.seed, struct.number = (
+            rewarded,
+            limit_divisor,
+            seed,
+            number,
+        )
+        struct.result = struct.length = struct.used = struct.finished = struct.waiting = (
+            struct.dropped
+        ) = struct.missed = 0
         struct.best_total, struct.gap = -math.inf, 0.0
         self.kept["best"].fill(-math.inf)
         self.kept["row"].fill(0)
@@ -131,18 +152,26 @@ class CompiledSentence:
         return Result(self.struct.result)
 
     def found(self, waiting: bool = False) -> list[tuple[np.ndarray, np.ndarray]]:
-        """Each answer's tokens with EOS, and its sums of log-probabilities; views, in the order in which they were finished, or, of
-        `--stop ranked` and `optimal`, became answers, or best first. waiting: also those that may yet become answers (`ranked`)."""
+        """Each answer's tokens with EOS, and its sums of log-probabilities; views, in the order
+        in which they were finished, or, of `--stop ranked` and `optimal`, became answers, or best
+        first. waiting: also those that may yet become answers (`ranked`)."""
         places = self.kept["order"][: self.struct.finished].tolist()
         if waiting:
             places += self.kept["waits"][: self.struct.waiting].tolist()
-        tokens, score, length = self.arrays["found_tokens"], self.arrays["found_score"], self.kept["found_length"].tolist()
+        tokens, score, length = (
+            self.arrays["found_tokens"],
+            self.arrays["found_score"],
+            self.kept["found_length"].tolist(),
+        )
         return [(tokens[f, 1 : length[f] + 1], score[f, 1 : length[f] + 1]) for f in places]
 
     def tokens(self) -> np.ndarray:
         """(rows, length) the tokens chosen so far; a view."""
-        first = self.struct.tokens == self.addresses["tokens"]  # the two change places at every step
-        return self.arrays["tokens" if first else "next_tokens"][: self.struct.rows, 1 : self.struct.length + 1]
+        # the two change places at every step
+        first = self.struct.tokens == self.addresses["tokens"]
+        return self.arrays["tokens" if first else "next_tokens"][
+            : self.struct.rows, 1 : self.struct.length + 1
+        ]
 
 
 class CompiledBatch:
@@ -165,9 +194,13 @@ class CompiledBatch:
         return sum(sentence.struct.rows for sentence in self.live)
 
     def go_on(self, most: int, reader: Any, step: ctypes.Structure) -> Result:
-        """At most so many steps, and none after one that ends a sentence; with NO_ROOM it is to be called again when reader
-        (kernels/transformer.py, CompiledReader) and step have more."""
-        return Result(self.search_sentences(ctypes.addressof(self.struct), most, reader.address, ctypes.addressof(step)))
+        """At most so many steps, and none after one that ends a sentence; with NO_ROOM it is to be
+        called again when reader (kernels/transformer.py, CompiledReader) and step have more."""
+        return Result(
+            self.search_sentences(
+                ctypes.addressof(self.struct), most, reader.address, ctypes.addressof(step)
+            )
+        )
 
     def take_counts(self) -> tuple[int, int]:
         """Calls of the decoder since the last time, and their rows."""

@@ -1,7 +1,8 @@
-"""Compiles the C++ files of this folder for a level: a set of instructions that a kind of processors has (levels.cpp tells which).
+"""Compiles the C++ files of this folder for a level: a set of instructions that a kind of
+processors has (levels.cpp tells which).
 
-A wheel brings a library of every level (setup.py, which loads this file by its path: it imports the standard library only). In a clone
-library.py compiles the one that the processor needs.
+A wheel brings a library of every level (setup.py, which loads this file by its path: it imports the
+standard library only). In a clone library.py compiles the one that the processor needs.
 """
 
 from __future__ import annotations
@@ -20,7 +21,8 @@ FOLDER = Path(__file__).parent
 SOURCES, HEADERS = sorted(FOLDER.rglob("*.cpp")), sorted(FOLDER.rglob("*.hpp"))
 ASKING = FOLDER / "levels.cpp"  # it asks the processor, so it is compiled for the oldest one
 BROUGHT = FOLDER / "built"  # what a wheel brings
-# Of each kind of machine, the fastest first: what the compiler is told. levels.cpp knows the names too
+# Of each kind of machine, the fastest first: what the compiler is told. levels.cpp
+# knows the names too
 LEVELS: dict[str, dict[str, tuple[str, ...]]] = {
     "x86_64": {
         "avx512vnni": ("-march=x86-64-v4", "-mavx512vnni"),
@@ -28,13 +30,18 @@ LEVELS: dict[str, dict[str, tuple[str, ...]]] = {
         "avxvnni": ("-march=x86-64-v3", "-mavxvnni"),
         "avx2": ("-march=x86-64-v3",),
     },
-    "aarch64": {"i8mm": ("-march=armv8.2-a+dotprod+i8mm",), "dotprod": ("-march=armv8.2-a+dotprod",), "neon": ("-march=armv8-a",)},
+    "aarch64": {
+        "i8mm": ("-march=armv8.2-a+dotprod+i8mm",),
+        "dotprod": ("-march=armv8.2-a+dotprod",),
+        "neon": ("-march=armv8-a",),
+    },
 }
 FLAGS = ("-O3", "-std=c++17", "-fPIC", "-fopenmp", "-fno-math-errno", "-fno-trapping-math")
 
 
 def compiler() -> list[str] | None:
-    """The C++ compiler's path, and what CXX gives it along (`ccache g++`); None if there is none."""
+    """The C++ compiler's path, and what CXX gives it along (`ccache g++`); None
+    if there is none."""
     named = os.environ.get("CXX", "").strip()
     for name, *others in [[named], named.split()] if named else [["g++"], ["c++"], ["clang++"]]:
         path = shutil.which(name)
@@ -43,23 +50,52 @@ def compiler() -> list[str] | None:
     return None
 
 
-def compile_files(command: list[str], flags: Sequence[str], files: Sequence[Path], target: Path, linking: Sequence[str] = ()) -> None:
-    """A library of these files, compiled side by side. Errors: RuntimeError in one sentence; OSError."""
+def compile_files(
+    command: list[str],
+    flags: Sequence[str],
+    files: Sequence[Path],
+    target: Path,
+    linking: Sequence[str] = (),
+) -> None:
+    """A library of these files, compiled side by side.
+
+    Errors: RuntimeError in one sentence; OSError.
+    """
 
     def run(*words: str | Path) -> None:
-        done = subprocess.run([*command, *map(str, words)], capture_output=True, text=True, check=False)
+        done = subprocess.run(
+            [*command, *map(str, words)], capture_output=True, text=True, check=False
+        )
         if done.returncode:
-            said = next((line for line in done.stderr.splitlines() if "error" in line), done.stderr.strip()[-200:])
-            raise RuntimeError(f"{shlex.join(command)} could not compile {', '.join(path.name for path in files)} ({said.strip()})")
+            said = next(
+                (line for line in done.stderr.splitlines() if "error" in line),
+                done.stderr.strip()[-200:],
+            )
+            raise RuntimeError(
+                f"{shlex.join(command)} could not compile {', '.join(path.name for path in files)} "
+                f"({said.strip()})"
+            )
 
-    with tempfile.TemporaryDirectory(dir=target.parent) as folder, ThreadPoolExecutor(os.cpu_count()) as several:
+    with (
+        tempfile.TemporaryDirectory(dir=target.parent) as folder,
+        ThreadPoolExecutor(os.cpu_count()) as several,
+    ):
         objects = [Path(folder) / f"{i}.o" for i in range(len(files))]
-        list(several.map(lambda made, file: run(*flags, f"-I{FOLDER}", "-c", file, "-o", made), objects, files))
+        list(
+            several.map(
+                lambda made, file: run(*flags, f"-I{FOLDER}", "-c", file, "-o", made),
+                objects,
+                files,
+            )
+        )
         run("-shared", *linking, *objects, "-o", target)
 
 
 def compile_levels(command: list[str], folder: Path, machine: str = platform.machine()) -> None:
-    """What a wheel brings: a library of each level, and the one that asks the processor. OpenMP's functions are torch's (library.py)."""
+    """What a wheel brings: a library of each level, and the one that asks the processor.
+
+    OpenMP's functions are torch's (library.py).
+    """
     folder.mkdir(parents=True, exist_ok=True)
     compile_files(command, FLAGS, [ASKING], folder / "levels.so")
     for level, flags in LEVELS[machine].items():

@@ -27,8 +27,11 @@ STATES = ("state", "next_state", "met", "next_met")
 
 @dataclass
 class Settings:
-    """What holds for every sentence. divisor, expected (lengths,): by length with EOS, what the totals of finished hypotheses, and of
-    estimates, are divided by."""
+    """What holds for every sentence.
+
+    divisor, expected (lengths,): by length with EOS, what the totals of finished hypotheses, and
+    of estimates, are divided by.
+    """
 
     k: int
     nbest: int
@@ -43,50 +46,103 @@ class Settings:
 
 
 class SentencesStruct(ctypes.Structure):
-    _fields_ = [(name, c_int64) for name in ("k", "m", "min_len", "eos", "pad", "ngram", "T", "even", "each", "others")]
-    _fields_ += [("temperature", c_float), *((name, c_double) for name in ("lacking", "cost", "dear"))]
-    _fields_ += [(name, c_void_p) for name in ("divisor", "expected", "phrases", "number", "limit", "infeasible")]
-    _fields_ += [(name, c_int64) for name in ("length", "live", "W", "used", "ended", "dropped", "full")]
+    _fields_ = [
+        (name, c_int64)
+        for name in ("k", "m", "min_len", "eos", "pad", "ngram", "T", "even", "each", "others")
+    ]
+    _fields_ += [
+        ("temperature", c_float),
+        *((name, c_double) for name in ("lacking", "cost", "dear")),
+    ]
+    _fields_ += [
+        (name, c_void_p)
+        for name in ("divisor", "expected", "phrases", "number", "limit", "infeasible")
+    ]
+    _fields_ += [
+        (name, c_int64) for name in ("length", "live", "W", "used", "ended", "dropped", "full")
+    ]
     _fields_ += [(name, c_void_p) for name in ("slot", "first", *ROWS, *STATES, "best")]
-    _fields_ += [(name, c_void_p) for name in ("finished", "found_length", "found_tokens", "order", "found_score")]
+    _fields_ += [
+        (name, c_void_p)
+        for name in ("finished", "found_length", "found_tokens", "order", "found_score")
+    ]
     _fields_ += [("calls", c_int64), ("read", c_int64)]
 
 
 class CompiledConstrained:
-    """One search over N sentences. sentences: their numbers in the pool; limits: most tokens before EOS of each; bos: first target
-    token; lists: the length of each one's n-best list, at most that of the settings."""
+    """One search over N sentences.
 
-    def __init__(self, settings: Settings, banks: Banks, sentences: Sequence[int], limits: Sequence[int], bos: int, lists: Sequence[int]):
+    sentences: their numbers in the pool; limits: most tokens before EOS of each; bos: first target
+    token; lists: the length of each one's n-best list, at most that of the settings.
+    """
+
+    def __init__(
+        self,
+        settings: Settings,
+        banks: Banks,
+        sentences: Sequence[int],
+        limits: Sequence[int],
+        bos: int,
+        lists: Sequence[int],
+    ):
         N, k, G = len(sentences), settings.k, banks.start.size(1)
         self.most = max(limits) + 2  # places for tokens that a row may need
         T, F, number = min(self.most, FIRST_PLACES), 2 * k, torch.tensor(sentences)
         state = np.empty((N * k, G), np.int64)
         state[:N] = banks.start[number].numpy()
         self.arrays: dict[str, np.ndarray] = {
-            "number": number.numpy(), "limit": np.array(limits), "infeasible": banks.infeasible[number].numpy(),
-            "divisor": settings.divisor.numpy(), "expected": settings.expected.numpy(), "slot": np.arange(N), "first": np.arange(N + 1),
+            "number": number.numpy(),
+            "limit": np.array(limits),
+            "infeasible": banks.infeasible[number].numpy(),
+            "divisor": settings.divisor.numpy(),
+            "expected": settings.expected.numpy(),
+            "slot": np.arange(N),
+            "first": np.arange(N + 1),
             **{name: np.empty((N * k, T), dtype) for name, dtype in ROWS.items()},
-            "state": state, "next_state": np.empty_like(state), "met": np.zeros_like(state), "next_met": np.empty_like(state),
-            "best": np.full((N, settings.nbest), -np.inf), "finished": np.zeros(N, np.int64), "order": np.empty(N, np.int64),
-            "found_length": np.empty((N, F), np.int64), **{name: np.empty((N, F, T), dtype) for name, dtype in FOUND.items()},
-        }  # fmt: skip
+            "state": state,
+            "next_state": np.empty_like(state),
+            "met": np.zeros_like(state),
+            "next_met": np.empty_like(state),
+            "best": np.full((N, settings.nbest), -np.inf),
+            "finished": np.zeros(N, np.int64),
+            "order": np.empty(N, np.int64),
+            "found_length": np.empty((N, F), np.int64),
+            **{name: np.empty((N, F, T), dtype) for name, dtype in FOUND.items()},
+        }
         assert settings.divisor.dtype == settings.expected.dtype == torch.float32
         assert settings.divisor.numel() >= self.most
         assert settings.expected.numel() >= self.most + banks.highest + settings.estimate.others + 1
         self.arrays["tokens"][:N, 0], self.arrays["score"][:N, 0] = bos, 0.0
         for best, n in zip(self.arrays["best"], lists, strict=True):
-            best[: settings.nbest - n] = np.inf  # subtle: so that the last entry of a shorter list is the last column as well
+            # subtle: so that the last entry of a shorter list is the last column as well
+            best[: settings.nbest - n] = np.inf
         self.kept = banks
         self.struct = SentencesStruct(
-            k=k, m=settings.nbest, min_len=settings.min_len, eos=settings.eos, pad=settings.pad, ngram=settings.ngram, T=T, even=banks.even,
-            each=banks.each, temperature=settings.temperature, **vars(settings.estimate),
-            phrases=ctypes.addressof(banks.phrases), live=N, W=1,
+            k=k,
+            m=settings.nbest,
+            min_len=settings.min_len,
+            eos=settings.eos,
+            pad=settings.pad,
+            ngram=settings.ngram,
+            T=T,
+            even=banks.even,
+            each=banks.each,
+            temperature=settings.temperature,
+            **vars(settings.estimate),
+            phrases=ctypes.addressof(banks.phrases),
+            live=N,
+            W=1,
             **{name: array.ctypes.data for name, array in self.arrays.items()},
-        )  # fmt: skip
+        )
 
     def go_on(self, reader: Any, step: ctypes.Structure, most: int) -> Result:
-        """Make at most so many steps with reader (kernels/transformer.py, CompiledReader), whose KV cache step describes."""
-        return Result(loaded().search_constrained(ctypes.addressof(self.struct), reader.address, ctypes.addressof(step), most))
+        """Make at most so many steps with reader (kernels/transformer.py, CompiledReader), whose
+        KV cache step describes."""
+        return Result(
+            loaded().search_constrained(
+                ctypes.addressof(self.struct), reader.address, ctypes.addressof(step), most
+            )
+        )
 
     def take_counts(self) -> tuple[int, int]:
         """Calls of the decoder since the last time, and their rows."""
@@ -95,7 +151,8 @@ class CompiledConstrained:
         return counts
 
     def lengthen_(self) -> bool:
-        """Have more places for the tokens of rows and hypotheses, where they are full; return whether they were."""
+        """Have more places for the tokens of rows and hypotheses, where they are full;
+        return whether they were."""
         struct, finished = self.struct, self.arrays["finished"].tolist()
         if struct.length + 2 <= struct.T:
             return False
@@ -149,12 +206,16 @@ class CompiledConstrained:
         struct.live, struct.W = live - 1, sizes.max(initial=0)
 
     def ended(self, since: int) -> list[int]:
-        """Which of the N sentences have ended, without the first `since` of them, in the order in which they did."""
+        """Which of the N sentences have ended, without the first `since` of them, in the
+        order in which they did."""
         return self.arrays["order"][since : self.struct.ended].tolist()
 
     def found(self, sentence: int) -> list[tuple[np.ndarray, np.ndarray]]:
-        """Tokens with EOS and sums of log-probabilities of each hypothesis of the i-th sentence; views, in the order in which they were
-        finished."""
+        """Tokens with EOS and sums of log-probabilities of each hypothesis of the i-th sentence;
+        views, in the order in which they were finished."""
         a = self.arrays
         lengths = a["found_length"][sentence, : int(a["finished"][sentence])].tolist()
-        return [(a["found_tokens"][sentence, f, 1 : n + 1], a["found_score"][sentence, f, 1 : n + 1]) for f, n in enumerate(lengths)]
+        return [
+            (a["found_tokens"][sentence, f, 1 : n + 1], a["found_score"][sentence, f, 1 : n + 1])
+            for f, n in enumerate(lengths)
+        ]

@@ -1,7 +1,8 @@
 """A file that is memory: arrays, and structures of the compiled library that point to them.
 
-It is mapped copy-on-write, and the addresses in it are moved to where it lies. So nothing is parsed, packed or copied, and processes share
-its pages. What it points to is followed as it stands: it lies in a folder of this user alone, and its digest is compared first."""
+It is mapped copy-on-write, and the addresses in it are moved to where it lies. So nothing is
+parsed, packed or copied, and processes share its pages. What it points to is followed as it stands:
+it lies in a folder of this user alone, and its digest is compared first."""
 
 from __future__ import annotations
 
@@ -23,15 +24,24 @@ def up(size: int) -> int:
     return -(-size // LINE) * LINE
 
 
-def save(path: Path, about: Mapping[str, Any], structures: Mapping[str, Any], arrays: Mapping[str, np.ndarray],
-         others: Iterable[np.ndarray]) -> None:  # fmt: skip
-    """Write structures and arrays in one step. about: what else is kept, as JSON; others: arrays that only structures point to.
+def save(
+    path: Path,
+    about: Mapping[str, Any],
+    structures: Mapping[str, Any],
+    arrays: Mapping[str, np.ndarray],
+    others: Iterable[np.ndarray],
+) -> None:
+    """Write structures and arrays in one step. about: what else is kept, as JSON; others: arrays
+    that only structures point to.
 
     Errors: OSError.
     """
     raw = {name: np.frombuffer(each, np.uint8) for name, each in structures.items()}
     named = {**arrays, **raw}
-    blocks = {each.ctypes.data: each.reshape(-1).view(np.uint8) for each in (*named.values(), *others)}  # each once
+    # each once
+    blocks = {
+        each.ctypes.data: each.reshape(-1).view(np.uint8) for each in (*named.values(), *others)
+    }
     ends = np.cumsum([0, *(up(block.size) for block in blocks.values())]).tolist()
     at, pointers = dict(zip(blocks, ends, strict=False)), []
     for address in [each.ctypes.data for each in raw.values()]:
@@ -40,10 +50,16 @@ def save(path: Path, about: Mapping[str, Any], structures: Mapping[str, Any], ar
         words[found] = [at[word] for word in words[found].tolist()]
         pointers += [at[address] // 8 + i for i in found]
         blocks[address] = words.view(np.uint8)
-    places = {name: (at[each.ctypes.data], each.dtype.str, each.shape) for name, each in named.items()}
+    places = {
+        name: (at[each.ctypes.data], each.dtype.str, each.shape) for name, each in named.items()
+    }
     head = json.dumps({**about, "places": places, "pointers": pointers}).encode()
     parts: list[Any] = [len(head).to_bytes(LINE, "little"), head.ljust(up(len(head)))]
-    parts += [part for block in blocks.values() for part in (block.data, bytes(up(block.size) - block.size))]
+    parts += [
+        part
+        for block in blocks.values()
+        for part in (block.data, bytes(up(block.size) - block.size))
+    ]
     digest = hashlib.sha256()
     for part in parts:
         digest.update(part)

@@ -40,14 +40,29 @@ from typing import Any
 from fairseq_ext.core import command_line
 from fairseq_ext.core.errors import UsageError
 from fairseq_ext.core.files import cache_folder, replace, untrusted
-from fairseq_ext.kernels.compiling import ASKING, BROUGHT, FLAGS, HEADERS, LEVELS, SOURCES, compile_files, compiler
+from fairseq_ext.kernels.compiling import (
+    ASKING,
+    BROUGHT,
+    FLAGS,
+    HEADERS,
+    LEVELS,
+    SOURCES,
+    compile_files,
+    compiler,
+)
 
 logger = logging.getLogger("fairseq_ext")
 VARIABLE = "FAIRSEQ_EXT_KERNELS"
 DIGEST = ".sha256"  # ends the name of the file with the library's digest
-TRY = "import ctypes, sys; found = ctypes.CDLL(input()); sys.exit(0 if not hasattr(found, 'works') or found.works() else 1)"
+TRY = (
+    "import ctypes, sys; found = ctypes.CDLL(input()); sys.exit(0 if not hasattr(found, 'works') "
+    "or found.works() else 1)"
+)
 OFF = f"{VARIABLE}=off switches it off"
-ON_TORCH = "no compiled decoder step, torch operations run instead, which take 1.5 times as long in bulk and 3.3 times for a line alone"
+ON_TORCH = (
+    "no compiled decoder step, torch operations run instead, which take 1.5 times as long in bulk "
+    "and 3.3 times for a line alone"
+)
 M_TRIM_THRESHOLD, M_MMAP_MAX = -1, -4  # of malloc.h
 
 
@@ -57,26 +72,41 @@ def is_off() -> bool:
 
 
 def supported() -> list[str]:
-    """The levels that this processor has, the fastest first. Errors: RuntimeError where nothing can ask it."""
+    """The levels that this processor has, the fastest first.
+
+    Errors: RuntimeError where nothing can ask it.
+    """
     supports = ctypes.CDLL(str(found_or_compiled("levels", [ASKING], FLAGS))).supports
     return [name for name in LEVELS.get(platform.machine(), {}) if supports(name.encode())]
 
 
 def level() -> str:
-    """The fastest level of this processor, or what the user names; `native` on a machine without levels.
+    """The fastest level of this processor, or what the user names; `native` on a
+    machine without levels.
 
-    Errors: RuntimeError where the processor has none of them; UsageError for a name that is unknown, or of a level that it lacks.
+    Errors: RuntimeError where the processor has none of them; UsageError for a name that is
+    unknown, or of a level that it lacks.
     """
-    levels, named = LEVELS.get(platform.machine(), {}), "" if is_off() else os.environ.get(VARIABLE, "")
+    levels, named = (
+        LEVELS.get(platform.machine(), {}),
+        "" if is_off() else os.environ.get(VARIABLE, ""),
+    )
     if named not in (*levels, "native", ""):
-        raise UsageError(f"{VARIABLE}={named} is unknown: name one of {', '.join([*levels, 'native', 'off'])}")
+        raise UsageError(
+            f"{VARIABLE}={named} is unknown: name one of {', '.join([*levels, 'native', 'off'])}"
+        )
     if named == "native" or not levels:
         return "native"
     found = supported()
     if named and named not in found:
-        raise UsageError(f"{VARIABLE}={named}: this processor lacks that, so name one of {', '.join([*found, 'native', 'off'])}")
+        raise UsageError(
+            f"{VARIABLE}={named}: this processor lacks that, so name one of "
+            f"{', '.join([*found, 'native', 'off'])}"
+        )
     if not found:
-        raise RuntimeError(f"the processor has none of {', '.join(levels)}: {VARIABLE}=native compiles for it")
+        raise RuntimeError(
+            f"the processor has none of {', '.join(levels)}: {VARIABLE}=native compiles for it"
+        )
     return named or found[0]
 
 
@@ -86,13 +116,19 @@ def processor() -> str:
         lines = Path("/proc/cpuinfo").read_text().splitlines()
     except OSError:
         return platform.processor()
-    return "".join(dict.fromkeys(line for line in lines if line.startswith(("flags", "Features", "model name"))))
+    return "".join(
+        dict.fromkeys(
+            line for line in lines if line.startswith(("flags", "Features", "model name"))
+        )
+    )
 
 
 @functools.cache
 def version_of(*command: str) -> str:
     """What a compiler says of itself."""
-    return subprocess.run([*command, "--version"], capture_output=True, text=True, check=False).stdout
+    return subprocess.run(
+        [*command, "--version"], capture_output=True, text=True, check=False
+    ).stdout
 
 
 def file_name(stem: str, files: Sequence[Path], flags: Sequence[str], command: list[str]) -> str:
@@ -104,7 +140,8 @@ def file_name(stem: str, files: Sequence[Path], flags: Sequence[str], command: l
 
 
 def private_folder() -> Path:
-    """The cache folder, for this user alone; where others could write to it or to a folder above it, one of this process instead."""
+    """The cache folder, for this user alone; where others could write to it or to a folder above
+    it, one of this process instead."""
     folder = cache_folder()
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     found = folder.stat()
@@ -117,7 +154,11 @@ def private_folder() -> Path:
     why = untrusted(folder)
     if why is None:
         return folder
-    logger.info("the compiled decoder step is built for this process alone, because %s: name a folder of yours by XDG_CACHE_HOME", why)
+    logger.info(
+        "the compiled decoder step is built for this process alone, because %s: name a folder of "
+        "yours by XDG_CACHE_HOME",
+        why,
+    )
     folder = Path(tempfile.mkdtemp(prefix="fairseq_ext-"))
     atexit.register(shutil.rmtree, folder, ignore_errors=True)
     return folder
@@ -127,7 +168,10 @@ def is_verified(file: Path) -> bool:
     """Whether only this user can have written the library, and its content is what was built."""
     try:
         told = file.with_suffix(DIGEST).read_bytes()[:64]
-        return untrusted(file) is None and hashlib.sha256(file.read_bytes()).hexdigest().encode() == told
+        return (
+            untrusted(file) is None
+            and hashlib.sha256(file.read_bytes()).hexdigest().encode() == told
+        )
     except OSError:
         return False
 
@@ -143,7 +187,9 @@ def one_builder(folder: Path) -> Iterator[None]:
         os.close(handle)
 
 
-def compile_library(command: list[str], flags: Sequence[str], files: Sequence[Path], target: Path) -> None:
+def compile_library(
+    command: list[str], flags: Sequence[str], files: Sequence[Path], target: Path
+) -> None:
     """Compile a library, try it in a process of its own, and put it and its digest in place.
 
     Errors: RuntimeError in one sentence; OSError.
@@ -151,10 +197,18 @@ def compile_library(command: list[str], flags: Sequence[str], files: Sequence[Pa
     with tempfile.TemporaryDirectory(dir=target.parent) as folder:
         made = Path(folder) / target.name
         compile_files(command, flags, files, made, linking=flags)
-        tried = subprocess.run([sys.executable, "-I", "-c", TRY], input=os.fsencode(made), capture_output=True, check=False)
+        tried = subprocess.run(
+            [sys.executable, "-I", "-c", TRY],
+            input=os.fsencode(made),
+            capture_output=True,
+            check=False,
+        )
         if tried.returncode:
             names = ", ".join(path.name for path in files)
-            raise RuntimeError(f"what {shlex.join(command)} made of {names} does not work on this processor (status {tried.returncode})")
+            raise RuntimeError(
+                f"what {shlex.join(command)} made of {names} does not work on this processor "
+                f"(status {tried.returncode})"
+            )
         content = made.read_bytes()
         replace(target, [content])
         target.chmod(0o700)
@@ -162,7 +216,8 @@ def compile_library(command: list[str], flags: Sequence[str], files: Sequence[Pa
 
 
 def say(line: str) -> None:
-    """Tell why nothing happens for a while: on standard error in a command of ours, in the log of somebody else's program."""
+    """Tell why nothing happens for a while: on standard error in a command of ours, in the log
+    of somebody else's program."""
     if command_line.owned and sys.stderr is not None:
         print(line, file=sys.stderr, flush=True)
     else:
@@ -170,7 +225,10 @@ def say(line: str) -> None:
 
 
 def found_or_compiled(stem: str, files: Sequence[Path], flags: Sequence[str]) -> Path:
-    """A library that a wheel brought, or a verified one, made if it is not there. Errors: RuntimeError in one sentence."""
+    """A library that a wheel brought, or a verified one, made if it is not there.
+
+    Errors: RuntimeError in one sentence.
+    """
     brought, command = BROUGHT / f"{stem}.so", compiler()
     if brought.is_file():
         return brought
@@ -193,17 +251,25 @@ def found_or_compiled(stem: str, files: Sequence[Path], flags: Sequence[str]) ->
 
 
 def build() -> Path:
-    """The compiled library for this processor. Errors: RuntimeError in one sentence; UsageError (level)."""
+    """The compiled library for this processor.
+
+    Errors: RuntimeError in one sentence; UsageError (level).
+    """
     name = level()
     chosen = ("-march=native",) if name == "native" else LEVELS[platform.machine()][name]
     return found_or_compiled(name, SOURCES, (*FLAGS, *chosen))
 
 
 def share_openmp() -> None:
-    """Let a wheel's library find OpenMP's functions: torch's own, so that there is one set of threads, or the system's."""
+    """Let a wheel's library find OpenMP's functions: torch's own, so that there is one set of
+    threads, or the system's."""
     torch = importlib.util.find_spec("torch")
     folders = [Path(folder) for folder in (torch and torch.submodule_search_locations) or ()]
-    names = [str(path) for folder in folders for path in [*folder.glob("lib/libgomp*"), *folder.parent.glob("torch.libs/libgomp*")]]
+    names = [
+        str(path)
+        for folder in folders
+        for path in [*folder.glob("lib/libgomp*"), *folder.parent.glob("torch.libs/libgomp*")]
+    ]
     for name in [*names, "libgomp.so.1"]:
         with contextlib.suppress(OSError):
             ctypes.CDLL(name, mode=ctypes.RTLD_GLOBAL)
@@ -212,13 +278,17 @@ def share_openmp() -> None:
 
 @functools.cache
 def c_library() -> ctypes.CDLL:
-    """The C library of this process. Each object of ctypes for it has types of its own, which only the garbage collector takes away."""
+    """The C library of this process.
+
+    Each object of ctypes for it has types of its own, which only the garbage collector takes away.
+    """
     return ctypes.CDLL(None)
 
 
 def keep_freed_memory() -> None:
-    """Let glibc keep the memory that is freed instead of giving it back: a step's (rows, V) results are tens of MiB, and to be given
-    zeroed pages for them again and again costs up to a quarter of the time. Other C libraries are left alone."""
+    """Let glibc keep the memory that is freed instead of giving it back: a step's (rows, V) results
+    are tens of MiB, and to be given zeroed pages for them again and again costs up to a quarter of
+    the time. Other C libraries are left alone."""
     mallopt = getattr(c_library(), "mallopt", None)
     if mallopt is not None:
         mallopt(M_TRIM_THRESHOLD, 1 << 30)
@@ -226,9 +296,13 @@ def keep_freed_memory() -> None:
 
 
 def give_back_memory() -> None:
-    """Let glibc give back the pages that hold nothing. What is kept (see keep_freed_memory) falls to pieces over many sentences: blocks
-    of all sizes lie between results that live on, and glibc before 2.38 hardly uses again what its aligned blocks leave over
-    (https://sourceware.org/bugzilla/show_bug.cgi?id=14581), so that the process would grow with every batch of large blocks."""
+    """Let glibc give back the pages that hold nothing.
+
+    What is kept (see keep_freed_memory) falls to pieces over many sentences: blocks of all sizes
+    lie between results that live on, and glibc before 2.38 hardly uses again what its aligned
+    blocks leave over (https://sourceware.org/bugzilla/show_bug.cgi?id=14581), so that the process
+    would grow with every batch of large blocks.
+    """
     trim = getattr(c_library(), "malloc_trim", None)
     if trim is not None:
         trim(0)
@@ -236,7 +310,8 @@ def give_back_memory() -> None:
 
 @functools.cache
 def library() -> ctypes.CDLL | None:
-    """The library, loaded, with its signatures; None where it is switched off or cannot be had, which is logged once."""
+    """The library, loaded, with its signatures; None where it is switched off or cannot be
+    had, which is logged once."""
     if is_off():
         logger.info("%s: %s", ON_TORCH, OFF)
         return None
@@ -273,8 +348,10 @@ def loaded() -> ctypes.CDLL:
 
 FOLDER = Path(__file__).parent
 NUMBERS: dict[str, Any] = {"int64_t": c_int64, "double": c_double, "float": c_float, "void": None}
-STRUCT = r"^struct {} \{{\n(.*?)^(?:\}};|\n)"  # fields stand before the first blank line, functions behind it
-HIDDEN = re.compile(r"^namespace \{.*?^\}  // namespace", re.S | re.M)  # no other file sees what stands there
+# fields stand before the first blank line, functions behind it
+STRUCT = r"^struct {} \{{\n(.*?)^(?:\}};|\n)"
+# no other file sees what stands there
+HIDDEN = re.compile(r"^namespace \{.*?^\}  // namespace", re.S | re.M)
 FUNCTION = re.compile(r'^(?:extern "C" )?(\w+) (\w+)\(([^)]*)\)\s*\{', re.M)
 COMMENT = re.compile(r"//[^\n]*")
 
@@ -285,13 +362,20 @@ def of_type(declared: str, name: str) -> Any:
         return c_void_p
     if name in NUMBERS:
         return NUMBERS[name]
-    declaring = next(path for path in sorted(FOLDER.rglob("*.hpp")) if f"\nstruct {name} {{" in path.read_text("utf-8"))
+    declaring = next(
+        path
+        for path in sorted(FOLDER.rglob("*.hpp"))
+        if f"\nstruct {name} {{" in path.read_text("utf-8")
+    )
     return struct(str(declaring.relative_to(FOLDER)), name)
 
 
 @functools.cache
 def struct(file: str, name: str) -> type[ctypes.Structure]:
-    """The structure of this name that a C++ file declares. Each field is a pointer, a number or another structure."""
+    """The structure of this name that a C++ file declares.
+
+    Each field is a pointer, a number or another structure.
+    """
     found = re.search(STRUCT.format(name), (FOLDER / file).read_text("utf-8"), re.M | re.S)
     assert found is not None, f"{file} has no struct {name}"
     fields: list[tuple[str, Any]] = []
@@ -300,7 +384,9 @@ def struct(file: str, name: str) -> type[ctypes.Structure]:
             fields.append((pointer[1], c_void_p))
             continue
         kind, _, names = line.strip().removeprefix("const ").partition(" ")
-        fields += [(part.split()[-1].lstrip("*"), of_type(kind + part, kind)) for part in names.split(",")]
+        fields += [
+            (part.split()[-1].lstrip("*"), of_type(kind + part, kind)) for part in names.split(",")
+        ]
     return type(f"{name}Struct", (ctypes.Structure,), {"_fields_": fields})
 
 
@@ -310,6 +396,8 @@ def signatures(files: Iterable[Path]) -> dict[str, tuple[Any, list[Any]]]:
     for path in files:
         text = COMMENT.sub("", HIDDEN.sub("", path.read_text("utf-8")))
         for result, name, given in FUNCTION.findall(text):
-            kinds = [each.strip().removeprefix("const ") for each in given.split(",") if each.strip()]
+            kinds = [
+                each.strip().removeprefix("const ") for each in given.split(",") if each.strip()
+            ]
             found[name] = NUMBERS[result], [of_type(kind, kind.split()[0]) for kind in kinds]
     return found

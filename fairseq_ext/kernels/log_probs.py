@@ -30,7 +30,8 @@ def log_softmax_(x: Tensor, temperature: float = 1.0) -> Tensor:
 
 
 def topk(x: Tensor, k: int) -> tuple[Tensor, Tensor]:
-    """torch.topk(x, k) of x (N, V) along its last dimension, scores and columns (N, k), best first; of equals the first columns."""
+    """torch.topk(x, k) of x (N, V) along its last dimension, scores and columns (N, k), best first;
+    of equals the first columns."""
     assert x.is_contiguous() and x.dtype == torch.float32 and 0 < k <= x.size(1)
     score, column = x.new_empty(x.size(0), k), torch.empty(x.size(0), k, dtype=torch.long)
     loaded().topk(x.data_ptr(), x.size(0), x.size(1), k, score.data_ptr(), column.data_ptr())
@@ -38,16 +39,31 @@ def topk(x: Tensor, k: int) -> tuple[Tensor, Tensor]:
 
 
 def best_of_sentences(x: Tensor, before: Tensor, first: Tensor, c: int) -> tuple[Tensor, ...]:
-    """The c best continuations of each sentence, best first: row, column and cumulative score (S, c).
+    """The c best continuations of each sentence, best first: row, column and
+    cumulative score (S, c).
 
-    x (n, V): scores of each row's next word; before (n,): the row's own; first (S + 1,): each sentence's first row, and n. Of equals
-    the first; where there are fewer than c, -inf and the sentence's first row.
+    x (n, V): scores of each row's next word; before (n,): the row's own; first (S + 1,): each
+    sentence's first row, and n. Of equals the first; where there are fewer than c, -inf and
+    the sentence's first row.
     """
-    assert x.is_contiguous() and x.dtype == before.dtype == torch.float32 and before.is_contiguous() and first.dtype == torch.long
+    assert (
+        x.is_contiguous()
+        and x.dtype == before.dtype == torch.float32
+        and before.is_contiguous()
+        and first.dtype == torch.long
+    )
     V, S = x.size(1), first.numel() - 1
     row, column = torch.empty(2, S, c, dtype=torch.long)
     found = row, column, x.new_empty(S, c)
-    loaded().best_of_sentences(x.data_ptr(), V, before.data_ptr(), first.data_ptr(), S, c, *(value.data_ptr() for value in found))
+    loaded().best_of_sentences(
+        x.data_ptr(),
+        V,
+        before.data_ptr(),
+        first.data_ptr(),
+        S,
+        c,
+        *(value.data_ptr() for value in found),
+    )
     return found
 
 
@@ -60,23 +76,42 @@ def best_of_sentences(x: Tensor, before: Tensor, first: Tensor, c: int) -> tuple
 
 
 def repeated(tokens: Tensor, size: int) -> tuple[Tensor, Tensor]:
-    """For each n-gram of histories tokens (n, T), where negative numbers stand for no token: its last word, and whether that word would
-    complete the n-gram again; both (n, T - size + 1)."""
+    """For each n-gram of histories tokens (n, T), where negative numbers stand for no token: its
+    last word, and whether that word would complete the n-gram again; both (n, T - size + 1)."""
     grams = tokens.unfold(1, size, 1)  # (n, T - size + 1, size)
     tail = tokens[:, tokens.size(1) - size + 1 :]  # (n, size - 1)
-    again = (grams[:, :, : size - 1] == tail[:, None]).all(-1) & (grams[:, :, 0] >= 0) & (grams[:, :, size - 1] >= 0)
+    again = (
+        (grams[:, :, : size - 1] == tail[:, None]).all(-1)
+        & (grams[:, :, 0] >= 0)
+        & (grams[:, :, size - 1] >= 0)
+    )
     return grams[:, :, size - 1].clamp(min=0), again
 
 
 def block_ngrams_(value: Tensor, tokens: Tensor, size: int, ids: Tensor | None) -> None:
-    """Make those words impossible in scores value (n, C), contiguous float32 on a CPU. ids as in search/log_probs.py, LogProbs."""
-    assert value.is_contiguous() and value.dtype == torch.float32 and tokens.dtype == torch.long and tokens.stride(1) == 1
+    """Make those words impossible in scores value (n, C), contiguous float32 on a CPU.
+
+    ids as in search/log_probs.py, LogProbs.
+    """
+    assert (
+        value.is_contiguous()
+        and value.dtype == torch.float32
+        and tokens.dtype == torch.long
+        and tokens.stride(1) == 1
+    )
     ids = None if ids is None else ids.contiguous()
     each = ids is not None and ids.dim() == 2
     loaded().block_ngrams(
-        tokens.data_ptr(), tokens.size(0), tokens.size(1), tokens.stride(0), size, value.data_ptr(), value.size(1),
-        None if ids is None else ids.data_ptr(), value.size(1) if each else 0,
-    )  # fmt: skip
+        tokens.data_ptr(),
+        tokens.size(0),
+        tokens.size(1),
+        tokens.stride(0),
+        size,
+        value.data_ptr(),
+        value.size(1),
+        None if ids is None else ids.data_ptr(),
+        value.size(1) if each else 0,
+    )
 
 
 # ---- Words drawn from log-probabilities
@@ -105,7 +140,8 @@ class Cut:
 
     top: int = 0  # so many of the most likely words; 0: all
     mass: float = 1.0  # the fewest words of so much probability, the most likely ones
-    floor: float = -math.inf  # the words of this log-probability or more, a float32; the most likely one where there is none
+    # the words of this log-probability or more, a float32; the most likely one where there is none
+    floor: float = -math.inf
 
     def struct(self) -> ctypes.Structure:
         """As the compiled library reads it."""
@@ -113,7 +149,10 @@ class Cut:
 
 
 def philox(counter: Sequence[Word], key: tuple[Word, Word]) -> list[Word]:
-    """The four words of Philox4x32-10. Tensors are int64: of a product that overflows, the bits are right."""
+    """The four words of Philox4x32-10.
+
+    Tensors are int64: of a product that overflows, the bits are right.
+    """
     (a, b, c, d), (j, k) = counter, key
     for _ in range(10):
         p, q = a * 0xD2511F53, c * 0xCD9E8D57
@@ -123,8 +162,11 @@ def philox(counter: Sequence[Word], key: tuple[Word, Word]) -> list[Word]:
 
 
 def uniform(seed: Word, number: Tensor, sample: Tensor, step: Tensor) -> Tensor:
-    """Numbers (d,) in [0, 1), in double precision: of each draw's sentence, sample and step (d,)."""
-    a, b, _, _ = philox([step, sample, torch.zeros_like(step), number >> 32 & MASK], (seed & MASK, number & MASK))
+    """Numbers (d,) in [0, 1), in double precision: of each draw's sentence,
+    sample and step (d,)."""
+    a, b, _, _ = philox(
+        [step, sample, torch.zeros_like(step), number >> 32 & MASK], (seed & MASK, number & MASK)
+    )
     return ((a >> 5) * 2.0**26 + (b >> 6)).double() / 2.0**53  # type: ignore[union-attr]
 
 
@@ -134,7 +176,8 @@ def weights(value: Tensor) -> Tensor:
 
 
 def draw(value: Tensor, row: Tensor, u: Tensor, cut: Cut) -> Tensor:
-    """For each draw (d,), the word of line `row`, ascending, of log-probabilities (n, V) that u falls on; -1 where none is possible."""
+    """For each draw (d,), the word of line `row`, ascending, of log-probabilities (n, V) that u
+    falls on; -1 where none is possible."""
     weight = weights(value)
     if cut.top or cut.mass < 1:
         word = value.argsort(dim=1, descending=True, stable=True)
@@ -145,18 +188,29 @@ def draw(value: Tensor, row: Tensor, u: Tensor, cut: Cut) -> Tensor:
         left_out = value < cut.floor
     weight = weight.masked_fill(left_out, 0)
     best = value.argmax(1, keepdim=True)
-    weight.scatter_(1, best, torch.where(weight.sum(1, keepdim=True) > 0, weight.gather(1, best), 1.0))
+    weight.scatter_(
+        1, best, torch.where(weight.sum(1, keepdim=True) > 0, weight.gather(1, best), 1.0)
+    )
     below = weight.cumsum(1)[row]
     total = below[:, -1]
-    place = torch.searchsorted(below, torch.minimum((u * total).floor(), total - 1)[:, None], right=True).clamp(max=value.size(1) - 1)
+    place = torch.searchsorted(
+        below, torch.minimum((u * total).floor(), total - 1)[:, None], right=True
+    ).clamp(max=value.size(1) - 1)
     possible = value[row].gather(1, place) > -torch.inf
     return place.masked_fill(~possible, -1)[:, 0]
 
 
 def draw_compiled(value: Tensor, row: Tensor, u: Tensor, cut: Cut) -> Tensor:
     """`draw` by the compiled library, of float32 on a CPU."""
-    assert value.is_contiguous() and value.dtype == torch.float32 and u.is_contiguous() and row.is_contiguous()
+    assert (
+        value.is_contiguous()
+        and value.dtype == torch.float32
+        and u.is_contiguous()
+        and row.is_contiguous()
+    )
     word, given = torch.empty_like(row), cut.struct()
     arrays = row.data_ptr(), u.data_ptr(), row.numel()
-    loaded().draw_words(value.data_ptr(), value.size(1), *arrays, ctypes.addressof(given), word.data_ptr())
+    loaded().draw_words(
+        value.data_ptr(), value.size(1), *arrays, ctypes.addressof(given), word.data_ptr()
+    )
     return word

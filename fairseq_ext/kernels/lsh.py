@@ -1,4 +1,5 @@
-"""The functions of LSH softmax by the compiled library (`lsh.cpp`), for a CPU: twins of lsh_torch.py, which defines them.
+"""The functions of LSH softmax by the compiled library (`lsh.cpp`), for a CPU: twins of
+lsh_torch.py, which defines them.
 
 Shapes: n rows, V words, D dimensions, P = u x W hash functions of K dimensions each, W bands.
 """
@@ -16,13 +17,22 @@ from fairseq_ext.kernels import lsh_torch
 from fairseq_ext.kernels.library import loaded
 from fairseq_ext.kernels.lsh_torch import Cuckoo, bits_of, build_cuckoo, compact, gather
 
-__all__ = ["build_cuckoo", "compact", "count_hits", "gather", "lookup_cuckoo", "lookup_direct", "wta_hash"]
+__all__ = [
+    "build_cuckoo",
+    "compact",
+    "count_hits",
+    "gather",
+    "lookup_cuckoo",
+    "lookup_direct",
+    "wta_hash",
+]
 
 
 def wta_hash(x: Tensor, dimensions: Tensor, u: int) -> Tensor:
     if x.dtype != torch.float32:
         return lsh_torch.wta_hash(x, dimensions, u)
-    x, turned = x.contiguous(), dimensions.t().contiguous()  # (K, P), as `draw_dimensions` laid them out
+    # (K, P), as `draw_dimensions` laid them out
+    x, turned = x.contiguous(), dimensions.t().contiguous()
     (n, D), (K, P) = x.shape, turned.shape
     assert dimensions.dtype == torch.long
     codes = torch.empty(n, P // u, dtype=torch.int32)
@@ -35,7 +45,12 @@ def lookup_direct(codes: Tensor, offsets: Tensor) -> tuple[Tensor, Tensor]:
     assert codes.dtype == offsets.dtype == torch.int32 and codes.size(1) == offsets.size(0)
     start, length = torch.empty_like(codes), torch.empty_like(codes)
     loaded().lookup_direct(
-        codes.data_ptr(), *codes.shape, offsets.data_ptr(), offsets.size(1), start.data_ptr(), length.data_ptr()
+        codes.data_ptr(),
+        *codes.shape,
+        offsets.data_ptr(),
+        offsets.size(1),
+        start.data_ptr(),
+        length.data_ptr(),
     )
     return start, length
 
@@ -46,7 +61,13 @@ def lookup_cuckoo(codes: Tensor, table: Cuckoo, V: int) -> tuple[Tensor, Tensor]
     assert [x.dtype for x in (codes, *columns)] == [torch.int32] * 4 + [torch.long]
     start, length = torch.empty_like(codes), torch.empty_like(codes)
     loaded().lookup_cuckoo(
-        codes.data_ptr(), *codes.shape, *(x.data_ptr() for x in columns), table.size, V, start.data_ptr(), length.data_ptr()
+        codes.data_ptr(),
+        *codes.shape,
+        *(x.data_ptr() for x in columns),
+        table.size,
+        V,
+        start.data_ptr(),
+        length.data_ptr(),
     )
     return start, length
 
@@ -56,18 +77,26 @@ def count_hits(start: Tensor, length: Tensor, words: Tensor, V: int) -> Tensor:
     n, W = start.shape
     assert start.dtype == length.dtype == words.dtype == torch.int32 and words.numel() == W * V
     hits = torch.zeros(n, V, dtype=torch.int16)
-    loaded().count_hits(start.data_ptr(), length.data_ptr(), n, W, words.data_ptr(), V, hits.data_ptr())
+    loaded().count_hits(
+        start.data_ptr(), length.data_ptr(), n, W, words.data_ptr(), V, hits.data_ptr()
+    )
     return hits
 
 
 class IndexStruct(ctypes.Structure):
-    _fields_ = [(name, c_void_p) for name in ("dimensions", "words", "offsets", "key", "first", "many", "hashes")]
+    _fields_ = [
+        (name, c_void_p)
+        for name in ("dimensions", "words", "offsets", "key", "first", "many", "hashes")
+    ]
     _fields_ += [(name, c_int64) for name in ("K", "P", "u", "bits", "V", "size", "ones")]
 
 
 class Finder:
-    """All of it in one call: the words that share t bands with any of some rows. One call rather than a function a stage, because a
-    step's other work drives Python's own memory out of the caches, and each operator is slow to come back."""
+    """All of it in one call: the words that share t bands with any of some rows.
+
+    One call rather than a function a stage, because a step's other work drives Python's own memory
+    out of the caches, and each operator is slow to come back.
+    """
 
     def __init__(self, index: Any, never: Tensor, ones: int):
         """index: of search/strategies/softmax/_lsh_index.py; never (V,): words left out; ones: the
@@ -75,11 +104,18 @@ class Finder:
         table = index.cuckoo
         turned = index.dimensions.t().contiguous()
         columns = [turned, index.words, index.offsets]
-        columns += [None] * 4 if table is None else [table.key, table.start, table.length, table.hashes]
+        columns += (
+            [None] * 4 if table is None else [table.key, table.start, table.length, table.hashes]
+        )
         self.kept = [None if x is None else x.contiguous() for x in columns]
         dtypes = [torch.long, *[torch.int32] * 5, torch.long]
-        assert all(x is None or x.dtype == dtype for x, dtype in zip(self.kept, dtypes, strict=True))
-        assert index.dimensions.size(0) // index.u <= torch.iinfo(torch.int16).max and never.dtype == torch.bool
+        assert all(
+            x is None or x.dtype == dtype for x, dtype in zip(self.kept, dtypes, strict=True)
+        )
+        assert (
+            index.dimensions.size(0) // index.u <= torch.iinfo(torch.int16).max
+            and never.dtype == torch.bool
+        )
         size = index.offsets.size(1) if table is None else table.size
         (K, P), bits = turned.shape, bits_of(turned.size(0))
         pointers = [None if x is None else x.data_ptr() for x in self.kept]
@@ -90,12 +126,20 @@ class Finder:
         self.seconds = (c_double * 3)()
 
     def __call__(self, x: Tensor, t: int, always: Tensor | None, clock: int) -> Tensor:
-        """x (n, d) -> ascending ids (m,) of words with t hits in any row and those of the mask always (V,), which hold until the next
-        call; `seconds` of hashing, counting and listing by the system's clock of that number."""
+        """x (n, d) -> ascending ids (m,) of words with t hits in any row and those of the mask
+        always (V,), which hold until the next call; `seconds` of hashing, counting and listing by
+        the system's clock of that number."""
         x = x.contiguous()
         assert x.dtype == torch.float32 and t > 0 and (always is None or always.dtype == torch.bool)
         many = loaded().find_words(
-            self.address, x.data_ptr(), *x.shape, t, None if always is None else always.contiguous().data_ptr(),
-            self.never.data_ptr(), self.ids.data_ptr(), clock, self.seconds,
-        )  # fmt: skip
+            self.address,
+            x.data_ptr(),
+            *x.shape,
+            t,
+            None if always is None else always.contiguous().data_ptr(),
+            self.never.data_ptr(),
+            self.ids.data_ptr(),
+            clock,
+            self.seconds,
+        )
         return self.ids[:many]

@@ -17,7 +17,15 @@ import torch
 from torch import Tensor
 
 from fairseq_ext.kernels import lsh_torch
-from fairseq_ext.kernels.lsh_torch import LOAD, MAX_HASHES, MAX_ROUNDS, Cuckoo, Spans, bits_of, draw_hashes
+from fairseq_ext.kernels.lsh_torch import (
+    LOAD,
+    MAX_HASHES,
+    MAX_ROUNDS,
+    Cuckoo,
+    Spans,
+    bits_of,
+    draw_hashes,
+)
 
 BLOCK = 256
 SHARED_FLOATS = 12_288  # 48 KiB, what every GPU gives a block unasked
@@ -51,14 +59,24 @@ def module() -> Any:
     return compiled
 
 
-def launch(name: str, grid: tuple[int, ...], *arguments: Tensor | int, shared: int = 0, block: int = BLOCK) -> None:
-    """Run a kernel on torch's stream. Tensors are passed as they lie in memory, numbers as 32-bit integers."""
+def launch(
+    name: str, grid: tuple[int, ...], *arguments: Tensor | int, shared: int = 0, block: int = BLOCK
+) -> None:
+    """Run a kernel on torch's stream.
+
+    Tensors are passed as they lie in memory, numbers as 32-bit integers.
+    """
     import cupy
 
     first = next(a for a in arguments if isinstance(a, Tensor))
     values = [a.data_ptr() if isinstance(a, Tensor) else np.int32(a) for a in arguments]
-    assert all(a.is_contiguous() and a.device == first.device for a in arguments if isinstance(a, Tensor))
-    with cupy.cuda.Device(first.device.index), cupy.cuda.ExternalStream(torch.cuda.current_stream(first.device).cuda_stream):
+    assert all(
+        a.is_contiguous() and a.device == first.device for a in arguments if isinstance(a, Tensor)
+    )
+    with (
+        cupy.cuda.Device(first.device.index),
+        cupy.cuda.ExternalStream(torch.cuda.current_stream(first.device).cuda_stream),
+    ):
         module().get_function(name)(grid, (block,), tuple(values), shared_mem=shared)
 
 
@@ -80,7 +98,19 @@ def wta_hash(x: Tensor, dimensions: Tensor, u: int) -> Tensor:
     for first in range(0, n, MOST_ROWS):
         part, out = x[first : first + MOST_ROWS], codes[first : first + MOST_ROWS]
         grid = (blocks(P // u), part.size(0))
-        launch("wta_hash", grid, part, as_int32(dimensions), out, x.size(1), K, u, bits_of(K), P // u, shared=4 * x.size(1))
+        launch(
+            "wta_hash",
+            grid,
+            part,
+            as_int32(dimensions),
+            out,
+            x.size(1),
+            K,
+            u,
+            bits_of(K),
+            P // u,
+            shared=4 * x.size(1),
+        )
     return codes
 
 
@@ -98,12 +128,26 @@ def build_cuckoo(spans: Spans, seed: int = 0) -> Cuckoo:
         failed = torch.zeros(W, dtype=torch.int32, device=device)
         place[bands.long()] = -1
         grid = (blocks(m), bands.numel())
-        launch("cuckoo_insert", grid, keys.int(), counts.int(), bands, hashes, place, failed, m, size, MAX_ROUNDS)
+        launch(
+            "cuckoo_insert",
+            grid,
+            keys.int(),
+            counts.int(),
+            bands,
+            hashes,
+            place,
+            failed,
+            m,
+            size,
+            MAX_ROUNDS,
+        )
         bands = failed.nonzero()[:, 0].int()
         if not bands.numel():
             return lsh_torch.filled(place.long(), keys, start, length, hashes)
         hashes[bands.long()] = draw_hashes(bands.numel(), generator).to(device)
-    raise RuntimeError(f"{bands.numel()} bands have no cuckoo table after {MAX_HASHES} pairs of hash functions")
+    raise RuntimeError(
+        f"{bands.numel()} bands have no cuckoo table after {MAX_HASHES} pairs of hash functions"
+    )
 
 
 def lookup_cuckoo(codes: Tensor, table: Cuckoo, V: int) -> tuple[Tensor, Tensor]:
@@ -125,16 +169,31 @@ def count_hits(start: Tensor, length: Tensor, words: Tensor, V: int, warp: bool 
     """warp: with the paper's re-arrangement of the warp, else each thread through its own span."""
     n, W = start.shape
     hits = torch.zeros(n, V, dtype=torch.int32, device=start.device)
-    launch("count_hits" if warp else "count_hits_naive", (blocks(n * W),), start, length, words, hits, n, W, V)
+    launch(
+        "count_hits" if warp else "count_hits_naive",
+        (blocks(n * W),),
+        start,
+        length,
+        words,
+        hits,
+        n,
+        W,
+        V,
+    )
     return hits
 
 
-def compact(hits: Tensor, t: int, always: Tensor | None, never: Tensor | None = None, optimised: bool = True) -> Tensor:
+def compact(
+    hits: Tensor, t: int, always: Tensor | None, never: Tensor | None = None, optimised: bool = True
+) -> Tensor:
     """optimised: through shared memory, in order; else by one counter and a sort."""
     n, V = hits.shape
-    if never is not None:  # here, since a mask as an index of what is listed would make the host wait again
+    # here, since a mask as an index of what is listed would make the host wait again
+    if never is not None:
         hits, always = hits.masked_fill(never, -1), None if always is None else always & ~never
-    always = torch.zeros(V, dtype=torch.uint8, device=hits.device) if always is None else always.byte()
+    always = (
+        torch.zeros(V, dtype=torch.uint8, device=hits.device) if always is None else always.byte()
+    )
     ids = torch.empty(V, dtype=torch.long, device=hits.device)
     if not optimised:
         counter = torch.zeros(1, dtype=torch.int32, device=hits.device)

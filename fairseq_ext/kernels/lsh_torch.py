@@ -1,8 +1,11 @@
-"""The functions of LSH softmax in torch: the definition of the compiled ones for the CPU (lsh.py) and of the CUDA kernels (lsh_cuda.py).
+"""The functions of LSH softmax in torch: the definition of the compiled ones for the CPU (lsh.py)
+and of the CUDA kernels (lsh_cuda.py).
 
-    X. Shi, S. Xu and K. Knight. Fast Locality Sensitive Hashing for Beam Search on GPU. AAAI 2019 (https://arxiv.org/abs/1806.00588)
+    X. Shi, S. Xu and K. Knight. Fast Locality Sensitive Hashing for Beam Search on GPU. AAAI
+    2019 (https://arxiv.org/abs/1806.00588)
 
-Shapes: n rows, V words, D dimensions, P = u x W hash functions of K dimensions each, W bands, B = 2 ** (u x bits of K) codes a band.
+Shapes: n rows, V words, D dimensions, P = u x W hash functions of K dimensions each, W bands, B =
+2 ** (u x bits of K) codes a band.
 """
 
 from __future__ import annotations
@@ -25,7 +28,8 @@ def bits_of(K: int) -> int:
 
 
 def draw_dimensions(D: int, K: int, u: int, W: int, seed: int) -> Tensor:
-    """The first K places (P, K) of P = u x W random permutations of D dimensions, all that Eq. 5 reads of them."""
+    """The first K places (P, K) of P = u x W random permutations of D dimensions, all that
+    Eq. 5 reads of them."""
     if not 2 <= K <= D:
         raise ValueError(f"K = {K} of {D} dimensions: use 2 to {D}")
     if u < 1 or u * bits_of(K) > 30:
@@ -36,12 +40,18 @@ def draw_dimensions(D: int, K: int, u: int, W: int, seed: int) -> Tensor:
 
 
 def wta_hash(x: Tensor, dimensions: Tensor, u: int) -> Tensor:
-    """Band codes (n, W) int32 of x (n, D): Eq. 5, the place of the largest of K dimensions, the first of equals; u of them a band,
-    the first in the highest bits (Eq. 7). dimensions (P, K)."""
+    """Band codes (n, W) int32 of x (n, D): Eq. 5, the place of the largest of K dimensions, the
+    first of equals; u of them a band, the first in the highest bits (Eq. 7). dimensions (P, K)."""
     n, (P, K) = x.size(0), dimensions.shape
-    turned = dimensions.t().flatten()  # (K x P,): a maximum over the middle dimension is the fast one
+    # (K x P,): a maximum over the middle dimension is the fast one
+    turned = dimensions.t().flatten()
     step = max(1, CHUNK // (P * K))
-    winner = torch.cat([part.index_select(1, turned).view(len(part), K, P).max(1).indices for part in x.split(step)])
+    winner = torch.cat(
+        [
+            part.index_select(1, turned).view(len(part), K, P).max(1).indices
+            for part in x.split(step)
+        ]
+    )
     codes = winner.view(n, P // u, u)
     out = codes[:, :, 0]
     for i in range(1, u):
@@ -67,15 +77,19 @@ def sort_words(codes: Tensor) -> Spans:
 
 
 def build_direct(spans: Spans, size: int) -> Tensor:
-    """Offsets (W, size + 1) int32 of each code's span: code c of band w has words.flatten()[offsets[w, c] : offsets[w, c + 1]]."""
-    code = torch.arange(size + 1, dtype=torch.int32, device=spans.codes.device).expand(spans.codes.size(0), -1)
+    """Offsets (W, size + 1) int32 of each code's span: code c of band w has
+    words.flatten()[offsets[w, c] : offsets[w, c + 1]]."""
+    code = torch.arange(size + 1, dtype=torch.int32, device=spans.codes.device).expand(
+        spans.codes.size(0), -1
+    )
     W, V = spans.codes.shape
     band = torch.arange(W, dtype=torch.int32, device=spans.codes.device)[:, None]
     return torch.searchsorted(spans.codes, code.contiguous(), out_int32=True) + band * V
 
 
 def lookup_direct(codes: Tensor, offsets: Tensor) -> tuple[Tensor, Tensor]:
-    """Start and length (n, W) of the span of each code (n, W); starts count from the beginning of the flat (W x V) words."""
+    """Start and length (n, W) of the span of each code (n, W); starts count from the beginning
+    of the flat (W x V) words."""
     W, size = offsets.shape
     place = codes + torch.arange(0, W * size, size, device=codes.device)
     flat = offsets.view(-1)
@@ -85,7 +99,8 @@ def lookup_direct(codes: Tensor, offsets: Tensor) -> tuple[Tensor, Tensor]:
 
 @dataclass
 class Cuckoo:
-    """A cuckoo hash table a band: a key lies in one of two slots, so a lookup compares twice at most."""
+    """A cuckoo hash table a band: a key lies in one of two slots, so a lookup
+    compares twice at most."""
 
     key: Tensor  # (W, size) int32, -1 where empty
     start: Tensor  # (W, size) int32, from the beginning of the band
@@ -102,7 +117,8 @@ def draw_hashes(W: int, generator: torch.Generator) -> Tensor:
 
 
 def slot_of(key: Tensor, hashes: Tensor, which: Tensor | int, size: int) -> Tensor:
-    """Slots of keys (W, m) under hash function `which` (0 or 1) of their band: ((a x key + b) mod p) mod size."""
+    """Slots of keys (W, m) under hash function `which` (0 or 1) of their band: ((a x
+    key + b) mod p) mod size."""
     if isinstance(which, int):
         a, b = hashes[:, 2 * which, None], hashes[:, 2 * which + 1, None]
     else:
@@ -111,8 +127,9 @@ def slot_of(key: Tensor, hashes: Tensor, which: Tensor | int, size: int) -> Tens
 
 
 def build_cuckoo(spans: Spans, seed: int = 0) -> Cuckoo:
-    """Insert every distinct code of every band, all at once, round by round: of the keys that want a slot the smallest gets it, and
-    what lay there moves to its other slot. A band that does not settle (its keys drive each other round) draws new hash functions.
+    """Insert every distinct code of every band, all at once, round by round: of the keys that want
+    a slot the smallest gets it, and what lay there moves to its other slot. A band that does not
+    settle (its keys drive each other round) draws new hash functions.
 
     Raises RuntimeError when no pair of functions out of 64 settles a band.
     """
@@ -121,7 +138,8 @@ def build_cuckoo(spans: Spans, seed: int = 0) -> Cuckoo:
     size = 1 << (LOAD * m - 1).bit_length()
     generator = torch.Generator().manual_seed(seed)
     hashes = draw_hashes(W, generator).to(keys.device)
-    place = torch.full((W, size), -1, dtype=torch.long, device=keys.device)  # which of `keys` lies in a slot
+    # which of `keys` lies in a slot
+    place = torch.full((W, size), -1, dtype=torch.long, device=keys.device)
     bands = torch.arange(W, device=keys.device)
     is_key = torch.arange(m, device=keys.device) < counts[:, None]
     for _ in range(MAX_HASHES):
@@ -130,11 +148,14 @@ def build_cuckoo(spans: Spans, seed: int = 0) -> Cuckoo:
         if not bands.numel():
             return filled(place, keys, start, length, hashes)
         hashes[bands] = draw_hashes(bands.numel(), generator).to(keys.device)
-    raise RuntimeError(f"{bands.numel()} bands have no cuckoo table after {MAX_HASHES} pairs of hash functions")
+    raise RuntimeError(
+        f"{bands.numel()} bands have no cuckoo table after {MAX_HASHES} pairs of hash functions"
+    )
 
 
 def distinct(spans: Spans) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """The distinct codes of each band (W, m), -1 behind them, their starts and lengths (W, m), and how many there are (W,)."""
+    """The distinct codes of each band (W, m), -1 behind them, their starts and lengths (W, m),
+    and how many there are (W,)."""
     W, V = spans.codes.shape
     first = torch.ones_like(spans.codes, dtype=torch.bool)
     first[:, 1:] = spans.codes[:, 1:] != spans.codes[:, :-1]
@@ -143,33 +164,48 @@ def distinct(spans: Spans) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     is_key = first.gather(1, order)
     keys = spans.codes.gather(1, order).masked_fill(~is_key, -1)
     start = order.masked_fill(~is_key, V)
-    length = (torch.cat([start[:, 1:], start.new_full((W, 1), V)], dim=1) - start).masked_fill(~is_key, 0)
+    length = (torch.cat([start[:, 1:], start.new_full((W, 1), V)], dim=1) - start).masked_fill(
+        ~is_key, 0
+    )
     return keys, start, length, counts
 
 
 def filled(place: Tensor, keys: Tensor, start: Tensor, length: Tensor, hashes: Tensor) -> Cuckoo:
-    """The table whose slots hold the keys of these numbers, place (W, size), -1 where a slot is empty."""
+    """The table whose slots hold the keys of these numbers, place (W, size), -1
+    where a slot is empty."""
     used, index = place >= 0, place.clamp(min=0)
-    columns = [x.gather(1, index).masked_fill(~used, empty).int() for x, empty in ((keys, -1), (start, 0), (length, 0))]
+    columns = [
+        x.gather(1, index).masked_fill(~used, empty).int()
+        for x, empty in ((keys, -1), (start, 0), (length, 0))
+    ]
     return Cuckoo(columns[0], columns[1], columns[2], hashes)
 
 
 def insert(keys: Tensor, is_key: Tensor, hashes: Tensor, size: int) -> tuple[Tensor, Tensor]:
-    """Slots (W, size) with the number of the key that lies there or -1, and which bands (W,) have placed all keys (W, m)."""
+    """Slots (W, size) with the number of the key that lies there or -1, and which bands (W,)
+    have placed all keys (W, m)."""
     W, m = keys.shape
     nobody = m
     place = torch.full((W, size), nobody, dtype=torch.long, device=keys.device)
     number = torch.arange(m, device=keys.device).expand(W, m)
-    which = torch.zeros(W, m, dtype=torch.long, device=keys.device)  # the hash function that each key goes by
+    # the hash function that each key goes by
+    which = torch.zeros(W, m, dtype=torch.long, device=keys.device)
     waiting = is_key.clone()
     for _ in range(MAX_ROUNDS):
-        slot = slot_of(keys, hashes, which, size).masked_fill(~waiting, size)  # those that lie still write behind the table
-        claimed = torch.full((W, size + 1), nobody, device=keys.device).scatter_reduce_(1, slot, number, "amin")[:, :size]
+        # those that lie still write behind the table
+        slot = slot_of(keys, hashes, which, size).masked_fill(~waiting, size)
+        claimed = torch.full((W, size + 1), nobody, device=keys.device).scatter_reduce_(
+            1, slot, number, "amin"
+        )[:, :size]
         taken = claimed < nobody
         evicted = torch.where(taken, place, nobody)  # what lay in the slots that are taken
         place = torch.where(taken, claimed, place)
-        won = torch.zeros(W, m + 1, dtype=torch.bool, device=keys.device).scatter_(1, claimed, True)[:, :m]
-        lost = torch.zeros(W, m + 1, dtype=torch.bool, device=keys.device).scatter_(1, evicted, True)[:, :m]
+        won = torch.zeros(W, m + 1, dtype=torch.bool, device=keys.device).scatter_(
+            1, claimed, True
+        )[:, :m]
+        lost = torch.zeros(W, m + 1, dtype=torch.bool, device=keys.device).scatter_(
+            1, evicted, True
+        )[:, :m]
         # a key that did not get its slot tries the other one next, as does one that was driven out
         which = torch.where((waiting & ~won) | lost, 1 - which, which)
         waiting = (waiting & ~won) | lost
@@ -179,7 +215,8 @@ def insert(keys: Tensor, is_key: Tensor, hashes: Tensor, size: int) -> tuple[Ten
 
 
 def lookup_cuckoo(codes: Tensor, table: Cuckoo, V: int) -> tuple[Tensor, Tensor]:
-    """Start and length (n, W) of each code's span, as `lookup_direct`; length 0 where no word has the code."""
+    """Start and length (n, W) of each code's span, as `lookup_direct`; length 0 where
+    no word has the code."""
     sought = codes.t()  # (W, n)
     start = torch.zeros_like(sought)
     length = torch.zeros_like(sought)
@@ -189,31 +226,39 @@ def lookup_cuckoo(codes: Tensor, table: Cuckoo, V: int) -> tuple[Tensor, Tensor]
         start = torch.where(hit, table.start.gather(1, slot), start)
         length = torch.where(hit, table.length.gather(1, slot), length)
     band = torch.arange(sought.size(0), device=codes.device, dtype=start.dtype)
-    return (start + band[:, None] * V).masked_fill(length == 0, 0).t().contiguous(), length.t().contiguous()
+    return (start + band[:, None] * V).masked_fill(
+        length == 0, 0
+    ).t().contiguous(), length.t().contiguous()
 
 
 # ---- From spans to the shortlist
 
 
 def count_hits(start: Tensor, length: Tensor, words: Tensor, V: int) -> Tensor:
-    """Eq. 9: L (n, V) int16 (fewer bytes to clear and read), in how many bands a word's code is the row's. start, length (n, W),
-    words flat (W x V,)."""
+    """Eq. 9: L (n, V) int16 (fewer bytes to clear and read), in how many bands a word's code is the
+    row's. start, length (n, W), words flat (W x V,)."""
     n, device = start.size(0), words.device
     many, first = length.flatten().long(), start.flatten().long()
     total = int(many.sum())
     before = many.cumsum(0) - many
-    place = torch.repeat_interleave(first - before, many, output_size=total).add_(torch.arange(total, device=device))
+    place = torch.repeat_interleave(first - before, many, output_size=total).add_(
+        torch.arange(total, device=device)
+    )
     found = words.index_select(0, place)
     if n > 1:
         row = torch.arange(0, n * V, V, dtype=torch.int32, device=device)
         found += torch.repeat_interleave(row, length.sum(1), output_size=total)
     one = torch.ones(1, dtype=torch.int16, device=device)
-    return torch.zeros(n * V, dtype=torch.int16, device=device).index_add_(0, found, one.expand(total)).view(n, V)
+    return (
+        torch.zeros(n * V, dtype=torch.int16, device=device)
+        .index_add_(0, found, one.expand(total))
+        .view(n, V)
+    )
 
 
 def compact(hits: Tensor, t: int, always: Tensor | None, never: Tensor | None = None) -> Tensor:
-    """Eq. 10: ascending ids of words with t hits in any row, and those of the mask always (V,), without those of never (V,).
-    hits (n, V)."""
+    """Eq. 10: ascending ids of words with t hits in any row, and those of the mask always (V,),
+    without those of never (V,). hits (n, V)."""
     hits = hits if len(hits) else hits.new_full((1, hits.size(1)), -1)  # no row has any word
     mask = (hits[0] if hits.size(0) == 1 else hits.amax(0)) >= t
     mask = mask if always is None else mask | always

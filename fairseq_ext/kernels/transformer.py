@@ -33,32 +33,43 @@ StepStruct = struct("step.hpp", "Step")
 
 
 def panels(weight: Tensor, columns: int | None = None) -> Tensor:
-    """(out, ...) -> (panels, P, ...), filled up with zeros; P: `columns`, or as many as linear maps have."""
+    """(out, ...) -> (panels, P, ...), filled up with zeros; P: `columns`, or as many
+    as linear maps have."""
     P = columns or loaded().panel_columns()
     missing = -weight.size(0) % P
     return F.pad(weight, (0, 0) * (weight.dim() - 1) + (0, missing)).unflatten(0, (-1, P))
 
 
 def quantised(weight: Tensor, bits: int) -> tuple[Tensor, Tensor]:
-    """(out, in) -> whole numbers of 8 or 16 bits, and the scale (out,) of each output: weight is about number x scale."""
-    scale = (weight.abs().amax(1) / (2 ** (bits - 1) - 1)).clamp_(min=torch.finfo(weight.dtype).tiny)
+    """(out, in) -> whole numbers of 8 or 16 bits, and the scale (out,) of each output: weight
+    is about number x scale."""
+    scale = (weight.abs().amax(1) / (2 ** (bits - 1) - 1)).clamp_(
+        min=torch.finfo(weight.dtype).tiny
+    )
     return (weight / scale[:, None]).round_().to(torch.int8 if bits == 8 else torch.int16), scale
 
 
 def packed_bytes(weight: Tensor, columns: int | None = None) -> tuple[Tensor, Tensor]:
-    """Whole numbers of 8 bits (out, in) -> what one instruction multiplies, (panels, in / 4, P, 4), and 128 x each
-    output's sum (panels, P); columns: as of `panels`."""
+    """Whole numbers of 8 bits (out, in) -> what one instruction multiplies, (panels, in / 4, P, 4),
+    and 128 x each output's sum (panels, P); columns: as of `panels`."""
     offset = panels(weight.sum(1, dtype=torch.int32) * 128, columns).contiguous()
     return panels(weight, columns).unflatten(2, (-1, 4)).transpose(1, 2).contiguous(), offset
 
 
 class PackedLinear:
-    """x -> x W' + b by the compiled library. weight (out, in), bias (out,) or None, both float32; bits: 32, or 16 or 8 that the weights
-    are rounded to (8: where inputs come in fours)."""
+    """x -> x W' + b by the compiled library.
+
+    weight (out, in), bias (out,) or None, both float32; bits: 32, or 16 or 8 that the weights are
+    rounded to (8: where inputs come in fours).
+    """
 
     def __init__(self, weight: Tensor, bias: Tensor | None, bits: int = 32):
         out, inputs = weight.shape
-        self.inputs, self.outputs, self.bias = inputs, out, None if bias is None else bias.contiguous()
+        self.inputs, self.outputs, self.bias = (
+            inputs,
+            out,
+            None if bias is None else bias.contiguous(),
+        )
         self.scale = self.offset = None
         bits = 32 if bits == 8 and inputs % 4 else bits
         if bits != 32:
@@ -68,7 +79,10 @@ class PackedLinear:
             self.weight, self.offset = packed_bytes(weight)
         else:
             self.weight = panels(weight).transpose(1, 2).contiguous()  # (panels, in, P)
-        pointers = [0 if part is None else part.data_ptr() for part in (self.weight, self.bias, self.scale, self.offset)]
+        pointers = [
+            0 if part is None else part.data_ptr()
+            for part in (self.weight, self.bias, self.scale, self.offset)
+        ]
         self.struct = LinearStruct(*pointers, inputs, out, KIND[bits])
         self.address = ctypes.addressof(self.struct)
 
@@ -90,8 +104,8 @@ def norm_struct(norm: Any) -> ctypes.Structure:
 
 
 class CompiledNorm:
-    """Layer normalisation over the last dimension by the compiled library, which rounds each line alike, however many there are.
-    norm: model/transformer/weights.py, Norm, of float32 on a CPU."""
+    """Layer normalisation over the last dimension by the compiled library, which rounds each line
+    alike, however many there are. norm: model/transformer/weights.py, Norm, of float32 on a CPU."""
 
     def __init__(self, norm: Any):
         self.arguments = norm.arguments  # which the structure points to
@@ -114,8 +128,11 @@ class LayerStack:
     kept: Any  # what the structures point to
 
     @staticmethod
-    def of(layers: Sequence[Any], d: int, heads: int, pre_norm: bool, final_norm: Any) -> LayerStack:
-        """Return the layers (model/transformer/weights.py, EncoderLayer or Layer) as one call; their weights are packed."""
+    def of(
+        layers: Sequence[Any], d: int, heads: int, pre_norm: bool, final_norm: Any
+    ) -> LayerStack:
+        """Return the layers (model/transformer/weights.py, EncoderLayer or Layer) as one call;
+        their weights are packed."""
         table = (LayerStruct * len(layers))()
         for entry, layer in zip(table, layers, strict=True):
             for name, linear in layer.linears.items():
@@ -123,54 +140,86 @@ class LayerStack:
             for name, norm in layer.norms.items():
                 setattr(entry, name, norm_struct(norm))
             entry.activation = EPILOGUES[layer.activation_name]
-        struct = LayerStackStruct(ctypes.addressof(table), len(layers), d, heads, int(pre_norm), norm_struct(final_norm))
+        struct = LayerStackStruct(
+            ctypes.addressof(table), len(layers), d, heads, int(pre_norm), norm_struct(final_norm)
+        )
         return LayerStack(struct, (table, layers, final_norm))
 
     def encode_(self, x: Tensor, start: Tensor) -> None:
-        """Turn embedded tokens x (N, d) of all sentences, without padding, into the encoder's output, in place.
+        """Turn embedded tokens x (N, d) of all sentences, without padding, into the
+        encoder's output, in place.
 
         Sentence s has lines start[s] to start[s + 1]; start (S + 1,).
         """
         assert x.is_contiguous() and x.dtype == torch.float32 and start.dtype == torch.long
-        loaded().encode(ctypes.addressof(self.struct), x.data_ptr(), start.data_ptr(), start.numel() - 1)
+        loaded().encode(
+            ctypes.addressof(self.struct), x.data_ptr(), start.data_ptr(), start.numel() - 1
+        )
 
     def decode_(self, x: Tensor, step: Any, cache: Any) -> None:
         """Turn embedded tokens x (n x b, d) into features, in place.
 
-        step: the rows, model/transformer/rows.py, Step; cache: their keys and values, model/transformer/cache.py, KeyValues.
+        step: the rows, model/transformer/rows.py, Step; cache: their keys and values,
+        model/transformer/cache.py, KeyValues.
         """
         assert x.is_contiguous() and x.dtype == torch.float32
-        mask, slot = (None if value is None else value.contiguous() for value in (step.mask, step.slot))
+        mask, slot = (
+            None if value is None else value.contiguous() for value in (step.mask, step.slot)
+        )
         struct = StepStruct(
-            x.data_ptr(), x.size(0) // step.b, step.b, step.sentences, step.width, step.before,
+            x.data_ptr(),
+            x.size(0) // step.b,
+            step.b,
+            step.sentences,
+            step.width,
+            step.before,
             None if step.place is None else step.place.data_ptr(),
             None if slot is None else slot.data_ptr(),
             None if mask is None else mask.data_ptr(),
             0 if mask is None or mask.size(0) == 1 else mask.stride(0),
             None if cache.source_mask is None else cache.source_mask.data_ptr(),
-            cache_struct(cache.target), cache_struct(cache.source),
-        )  # fmt: skip
+            cache_struct(cache.target),
+            cache_struct(cache.source),
+        )
         loaded().decode(ctypes.addressof(self.struct), ctypes.addressof(struct))
 
 
 def cache_struct(value: Tensor) -> ctypes.Structure:
-    """Return the address and strides of keys and values (L, 2, slots, H, positions, h), positions and features dense."""
+    """Return the address and strides of keys and values (L, 2, slots, H, positions, h),
+    positions and features dense."""
     layer, pair, sentence, head, _, _ = value.stride()
     assert value.stride()[4:] == (value.size(5), 1) and value.dtype == torch.float32
     return CacheStruct(value.data_ptr(), layer, pair, sentence, head, value.size(4))
 
 
 class CompiledReader:
-    """A decoder whose layers, linear maps and embeddings compiled code reads for one row. step: of the row's KV cache
-    (`StepStruct`); embedding (V, d); scale: of the embedding; norm: of embeddings (model/transformer/weights.py, Norm), or None."""
+    """A decoder whose layers, linear maps and embeddings compiled code reads for one row.
 
-    def __init__(self, layers: LayerStack, output: PackedLinear, embedding: Tensor, scale: float, step: ctypes.Structure, norm: Any = None):
+    step: of the row's KV cache (`StepStruct`); embedding (V, d); scale: of the embedding; norm:
+    of embeddings (model/transformer/weights.py, Norm), or None.
+    """
+
+    def __init__(
+        self,
+        layers: LayerStack,
+        output: PackedLinear,
+        embedding: Tensor,
+        scale: float,
+        step: ctypes.Structure,
+        norm: Any = None,
+    ):
         assert embedding.is_contiguous() and embedding.dtype == torch.float32
         self.step, self.kept = step, (layers, output, embedding, norm)
         at = ctypes.addressof(step)
         block, before = at + StepStruct.block.offset, at + StepStruct.before.offset
-        self.struct = ReaderStruct(ctypes.addressof(layers.struct), at, output.address, block, before, embedding.data_ptr())
-        self.struct.d, self.struct.vocabulary, self.struct.scale = embedding.size(1), output.outputs, scale
+        self.struct = ReaderStruct(
+            ctypes.addressof(layers.struct), at, output.address, block, before, embedding.data_ptr()
+        )
+        self.struct.d, self.struct.vocabulary, self.struct.scale = (
+            embedding.size(1),
+            output.outputs,
+            scale,
+        )
         self.struct.embedding_norm = norm_struct(norm)
         self.address = ctypes.addressof(self.struct)
 
@@ -183,6 +232,10 @@ class CompiledReader:
 
     def room_(self, positions: Tensor, room: int) -> None:
         """Position embeddings (room or more, d); the KV cache has room for so many tokens."""
-        assert positions.is_contiguous() and positions.dtype == torch.float32 and positions.size(0) >= room
+        assert (
+            positions.is_contiguous()
+            and positions.dtype == torch.float32
+            and positions.size(0) >= room
+        )
         self.positions = positions
         self.struct.positions, self.struct.room = positions.data_ptr(), room

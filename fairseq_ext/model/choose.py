@@ -12,7 +12,13 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 import torch
-from fairseq.models import ARCH_MODEL_REGISTRY, MODEL_REGISTRY, FairseqEncoderDecoderModel, FairseqLanguageModel, FairseqMultiModel
+from fairseq.models import (
+    ARCH_MODEL_REGISTRY,
+    MODEL_REGISTRY,
+    FairseqEncoderDecoderModel,
+    FairseqLanguageModel,
+    FairseqMultiModel,
+)
 from fairseq.models.fairseq_model import BaseFairseqModel
 from fairseq.models.fconv_self_att import FConvModelSelfAtt
 from fairseq.models.nat import FairseqNATModel
@@ -39,9 +45,14 @@ logger = logging.getLogger("fairseq_ext")
 
 
 def make_decoder(
-    models: list[BaseFairseqModel], need_attention: bool = False, backend: str = "auto", int8: bool = False, graphs: str = "auto"
+    models: list[BaseFairseqModel],
+    need_attention: bool = False,
+    backend: str = "auto",
+    int8: bool = False,
+    graphs: str = "auto",
 ) -> tuple[TransformerBackend | FairseqBackend, str | None]:
-    """Return the decoder that --decoder-backend names, and why `auto` takes fairseq's modules, None where it does not.
+    """Return the decoder that --decoder-backend names, and why `auto` takes fairseq's modules,
+    None where it does not.
 
     int8: --int8; the self-check is made with full weights. graphs: --cuda-graphs.
     Raises UsageError when `transformer` or int8 is demanded and the models are not supported.
@@ -62,29 +73,49 @@ def make_decoder(
         if reason is None:
             if graphs == "auto" and not need_attention and on_this_gpu(decoder.weights):
                 make_graphs = usable_graphs(models, decoder.weights)
-                return (decoder if make_graphs is None else TransformerBackend(models, make_graphs=make_graphs)), None
+                return (
+                    decoder
+                    if make_graphs is None
+                    else TransformerBackend(models, make_graphs=make_graphs)
+                ), None
             return decoder, None
-        logger.warning("the transformer backend failed its self-check, fairseq's own modules run instead: %s", reason)
+        logger.warning(
+            "the transformer backend failed its self-check, fairseq's own modules run instead: %s",
+            reason,
+        )
     if int8:
-        raise UsageError(f"--int8 needs the transformer backend, which cannot run this model, because {reason}: leave it out")
+        raise UsageError(
+            "--int8 needs the transformer backend, which cannot run this model, because "
+            f"{reason}: leave it out"
+        )
     if backend == "transformer":
-        raise UsageError(f"--decoder-backend transformer cannot run this model, because {reason}: use auto or fairseq")
+        raise UsageError(
+            f"--decoder-backend transformer cannot run this model, because {reason}: "
+            "use auto or fairseq"
+        )
     logger.info("decoder backend: fairseq, because %s", reason)
     return FairseqBackend(models, need_attention), reason
 
 
 def usable_graphs(models: list[BaseFairseqModel], weights: list[Weights]) -> MakeGraphs | None:
-    """Return what records decoder steps, if recorded steps agree with fairseq as well; else the log says why not."""
+    """Return what records decoder steps, if recorded steps agree with fairseq as well; else
+    the log says why not."""
     try:
         make = cuda_graphs()
     except RuntimeError as error:
-        logger.warning("decoder steps run operation by operation, because CUDA graphs do not work here: %s", error)
+        logger.warning(
+            "decoder steps run operation by operation, because CUDA graphs do not work here: %s",
+            error,
+        )
         return None
     for model, each in zip(models, weights, strict=True):
         graphs = make([each], patience=0)
         reason = disagreement(model, each, graphs=graphs)
         if reason or graphs.broken:
-            logger.warning("decoder steps run operation by operation, not as CUDA graphs: %s", reason or "recording one failed")
+            logger.warning(
+                "decoder steps run operation by operation, not as CUDA graphs: %s",
+                reason or "recording one failed",
+            )
             return None
     return make
 
@@ -92,7 +123,9 @@ def usable_graphs(models: list[BaseFairseqModel], weights: list[Weights]) -> Mak
 def on_this_gpu(weights: list[Weights]) -> bool:
     """Return whether all weights lie on the present GPU."""
     devices = {each.embedding.device for each in weights}
-    return all(device.type == "cuda" for device in devices) and devices == {torch.device("cuda", torch.cuda.current_device())}
+    return all(device.type == "cuda" for device in devices) and devices == {
+        torch.device("cuda", torch.cuda.current_device())
+    }
 
 
 def no_int8(decoder: TransformerBackend) -> str | None:
@@ -101,7 +134,11 @@ def no_int8(decoder: TransformerBackend) -> str | None:
         return "it is for the CPU"
     if any(weights.embedding.dtype != torch.float32 for weights in decoder.weights):
         return "it starts from float32 weights (without --fp16)"
-    return None if library() else "the compiled decoder step is not there (python -m fairseq_ext.kernels says why)"
+    return (
+        None
+        if library()
+        else "the compiled decoder step is not there (python -m fairseq_ext.kernels says why)"
+    )
 
 
 # ---- Architectures that no search of this package runs
@@ -111,43 +148,69 @@ def no_int8(decoder: TransformerBackend) -> str | None:
 # Classes of a user's own are let through: what they are is known to them alone.
 
 
-SPEECH = ("speech_to_text", "speech_to_speech", "text_to_speech", "wav2vec", "hubert")  # folders of fairseq.models
+# folders of fairseq.models
+SPEECH = ("speech_to_text", "speech_to_speech", "text_to_speech", "wav2vec", "hubert")
 
 
 def refused(architecture: str, task: Any) -> str | None:
-    """Return why a task of ours cannot generate with an architecture (fairseq's --arch), and the task that can; None when ours can."""
+    """Return why a task of ours cannot generate with an architecture (fairseq's --arch), and the
+    task that can; None when ours can."""
     kind = ARCH_MODEL_REGISTRY.get(architecture) or MODEL_REGISTRY.get(architecture)
     if kind is None or not kind.__module__.startswith("fairseq."):
         return None
     if issubclass(kind, FairseqNATModel):
-        return "refines whole sentences and has no next token to search for: use stock's --task translation_lev"
+        return (
+            "refines whole sentences and has no next token to search for: use stock's "
+            "--task translation_lev"
+        )
     if kind.__module__.startswith("fairseq.model_parallel."):
         return "is spread over several processes, and the search runs in one: use the stock task"
     speech = kind.__module__.split(".")[2] in SPEECH
     if isinstance(task, SpeechToTextTask):
         if not speech:
             return "reads text, and this task reads speech: use --task translation_ext"
-        whole = "labels all frames at once (CTC) and has no next token to search for: use fairseq's examples/speech_recognition"
+        whole = (
+            "labels all frames at once (CTC) and has no next token to search for: use fairseq's "
+            "examples/speech_recognition"
+        )
         return None if issubclass(kind, FairseqEncoderDecoderModel) else whole
     if isinstance(task, (LanguageModelingTask, MultilingualLanguageModelingTask)):
-        return None if issubclass(kind, FairseqLanguageModel) else "is not a language model: use --task translation_ext"
+        return (
+            None
+            if issubclass(kind, FairseqLanguageModel)
+            else "is not a language model: use --task translation_ext"
+        )
     if isinstance(task, MultilingualTranslationTask):
-        return None if issubclass(kind, FairseqMultiModel) else "is one model and not one for each pair: use --task translation_ext"
+        return (
+            None
+            if issubclass(kind, FairseqMultiModel)
+            else "is one model and not one for each pair: use --task translation_ext"
+        )
     if not isinstance(task, TranslationTask):
         return None
     if speech:
-        return "reads or makes speech, and this task reads text: use --task speech_to_text_ext, or the task that it was trained with"
+        return (
+            "reads or makes speech, and this task reads text: use --task speech_to_text_ext, or "
+            "the task that it was trained with"
+        )
     if issubclass(kind, FairseqLanguageModel):
         return "is a language model and reads no source sentence: use --task language_modeling_ext"
     if issubclass(kind, FairseqMultiModel):
         return "holds one model for each pair of languages: use --task multilingual_translation_ext"
     if issubclass(kind, TransformerFromPretrainedXLMModel):
-        return "reads dictionaries of another kind: use stock's --task translation_from_pretrained_xlm"
-    return None if issubclass(kind, FairseqEncoderDecoderModel) else "has no decoder and so generates no text: use an encoder-decoder"
+        return (
+            "reads dictionaries of another kind: use stock's --task translation_from_pretrained_xlm"
+        )
+    return (
+        None
+        if issubclass(kind, FairseqEncoderDecoderModel)
+        else "has no decoder and so generates no text: use an encoder-decoder"
+    )
 
 
 def refuse_architecture(cfg: Any, task: Any) -> None:
-    """Raise UsageError where the model of a configuration, fairseq's or a namespace, is one of those above."""
+    """Raise UsageError where the model of a configuration, fairseq's or a namespace,
+    is one of those above."""
     names = [getattr(cfg, name, None) for name in ("_name", "arch")]
     architecture = next((name for name in names if name), "")
     reason = refused(architecture, task)
@@ -156,14 +219,16 @@ def refuse_architecture(cfg: Any, task: Any) -> None:
 
 
 def refuse_other_batches(models: list, flags: Any) -> None:
-    """Raise UsageError where flags put sentences into other batches than fairseq does and a model's results depend on its batch."""
+    """Raise UsageError where flags put sentences into other batches than fairseq does and a model's
+    results depend on its batch."""
     if not any(isinstance(model, FConvModelSelfAtt) for model in models):
         return
     workers = flags.cpu_workers > 1
     if workers or str(flags.schedule or "batch") != "batch":
         flag = "--cpu-workers" if workers else f"--schedule {flags.schedule}"
         raise UsageError(
-            f"{flag} forms batches of its own, and fconv_self_att attends to padding, so that its results depend on them: leave {flag} out"
+            f"{flag} forms batches of its own, and fconv_self_att attends to padding, so that its "
+            f"results depend on them: leave {flag} out"
         )
 
 
@@ -183,12 +248,17 @@ TOLERANCE = {torch.float64: 1e-6, torch.float32: 1e-4, torch.float16: 2e-2, torc
 
 @torch.no_grad()
 def disagreement(
-    model: BaseFairseqModel, weights: Weights, encoder: FastEncoder | None = None, graphs: CudaGraphCache | None = None
+    model: BaseFairseqModel,
+    weights: Weights,
+    encoder: FastEncoder | None = None,
+    graphs: CudaGraphCache | None = None,
 ) -> str | None:
-    """Compare three steps, and the encoder if given, with fairseq's own forward pass on made-up input.
+    """Compare three steps, and the encoder if given, with fairseq's own forward
+    pass on made-up input.
 
-    Return in words how they differ; None when they agree. The input is two sentences of which one is padded, with two rows each. The rows
-    of a sentence are swapped before the last step. graphs: the steps are recorded ones, and the last one repeats a recording.
+    Return in words how they differ; None when they agree. The input is two sentences of which one
+    is padded, with two rows each. The rows of a sentence are swapped before the last step. graphs:
+    the steps are recorded ones, and the last one repeats a recording.
     """
     differences = [difference_of_steps(model, weights, graphs)]
     if encoder is not None:
@@ -198,11 +268,16 @@ def disagreement(
     return f"its features differ from fairseq's by {max(differences):.1e} of the largest"
 
 
-def difference_of_steps(model: BaseFairseqModel, weights: Weights, graphs: CudaGraphCache | None) -> float:
+def difference_of_steps(
+    model: BaseFairseqModel, weights: Weights, graphs: CudaGraphCache | None
+) -> float:
     """Return the difference of the third step's features, relative to the largest feature."""
-    tokens = (torch.arange(12, device=weights.embedding.device).view(4, 3) * 7 + 5) % weights.embedding.size(0)
+    tokens = (
+        torch.arange(12, device=weights.embedding.device).view(4, 3) * 7 + 5
+    ) % weights.embedding.size(0)
     tokens = tokens.masked_fill(tokens == model.decoder.padding_idx, model.decoder.dictionary.eos())
-    tokens[:, 0] = tokens[::2, 0].repeat_interleave(2)  # both rows of a sentence continue its only row
+    # both rows of a sentence continue its only row
+    tokens[:, 0] = tokens[::2, 0].repeat_interleave(2)
     group = RowGroup.start([KeyValues.of(weights, made_up_source(weights, 1))])
     swap = torch.tensor([1, 0, 3, 2], device=tokens.device)
     sentence_of_row = torch.tensor([0, 0, 1, 1], device=tokens.device)
@@ -212,21 +287,32 @@ def difference_of_steps(model: BaseFairseqModel, weights: Weights, graphs: CudaG
     group.select_(swap, None, 2, sentence_of_row)
     ours = read_tokens([weights], group, tokens[:, 2:], graphs=graphs)[0][0]
     history = torch.cat([tokens[swap, :2], tokens[:, 2:]], dim=1)
-    theirs = reference_output(model, lambda: model.decoder.extract_features(history, encoder_out=made_up_source(weights, 2))[0])
+    theirs = reference_output(
+        model,
+        lambda: model.decoder.extract_features(history, encoder_out=made_up_source(weights, 2))[0],
+    )
     return relative(ours, theirs[:, -1])
 
 
 def difference_of_encoder(model: BaseFairseqModel, encoder: FastEncoder) -> float:
-    """Return the difference of the encoder's output where there is no padding, relative to its largest number."""
-    tokens = (torch.arange(8, device=encoder.embedding.device).view(2, 4) * 5 + 4) % encoder.embedding.size(0)
+    """Return the difference of the encoder's output where there is no padding, relative
+    to its largest number."""
+    tokens = (
+        torch.arange(8, device=encoder.embedding.device).view(2, 4) * 5 + 4
+    ) % encoder.embedding.size(0)
     tokens = tokens.masked_fill(tokens == encoder.pad, model.decoder.dictionary.eos())
     tokens[1, 0] = encoder.pad
     ours = encoder(tokens)["encoder_out"][0]  # (T, S, e)
-    # subtle: fairseq reads each sentence alone. The result is that of a padded batch, for which torch imports sympy, at half a second
+    # subtle: fairseq reads each sentence alone. The result is that of a padded batch, for which
+    # torch imports sympy, at half a second
     theirs = []
     for row in (tokens[:1], tokens[1:, 1:]):
         inputs = {"src_tokens": row, "src_lengths": row.new_tensor([row.numel()])}
-        theirs.append(reference_output(model, functools.partial(model.encoder.forward_torchscript, inputs))["encoder_out"][0][:, 0])
+        theirs.append(
+            reference_output(model, functools.partial(model.encoder.forward_torchscript, inputs))[
+                "encoder_out"
+            ][0][:, 0]
+        )
     return relative(torch.cat([ours[:, 0], ours[1:, 1]]), torch.cat(theirs))
 
 
@@ -236,9 +322,18 @@ def relative(ours: Tensor, theirs: Tensor) -> float:
 
 
 def made_up_source(weights: Weights, copies: int) -> dict[str, list[Tensor]]:
-    """Return encoder output for two sentences of 3 and 2 tokens, each copied. It takes no random numbers: those are the user's."""
+    """Return encoder output for two sentences of 3 and 2 tokens, each copied.
+
+    It takes no random numbers: those are the user's.
+    """
     like, e = weights.embedding, weights.layers[0].cross_source.inputs
-    states = torch.arange(3 * 2 * e, device=like.device, dtype=torch.float64).mul(0.7).sin().view(3, 2, -1).to(like)
+    states = (
+        torch.arange(3 * 2 * e, device=like.device, dtype=torch.float64)
+        .mul(0.7)
+        .sin()
+        .view(3, 2, -1)
+        .to(like)
+    )
     padding = torch.tensor([[False, False, False], [True, False, False]], device=like.device)
     return {
         "encoder_out": [states.repeat_interleave(copies, dim=1)],
@@ -247,7 +342,8 @@ def made_up_source(weights: Weights, copies: int) -> dict[str, list[Tensor]]:
 
 
 def reference_output(model: BaseFairseqModel, forward: Callable[[], Any]) -> Any:
-    """Return what fairseq's own modules compute outside training and without shared source keys; the model is left as it was."""
+    """Return what fairseq's own modules compute outside training and without shared source keys;
+    the model is left as it was."""
     modes = [(m, m.training) for m in model.modules()]
     sharing = [(m, m.beam_size) for m in model.decoder.modules() if hasattr(m, "beam_size")]
     model.eval()
@@ -264,12 +360,20 @@ def reference_output(model: BaseFairseqModel, forward: Callable[[], Any]) -> Any
 
 @torch.no_grad()
 def check_finite(models: Iterable[torch.nn.Module]) -> None:
-    """Raise UsageError for weights that are not numbers. subtle: a key's bias cancels out of attention, so that some decoders would not
-    notice. A sum is one pass without memory of its own, and is not finite where a weight is not."""
+    """Raise UsageError for weights that are not numbers.
+
+    subtle: a key's bias cancels out of attention, so that some decoders would not notice. A sum is
+    one pass without memory of its own, and is not finite where a weight is not.
+    """
     for model in models:
         for name, weight in model.named_parameters():
-            if weight.is_floating_point() and not weight.sum(dtype=torch.float32).isfinite() and not weight.isfinite().all():
+            if (
+                weight.is_floating_point()
+                and not weight.sum(dtype=torch.float32).isfinite()
+                and not weight.isfinite().all()
+            ):
                 raise UsageError(
-                    f"the model's weight {name} holds NaN or infinity: the checkpoint is damaged, its training diverged, "
-                    "or its weights are too large for --fp16; use another checkpoint, or leave --fp16 out"
+                    f"the model's weight {name} holds NaN or infinity: the checkpoint is damaged, "
+                    "its training diverged, or its weights are too large for --fp16; use another "
+                    "checkpoint, or leave --fp16 out"
                 )

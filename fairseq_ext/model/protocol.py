@@ -28,7 +28,10 @@ class Decoder(Protocol):
         """Number of live rows."""
 
     def admit(self, inputs: dict[str, Tensor]) -> None:
-        """Encode these sentences, given as the encoder's input. They replace the live rows, with one row each."""
+        """Encode these sentences, given as the encoder's input.
+
+        They replace the live rows, with one row each.
+        """
 
     def step(self, tokens: Tensor) -> list[Tensor]:
         """Read the last column of tokens (n, L); return the features (n, d) of each model."""
@@ -36,15 +39,19 @@ class Decoder(Protocol):
     def log_probs(self, features: list[Tensor], temperature: float) -> Tensor:
         """Return the log-probabilities (n, V) of the next token, in float32 or better."""
 
-    def select(self, row: Tensor, sentence: Tensor | None, width: int, sentence_of_row: Tensor) -> None:
+    def select(
+        self, row: Tensor, sentence: Tensor | None, width: int, sentence_of_row: Tensor
+    ) -> None:
         """Reorder the rows: new row i continues what row[i] (n',) has read.
 
-        sentence (S',): which of the sentences stay, in ascending order; None keeps all. sentence_of_row (n',): the place of each new
-        row's sentence among those that stay. width: number of rows of every sentence, 0 when the numbers differ.
+        sentence (S',): which of the sentences stay, in ascending order; None keeps all.
+        sentence_of_row (n',): the place of each new row's sentence among those that stay. width:
+        number of rows of every sentence, 0 when the numbers differ.
         """
 
     def attention(self) -> Tensor | None:
-        """Return the attention of the last step to the source (n, source), averaged over models; None unless `need_attention`."""
+        """Return the attention of the last step to the source (n, source), averaged over models;
+        None unless `need_attention`."""
 
 
 class RowReader(Protocol):
@@ -54,7 +61,8 @@ class RowReader(Protocol):
     struct: ctypes.Structure  # where its KV cache lies
 
     def reserve_(self, kept: int, w: int) -> None:
-        """Make room for w positions behind the first `kept` tokens; what was read beyond these is forgotten."""
+        """Make room for w positions behind the first `kept` tokens; what was read beyond
+        these is forgotten."""
 
 
 class BatchReader(Protocol):
@@ -68,17 +76,25 @@ class BatchReader(Protocol):
         """Slots that there are."""
 
     def take_in_(self, group: Any, slots: Sequence[int]) -> None:
-        """Copy sentences that have just been admitted, and set aside, into slots that are free; make more where there are too few."""
+        """Copy sentences that have just been admitted, and set aside, into slots that are free;
+        make more where there are too few."""
 
     def make_room_(self, rows: int, length: int) -> bool:
-        """Make room for so many rows, or for targets of so many tokens; return whether there was too little for one of both."""
+        """Make room for so many rows, or for targets of so many tokens; return whether there was
+        too little for one of both."""
 
     def enlarge_(self, slots: Sequence[int], positions: int) -> None:
-        """Double the room for positions. Keep these slots, in ascending order, as the first, and of their targets so many positions."""
+        """Double the room for positions.
+
+        Keep these slots, in ascending order, as the first, and of their targets so many positions.
+        """
 
 
 class Regroupable(Decoder, Protocol):
-    """A decoder whose rows can be divided into groups and joined again. It steps one group at a time."""
+    """A decoder whose rows can be divided into groups and joined again.
+
+    It steps one group at a time.
+    """
 
     joins: bool  # groups whose rows have read equally many tokens can be joined
     joins_any_step: bool  # groups whose rows have read different numbers of tokens can be joined
@@ -100,27 +116,34 @@ class Regroupable(Decoder, Protocol):
         """Return a copy of some rows as a group; arguments as of `select`. The live rows stay."""
 
     def release_(self) -> bool:
-        """Let go of the models' own weights, where the decoder holds them packed; the models cannot run then. Return whether it did."""
+        """Let go of the models' own weights, where the decoder holds them packed; the models cannot
+        run then. Return whether it did."""
 
     def beside(self) -> AttendingDecoder | None:
-        """Return a decoder of the same weights for rows of its own, which reads blocks and says how they attend to the source; None where
-        there is none."""
+        """Return a decoder of the same weights for rows of its own, which reads blocks and says how
+        they attend to the source; None where there is none."""
 
     def row_reader(self) -> RowReader | None:
-        """Return a compiled reader of the only sentence, which has one row and owns it from then on; None where there is none."""
+        """Return a compiled reader of the only sentence, which has one row and owns it from then
+        on; None where there is none."""
 
     def batch_reader(self, positions: int) -> BatchReader:
-        """Return a compiled reader of the sentences that have just been admitted, which it owns from then on; only where `is_compiled`.
+        """Return a compiled reader of the sentences that have just been admitted, which it owns
+        from then on; only where `is_compiled`.
 
         positions: that each has room for at first.
         """
 
 
 class BlockDecoder(Regroupable, Protocol):
-    """A decoder whose rows, one a sentence, read several tokens a call and may stand at different lengths."""
+    """A decoder whose rows, one a sentence, read several tokens a call and may stand
+    at different lengths."""
 
-    def step(self, tokens: Tensor, new: int = 1, length: int | Tensor | None = None) -> list[Tensor]:
-        """Keep the first length (n,) tokens that each row has read (None: all), then read the last `new` columns of tokens.
+    def step(
+        self, tokens: Tensor, new: int = 1, length: int | Tensor | None = None
+    ) -> list[Tensor]:
+        """Keep the first length (n,) tokens that each row has read (None: all), then read the
+        last `new` columns of tokens.
 
         Return the features of each model: (n, d) for one new token, (n, new, d) for more.
         """
@@ -129,12 +152,13 @@ class BlockDecoder(Regroupable, Protocol):
 class AttendingDecoder(BlockDecoder, Protocol):
     """A decoder that says what its blocks attend to.
 
-    kept: what the encoders made of sources, for those who admit them again, here or in the decoder that this one is `beside`. A source
-    without padding that is given as a key is kept until it is taken out.
+    kept: what the encoders made of sources, for those who admit them again, here or in the
+    decoder that this one is `beside`. A source without padding that is given as a key is
+    kept until it is taken out.
     """
 
     kept: dict[tuple[int, ...], dict[int, Tensor]]
 
     def source_attention(self, tokens: Tensor) -> Tensor:
-        """Read tokens (n, b) in every row; return how much each attends to the source (n, b, source), averaged over models, layers and
-        heads."""
+        """Read tokens (n, b) in every row; return how much each attends to the source (n, b,
+        source), averaged over models, layers and heads."""

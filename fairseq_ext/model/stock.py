@@ -53,17 +53,22 @@ class FairseqBackend:
         return [model.step(tokens, self.need_attention) for model in self.models]
 
     def log_probs(self, features: list[Tensor], temperature: float) -> Tensor:
-        scores = [model.log_probs(x, temperature) for model, x in zip(self.models, features, strict=True)]
+        scores = [
+            model.log_probs(x, temperature) for model, x in zip(self.models, features, strict=True)
+        ]
         if len(scores) == 1:
             return scores[0]
         return torch.logsumexp(torch.stack(scores), dim=0) - math.log(len(scores))
 
-    def select(self, row: Tensor, sentence: Tensor | None, width: int, sentence_of_row: Tensor) -> None:
+    def select(
+        self, row: Tensor, sentence: Tensor | None, width: int, sentence_of_row: Tensor
+    ) -> None:
         same_layout = width == self.width and width > 0 and sentence is None
         moves = Moves(rows=not (same_layout and width == 1), sources=not same_layout)
         for model in self.models:
             model.select(row, sentence, sentence_of_row if width == 0 else None, moves)
-            if moves.sources and not (model.keeps_source_once and model.live.state):  # before its first step no decoder keeps anything
+            # before its first step no decoder keeps anything
+            if moves.sources and not (model.keeps_source_once and model.live.state):
                 model.move_source(sentence, sentence_of_row)
         self.rows = row.numel()
         self.width = width
@@ -123,7 +128,10 @@ class FairseqBackend:
 
 
 class UncachedBackend(FairseqBackend):
-    """One or several fairseq models as a BlockDecoder (model/protocol.py). Rows that were set aside start again."""
+    """One or several fairseq models as a BlockDecoder (model/protocol.py).
+
+    Rows that were set aside start again.
+    """
 
     def admit(self, inputs: dict[str, Tensor]) -> None:
         super().admit(inputs)
@@ -134,22 +142,29 @@ class UncachedBackend(FairseqBackend):
 
     def start_(self) -> None:
         """Every row has read nothing."""
-        self.text = torch.zeros(self.rows, 0, dtype=torch.long, device=self.device)  # (n, T) what each row has read
+        # (n, T) what each row has read
+        self.text = torch.zeros(self.rows, 0, dtype=torch.long, device=self.device)
         self.length = self.text.new_zeros(self.rows)  # (n,)
 
     def resume(self, group: Group) -> None:
         super().resume(group)
         self.start_()
 
-    def step(self, tokens: Tensor, new: int = 1, length: int | Tensor | None = None) -> list[Tensor]:
+    def step(
+        self, tokens: Tensor, new: int = 1, length: int | Tensor | None = None
+    ) -> list[Tensor]:
         if length is not None:
-            self.length = torch.as_tensor(length, device=tokens.device).expand(self.rows).minimum(self.length)
+            self.length = (
+                torch.as_tensor(length, device=tokens.device).expand(self.rows).minimum(self.length)
+            )
         end = int(self.length.max()) + new
         column = torch.arange(end, device=tokens.device)
         text = self.text.new_full((self.rows, end), self.pad)
         text[:, : self.text.size(1)] = self.text[:, :end]
         where = self.length[:, None] + column[:new]  # (n, w)
-        text = text.masked_fill_(column >= self.length[:, None], self.pad).scatter_(1, where, tokens[:, -new:])
+        text = text.masked_fill_(column >= self.length[:, None], self.pad).scatter_(
+            1, where, tokens[:, -new:]
+        )
         self.text, self.length = text, self.length + new
         # positions beyond the model's last belong to no row's answer
         text, where = text[:, : self.longest], where.clamp(max=self.longest - 1)
@@ -161,7 +176,9 @@ class UncachedBackend(FairseqBackend):
             out.append(features[:, -1] if new == 1 else features)
         return out
 
-    def select(self, row: Tensor, sentence: Tensor | None, width: int, sentence_of_row: Tensor) -> None:
+    def select(
+        self, row: Tensor, sentence: Tensor | None, width: int, sentence_of_row: Tensor
+    ) -> None:
         for model in self.models:
             model.move_source(sentence, sentence_of_row)
         self.text, self.length, self.rows = self.text[row], self.length[row], row.numel()

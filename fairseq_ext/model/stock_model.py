@@ -20,7 +20,12 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 from fairseq.models import FairseqDecoder as StockDecoder
-from fairseq.models import FairseqEncoderDecoderModel, FairseqIncrementalDecoder, FairseqLanguageModel, FairseqMultiModel
+from fairseq.models import (
+    FairseqEncoderDecoderModel,
+    FairseqIncrementalDecoder,
+    FairseqLanguageModel,
+    FairseqMultiModel,
+)
 from fairseq.models.fairseq_model import BaseFairseqModel
 from fairseq.models.lstm import LSTMDecoder
 from fairseq.modules import MultiheadAttention
@@ -57,39 +62,60 @@ class Model:
         self.decoder = model.decoder
         self.encoder = getattr(model, "encoder", None)  # a language model has none
         self.incremental = isinstance(self.decoder, FairseqIncrementalDecoder)
-        # a plain Transformer decoder reads the encoder output only to fill its cross-attention cache, in the first step
+        # a plain Transformer decoder reads the encoder output only to fill its cross-attention
+        # cache, in the first step
         self.keeps_source_once = has_plain_decoder(model)
-        modules = [m for m in self.decoder.modules() if hasattr(m, "reorder_incremental_state") and m is not self.decoder]
+        modules = [
+            m
+            for m in self.decoder.modules()
+            if hasattr(m, "reorder_incremental_state") and m is not self.decoder
+        ]
         self.attentions = [m for m in modules if isinstance(m, MultiheadAttention)]
         self.others = [m for m in modules if not isinstance(m, MultiheadAttention)]
-        self.beam_sized = [m for m in self.decoder.modules() if hasattr(m, "set_beam_size") and m is not self.decoder]
+        self.beam_sized = [
+            m
+            for m in self.decoder.modules()
+            if hasattr(m, "set_beam_size") and m is not self.decoder
+        ]
         own = getattr(type(self.decoder), "reorder_incremental_state", None)
         if self.incremental and own is not FairseqIncrementalDecoder.reorder_incremental_state:
             self.others.append(self.decoder)
-        # features and output layer apart, so that a softmax strategy can score a part of the vocabulary; else the model's own scores
+        # features and output layer apart, so that a softmax strategy can score a part of the
+        # vocabulary; else the model's own scores
         self.has_output_layer = (
-            self.keeps_source_once and getattr(self.decoder, "adaptive_softmax", None) is None and has_plain_softmax(model)
+            self.keeps_source_once
+            and getattr(self.decoder, "adaptive_softmax", None) is None
+            and has_plain_softmax(model)
         )
         self.attention: Tensor | None = None
-        # whether groups of rows can be joined, and whether at different lengths, too: an LSTM starts from its encoder's state, if any
+        # whether groups of rows can be joined, and whether at different lengths, too: an LSTM
+        # starts from its encoder's state, if any
         self.joins_any_step = type(self.decoder) is LSTMDecoder and self.encoder is not None
-        self.joins = type(self.decoder) is LSTMDecoder or (self.keeps_source_once and self.incremental)
+        self.joins = type(self.decoder) is LSTMDecoder or (
+            self.keeps_source_once and self.incremental
+        )
 
     def admit(self, net_input: dict[str, Tensor], sentences: int) -> None:
         """Encode a batch of this many sentences; each has one row."""
-        # fairseq's commands (BeamableMM of convolutional decoders) or a stock generator (BART) have told these that every sentence has
-        # `beam` neighbouring rows; here the number changes from step to step, and 1 is right for any
+        # fairseq's commands (BeamableMM of convolutional decoders) or a stock generator (BART) have
+        # told these that every sentence has `beam` neighbouring rows; here the number changes from
+        # step to step, and 1 is right for any
         for module in self.beam_sized:
             module.set_beam_size(1)
         source = None if self.encoder is None else self.encoder.forward_torchscript(net_input)
         # with very few sentences a copy a row costs less than the wider attention that shares keys
-        self.live = ModelRows(source, source, {}, not self.keeps_source_once or sentences <= FEW_SENTENCES)
+        self.live = ModelRows(
+            source, source, {}, not self.keeps_source_once or sentences <= FEW_SENTENCES
+        )
 
     def step(self, tokens: Tensor, need_attention: bool) -> Tensor:
-        """Read the last of tokens (n, L); return features (n, d), or the model's own scores (n, V) where it has no output layer apart."""
+        """Read the last of tokens (n, L); return features (n, d), or the model's own scores (n, V)
+        where it has no output layer apart."""
         state = {"incremental_state": self.live.state} if self.incremental else {}
         if self.has_output_layer:
-            out, extra = self.decoder.extract_features(tokens, encoder_out=self.live.row_source, **state)
+            out, extra = self.decoder.extract_features(
+                tokens, encoder_out=self.live.row_source, **state
+            )
         else:
             out, extra = self.decoder(tokens, encoder_out=self.live.row_source, **state)[:2]
         if need_attention:
@@ -104,11 +130,16 @@ class Model:
         if temperature != 1.0:
             logits = logits / temperature
         if self.plain_softmax():
-            return torch.log_softmax(logits, dim=-1, dtype=torch.promote_types(logits.dtype, torch.float32))
-        return self.model.get_normalized_probs((logits[:, None], None), log_probs=True, sample=None)[:, -1]
+            return torch.log_softmax(
+                logits, dim=-1, dtype=torch.promote_types(logits.dtype, torch.float32)
+            )
+        return self.model.get_normalized_probs(
+            (logits[:, None], None), log_probs=True, sample=None
+        )[:, -1]
 
     def plain_softmax(self) -> bool:
-        """Return whether the model's probabilities are the softmax of its output, computed by fairseq's common code."""
+        """Return whether the model's probabilities are the softmax of its output, computed
+        by fairseq's common code."""
         return (
             isinstance(self.model, (FairseqEncoderDecoderModel, FairseqLanguageModel))
             and has_plain_softmax(self.model)
@@ -116,11 +147,14 @@ class Model:
             and getattr(self.decoder, "adaptive_softmax", None) is None
         )
 
-    def select(self, row: Tensor, sentence: Tensor | None, sentence_of_row: Tensor | None, moves: Moves) -> None:
+    def select(
+        self, row: Tensor, sentence: Tensor | None, sentence_of_row: Tensor | None, moves: Moves
+    ) -> None:
         """Reorder all per-row state by row (n',).
 
-        sentence (S',): places of the sentences that stay, None for all; sentence_of_row (n',): place of each row's sentence among those
-        that stay, None when every sentence has the same number of rows.
+        sentence (S',): places of the sentences that stay, None for all; sentence_of_row (n',):
+        place of each row's sentence among those that stay, None when every sentence has
+        the same number of rows.
         """
         if moves.rows:
             for module in self.others:
@@ -130,12 +164,18 @@ class Model:
             index = cross if module.encoder_decoder_attention else row if moves.rows else None
             buffer = module._get_input_buffer(self.live.state)
             if buffer and index is not None:
-                buffer = {name: None if value is None else value.index_select(0, index) for name, value in buffer.items()}
+                buffer = {
+                    name: None if value is None else value.index_select(0, index)
+                    for name, value in buffer.items()
+                }
                 module._set_input_buffer(self.live.state, buffer)
         self.live.cross_per_row = self.live.cross_per_row or sentence_of_row is not None
 
-    def cross_index(self, row: Tensor, sentence: Tensor | None, sentence_of_row: Tensor | None, moves: Moves) -> Tensor | None:
-        """Return the index that reorders the cross-attention cache, which is per sentence while all have equally many rows.
+    def cross_index(
+        self, row: Tensor, sentence: Tensor | None, sentence_of_row: Tensor | None, moves: Moves
+    ) -> Tensor | None:
+        """Return the index that reorders the cross-attention cache, which is per sentence while
+        all have equally many rows.
 
         None: the cache stays as it is.
         """
@@ -150,45 +190,68 @@ class Model:
         encoder = self.encoder
         if encoder is None:
             return
-        # subtle: convolutional encoders change the dictionaries that they are given, so they are given copies; a stock generator of several
-        # rows leaves a method that does nothing in Transformer encoders, so the class's is called
+        # subtle: convolutional encoders change the dictionaries that they are given, so they are
+        # given copies; a stock generator of several rows leaves a method that does nothing in
+        # Transformer encoders, so the class's is called
         reorder = type(encoder).reorder_encoder_out
         if sentence is not None:
             self.live.source = reorder(encoder, copied(self.live.source), sentence)
         self.live.row_source = reorder(encoder, copied(self.live.source), sentence_of_row)
 
     def copy(self) -> ModelRows:
-        """Return the live rows, to be selected from without a trace here: buffers are replaced, never changed in place."""
-        return dataclasses.replace(self.live, state={name: copy.copy(buffer) for name, buffer in self.live.state.items()})
+        """Return the live rows, to be selected from without a trace here: buffers are replaced,
+        never changed in place."""
+        return dataclasses.replace(
+            self.live, state={name: copy.copy(buffer) for name, buffer in self.live.state.items()}
+        )
 
     def join(self, group: ModelRows, width: int, group_width: int) -> None:
-        """Append the rows of a group. width, group_width: rows of every sentence of either, 0 when the numbers differ."""
+        """Append the rows of a group.
+
+        width, group_width: rows of every sentence of either, 0 when the numbers differ.
+        """
         a, b = self.live, group
         if isinstance(self.decoder, LSTMDecoder):
             source = join_sources(a.source, b.source)
-            joined = join_lstm(self.decoder, (a.state, a.row_source), (b.state, b.row_source)) if a.state or b.state else {}
+            joined = (
+                join_lstm(self.decoder, (a.state, a.row_source), (b.state, b.row_source))
+                if a.state or b.state
+                else {}
+            )
             self.live = ModelRows(source, join_sources(a.row_source, b.row_source), joined, True)
             return
         per_row = a.cross_per_row or b.cross_per_row or width != group_width or not width
         # a cache that is still per sentence is brought to rows where the joined one must be
-        times = [each if per_row and not rows.cross_per_row else 1 for rows, each in ((a, width), (b, group_width))]
+        times = [
+            each if per_row and not rows.cross_per_row else 1
+            for rows, each in ((a, width), (b, group_width))
+        ]
         state: State = {}
         for module in self.attentions if a.state else ():
             of_source = module.encoder_decoder_attention
-            module._set_input_buffer(state, join_attention(module, a.state, b.state, times if of_source else [1, 1]))
+            module._set_input_buffer(
+                state, join_attention(module, a.state, b.state, times if of_source else [1, 1])
+            )
         # once the cache is filled the encoder output is not read any more
         source = a.source if a.state else join_sources(a.source, b.source)
         self.live = ModelRows(source, source, state, per_row)
 
 
 def model_of_pair(model: BaseFairseqModel) -> BaseFairseqModel:
-    """Return the model that generates: of one that holds a model for each pair of languages, fairseq's choice, the first."""
-    return model.models[model.keys[0]] if isinstance(model, FairseqMultiModel) else model  # type: ignore[index]
+    """Return the model that generates: of one that holds a model for each pair of languages,
+    fairseq's choice, the first."""
+    if isinstance(model, FairseqMultiModel):
+        return model.models[model.keys[0]]  # type: ignore[index]
+    return model
 
 
 def copied(source: Any) -> Any:
     """Return an encoder's output in dictionaries of its own; the tensors are the same."""
-    return {name: copied(value) for name, value in source.items()} if isinstance(source, dict) else source
+    return (
+        {name: copied(value) for name, value in source.items()}
+        if isinstance(source, dict)
+        else source
+    )
 
 
 # ---- Joining the incremental states of two groups of rows
@@ -212,19 +275,28 @@ def longer(x: Tensor, dim: int, length: int, fill: float = 0.0) -> Tensor:
 
 
 def join_sources(a: Any, b: Any) -> Any:
-    """Return two encoder outputs as one: a Transformer's dictionary, an LSTM's tuple, or None of a model without an encoder."""
+    """Return two encoder outputs as one: a Transformer's dictionary, an LSTM's tuple, or None of
+    a model without an encoder."""
     if a is None:
         return None
     if isinstance(a, tuple):
         source = max(a[0].size(0), b[0].size(0))
         states = torch.cat([longer(x[0], 0, source) for x in (a, b)], dim=1)  # (source, S, d)
         hidden, cell = (torch.cat([a[i], b[i]], dim=1) for i in (1, 2))  # (layers, S, d)
-        masks = [x[3] if x[3] is not None else x[0].new_zeros(x[0].shape[:2], dtype=torch.bool) for x in (a, b)]
+        masks = [
+            x[3] if x[3] is not None else x[0].new_zeros(x[0].shape[:2], dtype=torch.bool)
+            for x in (a, b)
+        ]
         mask = torch.cat([longer(m, 0, source, True) for m in masks], dim=1)  # (source, S)
         return states, hidden, cell, mask  # fairseq reorders it even where nothing is padded
     source = max(x["encoder_out"][0].size(0) for x in (a, b))
     states = torch.cat([longer(x["encoder_out"][0], 0, source) for x in (a, b)], dim=1)
-    masks = [x["encoder_padding_mask"][0] if x["encoder_padding_mask"] else no_padding(x["encoder_out"][0]) for x in (a, b)]
+    masks = [
+        x["encoder_padding_mask"][0]
+        if x["encoder_padding_mask"]
+        else no_padding(x["encoder_out"][0])
+        for x in (a, b)
+    ]
     mask = torch.cat([longer(m, 1, source, True) for m in masks])  # (S, source)
     nothing: dict[str, list] = {name: [] for name in a}
     return nothing | {"encoder_out": [states], "encoder_padding_mask": [mask]}
@@ -236,42 +308,57 @@ def no_padding(states: Tensor) -> Tensor:
 
 
 def join_attention(module: MultiheadAttention, a: State, b: State, times: list[int]) -> dict:
-    """Return the cached keys and values of two groups as one. times: how often each entry of either group's cache is repeated."""
+    """Return the cached keys and values of two groups as one.
+
+    times: how often each entry of either group's cache is repeated.
+    """
     buffers = []
     for state, n in zip((a, b), times, strict=True):
         buffer = module._get_input_buffer(state)
         if n > 1:
-            buffer = {name: None if x is None else x.repeat_interleave(n, dim=0) for name, x in buffer.items()}
+            buffer = {
+                name: None if x is None else x.repeat_interleave(n, dim=0)
+                for name, x in buffer.items()
+            }
         buffers.append(buffer)
     length = max(x["prev_key"].size(2) for x in buffers)  # (n, H, length, h)
-    out = {name: torch.cat([longer(x[name], 2, length) for x in buffers]) for name in ("prev_key", "prev_value")}
+    out = {
+        name: torch.cat([longer(x[name], 2, length) for x in buffers])
+        for name in ("prev_key", "prev_value")
+    }
     masks = [x.get("prev_key_padding_mask") for x in buffers]
     same_length = all(x["prev_key"].size(2) == length for x in buffers)
     if all(m is None for m in masks) and same_length:
         return out | {"prev_key_padding_mask": None}
     full = [
-        x["prev_key"].new_zeros(x["prev_key"].size(0), x["prev_key"].size(2)) if m is None else m.to(x["prev_key"].dtype)
+        x["prev_key"].new_zeros(x["prev_key"].size(0), x["prev_key"].size(2))
+        if m is None
+        else m.to(x["prev_key"].dtype)
         for x, m in zip(buffers, masks, strict=True)
     ]
     mask = torch.cat([longer(m, 1, length, 1.0) for m in full])
     dtypes = {m.dtype for m in masks if m is not None}
-    return out | {"prev_key_padding_mask": mask.to(dtypes.pop() if len(dtypes) == 1 else torch.bool)}
+    return out | {
+        "prev_key_padding_mask": mask.to(dtypes.pop() if len(dtypes) == 1 else torch.bool)
+    }
 
 
 def join_lstm(decoder: LSTMDecoder, a: tuple[State, Any], b: tuple[State, Any]) -> State:
-    """Return the state of two groups as one, given the incremental state and the encoder output by row of each."""
+    """Return the state of two groups as one, given the incremental state and the encoder
+    output by row of each."""
     joined: dict[str, Tensor | None] = {}
     parts = [started(decoder, state, source) for state, source in (a, b)]
     for name, dim in (("prev_hiddens", 1), ("prev_cells", 1), ("input_feed", 0)):
         both = [part[name] for part in parts]
-        joined[name] = None if both[0] is None else torch.cat(both, dim=dim)  # type: ignore[arg-type]
+        joined[name] = None if both[0] is None else torch.cat(both, dim=dim)  # type: ignore
     out: State = {}
     decoder.set_incremental_state(out, "cached_state", joined)
     return out
 
 
 def started(decoder: LSTMDecoder, state: State, source: Any) -> dict[str, Tensor | None]:
-    """Return the state of rows; that of rows that have read nothing comes from the encoder, as in fairseq's first step."""
+    """Return the state of rows; that of rows that have read nothing comes from the encoder,
+    as in fairseq's first step."""
     if state:
         return decoder.get_incremental_state(state, "cached_state")
     hidden, cell = source[1], source[2]  # (layers, n, d)

@@ -1,12 +1,17 @@
-"""What fairseq's commands enter. It imports core, kernels, model and search, and is the layer that knows fairseq.
+"""What fairseq's commands enter. It imports core, kernels, model and search, and is the
+layer that knows fairseq.
 
 | file | what is in it |
 | --- | --- |
 | tasks.py, stock.py | the *_ext tasks; tasks and segmentations that stock fairseq lacks |
-| options.py, flags.py, flag_help.py | all flags as one dataclass, as typed keywords, with their help |
-| input.py, sentences.py, bad_sentences.py | lines and batches; a sentence's constraints; sentences that fail |
+| options.py, flags.py, flag_help.py | all flags as one dataclass, as typed keywords, |
+| | with their help |
+| input.py, sentences.py, bad_sentences.py | lines and batches; a sentence's constraints; |
+| | sentences that fail |
 | run.py, results.py, workers.py | one run: its statistics, its files, `--cpu-workers` |
-| generator.py, search_setup.py | fairseq's generator outside, our search inside; its strategies and its pool |
+| generator.py, search_setup.py | fairseq's generator outside, our search inside; its |
+| | strategies and its pool |
 | calls.py | what Translator and Engine call |
-| loading/, compat/ | from what a user names to what fairseq takes; what is changed of other packages |
+| loading/, compat/ | from what a user names to what fairseq takes; what is changed |
+| | of other packages |
 """

@@ -1,10 +1,12 @@
 """Sentences that cannot be translated cost no other one its translation.
 
-Such a sentence (invalid bytes, too many tokens, a constraint that cannot be used, NaN in the model's output) is told on standard error,
-`E-<number>` and the reason, and has an empty hypothesis, so that outputs stay aligned; the status is 3 at the end. With --strict the first
-one ends the command, with status 1, once what came before it is printed.
+Such a sentence (invalid bytes, too many tokens, a constraint that cannot be used, NaN in the
+model's output) is told on standard error, `E-<number>` and the reason, and has an empty hypothesis,
+so that outputs stay aligned; the status is 3 at the end. With --strict the first one ends the
+command, with status 1, once what came before it is printed.
 
-What can be told beforehand is looked at sentence by sentence. What only the search finds out is cornered by halving the batch.
+What can be told beforehand is looked at sentence by sentence. What only the search finds out is
+cornered by halving the batch.
 """
 
 from __future__ import annotations
@@ -31,19 +33,27 @@ Batch = tuple[dict, Tensor | None, Tensor | None]  # sample, prefix tokens, cons
 
 
 def decode_each(batch: Batch, n: int, pad: int, decode: Callable[[Batch], list]) -> list[Any]:
-    """The hypotheses of each of a batch's n sentences, or the SentenceError that it has by itself. Errors: any other that `decode` has."""
+    """The hypotheses of each of a batch's n sentences, or the SentenceError that it has by itself.
+
+    Errors: any other that `decode` has.
+    """
     try:
         return decode(batch)
     except SentenceError as error:
         if n == 1:
             return [error]
     halves = (list(range(n // 2)), list(range(n // 2, n)))
-    return [found for half in halves for found in decode_each(share_of(batch, n, half, pad), len(half), pad, decode)]
+    return [
+        found
+        for half in halves
+        for found in decode_each(share_of(batch, n, half, pad), len(half), pad, decode)
+    ]
 
 
 class EndsHere(list):
-    """The n-best list at which a session ends, by an error: fairseq-interactive asks for its length when it comes to print it, behind all
-    lines before it, whatever batches they were in. end: called then; it raises."""
+    """The n-best list at which a session ends, by an error: fairseq-interactive asks for its
+    length when it comes to print it, behind all lines before it, whatever batches they were in.
+    end: called then; it raises."""
 
     def __init__(self, hypotheses: list[dict[str, Any]], end: Callable[[], NoReturn]):
         super().__init__(hypotheses)
@@ -54,75 +64,106 @@ class EndsHere(list):
 
 
 class BadSentences:
-    """Keeps bad sentences apart, in fairseq-generate and fairseq-interactive. sentences: what is known of them."""
+    """Keeps bad sentences apart, in fairseq-generate and fairseq-interactive.
+
+    sentences: what is known of them.
+    """
 
     def __init__(self, task: Any, sentences: Sentences):
         self.task, self.sentences = task, sentences
         self.is_interactive = False  # this is fairseq-interactive
         self.translates_corpus = False  # this is fairseq-generate
         self.strict = False
-        self.held: UsageError | None = None  # what the first sentence that was not translated is to blame for
-        self.refused: set[int] = set()  # numbers of the sentences that cannot be translated, all that were told
+        # what the first sentence that was not translated is to blame for
+        self.held: UsageError | None = None
+        # numbers of the sentences that cannot be translated, all that were told
+        self.refused: set[int] = set()
         self.too_long: dict[int, UsageError] = {}  # of the data set, by number
         self.room: int | None = None  # --max-tokens
 
     def use_flags(self, flags: Any) -> None:
         """Note what the flags ask for."""
-        if sys.stdout is None and (is_loaded("fairseq_cli.generate") or is_loaded("fairseq_cli.interactive")):
-            raise UsageError("standard output is closed, and translations are printed there: send it to a file")
+        if sys.stdout is None and (
+            is_loaded("fairseq_cli.generate") or is_loaded("fairseq_cli.interactive")
+        ):
+            raise UsageError(
+                "standard output is closed, and translations are printed there: send it to a file"
+            )
         self.strict = flags.strict
-        self.room = None if choice(flags, "schedule") == "stream" else limit_of(setting(flags, "dataset", "max_tokens"))
+        self.room = (
+            None
+            if choice(flags, "schedule") == "stream"
+            else limit_of(setting(flags, "dataset", "max_tokens"))
+        )
 
     # ---- sentences of a data set
 
     def look(self, split: str) -> None:
         """A data set was loaded; fairseq-train and -validate load theirs, too."""
-        self.translates_corpus = is_loaded("fairseq_cli.generate") and setting(self.task.flags(), "dataset", "gen_subset") == split
+        self.translates_corpus = (
+            is_loaded("fairseq_cli.generate")
+            and setting(self.task.flags(), "dataset", "gen_subset") == split
+        )
 
     def filter(self, indices: Any, dataset: Any, max_positions: Any) -> Any:
         """The sentences of a data set that the model takes; the others are kept in mind."""
         kept, ignored = dataset.filter_indices_by_size(indices, max_positions)
         limit = max_positions[0] if isinstance(max_positions, (tuple, list)) else max_positions
-        limit = limit if isinstance(limit, (int, float)) else None  # some tasks have one for each language
+        # some tasks have one for each language
+        limit = limit if isinstance(limit, (int, float)) else None
         for i in map(int, ignored):
             size = dataset.size(i)
             source, target = size if isinstance(size, tuple) else (size, 0)
             of_target = f" and its reference {target}" if limit is None or source <= limit else ""
             self.too_long[i] = SentenceError(
-                f"sentence {i} has {source} tokens{of_target}, and the model takes {max_positions}: shorten or split it, "
-                "or leave it out with --skip-invalid-size-inputs-valid-test"
+                f"sentence {i} has {source} tokens{of_target}, and the model takes {max_positions}"
+                ": shorten or split it, or leave it out with --skip-invalid-size-inputs-valid-test"
             )
         if self.room:
             for i in [i for i in map(int, kept) if dataset.num_tokens(i) > self.room]:
                 self.too_long[i] = SentenceError(
-                    f"sentence {i} has {dataset.num_tokens(i)} tokens and --max-tokens takes {self.room}: raise it, or split the sentence"
+                    f"sentence {i} has {dataset.num_tokens(i)} tokens and --max-tokens takes "
+                    f"{self.room}: raise it, or split the sentence"
                 )
             kept = kept[[int(i) not in self.too_long for i in kept]]
         return kept
 
     def with_too_long(self, batches: Any) -> Any:
-        """fairseq's batches, and one for each sentence that is too long: its lines are printed, and it is not decoded."""
+        """fairseq's batches, and one for each sentence that is too long: its lines are printed,
+        and it is not decoded."""
         if self.too_long:
-            batches._frozen_batches = (*batches.frozen_batches, *([i] for i in sorted(self.too_long)))
+            batches._frozen_batches = (
+                *batches.frozen_batches,
+                *([i] for i in sorted(self.too_long)),
+            )
         return batches
 
     @contextlib.contextmanager
     def known_words(self, sample: dict) -> Iterator[None]:
-        """An error of looking a word up is told as a fault of the data, where a batch has words beyond the dictionaries."""
+        """An error of looking a word up is told as a fault of the data, where a batch has words
+        beyond the dictionaries."""
         try:
             yield
         except IndexError as error:
             task, source = self.task, sample["net_input"].get("src_tokens")
-            for words, tokens in ((task.source_dictionary, source), (task.target_dictionary, sample.get("target"))):
+            for words, tokens in (
+                (task.source_dictionary, source),
+                (task.target_dictionary, sample.get("target")),
+            ):
                 if words is not None and tokens is not None and int(tokens.max()) >= len(words):
-                    raise UsageError(damaged_data(f"word {int(tokens.max())} of a dictionary of {len(words)}")) from error
+                    raise UsageError(
+                        damaged_data(f"word {int(tokens.max())} of a dictionary of {len(words)}")
+                    ) from error
             raise
 
     # ---- batches
 
     def decode_usable(self, batch: Batch, decode: Callable[[Batch], list]) -> list:
-        """The hypotheses of a batch; an empty one for each sentence that cannot be translated. Errors: those of a sentence go on
-        where no command has asked: the caller has an answer of its own."""
+        """The hypotheses of a batch; an empty one for each sentence that cannot be translated.
+
+        Errors: those of a sentence go on where no command has asked: the caller has
+        an answer of its own.
+        """
         if self.held is not None and self.translates_corpus:
             held, self.held = self.held, None
             raise held
@@ -132,21 +173,31 @@ class BadSentences:
             for error in self.sentences.errors_here.values():
                 raise SentenceError(str(error)) from error
             return decode(batch)
-        pad = (self.task.source_dictionary or self.task.target_dictionary).pad()  # speech has no source dictionary
+        # speech has no source dictionary
+        pad = (self.task.source_dictionary or self.task.target_dictionary).pad()
         known = self.known_errors(sample)
         usable = [i for i in range(n) if i not in known]
         if usable:
             part = batch if len(usable) == n else share_of(batch, n, usable, pad)
             found = dict(zip(usable, decode_each(part, len(usable), pad, decode), strict=True))
-            if len(usable) == n and not any(isinstance(each, UsageError) for each in found.values()):
+            if len(usable) == n and not any(
+                isinstance(each, UsageError) for each in found.values()
+            ):
                 return list(found.values())
         else:
             found = {}
         errors = {**known, **{i: each for i, each in found.items() if isinstance(each, UsageError)}}
         if self.strict and self.is_interactive:
-            return [EndsHere(self.empty_hypotheses(), partial(self.end_by, errors[i])) if i in errors else found[i] for i in range(n)]
+            return [
+                EndsHere(self.empty_hypotheses(), partial(self.end_by, errors[i]))
+                if i in errors
+                else found[i]
+                for i in range(n)
+            ]
         if self.strict:
-            return self.cut_before(min(errors), errors[min(errors)], sample, [found.get(i) for i in range(n)])
+            return self.cut_before(
+                min(errors), errors[min(errors)], sample, [found.get(i) for i in range(n)]
+            )
         for number, i in zip(self.numbers_of(sample, sorted(errors)), sorted(errors), strict=True):
             self.tell(number, errors[i])
         return [self.empty_hypotheses() if i in errors else found[i] for i in range(n)]
@@ -154,7 +205,14 @@ class BadSentences:
     def known_errors(self, sample: dict) -> dict[int, UsageError]:
         """place -> what is known to be wrong with a batch's sentences."""
         numbers = sample["id"].tolist() if "id" in sample else []
-        return {**{i: self.too_long[number] for i, number in enumerate(numbers) if number in self.too_long}, **self.sentences.errors_here}
+        return {
+            **{
+                i: self.too_long[number]
+                for i, number in enumerate(numbers)
+                if number in self.too_long
+            },
+            **self.sentences.errors_here,
+        }
 
     def numbers_of(self, sample: dict, places: Sequence[int]) -> list[int]:
         """The numbers of sentences of a batch."""
@@ -173,7 +231,8 @@ class BadSentences:
         raise error
 
     def cut_before(self, place: int, error: UsageError, sample: dict, found: list) -> list:
-        """What comes before the first bad sentence of a data set's batch; its error is raised with the next one, or told at the end.
+        """What comes before the first bad sentence of a data set's batch; its error is raised with
+        the next one, or told at the end.
 
         subtle: fairseq-generate prints as many sentences as the sample has numbers.
         """
@@ -187,10 +246,19 @@ class BadSentences:
         """The n-best list of a sentence that is not translated."""
         lost = torch.tensor([-float("inf")])
         tokens, nothing = torch.tensor([self.task.target_dictionary.eos()]), torch.empty(0)
-        return [{"tokens": tokens, "score": lost[0], "attention": nothing, "alignment": nothing, "positional_scores": lost.clone()}]
+        return [
+            {
+                "tokens": tokens,
+                "score": lost[0],
+                "attention": nothing,
+                "alignment": nothing,
+                "positional_scores": lost.clone(),
+            }
+        ]
 
     def tell_at_end(self, stats: Stats) -> int:
-        """At the end of the process: warn of what was not met, and tell an error that is still held; the status."""
+        """At the end of the process: warn of what was not met, and tell an error that is
+        still held; the status."""
         if self.sentences.constrained:
             self.sentences.tell_unmet(stats)
         if self.held is not None:

@@ -1,4 +1,5 @@
-"""What Translator and Engine share: a loaded model, its generators, pools, scores, and `Translation`."""
+"""What Translator and Engine share: a loaded model, its generators, pools, scores,
+and `Translation`."""
 
 from __future__ import annotations
 
@@ -37,12 +38,16 @@ class Translation:
     tokens: list[str] = field(repr=False)  # subword tokens, EOS left out
     score: float  # natural logarithm; length-normalised unless unnormalized=True
     positional_scores: list[float] = field(repr=False)  # of each token, EOS included
-    alignment: list[tuple[int, int]] | None = field(default=None, repr=False)  # (source, target) positions, with print_alignment="hard"
-    words: list[tuple[tuple[int, int], tuple[int, int]]] | None = field(default=None, repr=False)  # characters of source and target words
+    # (source, target) positions, with print_alignment="hard"
+    alignment: list[tuple[int, int]] | None = field(default=None, repr=False)
+    # characters of source and target words
+    words: list[tuple[tuple[int, int], tuple[int, int]]] | None = field(default=None, repr=False)
     # that stand for each other, where they were asked for
     utility: float | None = None  # expected, with mbr=...
-    unmet: list[tuple[str, str]] = field(default_factory=list)  # constraints that it does not meet: text, reason
-    elsewhere: list[str] = field(default_factory=list, repr=False)  # glossary terms that no word had to make place for: they may read oddly
+    # constraints that it does not meet: text, reason
+    unmet: list[tuple[str, str]] = field(default_factory=list)
+    # glossary terms that no word had to make place for: they may read oddly
+    elsewhere: list[str] = field(default_factory=list, repr=False)
 
     def __repr__(self) -> str:
         lacks = f", unmet={self.unmet!r}" if self.unmet else ""
@@ -50,7 +55,10 @@ class Translation:
 
 
 def empty(unmet: list[tuple[str, str]]) -> Translation:
-    """The translation of an empty line: no text, which is certain (score 0). unmet: the line's constraints, each with the reason."""
+    """The translation of an empty line: no text, which is certain (score 0).
+
+    unmet: the line's constraints, each with the reason.
+    """
     return Translation("", [], 0.0, [], unmet=unmet)
 
 
@@ -62,21 +70,32 @@ def empty(unmet: list[tuple[str, str]]) -> Translation:
 KEPT = 8  # generators of other beams than the flags'
 
 
-def width_and_length(beam: int | None, nbest: int | None, of_flags: tuple[int, int]) -> tuple[int, int]:
-    """The beam and the length of the n-best lists of a call that may name its own; of_flags: both, by the flags (raises UsageError)."""
+def width_and_length(
+    beam: int | None, nbest: int | None, of_flags: tuple[int, int]
+) -> tuple[int, int]:
+    """The beam and the length of the n-best lists of a call that may name its own; of_flags: both,
+    by the flags (raises UsageError)."""
     for name, given in (("beam", beam), ("nbest", nbest)):
-        if given is not None and (isinstance(given, bool) or not isinstance(given, int) or given < 1):
+        if given is not None and (
+            isinstance(given, bool) or not isinstance(given, int) or given < 1
+        ):
             raise UsageError(f"{name} is {given!r}: give a whole number of hypotheses, 1 or more")
     width = beam or of_flags[0]
     length = nbest or (min(of_flags[1], width) if beam else of_flags[1])
     if length > width:
-        raise UsageError(f"nbest={length} asks for more hypotheses than beam={width} keeps: raise beam or lower nbest")
+        raise UsageError(
+            f"nbest={length} asks for more hypotheses than beam={width} keeps: raise "
+            "beam or lower nbest"
+        )
     return width, length
 
 
 class Generators:
-    """Generators of a task and its models by (beam, length of n-best lists). first: that of the flags, with which the others share
-    statistics and decoder; generation: fairseq's GenerationConfig, by the flags."""
+    """Generators of a task and its models by (beam, length of n-best lists).
+
+    first: that of the flags, with which the others share statistics and decoder; generation:
+    fairseq's GenerationConfig, by the flags.
+    """
 
     def __init__(self, task: Any, models: list, generation: Any, first: Any):
         self.task, self.models, self.generation = task, models, generation
@@ -86,17 +105,24 @@ class Generators:
         self.made = {self.of_flags: first}
 
     def use(self, beam: int | None, nbest: int | None) -> tuple[Any, int]:
-        """The generator of a call's beam, and the length of its n-best lists; the generator's may be longer. A stop strategy may drop
-        what a shorter list has no place for.
+        """The generator of a call's beam, and the length of its n-best lists; the generator's may
+        be longer. A stop strategy may drop what a shorter list has no place for.
 
-        Errors: UsageError for numbers that cannot be, and for another beam where the search cannot change.
+        Errors: UsageError for numbers that cannot be, and for another beam where the
+        search cannot change.
         """
         width, length = width_and_length(beam, nbest, self.of_flags)
         usual, longest = self.of_flags
         if self.results_file and width != usual:
-            raise UsageError("results_file holds the results of one search, and another beam is another search: leave one of the two out")
+            raise UsageError(
+                "results_file holds the results of one search, and another beam is another search: "
+                "leave one of the two out"
+            )
         if self.current.runs_stock_loop and width != usual:
-            raise UsageError("beam is fixed where fairseq's own search runs (match_source_len, diversity_rate): make another Translator")
+            raise UsageError(
+                "beam is fixed where fairseq's own search runs (match_source_len, diversity_rate): "
+                "make another Translator"
+            )
         key = width, longest if self.results_file else max(length, min(longest, width))
         if key not in self.made:
             if len(self.made) > KEPT:
@@ -105,30 +131,36 @@ class Generators:
         generator = self.made[key]
         if generator is not self.current:
             self.current = generator
-            generator.model.set_decoder_beam_size(generator.beam_size)  # BART shares source keys among the rows of a beam
+            # BART shares source keys among the rows of a beam
+            generator.model.set_decoder_beam_size(generator.beam_size)
         return generator, length
 
     def rebuilt(self, beam: int, nbest: int) -> Any:
-        """A generator of another beam, or with other flags than before, that goes on with the statistics and shares the decoder."""
+        """A generator of another beam, or with other flags than before, that goes on with the
+        statistics and shares the decoder."""
         generation = copy.deepcopy(self.generation)
         generation.beam, generation.nbest = beam, nbest
-        return self.task.build_generator(self.models, generation, extra_gen_cls_kwargs={"share": self.current})
+        return self.task.build_generator(
+            self.models, generation, extra_gen_cls_kwargs={"share": self.current}
+        )
 
     def constrain(self) -> Any:
-        """The generator in use, which from now on searches with constraints, whatever the flags said (raises UsageError)."""
+        """The generator in use, which from now on searches with constraints, whatever the flags
+        said (raises UsageError)."""
         if self.task.session.sentences.constrained:
             return self.current
         if self.current.results is not None:
             raise UsageError(
-                "results_file holds the results of one search, and the first constraints change the search: "
-                'make the Translator with constraints="unordered"'
+                "results_file holds the results of one search, and the first constraints change "
+                'the search: make the Translator with constraints="unordered"'
             )
         key = next(key for key, generator in self.made.items() if generator is self.current)
         before = self.generation.constraints
         self.generation.constraints = "unordered"
         try:
             self.current = self.rebuilt(*key)
-        except UsageError:  # the flags do not allow it: lines without constraints are translated as before
+        except UsageError:
+            # the flags do not allow it: lines without constraints are translated as before
             self.generation.constraints, self.task.session.sentences.constrained = before, False
             raise
         self.made = {key: self.current}
@@ -140,15 +172,18 @@ class Generators:
 # The pool is made as the task makes a batch of them, without the search.
 
 
-def pool_of(translator: Any, tokens: Sequence[Tensor], wanted: Sequence[SentenceConstraints | None]) -> Pool:
-    """The pool of a `Translator`'s encoded lines, each (L,), whose ids are their places here; wanted: the constraints of each, or None for
-    all."""
+def pool_of(
+    translator: Any, tokens: Sequence[Tensor], wanted: Sequence[SentenceConstraints | None]
+) -> Pool:
+    """The pool of a `Translator`'s encoded lines, each (L,), whose ids are their places here;
+    wanted: the constraints of each, or None for all."""
     task, generator, caught = translator.task, translator.generator, []
     dataset = task.build_dataset_for_inference(list(tokens), [t.numel() for t in tokens])
     if isinstance(dataset, RoundRobinZipDatasets):
         dataset.ordered_indices()  # which it wants to have been asked for first
     batch = dataset.collater([dataset[i] for i in range(len(tokens))])
-    vars(dataset).pop("collater", None)  # subtle: where the task has given it one, they refer to each other and would stay as garbage
+    # subtle: where the task has given it one, they refer to each other and would stay as garbage
+    vars(dataset).pop("collater", None)
     batch = utils.move_to_cuda(batch) if translator.cuda else batch
     numbers = batch["id"].tolist()
     if wanted[0] is not None:
@@ -167,16 +202,22 @@ def pool_of(translator: Any, tokens: Sequence[Tensor], wanted: Sequence[Sentence
 
 
 def pool_without_constraints(translator: Any, tokens: Sequence[Tensor]) -> Pool:
-    """As `pool_of`, of lines without constraints. A task that adds nothing to its lines is not asked, which would take longer than to
-    collate them."""
+    """As `pool_of`, of lines without constraints.
+
+    A task that adds nothing to its lines is not asked, which would take longer
+    than to collate them.
+    """
     if translator.task.registered != "translation_ext":
         pool = pool_of(translator, tokens, [None] * len(tokens))
-        pool.constraints = None  # a task that takes constraints gives every sentence some, if empty ones
+        # a task that takes constraints gives every sentence some, if empty ones
+        pool.constraints = None
         return pool
     generator = translator.generator
     source = collate_tokens(list(tokens), generator.spec.pad, left_pad=True)
     inputs = {"src_tokens": source, "src_lengths": torch.tensor([t.numel() for t in tokens])}
-    return generator.pools.pool({"net_input": utils.move_to_cuda(inputs) if translator.cuda else inputs}, None, None)
+    return generator.pools.pool(
+        {"net_input": utils.move_to_cuda(inputs) if translator.cuda else inputs}, None, None
+    )
 
 
 # ---- Scores of translations that are there already
@@ -188,17 +229,28 @@ MAX_TOKENS = 12_000  # of a batch, where the flags name no size: that of fairseq
 
 
 def check_task(task: Any) -> None:
-    """Refuse a task whose sentence pairs have more in them than the two texts (raises UsageError)."""
+    """Refuse a task whose sentence pairs have more in them than the two texts
+    (raises UsageError)."""
     theirs = (kind for kind in type(task).__mro__ if not kind.__module__.startswith("fairseq_ext."))
-    if next((vars(kind)["load_dataset"] for kind in theirs if "load_dataset" in vars(kind)), None) is not TranslationTask.load_dataset:
+    if (
+        next((vars(kind)["load_dataset"] for kind in theirs if "load_dataset" in vars(kind)), None)
+        is not TranslationTask.load_dataset
+    ):
         name = type(task).__name__.removesuffix("Ext")
-        raise UsageError(f"score() pairs plain sentences, and {name} adds tokens of its own: use fairseq-generate --score-reference")
+        raise UsageError(
+            f"score() pairs plain sentences, and {name} adds tokens of its own: use "
+            "fairseq-generate --score-reference"
+        )
 
 
-def score_pairs(task: Any, models: list, sources: list[Tensor], targets: list[Tensor], sizes: Any, cuda: bool) -> list[dict[str, Any]]:
-    """fairseq's dictionary of each pair: tokens (L,) and positional_scores (L,), EOS included, and score, their mean.
+def score_pairs(
+    task: Any, models: list, sources: list[Tensor], targets: list[Tensor], sizes: Any, cuda: bool
+) -> list[dict[str, Any]]:
+    """fairseq's dictionary of each pair: tokens (L,) and positional_scores (L,), EOS included,
+    and score, their mean.
 
-    sources, targets: tokens of each sentence, EOS included, (T,) and (L,). sizes: fairseq's DatasetConfig, which limits batches.
+    sources, targets: tokens of each sentence, EOS included, (T,) and (L,). sizes: fairseq's
+    DatasetConfig, which limits batches.
     """
     settings = task.flags()
     pairs = LanguagePairDataset(
@@ -215,10 +267,14 @@ def score_pairs(task: Any, models: list, sources: list[Tensor], targets: list[Te
     max_tokens = sizes.max_tokens or (None if sizes.batch_size else MAX_TOKENS)
     scorer = SequenceScorer(task.target_dictionary)
     out: list[dict[str, Any]] = [{} for _ in sources]
-    for index in pairs.batch_by_size(pairs.ordered_indices(), max_tokens=max_tokens, max_sentences=sizes.batch_size):
+    for index in pairs.batch_by_size(
+        pairs.ordered_indices(), max_tokens=max_tokens, max_sentences=sizes.batch_size
+    ):
         batch = pairs.collater([pairs[int(i)] for i in index])
         batch = utils.move_to_cuda(batch) if cuda else batch
-        for number, (found,) in zip(batch["id"].tolist(), scorer.generate(models, batch), strict=True):
+        for number, (found,) in zip(
+            batch["id"].tolist(), scorer.generate(models, batch), strict=True
+        ):
             out[number] = found
     return out
 
@@ -227,7 +283,10 @@ def score_pairs(task: Any, models: list, sources: list[Tensor], targets: list[Te
 
 
 class SearchingModel(LoadedModel):
-    """A loaded model with one setting of the flags, which searches encoded lines. The constructor of a subclass sets what stands here."""
+    """A loaded model with one setting of the flags, which searches encoded lines.
+
+    The constructor of a subclass sets what stands here.
+    """
 
     cfg: Any
     generator: Any  # of the call that is under way
@@ -264,21 +323,32 @@ class SearchingModel(LoadedModel):
         numbers: Sequence[int] | None = None,
         seed: int | None = None,
     ) -> list[Any]:
-        """The n-best lists of encoded lines, each (L,); wanted: each line's constraints (`use_constraints` first), None for none.
+        """The n-best lists of encoded lines, each (L,); wanted: each line's constraints
+        (`use_constraints` first), None for none.
 
-        numbers: of the lines in statistics and files (default: from 0). seed: of samples. Errors: SentenceError for a line
-        that cannot be translated; with cornering it is in the place of its n-best list.
+        numbers: of the lines in statistics and files (default: from 0). seed: of samples.
+        Errors: SentenceError for a line that cannot be translated; with cornering it is in the
+        place of its n-best list.
         """
-        numbers, pad = range(len(tokens)) if numbers is None else numbers, self.task.source_dictionary.pad()
+        numbers, pad = (
+            range(len(tokens)) if numbers is None else numbers,
+            self.task.source_dictionary.pad(),
+        )
 
         def decode(given: tuple) -> list[Any]:
             return self.task.inference_step(self.generator, self.models, given[0])
 
-        with self.lock, tqdm(total=len(tokens), unit=" sentences", dynamic_ncols=True, disable=not progress) as bar:
+        with (
+            self.lock,
+            tqdm(
+                total=len(tokens), unit=" sentences", dynamic_ncols=True, disable=not progress
+            ) as bar,
+        ):
             self.generator.on_answer = bar.update if progress else None
             out: list[Any] = [None] * len(tokens)
             for i, line in enumerate(tokens):
-                if line.numel() == 1 and "source sentence" not in self.task.lacks:  # EOS; an empty prompt may be gone on with
+                # EOS; an empty prompt may be gone on with
+                if line.numel() == 1 and "source sentence" not in self.task.lacks:
                     out[i] = [self.nothing(numbers[i], wanted[i] if wanted else EMPTY)]
             self.known.line_numbers = numbers
             for batch in self.batches(tokens) if None in out else ():
@@ -286,7 +356,10 @@ class SearchingModel(LoadedModel):
                 places = [place for place, i in enumerate(here) if out[i] is None]
                 if not places:
                     continue
-                sample, here = share_of((batch, None, None), len(here), places, pad)[0], [here[place] for place in places]
+                sample, here = (
+                    share_of((batch, None, None), len(here), places, pad)[0],
+                    [here[place] for place in places],
+                )
                 sample["id"] = torch.tensor([numbers[i] for i in here])
                 if seed is not None:
                     sample["seeds"] = [seed] * len(here)
@@ -295,7 +368,11 @@ class SearchingModel(LoadedModel):
                 given = (utils.move_to_cuda(sample) if self.cuda else sample, None, None)
                 found = decode_each(given, len(here), pad, decode) if cornering else decode(given)
                 for i, each in zip(here, found, strict=True):
-                    out[i] = each if isinstance(each, SentenceError) else [self.translation(h) for h in each[:nbest]]
+                    out[i] = (
+                        each
+                        if isinstance(each, SentenceError)
+                        else [self.translation(h) for h in each[:nbest]]
+                    )
                 bar.update(len(out) - out.count(None) - bar.n)
         return out
 
@@ -305,7 +382,8 @@ class SearchingModel(LoadedModel):
         return empty(report_unsearched(number, wanted, self.stats, "the line is empty"))
 
     def use_constraints(self) -> None:
-        """Search with constraints from now on, whatever the flags said; a line without any is translated as before."""
+        """Search with constraints from now on, whatever the flags said; a line without any
+        is translated as before."""
         with self.lock:
             self.generator = self.generators.constrain()
 
@@ -313,7 +391,9 @@ class SearchingModel(LoadedModel):
         """From fairseq's dictionary to text."""
         text = self.generator.target_text.pieces(hypothesis["tokens"])
         alignment = hypothesis["alignment"]
-        pairs = [tuple(pair) for pair in alignment] if self.aligns and alignment is not None else None
+        pairs = (
+            [tuple(pair) for pair in alignment] if self.aligns and alignment is not None else None
+        )
         return Translation(
             text=self.decode(text),
             tokens=text.split(),

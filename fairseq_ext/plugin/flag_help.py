@@ -1,4 +1,5 @@
-"""Help for each flag of this package: what `python -m fairseq_ext`, `flags NAME` and a command's --help print."""
+"""Help for each flag of this package: what `python -m fairseq_ext`, `flags NAME` and a
+command's --help print."""
 
 from __future__ import annotations
 
@@ -8,39 +9,90 @@ from argparse import ArgumentParser, RawDescriptionHelpFormatter
 
 from fairseq_ext.core.errors import UsageError
 from fairseq_ext.search.mbr import NAMES as CANDIDATES
-from fairseq_ext.search.registry import DEFAULT, POINTS, PRUNERS, STRATEGIES, Strategy, all_strategies, file_of
+from fairseq_ext.search.registry import (
+    DEFAULT,
+    POINTS,
+    PRUNERS,
+    STRATEGIES,
+    Strategy,
+    all_strategies,
+    file_of,
+)
 
-# A group of flags: its title, the extension points whose strategies bring them, single flags besides, an example, and its page.
+# A group of flags: its title, the extension points whose strategies bring them, single flags
+# besides, an example, and its page.
 GROUPS: tuple[tuple[str, tuple[str, ...], tuple[str, ...], str, str], ...] = (
-    ("required and banned phrases", ("select",), (), "--constraints-file terms.tsv", "constraints.md"),
-    ("when a sentence ends", ("stop",), (), "--unnormalized --stop optimal --prune-bound", "optimal-ending.md"),
-    ("which hypotheses are dropped", ("prune",), (), "--prune-threshold 1.5 --prune-children 5", "streaming.md"),
-    ("when sentences start", ("schedule",), (), "--schedule stream --stream-width 64", "streaming.md"),
+    (
+        "required and banned phrases",
+        ("select",),
+        (),
+        "--constraints-file terms.tsv",
+        "constraints.md",
+    ),
+    (
+        "when a sentence ends",
+        ("stop",),
+        (),
+        "--unnormalized --stop optimal --prune-bound",
+        "optimal-ending.md",
+    ),
+    (
+        "which hypotheses are dropped",
+        ("prune",),
+        (),
+        "--prune-threshold 1.5 --prune-children 5",
+        "streaming.md",
+    ),
+    (
+        "when sentences start",
+        ("schedule",),
+        (),
+        "--schedule stream --stream-width 64",
+        "streaming.md",
+    ),
     ("which words are scored", ("softmax",), (), "--softmax screened", "large-vocabularies.md"),
-    ("several tokens a call", ("decoding",), (), "--beam 1 --decoding window", "parallel-decoding.md"),
+    (
+        "several tokens a call",
+        ("decoding",),
+        (),
+        "--beam 1 --decoding window",
+        "parallel-decoding.md",
+    ),
     ("the best of many candidates", (), CANDIDATES, "--beam 10 --mbr chrf", "candidates.md"),
     ("the run", (), (), "--results-file results.jsonl --stats-file run.json", "flags.md"),
 )
 
 
 NOTES = {  # what a group says of flags of fairseq's own
-    "select": "fairseq's own --constraints: fairseq-interactive takes phrases typed behind a sentence, each after a tab. Bare it means "
-    "ordered, as in stock: they come in the order typed; --constraints unordered: in any order. Phrases of our files and of Python are "
-    "unordered unless it says ordered."
+    "select": "fairseq's own --constraints: fairseq-interactive takes phrases typed behind a "
+    "sentence, each after a tab. Bare it means ordered, as in stock: they come in the order typed; "
+    "--constraints unordered: in any order. Phrases of our files and of Python are unordered "
+    "unless it says ordered."
 }
 
 
 PAGES = {  # of flags whose own page is another than their group's
-    "glossary": "glossaries.md", "glossary_match": "glossaries.md", "glossary_repeat": "glossaries.md", "glossary_report": "glossaries.md",
-    "glossary_placement": "glossaries.md", "glossary_documents": "glossaries.md",
-    "results_file": "quickstart.md", "resume": "quickstart.md", "strict": "reliability.md",
-    "int8": "limits.md", "cuda_graphs": "limits.md", "decoder_backend": "supported-models.md",
-    "prune_finished": "constraints.md", "sampling_epsilon": "candidates.md", "ddg_dir": "parallel-decoding.md",
-}  # fmt: skip
+    "glossary": "glossaries.md",
+    "glossary_match": "glossaries.md",
+    "glossary_repeat": "glossaries.md",
+    "glossary_report": "glossaries.md",
+    "glossary_placement": "glossaries.md",
+    "glossary_documents": "glossaries.md",
+    "results_file": "quickstart.md",
+    "resume": "quickstart.md",
+    "strict": "reliability.md",
+    "int8": "limits.md",
+    "cuda_graphs": "limits.md",
+    "decoder_backend": "supported-models.md",
+    "prune_finished": "constraints.md",
+    "sampling_epsilon": "candidates.md",
+    "ddg_dir": "parallel-decoding.md",
+}
 
 WORK = {  # where flags do their work, of those that another file declares
     "search/strategies/schedule.py": "schedule",
-    "search/constraints/sources.py": "constraints_file", "search/phrases/phrase_table.py": "constraint_case",
+    "search/constraints/sources.py": "constraints_file",
+    "search/phrases/phrase_table.py": "constraint_case",
     "search/constraints/banned.py": "avoid_file avoid_case",
     "search/phrases/pieces.py": "constraint_boundary",
     "search/constraints/sentence_end.py": "constraint_end",
@@ -57,22 +109,27 @@ WORK = {  # where flags do their work, of those that another file declares
     "search/parallel/ngram.py": "draft_table",
     "search/parallel/graph.py": "ddg_dir",
     "search/strategies/softmax/_lsh_index.py": "lsh_index",
-    "search/strategies/softmax/_shortlist.py": "shortlist_share shortlist_counts shortlist_recall_every",
+    "search/strategies/softmax/_shortlist.py": "shortlist_share shortlist_counts "
+    "shortlist_recall_every",
     "search/strategies/softmax/top.py": "shortlist_top",
-    "search/mbr.py": "mbr mbr_candidates mbr_references mbr_weights mbr_prune print_utility mbr_model mbr_aggregate",
+    "search/mbr.py": "mbr mbr_candidates mbr_references mbr_weights mbr_prune print_utility "
+    "mbr_model mbr_aggregate",
     "model/choose.py": "decoder_backend",
     "model/transformer/weights.py": "int8",
     "model/transformer/cuda_graph.py": "cuda_graphs",
     "plugin/workers.py": "cpu_workers",
     "plugin/results.py": "results_file resume stats_file",
     "plugin/bad_sentences.py": "strict",
-}  # fmt: skip
+}
 
 
 def works_in(name: str) -> str:
-    """Return the file in which a flag does its work, below the package where it lies there; of an extension point, the folder."""
+    """Return the file in which a flag does its work, below the package where it lies there; of an
+    extension point, the folder."""
     found = [file for file, names in WORK.items() if name in names.split()]
-    return found[0] if found else f"search/strategies/{name}" if name in POINTS else declared_in(name)
+    return (
+        found[0] if found else f"search/strategies/{name}" if name in POINTS else declared_in(name)
+    )
 
 
 def strategy_table() -> str:
@@ -90,10 +147,17 @@ def all_flags() -> dict[str, dataclasses.Field]:
 
 
 def declared_in(name: str) -> str:
-    """Return the file that declares a flag of the *_ext tasks, below the package where it lies there."""
+    """Return the file that declares a flag of the *_ext tasks, below the package
+    where it lies there."""
     from fairseq_ext.plugin.tasks import Flags
 
-    return file_of(next(kind.__module__ for kind in Flags.__mro__ if name in vars(kind).get("__annotations__", ())))
+    return file_of(
+        next(
+            kind.__module__
+            for kind in Flags.__mro__
+            if name in vars(kind).get("__annotations__", ())
+        )
+    )
 
 
 def strategies_of(point: str) -> list[Strategy]:
@@ -102,20 +166,31 @@ def strategies_of(point: str) -> list[Strategy]:
 
 
 def grouped() -> list[tuple[str, str, str, list[dataclasses.Field]]]:
-    """Return the groups of flags in the order in which people need them: title, example, page, fields; each flag once."""
+    """Return the groups of flags in the order in which people need them: title, example, page,
+    fields; each flag once."""
     all_strategies()
     left, groups = all_flags(), []
     for title, points, names, example, page in GROUPS:
         owned = [point for point in points if point in POINTS] + list(names)
-        owned += [f.name for point in points for s in strategies_of(point) for f in (dataclasses.fields(s.flags) if s.flags else ())]
+        owned += [
+            f.name
+            for point in points
+            for s in strategies_of(point)
+            for f in (dataclasses.fields(s.flags) if s.flags else ())
+        ]
         last = title == GROUPS[-1][0]
-        fields = [left.pop(name) for name in (list(left) if last else dict.fromkeys(owned)) if name in left]
+        fields = [
+            left.pop(name)
+            for name in (list(left) if last else dict.fromkeys(owned))
+            if name in left
+        ]
         groups.append((title, example, page, fields))
     return groups
 
 
 def print_flags() -> None:
-    """Print every strategy with its paper and file, and every flag of the *_ext tasks with its values, unit and default."""
+    """Print every strategy with its paper and file, and every flag of the *_ext tasks with its
+    values, unit and default."""
     from fairseq.dataclass import FairseqDataclass
     from fairseq.dataclass.utils import gen_parser_from_dataclass
 
@@ -131,14 +206,22 @@ def print_flags() -> None:
     points_of = {title: points for title, points, *_ in GROUPS}
     for title, example, page, fields in grouped():
         notes = [textwrap.fill(NOTES[point], 80) for point in points_of[title] if point in NOTES]
-        group = parser.add_argument_group(title, "\n".join([f"for example: {example}   (docs/{page})", *notes]))
-        specs = [(f.name, f.type, dataclasses.field(default=f.default, metadata=f.metadata)) for f in fields]
-        gen_parser_from_dataclass(group, dataclasses.make_dataclass("Group", specs, bases=(FairseqDataclass,))())  # type: ignore[arg-type]
+        group = parser.add_argument_group(
+            title, "\n".join([f"for example: {example}   (docs/{page})", *notes])
+        )
+        specs = [
+            (f.name, f.type, dataclasses.field(default=f.default, metadata=f.metadata))
+            for f in fields
+        ]
+        gen_parser_from_dataclass(
+            group, dataclasses.make_dataclass("Group", specs, bases=(FairseqDataclass,))()
+        )  # type: ignore[arg-type]
     print(parser.format_help(), flush=True)
 
 
 def example_of(field: dataclasses.Field, owners: list[Strategy], group: str) -> str:
-    """Return an example with this flag in it: that of its group, or the flag with a value, behind the strategy that reads it."""
+    """Return an example with this flag in it: that of its group, or the flag with a value, behind
+    the strategy that reads it."""
     from fairseq.dataclass.utils import interpret_dc_type
 
     flag = "--" + field.name.replace("_", "-")
@@ -148,28 +231,47 @@ def example_of(field: dataclasses.Field, owners: list[Strategy], group: str) -> 
     default = DEFAULT.get(field.name, field.default)
     choices = getattr(kind, "__members__", None)
     if choices is not None:
-        value = " " + next(str(choice.value) for choice in choices.values() if str(choice.value) != str(default))
+        value = " " + next(
+            str(choice.value) for choice in choices.values() if str(choice.value) != str(default)
+        )
     else:
-        value = {bool: "", int: " N", float: " X"}.get(kind, " FILE" if field.metadata.get("file") else " TEXT")
+        value = {bool: "", int: " N", float: " X"}.get(
+            kind, " FILE" if field.metadata.get("file") else " TEXT"
+        )
     chosen = [s for s in owners if s.point == "prune" or DEFAULT.get(s.point) == s.name]
     first = "" if chosen or not owners or owners[0].point == "select" else f"{owners[0].flag} "
     return f"{'--beam 1 ' if 'decoding' in first else ''}{first}{flag}{value}"
 
 
 def explain(name: str) -> str:
-    """Return what a flag does, whose it is, and its page. Errors: UsageError for a name that is no flag of ours."""
+    """Return what a flag does, whose it is, and its page.
+
+    Errors: UsageError for a name that is no flag of ours.
+    """
     plain = name.removeprefix("--").replace("-", "_")
     for _title, example, page, fields in grouped():
         for field in fields:
             if field.name == plain:
-                owners = [s for s in all_strategies() if s.flags and plain in {f.name for f in dataclasses.fields(s.flags)}]
+                owners = [
+                    s
+                    for s in all_strategies()
+                    if s.flags and plain in {f.name for f in dataclasses.fields(s.flags)}
+                ]
                 values = [s for s in all_strategies() if s.point == plain]
                 said = str(field.metadata.get("help", ""))
                 lines = [f"--{plain.replace('_', '-')}: {said}."]
-                lines += [f"  {s.flag}: {s.paper} ({s.file}){' [default]' if DEFAULT.get(plain) == s.name else ''}" for s in values]
+                lines += [
+                    (
+                        f"  {s.flag}: {s.paper} "
+                        f"({s.file}){' [default]' if DEFAULT.get(plain) == s.name else ''}"
+                    )
+                    for s in values
+                ]
                 if owners:
                     lines.append(f"It is read by {', '.join(s.flag for s in owners)}.")
-                lines.append(f"It is declared in {declared_in(plain)}, and its work is in {works_in(plain)}.")
+                lines.append(
+                    f"It is declared in {declared_in(plain)}, and its work is in {works_in(plain)}."
+                )
                 lines.append(f"Add to a command: {example_of(field, owners, example)}")
                 lines.append(f"More: docs/{PAGES.get(plain, page)}")
                 return "\n".join(textwrap.fill(line, 120, subsequent_indent="  ") for line in lines)

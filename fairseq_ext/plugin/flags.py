@@ -1,4 +1,6 @@
-"""Every flag of decoding as a typed keyword: written by scripts/typed_flags.py from the dataclasses, not by hand.
+"""Every flag of decoding as a typed keyword.
+
+scripts/typed_flags.py writes this file from the dataclasses.
 
 `python -m fairseq_ext flags NAME` prints what a flag of this package means.
 """
@@ -19,10 +21,21 @@ class StockFlags(TypedDict, total=False):
     add_data_source_prefix_tags: bool | None
     batch_size: int | None
     beam: int | None
-    bpe: Literal[
-        "bert", "byte_bpe", "bytes", "characters", "fastbpe", "gpt2", "hf_byte_bpe", "sentencepiece",
-        "sentencepiece_pair", "subword_nmt",
-    ] | None
+    bpe: (
+        Literal[
+            "bert",
+            "byte_bpe",
+            "bytes",
+            "characters",
+            "fastbpe",
+            "gpt2",
+            "hf_byte_bpe",
+            "sentencepiece",
+            "sentencepiece_pair",
+            "subword_nmt",
+        ]
+        | None
+    )
     bpe_add_prefix_space: bool | None
     bpe_cased: bool | None
     bpe_codes: Text | None

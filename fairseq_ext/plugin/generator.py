@@ -1,7 +1,8 @@
-"""`BeamSearchGenerator`: fairseq's SequenceGenerator on the outside, our drivers (search/) on the inside.
+"""`BeamSearchGenerator`: fairseq's SequenceGenerator on the outside, our drivers
+(search/) on the inside.
 
-What fairseq's commands, tasks and scorers expect of a generator stays as it is: the constructor, `generate(models, sample,
-prefix_tokens, constraints)`, and the dictionaries it returns.
+What fairseq's commands, tasks and scorers expect of a generator stays as it is: the constructor,
+`generate(models, sample, prefix_tokens, constraints)`, and the dictionaries it returns.
 """
 
 from __future__ import annotations
@@ -13,7 +14,11 @@ from typing import Any
 import torch
 from fairseq import search as stock_search
 from fairseq.data import Dictionary
-from fairseq.sequence_generator import EnsembleModelWithAlignment, SequenceGenerator, SequenceGeneratorWithAlignment
+from fairseq.sequence_generator import (
+    EnsembleModelWithAlignment,
+    SequenceGenerator,
+    SequenceGeneratorWithAlignment,
+)
 from torch import Tensor
 
 from fairseq_ext.core.errors import SentenceError, UsageError
@@ -41,29 +46,44 @@ from fairseq_ext.search.protocols import Strategies
 
 
 class WithAlignment(SequenceGeneratorWithAlignment):
-    """Adds the alignment of each hypothesis, from the attention of the search or from a model trained to align."""
+    """Adds the alignment of each hypothesis, from the attention of the search or from a
+    model trained to align."""
 
     @torch.no_grad()
     def generate(self, models, sample, **kwargs):
         hypotheses = self._generate(sample, **kwargs)
         source = sample["net_input"]["src_tokens"]
         flat = [h for sentence in hypotheses for h in sentence]
-        owner = torch.tensor([i for i, sentence in enumerate(hypotheses) for _ in sentence], device=source.device)
+        owner = torch.tensor(
+            [i for i, sentence in enumerate(hypotheses) for _ in sentence], device=source.device
+        )
         if any(getattr(m, "full_context_alignment", False) for m in self.model.models):
-            attention = self.align_again(source[owner], sample["net_input"]["src_lengths"][owner], flat)
+            attention = self.align_again(
+                source[owner], sample["net_input"]["src_lengths"][owner], flat
+            )
         else:
             if any(h["attention"].dim() < 2 and h["score"] > -torch.inf for h in flat):
-                raise UsageError("--print-alignment reads a model's attention to the source, and this model has none: leave it out")
+                raise UsageError(
+                    "--print-alignment reads a model's attention to the source, and this model "
+                    "has none: leave it out"
+                )
             attention = [h["attention"].t().cpu() for h in flat]  # (source, L) -> (L, source)
         for hypothesis, weights, i in zip(flat, attention, owner.tolist(), strict=True):
             tokens = hypothesis["tokens"].cpu()
-            hypothesis["alignment"] = self.extract_alignment(weights[: len(tokens)], source[i].cpu(), tokens, self.pad, self.eos)
+            hypothesis["alignment"] = self.extract_alignment(
+                weights[: len(tokens)], source[i].cpu(), tokens, self.pad, self.eos
+            )
         return hypotheses
 
-    def align_again(self, source: Tensor, lengths: Tensor, hypotheses: list[dict[str, Tensor]]) -> list[Tensor]:
-        """Attention (L, source) of each hypothesis from one forced pass, for models trained to align with full context."""
+    def align_again(
+        self, source: Tensor, lengths: Tensor, hypotheses: list[dict[str, Tensor]]
+    ) -> list[Tensor]:
+        """Attention (L, source) of each hypothesis from one forced pass, for models trained
+        to align with full context."""
         width = max(h["tokens"].numel() for h in hypotheses)
-        previous = torch.full((len(hypotheses), width), self.pad, dtype=torch.long, device=source.device)
+        previous = torch.full(
+            (len(hypotheses), width), self.pad, dtype=torch.long, device=source.device
+        )
         for row, h in zip(previous, hypotheses, strict=True):
             row[0] = self.eos
             row[1 : h["tokens"].numel()] = h["tokens"][:-1]
@@ -71,17 +91,25 @@ class WithAlignment(SequenceGeneratorWithAlignment):
 
 
 # the stock searches that our drivers replace
-OWN_LOOP = (stock_search.BeamSearch, stock_search.LexicallyConstrainedBeamSearch, stock_search.Sampling, stock_search.DiverseBeamSearch)
+OWN_LOOP = (
+    stock_search.BeamSearch,
+    stock_search.LexicallyConstrainedBeamSearch,
+    stock_search.Sampling,
+    stock_search.DiverseBeamSearch,
+)
 
 
 class BeamSearchGenerator(SequenceGenerator):
-    """Decoding with the strategies that the flags name; without any, fairseq's results token for token.
+    """Decoding with the strategies that the flags name; without any, fairseq's
+    results token for token.
 
-    One deliberate difference: with `--max-len-a` above 0, fairseq takes the length limit from the padded width of the batch, so
-    that its output depends on how sentences were batched. Here every sentence has its own limit, from its own length.
+    One deliberate difference: with `--max-len-a` above 0, fairseq takes the length limit from the
+    padded width of the batch, so that its output depends on how sentences were batched. Here every
+    sentence has its own limit, from its own length.
 
-    flags: ours; generation: fairseq's GenerationConfig; source: the source dictionary, where the task has one; share: another generator of
-    the same models and flags, whose counts go on and whose decoder serves both.
+    flags: ours; generation: fairseq's GenerationConfig; source: the source dictionary, where the
+    task has one; share: another generator of the same models and flags, whose counts go on and
+    whose decoder serves both.
     """
 
     def __init__(
@@ -107,29 +135,45 @@ class BeamSearchGenerator(SequenceGenerator):
         refuse_other_batches(searched, flags)
         if share is None:
             check_finite([*searched, *([] if self.lm_model is None else [self.lm_model])])
-            self.made_decoder: Regroupable = make_decoder(searched, need_attention, backend, flags.int8, str(flags.cuda_graphs))[0]
+            self.made_decoder: Regroupable = make_decoder(
+                searched, need_attention, backend, flags.int8, str(flags.cuda_graphs)
+            )[0]
         else:
             self.made_decoder = share.made_decoder
-        told = options.signature(flags, generation, "stock" if self.runs_stock_loop else self.made_decoder.name)
+        told = options.signature(
+            flags, generation, "stock" if self.runs_stock_loop else self.made_decoder.name
+        )
         self.stats.signature = f"{told}|{options.made_with(generation, searched)}"
         if self.runs_stock_loop:
             self.stats.leave_out_decoder()
         self.context = options.Context(
-            **vars(self.spec), dictionary=tgt_dict, source_dictionary=source, checkpoint=checkpoint_of(flags), models=searched,
+            **vars(self.spec),
+            dictionary=tgt_dict,
+            source_dictionary=source,
+            checkpoint=checkpoint_of(flags),
+            models=searched,
             stats=self.stats,
-        )  # fmt: skip
+        )
         self.setup = setup_of(flags, self.context, self.made_decoder, self.processors())
         text = self.reading if places_terms(flags, generation) else None
         self.driver = driver_of(flags, self.context, self.setup, self.meets, self.decoded, text)
         self.pools = Pools(flags, self.spec, is_ordered(flags, generation), source, tgt_dict)
         self.results: ResultsFile | None = None  # where results go as they are found
-        self.target_text = TargetText(lambda: Segmenter(tgt_dict), self.symbols_to_strip_from_output, "none")  # a task knows more
+        # a task knows more
+        self.target_text = TargetText(
+            lambda: Segmenter(tgt_dict), self.symbols_to_strip_from_output, "none"
+        )
         self.in_text: InText | None = None  # reads its words
         self.choose: BayesRisk | None = None  # by expected utility, where --mbr does
         if flags.mbr is not None:
-            self.choose = BayesRisk(flags, lambda tokens: self.target_text.text(tokens)) if share is None else share.choose
+            self.choose = (
+                BayesRisk(flags, lambda tokens: self.target_text.text(tokens))
+                if share is None
+                else share.choose
+            )
         self.show_bar = False  # how far a stream has come
-        self.take: Callable[[Pool], list] | None = None  # gets the pool of each call instead of the search, and answers the call
+        # gets the pool of each call instead of the search, and answers the call
+        self.take: Callable[[Pool], list] | None = None
         self.on_answer: Callable[[], object] | None = None  # called for each sentence that is done
 
     @property
@@ -143,19 +187,34 @@ class BeamSearchGenerator(SequenceGenerator):
         return self.setup.strategies
 
     def release_models(self) -> bool:
-        """Let go of weights that are held packed as well, so that the models run only by this generator; return whether it did."""
+        """Let go of weights that are held packed as well, so that the models run only by this
+        generator; return whether it did."""
         return not may_read_models(self.flags) and self.made_decoder.release_()
 
     def processors(self) -> LogitsProcessors:
         """The logits processors that the stock flags ask for."""
-        ngram = self.repeat_ngram_blocker.no_repeat_ngram_size if self.repeat_ngram_blocker is not None else 0
+        ngram = (
+            self.repeat_ngram_blocker.no_repeat_ngram_size
+            if self.repeat_ngram_blocker is not None
+            else 0
+        )
         banned = self.token_indices_to_suppress
         return LogitsProcessors(
-            self.pad, self.unk, self.eos, self.unk_penalty, self.min_len, ngram, banned, self.lm_model, self.lm_weight
-        )  # fmt: skip
+            self.pad,
+            self.unk,
+            self.eos,
+            self.unk_penalty,
+            self.min_len,
+            ngram,
+            banned,
+            self.lm_model,
+            self.lm_weight,
+        )
 
     @torch.no_grad()
-    def _generate(self, sample, prefix_tokens=None, constraints=None, bos_token=None) -> list[list[dict[str, Any]]]:
+    def _generate(
+        self, sample, prefix_tokens=None, constraints=None, bos_token=None
+    ) -> list[list[dict[str, Any]]]:
         start = time.perf_counter()
         if self.runs_stock_loop:
             try:
@@ -164,7 +223,8 @@ class BeamSearchGenerator(SequenceGenerator):
                 if not str(error).startswith("min_len cannot be larger"):
                     raise
                 raise SentenceError(
-                    f"--min-len {self.min_len} is above the length limit of a sentence: lower it, or leave --match-source-len out"
+                    f"--min-len {self.min_len} is above the length limit of a sentence: lower it, "
+                    "or leave --match-source-len out"
                 ) from None
             self.stats.sentences += len(out)
             self.stats.target_tokens += sum(hypotheses[0]["tokens"].numel() for hypotheses in out)
@@ -174,13 +234,15 @@ class BeamSearchGenerator(SequenceGenerator):
             if self.take is not None:
                 return self.take(pool)
             out = self.search_pool(pool)
-            # subtle: our decoder switches off BART's sharing of source keys; others use the model, so it is left as the constructor had it
+            # subtle: our decoder switches off BART's sharing of source keys; others use the model,
+            # so it is left as the constructor had it
             self.model.set_decoder_beam_size(self.beam_size)
         self.stats.seconds += time.perf_counter() - start
         return out
 
     def search_pool(self, pool: Pool) -> list[list[dict[str, Any]]]:
-        """Every sentence's hypotheses as fairseq's commands read them; those of an earlier run come from the results file."""
+        """Every sentence's hypotheses as fairseq's commands read them; those of an earlier run
+        come from the results file."""
         device, ids = pool.length.device, pool.ids.tolist()
         out: list[list[dict[str, Any]]] = [[] for _ in ids]
         if self.results is not None:
@@ -188,7 +250,8 @@ class BeamSearchGenerator(SequenceGenerator):
                 out[i] = self.results.hypotheses(number, self.checksum(pool, i), device) or []
             pool.to_decode = [i for i, found in enumerate(out) if not found]
             if pool.to_decode and pool.net_input["src_tokens"].dim() == 3 and not pool.alone:
-                pool.to_decode = None  # speech is encoded in its whole batch, on which its results depend
+                # speech is encoded in its whole batch, on which its results depend
+                pool.to_decode = None
         missing = len(pool.sentences_to_decode())
         shown = self.setup.refills and missing > 1 and self.on_answer is None
         progress = Progress(missing, self.stats, self.show_bar) if shown else None
@@ -218,14 +281,26 @@ class BeamSearchGenerator(SequenceGenerator):
         return out
 
     def answer(self, pool: Pool, sentence: int, found: list[Hypothesis]) -> list[dict[str, Any]]:
-        """What the final hypotheses of a sentence come to: scored anew where the softmax does, those first that meet the constraints."""
+        """What the final hypotheses of a sentence come to: scored anew where the softmax does,
+        those first that meet the constraints."""
         if found and found[0].ending is not None:
             self.strategies.stop.ended(found[0].ending)
-        found = self.strategies.softmax.rescore(sentence, found, pool, self.spec.scoring) or [self.nothing(pool.length.device)]
+        found = self.strategies.softmax.rescore(sentence, found, pool, self.spec.scoring) or [
+            self.nothing(pool.length.device)
+        ]
         if pool.constraints is not None:
             lead = 0 if pool.lead is None else pool.lead[sentence]
-            asked = Asked(int(pool.ids[sentence]), pool.constraints[sentence], pool.max_len[sentence], lead)
-            found = report_constraints(asked, found, self.stats, pool.ordered, self.meets(pool), self.strategies.select.soft)
+            asked = Asked(
+                int(pool.ids[sentence]), pool.constraints[sentence], pool.max_len[sentence], lead
+            )
+            found = report_constraints(
+                asked,
+                found,
+                self.stats,
+                pool.ordered,
+                self.meets(pool),
+                self.strategies.select.soft,
+            )
             count_terms(asked.constraints.terms, found[0], self.stats, places_terms(self.flags))
         if self.choose is not None:
             found = self.choose(found, self.source_text(pool, sentence))
@@ -243,7 +318,11 @@ class BeamSearchGenerator(SequenceGenerator):
         """A checksum of what a sentence's results depend on: source, constraints, prefix."""
         constraints = pool.constraints[sentence] if pool.constraints is not None else None
         prefix = pool.prefix[sentence] if pool.prefix is not None else None
-        return checksum(pool.source(sentence), constraints, None if prefix is None else prefix[prefix != self.pad])
+        return checksum(
+            pool.source(sentence),
+            constraints,
+            None if prefix is None else prefix[prefix != self.pad],
+        )
 
     def reading(self) -> TargetText:
         """How the target side is read."""
@@ -254,7 +333,8 @@ class BeamSearchGenerator(SequenceGenerator):
         return self.target_text.segmenter().decode(pieces)
 
     def meets(self, pool: Pool) -> Meets:
-        """How it is counted which constraints a hypothesis meets: in its text where the target's words are known, else in its tokens."""
+        """How it is counted which constraints a hypothesis meets: in its text where the target's
+        words are known, else in its tokens."""
         if pool.boundaries is None:
             return met
         if self.in_text is None or self.in_text.whole != pool.boundaries.whole:
@@ -262,12 +342,17 @@ class BeamSearchGenerator(SequenceGenerator):
         return self.in_text
 
     def as_dictionaries(self, found: list[Hypothesis]) -> list[dict[str, Any]]:
-        """A sentence's hypotheses as fairseq's commands read them; "utility" is the expected one, "unmet" what one lacks,
-        [(text, reason)], "elsewhere" the texts of glossary terms that it has in other places than those of what translates them."""
+        """A sentence's hypotheses as fairseq's commands read them; "utility" is the expected one,
+        "unmet" what one lacks, [(text, reason)], "elsewhere" the texts of glossary terms that it
+        has in other places than those of what translates them."""
         nothing = torch.empty(0)
 
         def dictionary(h: Hypothesis) -> dict[str, Any]:
-            flags: dict[str, Any] = {name: list(given) for name, given in (("unmet", h.unmet), ("elsewhere", h.elsewhere)) if given}
+            flags: dict[str, Any] = {
+                name: list(given)
+                for name, given in (("unmet", h.unmet), ("elsewhere", h.elsewhere))
+                if given
+            }
             flags |= {} if h.utility is None else {"utility": h.utility}
             return flags | {  # these are keys that fairseq's commands do not look at
                 "tokens": h.tokens,
@@ -280,8 +365,13 @@ class BeamSearchGenerator(SequenceGenerator):
         return [dictionary(h) for h in found]
 
     def nothing(self, device: torch.device) -> Hypothesis:
-        """The answer of a sentence whose every continuation was forbidden: an empty one that nothing can prefer."""
-        return Hypothesis(torch.tensor([self.eos], device=device), -float("inf"), torch.tensor([-float("inf")], device=device))
+        """The answer of a sentence whose every continuation was forbidden: an empty one
+        that nothing can prefer."""
+        return Hypothesis(
+            torch.tensor([self.eos], device=device),
+            -float("inf"),
+            torch.tensor([-float("inf")], device=device),
+        )
 
 
 class AlignedBeamSearchGenerator(WithAlignment, BeamSearchGenerator):

@@ -1,7 +1,7 @@
 """The lines of `fairseq-interactive`, and the batches in which sentences come.
 
-Lines that cannot be used cost no other one its translation (bad_sentences.py).
-fairseq-interactive reads a buffer of lines, makes batches of it and prints when all of them are decoded.
+Lines that cannot be used cost no other one its translation (bad_sentences.py). fairseq-interactive
+reads a buffer of lines, makes batches of it and prints when all of them are decoded.
 """
 
 from __future__ import annotations
@@ -36,33 +36,52 @@ class Lines(BadSentences):
         self.draft_lines_read = 0
         self.alignment = "None"  # which one is printed
         self.longest: int | None = None  # source tokens that the models take
-        self.refused_here: dict[int, UsageError] = {}  # lines of the buffer at hand that cannot be used, by their places
+        # lines of the buffer at hand that cannot be used, by their places
+        self.refused_here: dict[int, UsageError] = {}
         self.buffer: list[Tensor] = []  # its lines as tokens
         self.buffer_start = 0  # the number of its first line
 
     @property
     def carry_numbers(self) -> bool:
-        """Whether lines carry their numbers: where something asks for them, and where a line of the buffer cannot be used. Those of a
-        Translator have their constraints already."""
-        return (self.sentences.numbered and not self.sentences.phrases_of_calls) or bool(self.refused_here)
+        """Whether lines carry their numbers: where something asks for them, and where a line of the
+        buffer cannot be used. Those of a Translator have their constraints already."""
+        return (self.sentences.numbered and not self.sentences.phrases_of_calls) or bool(
+            self.refused_here
+        )
 
     def use_flags(self, flags: Any) -> None:
         super().use_flags(flags)
-        if sys.stdin is None and is_loaded(COMMAND) and setting(flags, "interactive", "input") == "-":
-            raise UsageError("standard input is closed: give lines there, or name a file by --input")
+        if (
+            sys.stdin is None
+            and is_loaded(COMMAND)
+            and setting(flags, "interactive", "input") == "-"
+        ):
+            raise UsageError(
+                "standard input is closed: give lines there, or name a file by --input"
+            )
         if command_line.owned == COMMAND:
             keep_invalid_bytes()
 
-    def read(self, lines: Iterable[str], encode: Callable[[list[str]], tuple[list, list]]) -> tuple[list, list]:
-        """A buffer's lines as tokens, by the stock task's `encode`, and their lengths. One that cannot be used is empty; under --strict it
-        and those behind it are left out."""
+    def read(
+        self, lines: Iterable[str], encode: Callable[[list[str]], tuple[list, list]]
+    ) -> tuple[list, list]:
+        """A buffer's lines as tokens, by the stock task's `encode`, and their lengths.
+
+        One that cannot be used is empty; under --strict it and those behind it are left out.
+        """
         if not self.is_interactive:
             check_phrases(self.task.flags(), self.sentences.typed, False)
         self.is_interactive = True
         if self.alignment == "soft":
-            raise UsageError("--print-alignment soft is what fairseq-generate alone prints: use hard, or leave it out")
+            raise UsageError(
+                "--print-alignment soft is what fairseq-generate alone prints: use hard, "
+                "or leave it out"
+            )
         if setting(self.task.flags(), "generation", "score_reference"):
-            raise UsageError("--score-reference scores the translations of a data set, and lines have none: use fairseq-generate")
+            raise UsageError(
+                "--score-reference scores the translations of a data set, and lines have none: "
+                "use fairseq-generate"
+            )
         if self.held is not None:
             held, self.held = self.held, None
             raise held
@@ -71,14 +90,22 @@ class Lines(BadSentences):
         self.sentences.raw_text.look(lines)
         for i, line in enumerate(lines):
             if not line.isascii() and any("\ud800" <= character <= "\udfff" for character in line):
-                said = f"a line of the input is not valid UTF-8 ({cut(ascii(line))}): convert it, for example with iconv -t utf-8"
+                said = (
+                    f"a line of the input is not valid UTF-8 ({cut(ascii(line))}): convert it, for "
+                    "example with iconv -t utf-8"
+                )
                 if self.refuse(SentenceError(said), i):
                     lines = lines[:i]
                     break
                 lines[i] = ""
         tokens, lengths = encode(lines)
         for i, length in enumerate(lengths):
-            error = too_long(f"line {self.sentences.lines_read + i + 1} of the input", length, self.longest, self.room)
+            error = too_long(
+                f"line {self.sentences.lines_read + i + 1} of the input",
+                length,
+                self.longest,
+                self.room,
+            )
             if error is None:
                 continue
             if self.refuse(error, i):
@@ -86,34 +113,54 @@ class Lines(BadSentences):
             tokens[i], lengths[i] = self.nothing(), 1
         return tokens, lengths
 
-    def dataset(self, src_tokens: list, src_lengths: list, constraints: Tensor | None, build: Callable[[list, list], Any]) -> Any:
-        """The data set of a buffer's lines, by the stock task's `build`. Their constraints travel by number, in a last column that fairseq
-        does not read."""
+    def dataset(
+        self,
+        src_tokens: list,
+        src_lengths: list,
+        constraints: Tensor | None,
+        build: Callable[[list, list], Any],
+    ) -> Any:
+        """The data set of a buffer's lines, by the stock task's `build`.
+
+        Their constraints travel by number, in a last column that fairseq does not read.
+        """
         if self.carry_numbers:
             src_tokens, constraints = self.number(src_tokens, constraints)
         n = len(src_tokens)
         if self.sentences.draft_file:
-            good = {tuple(tokens.tolist()): i for i, tokens in enumerate(src_tokens) if i not in self.refused_here}
-            self.sentences.draft_line |= {tokens: self.draft_lines_read + i for tokens, i in good.items()}
+            good = {
+                tuple(tokens.tolist()): i
+                for i, tokens in enumerate(src_tokens)
+                if i not in self.refused_here
+            }
+            self.sentences.draft_line |= {
+                tokens: self.draft_lines_read + i for tokens, i in good.items()
+            }
             self.draft_lines_read += n
         for place, error in sorted(self.refused_here.items()):
             self.tell(self.sentences.lines_read + place, error)
         self.buffer, self.buffer_start = list(src_tokens), self.sentences.lines_read
         self.sentences.lines_read += n if self.is_interactive else 0
-        # a line that cannot be used has become an empty one; a speech file has as many frames as the stock task says
-        lengths = [len(line) if isinstance(line, Tensor) else n for line, n in zip(src_tokens, src_lengths, strict=False)]
+        # a line that cannot be used has become an empty one; a speech file has as many frames
+        # as the stock task says
+        lengths = [
+            len(line) if isinstance(line, Tensor) else n
+            for line, n in zip(src_tokens, src_lengths, strict=False)
+        ]
         dataset = build(src_tokens, lengths)
         if constraints is not None:  # put in afterwards: some stock tasks refuse to take them
             dataset.collater = partial(with_constraints, dataset.collater, constraints[:n])
         return dataset
 
     def forget(self, dataset: Any) -> None:
-        """Drop the batches that fairseq keeps of a buffer's lines: nobody asks for them again, and it would keep them all to the end."""
+        """Drop the batches that fairseq keeps of a buffer's lines: nobody asks for them again, and
+        it would keep them all to the end."""
         if not self.sentences.is_corpus(dataset):
             self.task.dataset_to_epoch_iter.pop(dataset, None)
 
     def number(self, src_tokens: list[Tensor], typed: Tensor | None) -> tuple[list[Tensor], Tensor]:
-        """The lines that can be decoded, and their packed constraints; typed: fairseq's, of the lines' own fields."""
+        """The lines that can be decoded, and their packed constraints; typed: fairseq's,
+        of the lines' own fields."""
         first, of_line = self.sentences.lines_read, {}
         unknown = list(self.unknown_words())
         self.sentences.constraint_source()  # what is wrong with a file is no line's fault
@@ -122,7 +169,9 @@ class Lines(BadSentences):
             row = None if typed is None else typed[i]
             if i not in self.refused_here:
                 try:
-                    of_line[first + i] = self.sentences.constraints_of_line(first + i, tokens, row, unknown)
+                    of_line[first + i] = self.sentences.constraints_of_line(
+                        first + i, tokens, row, unknown
+                    )
                 except UsageError as error:
                     if self.refuse(error, i):
                         del of_line[first + i]
@@ -130,7 +179,8 @@ class Lines(BadSentences):
                         break
                     src_tokens[i] = self.nothing()
             if row is not None:
-                del unknown[: int((row[1:] == self.task.target_dictionary.unk()).sum())]  # those of this line
+                # those of this line
+                del unknown[: int((row[1:] == self.task.target_dictionary.unk()).sum())]
         self.unknown_words().clear()
         self.sentences.of_line = of_line
         if isinstance(self.task.target_dictionary, TargetDictionary):
@@ -139,11 +189,19 @@ class Lines(BadSentences):
 
     def unknown_words(self) -> list[str]:
         """The words of typed phrases that the dictionary lacks, as it has noted them."""
-        return self.task.target_dictionary.unknown if isinstance(self.task.target_dictionary, TargetDictionary) else []
+        return (
+            self.task.target_dictionary.unknown
+            if isinstance(self.task.target_dictionary, TargetDictionary)
+            else []
+        )
 
     def refuse(self, error: UsageError, place: int) -> bool:
-        """A line of the buffer cannot be used. Whether the session ends there, which --strict asks for."""
-        if self.strict or self.task.source_dictionary is None:  # nothing stands for an empty line of speech
+        """A line of the buffer cannot be used.
+
+        Whether the session ends there, which --strict asks for.
+        """
+        # nothing stands for an empty line of speech
+        if self.strict or self.task.source_dictionary is None:
             self.hold(error, place)
             return True
         self.refused_here[place] = error
@@ -156,26 +214,50 @@ class Lines(BadSentences):
     def known_errors(self, sample: dict) -> dict[int, UsageError]:
         if not self.is_interactive:
             return super().known_errors(sample)
-        numbers = sample["sentence_numbers"].tolist() if self.refused_here and "sentence_numbers" in sample else []
+        numbers = (
+            sample["sentence_numbers"].tolist()
+            if self.refused_here and "sentence_numbers" in sample
+            else []
+        )
         first = self.buffer_start
-        return {i: self.refused_here[number - first] for i, number in enumerate(numbers) if number - first in self.refused_here}
+        return {
+            i: self.refused_here[number - first]
+            for i, number in enumerate(numbers)
+            if number - first in self.refused_here
+        }
 
     def numbers_of(self, sample: dict, places: Sequence[int]) -> list[int]:
-        """The numbers of lines of a batch; of equal lines, which have equal errors, each gets one of theirs."""
+        """The numbers of lines of a batch; of equal lines, which have equal errors, each
+        gets one of theirs."""
         if not self.is_interactive:
             return super().numbers_of(sample, places)
         if "sentence_numbers" in sample:
             return [int(sample["sentence_numbers"][i]) for i in places]
         found: list[int] = []
         for row in (sample["net_input"]["src_tokens"][i] for i in places):
-            line = row[row != self.task.source_dictionary.pad()].tolist() if row.dim() == 1 else row.tolist()
-            same = [i for i, source in enumerate(self.buffer) if isinstance(source, Tensor) and source.tolist() == line]
+            line = (
+                row[row != self.task.source_dictionary.pad()].tolist()
+                if row.dim() == 1
+                else row.tolist()
+            )
+            same = [
+                i
+                for i, source in enumerate(self.buffer)
+                if isinstance(source, Tensor) and source.tolist() == line
+            ]
             numbers = [self.buffer_start + i for i in same or range(len(self.buffer))]
-            found.append(next(number for number in numbers if number not in self.refused and number not in found))
+            found.append(
+                next(
+                    number
+                    for number in numbers
+                    if number not in self.refused and number not in found
+                )
+            )
         return found
 
     def hold(self, error: UsageError, before: int) -> None:
-        """Raise the error; in a session whose buffer has lines before it, later: with the next buffer, or at the end."""
+        """Raise the error; in a session whose buffer has lines before it, later: with the
+        next buffer, or at the end."""
         if not (self.is_interactive and before):
             raise error
         self.held = error
@@ -186,14 +268,18 @@ def pack(
     keys: Sequence[int],
     shown: Callable[[tuple[Phrase, ...]], Phrase] = lambda alternatives: alternatives[0],
 ) -> Tensor:
-    """fairseq's packed constraints (N, W) of what is shown of each constraint, with key + 1 as the last column, which
-    `unpack_constraints` does not read: so C- lines come out as fairseq prints them and `keys_of` finds the rest."""
-    packed = pack_constraints([[torch.tensor(shown(alternatives)) for alternatives in s.any_of] for s in sentences])
+    """fairseq's packed constraints (N, W) of what is shown of each constraint, with key + 1 as the
+    last column, which `unpack_constraints` does not read: so C- lines come out as fairseq prints
+    them and `keys_of` finds the rest."""
+    packed = pack_constraints(
+        [[torch.tensor(shown(alternatives)) for alternatives in s.any_of] for s in sentences]
+    )
     return torch.cat([packed, torch.tensor(keys, dtype=torch.long)[:, None] + 1], dim=1)
 
 
 def with_constraints(collater: Callable[[list], dict], constraints: Tensor, samples: list) -> dict:
-    """A batch of a data set, and its sentences' packed constraints; constraints (N, W): of all sentences, by number."""
+    """A batch of a data set, and its sentences' packed constraints; constraints (N, W): of
+    all sentences, by number."""
     batch = collater(samples)
     return {**batch, "constraints": constraints[batch["id"]]} if batch else batch
 
@@ -219,9 +305,11 @@ class OneBatch:
 
 @dataclass
 class ByLevel:
-    """Stands for fairseq's EpochBatchIterator: a sentence comes behind those that decide a term's form for it.
+    """Stands for fairseq's EpochBatchIterator: a sentence comes behind those that decide
+    a term's form for it.
 
-    search/constraints/glossary.py says which. levels: of the data set's sentences, asked for when the first batch is.
+    search/constraints/glossary.py says which. levels: of the data set's sentences, asked for
+    when the first batch is.
     """
 
     dataset: Any
@@ -250,26 +338,41 @@ class Batches:
         self.samples = True  # the search draws random numbers, for all that is known
 
     def make(
-        self, build: Callable[..., Any], dataset: Any, max_tokens: int | None, max_sentences: int | None, *args: Any, **kwargs: Any
+        self,
+        build: Callable[..., Any],
+        dataset: Any,
+        max_tokens: int | None,
+        max_sentences: int | None,
+        *args: Any,
+        **kwargs: Any,
     ) -> Any:
-        """fairseq's batches, by the stock task's `build`; a stream takes its sentences from batches of many thousand, of which it encodes
-        few at a time. Arguments: of FairseqTask.get_batch_iterator."""
+        """fairseq's batches, by the stock task's `build`; a stream takes its sentences
+        from batches of many thousand, of which it encodes few at a time. Arguments: of
+        FairseqTask.get_batch_iterator."""
         flags = self.task.flags()
         if refills(flags):  # fairseq-generate asks for batches before it builds a generator
             pool = POOL if "source tokens" not in self.task.lacks else SPEECH_POOL
             max_tokens, max_sentences = None, max(pool, max_sentences or 0)
-            kwargs["required_batch_size_multiple"] = 1  # else the last few sentences are a batch of their own
-        elif not args and not flags.glossary_documents and (alone := self.batch_of_line(dataset, max_tokens, **kwargs)) is not None:
+            # else the last few sentences are a batch of their own
+            kwargs["required_batch_size_multiple"] = 1
+        elif (
+            not args
+            and not flags.glossary_documents
+            and (alone := self.batch_of_line(dataset, max_tokens, **kwargs)) is not None
+        ):
             return alone
         self.lines.room = limit_of(max_tokens)
         batches = build(dataset, max_tokens, max_sentences, *args, **kwargs)
         self.lines.forget(dataset)
-        batches = self.lines.with_too_long(batches) if self.sentences.is_corpus(dataset) else batches
+        batches = (
+            self.lines.with_too_long(batches) if self.sentences.is_corpus(dataset) else batches
+        )
         if not flags.glossary_documents:
             return batches
         if kwargs.get("num_shards", 1) > 1:
             raise UsageError(
-                "--glossary-documents needs all lines of a document in one run, and --distributed-world-size shares them out: leave it out"
+                "--glossary-documents needs all lines of a document in one run, and "
+                "--distributed-world-size shares them out: leave it out"
             )
         return ByLevel(dataset, batches.frozen_batches, self.levels)
 
@@ -287,21 +390,35 @@ class Batches:
             text = source.source_text(dataset[place]["source"])
             if not text.strip() and place not in self.lines.refused_here:
                 return None
-            return [each.term.source for each in source.required(text) if len(each.term.targets) > 1]
+            return [
+                each.term.source for each in source.required(text) if len(each.term.targets) > 1
+            ]
 
         found = documents.levels((number, terms(place)) for place, number in enumerate(numbers))
         return [found[number] for number in numbers]
 
-    def batch_of_line(self, dataset: Any, max_tokens: int | None, max_positions: Any = None, **others: Any) -> OneBatch | None:
-        """The only batch of a data set that holds one line, as fairseq's batch iterator makes it, in a twentieth of the time.
+    def batch_of_line(
+        self, dataset: Any, max_tokens: int | None, max_positions: Any = None, **others: Any
+    ) -> OneBatch | None:
+        """The only batch of a data set that holds one line, as fairseq's batch iterator makes it,
+        in a twentieth of the time.
 
-        None where that iterator must do it: it filters lines that are too long, and it draws a random number, which counts where the
-        search draws some, too. Arguments: of FairseqTask.get_batch_iterator.
+        None where that iterator must do it: it filters lines that are too long, and it
+        draws a random number, which counts where the search draws some, too. Arguments: of
+        FairseqTask.get_batch_iterator.
         """
-        if self.samples or others.keys() - {"ignore_invalid_inputs"} or type(dataset) is not LanguagePairDataset or len(dataset) != 1:
+        if (
+            self.samples
+            or others.keys() - {"ignore_invalid_inputs"}
+            or type(dataset) is not LanguagePairDataset
+            or len(dataset) != 1
+        ):
             return None
         longest = max_positions[0] if isinstance(max_positions, tuple) else max_positions
-        too_long = any(limit is not None and int(dataset.src_sizes[0]) > limit for limit in (max_tokens, longest))
+        too_long = any(
+            limit is not None and int(dataset.src_sizes[0]) > limit
+            for limit in (max_tokens, longest)
+        )
         if too_long or dataset.tgt is not None or dataset.buckets is not None:
             return None
         return OneBatch(dataset.collater([dataset[0]]))

@@ -40,8 +40,12 @@ if TYPE_CHECKING:
 
 
 class Session:
-    """The parts of one task's run. `sentences` knows numbers, constraints and drafts; `lines` takes what is typed and keeps bad sentences
-    apart; `batches` makes batches; `command`, made with the first generator, lasts as long as the process."""
+    """The parts of one task's run.
+
+    `sentences` knows numbers, constraints and drafts; `lines` takes what is typed and keeps
+    bad sentences apart; `batches` makes batches; `command`, made with the first generator,
+    lasts as long as the process.
+    """
 
     def __init__(self, task: Any):
         self.task = task
@@ -54,8 +58,15 @@ class Session:
         """Whether it is the data set that fairseq-generate translates."""
         return self.lines.translates_corpus and self.sentences.is_corpus(dataset)
 
-    def generator(self, models: list, args: Any, extra: dict[str, Any], build: Callable[[type, dict[str, Any]], Any]) -> Any:
-        """A generator of ours, by `build` (class, arguments), in use from now on. args: fairseq's GenerationConfig; extra: more arguments.
+    def generator(
+        self,
+        models: list,
+        args: Any,
+        extra: dict[str, Any],
+        build: Callable[[type, dict[str, Any]], Any],
+    ) -> Any:
+        """A generator of ours, by `build` (class, arguments), in use from now on. args: fairseq's
+        GenerationConfig; extra: more arguments.
 
         Errors: UsageError for flags that do not fit together.
         """
@@ -72,17 +83,29 @@ class Session:
         sentences.use_flags(flags, constrained(flags, args) and not checks.stock_search(args))
         kind: type = BeamSearchGenerator
         if getattr(args, "print_alignment", None):
-            kind, extra = AlignedBeamSearchGenerator, {"print_alignment": str(args.print_alignment), **extra}
+            kind, extra = (
+                AlignedBeamSearchGenerator,
+                {"print_alignment": str(args.print_alignment), **extra},
+            )
         if decodes_alone():
             gc.collect()  # what reading the checkpoint leaves behind holds all of its weights
             give_back_memory()
-        generator = build(kind, dict(flags=flags, generation=args, source=task.source_dictionary) | extra)
-        self.lines.longest, self.batches.samples = longest_source(flags, task, models), generator.runs_stock_loop
+        generator = build(
+            kind, dict(flags=flags, generation=args, source=task.source_dictionary) | extra
+        )
+        self.lines.longest, self.batches.samples = (
+            longest_source(flags, task, models),
+            generator.runs_stock_loop,
+        )
         self.lines.alignment = str(getattr(args, "print_alignment", None))
         if self.command is None:
             warn_of_other_words(task, flags)
             self.command = Command(flags, self.lines.tell_at_end)
-        sentences.target_text = TargetText(lambda: sentences.segmenter, generator.symbols_to_strip_from_output, boundary_mode(flags))
+        sentences.target_text = TargetText(
+            lambda: sentences.segmenter,
+            generator.symbols_to_strip_from_output,
+            boundary_mode(flags),
+        )
         generator.target_text = sentences.target_text
         generator.show_bar = shows_bar(flags)
         self.command.use(generator, models)
@@ -94,11 +117,15 @@ class Session:
     def decode(self, generator: Any, models: list, batch: Batch, step: Callable[..., list]) -> list:
         """The hypotheses of one batch, by `step`, the stock task's."""
 
-        def decode(sample, prefix_tokens, constraints):  # by name: some tasks have parameters of their own between these
+        # by name: some tasks have parameters of their own between these
+        def decode(sample, prefix_tokens, constraints):
             with self.lines.known_words(sample):
-                return step(generator, models, sample, prefix_tokens=prefix_tokens, constraints=constraints)
+                return step(
+                    generator, models, sample, prefix_tokens=prefix_tokens, constraints=constraints
+                )
 
-        if self.command is None or not isinstance(generator, BeamSearchGenerator):  # a stock generator
+        # a stock generator
+        if self.command is None or not isinstance(generator, BeamSearchGenerator):
             return decode(*batch)
         sample, prefix_tokens, constraints = batch
         sample, constraints = self.sentences.complete(sample, constraints, self.lines.carry_numbers)
@@ -108,7 +135,9 @@ class Session:
             for number, (best, *_) in zip(numbers_of(sample), found, strict=False):
                 print(f"U-{number}\t{best.get('utility', math.nan):.4f}")
         if self.sentences.report_path or self.sentences.documents is not None:
-            self.sentences.report_glossary(sample, [generator.target_text.text(each[0]["tokens"]) for each in found])
+            self.sentences.report_glossary(
+                sample, [generator.target_text.text(each[0]["tokens"]) for each in found]
+            )
         return found
 
 
@@ -118,7 +147,9 @@ class Session:
 
 
 logger = logging.getLogger("fairseq_ext")
-SENTENCES_BETWEEN_TRIMS = 4_000  # after so many the memory that is kept for the next step goes back to the system, which costs some 50 ms
+# after so many the memory that is kept for the next step goes back to the system,
+# which costs some 50 ms
+SENTENCES_BETWEEN_TRIMS = 4_000
 
 
 class Command:
@@ -148,14 +179,23 @@ class Command:
         logger.info(stats.signature)
         if flags.results_file:
             made_from, words = run_key(generator, models), len(generator.context.dictionary)
-            generator.results = ResultsFile(flags.results_file, flags.resume, stats.signature, made_from, words)
+            generator.results = ResultsFile(
+                flags.results_file, flags.resume, stats.signature, made_from, words
+            )
         if self.stats_path:
             self.stats_file = StatsFile(self.stats_path, stats)
         self.stats = stats
 
-    def decode(self, generator: BeamSearchGenerator, decode: Callable[..., list], models: list, pad: int, batch: tuple) -> list:
-        """The hypotheses of one batch (sample, prefix tokens, constraints), from the generator's `decode` or from worker processes that
-        call it; pad: of the source."""
+    def decode(
+        self,
+        generator: BeamSearchGenerator,
+        decode: Callable[..., list],
+        models: list,
+        pad: int,
+        batch: tuple,
+    ) -> list:
+        """The hypotheses of one batch (sample, prefix tokens, constraints), from the generator's
+        `decode` or from worker processes that call it; pad: of the source."""
         if self.cpu_workers > 1:
             if self.workers is None or self.workers.generator is not generator:
                 if self.workers is not None:
@@ -173,8 +213,8 @@ class Command:
         return out
 
     def end(self) -> int:
-        """Stop the worker processes, write the statistics a last time, then what the caller wants; the status. Statistics that cannot be
-        written make it 1."""
+        """Stop the worker processes, write the statistics a last time, then what the caller wants;
+        the status. Statistics that cannot be written make it 1."""
         if self.workers is not None:
             self.workers.stop()
         if self.stats is None:
@@ -195,32 +235,70 @@ class Command:
 # ---- What the results of a run depend on besides its sentences
 #
 # It is kept by the name of the flag, and `--resume` compares it with the file's.
-# A flag that names a file counts with the content of the file, whatever its name. Flags that change no result are left out: a run that
-# was too large for the machine may go on with fewer sentences at once.
+# A flag that names a file counts with the content of the file, whatever its name. Flags that
+# change no result are left out: a run that was too large for the machine may go on with
+# fewer sentences at once.
 
 
-# the search (below) tells the backend; --lsh-index says where an index is kept, which is checked against the weights and its settings
+# the search (below) tells the backend; --lsh-index says where an index is kept, which is checked
+# against the weights and its settings
 NO_RESULTS = {
-    "_name", "print_step", "score_reference", "retain_iter_history", "results_file", "resume", "stats_file", "strict", "schedule",
-    "cpu_workers", "cuda_graphs", "decoder_backend", "ddg_dir", "glossary_report", "lsh_index", "shortlist_recall_every",
-}  # fmt: skip
+    "_name",
+    "print_step",
+    "score_reference",
+    "retain_iter_history",
+    "results_file",
+    "resume",
+    "stats_file",
+    "strict",
+    "schedule",
+    "cpu_workers",
+    "cuda_graphs",
+    "decoder_backend",
+    "ddg_dir",
+    "glossary_report",
+    "lsh_index",
+    "shortlist_recall_every",
+}
 
 
 def run_key(generator: BeamSearchGenerator, models: list) -> dict[str, str]:
-    """Name -> value, or fingerprint of the file that is named: our flags, fairseq's generation flags, the dictionaries, the weights.
+    """Name -> value, or fingerprint of the file that is named: our flags, fairseq's generation
+    flags, the dictionaries, the weights.
 
     Errors: UsageError for a file that cannot be read.
     """
     flags, context = generator.flags, generator.context
-    of_schedule = {f.name for s in STRATEGIES["schedule"].values() if s.flags for f in dataclasses.fields(s.flags)}
-    ours = {f.name: getattr(flags, f.name) for f in dataclasses.fields(flags_dataclass()) if f.name != "_name"}
-    settings = {**settings_of(generator.generation), **{name: value for name, value in ours.items() if name not in of_schedule}}
+    of_schedule = {
+        f.name
+        for s in STRATEGIES["schedule"].values()
+        if s.flags
+        for f in dataclasses.fields(s.flags)
+    }
+    ours = {
+        f.name: getattr(flags, f.name)
+        for f in dataclasses.fields(flags_dataclass())
+        if f.name != "_name"
+    }
+    settings = {
+        **settings_of(generator.generation),
+        **{name: value for name, value in ours.items() if name not in of_schedule},
+    }
     if choice(flags, "decoding") != "beam":
         settings["draft_table"] = table_path(flags, context)
-    found = {"--" + name.replace("_", "-"): told(name, value) for name, value in settings.items() if name not in NO_RESULTS}
+    found = {
+        "--" + name.replace("_", "-"): told(name, value)
+        for name, value in settings.items()
+        if name not in NO_RESULTS
+    }
     found = {name: value for name, value in sorted(found.items()) if value}
-    left_out = ("schedule", *MADE_WITH)  # the schedule changes no result; the others are compared on their own, versions may change
-    search = [part for part in generator.stats.signature.split("|") if part.partition(":")[0] not in left_out]
+    # the schedule changes no result; the others are compared on their own, versions may change
+    left_out = ("schedule", *MADE_WITH)
+    search = [
+        part
+        for part in generator.stats.signature.split("|")
+        if part.partition(":")[0] not in left_out
+    ]
     found["the search"] = without_paths("|".join(search), ours.values())
     if context.source_dictionary is not None:
         found["the source dictionary"] = fingerprint_of_dictionary(context.source_dictionary)
@@ -231,7 +309,11 @@ def run_key(generator: BeamSearchGenerator, models: list) -> dict[str, str]:
 
 def without_paths(signature: str, values: Iterable[Any]) -> str:
     """The signature without the names of files, whose contents are compared instead."""
-    for path in sorted({value for value in values if isinstance(value, str) and os.path.exists(value)}, key=len, reverse=True):
+    for path in sorted(
+        {value for value in values if isinstance(value, str) and os.path.exists(value)},
+        key=len,
+        reverse=True,
+    ):
         signature = signature.replace(f"={path}", "=FILE")
     return signature
 
@@ -249,7 +331,10 @@ def told(name: str, value: Any) -> str:
         try:
             return fingerprint(value)
         except OSError as error:
-            raise UsageError(f"--{name.replace('_', '-')}: cannot read {value} ({error.strerror}): name a file that is readable") from None
+            raise UsageError(
+                f"--{name.replace('_', '-')}: cannot read {value} ({error.strerror}): name a "
+                "file that is readable"
+            ) from None
     if isinstance(value, str) and os.path.exists(value) and not os.path.isdir(value):
         return "a pipe"  # what comes out of it is in the checksums of the sentences
     return "given" if value is True else str(value)

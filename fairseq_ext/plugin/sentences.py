@@ -26,7 +26,12 @@ from fairseq_ext.plugin.loading.settings import setting
 from fairseq_ext.plugin.stock import SentencepiecePair
 from fairseq_ext.search.constraints.glossary import Documents, glossary_options, places_terms
 from fairseq_ext.search.constraints.lines import from_packed, keys_of
-from fairseq_ext.search.constraints.report import ConstraintCounts, GlossaryCounts, GlossaryReport, forms_used
+from fairseq_ext.search.constraints.report import (
+    ConstraintCounts,
+    GlossaryCounts,
+    GlossaryReport,
+    forms_used,
+)
 from fairseq_ext.search.constraints.required import case_of
 from fairseq_ext.search.constraints.sources import ConstraintSource, Matching
 from fairseq_ext.search.phrases.pieces import kind_of, normal
@@ -46,7 +51,8 @@ class Sentences:
         self.target_text: TargetText | None = None  # the generator's
         self.constrained = False
         self.typed = False  # --constraints is given
-        self.phrases_of_calls = False  # phrases come with each call (translator.py), besides those of the flags
+        # phrases come with each call (translator.py), besides those of the flags
+        self.phrases_of_calls = False
         self.glossaries_of_calls = False  # so do glossaries (engine/requirements.py)
         self.corpus_size = 0  # sentences of the data set that fairseq-generate translates
         self.numbered = False  # lines of an interactive session carry their numbers
@@ -57,8 +63,10 @@ class Sentences:
         self.of_line: dict[int, SentenceConstraints] = {}
         self.lines_read = 0  # of an interactive session
         self.draft_file: str | None = None
-        self.draft_line: dict[tuple[int, ...], int] = {}  # line number of each source of an interactive session with --draft-file
-        self.errors_here: dict[int, UsageError] = {}  # what is wrong with sentences of the batch at hand, by their places
+        # line number of each source of an interactive session with --draft-file
+        self.draft_line: dict[tuple[int, ...], int] = {}
+        # what is wrong with sentences of the batch at hand, by their places
+        self.errors_here: dict[int, UsageError] = {}
         self.tokenizer: Any = None
         self.bpe: Any = None
         note_unknown_words(task)
@@ -74,12 +82,21 @@ class Sentences:
         return self.task.target_dictionary
 
     def use_flags(self, flags: Any, constrained: bool) -> None:
-        """Note what the flags ask for besides the search; constrained: sentences have constraints, which our own search obeys."""
+        """Note what the flags ask for besides the search; constrained: sentences have constraints,
+        which our own search obeys."""
         self.constrained = constrained
-        self.numbered = self.constrained or bool(flags.results_file) or bool(flags.ddg_dir) or flags.print_utility or samples(flags)
+        self.numbered = (
+            self.constrained
+            or bool(flags.results_file)
+            or bool(flags.ddg_dir)
+            or flags.print_utility
+            or samples(flags)
+        )
         self.draft_file, self.report_path = flags.draft_file, flags.glossary_report
         if self.constrained and flags.glossary_documents is not None:
-            self.documents = Documents(flags.glossary_documents, str(getattr(flags, "target_lang", None) or ""))
+            self.documents = Documents(
+                flags.glossary_documents, str(getattr(flags, "target_lang", None) or "")
+            )
         if self.constrained and isinstance(self.target_dictionary, TargetDictionary):
             self.target_dictionary.noting = True
 
@@ -96,7 +113,11 @@ class Sentences:
     @functools.cached_property
     def language_words(self) -> tuple[str, ...]:
         """What a source may begin with, each a language to translate to (>>fra<<)."""
-        return tuple(filter(LANGUAGE.fullmatch, self.source_dictionary.symbols) if isinstance(self.bpe, SentencepiecePair) else ())
+        return tuple(
+            filter(LANGUAGE.fullmatch, self.source_dictionary.symbols)
+            if isinstance(self.bpe, SentencepiecePair)
+            else ()
+        )
 
     def language_word(self) -> str:
         """That of --target-lang; "" where it has none."""
@@ -118,21 +139,36 @@ class Sentences:
         """Watches text that comes without --bpe."""
         words = self.source_dictionary
         kind = kind_of(words, None) if self.bpe is None and isinstance(words, Dictionary) else None
-        return RawText(kind, self.data_folder, words.__contains__ if kind is not None and self.undoes_bpe else None)
+        return RawText(
+            kind,
+            self.data_folder,
+            words.__contains__ if kind is not None and self.undoes_bpe else None,
+        )
 
     def is_corpus(self, dataset: Any) -> bool:
         """Whether it is a data set that was loaded, and not an interactive session's buffer."""
         return any(dataset is known for known in self.task.datasets.values())
 
-    def complete(self, sample: dict, constraints: Tensor | None, carries_numbers: bool) -> tuple[dict, Tensor | None]:
-        """A batch with all that is known of its sentences, and the packed constraints that are still to be read. carries_numbers: whether
-        those have the numbers of an interactive session's lines."""
+    def complete(
+        self, sample: dict, constraints: Tensor | None, carries_numbers: bool
+    ) -> tuple[dict, Tensor | None]:
+        """A batch with all that is known of its sentences, and the packed constraints
+        that are still to be read. carries_numbers: whether those have the numbers of an
+        interactive session's lines."""
         self.errors_here = {}
-        if (self.constrained or (constraints is not None and carries_numbers)) and "sentence_constraints" not in sample:
+        if (
+            self.constrained or (constraints is not None and carries_numbers)
+        ) and "sentence_constraints" not in sample:
             sample, constraints = self.add_constraints(sample, constraints), None
         if self.documents is not None and "sentence_constraints" in sample:
-            given, narrowed = zip(numbers_of(sample), sample["sentence_constraints"], strict=False), self.constraint_source().narrowed
-            of_line = [narrowed(each, functools.partial(self.documents.forms, number)) for number, each in given]
+            given, narrowed = (
+                zip(numbers_of(sample), sample["sentence_constraints"], strict=False),
+                self.constraint_source().narrowed,
+            )
+            of_line = [
+                narrowed(each, functools.partial(self.documents.forms, number))
+                for number, each in given
+            ]
             sample = {**sample, "sentence_constraints": of_line}
         if self.draft_file and "id" not in sample:
             sample = {**sample, "draft_lines": self.draft_lines(sample["net_input"]["src_tokens"])}
@@ -144,7 +180,8 @@ class Sentences:
         return Segmenter(self.target_dictionary, self.tokenizer, self.bpe)
 
     def constraint_source(self) -> ConstraintSource:
-        """The command's constraint files, segmented as its tokenizer and bpe segment text (read when first needed)."""
+        """The command's constraint files, segmented as its tokenizer and bpe segment text
+        (read when first needed)."""
         if self.source is None:
             flags = self.task.flags()
             files = (flags.constraints_file, flags.avoid_file, glossary_options(flags))
@@ -159,28 +196,46 @@ class Sentences:
         return self.source
 
     def draft_lines(self, rows: Tensor) -> list[int]:
-        """Lines of the draft file that belong to these sources (S, T); of equal sources, the last one's."""
+        """Lines of the draft file that belong to these sources (S, T); of equal
+        sources, the last one's."""
         pad = self.source_dictionary.pad()
         return [self.draft_line.get(tuple(row[row != pad].tolist()), -1) for row in rows]
 
-    def constraints_of_line(self, number: int, tokens: Tensor, typed: Tensor | None, unknown: list[str]) -> SentenceConstraints:
+    def constraints_of_line(
+        self, number: int, tokens: Tensor, typed: Tensor | None, unknown: list[str]
+    ) -> SentenceConstraints:
         """Those of the command's files, and those that were typed behind the line."""
         source = self.constraint_source()
         found = source.sentence(number, tokens)
         if typed is None:
             return found
-        own = from_packed(typed, self.target_dictionary, number, source.segmenter, unknown, source.matching.required)
+        own = from_packed(
+            typed,
+            self.target_dictionary,
+            number,
+            source.segmenter,
+            unknown,
+            source.matching.required,
+        )
         return merge(found, own, source.consistent)
 
     def shown(self, alternatives: tuple[Phrase, ...]) -> Phrase:
-        """What stands for a constraint in fairseq's C- lines: its phrase, or a number that is printed as all of them."""
+        """What stands for a constraint in fairseq's C- lines: its phrase, or a number that
+        is printed as all of them."""
         dictionary = self.target_dictionary
         if len(alternatives) == 1 or not isinstance(dictionary, TargetDictionary):
             return alternatives[0]
         decode = self.constraint_source().segmenter.decode
         # forms of one phrase (segmenter.py) are the same text, and shown once
-        distinct = {decode(dictionary.string(torch.tensor(phrase))).strip(): phrase for phrase in reversed(alternatives)}
-        return alternatives[0] if len(distinct) == 1 else (dictionary.number_of(tuple(reversed(distinct.values()))),)
+        distinct = {
+            decode(dictionary.string(torch.tensor(phrase))).strip(): phrase
+            for phrase in reversed(alternatives)
+        }
+        return (
+            alternatives[0]
+            if len(distinct) == 1
+            else (dictionary.number_of(tuple(reversed(distinct.values()))),)
+        )
 
     def add_constraints(self, sample: dict, packed: Tensor | None) -> dict:
         """The batch with each sentence's constraints and number."""
@@ -193,21 +248,27 @@ class Sentences:
             source, numbers = self.constraint_source(), sample["id"].tolist()
             if self.corpus_size and not source:
                 raise UsageError(
-                    "--constraints alone gives fairseq-generate no phrases: add --constraints-file, --avoid-file or --glossary, "
-                    "or leave --constraints out"
+                    "--constraints alone gives fairseq-generate no phrases: add "
+                    "--constraints-file, --avoid-file or --glossary, or leave --constraints out"
                 )
             if self.corpus_size:
                 source.check_size(self.corpus_size)
             rows = sample["net_input"]["src_tokens"]
-            given = [self.of_sentence(source, i, n, row) for i, (n, row) in enumerate(zip(numbers, rows, strict=True))]
+            given = [
+                self.of_sentence(source, i, n, row)
+                for i, (n, row) in enumerate(zip(numbers, rows, strict=True))
+            ]
             if self.corpus_size:
                 for number, constraints in zip(numbers, given, strict=True):
                     for text in constraints.text:
                         print(f"C-{number}\t{text}")
         return {**sample, "sentence_constraints": given, "sentence_numbers": torch.tensor(numbers)}
 
-    def of_sentence(self, source: ConstraintSource, place: int, number: int, row: Tensor) -> SentenceConstraints:
-        """The constraints of a sentence of the data set, source tokens (T,) padded; an error is noted by the place in its batch."""
+    def of_sentence(
+        self, source: ConstraintSource, place: int, number: int, row: Tensor
+    ) -> SentenceConstraints:
+        """The constraints of a sentence of the data set, source tokens (T,) padded; an error is
+        noted by the place in its batch."""
         words = self.source_dictionary  # speech has none
         try:
             return source.sentence(number, () if words is None else row[row != words.pad()])
@@ -216,45 +277,67 @@ class Sentences:
             return EMPTY
 
     def whole(self) -> bool | None:
-        """Whether required phrases count as whole words only; None where they count inside words as well."""
+        """Whether required phrases count as whole words only; None where they count
+        inside words as well."""
         boundaries = None if self.target_text is None else self.target_text.boundaries
         return None if boundaries is None else boundaries.whole
 
     def report_glossary(self, sample: dict, translations: list[str]) -> None:
-        """Write a batch's lines of --glossary-report, and have their documents keep their forms; translations: the best of each of its
-        sentences, as text, or of the first few."""
+        """Write a batch's lines of --glossary-report, and have their documents keep their forms;
+        translations: the best of each of its sentences, as text, or of the first few."""
         source, segmented = self.constraint_source(), self.segmenter.takes_pieces
         if self.glossary_report is None and self.report_path:
             self.glossary_report = GlossaryReport(self.report_path, segmented, self.whole())
             at_process_end(self.glossary_report.close)
-        for number, row, translation in zip(numbers_of(sample), sample["net_input"]["src_tokens"], translations, strict=False):
+        for number, row, translation in zip(
+            numbers_of(sample), sample["net_input"]["src_tokens"], translations, strict=False
+        ):
             text = source.source_text(row)
             required = source.required(text)
             if self.glossary_report is not None:
                 self.glossary_report.add(number, text, translation, required)
             if self.documents is not None:
-                forms = forms_used(normal(normalize("NFKC", translation)), required, segmented, self.whole())
+                forms = forms_used(
+                    normal(normalize("NFKC", translation)), required, segmented, self.whole()
+                )
                 for each, (form, _) in zip(required, forms, strict=True):
                     self.documents.keep(number, each.term.source, form)
 
     def tell_unmet(self, stats: Stats) -> None:
-        """Tell what became of the glossary's terms; warn of constraints that were not met, and of lines of the constraints file that no
-        sentence has asked for."""
+        """Tell what became of the glossary's terms; warn of constraints that were not met, and of
+        lines of the constraints file that no sentence has asked for."""
         terms = stats.found(GlossaryCounts)
         if terms is not None:
-            of_fate = {name: getattr(terms, name) for name in ("in_place", "elsewhere", "met", "unmet")}
-            fates = (f"{count} {name.replace('_', ' ')}" for name, count in of_fate.items() if count is not None)
-            unseen = [] if self.source is None or self.source.glossary is None else self.source.glossary.unseen
+            of_fate = {
+                name: getattr(terms, name) for name in ("in_place", "elsewhere", "met", "unmet")
+            }
+            fates = (
+                f"{count} {name.replace('_', ' ')}"
+                for name, count in of_fate.items()
+                if count is not None
+            )
+            unseen = (
+                []
+                if self.source is None or self.source.glossary is None
+                else self.source.glossary.unseen
+            )
             never = f"; never in the input: {cut(', '.join(unseen))}" if unseen else ""
-            found = f"{counted(terms.terms, 'glossary term')} in {counted(terms.sentences, 'sentence')}"
+            found = (
+                f"{counted(terms.terms, 'glossary term')} in {counted(terms.sentences, 'sentence')}"
+            )
             logger.info("%s: %s%s", found, ", ".join(fates), never)
         counts = stats.found(ConstraintCounts)
         if counts is not None and counts.unmet:
             number, phrase, reason = counts.unmet[0]
             logger.warning(
-                "constraints not met: %d of %d, the first in sentence %d, '%s': %s (all: --stats-file)",
-                len(counts.unmet), counts.given, number, cut(phrase), reason,
-            )  # fmt: skip
+                "constraints not met: %d of %d, the first in sentence %d, '%s': %s "
+                "(all: --stats-file)",
+                len(counts.unmet),
+                counts.given,
+                number,
+                cut(phrase),
+                reason,
+            )
         if self.source is not None and 0 < self.lines_read < len(self.source):
             lines, read = counted(len(self.source), "line"), counted(self.lines_read, "sentence")
             logger.warning("the constraints file has %s, and the input %s", lines, read)
@@ -266,21 +349,33 @@ def note_unknown_words(task: Any) -> None:
         if isinstance(found := getattr(task, name, None), Dictionary):
             setattr(task, name, TargetDictionary.of(found))
     flags, dictionaries = task.flags(), getattr(task, "dicts", {})
-    for language in (TGT_DICT_NAME, getattr(flags, "target_lang", None)):  # of tasks with a dictionary for each language
+    # of tasks with a dictionary for each language
+    for language in (TGT_DICT_NAME, getattr(flags, "target_lang", None)):
         if language in dictionaries and language != getattr(flags, "source_lang", None):
             dictionaries[language] = TargetDictionary.of(dictionaries[language])
 
 
 def segmentation(build: Callable[[Any], Any], args: Any) -> Any:
-    """What `build`, the stock task's, makes of --bpe. Errors: UsageError for a file that is damaged."""
+    """What `build`, the stock task's, makes of --bpe.
+
+    Errors: UsageError for a file that is damaged.
+    """
     try:
         return build(args)
-    except (RuntimeError, OSError, ValueError, LookupError) as error:  # of the segmentation's own reader
+    except (RuntimeError, OSError, ValueError, LookupError) as error:
+        # of the segmentation's own reader
         if explain(error) is not None:
             raise
         path = getattr(args, "sentencepiece_model", None)
-        named = f"--sentencepiece-model {path}" if path else f"what --bpe {getattr(args, '_name', '')} names"
-        raise UsageError(f"{named} cannot be read ({cut(str(error))}): it is damaged or of another kind; copy it again") from None
+        named = (
+            f"--sentencepiece-model {path}"
+            if path
+            else f"what --bpe {getattr(args, '_name', '')} names"
+        )
+        raise UsageError(
+            f"{named} cannot be read ({cut(str(error))}): it is damaged or of another "
+            "kind; copy it again"
+        ) from None
 
 
 def numbers_of(sample: dict) -> list[int]:
@@ -289,8 +384,13 @@ def numbers_of(sample: dict) -> list[int]:
 
 
 def encoded(encode: Callable[[str], str], text: str) -> str:
-    """Segmented text; what is no Unicode as it is, for segmentations fail on it in ways of their own: its line is told."""
-    return text if not text.isascii() and any("\ud800" <= character <= "\udfff" for character in text) else encode(text)
+    """Segmented text; what is no Unicode as it is, for segmentations fail on it in ways of
+    their own: its line is told."""
+    return (
+        text
+        if not text.isascii() and any("\ud800" <= character <= "\udfff" for character in text)
+        else encode(text)
+    )
 
 
 # ---- The target dictionary of our tasks
@@ -299,8 +399,9 @@ def encoded(encode: Callable[[str], str], text: str) -> str:
 
 
 class TargetDictionary(Dictionary):
-    """A dictionary that can remember the words it was asked for and lacks (fairseq encodes typed phrases before we see them), and
-    that has numbers beyond its words which stand for alternative phrases."""
+    """A dictionary that can remember the words it was asked for and lacks (fairseq encodes
+    typed phrases before we see them), and that has numbers beyond its words which stand
+    for alternative phrases."""
 
     noting: bool  # whether unknown words are remembered
     unknown: list[str]
@@ -325,6 +426,13 @@ class TargetDictionary(Dictionary):
         return len(self) + len(self.alternatives) - 1
 
     def string(self, tensor, *how, **more):
-        if torch.is_tensor(tensor) and tensor.numel() == 1 and (place := int(tensor) - len(self)) >= 0:
-            return "|".join(super(TargetDictionary, self).string(torch.tensor(phrase), *how, **more) for phrase in self.alternatives[place])
+        if (
+            torch.is_tensor(tensor)
+            and tensor.numel() == 1
+            and (place := int(tensor) - len(self)) >= 0
+        ):
+            return "|".join(
+                super(TargetDictionary, self).string(torch.tensor(phrase), *how, **more)
+                for phrase in self.alternatives[place]
+            )
         return super().string(tensor, *how, **more)

@@ -1,6 +1,7 @@
 """Tasks, segmentations, tokenizers and an architecture that stock fairseq 0.12.2 lacks.
 
-The tasks are stock's with what the models lack that they are used with; tasks.py makes twins of these.
+The tasks are stock's with what the models lack that they are used with; tasks.py
+makes twins of these.
 """
 
 import ast
@@ -39,7 +40,8 @@ from fairseq_ext.plugin.loading.settings import setting
 
 LARGEST = 2**31 - 1
 PROCESSES = max(64, 4 * (os.cpu_count() or 1))
-# the least and the most that each may be, and what it is; fairseq takes -1 and 0 for no limit where -1 is the least
+# the least and the most that each may be, and what it is; fairseq takes -1 and 0 for no limit
+# where -1 is the least
 RANGES: dict[tuple[str, str], tuple[int, int, str]] = {
     ("dataset", "num_workers"): (0, PROCESSES, "number of processes"),
     ("dataset", "batch_size"): (-1, LARGEST, "number of sentences"),
@@ -53,14 +55,16 @@ RANGES: dict[tuple[str, str], tuple[int, int, str]] = {
     ("distributed_training", "distributed_world_size"): (1, LARGEST, "number of processes"),
 }
 MULTILINGUAL = ("--add-data-source-prefix-tags", "--lang-tok-behind-eos")
-NLLB_TAGS = ("<MINED_DATA>", "<MMT_BT_DATA>", "<SMT_BT_DATA>")  # behind the languages, in the order of NLLB's training
+# behind the languages, in the order of NLLB's training
+NLLB_TAGS = ("<MINED_DATA>", "<MMT_BT_DATA>", "<SMT_BT_DATA>")
 
 NO_SPEECH = "makes speech, and the searches here make words: use the stock task"
 NO_TEXT = "trains a model that generates no text, so there is nothing to search"
 NO_TWIN = {  # stock tasks without a twin: why
-    "translation_lev": "refines whole sentences and has no next token to search for: use stock's --task translation_lev",
-    "audio_finetuning": "labels all frames of speech at once (CTC) and has no next token to search for: "
-    "use fairseq's examples/speech_recognition",
+    "translation_lev": "refines whole sentences and has no next token to search for: use stock's "
+    "--task translation_lev",
+    "audio_finetuning": "labels all frames of speech at once (CTC) and has no next token to search "
+    "for: use fairseq's examples/speech_recognition",
     "speech_to_speech": NO_SPEECH,
     "text_to_speech": NO_SPEECH,
     "frm_text_to_speech": NO_SPEECH,
@@ -75,22 +79,36 @@ NO_TWIN = {  # stock tasks without a twin: why
 
 
 def refuse_unknown(name: str) -> None:
-    """Refuse a task of our kind that there is not, in one line: why there is none, or which there are (raises UsageError)."""
-    ours, stock = sorted(task for task in TASK_REGISTRY if task.endswith("_ext")), name.removesuffix("_ext")
+    """Refuse a task of our kind that there is not, in one line: why there is none, or which there
+    are (raises UsageError)."""
+    ours, stock = (
+        sorted(task for task in TASK_REGISTRY if task.endswith("_ext")),
+        name.removesuffix("_ext"),
+    )
     if name not in ours and stock in NO_TWIN:
         raise UsageError(f"there is no --task {name}: {stock} {NO_TWIN[stock]}")
     own = TASK_REGISTRY[stock] if stock in TASK_REGISTRY else None
     if name not in ours and own is not None and not own.__module__.startswith("fairseq."):
-        raise UsageError(f"there is no --task {name} yet: add fairseq_ext.extend({own.__name__}) where {stock} is registered")
+        raise UsageError(
+            f"there is no --task {name} yet: add fairseq_ext.extend({own.__name__}) where "
+            f"{stock} is registered"
+        )
     if name not in ours:
         raise UsageError(f"--task {name} is unknown to fairseq_ext: use {', '.join(ours)}")
 
 
 def refuse_flags(name: str, words: Collection[str]) -> None:
-    """Refuse the flags that the twin of M2M-100's task alone has where a command names another task (raises UsageError)."""
-    wrong, task = next((flag for flag in MULTILINGUAL if flag in words), None), TASK_REGISTRY.get(name)
+    """Refuse the flags that the twin of M2M-100's task alone has where a command names another
+    task (raises UsageError)."""
+    wrong, task = (
+        next((flag for flag in MULTILINGUAL if flag in words), None),
+        TASK_REGISTRY.get(name),
+    )
     if wrong is not None and task is not None and not issubclass(task, MultiSimpleEpoch):
-        raise UsageError(f"{wrong} is a flag of --task translation_multi_simple_epoch_ext, not of {name}: name that task, or leave it out")
+        raise UsageError(
+            f"{wrong} is a flag of --task translation_multi_simple_epoch_ext, not of {name}: name "
+            "that task, or leave it out"
+        )
 
 
 class MultiSimpleEpoch(TranslationMultiSimpleEpochTask):
@@ -105,19 +123,24 @@ class MultiSimpleEpoch(TranslationMultiSimpleEpochTask):
         parser.add_argument(
             MULTILINGUAL[0],
             action="store_true",
-            help="the dictionary ends in the tags of NLLB's training data, which its checkpoints have embeddings of",
+            help="the dictionary ends in the tags of NLLB's training data, which its checkpoints "
+            "have embeddings of",
         )
         parser.add_argument(
             MULTILINGUAL[1],
             action="store_true",
-            help="as mBART-25: the source ends in </s> and its language's token, and the decoder begins with the target's, not with </s>",
+            help="as mBART-25: the source ends in </s> and its language's token, and the decoder "
+            "begins with the target's, not with </s>",
         )
 
     @classmethod
     def setup_task(cls, args, **kwargs):
-        languages, dictionaries, training = MultilingualDatasetManager.prepare(cls.load_dictionary, args, **kwargs)
+        languages, dictionaries, training = MultilingualDatasetManager.prepare(
+            cls.load_dictionary, args, **kwargs
+        )
         if getattr(args, "add_data_source_prefix_tags", False):
-            for dictionary in dictionaries.values():  # several languages may share one, which takes a word once
+            # several languages may share one, which takes a word once
+            for dictionary in dictionaries.values():
                 for tag in NLLB_TAGS:
                     dictionary.add_symbol(tag)
         made = cls(args, languages, dictionaries, training)
@@ -133,20 +156,41 @@ class MultiSimpleEpoch(TranslationMultiSimpleEpochTask):
     def inference_step(self, generator, models, sample, prefix_tokens=None, constraints=None):
         if not getattr(self.args, "lang_tok_behind_eos", False):
             return super().inference_step(generator, models, sample, prefix_tokens, constraints)
-        first = self.data_manager.get_decoder_langtok(self.args.target_lang, self.args.langtoks["main"][1])
+        first = self.data_manager.get_decoder_langtok(
+            self.args.target_lang, self.args.langtoks["main"][1]
+        )
         with torch.no_grad():
-            return generator.generate(models, sample, prefix_tokens=prefix_tokens, constraints=constraints, bos_token=first)
+            return generator.generate(
+                models,
+                sample,
+                prefix_tokens=prefix_tokens,
+                constraints=constraints,
+                bos_token=first,
+            )
 
 
 class PretrainedBART(TranslationFromPretrainedBARTTask):
-    """mBART's task: sentences end in the target language's token, in the generator too, which stock builds without asking anybody."""
+    """mBART's task: sentences end in the target language's token, in the generator too, which stock
+    builds without asking anybody."""
 
-    def build_generator(self, models, args, seq_gen_cls=None, extra_gen_cls_kwargs=None, prefix_allowed_tokens_fn=None):
+    def build_generator(
+        self,
+        models,
+        args,
+        seq_gen_cls=None,
+        extra_gen_cls_kwargs=None,
+        prefix_allowed_tokens_fn=None,
+    ):
         if getattr(args, "score_reference", False):
             return super().build_generator(models, args)
-        extra = {"eos": self.tgt_dict.index(f"[{self.args.target_lang}]"), **(extra_gen_cls_kwargs or {})}
+        extra = {
+            "eos": self.tgt_dict.index(f"[{self.args.target_lang}]"),
+            **(extra_gen_cls_kwargs or {}),
+        }
         past_stock = super(TranslationFromPretrainedBARTTask, self)
-        return past_stock.build_generator(models, args, seq_gen_cls, extra, prefix_allowed_tokens_fn)
+        return past_stock.build_generator(
+            models, args, seq_gen_cls, extra, prefix_allowed_tokens_fn
+        )
 
 
 class LanguageModeling(LanguageModelingTask):
@@ -164,26 +208,39 @@ class MultilingualLanguageModeling(MultilingualLanguageModelingTask):
         folder = split_paths(self.args.data)[0]
         for language in (self.args.langs or "").split(","):
             if not os.path.isdir(os.path.join(folder, language)):
-                raise UsageError(f"{folder} has no folder {language}, which --langs names: correct --langs, or name another folder")
+                raise UsageError(
+                    f"{folder} has no folder {language}, which --langs names: correct --langs, "
+                    "or name another folder"
+                )
         super().load_dataset(split, *args, **kwargs)
 
 
 class SpeechToText(SpeechToTextTask):
-    """Speech translation and recognition: an interactive session's lines are names of audio or feature files."""
+    """Speech translation and recognition: an interactive session's lines are names of
+    audio or feature files."""
 
-    # the encoder's convolutions see padding, so that a sentence's results depend on what stands beside it
+    # the encoder's convolutions see padding, so that a sentence's results depend on
+    # what stands beside it
     lacks = frozenset({"source sentence", "source tokens", "divisible batches"})
 
     @classmethod
     def setup_task(cls, args, **kwargs):
         if not os.path.isfile(path := os.path.join(args.data, args.config_yaml)):
-            raise UsageError(f"{path} does not exist: name the configuration in the data folder by --config-yaml")
+            raise UsageError(
+                f"{path} does not exist: name the configuration in the data folder by --config-yaml"
+            )
         return super().setup_task(args, **kwargs)
 
-    def get_interactive_tokens_and_lengths(self, lines: list[str], encode_fn: Any) -> tuple[list[str], list[int]]:
+    def get_interactive_tokens_and_lengths(
+        self, lines: list[str], encode_fn: Any
+    ) -> tuple[list[str], list[int]]:
         for line in lines:
-            if not os.path.isfile(line.partition(":")[0]):  # behind a colon: place and size in an archive
-                raise UsageError(f"'{line}' of the input is not a file: each line names an audio file, or features as .npy")
+            # behind a colon: place and size in an archive
+            if not os.path.isfile(line.partition(":")[0]):
+                raise UsageError(
+                    f"'{line}' of the input is not a file: each line names an audio file, "
+                    "or features as .npy"
+                )
         return super().get_interactive_tokens_and_lengths(lines, encode_fn)
 
 
@@ -194,7 +251,9 @@ class SpeechToText(SpeechToTextTask):
 
 @dataclass
 class TranslationBartConfig(TranslationConfig):
-    free_start: bool = field(default=False, metadata={"help": "translations may begin with any word, not with <s> alone"})
+    free_start: bool = field(
+        default=False, metadata={"help": "translations may begin with any word, not with <s> alone"}
+    )
 
 
 @register_task("translation_bart", dataclass=TranslationBartConfig)
@@ -204,7 +263,9 @@ class TranslationBart(TranslationTask):
     def build_dataset_for_inference(self, src_tokens, src_lengths, constraints=None):
         start = torch.tensor([self.source_dictionary.bos()])
         tokens = [torch.cat([start, line]) for line in src_tokens]
-        return super().build_dataset_for_inference(tokens, [len(line) for line in tokens], constraints)
+        return super().build_dataset_for_inference(
+            tokens, [len(line) for line in tokens], constraints
+        )
 
     def load_dataset(self, split, epoch=1, combine=False, **kwargs):
         super().load_dataset(split, epoch, combine, **kwargs)
@@ -221,24 +282,31 @@ class TranslationBart(TranslationTask):
 
 # ---- `--bpe sentencepiece_pair`
 #
-# One SentencePiece model for the source and another for the target, as OPUS-MT's models have them. A source
-# line may begin with `>>xx<<`, the language to translate to, which is one token.
+# One SentencePiece model for the source and another for the target, as OPUS-MT's models have them.
+# A source line may begin with `>>xx<<`, the language to translate to, which is one token.
 
 
 @dataclass
 class PairConfig(SentencepieceConfig):
-    target_sentencepiece_model: str = field(default="???", metadata={"help": "path to the target's sentencepiece model"})
+    target_sentencepiece_model: str = field(
+        default="???", metadata={"help": "path to the target's sentencepiece model"}
+    )
 
 
 @register_bpe("sentencepiece_pair", dataclass=PairConfig)
 class SentencepiecePair(SentencepieceBPE):
-    """Encodes the source; `target` encodes the target. word: says what lines begin with that name no language."""
+    """Encodes the source; `target` encodes the target.
+
+    word: says what lines begin with that name no language.
+    """
 
     word: Callable[[], str] = str
 
     def __init__(self, cfg):
         super().__init__(cfg)
-        self.target = SentencepieceBPE(SentencepieceConfig(sentencepiece_model=cfg.target_sentencepiece_model))
+        self.target = SentencepieceBPE(
+            SentencepieceConfig(sentencepiece_model=cfg.target_sentencepiece_model)
+        )
 
     def encode(self, x: str) -> str:
         word = found[0] if (found := LANGUAGE.match(x)) else ""
@@ -273,12 +341,15 @@ class MosesNormalized(MosesTokenizer):
 
 # ---- `--arch marian_transformer`
 #
-# Marian's Transformer, of which OPUS-MT's models are. It is fairseq's, with a bias of the output and swish.
+# Marian's Transformer, of which OPUS-MT's models are. It is fairseq's, with a bias of
+# the output and swish.
 #
-# M. Junczys-Dowmunt et al., Marian: Fast Neural Machine Translation in C++, ACL 2018, https://arxiv.org/abs/1804.00344
+# M. Junczys-Dowmunt et al., Marian: Fast Neural Machine Translation in C++, ACL 2018,
+# https://arxiv.org/abs/1804.00344
 #
-# What else differs lies in the weights (convert/marian.py): positions count from 0 and are a table, and Marian's decoder begins with a word
-# of its own, which the first position's embedding makes of </s>.
+# What else differs lies in the weights (convert/marian.py): positions count from 0 and are
+# a table, and Marian's decoder begins with a word of its own, which the first position's
+# embedding makes of </s>.
 
 
 @register_model("marian_transformer")
@@ -303,19 +374,31 @@ register_model_architecture("marian_transformer", "marian_transformer")(base_arc
 
 
 def check_stock_settings(settings: DictConfig | Namespace) -> None:
-    """UsageError for a number outside its range, too few open files, overrides other than a dictionary, a damaged dictionary of alignments.
+    """UsageError for a number outside its range, too few open files, overrides other than a
+    dictionary, a damaged dictionary of alignments.
 
     settings: a task's.
     """
     for (group, name), (least, most, meaning) in RANGES.items():
         value = setting(settings, group, name)
         if value is not None and not least <= value <= most:
-            raise UsageError(f"--{name.replace('_', '-')} ({meaning}) must be {least} to {most}, not {value}")
-    workers, files = setting(settings, "dataset", "num_workers") or 0, resource.getrlimit(resource.RLIMIT_NOFILE)[0]
-    if workers and is_loaded("fairseq_cli.generate") and files != resource.RLIM_INFINITY and files < 48 + 8 * workers:
+            raise UsageError(
+                f"--{name.replace('_', '-')} ({meaning}) must be {least} to {most}, not {value}"
+            )
+    workers, files = (
+        setting(settings, "dataset", "num_workers") or 0,
+        resource.getrlimit(resource.RLIMIT_NOFILE)[0],
+    )
+    if (
+        workers
+        and is_loaded("fairseq_cli.generate")
+        and files != resource.RLIM_INFINITY
+        and files < 48 + 8 * workers
+    ):
         raise UsageError(  # torch would wait for ever for what its process could not send
-            f"the limit of {files} open files is too low to read batches in {counted(workers, 'process', 'processes')}: "
-            f"allow {48 + 8 * workers} (ulimit -n), or use --num-workers 0"
+            f"the limit of {files} open files is too low to read batches in "
+            f"{counted(workers, 'process', 'processes')}: allow {48 + 8 * workers} (ulimit -n), "
+            "or use --num-workers 0"
         )
     given = setting(settings, "common_eval", "model_overrides")
     if isinstance(given, str):
@@ -324,7 +407,10 @@ def check_stock_settings(settings: DictConfig | Namespace) -> None:
         except (ValueError, SyntaxError, MemoryError, RecursionError):
             is_right = False
         if not is_right:
-            raise UsageError(f"--model-overrides must be a dictionary of values, not {cut(given)}: write one, such as {{'data': 'x'}}")
+            raise UsageError(
+                f"--model-overrides must be a dictionary of values, not {cut(given)}: write one, "
+                "such as {'data': 'x'}"
+            )
     aligned = setting(settings, "generation", "replace_unk")
     if isinstance(aligned, str) and aligned.strip("@ "):  # the flag alone gives "@@ "
         list(table_lines(aligned, "--replace-unk", 2))

@@ -1,12 +1,14 @@
 """The *_ext tasks: a stock task with our flags, whose generator is ours.
 
-`--task translation_ext` is fairseq's `translation`; other stock tasks follow the same pattern (name + `_ext`). A checkpoint of the
-stock task loads as it is. Every method here is called by fairseq and hands the work on to the task's `Session` (plugin/run.py).
+`--task translation_ext` is fairseq's `translation`; other stock tasks follow the same pattern
+(name + `_ext`). A checkpoint of the stock task loads as it is. Every method here is called by
+fairseq and hands the work on to the task's `Session` (plugin/run.py).
 
-The way of a sentence: fairseq reads it (a line of fairseq-interactive passes plugin/input.py) and asks `inference_step` for
-its batch. plugin/sentences.py adds its constraints, plugin/bad_sentences.py leaves out what cannot be translated, plugin/run.py has
-the others decoded, here or in another process, by generator.py, which makes a `Pool` for a search and fairseq's dictionaries of what it
-finds.
+The way of a sentence: fairseq reads it (a line of fairseq-interactive passes plugin/input.py)
+and asks `inference_step` for its batch. plugin/sentences.py adds its constraints,
+plugin/bad_sentences.py leaves out what cannot be translated, plugin/run.py has the others decoded,
+here or in another process, by generator.py, which makes a `Pool` for a search and fairseq's
+dictionaries of what it finds.
 """
 
 from __future__ import annotations
@@ -19,7 +21,13 @@ from collections.abc import Callable
 from typing import Any
 
 from fairseq.dataclass.utils import gen_parser_from_dataclass
-from fairseq.tasks import TASK_DATACLASS_REGISTRY, TASK_REGISTRY, FairseqTask, LegacyFairseqTask, register_task
+from fairseq.tasks import (
+    TASK_DATACLASS_REGISTRY,
+    TASK_REGISTRY,
+    FairseqTask,
+    LegacyFairseqTask,
+    register_task,
+)
 from fairseq.tasks.multilingual_translation import MultilingualTranslationTask
 from fairseq.tasks.translation import TranslationTask
 
@@ -46,16 +54,24 @@ from fairseq_ext.search.registry import all_strategies
 
 # ---- How a stock task becomes its *_ext twin
 #
-# The twin is a subclass with our flags, whose own `build_generator` builds a generator of our class.
+# The twin is a subclass with our flags, whose own `build_generator` builds a
+# generator of our class.
 
 
 def refuse_typed(parser: ArgumentParser) -> None:
-    """Let a command that searches refuse a default that stands for "not given" where it is typed: afterwards the two look alike.
+    """Let a command that searches refuse a default that stands for "not given" where it is typed:
+    afterwards the two look alike.
 
     A flag's metadata has what may be `typed`: the least, the most, and what it is.
     """
     known = {action.dest: action for action in parser._actions}
-    flags = [f for s in all_strategies() if s.flags for f in dataclasses.fields(s.flags) if "typed" in f.metadata]
+    flags = [
+        f
+        for s in all_strategies()
+        if s.flags
+        for f in dataclasses.fields(s.flags)
+        if "typed" in f.metadata
+    ]
     for flag in flags if "lenpen" in known else ():
         known[flag.name].type = typed(*flag.metadata["typed"])
 
@@ -66,16 +82,20 @@ def typed(least: int, most: int, meaning: str) -> Callable[[str], int]:
     def whole_number(text: str) -> int:
         value = int(text)
         if not least <= value <= most:
-            raise ArgumentTypeError(f"({meaning}) must be {least} to {most}, not {cut(text)}, or be left out")
+            raise ArgumentTypeError(
+                f"({meaning}) must be {least} to {most}, not {cut(text)}, or be left out"
+            )
         return value
 
     return whole_number
 
 
 class BuildsGenerators:
-    """Stands in front of the stock task, gives the command its flags, and asks it for a generator."""
+    """Stands in front of the stock task, gives the command its flags, and asks
+    it for a generator."""
 
-    kind: type | None = None  # the generator class that `build_ours` asks `Innermost` for, while it does
+    # the generator class that `build_ours` asks `Innermost` for, while it does
+    kind: type | None = None
     kind_arguments: dict[str, Any]
 
     @classmethod
@@ -87,14 +107,24 @@ class BuildsGenerators:
     def build_stock(self, models, args, seq_gen_cls, extra, prefix_allowed_tokens_fn):
         """The stock task's generator; it is given the arguments that its build_generator takes."""
         build = super().build_generator  # type: ignore[misc]
-        given = dict(seq_gen_cls=seq_gen_cls, extra_gen_cls_kwargs=extra, prefix_allowed_tokens_fn=prefix_allowed_tokens_fn)
+        given = dict(
+            seq_gen_cls=seq_gen_cls,
+            extra_gen_cls_kwargs=extra,
+            prefix_allowed_tokens_fn=prefix_allowed_tokens_fn,
+        )
         taken = inspect.signature(build).parameters
-        return build(models, args, **{name: value for name, value in given.items() if name in taken and value is not None})
+        return build(
+            models,
+            args,
+            **{name: value for name, value in given.items() if name in taken and value is not None},
+        )
 
     def build_ours(self, models, args, kind: type, extra: dict[str, Any], prefix_allowed_tokens_fn):
-        """A generator of our class, built by the stock task's own build_generator, whose settings it keeps.
+        """A generator of our class, built by the stock task's own build_generator,
+        whose settings it keeps.
 
-        subtle: some stock tasks do not pass a class on (translation_multi_simple_epoch), so `Innermost` puts it in where they end.
+        subtle: some stock tasks do not pass a class on (translation_multi_simple_epoch), so
+        `Innermost` puts it in where they end.
         """
         self.kind, self.kind_arguments = kind, extra
         try:
@@ -104,16 +134,30 @@ class BuildsGenerators:
 
 
 class Innermost(FairseqTask):
-    """Stands behind the stock task: where it builds a generator without a class, ours is built, with all arguments of both."""
+    """Stands behind the stock task: where it builds a generator without a class, ours is built,
+    with all arguments of both."""
 
-    lacks: frozenset[str] = frozenset()  # what the task's batches do not have, of CAPABILITIES (search/registry.py)
+    # what the task's batches do not have, of CAPABILITIES (search/registry.py)
+    lacks: frozenset[str] = frozenset()
     kind: type | None = None
     kind_arguments: dict[str, Any]
 
-    def build_generator(self, models, args, seq_gen_cls=None, extra_gen_cls_kwargs=None, prefix_allowed_tokens_fn=None):
+    def build_generator(
+        self,
+        models,
+        args,
+        seq_gen_cls=None,
+        extra_gen_cls_kwargs=None,
+        prefix_allowed_tokens_fn=None,
+    ):
         if self.kind is not None:
-            seq_gen_cls, extra_gen_cls_kwargs = self.kind, {**self.kind_arguments, **(extra_gen_cls_kwargs or {})}
-        return super().build_generator(models, args, seq_gen_cls, extra_gen_cls_kwargs, prefix_allowed_tokens_fn)
+            seq_gen_cls, extra_gen_cls_kwargs = (
+                self.kind,
+                {**self.kind_arguments, **(extra_gen_cls_kwargs or {})},
+            )
+        return super().build_generator(
+            models, args, seq_gen_cls, extra_gen_cls_kwargs, prefix_allowed_tokens_fn
+        )
 
 
 class InnermostLegacy(Innermost, LegacyFairseqTask):
@@ -123,12 +167,16 @@ class InnermostLegacy(Innermost, LegacyFairseqTask):
 def register_twin(stock: type[FairseqTask], name: str | None, extended: type, flags: type) -> type:
     """Register the twin of a task: its name + `_ext`. Return it, a subclass of the task.
 
-    stock: a task class that fairseq's `register_task` knows, or a subclass of one, given with its name. extended: what stands in front of
-    it; flags: the dataclass of our flags. Errors: UsageError for a class without a name.
+    stock: a task class that fairseq's `register_task` knows, or a subclass of one, given with
+    its name. extended: what stands in front of it; flags: the dataclass of our flags. Errors:
+    UsageError for a class without a name.
     """
     name = name or next((n for n, task in TASK_REGISTRY.items() if task is stock), None)
     if name is None:
-        raise UsageError(f"{stock.__name__} is not registered as a task: register it first, or give a name, extend({stock.__name__}, NAME)")
+        raise UsageError(
+            f"{stock.__name__} is not registered as a task: register it first, or give a name, "
+            f"extend({stock.__name__}, NAME)"
+        )
     if f"{name}_ext" in TASK_REGISTRY:
         return TASK_REGISTRY[f"{name}_ext"]
     dataclass = TASK_DATACLASS_REGISTRY.get(name)
@@ -137,21 +185,26 @@ def register_twin(stock: type[FairseqTask], name: str | None, extended: type, fl
     members: dict[str, Any] = {"registered": f"{name}_ext"}
     if dataclass is not None:
         twin = type(f"{stock.__name__}Ext", bases, members)
-        return register_task(f"{name}_ext", dataclass=options.task_dataclass(dataclass, flags))(twin)
+        return register_task(f"{name}_ext", dataclass=options.task_dataclass(dataclass, flags))(
+            twin
+        )
 
     def add_args(parser) -> None:
         stock.add_args(parser)  # type: ignore[attr-defined]
         gen_parser_from_dataclass(parser, flags())
         refuse_typed(parser)
 
-    return register_task(f"{name}_ext")(type(f"{stock.__name__}Ext", bases, members | {"add_args": staticmethod(add_args)}))
+    return register_task(f"{name}_ext")(
+        type(f"{stock.__name__}Ext", bases, members | {"add_args": staticmethod(add_args)})
+    )
 
 
 Flags = options.flags_dataclass()
 
 
 class Extended(BuildsGenerators):
-    """What an *_ext task adds to its stock task: its `session`, to which it hands on what fairseq asks of it."""
+    """What an *_ext task adds to its stock task: its `session`, to which it hands on
+    what fairseq asks of it."""
 
     cfg: Any
     args: Any
@@ -171,7 +224,8 @@ class Extended(BuildsGenerators):
 
     @classmethod
     def setup_task(cls, cfg, **kwargs):
-        """The stock task; its languages may also be told by the dictionaries and the checkpoint (raises UsageError)."""
+        """The stock task; its languages may also be told by the dictionaries and the checkpoint
+        (raises UsageError)."""
         check_stock_settings(cfg)
         check_outputs(cfg)
         if decodes_alone():
@@ -179,7 +233,10 @@ class Extended(BuildsGenerators):
         target = None
         if issubclass(cls, TranslationTask):
             name_languages_(cfg, checkpoint_of(cfg))
-            target, cfg.target_lang = cfg.target_lang, own_target(cfg.data, checkpoint_of(cfg), cfg.target_lang)
+            target, cfg.target_lang = (
+                cfg.target_lang,
+                own_target(cfg.data, checkpoint_of(cfg), cfg.target_lang),
+            )
         check_languages(cls, cls.registered, cfg)
         task = super().setup_task(cfg, **kwargs)  # type: ignore[misc]
         if target is not None:
@@ -187,31 +244,46 @@ class Extended(BuildsGenerators):
         return task
 
     def build_model(self, cfg, from_checkpoint=False):
-        """The stock task's model, unless it is one that no search of ours runs (raises UsageError)."""
+        """The stock task's model, unless it is one that no search of ours runs
+        (raises UsageError)."""
         refuse_architecture(cfg, self)
         data = getattr(cfg, "data", None)
         self.trained_on = data if isinstance(data, str) else None
         return super().build_model(cfg, from_checkpoint)  # type: ignore[misc]
 
-    def build_generator(self, models, args, seq_gen_cls=None, extra_gen_cls_kwargs=None, prefix_allowed_tokens_fn=None):
-        """Our generator, under the stock signature; the stock one where the caller names a class, or with --score-reference."""
+    def build_generator(
+        self,
+        models,
+        args,
+        seq_gen_cls=None,
+        extra_gen_cls_kwargs=None,
+        prefix_allowed_tokens_fn=None,
+    ):
+        """Our generator, under the stock signature; the stock one where the caller names a class,
+        or with --score-reference."""
         flags = self.flags()
         references = getattr(args, "score_reference", False)
         if references:
             checks.refuse_reference(flags, Flags)
         if seq_gen_cls is not None or references:
-            return self.build_stock(models, args, seq_gen_cls, extra_gen_cls_kwargs, prefix_allowed_tokens_fn)
+            return self.build_stock(
+                models, args, seq_gen_cls, extra_gen_cls_kwargs, prefix_allowed_tokens_fn
+            )
         return self.session.generator(
-            models, args, extra_gen_cls_kwargs or {},
-            lambda kind, extra: self.build_ours(models, args, kind, extra, prefix_allowed_tokens_fn),
-        )  # fmt: skip
+            models,
+            args,
+            extra_gen_cls_kwargs or {},
+            lambda kind, extra: self.build_ours(
+                models, args, kind, extra, prefix_allowed_tokens_fn
+            ),
+        )
 
     def build_tokenizer(self, args):
         self.session.sentences.tokenizer = super().build_tokenizer(args)  # type: ignore[misc]
         return self.session.sentences.tokenizer
 
     def build_bpe(self, args):
-        self.session.sentences.segment_by(segmentation(super().build_bpe, args))  # type: ignore[misc]
+        self.session.sentences.segment_by(segmentation(super().build_bpe, args))  # type: ignore
         return self.session.sentences.bpe
 
     def load_dataset(self, split, *args, **kwargs):
@@ -219,9 +291,13 @@ class Extended(BuildsGenerators):
         self.session.sentences.corpus_size = len(self.datasets[split])
         self.session.lines.look(split)
 
-    def filter_indices_by_size(self, indices, dataset, max_positions=None, ignore_invalid_inputs=False):
+    def filter_indices_by_size(
+        self, indices, dataset, max_positions=None, ignore_invalid_inputs=False
+    ):
         if ignore_invalid_inputs or not self.session.translates(dataset):
-            return super().filter_indices_by_size(indices, dataset, max_positions, ignore_invalid_inputs)  # type: ignore[misc]
+            return super().filter_indices_by_size(
+                indices, dataset, max_positions, ignore_invalid_inputs
+            )  # type: ignore[misc]
         return self.session.lines.filter(indices, dataset, max_positions)
 
     def get_batch_iterator(self, dataset, max_tokens=None, max_sentences=None, *args, **kwargs):
@@ -233,7 +309,9 @@ class Extended(BuildsGenerators):
         return self.session.lines.read(lines, lambda lines: read(lines, encode_fn))
 
     def build_dataset_for_inference(self, src_tokens, src_lengths, constraints=None):
-        return self.session.lines.dataset(src_tokens, src_lengths, constraints, super().build_dataset_for_inference)  # type: ignore[misc]
+        return self.session.lines.dataset(
+            src_tokens, src_lengths, constraints, super().build_dataset_for_inference
+        )  # type: ignore[misc]
 
     def load_state_dict(self, state_dict):
         self.task_state = state_dict
@@ -241,11 +319,14 @@ class Extended(BuildsGenerators):
 
     def inference_step(self, generator, models, sample, prefix_tokens=None, constraints=None):
         """The hypotheses of one batch."""
-        return self.session.decode(generator, models, (sample, prefix_tokens, constraints), super().inference_step)  # type: ignore[misc]
+        return self.session.decode(
+            generator, models, (sample, prefix_tokens, constraints), super().inference_step
+        )  # type: ignore[misc]
 
 
 def extend(stock: type[FairseqTask], name: str | None = None) -> type:
-    """Register the twin of a task, its name + `_ext`, with our flags; return it (plugin/tasks.py: arguments, errors)."""
+    """Register the twin of a task, its name + `_ext`, with our flags; return it (plugin/tasks.py:
+    arguments, errors)."""
     return register_twin(stock, name, Extended, Flags)
 
 

@@ -1,9 +1,10 @@
 """`--cpu-workers N`: the sentences of each batch shared out among N processes of one thread each.
 
-On a CPU, processes that decode apart beat threads that share each linear layer. They are forked when the first batch comes, so that they
-share the loaded weights and hold the generator as it was built, whatever its strategies. Sentence i of a batch goes to worker
-i modulo N: batches are sorted by length, so the shares are alike. A sentence's results do not depend on the others, but for shortlists
-that a batch shares (`--lsh-share batch`, `--shortlist-share batch`).
+On a CPU, processes that decode apart beat threads that share each linear layer. They are forked
+when the first batch comes, so that they share the loaded weights and hold the generator as it
+was built, whatever its strategies. Sentence i of a batch goes to worker i modulo N: batches are
+sorted by length, so the shares are alike. A sentence's results do not depend on the others, but for
+shortlists that a batch shares (`--lsh-share batch`, `--shortlist-share batch`).
 
 Neutral setting: --cpu-workers 1, no other process.
 """
@@ -28,7 +29,10 @@ from fairseq_ext.core.errors import SentenceError, UsageError
 from fairseq_ext.core.stats import Stats
 from fairseq_ext.plugin.search_setup import source_of
 
-STOPPED = "a process of --cpu-workers was stopped ({how}); if memory ran out, take fewer workers or smaller batches"
+STOPPED = (
+    "a process of --cpu-workers was stopped ({how}); if memory ran out, take fewer workers "
+    "or smaller batches"
+)
 
 
 def share(value: Any, n: int, index: list[int]) -> Any:
@@ -43,8 +47,9 @@ def share(value: Any, n: int, index: list[int]) -> Any:
 
 
 def share_of(batch: tuple, n: int, index: list[int], pad: int) -> tuple:
-    """What belongs to sentences `index` in a batch (sample, prefix tokens, constraints) of n sentences, its source no wider than its
-    longest sentence: an LSTM insists on it. pad: of the source."""
+    """What belongs to sentences `index` in a batch (sample, prefix tokens, constraints)
+    of n sentences, its source no wider than its longest sentence: an LSTM insists on it.
+    pad: of the source."""
     part, *others = (share(each, n, index) for each in batch)
     tokens = part["net_input"]["src_tokens"]
     if tokens.dim() == 2:
@@ -53,19 +58,37 @@ def share_of(batch: tuple, n: int, index: list[int], pad: int) -> tuple:
 
 
 def converted(hypotheses: list[list[dict]], kind: type, function: Callable) -> list[list[dict]]:
-    """Hypotheses with their values of one kind converted: arrays are pickled in a fraction of a tensor's time."""
-    return [[{k: function(v) if isinstance(v, kind) else v for k, v in h.items()} for h in sentence] for sentence in hypotheses]
+    """Hypotheses with their values of one kind converted: arrays are pickled in a fraction
+    of a tensor's time."""
+    return [
+        [{k: function(v) if isinstance(v, kind) else v for k, v in h.items()} for h in sentence]
+        for sentence in hypotheses
+    ]
 
 
 class Workers:
-    """The processes of one generator. decode: (sample, prefix tokens, constraints) -> hypotheses, counted in the generator's statistics;
-    pad: of the source."""
+    """The processes of one generator.
 
-    def __init__(self, count: int, models: list, pad: int, generator: Any, decode: Callable[..., list]):
-        self.count, self.models, self.pad, self.generator, self.decode = count, models, pad, generator, decode
+    decode: (sample, prefix tokens, constraints) -> hypotheses, counted in the generator's
+    statistics; pad: of the source.
+    """
+
+    def __init__(
+        self, count: int, models: list, pad: int, generator: Any, decode: Callable[..., list]
+    ):
+        self.count, self.models, self.pad, self.generator, self.decode = (
+            count,
+            models,
+            pad,
+            generator,
+            decode,
+        )
         self.stats: Stats = generator.stats
         if any(p.device.type != "cpu" for model in models for p in model.parameters()):
-            raise UsageError("--cpu-workers is for the CPU, and the model is on another device: leave it out or add --cpu")
+            raise UsageError(
+                "--cpu-workers is for the CPU, and the model is on another device: leave "
+                "it out or add --cpu"
+            )
         self.pipes: list[Connection] = []
         self.processes: list[Any] = []
         self.seen: list[Tensor] = []
@@ -77,14 +100,18 @@ class Workers:
     def start(self) -> None:
         """Fork, if that has not been done or the models have changed since."""
         small = self.small()
-        if self.processes and all(p.dtype == q.dtype and torch.equal(p, q) for p, q in zip(small, self.seen, strict=True)):
+        if self.processes and all(
+            p.dtype == q.dtype and torch.equal(p, q) for p, q in zip(small, self.seen, strict=True)
+        ):
             return
         self.stop()
         self.seen = [p.clone() for p in small]
         context = multiprocessing.get_context("fork")
         for _ in range(self.count):
             ours, theirs = context.Pipe()
-            process = context.Process(target=self.serve, args=(theirs, [*self.pipes, ours]), daemon=True)
+            process = context.Process(
+                target=self.serve, args=(theirs, [*self.pipes, ours]), daemon=True
+            )
             process.start()
             theirs.close()
             self.pipes.append(ours)
@@ -92,7 +119,8 @@ class Workers:
 
     def serve(self, pipe: Connection, others: list[Connection]) -> None:
         """A worker's life: it ends when the command does, however that ends."""
-        signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the command, which then closes the pipe
+        # Ctrl-C reaches the command, which then closes the pipe
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
         for other in others:
             other.close()
         torch.set_num_threads(1)
@@ -106,14 +134,21 @@ class Workers:
                 hypotheses = converted(self.decode(*arguments), Tensor, Tensor.numpy)
                 answer = pickle.dumps((hypotheses, self.stats.since(before)))
             except Exception as error:  # told to the command, which raises it
-                answer = pickle.dumps(error if isinstance(error, (UsageError, ArithmeticError)) else RuntimeError(repr(error)))
+                answer = pickle.dumps(
+                    error
+                    if isinstance(error, (UsageError, ArithmeticError))
+                    else RuntimeError(repr(error))
+                )
             try:
                 pipe.send_bytes(answer)
             except OSError:
                 os._exit(0)
 
     def __call__(self, sample: dict, prefix: Tensor | None, constraints: Tensor | None) -> list:
-        """The hypotheses of a batch, in its order. Errors: the first worker's that has one; no worker is left then."""
+        """The hypotheses of a batch, in its order.
+
+        Errors: the first worker's that has one; no worker is left then.
+        """
         begin, before = time.perf_counter(), self.stats.seconds
         self.start()
         n = len(source_of(sample))
@@ -121,7 +156,9 @@ class Workers:
         out: list = [None] * n
         try:
             for pipe, index in zip(self.pipes, shares, strict=False):
-                pipe.send_bytes(pickle.dumps(share_of((sample, prefix, constraints), n, index, self.pad)))
+                pipe.send_bytes(
+                    pickle.dumps(share_of((sample, prefix, constraints), n, index, self.pad))
+                )
             answers = [pickle.loads(self.pipes[i].recv_bytes()) for i in range(len(shares))]
             for answer in answers:  # before any is counted: the batch may be decoded again in parts
                 if isinstance(answer, BaseException):
@@ -132,11 +169,19 @@ class Workers:
                 for place, found in zip(index, hypotheses, strict=True):
                     out[place] = found
         except (EOFError, OSError) as error:
-            ended = multiprocessing.connection.wait([process.sentinel for process in self.processes], timeout=1)
+            ended = multiprocessing.connection.wait(
+                [process.sentinel for process in self.processes], timeout=1
+            )
             for process in self.processes:
                 process.join(1 if process.sentinel in ended else 0)
             codes = [process.exitcode for process in self.processes if process.exitcode]
-            how = f"signal {-codes[0]}" if codes and codes[0] < 0 else f"status {codes[0]}" if codes else "its pipe broke"
+            how = (
+                f"signal {-codes[0]}"
+                if codes and codes[0] < 0
+                else f"status {codes[0]}"
+                if codes
+                else "its pipe broke"
+            )
             self.stop()
             raise UsageError(STOPPED.format(how=how)) from error
         except SentenceError:  # a worker lives on through it

@@ -5,7 +5,8 @@
 | loop.py | the definition of beam search: numbered steps over a group of rows, and its state |
 | interpreted.py | the loop as a searcher that requests join and leave |
 | compiled.py, constrained.py | its compiled twins, without and with required phrases |
-| scheduler.py, pool.py | requests, their queue, the protocol of searchers; the sentences of a call |
+| scheduler.py, pool.py | requests, their queue, the protocol of searchers; the |
+| | sentences of a call |
 | beam.py | the live rows, and their attention to the source |
 | log_probs.py, processors.py | scores of the next token, and what changes them in every search |
 | candidates.py | continuations, banks, and the rows of the next beam |

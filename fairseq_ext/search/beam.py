@@ -20,10 +20,11 @@ NOT_YET = -1  # stands before the first token of a row that is shorter than othe
 
 @dataclass
 class Beam:
-    """Live hypotheses; rows of one sentence are neighbours, best first, and have the same number of tokens.
+    """Live hypotheses; rows of one sentence are neighbours, best first, and have the
+    same number of tokens.
 
-    Sentences that have fewer tokens than others (they started later) stand on the right, so that the last column is always the
-    last token.
+    Sentences that have fewer tokens than others (they started later) stand on the right, so that
+    the last column is always the last token.
     """
 
     live: list[int]  # S pool numbers, in row order
@@ -31,11 +32,14 @@ class Beam:
     counts: Tensor | None  # (S,) rows of each sentence when they differ
     tokens: Tensor  # (n, L) target tokens, the first one included
     score: Tensor  # (n, L - 1) cumulative log-probability of each token
-    aux: dict[str, Tensor] = field(default_factory=dict)  # (n, ...) what strategies know of each row; reordered with it
+    # (n, ...) what strategies know of each row; reordered with it
+    aux: dict[str, Tensor] = field(default_factory=dict)
     attention: Attention | None = None  # to the source, where it is asked for
-    lags: list[int] | None = None  # S, by how many tokens each sentence is shorter than the longest; None: by none
+    # S, by how many tokens each sentence is shorter than the longest; None: by none
+    lags: list[int] | None = None
     layout: dict[str, Tensor] = field(default_factory=dict)  # what `once` has made
-    of_live: dict[str, Any] = field(default_factory=dict)  # what `of_sentences` has made; handed on while the same sentences live
+    # what `of_sentences` has made; handed on while the same sentences live
+    of_live: dict[str, Any] = field(default_factory=dict)
 
     @property
     def longest(self) -> int:
@@ -45,11 +49,19 @@ class Beam:
     @property
     def step(self) -> int | Tensor:
         """Tokens chosen so far: a number, or (S, 1) where sentences differ."""
-        return self.longest if self.lags is None else self.once("step", lambda: self.longest - self.lag()[:, None])
+        return (
+            self.longest
+            if self.lags is None
+            else self.once("step", lambda: self.longest - self.lag()[:, None])
+        )
 
     def steps(self) -> list[int]:
         """Tokens chosen so far, by sentence."""
-        return [self.longest] * len(self.live) if self.lags is None else [self.longest - lag for lag in self.lags]
+        return (
+            [self.longest] * len(self.live)
+            if self.lags is None
+            else [self.longest - lag for lag in self.lags]
+        )
 
     def lag(self) -> Tensor:
         """(S,) by how many tokens each sentence is shorter than the longest."""
@@ -60,7 +72,10 @@ class Beam:
         tokens = self.tokens[:, 1:]
         if self.lags is None:
             return tokens
-        before = torch.arange(self.longest, device=self.device) < self.lag()[self.sentence_of_row()][:, None]
+        before = (
+            torch.arange(self.longest, device=self.device)
+            < self.lag()[self.sentence_of_row()][:, None]
+        )
         return tokens.masked_fill(before, NOT_YET)
 
     @property
@@ -93,7 +108,12 @@ class Beam:
         counts = self.counts
         if counts is None:
             return repeated(len(self.live), self.width, self.device)
-        return self.once("sentence", lambda: numbers(len(self.live), self.device).repeat_interleave(counts, output_size=self.rows))
+        return self.once(
+            "sentence",
+            lambda: numbers(len(self.live), self.device).repeat_interleave(
+                counts, output_size=self.rows
+            ),
+        )
 
     def first_row(self) -> Tensor:
         """(S,) first row of each sentence."""
@@ -106,10 +126,14 @@ class Beam:
         """(S + 1,) first row of each sentence, and the number of rows."""
         if self.counts is None:
             return numbers(len(self.live) + 1, self.device, self.width or 1)
-        return self.once("bounds", lambda: torch.cat([self.first_row(), self.first_row().new_tensor([self.rows])]))
+        return self.once(
+            "bounds",
+            lambda: torch.cat([self.first_row(), self.first_row().new_tensor([self.rows])]),
+        )
 
     def by_sentence(self, value: Tensor, fill: float) -> Tensor:
-        """Lay row values (n, ...) out as (S, width, ...), filled up where a sentence has fewer rows."""
+        """Lay row values (n, ...) out as (S, width, ...), filled up where a sentence
+        has fewer rows."""
         if self.counts is None:
             return value.unflatten(0, (len(self.live), self.width))
         out = value.new_full((len(self.live), self.width, *value.shape[1:]), fill)
@@ -118,21 +142,40 @@ class Beam:
 
     def by_row(self, value: Tensor) -> Tensor:
         """The rows (n, ...) of what `by_sentence` has laid out (S, width, ...)."""
-        return value.flatten(0, 1) if self.counts is None else value[self.sentence_of_row(), self.rank_of_row()]
+        return (
+            value.flatten(0, 1)
+            if self.counts is None
+            else value[self.sentence_of_row(), self.rank_of_row()]
+        )
 
     def rank_of_row(self) -> Tensor:
         """(n,) rank of each row in its sentence's beam, from 0."""
         if self.counts is None:
             return ranks(len(self.live), self.width, self.device)
-        return self.once("rank", lambda: numbers(self.rows, self.device) - self.first_row()[self.sentence_of_row()])
+        return self.once(
+            "rank",
+            lambda: numbers(self.rows, self.device) - self.first_row()[self.sentence_of_row()],
+        )
 
     def last_score(self) -> Tensor:
         """(n,) cumulative log-probability of each row; zeros at the first step."""
         return self.score[:, -1] if self.longest else self.score.new_zeros(self.rows)
 
-    def select(self, row: Tensor, live: list[int], width: int, counts: Tensor | None, known: dict[str, Tensor] | None = None) -> Beam:
-        """The rows at the indices row (m,), in this order, as a beam of the sentences `live`. known: row state that has been chosen."""
-        aux = {name: value[row] for name, value in self.aux.items() if name not in (known or {})} | (known or {})
+    def select(
+        self,
+        row: Tensor,
+        live: list[int],
+        width: int,
+        counts: Tensor | None,
+        known: dict[str, Tensor] | None = None,
+    ) -> Beam:
+        """The rows at the indices row (m,), in this order, as a beam of the sentences `live`.
+
+        known: row state that has been chosen.
+        """
+        aux = {
+            name: value[row] for name, value in self.aux.items() if name not in (known or {})
+        } | (known or {})
         attention = None if self.attention is None else self.attention.select(row)
         out = Beam(live, width, counts, self.tokens[row], self.score[row], aux, attention)
         if live == self.live:
@@ -144,14 +187,22 @@ class Beam:
         return out
 
     def part(self, places: list[int]) -> tuple[Beam, Tensor]:
-        """The sentences at these places of `live` as a beam of their own, and its rows (m,) among the present ones."""
+        """The sentences at these places of `live` as a beam of their own, and its rows (m,)
+        among the present ones."""
         place = upload(places, self.device)
         live = [self.live[i] for i in places]
         if self.counts is None:
-            row = (place[:, None] * self.width + torch.arange(self.width, device=self.device)).flatten()
+            row = (
+                place[:, None] * self.width + torch.arange(self.width, device=self.device)
+            ).flatten()
             return self.select(row, live, self.width, None), row
         counts = self.counts[place]
-        row = torch.cat([torch.arange(a, a + n) for a, n in zip(self.first_row()[place].tolist(), counts.tolist(), strict=True)])
+        row = torch.cat(
+            [
+                torch.arange(a, a + n)
+                for a, n in zip(self.first_row()[place].tolist(), counts.tolist(), strict=True)
+            ]
+        )
         row = row.to(self.device)
         return self.select(row, live, int(counts.max()), counts), row
 
@@ -163,13 +214,29 @@ class Beam:
         def both(x: Tensor, y: Tensor, fill: float) -> Tensor:
             """Rows of different lengths (., L), the shorter ones to the right."""
             wide = max(x.size(1), y.size(1))
-            return torch.cat([torch.cat([z.new_full((z.size(0), wide - z.size(1)), fill), z], dim=1) for z in (x, y)])
+            return torch.cat(
+                [
+                    torch.cat([z.new_full((z.size(0), wide - z.size(1)), fill), z], dim=1)
+                    for z in (x, y)
+                ]
+            )
 
         aux = {name: torch.cat([value, b.aux[name]]) for name, value in a.aux.items()}
-        attention = None if a.attention is None or b.attention is None else Attention.join(a.attention, b.attention)
+        attention = (
+            None
+            if a.attention is None or b.attention is None
+            else Attention.join(a.attention, b.attention)
+        )
         counts = None
         if a.counts is not None or b.counts is not None or a.width != b.width:
-            counts = torch.cat([torch.full((len(x.live),), x.width, device=x.device) if x.counts is None else x.counts for x in (a, b)])
+            counts = torch.cat(
+                [
+                    torch.full((len(x.live),), x.width, device=x.device)
+                    if x.counts is None
+                    else x.counts
+                    for x in (a, b)
+                ]
+            )
         lags = [longest - step for x in (a, b) for step in x.steps()]
         return Beam(
             a.live + b.live,
@@ -207,12 +274,19 @@ class Beam:
     def start(sentences: list[int], bos: int, device: torch.device, dtype: torch.dtype) -> Beam:
         """One row a sentence: before the first token all rows of a beam would be the same."""
         tokens = torch.full((len(sentences), 1), bos, dtype=torch.long, device=device)
-        return Beam(list(sentences), 1, None, tokens, torch.zeros(len(sentences), 0, dtype=dtype, device=device))
+        return Beam(
+            list(sentences),
+            1,
+            None,
+            tokens,
+            torch.zeros(len(sentences), 0, dtype=dtype, device=device),
+        )
 
 
 @lru_cache(maxsize=256)
 def numbers(n: int, device: torch.device, step: int = 1) -> Tensor:
-    """(n,) 0, step, 2 step, ..., made once, as what follows is, since each step would launch it again. To be read only."""
+    """(n,) 0, step, 2 step, ..., made once, as what follows is, since each step would launch
+    it again. To be read only."""
     return torch.arange(0, n * step, step, device=device)
 
 
@@ -252,7 +326,9 @@ class Attention:
     @staticmethod
     def start(rows: int, columns: int, first: int, device: torch.device) -> Attention:
         """Rows that have no token yet."""
-        return Attention(torch.zeros(rows, 0, columns, device=device), torch.full((rows,), first, device=device))
+        return Attention(
+            torch.zeros(rows, 0, columns, device=device), torch.full((rows,), first, device=device)
+        )
 
     def add_(self, step: Tensor) -> None:
         """Append the attention (n, t) of one step."""
@@ -283,6 +359,8 @@ class Attention:
 
 
 def upload(values: Any, device: torch.device) -> Tensor:
-    """Return a list, an array or a tensor of the host as a tensor of a device, without waiting for all that the device still has to do,
-    as `torch.tensor(values, device=device)` would."""
-    return (torch.from_numpy(values) if isinstance(values, np.ndarray) else torch.as_tensor(values)).to(device, non_blocking=True)
+    """Return a list, an array or a tensor of the host as a tensor of a device, without waiting for
+    all that the device still has to do, as `torch.tensor(values, device=device)` would."""
+    return (
+        torch.from_numpy(values) if isinstance(values, np.ndarray) else torch.as_tensor(values)
+    ).to(device, non_blocking=True)

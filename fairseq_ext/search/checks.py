@@ -19,7 +19,17 @@ from fairseq_ext.search import mbr as candidates
 from fairseq_ext.search.constraints.glossary import places_terms
 from fairseq_ext.search.constraints.required import check_bonus, ways
 from fairseq_ext.search.constraints.sources import constraint_flag, select_flag
-from fairseq_ext.search.registry import DEFAULT, Part, Strategy, all_strategies, changed, chosen, in_use, load_strategies, refusal
+from fairseq_ext.search.registry import (
+    DEFAULT,
+    Part,
+    Strategy,
+    all_strategies,
+    changed,
+    chosen,
+    in_use,
+    load_strategies,
+    refusal,
+)
 
 LARGEST = 3.0e38  # of a float32
 FINITE = (-LARGEST, LARGEST)
@@ -50,7 +60,8 @@ STOCK_SEARCHES = {
 
 
 def stock_search(generation: Any) -> str | None:
-    """The stock flag that replaces fairseq's beam search by another search of its own, if one is set."""
+    """The stock flag that replaces fairseq's beam search by another search of its
+    own, if one is set."""
     for name, (flag, off) in STOCK_SEARCHES.items():
         if getattr(generation, name, off) != off:
             return flag
@@ -60,7 +71,9 @@ def stock_search(generation: Any) -> str | None:
 def refuse_stock_search(flag: str, generation: Any) -> None:
     """Refuse a stock search beside a flag that shapes our own (raises UsageError)."""
     own_loop = frozenset({"search loop"})
-    if (other := stock_search(generation)) and (sentence := refusal([Part(flag, own_loop), Part(other, denies=own_loop)])):
+    if (other := stock_search(generation)) and (
+        sentence := refusal([Part(flag, own_loop), Part(other, denies=own_loop)])
+    ):
         raise UsageError(sentence)
 
 
@@ -80,8 +93,15 @@ def stock(name: str, off: Any = False) -> Callable[[Any, Any], bool]:
 
 
 OPTIONS = (
-    *(Option(flag, stock(name, off), denies=frozenset({"search loop"})) for name, (flag, off) in STOCK_SEARCHES.items()),
-    Option("--unkpen below 0", lambda flags, generation: getattr(generation, "unkpen", 0) < 0, denies=frozenset({"scores of at most 0"})),
+    *(
+        Option(flag, stock(name, off), denies=frozenset({"search loop"}))
+        for name, (flag, off) in STOCK_SEARCHES.items()
+    ),
+    Option(
+        "--unkpen below 0",
+        lambda flags, generation: getattr(generation, "unkpen", 0) < 0,
+        denies=frozenset({"scores of at most 0"}),
+    ),
     Option(
         "--lm-path",
         stock("lm_path", None),
@@ -93,18 +113,42 @@ OPTIONS = (
         denies=frozenset({"scores of at most 0", "softmax's own order"}),
     ),
     Option("--retain-dropout", stock("retain_dropout"), denies=frozenset({"repeatable calls"})),
-    Option("--print-alignment", stock("print_alignment", None), needs=frozenset({"attention", "source sentence"})),
-    Option("--glossary", lambda flags, generation: bool(flags.glossary), needs=frozenset({"source sentence"})),
+    Option(
+        "--print-alignment",
+        stock("print_alignment", None),
+        needs=frozenset({"attention", "source sentence"}),
+    ),
+    Option(
+        "--glossary",
+        lambda flags, generation: bool(flags.glossary),
+        needs=frozenset({"source sentence"}),
+    ),
     Option(
         "--glossary-placement align",
         places_terms,
         needs=frozenset({"search loop", "beam"}),
     ),
     Option("--mbr", lambda flags, generation: bool(flags.mbr), needs=frozenset({"search loop"})),
-    Option("--draft ngram", lambda flags, generation: str(flags.draft) == "ngram", needs=frozenset({"source tokens"})),
-    Option("--ddg-dir", lambda flags, generation: bool(flags.ddg_dir), needs=frozenset({"source tokens"})),
-    Option("--beam above 1", lambda flags, generation: getattr(generation, "beam", 5) > 1, denies=frozenset({"greedy"})),
-    Option("--nbest above 1", lambda flags, generation: getattr(generation, "nbest", 1) > 1, denies=frozenset({"greedy"})),
+    Option(
+        "--draft ngram",
+        lambda flags, generation: str(flags.draft) == "ngram",
+        needs=frozenset({"source tokens"}),
+    ),
+    Option(
+        "--ddg-dir",
+        lambda flags, generation: bool(flags.ddg_dir),
+        needs=frozenset({"source tokens"}),
+    ),
+    Option(
+        "--beam above 1",
+        lambda flags, generation: getattr(generation, "beam", 5) > 1,
+        denies=frozenset({"greedy"}),
+    ),
+    Option(
+        "--nbest above 1",
+        lambda flags, generation: getattr(generation, "nbest", 1) > 1,
+        denies=frozenset({"greedy"}),
+    ),
     Option(
         "--int8",
         lambda flags, generation: flags.int8,
@@ -137,23 +181,43 @@ OPTIONS = (
 
 
 def parts(flags: Any, generation: Any) -> list[Part]:
-    """What takes part in this run: the strategies that the flags choose, and the options that are on."""
+    """What takes part in this run: the strategies that the flags choose, and the
+    options that are on."""
     named = in_use(flags)
-    found = [Part(select_flag(flags, generation) if s.point == "select" else s.flag, s.needs, s.denies) for s in named]
-    for s in named:  # fairseq's own strategy works everywhere, the flags that it has here belong to the beam search of this project
+    found = [
+        Part(select_flag(flags, generation) if s.point == "select" else s.flag, s.needs, s.denies)
+        for s in named
+    ]
+    # fairseq's own strategy works everywhere, the flags that it has here belong to the beam
+    # search of this project
+    for s in named:
         if s.name == DEFAULT.get(s.point) and (given_flags := changed(flags, s)):
-            found.append(Part("--" + next(iter(given_flags)).replace("_", "-"), needs=frozenset({"search loop", "beam"})))
+            found.append(
+                Part(
+                    "--" + next(iter(given_flags)).replace("_", "-"),
+                    needs=frozenset({"search loop", "beam"}),
+                )
+            )
     if (given := constraint_flag(flags, generation)) is not None:
         found.append(Part(given, denies=frozenset({"no constraints"})))
     return found + [Part(o.flag, o.needs, o.denies) for o in OPTIONS if o.on(flags, generation)]
 
 
 def refuse_reference(flags: Any, own: type) -> None:
-    """Refuse what --score-reference would leave out, as it searches nothing (raises UsageError). own: the dataclass of our flags."""
+    """Refuse what --score-reference would leave out, as it searches nothing (raises UsageError).
+
+    own: the dataclass of our flags.
+    """
     load_strategies()
     named = [s.flag for s in chosen(flags)]
-    defaults = {field.name: field.default for field in dataclasses.fields(own) if field.name != "_name"}
-    named += ["--" + name.replace("_", "-") for name, default in defaults.items() if getattr(flags, name) != default]
+    defaults = {
+        field.name: field.default for field in dataclasses.fields(own) if field.name != "_name"
+    }
+    named += [
+        "--" + name.replace("_", "-")
+        for name, default in defaults.items()
+        if getattr(flags, name) != default
+    ]
     if named:
         given = "--score-reference scores given translations"
         raise UsageError(f"{given}, so {named[0]} has nothing to do: leave one of the two out")
@@ -161,7 +225,11 @@ def refuse_reference(flags: Any, own: type) -> None:
 
 def field_names(strategy: Strategy) -> list[str]:
     """Names of the strategy's flags."""
-    return [] if strategy.flags is None else [f.name for f in dataclasses.fields(strategy.flags) if f.name != "_name"]
+    return (
+        []
+        if strategy.flags is None
+        else [f.name for f in dataclasses.fields(strategy.flags) if f.name != "_name"]
+    )
 
 
 def refuse_unused(flags: Any, strategies: list[Strategy]) -> None:
@@ -175,12 +243,20 @@ def refuse_unused(flags: Any, strategies: list[Strategy]) -> None:
             if all(s.constrained for s in owners) and not any(s.constrained for s in strategies):
                 raise UsageError(f"{flag} shapes phrases, and the command has none: {ways(flag)}")
             named = " or ".join(s.flag for s in owners)
-            raise UsageError(f"{flag} belongs to {named}, which is not switched on: add it or leave {flag} out")
+            raise UsageError(
+                f"{flag} belongs to {named}, which is not switched on: add it or leave {flag} out"
+            )
 
 
 def declared(key: str) -> dict[str, Any]:
     """What the strategies' flags declare under a key of their metadata, by field name."""
-    return {f.name: f.metadata[key] for s in all_strategies() if s.flags for f in dataclasses.fields(s.flags) if key in f.metadata}
+    return {
+        f.name: f.metadata[key]
+        for s in all_strategies()
+        if s.flags
+        for f in dataclasses.fields(s.flags)
+        if key in f.metadata
+    }
 
 
 def short(number: float) -> str:
@@ -189,26 +265,37 @@ def short(number: float) -> str:
 
 
 def refuse_values(flags: Any, generation: Any) -> None:
-    """Refuse numbers outside their range, NaN included, and empty file names (raises UsageError)."""
+    """Refuse numbers outside their range, NaN included, and empty file names
+    (raises UsageError)."""
     for name, (least, most, meaning) in (RANGES | declared("range")).items():
         value = getattr(generation, name, None)
         value = getattr(flags, name, None) if value is None else value
         if value is not None and not least <= value <= most:
-            bounds = f"{short(least)} or more" if most == math.inf else f"{short(least)} to {short(most)}"
+            bounds = (
+                f"{short(least)} or more"
+                if most == math.inf
+                else f"{short(least)} to {short(most)}"
+            )
             bounds = "a finite number" if (least, most) == FINITE else bounds
-            raise UsageError(f"--{name.replace('_', '-')} ({meaning}) must be {bounds}, not {value}")
+            raise UsageError(
+                f"--{name.replace('_', '-')} ({meaning}) must be {bounds}, not {value}"
+            )
     for name in {name for s in all_strategies() for name in field_names(s)}:
         value = getattr(flags, name)
         if isinstance(value, float) and math.isnan(value):
-            raise UsageError(f"--{name.replace('_', '-')} is not a number: give one, or leave it out")
+            raise UsageError(
+                f"--{name.replace('_', '-')} is not a number: give one, or leave it out"
+            )
     for name in (*FILES, *declared("file")):
         if getattr(flags, name) == "":
-            raise UsageError(f"--{name.replace('_', '-')} is given without a name: name a file, or leave it out")
+            raise UsageError(
+                f"--{name.replace('_', '-')} is given without a name: name a file, or leave it out"
+            )
 
 
 def validate(flags: Any, generation: Any, *more: Part) -> None:
-    """Refuse what cannot work, in one sentence that names the flags and the way out (raises UsageError). more: what takes part besides
-    strategies and flags, such as the task."""
+    """Refuse what cannot work, in one sentence that names the flags and the way out (raises
+    UsageError). more: what takes part besides strategies and flags, such as the task."""
     refuse_values(flags, generation)
     load_strategies()
     if sentence := refusal([*parts(flags, generation), *more]):
@@ -218,7 +305,10 @@ def validate(flags: Any, generation: Any, *more: Part) -> None:
     for name in ("print_step", "retain_iter_history"):
         if getattr(generation, name, False):
             flag = "--" + name.replace("_", "-")
-            raise UsageError(f"{flag} shows the steps of iterative refinement, which no search here has: leave it out")
+            raise UsageError(
+                f"{flag} shows the steps of iterative refinement, which no search here "
+                "has: leave it out"
+            )
     candidates.check(flags, generation)
     check_bonus(flags)
     if flags.resume and not flags.results_file:

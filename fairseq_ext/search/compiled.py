@@ -49,7 +49,8 @@ class CompiledSearch(Searcher):
 
     @staticmethod
     def knows(setup: SearchSetup) -> bool:
-        """Whether kernels/beam.cpp knows a generator's search, the decoder left aside (`is_compiled`)."""
+        """Whether kernels/beam.cpp knows a generator's search, the decoder left
+        aside (`is_compiled`)."""
         strategies, scoring = free(setup).strategies, setup.spec.scoring
         return (
             library() is not None
@@ -57,7 +58,8 @@ class CompiledSearch(Searcher):
             and strategies.softmax.is_full
             and setup.processors.is_plain
             and (scoring.bounded or not scoring.reward)
-            and scoring.lenpen >= 0  # with a lower one the best that a row can reach depends on its length
+            # with a lower one the best that a row can reach depends on its length
+            and scoring.lenpen >= 0
             and 2 * setup.spec.k <= MANY
         )
 
@@ -73,7 +75,9 @@ class CompiledSearch(Searcher):
         return self.setup.decoder.is_compiled and (constraints is None or constraints.is_free)
 
     def takes(self, pool: Pool) -> bool:
-        is_known = pool.prefix is None and pool.constraints is None and pool.length.device.type == "cpu"
+        is_known = (
+            pool.prefix is None and pool.constraints is None and pool.length.device.type == "cpu"
+        )
         return is_known and self.setup.decoder.is_compiled  # which changes with the models' weights
 
     @torch.no_grad()
@@ -82,37 +86,62 @@ class CompiledSearch(Searcher):
         sentences = [request.sentence for request in requests]
         decoder.admit(pool.inputs(sentences))
         taken = {sentence.struct.slot for sentence in self.running.values()}
-        slots = list(itertools.islice((i for i in itertools.count() if i not in taken), len(requests)))
+        slots = list(
+            itertools.islice((i for i in itertools.count() if i not in taken), len(requests))
+        )
         if self.reader is not None:
             self.reader.take_in_(decoder.set_aside(), slots)
         else:
             self.reader = decoder.batch_reader(FIRST_POSITIONS + FIRST_STEPS * spec.k)
             decoder.set_aside()
         self.setup.stats.encoder_calls += 1
-        rewarded = spec.scoring.rewarded(pool, torch.tensor(sentences)).tolist() if spec.scoring.reward else itertools.repeat(0.0)
+        rewarded = (
+            spec.scoring.rewarded(pool, torch.tensor(sentences)).tolist()
+            if spec.scoring.reward
+            else itertools.repeat(0.0)
+        )
         noise = ((pool.seeds[i] if pool.seeds else 0, int(pool.ids[i])) for i in sentences)
         for request, slot, length, keys in zip(requests, slots, rewarded, noise, strict=False):
-            self.sentences[request] = self.spare.pop() if self.spare else CompiledSentence(self.rules)
+            self.sentences[request] = (
+                self.spare.pop() if self.spare else CompiledSentence(self.rules)
+            )
             limit = pool.max_len[request.sentence]
-            self.sentences[request].start_(pool.bos, limit, slot, request.nbest, length, (limit + 1.0) ** spec.scoring.lenpen, *keys)
+            self.sentences[request].start_(
+                pool.bos,
+                limit,
+                slot,
+                request.nbest,
+                length,
+                (limit + 1.0) ** spec.scoring.lenpen,
+                *keys,
+            )
         self.keep()
 
     def keep(self) -> None:
         """Search the sentences that are live."""
-        self.running = {request: sentence for request, sentence in self.sentences.items() if sentence.is_live}
+        self.running = {
+            request: sentence for request, sentence in self.sentences.items() if sentence.is_live
+        }
         self.batch.keep_(list(self.running.values()))
 
     def step(self, most: int = 1) -> list[Request]:
         running, schedule = self.running, self.setup.strategies.schedule
-        lengths = {sentence.struct.length for sentence in running.values()} if schedule.level else ()
+        lengths = (
+            {sentence.struct.length for sentence in running.values()} if schedule.level else ()
+        )
         if len(lengths) > 1:  # the shortest sentences, until they are level with the others
             shortest, above = sorted(lengths)[:2]
-            running = {request: sentence for request, sentence in running.items() if sentence.struct.length == shortest}
+            running = {
+                request: sentence
+                for request, sentence in running.items()
+                if sentence.struct.length == shortest
+            }
             most = min(most, above - shortest)
         if schedule.most_rows is not None and len(running) * self.setup.spec.k > schedule.most_rows:
             rows = itertools.accumulate(sentence.struct.rows for sentence in running.values())
             n = sum(1 for so_far in rows if so_far <= schedule.most_rows)
-            running, most = dict(itertools.islice(running.items(), max(1, n))), 1  # of those that have waited longest, one at least
+            # of those that have waited longest, one at least
+            running, most = dict(itertools.islice(running.items(), max(1, n))), 1
             for request in running:  # to the end of the turn
                 self.sentences[request] = self.sentences.pop(request)
         if len(running) == len(self.running):
@@ -124,11 +153,16 @@ class CompiledSearch(Searcher):
             self.keep()
 
     def step_all(self, most: int) -> list[Request]:
-        """Add a token to every row of the batch, at most so often; stop when a sentence ends. Return those that have ended."""
+        """Add a token to every row of the batch, at most so often; stop when a sentence ends.
+
+        Return those that have ended.
+        """
         if not self.running:
             return []
         assert self.reader is not None
-        while (result := self.batch.go_on(most, self.reader.compiled, self.reader.struct)) == Result.NO_ROOM:
+        while (
+            result := self.batch.go_on(most, self.reader.compiled, self.reader.struct)
+        ) == Result.NO_ROOM:
             longest = max(sentence.struct.length for sentence in self.running.values())
             lengthened = [sentence.lengthen_() for sentence in self.running.values()]
             if not any(lengthened) and not self.reader.make_room_(self.batch.rows, longest + 1):
@@ -143,13 +177,16 @@ class CompiledSearch(Searcher):
     def enlarge(self) -> None:
         """Make room for positions of the live sentences; those that have ended lose their slots."""
         assert self.reader is not None
-        live = sorted((sentence.struct for sentence in self.running.values()), key=lambda struct: struct.slot)
+        live = sorted(
+            (sentence.struct for sentence in self.running.values()), key=lambda struct: struct.slot
+        )
         self.reader.enlarge_([struct.slot for struct in live], max(struct.used for struct in live))
         for slot, struct in enumerate(live):
             struct.slot = slot
 
     def take(self, request: Request) -> list[Hypothesis] | None:
-        """The hypotheses; None where some continuations were impossible: the loop knows how to go on from there."""
+        """The hypotheses; None where some continuations were impossible: the loop knows
+        how to go on from there."""
         sentence, found = self.sentences[request], None
         state, stats = sentence.struct, self.setup.stats
         if sentence.result == Result.FOUND:
@@ -157,12 +194,16 @@ class CompiledSearch(Searcher):
             if self.proves:
                 steps = state.limit - state.length
                 ending = Ending(state.gap, steps, steps * self.rules.k + state.missed)
-            found = n_best(sentence.found(), self.setup.spec.scoring, request.most, state.rewarded, ending)
+            found = n_best(
+                sentence.found(), self.setup.spec.scoring, request.most, state.rewarded, ending
+            )
         if self.drops:
             stats.drop(torch.tensor(state.dropped))
         self.cancel([request])
         if sentence.result == Result.NOT_A_NUMBER:
-            raise NotANumber(f"the model gives NaN at target position {sentence.struct.length} of the sentence")
+            raise NotANumber(
+                f"the model gives NaN at target position {sentence.struct.length} of the sentence"
+            )
         return found
 
     def cancel(self, requests: Collection[Request]) -> None:
@@ -176,24 +217,45 @@ class CompiledSearch(Searcher):
 
     def common_prefix(self, request: Request) -> list[int]:
         sentence = self.sentences[request]
-        return common_prefix([*sentence.tokens().tolist(), *(tokens.tolist() for tokens, _ in sentence.found(waiting=True))])
+        return common_prefix(
+            [
+                *sentence.tokens().tolist(),
+                *(tokens.tolist() for tokens, _ in sentence.found(waiting=True)),
+            ]
+        )
 
 
 def free(setup: SearchSetup) -> SearchSetup:
     """The same search where no sentence has constraints."""
-    strategies = replace(setup.strategies, select=setup.strategies.select.unconstrained(), stop=setup.strategies.stop.unconstrained())
+    strategies = replace(
+        setup.strategies,
+        select=setup.strategies.select.unconstrained(),
+        stop=setup.strategies.stop.unconstrained(),
+    )
     return replace(setup, strategies=strategies)
 
 
 def rules_of(setup: SearchSetup) -> ctypes.Structure:
     """What a search that `knows` accepts does, as kernels/beam.cpp reads it."""
     spec, strategies, known = setup.spec, setup.strategies, setup.processors
-    fields: dict[str, Any] = {"children": 2 * spec.k, "threshold": math.inf, "behind_finished": math.inf}
+    fields: dict[str, Any] = {
+        "children": 2 * spec.k,
+        "threshold": math.inf,
+        "behind_finished": math.inf,
+    }
     for rules in strategies.rules():
         assert rules is not None
         fields |= rules.fields()
     return Rules(
-        k=spec.k, min_len=known.min_len, eos=known.eos, pad=known.pad, ngram=known.no_repeat_ngram, variable=strategies.variable,
-        temperature=strategies.softmax.temperature, normalize=spec.scoring.normalize, lenpen=spec.scoring.lenpen,
-        reward=spec.scoring.reward, **fields,
-    )  # fmt: skip
+        k=spec.k,
+        min_len=known.min_len,
+        eos=known.eos,
+        pad=known.pad,
+        ngram=known.no_repeat_ngram,
+        variable=strategies.variable,
+        temperature=strategies.softmax.temperature,
+        normalize=spec.scoring.normalize,
+        lenpen=spec.scoring.lenpen,
+        reward=spec.scoring.reward,
+        **fields,
+    )

@@ -29,12 +29,14 @@ class ConstrainedSearch(Searcher):
 
     def __init__(self, setup: SearchSetup):
         self.setup = setup
-        self.at: dict[Request, tuple[ConstrainedGroup, int]] = {}  # the group of each, and its place there
+        # the group of each, and its place there
+        self.at: dict[Request, tuple[ConstrainedGroup, int]] = {}
         self.banks = OfPool(setup.strategies.select.banks)
 
     @staticmethod
     def knows(setup: SearchSetup) -> bool:
-        """Whether kernels/constrained.cpp knows a generator's search, the decoder and the phrases left aside."""
+        """Whether kernels/constrained.cpp knows a generator's search, the decoder and
+        the phrases left aside."""
         strategies = setup.strategies
         return (
             strategies.stop.estimate is not None
@@ -63,8 +65,17 @@ class ConstrainedSearch(Searcher):
         return bool(constraints.any_of) and self.setup.decoder.is_compiled
 
     def takes(self, pool: Pool) -> bool:
-        is_known = pool.prefix is None and not pool.alone and pool.length.device.type == "cpu" and self.setup.decoder.is_compiled
-        return is_known and any(c.any_of for c in pool.constraints or ()) and self.banks(pool) is not None
+        is_known = (
+            pool.prefix is None
+            and not pool.alone
+            and pool.length.device.type == "cpu"
+            and self.setup.decoder.is_compiled
+        )
+        return (
+            is_known
+            and any(c.any_of for c in pool.constraints or ())
+            and self.banks(pool) is not None
+        )
 
     @torch.no_grad()
     def admit(self, requests: Sequence[Request]) -> None:
@@ -75,7 +86,11 @@ class ConstrainedSearch(Searcher):
 
     def step(self, most: int = 1) -> list[Request]:
         groups = self.groups()
-        return [group.requests[i] for group in groups for i in group.step(most if len(groups) == 1 else 1)]
+        return [
+            group.requests[i]
+            for group in groups
+            for i in group.step(most if len(groups) == 1 else 1)
+        ]
 
     def take(self, request: Request) -> list[Hypothesis]:
         group, i = self.at.pop(request)
@@ -88,7 +103,9 @@ class ConstrainedSearch(Searcher):
 
     def common_prefix(self, request: Request) -> list[int]:
         group, i = self.at[request]
-        return common_prefix([*group.search.tokens(i), *(tokens.tolist() for tokens, _ in group.search.found(i))])
+        return common_prefix(
+            [*group.search.tokens(i), *(tokens.tolist() for tokens, _ in group.search.found(i))]
+        )
 
 
 class ConstrainedGroup:
@@ -109,13 +126,25 @@ class ConstrainedGroup:
         self.told = 0  # sentences that have ended, and were returned
 
     def settings(self, limit: int, highest: int, nbest: int) -> Settings:
-        """What holds for sentences that have at most `limit` tokens before EOS, `highest` required ones and an n-best list of `nbest`."""
-        setup, known, estimate = self.setup, self.setup.processors, self.setup.strategies.stop.estimate
+        """What holds for sentences that have at most `limit` tokens before EOS, `highest` required
+        ones and an n-best list of `nbest`."""
+        setup, known, estimate = (
+            self.setup,
+            self.setup.processors,
+            self.setup.strategies.stop.estimate,
+        )
         assert estimate is not None
         return Settings(
-            setup.spec.k, nbest, known.min_len, known.eos, known.pad, known.no_repeat_ngram, setup.strategies.softmax.temperature,
-            estimate, *setup.spec.scoring.divisors(limit + highest + estimate.others + 3),
-        )  # fmt: skip
+            setup.spec.k,
+            nbest,
+            known.min_len,
+            known.eos,
+            known.pad,
+            known.no_repeat_ngram,
+            setup.strategies.softmax.temperature,
+            estimate,
+            *setup.spec.scoring.divisors(limit + highest + estimate.others + 3),
+        )
 
     @property
     def rows(self) -> int:
@@ -123,11 +152,17 @@ class ConstrainedGroup:
         return int(self.search.arrays["first"][self.search.struct.live])
 
     def step(self, most: int = 1) -> list[int]:
-        """Add tokens to every row, so many or fewer. Return the sentences that have ended, by their places in the group.
+        """Add tokens to every row, so many or fewer. Return the sentences that have ended, by
+        their places in the group.
 
         Raises NotANumber where the model gives NaN.
         """
-        search, reader, state, stats = self.search, self.reader, self.search.struct, self.setup.stats
+        search, reader, state, stats = (
+            self.search,
+            self.reader,
+            self.search.struct,
+            self.setup.stats,
+        )
         while (result := search.go_on(reader.compiled, reader.struct, most)) == Result.NO_ROOM:
             if not (search.lengthen_() or reader.make_room_(self.most_rows, state.length + 1)):
                 reader.enlarge_(range(reader.slots), state.used)

@@ -22,7 +22,8 @@ from fairseq_ext.search.pool import Pool
 
 @dataclass(frozen=True)
 class Ending:
-    """How the search of a sentence ended: its certificate, and what the end has saved against the run to the length limit."""
+    """How the search of a sentence ended: its certificate, and what the end has saved against
+    the run to the length limit."""
 
     gap: float  # what its answer may lack, in nats, 0 where it is proved the best
     steps: int
@@ -40,7 +41,8 @@ class Hypothesis:
     ending: Ending | None = None  # of its sentence, where the stop strategy proves something of it
     unmet: tuple[tuple[str, str], ...] = ()  # constraints that it does not meet: text, reason
     utility: float | None = None  # expected, where --mbr chooses
-    elsewhere: tuple[str, ...] = ()  # texts of glossary terms that it has, but not in the place of what translates them
+    # texts of glossary terms that it has, but not in the place of what translates them
+    elsewhere: tuple[str, ...] = ()
 
 
 def n_best(
@@ -50,9 +52,11 @@ def n_best(
     rewarded: float = 0.0,
     ending: Ending | None = None,
 ) -> list[Hypothesis]:
-    """Return the hypotheses of a compiled search, best first, of equals those that come first, at most so many.
+    """Return the hypotheses of a compiled search, best first, of equals those that come
+    first, at most so many.
 
-    found: of each its tokens (L,) with EOS, and sums of log-probabilities (L,); rewarded: target length that a bounded reward counts up to.
+    found: of each its tokens (L,) with EOS, and sums of log-probabilities (L,); rewarded: target
+    length that a bounded reward counts up to.
     """
     scored = []
     for tokens, cumulative in found:
@@ -65,11 +69,16 @@ def n_best(
     out = []
     for score, tokens, cumulative in sorted(scored, key=lambda each: -each[0])[:most]:
         positional = np.concatenate([cumulative[:1], np.diff(cumulative)])
-        out.append(Hypothesis(torch.from_numpy(tokens.copy()), score, torch.from_numpy(positional), ending=ending))
+        out.append(
+            Hypothesis(
+                torch.from_numpy(tokens.copy()), score, torch.from_numpy(positional), ending=ending
+            )
+        )
     return out
 
 
-OnFinal = Callable[[int, list[Hypothesis]], None]  # takes a sentence's pool number and its hypotheses, best first
+# takes a sentence's pool number and its hypotheses, best first
+OnFinal = Callable[[int, list[Hypothesis]], None]
 
 
 @dataclass
@@ -100,22 +109,35 @@ class Finished:
     """What each sentence of the pool has finished so far."""
 
     count: Tensor  # (N,) hypotheses of each sentence
-    best: Tensor  # (N, nbest) best scores of each sentence, best first, else -inf; only what stop strategies have given to `rank_`
+    # (N, nbest) best scores of each sentence, best first, else -inf; only what stop strategies
+    # have given to `rank_`
+    best: Tensor
     total: Tensor  # (N,) highest sum of log-probabilities of each sentence's hypotheses
-    ending: Tensor  # (N, 4) of each sentence, by stop strategies that prove something: its gap, the steps and the rows that are saved
+    # (N, 4) of each sentence, by stop strategies that prove something: its gap, the steps
+    # and the rows that are saved
+    ending: Tensor
     # if it ends here, and the rows that its steps so far have not had; -inf: none
-    of: list[list[tuple[FinishedStep, int]]]  # each sentence's hypotheses, in the order in which they finished
+    # each sentence's hypotheses, in the order in which they finished
+    of: list[list[tuple[FinishedStep, int]]]
 
     @staticmethod
     def empty(sentences: int, m: int, device: torch.device) -> Finished:
         lowest = torch.full((sentences, m), -torch.inf, dtype=torch.float64, device=device)
         none = torch.zeros(sentences, dtype=torch.long, device=device)
-        return Finished(none, lowest, lowest[:, 0].clone(), lowest.new_full((sentences, 4), -torch.inf), [[] for _ in range(sentences)])
+        return Finished(
+            none,
+            lowest,
+            lowest[:, 0].clone(),
+            lowest.new_full((sentences, 4), -torch.inf),
+            [[] for _ in range(sentences)],
+        )
 
     def start_(self, sentence: int, nbest: int) -> None:
-        """Forget a sentence's hypotheses: another one is in its place, with an n-best list of this length.
+        """Forget a sentence's hypotheses: another one is in its place, with an n-best
+        list of this length.
 
-        subtle: `best` is as wide as the longest list; a shorter one has +inf in front, so that its last entry is the last column as well.
+        subtle: `best` is as wide as the longest list; a shorter one has +inf in front, so that its
+        last entry is the last column as well.
         """
         self.of[sentence] = []
         self.count[sentence] = 0
@@ -125,13 +147,16 @@ class Finished:
         self.best[sentence, : self.best.size(1) - nbest] = torch.inf
 
     def rank_(self, live: Tensor, score: Tensor) -> Tensor:
-        """Merge scores (S, c) into `best` of sentences live (S,); return the new best scores (S, nbest), best first."""
+        """Merge scores (S, c) into `best` of sentences live (S,); return the new best scores
+        (S, nbest), best first."""
         together = torch.cat([self.best[live], score.to(self.best.dtype)], dim=1)
         best = together.topk(self.best.size(1), dim=1).values
         self.best[live] = best
         return best
 
-    def collect_(self, beam: Beam, candidates: Candidates, done: Tensor, scoring: Scoring, pool: Pool) -> None:
+    def collect_(
+        self, beam: Beam, candidates: Candidates, done: Tensor, scoring: Scoring, pool: Pool
+    ) -> None:
         """Keep the candidates that finish; done (S, c) lies on the host."""
         place = done.flatten().nonzero()[:, 0]
         of = (place // done.size(1)).tolist()
@@ -139,12 +164,18 @@ class Finished:
         place, owner = upload(place, beam.device), upload(sentence, beam.device)
         row = candidates.row.flatten()[place]  # (m,)
         last = candidates.score.flatten()[place]
-        tokens = torch.cat([beam.tokens[row, 1:], candidates.token.flatten()[place][:, None]], dim=1)
+        tokens = torch.cat(
+            [beam.tokens[row, 1:], candidates.token.flatten()[place][:, None]], dim=1
+        )
         cumulative = torch.cat([beam.score[row], last[:, None]], dim=1)
         lag = None if beam.lags is None else [beam.lags[i] for i in of]
         length = tokens.size(1) if lag is None else tokens.size(1) - upload(lag, beam.device)
         score = scoring(last, length, scoring.rewarded(pool, owner))
-        attention = None if beam.attention is None or not beam.attention.weights.size(1) else beam.attention.weights[row]
+        attention = (
+            None
+            if beam.attention is None or not beam.attention.weights.size(1)
+            else beam.attention.weights[row]
+        )
         self.add_(sentence, FinishedStep(tokens, cumulative, score, attention, lag))
         self.count.index_add_(0, owner, torch.ones_like(row))
         self.total.scatter_reduce_(0, owner, last.to(self.total.dtype), "amax")
@@ -155,7 +186,8 @@ class Finished:
             self.of[s].append((step, i))
 
     def take(self, sentence: int, answers: list[int] | None = None) -> list[Hypothesis]:
-        """Return a sentence's hypotheses, best first, and forget them; answers: numbers of those to return, None for all.
+        """Return a sentence's hypotheses, best first, and forget them; answers: numbers of those
+        to return, None for all.
 
         Equal scores keep the order in which they finished.
         """
@@ -163,7 +195,9 @@ class Finished:
         if answers is not None:
             found = [found[i] for i in answers]
         gap, steps, beyond, missed = self.ending[sentence].tolist()
-        ending = None if gap == -torch.inf else Ending(gap, round(steps), round(beyond + max(missed, 0)))
+        ending = (
+            None if gap == -torch.inf else Ending(gap, round(steps), round(beyond + max(missed, 0)))
+        )
         hypotheses = [replace(step.hypothesis(i), ending=ending) for step, i in found]
         return sorted(hypotheses, key=lambda h: -h.score)
 
@@ -175,9 +209,11 @@ class Finished:
 
 @dataclass
 class Scoring:
-    """From the sum of log-probabilities to the score by which hypotheses compete, and what a live one can still reach.
+    """From the sum of log-probabilities to the score by which hypotheses compete, and what
+    a live one can still reach.
 
-    Lengths count EOS. rewarded: the target length up to which every token is rewarded, ratio x source length without EOS + offset.
+    Lengths count EOS. rewarded: the target length up to which every token is rewarded, ratio x
+    source length without EOS + offset.
     """
 
     normalize: bool = True
@@ -188,11 +224,13 @@ class Scoring:
     bounded: bool = True  # False: every target token is rewarded
 
     def rewarded(self, pool: Pool, sentence: Tensor) -> Tensor:
-        """(S,) target length of each sentence that the reward counts up to, at least 0, in double precision whatever the model's."""
+        """(S,) target length of each sentence that the reward counts up to, at least 0, in double
+        precision whatever the model's."""
         return ((pool.length[sentence] - 1).double() * self.ratio + self.offset).clamp(min=0)
 
     def __call__(self, total: Tensor, length: int | Tensor, rewarded: Tensor) -> Tensor:
-        """Score of finished hypotheses: total (any shape), all of this length, or of lengths that broadcast against it."""
+        """Score of finished hypotheses: total (any shape), all of this length, or of lengths
+        that broadcast against it."""
         if self.normalize:
             if isinstance(length, Tensor):  # rounded once, as a number from the host is
                 return total / (length.double() ** self.lenpen).to(total.dtype)
@@ -201,21 +239,28 @@ class Scoring:
             return total
         if not self.bounded:
             return total + self.reward * length
-        return total + self.reward * (rewarded.minimum(length) if isinstance(length, Tensor) else rewarded.clamp(max=length))
+        return total + self.reward * (
+            rewarded.minimum(length) if isinstance(length, Tensor) else rewarded.clamp(max=length)
+        )
 
     def divisors(self, lengths: int) -> tuple[Tensor, Tensor]:
-        """What totals of these lengths, from 0, are divided by (lengths,) in float32, as `__call__` does where the length is a number, and
-        where it is a tensor; only without a reward."""
+        """What totals of these lengths, from 0, are divided by (lengths,) in float32, as `__call__`
+        does where the length is a number, and where it is a tensor; only without a reward."""
         if not self.normalize:
             return torch.ones(lengths), torch.ones(lengths)
-        numbers = torch.tensor([1.0, *(length**self.lenpen for length in range(1, lengths))], dtype=torch.float64)
+        numbers = torch.tensor(
+            [1.0, *(length**self.lenpen for length in range(1, lengths))], dtype=torch.float64
+        )
         return numbers.float(), (torch.arange(lengths).clamp(min=1).double() ** self.lenpen).float()
 
     def bound(self, total: Tensor, step: int | Tensor, longest: Tensor, rewarded: Tensor) -> Tensor:
-        """The best score that a live hypothesis of step tokens can end with: log-probabilities are never positive, so its total
-        can only fall. longest: the most target tokens of its sentence, EOS included."""
+        """The best score that a live hypothesis of step tokens can end with: log-probabilities
+        are never positive, so its total can only fall. longest: the most target tokens of its
+        sentence, EOS included."""
         if self.normalize:
-            return total / (longest**self.lenpen if self.lenpen > 0 else (step + 1.0) ** self.lenpen)
+            return total / (
+                longest**self.lenpen if self.lenpen > 0 else (step + 1.0) ** self.lenpen
+            )
         if not self.reward:
             return total
         return total + self.reward * (rewarded.minimum(longest) if self.bounded else longest)

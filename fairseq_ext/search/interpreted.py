@@ -26,7 +26,10 @@ from fairseq_ext.search.scheduler import Request, Searcher, common_prefix
 
 
 class LoopSearch(Searcher):
-    """Beam search with every strategy. pool: the batch whose sentences are requested, or an OpenPool for those of any batch."""
+    """Beam search with every strategy.
+
+    pool: the batch whose sentences are requested, or an OpenPool for those of any batch.
+    """
 
     def __init__(self, setup: SearchSetup, pool: Pool):
         self.setup, self.pool = setup, pool
@@ -64,21 +67,30 @@ class LoopSearch(Searcher):
         start(search, places)
 
     def put(self, pool: OpenPool, arrivals: Pool, sentences: Sequence[int]) -> list[int]:
-        """Put sentences into the pool; return their places. The row state of live rows is fitted to the changed pool.
+        """Put sentences into the pool; return their places. The row state of live rows is
+        fitted to the changed pool.
 
-        While no sentence of the pool has constraints, the faster strategy of `Select.unconstrained` selects.
+        While no sentence of the pool has constraints, the faster strategy of
+        `Select.unconstrained` selects.
         """
-        strategies, beams, places = self.search.strategies, [group.beam for group in self.search.groups.groups], []
+        strategies, beams, places = (
+            self.search.strategies,
+            [group.beam for group in self.search.groups.groups],
+            [],
+        )
 
         def change() -> None:
             places.extend(pool.put_(arrivals, sentences))
 
         before, select = strategies.select, self.setup.strategies.select
         before.follow(beams, pool, change)
-        strategies.select = select if any(given is not EMPTY for given in pool.given) else select.unconstrained()
+        strategies.select = (
+            select if any(given is not EMPTY for given in pool.given) else select.unconstrained()
+        )
         for beam in beams if strategies.select is not before else ():
             beam.aux.clear()
-            strategies.select.start(beam, pool)  # whatever such a sentence has chosen, it has begun no phrase
+            # whatever such a sentence has chosen, it has begun no phrase
+            strategies.select.start(beam, pool)
         return places
 
     def step(self, most: int = 1) -> list[Request]:
@@ -120,7 +132,9 @@ class LoopSearch(Searcher):
                 possible = beam.last_score()[first:behind] > -torch.inf
                 rows += beam.tokens[first:behind, 1 + lag :][possible].tolist()
         for finished, i in self.search.finished.of[place]:
-            rows.append(finished.tokens[i, finished.lag[i] if finished.lag is not None else 0 :].tolist())
+            rows.append(
+                finished.tokens[i, finished.lag[i] if finished.lag is not None else 0 :].tolist()
+            )
         return common_prefix(rows)
 
 
@@ -138,20 +152,32 @@ class OpenPool(Pool):
     """Places for sentences. An empty place is a sentence without tokens that nobody starts."""
 
     def __init__(self, places: int, pad: int, device: torch.device):
-        super().__init__({}, torch.zeros(places, dtype=torch.long, device=device), [0] * places, torch.arange(places), bos=pad, pad=pad)
+        super().__init__(
+            {},
+            torch.zeros(places, dtype=torch.long, device=device),
+            [0] * places,
+            torch.arange(places),
+            bos=pad,
+            pad=pad,
+        )
         self.seeds = [0] * places
         self.min_len_beside_prefix = True  # each sentence's own prefix counts
         self.free = list(range(places))  # a heap
-        self.newcomers: tuple[Pool, list[int]] | None = None  # the sentences of the last `put_`, which start now
+        # the sentences of the last `put_`, which start now
+        self.newcomers: tuple[Pool, list[int]] | None = None
         self.sources = [self.length[:0]] * places  # (T,) without padding
         self.prefixes = [self.length[:0]] * places  # (P,) the same of the prefixes
         self.leads = [0] * places
         self.given: list[SentenceConstraints] = [EMPTY] * places
-        self.ends_allowed = [1] * places  # sentence ends that a translation may have (--constraint-end)
+        # sentence ends that a translation may have (--constraint-end)
+        self.ends_allowed = [1] * places
         self.refresh_()
 
     def put_(self, arrivals: Pool, sentences: Sequence[int]) -> list[int]:
-        """Give sentences of another pool a place each; return the places in their order. Fails where too few are free."""
+        """Give sentences of another pool a place each; return the places in their order.
+
+        Fails where too few are free.
+        """
         places = [heapq.heappop(self.free) for _ in sentences]
         for i, place in zip(sentences, places, strict=True):
             self.sources[place] = arrivals.source(i)
@@ -170,7 +196,11 @@ class OpenPool(Pool):
         self.lead = self.leads
         self.bos = arrivals.bos
         if arrivals.constraints is not None:  # else those that are live keep theirs
-            self.constraints, self.ordered, self.boundaries = self.given, arrivals.ordered, arrivals.boundaries
+            self.constraints, self.ordered, self.boundaries = (
+                self.given,
+                arrivals.ordered,
+                arrivals.boundaries,
+            )
             self.banned_in_any_case = arrivals.banned_in_any_case
         if arrivals.ends is not None:
             self.ends = replace(arrivals.ends, allowed=torch.tensor(self.ends_allowed))
@@ -186,7 +216,9 @@ class OpenPool(Pool):
 
     def refresh_(self) -> None:
         """Build the pool's tensors again from its places."""
-        rows = pad_sequence(self.sources, batch_first=True, padding_value=self.pad, padding_side="left")
+        rows = pad_sequence(
+            self.sources, batch_first=True, padding_value=self.pad, padding_side="left"
+        )
         self.length = rows.ne(self.pad).sum(1)
         self.net_input = {"src_tokens": rows, "src_lengths": self.length}
         self.prefix = None

@@ -11,21 +11,23 @@ from torch import Tensor
 from fairseq_ext.kernels.library import library
 from fairseq_ext.kernels.log_probs import best_of_sentences, block_ngrams_, repeated, topk
 
-FEW, MANY = 64, 256  # so many of each row, and of each sentence, the compiled top-k keeps sorted by insertion
+# so many of each row, and of each sentence, the compiled top-k keeps sorted by insertion
+FEW, MANY = 64, 256
 BLOCK = 64  # columns of one block of the two-stage top-k
 
 
 class LogProbs:
     """Log-probabilities of the next token: of every word, or of a shortlist.
 
-    What is stored has columns that need not be words, and of some softmaxes (--softmax screened) is not exact, so it is private: `topk`,
-    `at` and `dense` are the ways in. Methods whose names end in _ change the log-probabilities in place.
+    What is stored has columns that need not be words, and of some softmaxes (--softmax screened) is
+    not exact, so it is private: `topk`, `at` and `dense` are the ways in. Methods whose names end
+    in _ change the log-probabilities in place.
     """
 
     def __init__(self, value: Tensor, ids: Tensor | None = None, vocabulary: int = 0):
         self._value = value  # (n, C) with C = V, or the length of the shortlist
-        # None: all words; (C,) ascending: the words of every row's shortlist; (n, C): each row's own, which may repeat its last word
-        # behind it, with -inf
+        # None: all words; (C,) ascending: the words of every row's shortlist; (n, C): each row's
+        # own, which may repeat its last word behind it, with -inf
         self._ids = ids
         self._vocabulary = vocabulary  # V, for a shortlist
 
@@ -59,32 +61,40 @@ class LogProbs:
         return score, self._words(column)
 
     def at(self, token: Tensor) -> Tensor:
-        """Log-probabilities (n, m) of tokens (n or 1, m); -inf where a token is not on the shortlist."""
+        """Log-probabilities (n, m) of tokens (n or 1, m); -inf where a token is
+        not on the shortlist."""
         if self._ids is None:
             return self._value.gather(1, token.expand(self._value.size(0), -1))
         column, known = self._column(token)
-        return self._value.gather(1, column.expand(self._value.size(0), -1)).masked_fill(~known, -torch.inf)
+        return self._value.gather(1, column.expand(self._value.size(0), -1)).masked_fill(
+            ~known, -torch.inf
+        )
 
     def dense(self) -> Tensor:
-        """Log-probabilities (n, V) of all words, to be read only; -inf where a word is not on the shortlist."""
+        """Log-probabilities (n, V) of all words, to be read only; -inf where a word is
+        not on the shortlist."""
         if self._ids is None:
             return self._value
         everything = self._value.new_full((self._value.size(0), self._vocabulary), -torch.inf)
         return everything.scatter_reduce_(1, self._ids.expand_as(self._value), self._value, "amax")
 
     def dense_for_library(self) -> Tensor | None:
-        """`dense` where it costs nothing and the compiled library can read it, in float32; else None."""
+        """`dense` where it costs nothing and the compiled library can read it,
+        in float32; else None."""
         return self._value if self._ids is None and self._is_compiled() else None
 
     def _is_compiled(self) -> bool:
         return self._value.dtype == torch.float32 and is_compiled(self._value)
 
     def best_of_sentences(self, c: int, before: Tensor, first: Tensor) -> tuple[Tensor, ...] | None:
-        """The c best continuations of each sentence, as kernels/log_probs.py returns them, with words in place of columns.
+        """The c best continuations of each sentence, as kernels/log_probs.py returns them, with
+        words in place of columns.
 
         None where the compiled library cannot read the rows, or c is too large for it.
         """
-        return None if c > MANY or not self._is_compiled() else self._compiled_best(c, before, first)
+        return (
+            None if c > MANY or not self._is_compiled() else self._compiled_best(c, before, first)
+        )
 
     def _compiled_best(self, c: int, before: Tensor, first: Tensor) -> tuple[Tensor, ...]:
         row, column, score = best_of_sentences(self._value, before.contiguous(), first, c)
@@ -93,12 +103,14 @@ class LogProbs:
         return row, self._ids[column] if self._ids.dim() == 1 else self._ids[row, column], score
 
     def mass(self, rows: Tensor) -> tuple[Tensor, Tensor]:
-        """Of rows (m,), by number: the log of the sum of probabilities, and how many words are possible."""
+        """Of rows (m,), by number: the log of the sum of probabilities, and how many
+        words are possible."""
         value = self._value[rows]
         return value.logsumexp(1), (value > -torch.inf).sum(1)
 
     def has_nan(self, all_words: bool = False) -> Tensor:
-        """Whether a row has NaN (a tensor of one bool): in its first word, where the model's NaN are, or in any."""
+        """Whether a row has NaN (a tensor of one bool): in its first word, where the model's
+        NaN are, or in any."""
         return (self._value if all_words else self._value[:, 0]).isnan().any()
 
     def is_listed(self, token: Tensor) -> Tensor:
@@ -112,19 +124,26 @@ class LogProbs:
         return self._ids[column] if self._ids.dim() == 1 else self._ids.gather(1, column)
 
     def _column(self, token: Tensor) -> tuple[Tensor, Tensor]:
-        """Columns that hold tokens (n or 1, m), and whether each token is on its row's shortlist at all."""
+        """Columns that hold tokens (n or 1, m), and whether each token is on its
+        row's shortlist at all."""
         if self._ids is None:
             return token, torch.ones_like(token, dtype=torch.bool)
         if self._ids.dim() == 2:
             token = token.expand(self._ids.size(0), -1)
-        column = torch.searchsorted(self._ids, token.contiguous()).clamp_(max=self._ids.size(-1) - 1)
+        column = torch.searchsorted(self._ids, token.contiguous()).clamp_(
+            max=self._ids.size(-1) - 1
+        )
         return column, self._words(column) == token
 
     def _of_columns(self, words: Tensor) -> Tensor:
         """What (V,) or (n, V) has of each column: (C,) or (n, C)."""
         if self._ids is None:
             return words
-        return words[self._ids] if words.dim() == 1 else words.gather(1, self._ids.expand(words.size(0), -1))
+        return (
+            words[self._ids]
+            if words.dim() == 1
+            else words.gather(1, self._ids.expand(words.size(0), -1))
+        )
 
     def ban_(self, token: int, rows: Tensor | None = None) -> None:
         """Make a token impossible, in every row or where the mask rows (n,) is true."""
@@ -140,19 +159,26 @@ class LogProbs:
     def ban_each_(self, token: Tensor) -> None:
         """Make tokens (n, m) impossible, each in its row; -1 for none."""
         column, known = self._column(token.clamp(min=0))
-        penalty = torch.zeros_like(column, dtype=self._value.dtype).masked_fill_((token >= 0) & known, -torch.inf)
-        self._value.scatter_add_(1, column, penalty)  # in place: a copy of all words would take longer than the search itself
+        penalty = torch.zeros_like(column, dtype=self._value.dtype).masked_fill_(
+            (token >= 0) & known, -torch.inf
+        )
+        # in place: a copy of all words would take longer than the search itself
+        self._value.scatter_add_(1, column, penalty)
 
     def ban_words_(self, rows: Tensor, words: Tensor) -> None:
-        """Make the words of a mask (V,) impossible in the rows of a mask (n,), of which there are few."""
+        """Make the words of a mask (V,) impossible in the rows of a mask (n,), of
+        which there are few."""
         words = self._of_columns(words)
         if rows.device.type == "cpu":
-            self._value[rows] = self._value[rows].masked_fill(words if words.dim() == 1 else words[rows], -torch.inf)
+            self._value[rows] = self._value[rows].masked_fill(
+                words if words.dim() == 1 else words[rows], -torch.inf
+            )
         else:
             self._value.masked_fill_(rows[:, None] & words, -torch.inf)
 
     def ban_repeated_(self, tokens: Tensor, n: int) -> None:
-        """Ban every token that would complete an n-gram that its row's history, tokens (n, T), already holds."""
+        """Ban every token that would complete an n-gram that its row's history, tokens
+        (n, T), already holds."""
         if tokens.size(1) < n:
             return
         if self._is_compiled() and tokens.stride(1) == 1:
@@ -193,13 +219,14 @@ class LogProbs:
 
 
 def is_compiled(value: Tensor) -> bool:
-    """Whether the compiled library can read a tensor: contiguous, on a CPU, and the library is there."""
+    """Whether the compiled library can read a tensor: contiguous, on a CPU, and
+    the library is there."""
     return value.device.type == "cpu" and value.is_contiguous() and library() is not None
 
 
 def blockwise_topk(value: Tensor, k: int) -> tuple[Tensor, Tensor]:
-    """torch.topk(value, k) along the last dimension of (n, C), faster for long rows: the k best of a row lie in the k blocks
-    whose maxima are best, so only those blocks are sorted."""
+    """torch.topk(value, k) along the last dimension of (n, C), faster for long rows: the k best of
+    a row lie in the k blocks whose maxima are best, so only those blocks are sorted."""
     n, C = value.shape
     if k <= FEW and value.dtype == torch.float32 and is_compiled(value):
         return topk(value, k)
@@ -208,7 +235,8 @@ def blockwise_topk(value: Tensor, k: int) -> tuple[Tensor, Tensor]:
         return value.topk(k, dim=1)
     head = value[:, : blocks * BLOCK].unflatten(1, (blocks, BLOCK))  # (n, C) -> (n, blocks, BLOCK)
     best = head.amax(-1).topk(k, dim=1, sorted=False).indices  # (n, k)
-    inside = head.gather(1, best[:, :, None].expand(-1, -1, BLOCK)).flatten(1)  # (n, k, BLOCK) -> (n, k x BLOCK)
+    # (n, k, BLOCK) -> (n, k x BLOCK)
+    inside = head.gather(1, best[:, :, None].expand(-1, -1, BLOCK)).flatten(1)
     tail = value[:, blocks * BLOCK :]
     score, place = torch.cat([inside, tail], dim=1).topk(k, dim=1)
     column = best.gather(1, (place // BLOCK).clamp(max=k - 1)) * BLOCK + place % BLOCK

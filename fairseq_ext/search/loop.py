@@ -46,15 +46,24 @@ def start(search: Search, sentences: list[int]) -> None:
     beam = Beam.start(sentences, pool.bos, search.device, torch.float32)
     if search.decoder.need_attention:
         columns = pool.net_input["src_tokens"].size(1)
-        beam.attention = Attention.start(beam.rows, columns, pool.first_column(sentences), search.device)
+        beam.attention = Attention.start(
+            beam.rows, columns, pool.first_column(sentences), search.device
+        )
     search.strategies.select.start(beam, pool)
     search.strategies.stop.start(beam, pool)
     search.groups.add(beam)
 
 
 def advance(search: Search, beam: Beam) -> Beam:
-    """The beam with one token more in every row: finished hypotheses go to `search.finished`, final sentences leave."""
-    decoder, pool, strategies, stats, finished = search.decoder, search.pool, search.strategies, search.stats, search.finished
+    """The beam with one token more in every row: finished hypotheses go to `search.finished`,
+    final sentences leave."""
+    decoder, pool, strategies, stats, finished = (
+        search.decoder,
+        search.pool,
+        search.strategies,
+        search.stats,
+        search.finished,
+    )
     # (2) sentences that have reached their length may only end
     limits = [pool.max_len[s] <= length for s, length in zip(beam.live, beam.steps(), strict=True)]
     at_limit = upload(limits, beam.device) if any(limits) else None
@@ -62,10 +71,13 @@ def advance(search: Search, beam: Beam) -> Beam:
     features = decoder.step(beam.tokens)
     stats.count_step(beam.rows, 1)
     # placeholder rows (score -inf; a forced prefix leaves them) are no expansions
-    stats.expand(beam.rows if search.variable or not beam.longest else (beam.last_score() > -torch.inf).sum())
+    stats.expand(
+        beam.rows if search.variable or not beam.longest else (beam.last_score() > -torch.inf).sum()
+    )
     if beam.attention is not None and (attention := decoder.attention()) is not None:
         beam.attention.add_(attention)
-    # (4) the softmax scores the vocabulary or a shortlist, (5) the logits processors forbid and force
+    # (4) the softmax scores the vocabulary or a shortlist, (5) the logits processors
+    #     forbid and force
     log_probs = strategies.softmax(decoder, features, beam, pool)
     broken = log_probs.has_nan()
     log_probs = search.processors(log_probs, beam, pool, at_limit)
@@ -77,9 +89,12 @@ def advance(search: Search, beam: Beam) -> Beam:
         keep = prune(candidates, beam, pool, finished)
         stats.drop((~keep & (candidates.score > -torch.inf))[:, : candidates.width])
         candidates.score = candidates.score.masked_fill(~keep, -torch.inf)
-    # (8) which candidates are finished, which continue, which sentences are final: the only wait for the device
+    # (8) which candidates are finished, which continue, which sentences are final: the
+    #     only wait for the device
     decision = strategies.stop(candidates, beam, pool, finished, at_limit)
-    done, final, counts, is_broken = fetch(decision, broken, going_on(candidates, decision) if search.variable else None)
+    done, final, counts, is_broken = fetch(
+        decision, broken, going_on(candidates, decision) if search.variable else None
+    )
     if is_broken:
         source = "the model" if search.processors.lm is None else "the model or the language model"
         which = "one of the sentences" if len(beam.live) > 1 else "the sentence"
@@ -91,19 +106,37 @@ def advance(search: Search, beam: Beam) -> Beam:
     if rows is None:
         return beam.empty()
     following = continued(beam, rows)
-    decoder.select(rows.row, rows.kept, 0 if rows.counts is not None else rows.width, following.sentence_of_row())
+    decoder.select(
+        rows.row,
+        rows.kept,
+        0 if rows.counts is not None else rows.width,
+        following.sentence_of_row(),
+    )
     return following
 
 
-def fetch(decision: StopDecision, broken: Tensor, counts: Tensor | None) -> tuple[Tensor | None, Tensor, Tensor | None, bool]:
-    """Bring done (S, c), final (S,), counts (S,) of rows and the NaN flag to the host in one transfer."""
+def fetch(
+    decision: StopDecision, broken: Tensor, counts: Tensor | None
+) -> tuple[Tensor | None, Tensor, Tensor | None, bool]:
+    """Bring done (S, c), final (S,), counts (S,) of rows and the NaN flag to the
+    host in one transfer."""
     if decision.done is None or decision.done.device.type == "cpu":
         return decision.done, decision.final, counts, bool(broken)
     S, c = decision.done.shape
-    parts = [decision.done.flatten(), decision.final, broken[None], *([] if counts is None else [counts])]
+    parts = [
+        decision.done.flatten(),
+        decision.final,
+        broken[None],
+        *([] if counts is None else [counts]),
+    ]
     packed = torch.cat(parts).cpu()
     flags = packed[: S * c + S + 1].bool()
-    return flags[: S * c].view(S, c), flags[S * c : -1], None if counts is None else packed[-S:], bool(flags[-1])
+    return (
+        flags[: S * c].view(S, c),
+        flags[S * c : -1],
+        None if counts is None else packed[-S:],
+        bool(flags[-1]),
+    )
 
 
 # ---- Live rows in groups
@@ -120,7 +153,8 @@ class Group:
     """Rows that are stepped together."""
 
     beam: Beam
-    rows: Any = None  # what the decoder gave when the group was set aside; None while the decoder holds it
+    # what the decoder gave when the group was set aside; None while the decoder holds it
+    rows: Any = None
 
 
 class Groups:
@@ -153,7 +187,8 @@ class Groups:
         self.groups.insert(0, Group(beam))
 
     def put(self, beam: Beam) -> None:
-        """Store the beam of the group that was stepped, in front; drop the group where none of its sentences is live."""
+        """Store the beam of the group that was stepped, in front; drop the group where none
+        of its sentences is live."""
         if beam.live:
             self.groups[0].beam = beam
         else:
@@ -161,8 +196,13 @@ class Groups:
             del self.groups[0]
 
     def next(self) -> Beam:
-        """Bring the group that is stepped next into the decoder, joined with those that fit; return its beam."""
-        if len(self.groups) == 1 and self.groups[0].rows is None and not self.too_wide(self.groups[0].beam):
+        """Bring the group that is stepped next into the decoder, joined with those that
+        fit; return its beam."""
+        if (
+            len(self.groups) == 1
+            and self.groups[0].rows is None
+            and not self.too_wide(self.groups[0].beam)
+        ):
             return self.groups[0].beam
         # the one with the fewest tokens, or the one whose turn it is
         chosen = min(self.groups, key=lambda g: g.beam.longest) if self.level else self.groups[-1]
@@ -200,7 +240,9 @@ class Groups:
                 continue
             group.beam, row = beam.part(kept)
             part, sentence = group.beam, torch.tensor(kept, device=beam.device)
-            self.decoder.select(row, sentence, 0 if part.counts is not None else part.width, part.sentence_of_row())
+            self.decoder.select(
+                row, sentence, 0 if part.counts is not None else part.width, part.sentence_of_row()
+            )
             self.groups.insert(0, group)  # the one that the decoder holds stands in front
 
     def has_room(self, rows: int) -> bool:
@@ -214,10 +256,13 @@ class Groups:
     def can_join(self, a: Beam, b: Beam) -> bool:
         """Whether two groups may be stepped together."""
         level = a.longest == b.longest and a.lags is None and b.lags is None
-        return (self.joins_any_step or (level and self.decoder.joins)) and self.has_room(a.rows + b.rows)
+        return (self.joins_any_step or (level and self.decoder.joins)) and self.has_room(
+            a.rows + b.rows
+        )
 
     def divide(self, group: Group) -> Group:
-        """Leave as many sentences in the group, which the decoder holds, as one call may take; return the others."""
+        """Leave as many sentences in the group, which the decoder holds, as one call may
+        take; return the others."""
         beam = group.beam
         counts = [beam.width] * len(beam.live) if beam.counts is None else beam.counts.tolist()
         taken, rows = 1, counts[0]
@@ -228,7 +273,17 @@ class Groups:
         for places in (range(taken), range(taken, len(counts))):
             part, row = beam.part(list(places))
             sentence = torch.tensor(list(places), device=beam.device)
-            halves.append((part, (row, sentence, 0 if part.counts is not None else part.width, part.sentence_of_row())))
+            halves.append(
+                (
+                    part,
+                    (
+                        row,
+                        sentence,
+                        0 if part.counts is not None else part.width,
+                        part.sentence_of_row(),
+                    ),
+                )
+            )
         (first, arguments), (rest, others) = halves
         left = Group(rest, self.decoder.part(*others))
         self.decoder.select(*arguments)
@@ -249,11 +304,14 @@ class Search:
         self.device = pool.length.device
         self.finished = Finished.empty(len(pool), setup.spec.nbest, self.device)
         # a language model reads rows of one length only
-        self.groups = Groups(setup.decoder, setup.strategies.schedule, joins_any_step=setup.processors.lm is None)
+        self.groups = Groups(
+            setup.decoder, setup.strategies.schedule, joins_any_step=setup.processors.lm is None
+        )
         if not setup.strategies.softmax.is_full:
             pool.required = setup.strategies.select.required_ids(pool)
 
     @property
     def variable(self) -> bool:
-        """Whether sentences may have fewer rows than the beam, as the strategies say of the sentences that have started."""
+        """Whether sentences may have fewer rows than the beam, as the strategies say of the
+        sentences that have started."""
         return self.strategies.variable

@@ -28,37 +28,62 @@ from fairseq_ext.core.errors import SentenceError, UsageError
 from fairseq_ext.search.finished import Hypothesis
 from fairseq_ext.search.registry import samples
 
-FIRST_REFERENCES, RESAMPLES = 8, 500  # of --mbr-prune: what candidates are compared with first, and how often that is drawn again
+# of --mbr-prune: what candidates are compared with first, and how often that is drawn again
+FIRST_REFERENCES, RESAMPLES = 8, 500
 
 
 class BayesRisk:
-    """Puts the hypothesis of the highest expected utility in front. text: a hypothesis' tokens as text."""
+    """Puts the hypothesis of the highest expected utility in front.
+
+    text: a hypothesis' tokens as text.
+    """
 
     def __init__(self, flags: Any, text: Callable[[Any], str]):
         self.text, self.utility = text, utility_of(flags)
-        self.candidates, self.references, self.confidence = flags.mbr_candidates, flags.mbr_references, flags.mbr_prune
+        self.candidates, self.references, self.confidence = (
+            flags.mbr_candidates,
+            flags.mbr_references,
+            flags.mbr_prune,
+        )
         self.by_probability = str(flags.mbr_weights) == "prob"
 
     def __call__(self, found: list[Hypothesis], source: str) -> list[Hypothesis]:
-        """A sentence's hypotheses, those first that may be the answer, by their expected utility. found: by score; of hypotheses that
-        lack constraints only those may be that lack the fewest."""
+        """A sentence's hypotheses, those first that may be the answer, by their expected utility.
+
+        found: by score; of hypotheses that lack constraints only those may be that lack the fewest.
+        """
         fewest = min(len(h.unmet) for h in found)
         able = [h for h in found if len(h.unmet) == fewest and h.score > -np.inf]
         if not able:
             return found
         texts = [self.text(h.tokens) for h in able]
         candidates = list(dict.fromkeys(texts))[: self.candidates or None]
-        expected = dict(zip(candidates, self.expected(candidates, *self.compared(able, texts), source), strict=True))
+        expected = dict(
+            zip(
+                candidates,
+                self.expected(candidates, *self.compared(able, texts), source),
+                strict=True,
+            )
+        )
         known = {text: value for text, value in expected.items() if value > -np.inf}
-        judged = {id(h): replace(h, utility=float(known[text])) for h, text in zip(able, texts, strict=True) if text in known}
+        judged = {
+            id(h): replace(h, utility=float(known[text]))
+            for h, text in zip(able, texts, strict=True)
+            if text in known
+        }
         best = sorted(judged.values(), key=lambda h: -h.utility)  # type: ignore[operator]
         return best + [h for h in found if id(h) not in judged]
 
-    def compared(self, able: Sequence[Hypothesis], texts: Sequence[str]) -> tuple[list[str], np.ndarray]:
-        """The different texts that candidates are compared with, and their weights (R,), of sum 1."""
+    def compared(
+        self, able: Sequence[Hypothesis], texts: Sequence[str]
+    ) -> tuple[list[str], np.ndarray]:
+        """The different texts that candidates are compared with, and their weights
+        (R,), of sum 1."""
         n = self.references or len(able)
         if self.by_probability:  # of different hypotheses
-            distinct = list({tuple(h.tokens.tolist()): i for i, h in reversed(list(enumerate(able)))}.values())
+            distinct = list(
+                {tuple(h.tokens.tolist()): i for i, h in reversed(list(enumerate(able)))}.values()
+            )
             total = np.array([float(able[i].positional_scores.double().sum()) for i in distinct])
             taken = [distinct[i] for i in np.argsort(-total, kind="stable")[:n]]
             weights = np.exp(np.sort(total)[::-1][:n] - total.max())
@@ -70,21 +95,31 @@ class BayesRisk:
             of_text[texts[i]] = of_text.get(texts[i], 0.0) + weight
         return list(of_text), np.array(list(of_text.values()))
 
-    def expected(self, candidates: list[str], references: list[str], weights: np.ndarray, source: str) -> np.ndarray:
-        """(C,) the expected utility of each candidate; -inf of those that were dropped on the way."""
+    def expected(
+        self, candidates: list[str], references: list[str], weights: np.ndarray, source: str
+    ) -> np.ndarray:
+        """(C,) the expected utility of each candidate; -inf of those that were
+        dropped on the way."""
         if not self.confidence:
             utilities = np.asarray(self.utility(candidates, references, source), dtype=float)
             return utilities[:, 0] if utilities.shape[1] < len(references) else utilities @ weights
         chance, seen = np.random.default_rng(0), 0
         order = chance.permutation(len(references))
-        out, left, known = np.full(len(candidates), -np.inf), np.arange(len(candidates)), np.zeros((len(candidates), 0))
+        out, left, known = (
+            np.full(len(candidates), -np.inf),
+            np.arange(len(candidates)),
+            np.zeros((len(candidates), 0)),
+        )
         while seen < len(order):
             new = order[seen : max(FIRST_REFERENCES, 2 * seen)]
-            utilities = self.utility([candidates[i] for i in left], [references[i] for i in new], source)
+            utilities = self.utility(
+                [candidates[i] for i in left], [references[i] for i in new], source
+            )
             known, seen = np.hstack([known, np.asarray(utilities, dtype=float)]), seen + len(new)
             part = weights[order[:seen]]
             if seen < len(order):
-                drawn = chance.multinomial(seen, part / part.sum(), RESAMPLES)  # (draws, references): how often each is drawn
+                # (draws, references): how often each is drawn
+                drawn = chance.multinomial(seen, part / part.sum(), RESAMPLES)
                 means = known @ drawn.T
                 as_good = (means >= means[np.argmax(known @ part)]).mean(1)
                 kept = as_good > 1 - self.confidence
@@ -100,7 +135,8 @@ class BayesRisk:
 # Shapes: C candidates, R references of one sentence.
 
 
-Utility = Callable[[Sequence[str], Sequence[str], str], Any]  # candidates, references, source -> (C, R), higher is better
+# candidates, references, source -> (C, R), higher is better
+Utility = Callable[[Sequence[str], Sequence[str], str], Any]
 
 
 def utility_of(flags: Any) -> Utility:
@@ -111,7 +147,9 @@ def utility_of(flags: Any) -> Utility:
     if name == "chrf" and importlib.util.find_spec("fastchrf") is not None:
         from fastchrf import pairwise_chrf
 
-        return lambda candidates, references, source: pairwise_chrf([list(candidates)], [list(references)])[0]
+        return lambda candidates, references, source: pairwise_chrf(
+            [list(candidates)], [list(references)]
+        )[0]
     if name in ("chrf", "bleu", "ter"):
         return of_sacrebleu(name)
     return comet(flags.mbr_model) if name == "comet" else named(name)
@@ -121,10 +159,17 @@ def of_sacrebleu(name: str) -> Utility:
     """A metric of sacrebleu on sentences; TER, which counts errors, with its sign changed."""
     from sacrebleu.metrics import BLEU, CHRF, TER
 
-    metric, sign = {"chrf": (CHRF(), 1), "bleu": (BLEU(effective_order=True), 1), "ter": (TER(), -1)}[name]
+    metric, sign = {
+        "chrf": (CHRF(), 1),
+        "bleu": (BLEU(effective_order=True), 1),
+        "ter": (TER(), -1),
+    }[name]
 
     def utility(candidates: Sequence[str], references: Sequence[str], source: str) -> Any:
-        return [[sign * metric.sentence_score(candidate, [reference]).score for reference in references] for candidate in candidates]
+        return [
+            [sign * metric.sentence_score(candidate, [reference]).score for reference in references]
+            for candidate in candidates
+        ]
 
     return utility
 
@@ -132,13 +177,18 @@ def of_sacrebleu(name: str) -> Utility:
 def aggregated() -> Utility:
     """chrF against all references as one, whose n-grams are counted together:
 
-    J. Vamvas and R. Sennrich. Linear-time Minimum Bayes Risk Decoding with Reference Aggregation. ACL 2024.
+    J. Vamvas and R. Sennrich. Linear-time Minimum Bayes Risk Decoding with Reference
+    Aggregation. ACL 2024.
     """
     try:
         from fastchrf import aggregate_chrf
     except ImportError:
-        raise UsageError("--mbr-aggregate needs fastchrf: pip install fastchrf, or leave it out") from None
-    return lambda candidates, references, source: np.array(aggregate_chrf([list(candidates)], [list(references)])[0])[:, None]
+        raise UsageError(
+            "--mbr-aggregate needs fastchrf: pip install fastchrf, or leave it out"
+        ) from None
+    return lambda candidates, references, source: np.array(
+        aggregate_chrf([list(candidates)], [list(references)])[0]
+    )[:, None]
 
 
 def comet(path: str) -> Utility:
@@ -146,23 +196,35 @@ def comet(path: str) -> Utility:
     try:
         from comet import load_from_checkpoint
     except ImportError:
-        raise UsageError("--mbr comet needs COMET: pip install unbabel-comet, or use --mbr chrf") from None
+        raise UsageError(
+            "--mbr comet needs COMET: pip install unbabel-comet, or use --mbr chrf"
+        ) from None
     if not os.path.isfile(path):
         raise UsageError(f"--mbr-model {path} is not there: name the file of a COMET model")
     try:
         model = load_from_checkpoint(path)
     except Exception as error:
-        raise UsageError(f"--mbr-model {path}: COMET cannot load it ({error}): name the file of a COMET model") from error
+        raise UsageError(
+            f"--mbr-model {path}: COMET cannot load it ({error}): name the file of a COMET model"
+        ) from error
 
     def utility(candidates: Sequence[str], references: Sequence[str], source: str) -> Any:
-        pairs = [{"src": source, "mt": candidate, "ref": reference} for candidate in candidates for reference in references]
-        return np.reshape(model.predict(pairs, gpus=0, progress_bar=False).scores, (len(candidates), len(references)))
+        pairs = [
+            {"src": source, "mt": candidate, "ref": reference}
+            for candidate in candidates
+            for reference in references
+        ]
+        return np.reshape(
+            model.predict(pairs, gpus=0, progress_bar=False).scores,
+            (len(candidates), len(references)),
+        )
 
     return utility
 
 
 def named(name: str) -> Utility:
-    """A function of the user's, `module:function`, that is given candidates, references and the source, and returns (C, R)."""
+    """A function of the user's, `module:function`, that is given candidates, references and the
+    source, and returns (C, R)."""
     module, _, function = name.partition(":")
     if not function:
         raise UsageError(f"--mbr must be chrf, bleu, ter, comet or module:function, not {name}")
@@ -171,7 +233,10 @@ def named(name: str) -> Utility:
         if not callable(found := getattr(importlib.import_module(module), function)):
             raise AttributeError(f"{function} cannot be called")
     except (ImportError, AttributeError, ValueError) as error:
-        raise UsageError(f"--mbr {name} cannot be loaded ({error}): name a module that Python finds, and a function of it") from None
+        raise UsageError(
+            f"--mbr {name} cannot be loaded ({error}): name a module that Python finds, "
+            "and a function of it"
+        ) from None
     finally:
         sys.path.remove(os.getcwd())
 
@@ -179,9 +244,14 @@ def named(name: str) -> Utility:
         try:
             out = np.asarray(found(list(candidates), list(references), source), dtype=float)
         except Exception as error:
-            raise SentenceError(f"--mbr {name} raises {type(error).__name__} ({error}): mend it for this sentence") from error
+            raise SentenceError(
+                f"--mbr {name} raises {type(error).__name__} ({error}): mend it for this sentence"
+            ) from error
         if out.shape != (len(candidates), len(references)) or not np.isfinite(out).all():
-            raise UsageError(f"--mbr {name} must give a number for each of {len(candidates)} candidates and {len(references)} references")
+            raise UsageError(
+                f"--mbr {name} must give a number for each of {len(candidates)} candidates and "
+                f"{len(references)} references"
+            )
         return out
 
     return utility
@@ -198,36 +268,64 @@ class CandidateFlags:
     mbr: str | None = field(
         default=None,
         metadata={
-            "help": "answer with the hypothesis of the highest expected chrf, bleu, ter, comet or module:function "
-            "(default: with that of the highest score)"
+            "help": "answer with the hypothesis of the highest expected chrf, bleu, ter, comet or "
+            "module:function (default: with that of the highest score)"
         },
     )
-    mbr_model: str | None = field(default=None, metadata={"help": "--mbr comet: file of the model's checkpoint (default: none)"})
-    mbr_candidates: int = field(
-        default=0, metadata={"help": "the hypotheses that may be the answer: so many of the highest score (default: 0, all)"}
+    mbr_model: str | None = field(
+        default=None,
+        metadata={"help": "--mbr comet: file of the model's checkpoint (default: none)"},
     )
-    mbr_references: int = field(default=0, metadata={"help": "the hypotheses that they are compared with: so many (default: 0, all)"})
+    mbr_candidates: int = field(
+        default=0,
+        metadata={
+            "help": "the hypotheses that may be the answer: so many of the highest score "
+            "(default: 0, all)"
+        },
+    )
+    mbr_references: int = field(
+        default=0,
+        metadata={"help": "the hypotheses that they are compared with: so many (default: 0, all)"},
+    )
     mbr_weights: Literal["uniform", "prob"] = field(
-        default="uniform", metadata={"help": "what a hypothesis counts: the same as all others, or its probability (default: uniform)"}
+        default="uniform",
+        metadata={
+            "help": "what a hypothesis counts: the same as all others, or its probability "
+            "(default: uniform)"
+        },
     )
     mbr_aggregate: bool = field(
-        default=False, metadata={"help": "--mbr chrf: compare with all hypotheses as one: faster, nearly the same (default: off)"}
+        default=False,
+        metadata={
+            "help": "--mbr chrf: compare with all hypotheses as one: faster, nearly the "
+            "same (default: off)"
+        },
     )
     mbr_prune: float = field(
         default=0.0,
-        metadata={"help": "drop candidates early that lose in this share of resamplings of what they met (default: 0, none)"},
+        metadata={
+            "help": "drop candidates early that lose in this share of resamplings of what they "
+            "met (default: 0, none)"
+        },
     )
     print_utility: bool = field(
-        default=False, metadata={"help": "print each answer's expected utility as a line U-<number> (default: off)"}
+        default=False,
+        metadata={
+            "help": "print each answer's expected utility as a line U-<number> (default: off)"
+        },
     )
 
 
 def check_seed(seed: Any, flags: Any) -> None:
-    """Refuse a seed of a request or a call that is none, or that no sample is drawn by (raises UsageError)."""
+    """Refuse a seed of a request or a call that is none, or that no sample is drawn
+    by (raises UsageError)."""
     if seed is not None and (type(seed) is not int or not 0 <= seed < 2**32):
         raise UsageError(f"seed is {seed!r}: give a whole number from 0 to 4294967295")
     if seed is not None and not samples(flags):
-        raise UsageError("seed is of samples, and this search draws none: leave it out, or use --select sampling or gumbel")
+        raise UsageError(
+            "seed is of samples, and this search draws none: leave it out, or use --select "
+            "sampling or gumbel"
+        )
 
 
 NAMES = tuple(name for name in CandidateFlags.__dataclass_fields__ if name != "_name")
@@ -235,25 +333,50 @@ NAMES = tuple(name for name in CandidateFlags.__dataclass_fields__ if name != "_
 
 def given(flags: Any) -> dict[str, Any]:
     """The flags that differ from their defaults."""
-    return {name: getattr(flags, name) for name in NAMES if getattr(flags, name) != getattr(CandidateFlags, name)}
+    return {
+        name: getattr(flags, name)
+        for name in NAMES
+        if getattr(flags, name) != getattr(CandidateFlags, name)
+    }
 
 
 def check(flags: Any, generation: Any) -> None:
     """Refuse what --mbr cannot do, and its flags without it (raises UsageError)."""
     if flags.mbr is None:
         for name in given(flags):
-            raise UsageError(f"--{name.replace('_', '-')} belongs to --mbr, which is not switched on: add it or leave this flag out")
+            raise UsageError(
+                f"--{name.replace('_', '-')} belongs to --mbr, which is not switched on: add it "
+                "or leave this flag out"
+            )
         return
     if getattr(generation, "beam", 5) < 2:
-        raise UsageError("--mbr chooses among the hypotheses of a sentence, and --beam 1 finds one: raise --beam or leave --mbr out")
+        raise UsageError(
+            "--mbr chooses among the hypotheses of a sentence, and --beam 1 finds one: raise "
+            "--beam or leave --mbr out"
+        )
     for name in ("mbr_candidates", "mbr_references"):
         if getattr(flags, name) < 0:
-            raise UsageError(f"--{name.replace('_', '-')} (number of hypotheses) must be 0 or more, not {getattr(flags, name)}")
+            raise UsageError(
+                f"--{name.replace('_', '-')} (number of hypotheses) must be 0 or more, not "
+                f"{getattr(flags, name)}"
+            )
     if not 0 <= flags.mbr_prune < 1:
-        raise UsageError(f"--mbr-prune (share of resamplings) must be 0 or more and below 1, not {flags.mbr_prune}")
+        raise UsageError(
+            "--mbr-prune (share of resamplings) must be 0 or more and below 1, not "
+            f"{flags.mbr_prune}"
+        )
     if (flags.mbr == MODEL) != bool(flags.mbr_model):
-        raise UsageError("--mbr comet and --mbr-model, the file of its checkpoint, belong together: give both or none")
+        raise UsageError(
+            "--mbr comet and --mbr-model, the file of its checkpoint, belong together: "
+            "give both or none"
+        )
     if flags.mbr_aggregate and (flags.mbr != "chrf" or str(flags.mbr_weights) == "prob"):
-        raise UsageError("--mbr-aggregate joins the n-grams of hypotheses that count the same: use it with --mbr chrf and uniform weights")
+        raise UsageError(
+            "--mbr-aggregate joins the n-grams of hypotheses that count the same: use it with "
+            "--mbr chrf and uniform weights"
+        )
     if flags.mbr_aggregate and flags.mbr_prune:
-        raise UsageError("--mbr-aggregate compares each candidate once, so --mbr-prune has nothing to save: leave one of the two out")
+        raise UsageError(
+            "--mbr-aggregate compares each candidate once, so --mbr-prune has nothing to save: "
+            "leave one of the two out"
+        )

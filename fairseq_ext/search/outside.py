@@ -24,35 +24,66 @@ from fairseq_ext.search.pool import Pool
 from fairseq_ext.search.protocols import Prune, Schedule, Select, Softmax, Stop
 from fairseq_ext.search.registry import OUTSIDE_MODULE, Strategy
 
-BASES: dict[str, type] = {"select": Select, "stop": Stop, "schedule": Schedule, "softmax": Softmax, "prune": Prune}
-READ_ONLY = {Beam: ("tokens", "score"), Candidates: ("row", "token", "score"), Finished: ("count", "total")}  # where they are arguments
+BASES: dict[str, type] = {
+    "select": Select,
+    "stop": Stop,
+    "schedule": Schedule,
+    "softmax": Softmax,
+    "prune": Prune,
+}
+# where they are arguments
+READ_ONLY = {
+    Beam: ("tokens", "score"),
+    Candidates: ("row", "token", "score"),
+    Finished: ("count", "total"),
+}
 ROUNDING = 1e-3  # nats
 
 
 def watched(strategy: Strategy, made: Any, eos: int, words: int) -> Any:
-    """What a builder has made; its answers are checked if it comes from outside the package. words: of the target dictionary.
+    """What a builder has made; its answers are checked if it comes from outside the package. words:
+    of the target dictionary.
     Errors: UsageError, also at each step."""
     if not strategy.build.__module__.startswith(OUTSIDE_MODULE):
         return made
 
     def wrong(what: str) -> UsageError:
-        return UsageError(f"{strategy.flag} ({strategy.file}) {what}: see the table of the extension points in docs/strategy.md")
+        return UsageError(
+            f"{strategy.flag} ({strategy.file}) {what}: see the table of the extension points "
+            "in docs/strategy.md"
+        )
 
     base = BASES.get(strategy.point, object)
     if not isinstance(made, base) or not callable(made):
-        raise wrong(f"builds {kind_of(made)}, not a {base.__name__ if base is not object else 'driver'}")
+        raise wrong(
+            f"builds {kind_of(made)}, not a {base.__name__ if base is not object else 'driver'}"
+        )
     if strategy.point == "decoding":
         return made
     check: Callable[..., str | None] = globals()[f"flaw_of_{strategy.point}"]
     kind = type(made)
 
     def call(self: Any, *arguments: Any, **named: Any) -> Any:
-        given = [(each, name, getattr(each, name).clone()) for each in arguments for name in READ_ONLY.get(type(each), ())]
+        given = [
+            (each, name, getattr(each, name).clone())
+            for each in arguments
+            for name in READ_ONLY.get(type(each), ())
+        ]
         found = kind.__call__(self, *arguments, **named)
         for each, name, before in given:
             if not torch.equal(getattr(each, name), before):
-                raise wrong(f"writes to {type(each).__name__.lower()}.{name}, which may only be read")
-        if (flaw := check(found, *arguments, **named, eos=eos, at_most_0="scores of at most 0" not in strategy.denies)) is not None:
+                raise wrong(
+                    f"writes to {type(each).__name__.lower()}.{name}, which may only be read"
+                )
+        if (
+            flaw := check(
+                found,
+                *arguments,
+                **named,
+                eos=eos,
+                at_most_0="scores of at most 0" not in strategy.denies,
+            )
+        ) is not None:
             raise wrong(flaw)
         if isinstance(found, LogProbs) and found._ids is None and found.size != words:
             raise wrong(f"returns {found.size} words a row, and the dictionary has {words}")
@@ -70,75 +101,160 @@ def kind_of(value: Any) -> str:
 
 
 def flaw_of_softmax(
-    found: Any, decoder: Any, features: Any, beam: Beam | None = None, pool: Pool | None = None, *, eos: int, at_most_0: bool
+    found: Any,
+    decoder: Any,
+    features: Any,
+    beam: Beam | None = None,
+    pool: Pool | None = None,
+    *,
+    eos: int,
+    at_most_0: bool,
 ) -> str | None:
     """What is wrong with a softmax's answer; None: nothing."""
     if not isinstance(found, LogProbs):
         return f"returns {kind_of(found)}, not LogProbs"
     value, ids = found._value, found._ids
-    if value.dim() != 2 or not value.dtype.is_floating_point or (beam is not None and len(value) != beam.rows):
-        return f"returns {kind_of(value)}, not log-probabilities (n, V) of the {'' if beam is None else f'{beam.rows} '}rows"
-    if ids is not None and (ids.size(-1) != value.size(1) or bool((ids.diff(dim=-1) < (ids.dim() == 1)).any())):
-        return "returns ids that do not ascend, or are not one for each column of the log-probabilities"
+    if (
+        value.dim() != 2
+        or not value.dtype.is_floating_point
+        or (beam is not None and len(value) != beam.rows)
+    ):
+        return (
+            f"returns {kind_of(value)}, not log-probabilities (n, V) of the "
+            f"{'' if beam is None else f'{beam.rows} '}rows"
+        )
+    if ids is not None and (
+        ids.size(-1) != value.size(1) or bool((ids.diff(dim=-1) < (ids.dim() == 1)).any())
+    ):
+        return (
+            "returns ids that do not ascend, or are not one for each column of the "
+            "log-probabilities"
+        )
     if bool(value.isnan().any()) and not any(bool(each.isnan().any()) for each in features):
         return "returns NaN where the decoder has none"
     if at_most_0 and bool((value > ROUNDING).any()):
         return 'returns log-probabilities above 0, without denies=("scores of at most 0",)'
     if beam is not None and pool is not None:
         ends = found.at(torch.full((1, 1), eos, device=value.device))[:, 0] > -torch.inf
-        last = torch.tensor([pool.max_len[s] <= length for s, length in zip(beam.live, beam.steps(), strict=True)], device=value.device)
+        last = torch.tensor(
+            [pool.max_len[s] <= length for s, length in zip(beam.live, beam.steps(), strict=True)],
+            device=value.device,
+        )
         living, of = beam.last_score() > -torch.inf, beam.sentence_of_row()
         lost = living & ~torch.where(last[of], ends, (value > -torch.inf).any(1))
-        if bool((torch.bincount(of[living], minlength=len(last)) == torch.bincount(of[lost], minlength=len(last)))[of[lost]].any()):
-            return "leaves a sentence no word, or no EOS at the length limit, where nothing else may follow"
+        if bool(
+            (
+                torch.bincount(of[living], minlength=len(last))
+                == torch.bincount(of[lost], minlength=len(last))
+            )[of[lost]].any()
+        ):
+            return (
+                "leaves a sentence no word, or no EOS at the length limit, where nothing "
+                "else may follow"
+            )
     return None
 
 
-def flaw_of_select(found: Any, beam: Beam, log_probs: LogProbs, pool: Pool, *, eos: int, at_most_0: bool) -> str | None:
+def flaw_of_select(
+    found: Any, beam: Beam, log_probs: LogProbs, pool: Pool, *, eos: int, at_most_0: bool
+) -> str | None:
     """The same of a select strategy's."""
     if not isinstance(found, Candidates):
         return f"returns {kind_of(found)}, not Candidates"
     S, parts = len(beam.live), (found.row, found.token, found.score)
-    if any(not isinstance(x, Tensor) or x.dim() != 2 or len(x) != S or x.shape != found.row.shape for x in parts):
-        return f"returns {', '.join(map(kind_of, parts))}: row, token and score must all be of shape (S, c), with S = {S} sentences"
-    if found.row.dtype != torch.long or found.token.dtype != torch.long or not found.score.dtype.is_floating_point:
-        return f"returns {', '.join(map(kind_of, parts))}: row and token must be int64, score a float"
+    if any(
+        not isinstance(x, Tensor) or x.dim() != 2 or len(x) != S or x.shape != found.row.shape
+        for x in parts
+    ):
+        return (
+            f"returns {', '.join(map(kind_of, parts))}: row, token and score must all be of shape "
+            f"(S, c), with S = {S} sentences"
+        )
+    if (
+        found.row.dtype != torch.long
+        or found.token.dtype != torch.long
+        or not found.score.dtype.is_floating_point
+    ):
+        return (
+            f"returns {', '.join(map(kind_of, parts))}: row and token must be int64, score a float"
+        )
     if bool(found.score.isnan().any()):
         return "returns NaN for a score"
     there = found.score > -torch.inf
     row = found.row.clamp(0, beam.rows - 1)
     own = beam.sentence_of_row()[row] == torch.arange(S, device=row.device)[:, None]
     if bool((there & ((row != found.row) | ~own)).any()):
-        return "returns rows of another sentence: a row is a number of the beam, counted through all sentences"
-    if found.key is None and found.group is None and bool((found.score[:, 1:] > found.score[:, :-1]).any()):
+        return (
+            "returns rows of another sentence: a row is a number of the beam, counted "
+            "through all sentences"
+        )
+    if (
+        found.key is None
+        and found.group is None
+        and bool((found.score[:, 1:] > found.score[:, :-1]).any())
+    ):
         return "returns candidates that are not sorted, best first"
     token = found.token.clamp(0, (words := log_probs.dense()).size(1) - 1)
-    if at_most_0 and bool((there & ((token != found.token) | (found.score > beam.last_score()[row] + words[row, token] + ROUNDING))).any()):
-        return "returns a score above beam.last_score() of its row and the token's log-probability together, or no token of the vocabulary"
+    if at_most_0 and bool(
+        (
+            there
+            & (
+                (token != found.token)
+                | (found.score > beam.last_score()[row] + words[row, token] + ROUNDING)
+            )
+        ).any()
+    ):
+        return (
+            "returns a score above beam.last_score() of its row and the token's log-probability "
+            "together, or no token of the vocabulary"
+        )
     possible = (beam.last_score() > -torch.inf) & (words > -torch.inf).any(1)
-    if bool((~there.any(1) & (torch.bincount(beam.sentence_of_row()[possible], minlength=S) > 0)).any()):
+    if bool(
+        (~there.any(1) & (torch.bincount(beam.sentence_of_row()[possible], minlength=S) > 0)).any()
+    ):
         return "returns no candidate for a sentence that has one"
     return None
 
 
-def flaw_of_prune(found: Any, candidates: Candidates, *others: Any, eos: int, at_most_0: bool) -> str | None:
+def flaw_of_prune(
+    found: Any, candidates: Candidates, *others: Any, eos: int, at_most_0: bool
+) -> str | None:
     """The same of a pruner's."""
     return flaw_of_mask("", found, candidates.score.shape)
 
 
-def flaw_of_stop(found: Any, candidates: Candidates, *others: Any, eos: int, at_most_0: bool) -> str | None:
+def flaw_of_stop(
+    found: Any, candidates: Candidates, *others: Any, eos: int, at_most_0: bool
+) -> str | None:
     """The same of a stop strategy's."""
     if not isinstance(found, StopDecision):
         return f"returns {kind_of(found)}, not a StopDecision"
     shape = candidates.score.shape
-    masks = (("done ", found.done, shape), ("stays ", found.stays, shape), ("final ", found.final, shape[:1]))
-    return next((flaw for name, mask, of in masks if (mask is not None or of != shape) and (flaw := flaw_of_mask(name, mask, of))), None)
+    masks = (
+        ("done ", found.done, shape),
+        ("stays ", found.stays, shape),
+        ("final ", found.final, shape[:1]),
+    )
+    return next(
+        (
+            flaw
+            for name, mask, of in masks
+            if (mask is not None or of != shape) and (flaw := flaw_of_mask(name, mask, of))
+        ),
+        None,
+    )
 
 
-def flaw_of_schedule(found: Any, waiting: int, *others: Any, eos: int, at_most_0: bool) -> str | None:
+def flaw_of_schedule(
+    found: Any, waiting: int, *others: Any, eos: int, at_most_0: bool
+) -> str | None:
     """The same of a schedule's."""
     is_number = isinstance(found, int) and 0 <= found <= waiting
-    return None if is_number else f"returns {found!r}, not a number of sentences from 0 to the {waiting} that wait"
+    return (
+        None
+        if is_number
+        else f"returns {found!r}, not a number of sentences from 0 to the {waiting} that wait"
+    )
 
 
 def flaw_of_mask(name: str, found: Any, shape: torch.Size) -> str | None:

@@ -1,6 +1,7 @@
 """The sentences of one call of the search.
 
-Shapes: N sentences in the pool, S live sentences, P tokens of a prefix, T source columns, F features of a speech frame.
+Shapes: N sentences in the pool, S live sentences, P tokens of a prefix, T source columns, F
+features of a speech frame.
 """
 
 from __future__ import annotations
@@ -26,25 +27,38 @@ class Pool:
     """The sentences of one call, whether started or not."""
 
     net_input: dict[str, Tensor]  # the model's encoder input, a row a sentence
-    length: Tensor  # (N,) source tokens of each sentence, EOS included, or frames of speech; padding excluded
+    # (N,) source tokens of each sentence, EOS included, or frames of speech; padding excluded
+    length: Tensor
     max_len: list[int]  # most target tokens before EOS, per sentence
     ids: Tensor  # (N,) the data set's sentence numbers
     bos: int  # first target token
     prefix: Tensor | None = None  # (N, P) target tokens that are forced first, padded behind
-    lead: list[int] | None = None  # how many of those the command forces (a language, a prompt), before the constraints' own; None: none
-    min_len_beside_prefix: bool = False  # minimum length holds for sentences whose prefix is shorter (fairseq: for none)
+    # how many of those the command forces (a language, a prompt), before the constraints'
+    # own; None: none
+    lead: list[int] | None = None
+    # minimum length holds for sentences whose prefix is shorter (fairseq: for none)
+    min_len_beside_prefix: bool = False
     pad: int = 1
-    constraints: list[SentenceConstraints] | None = None  # of each sentence; None: the search has none
+    # of each sentence; None: the search has none
+    constraints: list[SentenceConstraints] | None = None
     boundaries: Boundaries | None = None  # between the target's words, where phrases count as words
-    banned_in_any_case: bool = False  # whether banned phrases are compared without case, where there are boundaries
-    ends: SentenceEnds | None = None  # what follows the end of a sentence is forbidden (--constraint-end)
+    # whether banned phrases are compared without case, where there are boundaries
+    banned_in_any_case: bool = False
+    # what follows the end of a sentence is forbidden (--constraint-end)
+    ends: SentenceEnds | None = None
     ordered: bool = False  # required phrases must come in the order given
-    required: Sequence[Collection[int]] | None = None  # ids that a shortlist must hold for each sentence, as `select` says
-    draft_lines: list[int] | None = None  # line of the draft file of each sentence, -1 for none; None: its number
-    seeds: list[int] = field(default_factory=list)  # of each sentence's samples; empty: none are drawn
+    # ids that a shortlist must hold for each sentence, as `select` says
+    required: Sequence[Collection[int]] | None = None
+    # line of the draft file of each sentence, -1 for none; None: its number
+    draft_lines: list[int] | None = None
+    # of each sentence's samples; empty: none are drawn
+    seeds: list[int] = field(default_factory=list)
     numbered: bool = True  # ids come from the data set, not from the place in the batch
-    to_decode: list[int] | None = None  # the sentences to decode, in the order in which they start; None: all
-    alone: bool = False  # a sentence is encoded beside others of its length only: padding would change its encoder's output
+    # the sentences to decode, in the order in which they start; None: all
+    to_decode: list[int] | None = None
+    # a sentence is encoded beside others of its length only: padding would change
+    # its encoder's output
+    alone: bool = False
     version: int = 0  # counts the changes of a pool whose sentences come and go (interpreted.py)
     _limit: Tensor | None = field(default=None, repr=False)
 
@@ -59,25 +73,37 @@ class Pool:
 
     def forced(self, sentence: int) -> tuple[int, ...]:
         """The target tokens that a sentence starts with."""
-        return () if self.prefix is None else tuple(token for token in self.prefix[sentence].tolist() if token != self.pad)
+        return (
+            ()
+            if self.prefix is None
+            else tuple(token for token in self.prefix[sentence].tolist() if token != self.pad)
+        )
 
     def force_behind_(self, phrases: Sequence[Sequence[int]]) -> None:
         """Force these tokens, of each sentence, behind those that are forced already."""
         rows = [[*self.forced(i), *phrase] for i, phrase in enumerate(phrases)]
         width = max(map(len, rows))
-        self.prefix = torch.tensor([row + [self.pad] * (width - len(row)) for row in rows], device=self.length.device)
+        self.prefix = torch.tensor(
+            [row + [self.pad] * (width - len(row)) for row in rows], device=self.length.device
+        )
 
     def sentences_to_decode(self) -> Sequence[int]:
         """The sentences to decode, in the order in which they start."""
         return range(len(self)) if self.to_decode is None else self.to_decode
 
     def inputs(self, sentences: list[int]) -> dict[str, Tensor]:
-        """The model's input for these sentences, no wider than the longest of them (an LSTM insists on it)."""
-        inputs = {name: value for name, value in self.net_input.items() if name != "prev_output_tokens"}
+        """The model's input for these sentences, no wider than the longest of them
+        (an LSTM insists on it)."""
+        inputs = {
+            name: value for name, value in self.net_input.items() if name != "prev_output_tokens"
+        }
         if self.are_all(sentences):
             return inputs
         index = torch.tensor(sentences, device=self.length.device)
-        inputs = {name: value[index] if isinstance(value, Tensor) else value for name, value in inputs.items()}
+        inputs = {
+            name: value[index] if isinstance(value, Tensor) else value
+            for name, value in inputs.items()
+        }
         first, behind = self.used_columns(sentences)
         inputs["src_tokens"] = inputs["src_tokens"][:, first:behind]
         return inputs
@@ -90,7 +116,9 @@ class Pool:
 
     def are_all(self, sentences: list[int]) -> bool:
         """Whether these are all sentences, in their order."""
-        return not self.alone and len(sentences) == len(self) and sentences == list(range(len(self)))
+        return (
+            not self.alone and len(sentences) == len(self) and sentences == list(range(len(self)))
+        )
 
     def used_columns(self, sentences: list[int]) -> tuple[int, int]:
         """The first source column that these sentences need, and the one behind the last."""
@@ -112,18 +140,27 @@ class Pool:
     def source(self, sentence: int) -> Tensor:
         """A sentence's source without padding: tokens (L,), or frames of speech (L, F)."""
         source = self.net_input["src_tokens"][sentence]
-        return source[: int(self.length[sentence])] if source.dim() == 2 else source[source != self.pad]
+        return (
+            source[: int(self.length[sentence])]
+            if source.dim() == 2
+            else source[source != self.pad]
+        )
 
 
 class OfPool(Generic[T]):
-    """What a strategy makes once for each pool: kept as long as the pool lives, made anew when its sentences have changed.
+    """What a strategy makes once for each pool: kept as long as the pool lives, made anew when
+    its sentences have changed.
 
-    subtle: live rows of a pool refer to what was made for it, so that it must outlast calls with other pools.
+    subtle: live rows of a pool refer to what was made for it, so that it must outlast
+    calls with other pools.
     """
 
     def __init__(self, make: Callable[[Pool], T]):
         self.make = make
-        self.made: weakref.WeakKeyDictionary[Pool, tuple[tuple[int, int], T]] = weakref.WeakKeyDictionary()  # (length, version), value
+        # (length, version), value
+        self.made: weakref.WeakKeyDictionary[Pool, tuple[tuple[int, int], T]] = (
+            weakref.WeakKeyDictionary()
+        )
 
     def __call__(self, pool: Pool) -> T:
         state = (len(pool), pool.version)

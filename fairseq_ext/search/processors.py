@@ -1,8 +1,10 @@
-"""Logits processors: length limits, prefixes, banned tokens and n-grams, penalties and a language model, in fairseq's order.
+"""Logits processors: length limits, prefixes, banned tokens and n-grams, penalties and a language
+model, in fairseq's order.
 
 They change the log-probabilities of a step, whatever the strategies.
 
-Shapes: m positions (the n rows of a beam, or all positions of blocks), C scored words, S live sentences, T longest history.
+Shapes: m positions (the n rows of a beam, or all positions of blocks), C scored words, S live
+sentences, T longest history.
 """
 
 from __future__ import annotations
@@ -20,13 +22,16 @@ from fairseq_ext.search.pool import Pool
 
 @dataclass
 class Positions:
-    """What the logits processors know of the m positions of log-probabilities (m, C): the rows of a beam, or all positions of blocks."""
+    """What the logits processors know of the m positions of log-probabilities (m, C): the rows of a
+    beam, or all positions of blocks."""
 
     at_limit: Tensor | None  # (m,) positions that may hold EOS only; None: none
-    forced: Tensor | None  # (m,) the prefix token of each position, pad where no prefix reaches it; None: nowhere
+    # (m,) the prefix token of each position, pad where no prefix reaches it; None: nowhere
+    forced: Tensor | None
     short: Tensor | bool  # (m,) positions that EOS comes too early for; False: none, True: all
     free: Tensor | bool  # (m,) positions behind the prefixes
-    history: Callable[[], Tensor]  # (m, T) the tokens before each position, on the right; NOT_YET before them
+    # (m, T) the tokens before each position, on the right; NOT_YET before them
+    history: Callable[[], Tensor]
 
 
 @dataclass
@@ -48,25 +53,44 @@ class LogitsProcessors:
         """Whether only pad, the length limits and repeated n-grams change log-probabilities."""
         return not self.unk_penalty and self.suppress is None and self.lm is None
 
-    def __call__(self, log_probs: LogProbs, beam: Beam, pool: Pool, at_limit: Tensor | None) -> LogProbs:
-        """Apply all processors to a beam; at_limit (S,): sentences that must end now, None when there is none."""
+    def __call__(
+        self, log_probs: LogProbs, beam: Beam, pool: Pool, at_limit: Tensor | None
+    ) -> LogProbs:
+        """Apply all processors to a beam; at_limit (S,): sentences that must end now,
+        None when there is none."""
         if self.lm is not None:
             add_language_model(log_probs, beam, self.lm, self.lm_weight)
-        sentence = None if at_limit is None and pool.prefix is None and beam.lags is None else beam.sentence_of_row()
-        step: int | Tensor = beam.longest if beam.lags is None else (beam.longest - beam.lag())[sentence]
+        sentence = (
+            None
+            if at_limit is None and pool.prefix is None and beam.lags is None
+            else beam.sentence_of_row()
+        )
+        step: int | Tensor = (
+            beam.longest if beam.lags is None else (beam.longest - beam.lag())[sentence]
+        )
         rows = None if sentence is None else beam.live_index()[sentence]  # (n,) pool numbers
         limit = None if at_limit is None or sentence is None else at_limit[sentence]
         at = self.positions(pool, rows, step, limit, beam.chosen)
         self.apply_(log_probs, at)
         if at.forced is not None and beam.width > 1:
-            repeat_ended(log_probs, beam, (at.forced == self.eos) if limit is None else (at.forced == self.eos) & ~limit)
+            repeat_ended(
+                log_probs,
+                beam,
+                (at.forced == self.eos) if limit is None else (at.forced == self.eos) & ~limit,
+            )
         return log_probs
 
     def positions(
-        self, pool: Pool, sentence: Tensor | None, step: int | Tensor, at_limit: Tensor | None, history: Callable[[], Tensor]
+        self,
+        pool: Pool,
+        sentence: Tensor | None,
+        step: int | Tensor,
+        at_limit: Tensor | None,
+        history: Callable[[], Tensor],
     ) -> Positions:
-        """Positions of these sentences (m,), pool numbers, each behind `step` tokens, one number or (m,). at_limit (m,) and history as in
-        `Positions`. sentence may be None where the pool has no prefix."""
+        """Positions of these sentences (m,), pool numbers, each behind `step` tokens, one
+        number or (m,). at_limit (m,) and history as in `Positions`. sentence may be None where
+        the pool has no prefix."""
         short: Tensor | bool = step < self.min_len
         free: Tensor | bool = True
         forced = None
@@ -75,7 +99,9 @@ class LogitsProcessors:
             free = step >= min(P, max(pool.max_len))
             if free is not True:
                 column = torch.as_tensor(step, device=pool.prefix.device)
-                forced = pool.prefix[sentence, column.clamp(max=P - 1)].masked_fill(column >= P, self.pad)
+                forced = pool.prefix[sentence, column.clamp(max=P - 1)].masked_fill(
+                    column >= P, self.pad
+                )
                 # fairseq: the minimum length holds behind the prefixes only
                 behind = forced == self.pad
                 allowed = behind if pool.min_len_beside_prefix else free
@@ -89,9 +115,15 @@ class LogitsProcessors:
         if self.unk_penalty:
             log_probs.add_(self.unk, -self.unk_penalty)
         if at.at_limit is not None:  # only EOS, at its true log-probability
-            log_probs.only_(torch.full_like(at.at_limit, self.eos, dtype=torch.long)[:, None], at.at_limit)
+            log_probs.only_(
+                torch.full_like(at.at_limit, self.eos, dtype=torch.long)[:, None], at.at_limit
+            )
         if at.forced is not None:
-            rows = at.forced != self.pad if at.at_limit is None else (at.forced != self.pad) & ~at.at_limit
+            rows = (
+                at.forced != self.pad
+                if at.at_limit is None
+                else (at.forced != self.pad) & ~at.at_limit
+            )
             log_probs.only_(at.forced.masked_fill(~rows, self.eos)[:, None], rows)
         ban_where(log_probs, self.eos, at.short)
         for token in self.suppress.tolist() if self.suppress is not None else ():
@@ -109,18 +141,25 @@ def ban_where(log_probs: LogProbs, token: int, where: Tensor | bool) -> None:
 
 
 def add_language_model(log_probs: LogProbs, beam: Beam, lm: torch.nn.Module, weight: float) -> None:
-    """Shallow fusion: add the weighted log-probabilities of a fairseq language model over the same dictionary."""
+    """Shallow fusion: add the weighted log-probabilities of a fairseq language model over
+    the same dictionary."""
     out = lm(beam.tokens)
-    lm_log_probs = lm.get_normalized_probs(out, log_probs=True, sample=None)[:, -1, :]  # type: ignore[operator]
+    probs = lm.get_normalized_probs(out, log_probs=True, sample=None)  # type: ignore[operator]
+    lm_log_probs = probs[:, -1, :]
     log_probs.add_dense_(weight * lm_log_probs)
 
 
 def repeat_ended(log_probs: LogProbs, beam: Beam, ends: Tensor) -> None:
-    """Where a prefix ends its sentence (rows ends (n,)), copy the sentence's best row over its others, as fairseq does.
+    """Where a prefix ends its sentence (rows ends (n,)), copy the sentence's best row over its
+    others, as fairseq does.
 
     subtle: so the n-best list of such a sentence holds the same hypothesis k times.
     """
     if bool(ends.any()):
-        source = torch.where(ends, beam.first_row()[beam.sentence_of_row()], torch.arange(beam.rows, device=beam.device))
+        source = torch.where(
+            ends,
+            beam.first_row()[beam.sentence_of_row()],
+            torch.arange(beam.rows, device=beam.device),
+        )
         log_probs.reorder_(source)
         beam.tokens, beam.score = beam.tokens[source], beam.score[source]

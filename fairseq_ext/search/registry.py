@@ -30,11 +30,19 @@ from typing import Any
 
 from fairseq_ext.core.errors import UsageError
 
-DEFAULT = {"select": "topk", "stop": "count", "schedule": "batch", "softmax": "full", "decoding": "beam"}  # fairseq's own behaviour
+# fairseq's own behaviour
+DEFAULT = {
+    "select": "topk",
+    "stop": "count",
+    "schedule": "batch",
+    "softmax": "full",
+    "decoding": "beam",
+}
 POINTS = tuple(DEFAULT)
 OUTSIDE = "FAIRSEQ_EXT_STRATEGIES"
 OUTSIDE_MODULE = "fairseq_ext_outside_"  # how the names of their modules begin
-TAKEN: set[str] = set()  # names of flags that no file from outside may bring: plugin/options.py puts fairseq's own here
+# names of flags that no file from outside may bring: plugin/options.py puts fairseq's own here
+TAKEN: set[str] = set()
 Setting = Mapping[str, Any]  # values of flags by field name, ours and stock's
 
 
@@ -46,8 +54,10 @@ class Strategy:
     name: str
     build: Callable  # (flags, Context) -> the strategy
     flags: type | None = None  # dataclass of its flags; several strategies may share one
-    check: Callable | None = None  # (flags, generation config) -> None; raises UsageError with one sentence
-    tell: Callable | None = None  # (flags, generation config) -> what the signature says of it besides its name and flags
+    # (flags, generation config) -> None; raises UsageError with one sentence
+    check: Callable | None = None
+    # (flags, generation config) -> what the signature says of it besides its name and flags
+    tell: Callable | None = None
     needs: frozenset[str] = frozenset()  # of CAPABILITIES
     denies: frozenset[str] = frozenset()
     neutral: tuple[Setting, ...] = ()  # settings at which it equals fairseq
@@ -55,7 +65,9 @@ class Strategy:
     paper: str = ""
     constrained: bool = False  # whether it takes required and banned phrases
     samples: bool = False  # of a select: whether it samples, by the numbers of sentences
-    refills: bool = False  # of a schedule: whether sentences start beside live ones, so that it wants many at once to take them from
+    # of a schedule: whether sentences start beside live ones, so that it wants many at
+    # once to take them from
+    refills: bool = False
 
     @property
     def flag(self) -> str:
@@ -87,41 +99,64 @@ def register(
     denies: tuple[str, ...] = (),
     **declared: Any,
 ) -> Callable:
-    """Register a builder under an extension point ("prune" for one that its flags switch on). declared: other fields of `Strategy`.
+    """Register a builder under an extension point ("prune" for one that its flags switch on).
+    declared: other fields of `Strategy`.
 
-    Errors: UsageError for a name that is taken, an unknown point, an unknown capability, or flags that are no dataclass of their own.
+    Errors: UsageError for a name that is taken, an unknown point, an unknown capability, or flags
+    that are no dataclass of their own.
     """
     table = PRUNERS if point == "prune" else STRATEGIES.get(point)
     if table is None:
         raise UsageError(
-            f"a strategy is registered at the extension point {point!r}, which does not exist: use one of {', '.join(POINTS)}, prune"
+            f"a strategy is registered at the extension point {point!r}, which does not exist: "
+            f"use one of {', '.join(POINTS)}, prune"
         )
     where = f"the register line of {point} {name}"
     if isinstance(needs, str) or isinstance(denies, str):
-        raise UsageError(f'{where}: needs and denies are tuples, so write a comma behind a single word, ("beam",)')
+        raise UsageError(
+            f"{where}: needs and denies are tuples, so write a comma behind a single "
+            'word, ("beam",)'
+        )
     unknown = [c for c in (*needs, *denies) if c not in CAPABILITIES]
     if unknown:
         near = difflib.get_close_matches(unknown[0], CAPABILITIES, 1)
-        raise UsageError(f"{where} names {unknown[0]!r}: use {repr(near[0]) if near else 'a word'} of the table in docs/strategy.md")
+        raise UsageError(
+            f"{where} names {unknown[0]!r}: use {repr(near[0]) if near else 'a word'} of the table "
+            "in docs/strategy.md"
+        )
     if flags is not None and "__dataclass_fields__" not in vars(flags):
-        raise UsageError(f"{where}: its flags, {flags.__name__}, are not marked as a dataclass: write @dataclass above the class")
+        raise UsageError(
+            f"{where}: its flags, {flags.__name__}, are not marked as a dataclass: write "
+            "@dataclass above the class"
+        )
     if point == "select" and name != DEFAULT[point] and not declared.get("constrained"):
         needs = (*needs, "no constraints")
 
     def add(build: Callable) -> Callable:
         if name in table:
-            raise UsageError(f"--{point} {name} is registered twice, by {table[name].file} and {build.__module__}: choose another name")
-        table[name] = Strategy(point, name, build, flags, needs=frozenset(needs), denies=frozenset(denies), **declared)
+            raise UsageError(
+                f"--{point} {name} is registered twice, by {table[name].file} and "
+                f"{build.__module__}: choose another name"
+            )
+        table[name] = Strategy(
+            point, name, build, flags, needs=frozenset(needs), denies=frozenset(denies), **declared
+        )
         return build
 
     return add
 
 
 def load_strategies() -> None:
-    """Import every strategy file, one folder an extension point, so that each registers itself. A name with a leading underscore is shared
-    code."""
+    """Import every strategy file, one folder an extension point, so that each registers itself.
+
+    A name with a leading underscore is shared code.
+    """
     package = importlib.import_module("fairseq_ext.search.strategies")
-    names = [m.name for m in pkgutil.walk_packages(package.__path__, f"{package.__name__}.") if not m.ispkg]
+    names = [
+        m.name
+        for m in pkgutil.walk_packages(package.__path__, f"{package.__name__}.")
+        if not m.ispkg
+    ]
     for name in names:
         if not name.rpartition(".")[2].startswith("_"):
             importlib.import_module(name)
@@ -130,16 +165,24 @@ def load_strategies() -> None:
 
 
 def load_outside(file: Path) -> None:
-    """Import one strategy file from outside the package, once. Errors: UsageError where it is not there."""
+    """Import one strategy file from outside the package, once.
+
+    Errors: UsageError where it is not there.
+    """
     name = OUTSIDE_MODULE + file.stem
     if name in sys.modules:
         return
     spec = importlib.util.spec_from_file_location(name, file) if file.is_file() else None
     if spec is None or spec.loader is None:
-        raise UsageError(f"{OUTSIDE} names {file}, which is not a Python file (.py): correct the path")
+        raise UsageError(
+            f"{OUTSIDE} names {file}, which is not a Python file (.py): correct the path"
+        )
     module = sys.modules[name] = importlib.util.module_from_spec(spec)
-    for each in ("strategies", "strategies.stop", "strategies.stop.length_reward"):  # where files of others import it from
-        sys.modules.setdefault(f"fairseq_ext.{each}", importlib.import_module(f"fairseq_ext.search.{each}"))
+    # where files of others import it from
+    for each in ("strategies", "strategies.stop", "strategies.stop.length_reward"):
+        sys.modules.setdefault(
+            f"fairseq_ext.{each}", importlib.import_module(f"fairseq_ext.search.{each}")
+        )
     try:
         spec.loader.exec_module(module)
         refuse_taken(module)
@@ -147,23 +190,39 @@ def load_outside(file: Path) -> None:
         del sys.modules[name]
         if isinstance(error, UsageError) or not isinstance(error, Exception):
             raise
-        lines = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.filename == module.__file__]
+        lines = [
+            frame.lineno
+            for frame in traceback.extract_tb(error.__traceback__)
+            if frame.filename == module.__file__
+        ]
         line = error.lineno if isinstance(error, SyntaxError) else lines[-1] if lines else 0
-        raise UsageError(f"{OUTSIDE}: {file}, line {line}: {type(error).__name__}: {error}: correct the file") from error
+        raise UsageError(
+            f"{OUTSIDE}: {file}, line {line}: {type(error).__name__}: {error}: correct the file"
+        ) from error
 
 
 def refuse_taken(module: types.ModuleType) -> None:
-    """Refuse flags of a file from outside the package whose names fairseq has (raises UsageError)."""
+    """Refuse flags of a file from outside the package whose names fairseq has
+    (raises UsageError)."""
     for kind in vars(module).values():
-        own = vars(kind).get("__annotations__", {}) if dataclasses.is_dataclass(kind) and kind.__module__ == module.__name__ else {}
+        own = (
+            vars(kind).get("__annotations__", {})
+            if dataclasses.is_dataclass(kind) and kind.__module__ == module.__name__
+            else {}
+        )
         if again := TAKEN & own.keys():
-            raise UsageError(f"{module.__file__}: fairseq has a flag --{min(again).replace('_', '-')} already: choose another name")
+            raise UsageError(
+                f"{module.__file__}: fairseq has a flag --{min(again).replace('_', '-')} already: "
+                "choose another name"
+            )
 
 
 def all_strategies() -> list[Strategy]:
     """Every registered strategy, fairseq's own first at each extension point; pruners last."""
     load_strategies()
-    return [STRATEGIES[point][name] for point in POINTS for name in names_of(point)] + list(PRUNERS.values())
+    return [STRATEGIES[point][name] for point in POINTS for name in names_of(point)] + list(
+        PRUNERS.values()
+    )
 
 
 def names_of(point: str) -> list[str]:
@@ -187,8 +246,11 @@ def samples(flags: Any) -> bool:
 
 
 def in_use(flags: Any) -> list[Strategy]:
-    """The strategy of every extension point, fairseq's own included, and the pruners that their flags switch on."""
-    return [STRATEGIES[point][choice(flags, point)] for point in POINTS] + [s for s in PRUNERS.values() if changed(flags, s)]
+    """The strategy of every extension point, fairseq's own included, and the pruners that
+    their flags switch on."""
+    return [STRATEGIES[point][choice(flags, point)] for point in POINTS] + [
+        s for s in PRUNERS.values() if changed(flags, s)
+    ]
 
 
 def chosen(flags: Any) -> list[Strategy]:
@@ -201,7 +263,11 @@ def changed(flags: Any, strategy: Strategy) -> dict[str, Any]:
     if strategy.flags is None:
         return {}
     defaults = {f.name: f.default for f in dataclasses.fields(strategy.flags) if f.name != "_name"}
-    return {name: getattr(flags, name) for name, default in defaults.items() if getattr(flags, name) != default}
+    return {
+        name: getattr(flags, name)
+        for name, default in defaults.items()
+        if getattr(flags, name) != default
+    }
 
 
 # ---- What rules what out
@@ -210,20 +276,25 @@ def changed(flags: Any, strategy: Strategy) -> dict[str, Any]:
 # them together. The register lines declare them of strategies, checks.py of options.
 
 
-# What a strategy or an option can need, and the sentence for one that denies it. Each sentence goes on with the way out.
+# What a strategy or an option can need, and the sentence for one that denies it. Each sentence
+# goes on with the way out.
 CAPABILITIES = {
     "search loop": "{denier} replaces beam search, so {needer} cannot work with it",
     "beam": "{needer} belongs to beam search, and {denier} has no beam",
-    "greedy": "{needer} gives greedy decoding's output (--beam 1 --nbest 1), and {denier} asks for more than one hypothesis",
-    "rows of a beam": "{needer} scores what the rows of a beam search need, and {denier} reads drafts",
-    "one order": "{needer} compares all hypotheses of a sentence, and {denier} has banks, whose scores cannot be compared",
+    "greedy": "{needer} gives greedy decoding's output (--beam 1 --nbest 1), and {denier} asks for "
+    "more than one hypothesis",
+    "rows of a beam": "{needer} scores what the rows of a beam search need, and {denier} "
+    "reads drafts",
+    "one order": "{needer} compares all hypotheses of a sentence, and {denier} has banks, whose "
+    "scores cannot be compared",
     "scores of at most 0": "{denier} can make a token's score positive, so {needer} proves nothing",
     "softmax's own order": "{denier} can raise words that {needer} has ruled out",
     "attention": "{needer} reads the attention of every token, which {denier} does not keep",
     "several tokens a call": "{denier} reads one token a call, and {needer} reads several",
     "repeatable calls": "{denier} draws anew at every call, so {needer} cannot verify drafts",
     "one process": "{needer} is written by one process, and {denier} starts several",
-    "output layer": "{needer} reads the output layer of a plain Transformer decoder, and {denier} has none",
+    "output layer": "{needer} reads the output layer of a plain Transformer decoder, and "
+    "{denier} has none",
     "one model": "{needer} reads one output layer, and {denier} has several",
     "compiled linear layers": "{needer} is for the transformer backend, and {denier} is another",
     "source sentence": "{needer} works from the words of a source sentence, and {denier} has none",
@@ -235,7 +306,8 @@ CAPABILITIES = {
 
 @dataclass(frozen=True)
 class Part:
-    """What takes part in a run and can rule others out: a strategy, or an option of ours or of stock."""
+    """What takes part in a run and can rule others out: a strategy, or an option
+    of ours or of stock."""
 
     flag: str
     needs: frozenset[str] = frozenset()

@@ -23,7 +23,8 @@ from fairseq_ext.search.protocols import Schedule
 
 @dataclass(eq=False)
 class Request:
-    """One sentence to decode, and the only record of it: a door that knows more of its sentences adds fields."""
+    """One sentence to decode, and the only record of it: a door that knows more of its
+    sentences adds fields."""
 
     number: int  # as the door numbers it
     nbest: int  # length of the n-best list that its search is for
@@ -63,7 +64,10 @@ class Scheduler(Generic[R]):
         self.waiting.pop(number, None)
 
     def start(self, live: int, rows: int) -> list[R]:
-        """Take out the requests that start now, beside so many sentences and their rows. To be asked before each step."""
+        """Take out the requests that start now, beside so many sentences and their rows.
+
+        To be asked before each step.
+        """
         self.since += 1
         n = self.schedule(len(self.waiting), live, rows, self.since) if self.waiting else 0
         if n:
@@ -75,12 +79,19 @@ class Scheduler(Generic[R]):
         if not self.waiting:
             return STEPS
         # where rows are counted, any step may make room for a new sentence
-        waits = self.schedule.most_rows is not None or self.schedule(len(self.waiting), live, rows, self.since)
+        waits = self.schedule.most_rows is not None or self.schedule(
+            len(self.waiting), live, rows, self.since
+        )
         return 1 if waits else STEPS
 
 
-def search_all(schedule: Schedule, searcher: Searcher, pool: Pool, nbest: int, stats: Stats, answer: OnFinal) -> None:
-    """Decode the pool's sentences `to_decode`; give `answer` each of them as soon as it is final. nbest: length of their lists."""
+def search_all(
+    schedule: Schedule, searcher: Searcher, pool: Pool, nbest: int, stats: Stats, answer: OnFinal
+) -> None:
+    """Decode the pool's sentences `to_decode`; give `answer` each of them as soon as it is final.
+
+    nbest: length of their lists.
+    """
     scheduler: Scheduler[Request] = Scheduler(schedule)
     has_started = False
     for sentence in pool.sentences_to_decode():
@@ -110,7 +121,10 @@ def search_all(schedule: Schedule, searcher: Searcher, pool: Pool, nbest: int, s
 
 
 class Searcher(ABC):
-    """A search that requests join and leave between any two steps. Callers hold torch.no_grad, else autograd records every step."""
+    """A search that requests join and leave between any two steps.
+
+    Callers hold torch.no_grad, else autograd records every step.
+    """
 
     @property
     @abstractmethod
@@ -123,11 +137,13 @@ class Searcher(ABC):
         """Their rows."""
 
     def may_take(self, constraints: SentenceConstraints | None) -> bool:
-        """Whether a sentence with these constraints is for this search, as far as they say; by default it is."""
+        """Whether a sentence with these constraints is for this search, as far as they
+        say; by default it is."""
         return True
 
     def takes(self, pool: Pool) -> bool:
-        """Whether this search knows all that the sentences of a pool ask for; by default it does."""
+        """Whether this search knows all that the sentences of a pool ask for;
+        by default it does."""
         return True
 
     @abstractmethod
@@ -136,12 +152,16 @@ class Searcher(ABC):
 
     @abstractmethod
     def step(self, most: int = 1) -> list[Request]:
-        """Add a token to rows, as the schedule says, at most so often; stop when a sentence ends. Return the requests that have ended, each
-        of which must be taken. Errors: NotANumber where the model gives NaN."""
+        """Add a token to rows, as the schedule says, at most so often; stop when a sentence ends.
+
+        Return the requests that have ended, each of which must be taken. Errors: NotANumber
+        where the model gives NaN.
+        """
 
     @abstractmethod
     def take(self, request: Request) -> list[Hypothesis] | None:
-        """The hypotheses of a request that has ended, best first; it is forgotten then. None: it has not, and goes on in another search.
+        """The hypotheses of a request that has ended, best first; it is forgotten then. None: it
+        has not, and goes on in another search.
 
         Errors: NotANumber where the model gives NaN for it.
         """
@@ -152,7 +172,8 @@ class Searcher(ABC):
 
     @abstractmethod
     def common_prefix(self, request: Request) -> list[int]:
-        """The tokens that every hypothesis of a live request begins with, so that its answer does."""
+        """The tokens that every hypothesis of a live request begins with, so
+        that its answer does."""
 
     def set_aside(self) -> None:  # noqa: B027  most hold no rows in it between two steps
         """Leave the decoder to another search until the next step."""
@@ -162,5 +183,8 @@ def common_prefix(rows: Sequence[Sequence[int]]) -> list[int]:
     """The tokens that all rows begin with; none where there are no rows."""
     first, last = (list(edge(map(tuple, rows), default=())) for edge in (min, max))
     # of rows in order, what the outermost two have in common all have
-    same = next((i for i, (a, b) in enumerate(zip(first, last, strict=False)) if a != b), min(len(first), len(last)))
+    same = next(
+        (i for i, (a, b) in enumerate(zip(first, last, strict=False)) if a != b),
+        min(len(first), len(last)),
+    )
     return first[:same]

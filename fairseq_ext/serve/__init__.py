@@ -1,4 +1,5 @@
-"""`python -m fairseq_ext.serve`: an engine (fairseq_ext/engine/) behind HTTP, with a page for people.
+"""`python -m fairseq_ext.serve`: an engine (fairseq_ext/engine/) behind HTTP, with
+a page for people.
 
 | file | what is in it |
 | --- | --- |
@@ -37,19 +38,28 @@ class Settings:
     max_queue: int = 1000  # requests that wait
     deadline: float = 60.0  # seconds from a request's arrival to its answer
     grace: float = 10.0  # seconds for running requests after SIGTERM
-    allowed_hosts: tuple[str, ...] = ()  # names that the server answers to, beside loopback's and `host`
-    allowed_origins: tuple[str, ...] = ()  # of pages of other sites that may use it through a browser; "*" for any
+    # names that the server answers to, beside loopback's and `host`
+    allowed_hosts: tuple[str, ...] = ()
+    # of pages of other sites that may use it through a browser; "*" for any
+    allowed_origins: tuple[str, ...] = ()
     max_connections: int | None = None  # None: as the limit of open files allows
     read_timeout: float = 20.0  # seconds for a request's header, and for its body
-    keep_alive: int = 75  # seconds for which an idle connection stays: longer than clients keep theirs, so that they close first
+    # seconds for which an idle connection stays: longer than clients keep theirs, so
+    # that they close first
+    keep_alive: int = 75
 
     @property
     def hosts(self) -> tuple[str, ...] | None:
         """Names that the server answers to; None for any, where keys guard it."""
-        return (self.host, *self.allowed_hosts) if self.api_keys is None or self.allowed_hosts else None
+        return (
+            (self.host, *self.allowed_hosts)
+            if self.api_keys is None or self.allowed_hosts
+            else None
+        )
 
 
 def default_folder() -> Path:
-    """Where glossaries are kept: fairseq_ext/glossaries in $XDG_DATA_HOME, else in ~/.local/share."""
+    """Where glossaries are kept: fairseq_ext/glossaries in $XDG_DATA_HOME, else
+    in ~/.local/share."""
     base = os.environ.get("XDG_DATA_HOME")
     return (Path(base) if base else Path.home() / ".local" / "share") / "fairseq_ext" / "glossaries"

@@ -1,4 +1,5 @@
-"""`python -m fairseq_ext.serve --path MODEL.pt --data DATA -s de -t en [any decoding flag] --host 127.0.0.1 --port 8000`"""
+"""`python -m fairseq_ext.serve --path MODEL.pt --data DATA -s de -t en [any decoding flag]
+--host 127.0.0.1 --port 8000`"""
 
 from __future__ import annotations
 
@@ -29,39 +30,144 @@ EXIT_CODES = "exit codes: 0 ended by SIGTERM or Ctrl-C; 1 an error, which is tol
 
 
 def parser(name: str = "python -m fairseq_ext.serve") -> ArgumentParser:
-    """What is ours on the command line; everything else is a decoding flag. name: of the command."""
+    """What is ours on the command line; everything else is a decoding flag.
+
+    name: of the command.
+    """
     parse = ArgumentParser(
         name,
-        description="Translate over HTTP. Every other flag is one of fairseq-interactive's or of this package (python -m fairseq_ext).",
+        description="Translate over HTTP. Every other flag is one of fairseq-interactive's or of "
+        "this package (python -m fairseq_ext).",
         epilog=EXIT_CODES,
         formatter_class=RawDescriptionHelpFormatter,
         allow_abbrev=False,
     )
     add, default = parse.add_argument, Settings()
     add_model(parse, needed=False)
-    add("--models", type=Path, metavar="FOLDER", help="instead of --data: folders of models, named by languages, as de-en (default: none)")
-    add("--max-models", type=int, metavar="N", help="most of these that are loaded at once (default: as memory allows)")
-    add("--pivot", metavar="LANGUAGE", help="pairs without a model of their own go through this language (default: none do)")
-    add("--host", default=default.host, help=f"address to listen on; other than loopback with --api-keys only (default: {default.host})")
-    add("--port", type=int, default=default.port, help=f"port to listen on; 0: any that is free (default: {default.port})")
-    add("--cpu-workers", type=int, default=1, metavar="N", help="processes of one thread that decode (default: 1)")
-    add("--api-keys", metavar="FILE", help="hashes of keys, a line each; python -m fairseq_ext.serve.guard makes one (default: none)")
-    add("--glossary-folder", type=Path, metavar="DIR", help=f"where glossaries are kept (default: {default_folder()}/SOURCE-TARGET)")
-    add("--max-body", type=int, default=default.max_body, metavar="BYTES", help=f"most bytes of a request (default: {default.max_body})")
-    add("--max-lines", type=int, default=default.max_lines, metavar="N", help=f"most sentences of a request (default: {default.max_lines})")
-    add("--max-line-tokens", type=int, metavar="N", help="most source tokens of a sentence (default: as many as the model takes)")
-    add("--max-queue", type=int, default=default.max_queue, metavar="N", help=f"most sentences that wait (default: {default.max_queue})")
-    add("--deadline", type=float, default=default.deadline, metavar="SECONDS", help=f"most for a request (default: {default.deadline:g})")
-    add("--allowed-hosts", type=names, metavar="NAMES",
-        help="names that the server answers to beside localhost and --host, joined by commas (default: none; with --api-keys: any)")
-    add("--allowed-origins", type=names, metavar="ORIGINS",
-        help="origins whose pages may use it through a browser, such as https://example.org, joined by commas; *: any (default: none)")
-    add("--max-connections", type=int, metavar="N", help="most connections at once (default: 1000, or as the limit of open files allows)")
-    add("--read-timeout", type=float, default=default.read_timeout, metavar="SECONDS",
-        help=f"most for the header of a request, and for its body (default: {default.read_timeout:g})")
-    add("--keep-alive", type=int, default=default.keep_alive, metavar="SECONDS",
-        help=f"an idle connection is closed after so long (default: {default.keep_alive})")
-    add("--grace", type=float, default=default.grace, metavar="SECONDS", help=f"for open requests at SIGTERM (default: {default.grace:g})")
+    add(
+        "--models",
+        type=Path,
+        metavar="FOLDER",
+        help="instead of --data: folders of models, named by languages, as de-en (default: none)",
+    )
+    add(
+        "--max-models",
+        type=int,
+        metavar="N",
+        help="most of these that are loaded at once (default: as memory allows)",
+    )
+    add(
+        "--pivot",
+        metavar="LANGUAGE",
+        help="pairs without a model of their own go through this language (default: none do)",
+    )
+    add(
+        "--host",
+        default=default.host,
+        help="address to listen on; other than loopback with --api-keys only (default: "
+        f"{default.host})",
+    )
+    add(
+        "--port",
+        type=int,
+        default=default.port,
+        help=f"port to listen on; 0: any that is free (default: {default.port})",
+    )
+    add(
+        "--cpu-workers",
+        type=int,
+        default=1,
+        metavar="N",
+        help="processes of one thread that decode (default: 1)",
+    )
+    add(
+        "--api-keys",
+        metavar="FILE",
+        help="hashes of keys, a line each; python -m fairseq_ext.serve.guard makes one "
+        "(default: none)",
+    )
+    add(
+        "--glossary-folder",
+        type=Path,
+        metavar="DIR",
+        help=f"where glossaries are kept (default: {default_folder()}/SOURCE-TARGET)",
+    )
+    add(
+        "--max-body",
+        type=int,
+        default=default.max_body,
+        metavar="BYTES",
+        help=f"most bytes of a request (default: {default.max_body})",
+    )
+    add(
+        "--max-lines",
+        type=int,
+        default=default.max_lines,
+        metavar="N",
+        help=f"most sentences of a request (default: {default.max_lines})",
+    )
+    add(
+        "--max-line-tokens",
+        type=int,
+        metavar="N",
+        help="most source tokens of a sentence (default: as many as the model takes)",
+    )
+    add(
+        "--max-queue",
+        type=int,
+        default=default.max_queue,
+        metavar="N",
+        help=f"most sentences that wait (default: {default.max_queue})",
+    )
+    add(
+        "--deadline",
+        type=float,
+        default=default.deadline,
+        metavar="SECONDS",
+        help=f"most for a request (default: {default.deadline:g})",
+    )
+    add(
+        "--allowed-hosts",
+        type=names,
+        metavar="NAMES",
+        help="names that the server answers to beside localhost and --host, joined by commas "
+        "(default: none; with --api-keys: any)",
+    )
+    add(
+        "--allowed-origins",
+        type=names,
+        metavar="ORIGINS",
+        help="origins whose pages may use it through a browser, such as https://example.org, "
+        "joined by commas; *: any (default: none)",
+    )
+    add(
+        "--max-connections",
+        type=int,
+        metavar="N",
+        help="most connections at once (default: 1000, or as the limit of open files allows)",
+    )
+    add(
+        "--read-timeout",
+        type=float,
+        default=default.read_timeout,
+        metavar="SECONDS",
+        help="most for the header of a request, and for its body (default: "
+        f"{default.read_timeout:g})",
+    )
+    add(
+        "--keep-alive",
+        type=int,
+        default=default.keep_alive,
+        metavar="SECONDS",
+        help=f"an idle connection is closed after so long (default: {default.keep_alive})",
+    )
+    add(
+        "--grace",
+        type=float,
+        default=default.grace,
+        metavar="SECONDS",
+        help=f"for open requests at SIGTERM (default: {default.grace:g})",
+    )
     return parse
 
 
@@ -74,35 +180,75 @@ def settings_of(args: Any) -> Settings:
     """The server's own flags (raises UsageError)."""
     from fairseq_ext.serve.guard import Keys, is_loopback
 
-    above_0 = ("max_body", "max_lines", "max_line_tokens", "max_queue", "deadline", "cpu_workers", "max_connections", "read_timeout")
+    above_0 = (
+        "max_body",
+        "max_lines",
+        "max_line_tokens",
+        "max_queue",
+        "deadline",
+        "cpu_workers",
+        "max_connections",
+        "read_timeout",
+    )
     for name in (*above_0, "keep_alive", "max_models"):
         value = getattr(args, name)
         if value is not None and not value > 0:
-            raise UsageError(f"--{name.replace('_', '-')} {value:g} allows nothing: use a number above 0")
+            raise UsageError(
+                f"--{name.replace('_', '-')} {value:g} allows nothing: use a number above 0"
+            )
     for each in args.allowed_origins or ():
         if each != "*" and not ORIGIN.fullmatch(each):
-            raise UsageError(f"--allowed-origins must be * or scheme://host[:port], such as https://example.org, not {each}")
+            raise UsageError(
+                "--allowed-origins must be * or scheme://host[:port], such as https://example.org, "
+                f"not {each}"
+            )
     if args.data is None and args.models is None:
-        raise UsageError("no model is named: add --data, a model's folder, or --models, a folder of such folders")
+        raise UsageError(
+            "no model is named: add --data, a model's folder, or --models, a folder of such folders"
+        )
     if args.data is not None and args.models is not None:
         raise UsageError("--data and --models both name what is served: leave one of the two out")
-    if alone := [name for name in ("path", "source_lang", "target_lang") if args.models and getattr(args, name)]:
-        raise UsageError(f"--models finds each model's --{alone[0].replace('_', '-')} in its folder: leave it out")
+    if alone := [
+        name
+        for name in ("path", "source_lang", "target_lang")
+        if args.models and getattr(args, name)
+    ]:
+        raise UsageError(
+            f"--models finds each model's --{alone[0].replace('_', '-')} in its folder: "
+            "leave it out"
+        )
     if args.models is None and (args.max_models or args.pivot):
         flag = "--max-models" if args.max_models else "--pivot"
-        raise UsageError(f"{flag} belongs to --models, which is not given: add it, or leave {flag} out")
+        raise UsageError(
+            f"{flag} belongs to --models, which is not given: add it, or leave {flag} out"
+        )
     if args.pivot and args.max_models == 1:
         raise UsageError("--pivot takes two models at once: allow --max-models 2 or more")
     if not args.grace >= 0:
         raise UsageError(f"--grace (seconds) must be 0 or more, not {args.grace:g}")
     if args.api_keys is None and not is_loopback(args.host):
-        raise UsageError(f"--host {args.host} opens the server to others and no keys are given: add --api-keys FILE, or leave --host out")
+        raise UsageError(
+            f"--host {args.host} opens the server to others and no keys are given: add --api-keys "
+            "FILE, or leave --host out"
+        )
     Keys(args.api_keys)
     return Settings(
-        args.host, args.port, args.api_keys, args.glossary_folder, args.max_body, args.max_lines, args.max_line_tokens, args.max_queue,
-        args.deadline, args.grace, args.allowed_hosts or (), args.allowed_origins or (), args.max_connections, args.read_timeout,
+        args.host,
+        args.port,
+        args.api_keys,
+        args.glossary_folder,
+        args.max_body,
+        args.max_lines,
+        args.max_line_tokens,
+        args.max_queue,
+        args.deadline,
+        args.grace,
+        args.allowed_hosts or (),
+        args.allowed_origins or (),
+        args.max_connections,
+        args.read_timeout,
         args.keep_alive,
-    )  # fmt: skip
+    )
 
 
 def needed(*names: str) -> None:
@@ -121,7 +267,10 @@ def listening(settings: Settings) -> socket.socket:
         found.bind((settings.host, settings.port))
     except (OSError, OverflowError) as error:
         reason = getattr(error, "strerror", None) or str(error)
-        raise UsageError(f"cannot listen on {settings.host}:{settings.port} ({reason}): choose another --host or --port") from None
+        raise UsageError(
+            f"cannot listen on {settings.host}:{settings.port} ({reason}): choose another "
+            "--host or --port"
+        ) from None
     return found
 
 
@@ -134,16 +283,25 @@ def serve(models: Models, settings: Settings, sock: socket.socket) -> int:
 
     application = Server(models, settings)
     config = uvicorn.Config(
-        application.app, log_level="warning", access_log=False, use_colors=False, lifespan="on",  # colours: stdout may be closed
+        # colours: stdout may be closed
+        application.app,
+        log_level="warning",
+        access_log=False,
+        use_colors=False,
+        lifespan="on",
         timeout_graceful_shutdown=int(settings.grace + 0.5),
-        http=protocol(settings.max_connections or most_connections(), settings.read_timeout), timeout_keep_alive=settings.keep_alive,
-    )  # fmt: skip
+        http=protocol(settings.max_connections or most_connections(), settings.read_timeout),
+        timeout_keep_alive=settings.keep_alive,
+    )
 
     class Uvicorn(uvicorn.Server):
         @contextlib.contextmanager
         def capture_signals(self) -> Iterator[None]:
             """As uvicorn's, but the signal is over when the server is: the exit code is 0."""
-            before = {number: signal.signal(number, self.stop) for number in (signal.SIGINT, signal.SIGTERM)}
+            before = {
+                number: signal.signal(number, self.stop)
+                for number in (signal.SIGINT, signal.SIGTERM)
+            }
             try:
                 yield
             finally:
@@ -184,16 +342,26 @@ def main(argv: list[str] | None = None) -> int:
         args, others = parser().parse_known_args(argv)
         needed(*SERVER)
         settings = settings_of(args)
-        options = {"cpu_workers": args.cpu_workers, "max_queue": args.max_queue, "longest": args.max_line_tokens}
+        options = {
+            "cpu_workers": args.cpu_workers,
+            "max_queue": args.max_queue,
+            "longest": args.max_line_tokens,
+        }
         from fairseq_ext.serve.models import Models, ModelsOfFolder
 
         if args.models is not None:
-            of_folder = ModelsOfFolder(args.models, as_keywords(others), args.max_models, args.pivot, **options)
+            of_folder = ModelsOfFolder(
+                args.models, as_keywords(others), args.max_models, args.pivot, **options
+            )
         else:
             any_pair = args.source_lang is None and args.target_lang is None
             flags = flags_of(args, others, any_pair)
         with listening(settings) as sock:  # before a worker is started
-            models = of_folder if args.models is not None else Models(Engine(**flags, **options), any_pair)
+            models = (
+                of_folder
+                if args.models is not None
+                else Models(Engine(**flags, **options), any_pair)
+            )
             with contextlib.closing(models):
                 return serve(models, settings, sock)
     except UsageError as error:

@@ -1,10 +1,12 @@
 """The application: routes of translation and of kept glossaries, and checks of the site that asks.
 
-The models' running search takes requests in. Each has its own constraints, glossaries and n-best list.
-Where several pairs of languages are served, the query says which is meant: `?source=de&target=en`.
+The models' running search takes requests in. Each has its own constraints, glossaries and
+n-best list. Where several pairs of languages are served, the query says which is meant:
+`?source=de&target=en`.
 
-An error is an object `{"error": "one sentence"}` with a status that says whose fault it is. A record of a list that cannot be translated
-has its error in its own place and costs no other one its translation.
+An error is an object `{"error": "one sentence"}` with a status that says whose fault it is.
+A record of a list that cannot be translated has its error in its own place and costs no
+other one its translation.
 """
 
 from __future__ import annotations
@@ -44,7 +46,12 @@ PAGE = Path(__file__).with_name("page.html")
 def body_of(schema: dict[str, Any], examples: dict[str, Any]) -> dict[str, Any]:
     """How a JSON body is described in the documentation."""
     named = {name: {"value": value} for name, value in examples.items()}
-    return {"requestBody": {"required": True, "content": {"application/json": {"schema": schema, "examples": named}}}}
+    return {
+        "requestBody": {
+            "required": True,
+            "content": {"application/json": {"schema": schema, "examples": named}},
+        }
+    }
 
 
 class Server(Service):
@@ -54,9 +61,13 @@ class Server(Service):
         super().__init__(models, settings)
         # the documentation's scripts come from here, too: /docs works without a network
         self.app = FastAPIOffline(
-            title="fairseq_ext", description=__doc__, lifespan=self.lifespan, redoc_url=None, static_url="/docs-assets",
+            title="fairseq_ext",
+            description=__doc__,
+            lifespan=self.lifespan,
+            redoc_url=None,
+            static_url="/docs-assets",
             swagger_ui_parameters={"validatorUrl": None, "tryItOutEnabled": True},
-        )  # fmt: skip
+        )
         self.add_routes()
 
     @asynccontextmanager
@@ -71,10 +82,19 @@ class Server(Service):
     def add_routes(self) -> None:
         """All routes; what a route does is the method of its name."""
         app = self.app
-        app.add_middleware(SameSite, hosts=self.settings.hosts, origins=self.settings.allowed_origins)
+        app.add_middleware(
+            SameSite, hosts=self.settings.hosts, origins=self.settings.allowed_origins
+        )
         app.add_middleware(Counted, requests=self.metrics.requests, is_closing=lambda: self.closing)
-        if origins := self.settings.allowed_origins:  # answers OPTIONS; what is refused says so to the page, too
-            app.add_middleware(CORSMiddleware, allow_origins=origins, allow_methods=["*"], allow_headers=["*"], max_age=600)
+        # answers OPTIONS; what is refused says so to the page, too
+        if origins := self.settings.allowed_origins:
+            app.add_middleware(
+                CORSMiddleware,
+                allow_origins=origins,
+                allow_methods=["*"],
+                allow_headers=["*"],
+                max_age=600,
+            )
         for kind in REFUSED:
             app.add_exception_handler(kind, self.refused)
         record = {"oneOf": [records.RECORD, {"type": "array", "items": records.RECORD}]}
@@ -82,7 +102,9 @@ class Server(Service):
         translate = body_of(record, records.EXAMPLES)
         more: dict[str, Any] = {"responses": ERRORS}
         app.post("/v1/translate", openapi_extra=translate, **more)(self.translate)
-        app.post("/v1/translate/stream", openapi_extra=body_of(records.RECORD, one), **more)(self.stream)
+        app.post("/v1/translate/stream", openapi_extra=body_of(records.RECORD, one), **more)(
+            self.stream
+        )
         GlossaryRoutes(self).add_to(app)
         app.get("/v1/model", summary="What is loaded", **more)(self.get_model)
         LibreTranslate(self).add_to(app)
@@ -106,7 +128,8 @@ class Server(Service):
         return JSONResponse(out if several else out[0])
 
     async def stream(self, request: Request) -> Any:
-        """Translate a record while it is watched: server-sent events `partial` {text, tokens}, then `answer`, or `error`."""
+        """Translate a record while it is watched: server-sent events `partial` {text, tokens},
+        then `answer`, or `error`."""
         given, several, pair = await self.read(request)
         if several:
             raise UsageError("a stream has one record: send an object, not a list")
@@ -120,27 +143,43 @@ class Server(Service):
             return records.answer_json(record, answer)
 
         headers = {"Cache-Control": "no-store", "X-Accel-Buffering": "no"}
-        return StreamingResponse(stream.events(shown), media_type="text/event-stream", headers=headers)
+        return StreamingResponse(
+            stream.events(shown), media_type="text/event-stream", headers=headers
+        )
 
     async def get_model(self, request: Request) -> Any:
         """What is loaded, and how translations are made."""
         self.check(request.headers)
-        pair, others = self.pair_of(request) if request.query_params else self.pairs()[0], self.pairs()
+        pair, others = (
+            self.pair_of(request) if request.query_params else self.pairs()[0],
+            self.pairs(),
+        )
         async with self.models.using(pair) as loaded:
             model = loaded.description
         return {
-            "source": pair[0], "target": pair[1], "signature": model.signature, "beam": model.beam, "nbest": model.nbest, "pairs": others,
-            "constraints": model.no_constraints or True, "max_tokens": self.settings.max_tokens_a_line or model.longest,
-        }  # fmt: skip
+            "source": pair[0],
+            "target": pair[1],
+            "signature": model.signature,
+            "beam": model.beam,
+            "nbest": model.nbest,
+            "pairs": others,
+            "constraints": model.no_constraints or True,
+            "max_tokens": self.settings.max_tokens_a_line or model.longest,
+        }
 
     async def health(self) -> Any:
         """Whether this process answers."""
         return {"status": "ok"}
 
     async def ready(self) -> Any:
-        """Whether requests are taken: a model is loaded, a worker is there, the server is not closing."""
+        """Whether requests are taken: a model is loaded, a worker is there, the
+        server is not closing."""
         if self.closing or not self.models.ready:
-            raise HTTPException(503, "the server is closing" if self.closing else "no worker is ready", {"Retry-After": "2"})
+            raise HTTPException(
+                503,
+                "the server is closing" if self.closing else "no worker is ready",
+                {"Retry-After": "2"},
+            )
         return {"status": "ready"}
 
     async def prometheus(self, request: Request) -> Response:
@@ -150,14 +189,19 @@ class Server(Service):
 
     async def page(self) -> Response:
         """The page."""
-        return HTMLResponse(PAGE.read_text(encoding="utf-8"), headers={"Content-Security-Policy": POLICY})
+        return HTMLResponse(
+            PAGE.read_text(encoding="utf-8"), headers={"Content-Security-Policy": POLICY}
+        )
 
     async def refused(self, request: Request, error: Exception) -> Response:
         """An error as JSON."""
         return refusal(error)
 
 
-POLICY = "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; connect-src 'self'; img-src 'self' data:"
+POLICY = (
+    "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; connect-src "
+    "'self'; img-src 'self' data:"
+)
 
 
 # ---- The routes of the glossaries that are kept here
@@ -178,14 +222,23 @@ class GlossaryRoutes:
         """Add the routes to an application."""
         path = "/v1/glossaries/{name}"
         more: dict[str, Any] = {"responses": ERRORS}
-        body = {"requestBody": {"required": True, "content": {"text/tab-separated-values": {"example": EXAMPLE}}}}
+        body = {
+            "requestBody": {
+                "required": True,
+                "content": {"text/tab-separated-values": {"example": EXAMPLE}},
+            }
+        }
         app.get("/v1/glossaries", summary="Names of glossaries", **more)(self.names)
         example = {"examples": {"a file": {"value": {"name": "a.tsv", "content": EXAMPLE}}}}
         file = {"requestBody": {"required": True, "content": {"application/json": example}}}
-        app.post("/v1/terms", summary="Read a glossary file", openapi_extra=file, **more)(self.terms)
+        app.post("/v1/terms", summary="Read a glossary file", openapi_extra=file, **more)(
+            self.terms
+        )
         app.put(path, summary="Keep a glossary", openapi_extra=body, **more)(self.put)
         app.get(path, summary="Read a glossary", **more)(self.get)
-        app.delete(path, summary="Forget a glossary", status_code=204, response_class=Response, **more)(self.delete)
+        app.delete(
+            path, summary="Forget a glossary", status_code=204, response_class=Response, **more
+        )(self.delete)
 
     def glossaries(self, request: Request) -> Glossaries:
         """Those of the request's pair."""
@@ -197,10 +250,13 @@ class GlossaryRoutes:
         return {"glossaries": self.glossaries(request).names()}
 
     async def terms(self, request: Request) -> Any:
-        """The terms of a glossary file (TSV, CSV, XLSX, JSONL, TBX or TMX, as its name ends), and what is wrong with its other lines."""
+        """The terms of a glossary file (TSV, CSV, XLSX, JSONL, TBX or TMX, as its name ends), and
+        what is wrong with its other lines."""
         self.service.check(request.headers)
         given = read_json(await read_body(request, self.service.settings))
-        way = 'the request needs "name", of the file, and "content", its text, or "base64", its bytes'
+        way = (
+            'the request needs "name", of the file, and "content", its text, or "base64", its bytes'
+        )
         content = given.get("base64", given.get("content")) if isinstance(given, dict) else None
         if not isinstance(content, str) or not isinstance(given.get("name"), str):
             raise UsageError(way)
@@ -208,7 +264,9 @@ class GlossaryRoutes:
             body = b64decode(content) if "base64" in given else content.encode("utf-8", "replace")
         except ValueError:
             raise UsageError(way) from None
-        return await run_in_threadpool(self.read_file, given["name"], body, self.service.pair_of(request))
+        return await run_in_threadpool(
+            self.read_file, given["name"], body, self.service.pair_of(request)
+        )
 
     def read_file(self, name: str, content: bytes, pair: Pair) -> dict[str, Any]:
         """The same for a file of this name."""
@@ -227,8 +285,11 @@ class GlossaryRoutes:
         return {"terms": {source: "|".join(targets) for source, targets in terms.items()}, **wrong}
 
     async def put(self, name: str, request: Request) -> Any:
-        """Keep a glossary, one term a line: source term, tab, target term (or a|b). It replaces the one of this name. With the query
-        `?file=NAME` the body is a file of another form, as the name ends."""
+        """Keep a glossary, one term a line: source term, tab, target term (or a|b).
+
+        It replaces the one of this name. With the query `?file=NAME` the body is a file of another
+        form, as the name ends.
+        """
         self.service.check(request.headers)
         pair, kept = self.service.pair_of(request), self.glossaries(request)
         kept.path(name)
@@ -237,23 +298,35 @@ class GlossaryRoutes:
             found = await run_in_threadpool(self.read_file, file_name, body, pair)
             if "error" in found:
                 raise UsageError(found["error"])
-            body = "".join(f"{' '.join(source.split())}\t{target}\n" for source, target in found["terms"].items()).encode()
+            body = "".join(
+                f"{' '.join(source.split())}\t{target}\n"
+                for source, target in found["terms"].items()
+            ).encode()
         kept.folder.mkdir(parents=True, exist_ok=True)
-        # subtle: in this folder, which workers on other machines see as well; one of them knows what the model can write
+        # subtle: in this folder, which workers on other machines see as well; one of them knows
+        # what the model can write
         with tempfile.NamedTemporaryFile(dir=kept.folder, prefix=".", suffix=".tsv") as file:
             file.write(body)
             file.flush()
-            probe = {"source": "", "glossaries": [GlossaryFile(file.name, hashlib.sha256(body).hexdigest())]}
+            probe = {
+                "source": "",
+                "glossaries": [GlossaryFile(file.name, hashlib.sha256(body).hexdigest())],
+            }
             (answer,) = await self.service.answered(request, [probe], pair)
             if isinstance(answer, UsageError):
-                raise UsageError(str(answer).replace(file.name, f"glossary '{name}'").replace("--glossary: ", ""))
+                raise UsageError(
+                    str(answer).replace(file.name, f"glossary '{name}'").replace("--glossary: ", "")
+                )
         is_new = await run_in_threadpool(kept.write, name, body)
         return JSONResponse({"name": name, "bytes": len(body)}, 201 if is_new else 200)
 
     async def get(self, name: str, request: Request) -> Response:
         """A glossary as it was put."""
         self.service.check(request.headers)
-        return Response(self.glossaries(request).read(name), media_type="text/tab-separated-values; charset=utf-8")
+        return Response(
+            self.glossaries(request).read(name),
+            media_type="text/tab-separated-values; charset=utf-8",
+        )
 
     async def delete(self, name: str, request: Request) -> Response:
         """Forget a glossary."""
@@ -264,21 +337,29 @@ class GlossaryRoutes:
 
 # ---- Which sites may use the server
 #
-# What a page of somebody else's site could have a browser send is refused: requests under a name that is not this server's
-# (DNS rebinding), from another origin, JSON that a form could have sent, and changes without a header that no form can send.
+# What a page of somebody else's site could have a browser send is refused: requests under a name
+# that is not this server's (DNS rebinding), from another origin, JSON that a form could have sent,
+# and changes without a header that no form can send.
 
 
 LOOPBACK = ("localhost", "127.0.0.1", "::1")
-FORMS = ("", "application/x-www-form-urlencoded", "multipart/form-data", "text/plain")  # what browsers send across sites unasked
+# what browsers send across sites unasked
+FORMS = ("", "application/x-www-form-urlencoded", "multipart/form-data", "text/plain")
 
 
 class SameSite:
-    """An application behind these checks. hosts: names that it answers to; None for any, which keys must guard. origins: that may use it
-    all the same."""
+    """An application behind these checks.
+
+    hosts: names that it answers to; None for any, which keys must guard. origins: that
+    may use it all the same.
+    """
 
     def __init__(self, app: ASGIApp, hosts: Sequence[str] | None, origins: Sequence[str] = ()):
         self.origins = origins
-        self.app, self.hosts = app, None if hosts is None else {name.lower().strip("[]") for name in (*LOOPBACK, *hosts)}
+        self.app, self.hosts = (
+            app,
+            None if hosts is None else {name.lower().strip("[]") for name in (*LOOPBACK, *hosts)},
+        )
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "http":
@@ -290,14 +371,19 @@ class SameSite:
 
     def check(self, method: str, path: str, headers: Headers) -> None:
         """HTTPException 403 or 415 for what is refused."""
-        for name, url in (("Host", "//" + headers.get("host", "")), ("Origin", headers.get("origin", "//localhost"))):
+        for name, url in (
+            ("Host", "//" + headers.get("host", "")),
+            ("Origin", headers.get("origin", "//localhost")),
+        ):
             is_allowed = name == "Origin" and ("*" in self.origins or url in self.origins)
             if self.hosts is not None and host_of(url) not in self.hosts and not is_allowed:
                 said = f"the {name} '{url.removeprefix('//')}' is not this server's"
                 raise HTTPException(403, f"{said}: use its own, or add --allowed-{name.lower()}s")
         kind = headers.get("content-type", "").partition(";")[0].strip().lower()
         if method == "POST" and path.startswith("/v1/") and kind != "application/json":
-            raise HTTPException(415, "the body is JSON: say so with the header Content-Type: application/json")
+            raise HTTPException(
+                415, "the body is JSON: say so with the header Content-Type: application/json"
+            )
         if method in ("PUT", "DELETE") and kind in FORMS and "x-requested-with" not in headers:
             way = "Content-Type: text/tab-separated-values, or X-Requested-With with any value"
             raise HTTPException(415, f"a change needs a header that no form sends: {way}")

@@ -1,8 +1,9 @@
 """Who may ask, how much and how long: API keys, the largest body, limits of connections.
 
-A key file has a line a key: the SHA-256 of the key in hexadecimal, and behind a space a name, if you like; `#` begins a comment.
-`python -m fairseq_ext.serve.guard NAME` makes a key: it prints the key, and the line for the file. Keys come in the header
-`Authorization: Bearer KEY` or `X-API-Key: KEY`, in LibreTranslate's API also as `api_key`.
+A key file has a line a key: the SHA-256 of the key in hexadecimal, and behind a space a name,
+if you like; `#` begins a comment. `python -m fairseq_ext.serve.guard NAME` makes a key: it
+prints the key, and the line for the file. Keys come in the header `Authorization: Bearer KEY` or
+`X-API-Key: KEY`, in LibreTranslate's API also as `api_key`.
 """
 
 from __future__ import annotations
@@ -36,7 +37,10 @@ class Keys:
         self.hashes: list[str] | None = None if path is None else read_hashes(path)
 
     def admit(self, key: str | None) -> bool:
-        """Whether a key is one of the file's. The time that it takes does not depend on where a wrong one differs."""
+        """Whether a key is one of the file's.
+
+        The time that it takes does not depend on where a wrong one differs.
+        """
         if self.hashes is None:
             return True
         given = hashlib.sha256((key or "").encode("utf-8", "surrogateescape")).hexdigest()
@@ -50,13 +54,22 @@ class Keys:
         return (bearer.strip() if scheme.lower() == "bearer" else None) or headers.get("x-api-key")
 
     def check(self, headers: Mapping[str, str], also: str | None = None) -> None:
-        """HTTPException 401 for a request without a key, 403 for a wrong one. also: a key that came elsewhere."""
+        """HTTPException 401 for a request without a key, 403 for a wrong one.
+
+        also: a key that came elsewhere.
+        """
         key = self.given(headers) or also
         if self.admit(key):
             return
         if not key:
-            raise HTTPException(401, "this server asks for a key: send it as Authorization: Bearer KEY", {"WWW-Authenticate": "Bearer"})
-        raise HTTPException(403, "this server does not know the key: check it, or ask who runs the server for one")
+            raise HTTPException(
+                401,
+                "this server asks for a key: send it as Authorization: Bearer KEY",
+                {"WWW-Authenticate": "Bearer"},
+            )
+        raise HTTPException(
+            403, "this server does not know the key: check it, or ask who runs the server for one"
+        )
 
 
 def read_hashes(path: str) -> list[str]:
@@ -66,12 +79,14 @@ def read_hashes(path: str) -> list[str]:
         text = line.partition("#")[0].split()
         if text and not re.fullmatch(r"[0-9a-fA-F]{64}", text[0]):
             raise UsageError(
-                f"line {number + 1} of {path} does not begin with the SHA-256 of a key (64 hexadecimal digits): "
-                "make one with python -m fairseq_ext.serve.guard NAME"
+                f"line {number + 1} of {path} does not begin with the SHA-256 of a key (64 "
+                "hexadecimal digits): make one with python -m fairseq_ext.serve.guard NAME"
             )
         found += [text[0].lower()] if text else []
     if not found:
-        raise UsageError(f"--api-keys {path} has no key: make one with python -m fairseq_ext.serve.guard NAME")
+        raise UsageError(
+            f"--api-keys {path} has no key: make one with python -m fairseq_ext.serve.guard NAME"
+        )
     return found
 
 
@@ -83,20 +98,26 @@ def is_loopback(host: str) -> bool:
         return host == "localhost"
 
 
-LINGER = 1.0  # seconds for which the rest of a body that is too large is read and dropped, and an idle connection stays at the end
+# seconds for which the rest of a body that is too large is read and dropped, and an idle
+# connection stays at the end
+LINGER = 1.0
 
 
 async def read_body(request: Request, settings: Settings) -> bytes:
-    """The body of a request; HTTPException 408 for one that takes longer than `read_timeout`, 413 for one of more than `max_body` bytes.
+    """The body of a request; HTTPException 408 for one that takes longer than `read_timeout`,
+    413 for one of more than `max_body` bytes.
 
-    Of the latter the rest is not kept: for `LINGER` seconds it is read and dropped, so that a client that is still sending reads the
-    answer and not "connection reset"; then the connection is closed.
+    Of the latter the rest is not kept: for `LINGER` seconds it is read and dropped, so
+    that a client that is still sending reads the answer and not "connection reset"; then
+    the connection is closed.
     """
     try:
         return await asyncio.wait_for(whole_body(request, settings.max_body), settings.read_timeout)
     except (TimeoutError, asyncio.TimeoutError):
         raise HTTPException(
-            408, f"the body has not come within {settings.read_timeout:g} seconds: send less at once", {"Connection": "close"}
+            408,
+            f"the body has not come within {settings.read_timeout:g} seconds: send less at once",
+            {"Connection": "close"},
         ) from None
 
 
@@ -114,7 +135,9 @@ async def whole_body(request: Request, most: int) -> bytes:
             return bytes(body)
     with contextlib.suppress(TimeoutError, asyncio.TimeoutError, ClientDisconnect):
         await asyncio.wait_for(drop(parts), LINGER)
-    raise HTTPException(413, f"the body has more than {most} bytes: send less at once", {"Connection": "close"})
+    raise HTTPException(
+        413, f"the body has more than {most} bytes: send less at once", {"Connection": "close"}
+    )
 
 
 async def drop(parts: AsyncIterator[bytes]) -> None:
@@ -127,10 +150,11 @@ async def drop(parts: AsyncIterator[bytes]) -> None:
 #
 # uvicorn leaves this to a proxy.
 #
-# A connection whose request has not come whole after `read_timeout` seconds is closed. Where there are `most` connections, a new one takes
-# the place of the one that has waited longest for a request; where all of them are at work, it is told to come again.
-# At the end of the server a connection that is idle stays for `LINGER` seconds: a request that is on its way is answered, with
-# `Connection: close`, and not lost.
+# A connection whose request has not come whole after `read_timeout` seconds is closed. Where
+# there are `most` connections, a new one takes the place of the one that has waited longest for a
+# request; where all of them are at work, it is told to come again.
+# At the end of the server a connection that is idle stays for `LINGER` seconds: a request that is
+# on its way is answered, with `Connection: close`, and not lost.
 
 
 KEPT_BACK = 100  # open files for all else: pipes to workers, glossaries, the library
@@ -146,7 +170,12 @@ def most_connections() -> int:
 def response(status: str, sentence: str, more: str = "") -> bytes:
     """A response that no application gives."""
     body = f'{{"error":"{sentence}"}}'
-    headers = f"Content-Type: application/json\r\nContent-Length: {len(body)}\r\nConnection: close\r\n{more}"
+    headers = (
+        "Content-Type: application/json\r\n"
+        f"Content-Length: {len(body)}\r\n"
+        "Connection: close\r\n"
+        f"{more}"
+    )
     return f"HTTP/1.1 {status}\r\n{headers}\r\n{body}".encode()
 
 
@@ -156,13 +185,20 @@ def protocol(most: int, read_timeout: float) -> type[asyncio.Protocol]:
     class Connection(AutoHTTPProtocol):  # type: ignore[misc, valid-type]
         def connection_made(self, transport: Any) -> None:
             super().connection_made(transport)
-            self.since = time.monotonic()  # not the loop's time, which is of milliseconds: several connections would share it
+            # not the loop's time, which is of milliseconds: several connections would share it
+            self.since = time.monotonic()
             self.patience: Any = None
             if len(self.connections) > most:
                 others = (other for other in self.connections if other.waits and other is not self)
                 idle = min(others, key=lambda other: other.since, default=None)
                 if idle is None:
-                    transport.write(response("503 Service Unavailable", "all connections are in use: ask again", "Retry-After: 2\r\n"))
+                    transport.write(
+                        response(
+                            "503 Service Unavailable",
+                            "all connections are in use: ask again",
+                            "Retry-After: 2\r\n",
+                        )
+                    )
                     return transport.close()
                 idle.transport.abort()
                 self.connections.discard(idle)
@@ -190,7 +226,12 @@ def protocol(most: int, read_timeout: float) -> type[asyncio.Protocol]:
         def late(self) -> None:
             self.patience = None
             if self.waits and not self.transport.is_closing():
-                self.transport.write(response("408 Request Timeout", f"the request has not come within {read_timeout:g} seconds"))
+                self.transport.write(
+                    response(
+                        "408 Request Timeout",
+                        f"the request has not come within {read_timeout:g} seconds",
+                    )
+                )
                 self.transport.close()
 
         def connection_lost(self, exc: Exception | None) -> None:
@@ -205,7 +246,10 @@ def protocol(most: int, read_timeout: float) -> type[asyncio.Protocol]:
 
 
 if __name__ == "__main__":
-    parse = ArgumentParser("python -m fairseq_ext.serve.guard", description="Make a key; print it, and its line for --api-keys.")
+    parse = ArgumentParser(
+        "python -m fairseq_ext.serve.guard",
+        description="Make a key; print it, and its line for --api-keys.",
+    )
     parse.add_argument("name", nargs="*", help="whose key it is (default: nobody's)")
     name, key = " ".join(parse.parse_args().name), secrets.token_urlsafe(32)
     print(f"key:  {key}\nline: {hashlib.sha256(key.encode()).hexdigest()} {name}".rstrip())

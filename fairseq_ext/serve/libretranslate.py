@@ -1,5 +1,6 @@
-"""LibreTranslate's API, so that its clients work (https://docs.libretranslate.com): `POST /translate`, `/detect`, `/translate_file`,
-`/suggest`, `GET /languages`, `/frontend/settings`, `/spec`, with its error texts. Bodies are JSON or forms.
+"""LibreTranslate's API, so that its clients work (https://docs.libretranslate.com):
+`POST /translate`, `/detect`, `/translate_file`, `/suggest`, `GET /languages`, `/frontend/settings`,
+`/spec`, with its error texts. Bodies are JSON or forms.
 """
 
 from __future__ import annotations
@@ -29,7 +30,13 @@ from fairseq_ext.serve.service import ERRORS, Service, ended
 from fairseq_ext.text.files import ENDINGS, beginning, translate
 from fairseq_ext.text.language_codes import name_of, two_letters
 
-EXAMPLE = {"q": "Der Patient hat einen Port.", "source": "de", "target": "en", "format": "text", "alternatives": 1}
+EXAMPLE = {
+    "q": "Der Patient hat einen Port.",
+    "source": "de",
+    "target": "en",
+    "format": "text",
+    "alternatives": 1,
+}
 PROPERTIES = {
     "q": {"oneOf": [{"type": "string"}, {"type": "array", "items": {"type": "string"}}]},
     "source": {"type": "string"},
@@ -88,9 +95,16 @@ class LibreTranslate:
     def add_to(self, app: FastAPI) -> None:
         """Add the routes to an application."""
         examples = {"a text": {"value": EXAMPLE}}
-        body = {"requestBody": {"required": True, "content": {"application/json": {"schema": SCHEMA, "examples": examples}}}}
+        body = {
+            "requestBody": {
+                "required": True,
+                "content": {"application/json": {"schema": SCHEMA, "examples": examples}},
+            }
+        }
         more: dict[str, Any] = {"responses": ERRORS, "tags": ["LibreTranslate"]}
-        app.post("/translate", summary="Translate a text", openapi_extra=body, **more)(self.translate)
+        app.post("/translate", summary="Translate a text", openapi_extra=body, **more)(
+            self.translate
+        )
         app.post("/detect", summary="Detect the language of a text", **more)(self.detect)
         app.post("/translate_file", summary="Translate a file", **more)(self.translate_file)
         app.get("/download_file/{name}", include_in_schema=False)(self.download_file)
@@ -104,7 +118,10 @@ class LibreTranslate:
         service = self.service
         if service.keys.given(request.headers):
             service.check(request.headers)
-        body, kind = await read_body(request, service.settings), request.headers.get("content-type", "").partition(";")[0].strip().lower()
+        body, kind = (
+            await read_body(request, service.settings),
+            request.headers.get("content-type", "").partition(";")[0].strip().lower(),
+        )
         if kind == "application/json" or (body and not kind):
             found = read_json(body)
             if not isinstance(found, dict):
@@ -119,8 +136,14 @@ class LibreTranslate:
             if isinstance(found.get("q"), str):
                 found["q"] = "\n".join(found["q"].splitlines())
         key = found.get("api_key")
-        if not service.keys.admit(service.keys.given(request.headers) or (key if isinstance(key, str) else None)):
-            raise HTTPException(403, "Invalid API key") if key else bad("Please contact the server operator to get an API key")
+        if not service.keys.admit(
+            service.keys.given(request.headers) or (key if isinstance(key, str) else None)
+        ):
+            raise (
+                HTTPException(403, "Invalid API key")
+                if key
+                else bad("Please contact the server operator to get an API key")
+            )
         return found
 
     def codes(self) -> list[str]:
@@ -134,13 +157,22 @@ class LibreTranslate:
             if not any(language in pair for pair in pairs):
                 raise bad(f"{language} is not supported")
         if source != target and (source, target) not in pairs:
-            raise bad(f"{name_of(target)} ({target}) is not available as a target language from {name_of(source)} ({source})")
+            raise bad(
+                f"{name_of(target)} ({target}) is not available as a target language from "
+                f"{name_of(source)} ({source})"
+            )
 
-    async def pair_of(self, text: str, source: str, target: str) -> tuple[str, str, dict[str, Any] | None]:
-        """The languages of a text and of its translation, as the models name them, and where the first was to be detected, how."""
+    async def pair_of(
+        self, text: str, source: str, target: str
+    ) -> tuple[str, str, dict[str, Any] | None]:
+        """The languages of a text and of its translation, as the models name them, and where the
+        first was to be detected, how."""
         pairs, codes = self.service.pairs(), self.codes()
         source, target = (
-            next((each for each in codes if two_letters(each) == code), code) if code not in codes else code for code in (source, target)
+            next((each for each in codes if two_letters(each) == code), code)
+            if code not in codes
+            else code
+            for code in (source, target)
         )
         if source != "auto":
             self.pair(source, target)
@@ -158,19 +190,33 @@ class LibreTranslate:
         if len(what.texts) > service.settings.max_lines:
             size, limit = len(what.texts), service.settings.max_lines
             raise bad(f"Invalid request: request ({size}) exceeds text limit ({limit})")
-        source, target, detected = await self.pair_of("\n".join(what.texts), what.source, what.target)
+        source, target, detected = await self.pair_of(
+            "\n".join(what.texts), what.source, what.target
+        )
         out: dict[str, Any] = {"translatedText": what.texts}
         others: list[list[str]] = [[] for _ in what.texts]
         if source != target:
             async with service.models.using((source, target)) as model:
-                nbest = 1 if what.format == "html" else min(1 + what.alternatives, model.description.beam)
-            requests = [{"source": text, "format": what.format, "nbest": nbest} for text in what.texts]
+                nbest = (
+                    1
+                    if what.format == "html"
+                    else min(1 + what.alternatives, model.description.beam)
+                )
+            requests = [
+                {"source": text, "format": what.format, "nbest": nbest} for text in what.texts
+            ]
             found = await service.answered(request, requests, (source, target))
             for answer in found:
                 if isinstance(answer, UsageError):
                     raise answer
-            ranked = [list(dict.fromkeys(h.text for h in answer.hypotheses)) for answer in found]  # type: ignore[union-attr]
-            out["translatedText"], others = [texts[0] for texts in ranked], [texts[1:] for texts in ranked]
+            ranked = [
+                list(dict.fromkeys(h.text for h in answer.hypotheses))  # type: ignore[union-attr]
+                for answer in found
+            ]
+            out["translatedText"], others = (
+                [texts[0] for texts in ranked],
+                [texts[1:] for texts in ranked],
+            )
         if what.alternatives:
             out["alternatives"] = others
         if detected is not None:
@@ -201,7 +247,11 @@ class LibreTranslate:
         with tempfile.TemporaryDirectory(dir=folder) as work:
             given = Path(work) / name
             given.write_bytes(await file.read())
-            text = await asyncio.to_thread(beginning, str(given), READ) if fields["source"] == "auto" else ""
+            text = (
+                await asyncio.to_thread(beginning, str(given), READ)
+                if fields["source"] == "auto"
+                else ""
+            )
             *pair, _ = await self.pair_of(text, fields["source"], fields["target"])
             if pair[0] == pair[1]:
                 given.rename(out)
@@ -211,13 +261,18 @@ class LibreTranslate:
         return {"translatedFileUrl": str(url)}
 
     async def through(self, request: Request, given: Path, target: Path, pair: Pair) -> None:
-        """Translate one file into another, as long as the client is there and something is done within each deadline."""
+        """Translate one file into another, as long as the client is there and something is
+        done within each deadline."""
         service, deadline = self.service, self.service.settings.deadline
         async with service.models.using(pair) as model:
             engine = ThroughEngine(model.submit, partial(service.passes, model=model))
-            job = asyncio.ensure_future(asyncio.to_thread(translate, str(given), str(target), engine))
+            job = asyncio.ensure_future(
+                asyncio.to_thread(translate, str(given), str(target), engine)
+            )
             try:
-                await ended(request, job, deadline, lambda: engine.moved + deadline - time.monotonic())
+                await ended(
+                    request, job, deadline, lambda: engine.moved + deadline - time.monotonic()
+                )
                 job.result()
             finally:
                 engine.stop()
@@ -237,7 +292,9 @@ class LibreTranslate:
         path = self.kept() / PurePath(name).name
         if not path.is_file():
             raise bad("Invalid filename")
-        return FileResponse(path, filename=path.name.partition(".")[2], media_type="application/octet-stream")
+        return FileResponse(
+            path, filename=path.name.partition(".")[2], media_type="application/octet-stream"
+        )
 
     async def suggest(self) -> Any:
         """Suggestions are not taken."""
@@ -248,17 +305,28 @@ class LibreTranslate:
         targets: dict[str, list[str]] = {code: [] for code in self.codes()}
         for source, target in sorted(self.service.pairs()):
             targets[source].append(target)
-        return [{"code": code, "name": name_of(code), "targets": found} for code, found in targets.items()]
+        return [
+            {"code": code, "name": name_of(code), "targets": found}
+            for code, found in targets.items()
+        ]
 
     async def settings(self) -> Any:
         """What a page asks for."""
         (source, target), *_ = self.service.pairs()
         has_keys = self.service.keys.hashes is not None
         return {
-            "apiKeys": has_keys, "charLimit": -1, "filesTranslation": True, "frontendTimeout": 500, "keyRequired": has_keys,
-            "language": {side: {"code": c, "name": name_of(c)} for side, c in (("source", source), ("target", target))},
-            "suggestions": False, "supportedFilesFormat": sorted(ENDINGS),
-        }  # fmt: skip
+            "apiKeys": has_keys,
+            "charLimit": -1,
+            "filesTranslation": True,
+            "frontendTimeout": 500,
+            "keyRequired": has_keys,
+            "language": {
+                side: {"code": c, "name": name_of(c)}
+                for side, c in (("source", source), ("target", target))
+            },
+            "suggestions": False,
+            "supportedFilesFormat": sorted(ENDINGS),
+        }
 
 
 # ---- The language of a text, of those that are served, by the package lingua
@@ -270,22 +338,39 @@ READ = 2000  # characters that are looked at
 
 @cache
 def detector(codes: tuple[str, ...]) -> Any:
-    """From lingua, for languages of these codes; None where it knows fewer than two of them. Errors: UsageError where it is missing."""
+    """From lingua, for languages of these codes; None where it knows fewer than two of them.
+
+    Errors: UsageError where it is missing.
+    """
     try:
         from lingua import IsoCode639_1, LanguageDetectorBuilder
     except ImportError:
-        raise UsageError("a language is detected by lingua, which is not installed: pip install 'fairseq_ext[text]', or name it") from None
+        raise UsageError(
+            "a language is detected by lingua, which is not installed: pip install "
+            "'fairseq_ext[text]', or name it"
+        ) from None
     known = {code.upper() for code in codes if hasattr(IsoCode639_1, code.upper())}
     if len(known) < 2:
         return None
-    return LanguageDetectorBuilder.from_iso_codes_639_1(*(getattr(IsoCode639_1, code) for code in sorted(known))).build()
+    return LanguageDetectorBuilder.from_iso_codes_639_1(
+        *(getattr(IsoCode639_1, code) for code in sorted(known))
+    ).build()
 
 
 def candidates(texts: Sequence[str], served: Sequence[str]) -> list[dict[str, Any]]:
-    """The most likely languages of texts together, with their confidence in per cent. served: codes, such as `de` or `pt_BR`."""
+    """The most likely languages of texts together, with their confidence in per cent.
+
+    served: codes, such as `de` or `pt_BR`.
+    """
     short = {two_letters(code): code for code in reversed(served)}
     found = detector(tuple(sorted(short)))
     if found is None:
         return [{"confidence": 0.0, "language": served[0]}]
     ranked = found.compute_language_confidence_values("\n".join(texts)[:READ])[:MOST]
-    return [{"confidence": round(100.0 * each.value, 1), "language": short[each.language.iso_code_639_1.name.lower()]} for each in ranked]
+    return [
+        {
+            "confidence": round(100.0 * each.value, 1),
+            "language": short[each.language.iso_code_639_1.name.lower()],
+        }
+        for each in ranked
+    ]

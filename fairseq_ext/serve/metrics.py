@@ -24,11 +24,24 @@ class OfEngines(Collector):
     def collect(self) -> Iterator[CounterMetricFamily | GaugeMetricFamily | SummaryMetricFamily]:
         work, name = self.models.work(), "fairseq_ext_"
         pending, waiting = self.models.counts()
-        yield CounterMetricFamily(name + "target_tokens", "target tokens of the best hypotheses, EOS included", work.tokens)
+        yield CounterMetricFamily(
+            name + "target_tokens",
+            "target tokens of the best hypotheses, EOS included",
+            work.tokens,
+        )
         yield CounterMetricFamily(name + "sentences", "sentences decoded", work.sentences)
-        yield CounterMetricFamily(name + "refills", "times that waiting sentences joined the search", work.refills)
-        yield SummaryMetricFamily(name + "rows_a_step", "rows of each decoder call", count_value=work.steps, sum_value=work.rows)
-        yield CounterMetricFamily(name + "worker_restarts", "workers that died and were replaced", self.models.restarts)
+        yield CounterMetricFamily(
+            name + "refills", "times that waiting sentences joined the search", work.refills
+        )
+        yield SummaryMetricFamily(
+            name + "rows_a_step",
+            "rows of each decoder call",
+            count_value=work.steps,
+            sum_value=work.rows,
+        )
+        yield CounterMetricFamily(
+            name + "worker_restarts", "workers that died and were replaced", self.models.restarts
+        )
         yield GaugeMetricFamily(name + "models", "models that are loaded", len(self.models.engines))
         yield GaugeMetricFamily(name + "pending", "requests that are not answered", pending)
         yield GaugeMetricFamily(name + "waiting", "of these, the ones in the queue", waiting)
@@ -40,9 +53,21 @@ class Metrics:
     def __init__(self, models: Models):
         self.registry = CollectorRegistry()
         self.registry.register(OfEngines(models))
-        self.requests = Counter("fairseq_ext_requests", "HTTP requests", ["route", "status"], registry=self.registry)
-        self.queue = Histogram("fairseq_ext_queue_seconds", "from submission to the decoder", buckets=SECONDS, registry=self.registry)
-        self.latency = Histogram("fairseq_ext_latency_seconds", "from submission to the answer", buckets=SECONDS, registry=self.registry)
+        self.requests = Counter(
+            "fairseq_ext_requests", "HTTP requests", ["route", "status"], registry=self.registry
+        )
+        self.queue = Histogram(
+            "fairseq_ext_queue_seconds",
+            "from submission to the decoder",
+            buckets=SECONDS,
+            registry=self.registry,
+        )
+        self.latency = Histogram(
+            "fairseq_ext_latency_seconds",
+            "from submission to the answer",
+            buckets=SECONDS,
+            registry=self.registry,
+        )
 
     def answered(self, answer: Answer) -> None:
         """Count an answer."""
@@ -55,7 +80,8 @@ class Metrics:
 
 
 class Counted:
-    """An application whose requests are counted by route and status. Plain ASGI, as FastAPI's middleware starts a task a request.
+    """An application whose requests are counted by route and status. Plain ASGI, as FastAPI's
+    middleware starts a task a request.
 
     is_closing: whether the server ends; then each response says that the connection does.
     """

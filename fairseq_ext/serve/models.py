@@ -1,13 +1,14 @@
 """The models behind a server, and pairs of them that go through a third language.
 
-They are one that stays (`Models`), of one pair of languages or of all pairs of many, or those of a folder
-(`ModelsOfFolder`), one folder a pair.
+They are one that stays (`Models`), of one pair of languages or of all pairs of many, or those of a
+folder (`ModelsOfFolder`), one folder a pair.
 
     models/de-en    as plugin/loading/model.py reads it
     models/en-pt_BR
 
-The latter are loaded at first use. Those that nobody uses are dropped, the least recently used first, where there are `most` already, and
-where memory is short for another. Pairs without a model may go through a third language.
+The latter are loaded at first use. Those that nobody uses are dropped, the least recently used
+first, where there are `most` already, and where memory is short for another. Pairs without a model
+may go through a third language.
 """
 
 from __future__ import annotations
@@ -40,7 +41,8 @@ from fairseq_ext.plugin.loading.model import find_model
 logger = logging.getLogger("fairseq_ext")
 Pair = tuple[str, str]  # source and target language
 NAME = re.compile(r"(\w+)-(\w+)")
-ASKS, BASE = 3, 500 << 20  # bytes of a model's processes: so many times its checkpoint's, and what Python and torch take
+# bytes of a model's processes: so many times its checkpoint's, and what Python and torch take
+ASKS, BASE = 3, 500 << 20
 CLOSES = 0.5  # seconds in which the processes of a model that is dropped give their memory back
 SOON = {"Retry-After": "2"}
 
@@ -54,13 +56,16 @@ class Model:
 
 
 class Models:
-    """One model. any_pair: where it has many languages, every pair of them is served, not that of the flags alone."""
+    """One model. any_pair: where it has many languages, every pair of them is served, not
+    that of the flags alone."""
 
     def __init__(self, engine: Engine | None = None, any_pair: bool = False):
-        self.any_pair, self.several = any_pair, False  # several: a request has to say which pair it means, where `own` is None
+        # several: a request has to say which pair it means, where `own` is None
+        self.any_pair, self.several = any_pair, False
         self.own: Pair | None = None
         self.of_many: list[Pair] = []
-        self.engines: dict[Any, Engine] = {} if engine is None else {None: engine}  # the most recently used last
+        # the most recently used last
+        self.engines: dict[Any, Engine] = {} if engine is None else {None: engine}
         self.gone, self.gone_restarts = Work(), 0  # of engines that are dropped
 
     def pairs(self) -> list[Pair]:
@@ -70,19 +75,30 @@ class Models:
             raise HTTPException(503, "the model is not loaded yet: ask again", SOON)
         if self.any_pair and found.languages and not self.of_many:
             to_many = itertools.product([found.source], found.languages)
-            self.of_many, self.several = list(to_many if found.leads else itertools.permutations(found.languages, 2)), True
-            self.own = (found.source, found.target) if found.leads else None  # the text may say its language
+            self.of_many, self.several = (
+                list(to_many if found.leads else itertools.permutations(found.languages, 2)),
+                True,
+            )
+            # the text may say its language
+            self.own = (found.source, found.target) if found.leads else None
         return self.of_many or [(found.source, found.target)]
 
     def ready_line(self) -> str:
         """What is served (raises UsageError where it cannot be loaded), when the model is there."""
         model = self.engines[None].wait()
-        said = f"{len(model.languages)} languages" if len(self.pairs()) > 1 else f"{model.source} to {model.target}"
+        said = (
+            f"{len(model.languages)} languages"
+            if len(self.pairs()) > 1
+            else f"{model.source} to {model.target}"
+        )
         return f"{said}, {model.signature}"
 
     @contextlib.asynccontextmanager
     async def using(self, pair: Pair) -> AsyncIterator[Model]:
-        """The model of a pair that is served; it is not dropped inside of this context. Errors: HTTPException 429, 503."""
+        """The model of a pair that is served; it is not dropped inside of this context.
+
+        Errors: HTTPException 429, 503.
+        """
         engine = self.engines[None]
         assert engine.description is not None
         submit = partial(engine.submit, languages=pair) if self.of_many else engine.submit
@@ -108,7 +124,9 @@ class Models:
     def counts(self) -> tuple[int, int]:
         """Requests that are not answered, and of these the ones in a queue."""
         engines = list(self.engines.values())
-        return sum(engine.pending for engine in engines), sum(len(engine.waiting) for engine in engines)
+        return sum(engine.pending for engine in engines), sum(
+            len(engine.waiting) for engine in engines
+        )
 
     def close(self) -> None:
         """End all engines."""
@@ -117,25 +135,51 @@ class Models:
 
 
 class ModelsOfFolder(Models):
-    """Those of a folder. given: flags of all of them; options: of their engines. Errors: UsageError for what cannot be read."""
+    """Those of a folder.
 
-    def __init__(self, folder: Path, given: Mapping[str, Any], most: int | None, pivot: str | None, **options: Any):
+    given: flags of all of them; options: of their engines. Errors: UsageError for
+    what cannot be read.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        given: Mapping[str, Any],
+        most: int | None,
+        pivot: str | None,
+        **options: Any,
+    ):
         super().__init__()
         self.several = True
         self.most, self.pivot, self.options = most, pivot, options
         try:
-            names = sorted(each.name for each in folder.iterdir() if each.is_dir() and NAME.fullmatch(each.name))
+            names = sorted(
+                each.name
+                for each in folder.iterdir()
+                if each.is_dir() and NAME.fullmatch(each.name)
+            )
         except OSError as error:
-            raise UsageError(f"--models: cannot read {folder} ({error.strerror}): name a folder of folders of models") from None
+            raise UsageError(
+                f"--models: cannot read {folder} ({error.strerror}): name a folder of "
+                "folders of models"
+            ) from None
         if not names:
-            raise UsageError(f"--models {folder} has no folder that is named as a pair of languages, such as de-en: make one")
+            raise UsageError(
+                f"--models {folder} has no folder that is named as a pair of languages, such "
+                "as de-en: make one"
+            )
         self.found: dict[Pair, dict[str, Any]] = {}
         for name in names:
             source, target = name.split("-")
-            self.found[source, target] = find_model(str(folder / name), {**given, "source_lang": source, "target_lang": target})
+            self.found[source, target] = find_model(
+                str(folder / name), {**given, "source_lang": source, "target_lang": target}
+            )
         known = {code for pair in self.found for code in pair}
         if pivot is not None and pivot not in known:
-            raise UsageError(f"--pivot {pivot} is the language of no model of {folder}: use one of {', '.join(sorted(known))}")
+            raise UsageError(
+                f"--pivot {pivot} is the language of no model of {folder}: use one of "
+                f"{', '.join(sorted(known))}"
+            )
         self.users: Counter[Pair] = Counter()
         self.loading = asyncio.Lock()
 
@@ -144,15 +188,26 @@ class ModelsOfFolder(Models):
 
     def pairs(self) -> list[Pair]:
         direct, by = list(self.found), self.pivot
-        over = [(s, t) for s, a in direct for b, t in direct if a == b == by and s != t and (s, t) not in self.found]
+        over = [
+            (s, t)
+            for s, a in direct
+            for b, t in direct
+            if a == b == by and s != t and (s, t) not in self.found
+        ]
         return direct + over
 
     @contextlib.asynccontextmanager
     async def using(self, pair: Pair) -> AsyncIterator[Model]:
         if pair not in self.found:
             assert self.pivot is not None
-            async with self.using((pair[0], self.pivot)) as first, self.using((self.pivot, pair[1])) as second:
-                yield Model(through(first.submit, second.submit), replace(second.description, source=pair[0], languages=()))
+            async with (
+                self.using((pair[0], self.pivot)) as first,
+                self.using((self.pivot, pair[1])) as second,
+            ):
+                yield Model(
+                    through(first.submit, second.submit),
+                    replace(second.description, source=pair[0], languages=()),
+                )
             return
         self.users[pair] += 1
         try:
@@ -161,7 +216,9 @@ class ModelsOfFolder(Models):
                 description = await run_in_threadpool(engine.wait)
             except UsageError as error:
                 await self.drop(pair)
-                raise HTTPException(503, f"the model {'-'.join(pair)} cannot be loaded: {error}") from None
+                raise HTTPException(
+                    503, f"the model {'-'.join(pair)} cannot be loaded: {error}"
+                ) from None
 
             def submit(*source: Any, **request: Any) -> Future[Answer]:
                 future = engine.submit(*source, **request)
@@ -178,19 +235,32 @@ class ModelsOfFolder(Models):
         async with self.loading:
             if pair not in self.engines:
                 await self.make_room(pair)
-                self.engines[pair] = await run_in_threadpool(lambda: Engine(**self.found[pair], **self.options))
+                self.engines[pair] = await run_in_threadpool(
+                    lambda: Engine(**self.found[pair], **self.options)
+                )
             self.engines[pair] = engine = self.engines.pop(pair)
         return engine
 
     async def make_room(self, pair: Pair) -> None:
         """Drop models that nobody uses, as far as this one's place or memory asks for it."""
-        asks = BASE + ASKS * sum(os.path.getsize(path) for path in self.found[pair]["path"].split(":") if os.path.exists(path))
-        while (is_full := self.most is not None and len(self.engines) >= self.most) or available() < asks:
+        asks = BASE + ASKS * sum(
+            os.path.getsize(path)
+            for path in self.found[pair]["path"].split(":")
+            if os.path.exists(path)
+        )
+        while (
+            is_full := self.most is not None and len(self.engines) >= self.most
+        ) or available() < asks:
             idle = next((each for each in self.engines if not self.users[each]), None)
             if idle is not None:
                 await self.drop(idle)
             elif is_full:
-                raise HTTPException(429, f"all {self.most} models that may be loaded (--max-models) are at work: ask again", SOON)
+                raise HTTPException(
+                    429,
+                    f"all {self.most} models that may be loaded (--max-models) are at "
+                    "work: ask again",
+                    SOON,
+                )
             else:
                 return
 
@@ -210,14 +280,21 @@ class ModelsOfFolder(Models):
 
 
 def available() -> float:
-    """Bytes of memory that the system, or this process's container (cgroup 2), can still give; infinite where neither says so."""
+    """Bytes of memory that the system, or this process's container (cgroup 2), can still give;
+    infinite where neither says so."""
     found = math.inf
     with contextlib.suppress(OSError, ValueError):
-        found = int(re.findall(r"MemAvailable:\s*(\d+) kB", Path("/proc/meminfo").read_text())[0]) << 10
+        found = (
+            int(re.findall(r"MemAvailable:\s*(\d+) kB", Path("/proc/meminfo").read_text())[0]) << 10
+        )
     with contextlib.suppress(OSError, ValueError, IndexError):
         group = Path("/sys/fs/cgroup")
         used, most = (int((group / f"memory.{name}").read_text()) for name in ("current", "max"))
-        cache = int(re.findall(r"^inactive_file (\d+)", (group / "memory.stat").read_text(), re.MULTILINE)[0])
+        cache = int(
+            re.findall(r"^inactive_file (\d+)", (group / "memory.stat").read_text(), re.MULTILINE)[
+                0
+            ]
+        )
         found = min(found, most - used + cache)
     return found
 
@@ -229,18 +306,29 @@ def available() -> float:
 
 Submit = Callable[..., Future[Answer]]
 AGAIN = 0.2  # seconds after which the second model is asked again, where its queue is full
-BEHIND = 1 << 62  # added to the number of a sentence for the second model, whose samples do not follow those of the first
+# added to the number of a sentence for the second model, whose samples do not follow
+# those of the first
+BEHIND = 1 << 62
 
 
 def through(first: Submit, second: Submit) -> Submit:
-    """`submit` of both: phrases that are asked for, and the n-best list, are the second's; the seed is both's. Errors: UsageError for a
-    glossary, whose source terms the second does not see."""
+    """`submit` of both: phrases that are asked for, and the n-best list, are the second's; the seed
+    is both's. Errors: UsageError for a glossary, whose source terms the second does not see."""
 
     def submit(
-        source: str, align: bool = False, terms: Any = None, glossaries: Any = (), seed: int | None = None, number: int = 0, **request: Any
+        source: str,
+        align: bool = False,
+        terms: Any = None,
+        glossaries: Any = (),
+        seed: int | None = None,
+        number: int = 0,
+        **request: Any,
     ) -> Future[Answer]:
         if terms or glossaries:
-            raise UsageError("a pair that goes through a third language has no glossaries: leave it out, or require phrases")
+            raise UsageError(
+                "a pair that goes through a third language has no glossaries: leave it out, "
+                "or require phrases"
+            )
         out: Future[Answer] = Future()
         running = [first(source, align=align, nbest=1, seed=seed, number=number)]
 
@@ -248,7 +336,15 @@ def through(first: Submit, second: Submit) -> Submit:
             if out.done() or done.cancelled():
                 return
             try:
-                running.append(second(done.result().text, align=align, seed=seed, number=number + BEHIND, **request))
+                running.append(
+                    second(
+                        done.result().text,
+                        align=align,
+                        seed=seed,
+                        number=number + BEHIND,
+                        **request,
+                    )
+                )
             except Busy:
                 Timer(AGAIN, half, [done]).start()
             except BaseException as error:
@@ -262,8 +358,17 @@ def through(first: Submit, second: Submit) -> Submit:
             answer, of_middle = done.result(), middle.hypotheses[0].words
             for each in answer.hypotheses:
                 pairs = None if of_middle is None else each.words
-                each.words = pairs and [(a, d) for c, d in pairs for a, b in of_middle or () if b == c]
-            resolve(out, replace(answer, queued=middle.queued + answer.queued, decoded=middle.decoded + answer.decoded))
+                each.words = pairs and [
+                    (a, d) for c, d in pairs for a, b in of_middle or () if b == c
+                ]
+            resolve(
+                out,
+                replace(
+                    answer,
+                    queued=middle.queued + answer.queued,
+                    decoded=middle.decoded + answer.decoded,
+                ),
+            )
 
         running[0].add_done_callback(half)
         out.add_done_callback(lambda _: [each.cancel() for each in running])

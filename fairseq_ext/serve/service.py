@@ -58,21 +58,31 @@ class Service:
         return self.models.pairs()
 
     def pair_of(self, request: Request) -> Pair:
-        """The pair that the request's query names (`?source=de&target=en`), else the only one. Errors: UsageError, HTTPException 503."""
+        """The pair that the request's query names (`?source=de&target=en`), else the only one.
+
+        Errors: UsageError, HTTPException 503.
+        """
         pairs, (source, target) = self.pairs(), map(request.query_params.get, ("source", "target"))
         if source is target is None and self.models.own is not None:
             return self.models.own
         known = [pair for pair in pairs if source in (None, pair[0]) and target in (None, pair[1])]
         if len(known) != 1:
             said = cut(", ".join("-".join(pair) for pair in pairs[:20]))
-            raise UsageError(f"this server translates {said}: name one of them by ?source={pairs[0][0]}&target={pairs[0][1]}")
+            raise UsageError(
+                f"this server translates {said}: name one of them by "
+                f"?source={pairs[0][0]}&target={pairs[0][1]}"
+            )
         return known[0]
 
     def glossaries(self, pair: Pair) -> Glossaries:
         """Those of a pair of languages."""
         if pair not in self.kept:
             folder, name = self.settings.glossary_folder, "-".join(pair)
-            self.kept[pair] = Glossaries((folder or default_folder()) / name if folder is None or self.models.several else folder)
+            self.kept[pair] = Glossaries(
+                (folder or default_folder()) / name
+                if folder is None or self.models.several
+                else folder
+            )
         return self.kept[pair]
 
     async def read(self, request: Request) -> tuple[list[records.Record], bool, Pair]:
@@ -81,25 +91,40 @@ class Service:
         pair = self.pair_of(request)
         body = await read_body(request, self.settings)
         # the folder of glossaries is looked for only where a record names one
-        found = records.read_records(body, self.settings.max_lines, lambda name: self.glossaries(pair).file(name))
+        found = records.read_records(
+            body, self.settings.max_lines, lambda name: self.glossaries(pair).file(name)
+        )
         return *found, pair
 
     def submit(
-        self, model: Model, source: str, format: str = "text", on_partial: Callable[[Partial], None] | None = None,
-        items: list[Pass] | None = None, **request: Any,
-    ) -> Future[Answer]:  # fmt: skip
-        """A future of the translation of a text, sentence by sentence; of one sentence where it must hold phrases. Errors as of
-        `Engine.submit`. items: as of `prepared`."""
+        self,
+        model: Model,
+        source: str,
+        format: str = "text",
+        on_partial: Callable[[Partial], None] | None = None,
+        items: list[Pass] | None = None,
+        **request: Any,
+    ) -> Future[Answer]:
+        """A future of the translation of a text, sentence by sentence; of one sentence where it
+        must hold phrases. Errors as of `Engine.submit`. items: as of `prepared`."""
         if is_one_sentence(request):
             return model.submit(source, on_partial=on_partial, **request)
-        return TextRequest(model.submit, source, items or self.passes(format, model), request, on_partial).future
+        return TextRequest(
+            model.submit, source, items or self.passes(format, model), request, on_partial
+        ).future
 
     def passes(self, format: str, model: Model, numbers: Iterator[int] | None = None) -> list[Pass]:
         """The passes of a format, for the languages of a model; numbers: of the segments."""
-        return passes(format, splitter(model.description.source), leads=model.description.leads, numbers=numbers)
+        return passes(
+            format,
+            splitter(model.description.source),
+            leads=model.description.leads,
+            numbers=numbers,
+        )
 
     async def prepared(self, request: dict[str, Any], model: Model) -> dict[str, Any]:
-        """The request with the items of its text where that is long: to find the first takes time, in which others are served."""
+        """The request with the items of its text where that is long: to find the first takes time,
+        in which others are served."""
         if len(request["source"]) < LONG or is_one_sentence(request):
             return request
         first, *others = self.passes(request.get("format", "text"), model)
@@ -107,7 +132,9 @@ class Service:
         head = await run_in_threadpool(lambda: list(islice(found, 1)))
         return request | {"items": [lambda text: chain(head, found), *others]}
 
-    async def answered(self, request: Request, requests: Sequence[dict[str, Any]], pair: Pair) -> list[Answer | UsageError]:
+    async def answered(
+        self, request: Request, requests: Sequence[dict[str, Any]], pair: Pair
+    ) -> list[Answer | UsageError]:
         """The answers to these requests, keywords of `submit`."""
         async with self.models.using(pair) as model:
             ready = [await self.prepared(each, model) for each in requests]
@@ -121,14 +148,17 @@ class Service:
 
 # ---- Answers that a client waits for
 #
-# It waits up to the deadline and as long as it is there. What nobody waits for is cancelled: its rows are free.
+# It waits up to the deadline and as long as it is there. What nobody waits for is cancelled:
+# its rows are free.
 
 
 class Gone(Exception):
     """The client has hung up."""
 
 
-def submit_all(submit: Callable[..., Future[Answer]], requests: Sequence[dict[str, Any]]) -> list[Future[Answer]]:
+def submit_all(
+    submit: Callable[..., Future[Answer]], requests: Sequence[dict[str, Any]]
+) -> list[Future[Answer]]:
     """A future of each request, or none: errors as of `submit`."""
     futures: list[Future[Answer]] = []
     try:
@@ -141,11 +171,18 @@ def submit_all(submit: Callable[..., Future[Answer]], requests: Sequence[dict[st
     return futures
 
 
-async def answers(request: Request, futures: Sequence[Future[Answer]], deadline: float) -> list[Answer | UsageError]:
-    """The answers, in order, a UsageError where a request cannot be used. Errors: HTTPException 504 at the deadline, Gone, what the engine
-    raises."""
-    waiting = asyncio.gather(*(asyncio.wrap_future(future) for future in futures), return_exceptions=True)
-    # what comes of those that are cancelled is looked at, else asyncio logs it with every client that hangs up
+async def answers(
+    request: Request, futures: Sequence[Future[Answer]], deadline: float
+) -> list[Answer | UsageError]:
+    """The answers, in order, a UsageError where a request cannot be used.
+
+    Errors: HTTPException 504 at the deadline, Gone, what the engine raises.
+    """
+    waiting = asyncio.gather(
+        *(asyncio.wrap_future(future) for future in futures), return_exceptions=True
+    )
+    # what comes of those that are cancelled is looked at, else asyncio logs it with every
+    # client that hangs up
     waiting.add_done_callback(lambda done: done.cancelled() or done.exception())
     end = time.monotonic() + deadline
     try:
@@ -161,8 +198,13 @@ async def answers(request: Request, futures: Sequence[Future[Answer]], deadline:
             future.cancel()
 
 
-async def ended(request: Request, work: asyncio.Future[Any], deadline: float, left: Callable[[], float]) -> None:
-    """Return when the work is done. left: seconds that it still has, of the deadline. Errors: HTTPException 504, Gone."""
+async def ended(
+    request: Request, work: asyncio.Future[Any], deadline: float, left: Callable[[], float]
+) -> None:
+    """Return when the work is done.
+
+    left: seconds that it still has, of the deadline. Errors: HTTPException 504, Gone.
+    """
     gone = asyncio.ensure_future(hung_up(request))
     both: set[asyncio.Future[Any]] = {work, gone}
     try:
@@ -170,7 +212,11 @@ async def ended(request: Request, work: asyncio.Future[Any], deadline: float, le
             if gone.done():
                 raise Gone
             if (seconds := left()) <= 0:
-                raise HTTPException(504, f"the translation took more than {deadline:g} seconds: ask for less at once, or later")
+                raise HTTPException(
+                    504,
+                    f"the translation took more than {deadline:g} seconds: ask for less "
+                    "at once, or later",
+                )
             await asyncio.wait(both, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
     finally:
         gone.cancel()
@@ -183,12 +229,15 @@ async def hung_up(request: Request) -> None:
 
 
 class Stream:
-    """One request whose partial results are sent as they come: server-sent events `partial`, and `answer` or `error` at the end.
+    """One request whose partial results are sent as they come: server-sent events `partial`, and
+    `answer` or `error` at the end.
 
     A client that reads slowly gets fewer partial results, as the last one has all of those before.
     """
 
-    def __init__(self, submit: Callable[..., Future[Answer]], request: dict[str, Any], deadline: float):
+    def __init__(
+        self, submit: Callable[..., Future[Answer]], request: dict[str, Any], deadline: float
+    ):
         self.loop = asyncio.get_running_loop()
         self.changed = asyncio.Event()
         self.latest: Partial | None = None
@@ -215,10 +264,17 @@ class Stream:
                     return
                 if self.latest is not None and self.latest.tokens > told:
                     told = self.latest.tokens
-                    self.deadline = self.loop.time() + self.seconds  # of a long text, the next part has as long
+                    # of a long text, the next part has as long
+                    self.deadline = self.loop.time() + self.seconds
                     yield event("partial", {"text": self.latest.text, "tokens": told})
         except asyncio.TimeoutError:
-            yield event("error", {"error": f"the translation took more than {self.seconds:g} seconds: ask for less at once, or later"})
+            yield event(
+                "error",
+                {
+                    "error": f"the translation took more than {self.seconds:g} seconds: ask for "
+                    "less at once, or later"
+                },
+            )
         except (UsageError, RuntimeError) as error:
             yield event("error", {"error": str(error)})
         finally:
@@ -235,14 +291,31 @@ def event(name: str, value: Any) -> bytes:
 # `{"error": "one sentence"}`, with a status that says whose fault it is.
 
 
-REFUSED = (StarletteHTTPException, UsageError, Busy, Closed, WorkerDied, Gone, ClientDisconnect, RuntimeError)
+REFUSED = (
+    StarletteHTTPException,
+    UsageError,
+    Busy,
+    Closed,
+    WorkerDied,
+    Gone,
+    ClientDisconnect,
+    RuntimeError,
+)
 GONE = 499  # nobody reads the answer; the status that proxies log
-ERRORS = {code: {"description": what} for code, what in {
-    400: "the request cannot be used", 401: "a key is missing", 403: "the key, the host or the origin is wrong",
-    408: "the body has not come in time", 413: "the body is too large", 415: "the Content-Type is missing or wrong",
-    429: "the queue is full; Retry-After says when to ask again", 503: "no model is loaded, or the server is closing",
-    504: "the deadline has passed",
-}.items()}  # fmt: skip
+ERRORS = {
+    code: {"description": what}
+    for code, what in {
+        400: "the request cannot be used",
+        401: "a key is missing",
+        403: "the key, the host or the origin is wrong",
+        408: "the body has not come in time",
+        413: "the body is too large",
+        415: "the Content-Type is missing or wrong",
+        429: "the queue is full; Retry-After says when to ask again",
+        503: "no model is loaded, or the server is closing",
+        504: "the deadline has passed",
+    }.items()
+}
 
 
 def refusal(error: Exception) -> Response:
@@ -281,17 +354,25 @@ class Glossaries:
             with contextlib.suppress(OSError):
                 if time.time() - left.stat().st_mtime > STALE:
                     left.unlink()
-        self.digests: dict[str, tuple[tuple[int, int, int], str]] = {}  # of files whose inode, size and time are known
+        # of files whose inode, size and time are known
+        self.digests: dict[str, tuple[tuple[int, int, int], str]] = {}
 
     def path(self, name: str) -> Path:
         """The file of a name (raises UsageError for a name that cannot be one)."""
         if not NAME.fullmatch(name):
-            raise UsageError("a glossary's name has 1 to 64 letters, digits, dots, hyphens and underscores, a letter or digit first")
+            raise UsageError(
+                "a glossary's name has 1 to 64 letters, digits, dots, hyphens and underscores, a "
+                "letter or digit first"
+            )
         return self.folder / f"{name}.tsv"
 
     def names(self) -> list[str]:
         """All names, sorted."""
-        return sorted(file.stem for file in self.folder.glob("*.tsv") if NAME.fullmatch(file.stem)) if self.folder.is_dir() else []
+        return (
+            sorted(file.stem for file in self.folder.glob("*.tsv") if NAME.fullmatch(file.stem))
+            if self.folder.is_dir()
+            else []
+        )
 
     def file(self, name: str) -> GlossaryFile:
         """The present version of a glossary (raises Missing)."""
@@ -302,7 +383,9 @@ class Glossaries:
             if name not in self.digests or self.digests[name][0] != key:
                 self.digests[name] = (key, hashlib.sha256(path.read_bytes()).hexdigest())
         except OSError:
-            raise Missing(f"there is no glossary '{name}': put it first (PUT /v1/glossaries/{name})") from None
+            raise Missing(
+                f"there is no glossary '{name}': put it first (PUT /v1/glossaries/{name})"
+            ) from None
         return GlossaryFile(str(path), self.digests[name][1])
 
     def read(self, name: str) -> bytes:

@@ -1,4 +1,5 @@
-"""Terms in text: `python -m fairseq_ext.terms score` says how well translations use the terms they were asked for.
+"""Terms in text: `python -m fairseq_ext.terms score` says how well translations use the
+terms they were asked for.
 
 | file | what is in it |
 | --- | --- |

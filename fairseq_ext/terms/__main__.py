@@ -1,7 +1,8 @@
 """`python -m fairseq_ext.terms score` and `python -m fairseq_ext.terms expand`.
 
-python -m fairseq_ext.terms score --hypotheses F --references F --format wmt25 --target-lang de --terms proper [--json]
-python -m fairseq_ext.terms expand --glossary g.tsv --lang en --text mono.en > expanded.tsv
+python -m fairseq_ext.terms score --hypotheses F --references F --format wmt25 --target-lang de
+--terms proper [--json] python -m fairseq_ext.terms expand --glossary g.tsv --lang en --text
+mono.en > expanded.tsv
 """
 
 from __future__ import annotations
@@ -34,59 +35,155 @@ READERS: dict[str, Callable[[Files], tuple[list[Sentence], str | None]]] = {
 
 def parser() -> ArgumentParser:
     """The command line."""
-    top = ArgumentParser("python -m fairseq_ext.terms", description="Terminology in translations.", allow_abbrev=False)
+    top = ArgumentParser(
+        "python -m fairseq_ext.terms",
+        description="Terminology in translations.",
+        allow_abbrev=False,
+    )
     commands = top.add_subparsers(dest="command", required=True)
     parse = commands.add_parser(
-        "score", help="score translations with respect to terms", description="Prints a table, or one JSON object.", allow_abbrev=False
+        "score",
+        help="score translations with respect to terms",
+        description="Prints a table, or one JSON object.",
+        allow_abbrev=False,
     )
     add = parse.add_argument
-    add("--hypotheses", required=True, metavar="F", help="translations: text, SGM, --results-file, corpus output, WMT25 submission")
-    add("--references", required=True, metavar="F", help="the test set's references; JSONL and TSV hold sources and terms too")
-    add("--format", required=True, choices=list(READERS), help="format of --references (README of the task, or fairseq_ext/terms/formats)")
-    add("--target-lang", required=True, metavar="LANG", help="language of the translations, for lemmas and the fields of WMT23 and WMT25")
-    add("--source-lang", metavar="LANG", help="language of the sources (default: as WMT23 and WMT25 name it; else none: no lemmas)")
-    add("--terms", metavar="NAME", help="which terms: proper or random (WMT23, WMT25; default: proper), or a key of JSONL (default: terms)")
-    add("--terms-file", metavar="F", help="WMT23: a JSON list a line (default: NAME.term.proper beside NAME.LANG); text: a glossary")
-    add("--sources", metavar="F", help="source lines, WMT21: the SGM of sources (default: none; WMT23: NAME.SOURCE beside --references)")
-    add("--glossary-match", choices=MATCHES, default="surface", help="text: how terms are found in sources (default: surface)")
-    add("--lemmas", choices=["simplemma", "none"], default="simplemma", help="how words get their lemmas (default: simplemma)")
-    add("--baseline", metavar="F", help="translations of a second system, for a paired bootstrap (default: none)")
-    add("--samples", type=int, default=1000, metavar="N", help="samples of the bootstrap (default: 1000)")
-    add("--json", action="store_true", help="print one JSON object instead of a table (default: off)")
+    add(
+        "--hypotheses",
+        required=True,
+        metavar="F",
+        help="translations: text, SGM, --results-file, corpus output, WMT25 submission",
+    )
+    add(
+        "--references",
+        required=True,
+        metavar="F",
+        help="the test set's references; JSONL and TSV hold sources and terms too",
+    )
+    add(
+        "--format",
+        required=True,
+        choices=list(READERS),
+        help="format of --references (README of the task, or fairseq_ext/terms/formats)",
+    )
+    add(
+        "--target-lang",
+        required=True,
+        metavar="LANG",
+        help="language of the translations, for lemmas and the fields of WMT23 and WMT25",
+    )
+    add(
+        "--source-lang",
+        metavar="LANG",
+        help="language of the sources (default: as WMT23 and WMT25 name it; else none: no lemmas)",
+    )
+    add(
+        "--terms",
+        metavar="NAME",
+        help="which terms: proper or random (WMT23, WMT25; default: proper), or a key of JSONL "
+        "(default: terms)",
+    )
+    add(
+        "--terms-file",
+        metavar="F",
+        help="WMT23: a JSON list a line (default: NAME.term.proper beside NAME.LANG); "
+        "text: a glossary",
+    )
+    add(
+        "--sources",
+        metavar="F",
+        help="source lines, WMT21: the SGM of sources (default: none; WMT23: NAME.SOURCE "
+        "beside --references)",
+    )
+    add(
+        "--glossary-match",
+        choices=MATCHES,
+        default="surface",
+        help="text: how terms are found in sources (default: surface)",
+    )
+    add(
+        "--lemmas",
+        choices=["simplemma", "none"],
+        default="simplemma",
+        help="how words get their lemmas (default: simplemma)",
+    )
+    add(
+        "--baseline",
+        metavar="F",
+        help="translations of a second system, for a paired bootstrap (default: none)",
+    )
+    add(
+        "--samples",
+        type=int,
+        default=1000,
+        metavar="N",
+        help="samples of the bootstrap (default: 1000)",
+    )
+    add(
+        "--json",
+        action="store_true",
+        help="print one JSON object instead of a table (default: off)",
+    )
     parse.set_defaults(run=score_command)
     parse = commands.add_parser(
         "expand",
         help="add the inflected forms of a glossary's targets",
-        description="Prints the glossary as TSV, with the forms that the text has under the same lemmas as further alternatives.",
+        description="Prints the glossary as TSV, with the forms that the text has under the same "
+        "lemmas as further alternatives.",
         allow_abbrev=False,
     )
     add = parse.add_argument
     add("--glossary", required=True, metavar="F", help="TSV, CSV, TBX-Basic or JSONL")
     add("--lang", required=True, metavar="LANG", help="language of the targets and of --text")
     add("--text", required=True, nargs="+", metavar="F", help="text of that language")
-    add("--source-lang", metavar="LANG", help="language of the source terms; TBX needs it, CSV may (default: none)")
-    add("--min-count", type=int, default=1, metavar="N", help="occurrences that a form must have (default: 1)")
+    add(
+        "--source-lang",
+        metavar="LANG",
+        help="language of the source terms; TBX needs it, CSV may (default: none)",
+    )
+    add(
+        "--min-count",
+        type=int,
+        default=1,
+        metavar="N",
+        help="occurrences that a form must have (default: 1)",
+    )
     parse.set_defaults(run=expand_command)
     return top
 
 
-def lemmatizers(args: Namespace, source_lang: str | None) -> tuple[Lemmatizer | None, Lemmatizer | None]:
+def lemmatizers(
+    args: Namespace, source_lang: str | None
+) -> tuple[Lemmatizer | None, Lemmatizer | None]:
     """For the source's and the target's language."""
     if args.lemmas == "none":
         return None, None
     flag = "--lemmas simplemma"
-    return lemmatizer(source_lang, flag) if source_lang else None, lemmatizer(args.target_lang, flag)
+    return lemmatizer(source_lang, flag) if source_lang else None, lemmatizer(
+        args.target_lang, flag
+    )
 
 
 def score_command(args: Namespace) -> None:
     """Print the scores; UsageError for files that cannot be used."""
     if args.samples < 1:
         raise UsageError(f"--samples must be 1 or more, not {args.samples}")
-    files = Files(args.references, args.target_lang, args.source_lang, args.sources, args.terms_file, args.terms, args.glossary_match)
+    files = Files(
+        args.references,
+        args.target_lang,
+        args.source_lang,
+        args.sources,
+        args.terms_file,
+        args.terms,
+        args.glossary_match,
+    )
     sentences, source_lang = READERS[args.format](files)
     if not sentences:
         raise UsageError(f"--references {args.references} is empty: name the test set's file")
-    description = f"format:{args.format}|terms:{args.terms or 'default'}|lang:{source_lang or '?'}-{args.target_lang}"
+    description = (
+        f"format:{args.format}|terms:{args.terms or 'default'}|lang:{source_lang or '?'}"
+        f"-{args.target_lang}"
+    )
     test_set = EvaluationSet(sentences, *lemmatizers(args, source_lang), description)
     translations = formats.read_hypotheses(args.hypotheses, "--hypotheses", args.target_lang)
     scores = score(test_set, translations)
@@ -97,7 +194,8 @@ def score_command(args: Namespace) -> None:
 
 
 def expand_command(args: Namespace) -> None:
-    """Print the expanded glossary, and on standard error what was added; UsageError for files that cannot be used."""
+    """Print the expanded glossary, and on standard error what was added; UsageError for
+    files that cannot be used."""
     errors = Errors()
     entries = read(args.glossary, "--glossary", Languages(args.source_lang, args.lang), errors)
     errors.tell()
@@ -106,7 +204,10 @@ def expand_command(args: Namespace) -> None:
     expanded, new = expand(entries, lines, lemmatizer(args.lang, "--lang"), args.min_count)
     for entry in expanded:
         print("\t".join(" ".join(cell.split()) for cell in (entry.source, "|".join(entry.targets))))
-    print(f"{counted(len(expanded), 'entry', 'entries')}, {counted(new, 'form')} added", file=sys.stderr)
+    print(
+        f"{counted(len(expanded), 'entry', 'entries')}, {counted(new, 'form')} added",
+        file=sys.stderr,
+    )
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -119,30 +220,37 @@ def main(argv: list[str] | None = None) -> int:
         report(type(error), error, error.__traceback__)
         return 1
     except BrokenPipeError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # nothing is left to flush at exit
+        # nothing is left to flush at exit
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 141
     return 0
 
 
 # ---- `expand`: inflected forms of a glossary's targets, from text of the target language
 #
-# A target's forms are the word sequences of the text that have the same lemmas, word by word. A sequence at the start of a line may owe its
-# capital to that place: it counts with a small initial where the target has one.
+# A target's forms are the word sequences of the text that have the same lemmas, word by word. A
+# sequence at the start of a line may owe its capital to that place: it counts with a small initial
+# where the target has one.
 
 
 Lemmas = tuple[str, ...]
 
 
-def forms_in(lines: Iterable[str], targets: Iterable[str], lemma: Lemmatizer) -> dict[str, Counter[str]]:
+def forms_in(
+    lines: Iterable[str], targets: Iterable[str], lemma: Lemmatizer
+) -> dict[str, Counter[str]]:
     """For each target, the forms that the lines have, with how often they occur."""
     targets_of: defaultdict[Lemmas, list[str]] = defaultdict(list)
-    lengths: defaultdict[str, set[int]] = defaultdict(set)  # lemma of a first word -> lengths of the targets that start with it
+    # lemma of a first word -> lengths of the targets that start with it
+    lengths: defaultdict[str, set[int]] = defaultdict(set)
     for target in dict.fromkeys(targets):
         key = tuple(lemma(word) for word in words_of(target))
         if key:
             targets_of[key].append(target)
             lengths[key[0]].add(len(key))
-    found: dict[str, Counter[str]] = {target: Counter() for of_key in targets_of.values() for target in of_key}
+    found: dict[str, Counter[str]] = {
+        target: Counter() for of_key in targets_of.values() for target in of_key
+    }
     for line in lines:
         text = normalize("NFKC", line)
         words = words_of(text)
@@ -151,18 +259,25 @@ def forms_in(lines: Iterable[str], targets: Iterable[str], lemma: Lemmatizer) ->
         first = next((i for i, word in enumerate(words) if is_word(word)), len(words))
         for start in range(len(words)):
             for small in (False, True)[: 1 + (start == first)]:
-                head = lemma(words[start][:1].lower() + words[start][1:]) if small else lemmas[start]
+                head = (
+                    lemma(words[start][:1].lower() + words[start][1:]) if small else lemmas[start]
+                )
                 for length in lengths.get(head, ()):
                     for target in targets_of.get((head, *lemmas[start + 1 : start + length]), ()):
                         if (start == first and target[:1].islower()) == small:
                             end = start + length - 1
-                            form = " ".join(text[starts[start] : starts[end] + len(words[end])].split())
+                            form = " ".join(
+                                text[starts[start] : starts[end] + len(words[end])].split()
+                            )
                             found[target][form[:1].lower() + form[1:] if small else form] += 1
     return found
 
 
-def expand(entries: Sequence[Entry], lines: Iterable[str], lemma: Lemmatizer, least: int = 1) -> tuple[list[Entry], int]:
-    """The entries with the forms of their targets behind them, the most frequent first, and how many forms are new.
+def expand(
+    entries: Sequence[Entry], lines: Iterable[str], lemma: Lemmatizer, least: int = 1
+) -> tuple[list[Entry], int]:
+    """The entries with the forms of their targets behind them, the most frequent first, and
+    how many forms are new.
 
     least: occurrences that a form must have.
     """
@@ -170,7 +285,11 @@ def expand(entries: Sequence[Entry], lines: Iterable[str], lemma: Lemmatizer, le
     out, new = [], 0
     for entry in entries:
         counts = sum((forms.get(target, Counter()) for target in entry.targets), Counter[str]())
-        added = [form for form, number in counts.most_common() if number >= least and form not in entry.targets]
+        added = [
+            form
+            for form, number in counts.most_common()
+            if number >= least and form not in entry.targets
+        ]
         out.append(Entry(entry.source, (*entry.targets, *added), entry.line))
         new += len(added)
     return out, new

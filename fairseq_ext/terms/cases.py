@@ -1,4 +1,5 @@
-"""A sentence of a test set beside a system's translation, with the terms that count; what a test set holds."""
+"""A sentence of a test set beside a system's translation, with the terms that count;
+what a test set holds."""
 
 from __future__ import annotations
 
@@ -36,9 +37,16 @@ class Case:
 
 
 def cases_of(
-    sentences: Sequence[Sentence], hypotheses: Sequence[str], of_source: Lemmatizer | None, of_target: Lemmatizer | None
+    sentences: Sequence[Sentence],
+    hypotheses: Sequence[str],
+    of_source: Lemmatizer | None,
+    of_target: Lemmatizer | None,
 ) -> list[Case]:
-    """A case for each line. A term counts where the source holds it, found as a success is (metrics.py), or where the test set marks it."""
+    """A case for each line.
+
+    A term counts where the source holds it, found as a success is (metrics.py), or where
+    the test set marks it.
+    """
     return [
         Case(
             sentence,
@@ -47,22 +55,32 @@ def cases_of(
             tuple(
                 Asked(term, tuple(text_of(target, of_target) for target in term.targets))
                 for term in sentence.terms
-                if term.marked or sentence.source is None or found_in(text_of(term.source, of_source), text_of(sentence.source, of_source))
+                if term.marked
+                or sentence.source is None
+                or found_in(text_of(term.source, of_source), text_of(sentence.source, of_source))
             ),
         )
         for sentence, hypothesis in zip(sentences, hypotheses, strict=True)
     ]
 
 
-def claim(asked: Sequence[Asked], text: Text, cased: bool, lemmas: bool, whole: bool) -> list[tuple[Text, Place] | None]:
-    """For each term, in order, the target and place of the first occurrence in the text that no term before it has; None if none is left.
+def claim(
+    asked: Sequence[Asked], text: Text, cased: bool, lemmas: bool, whole: bool
+) -> list[tuple[Text, Place] | None]:
+    """For each term, in order, the target and place of the first occurrence in the text that no
+    term before it has; None if none is left.
 
-    Two occurrences that start at the same place are one: of *tension* and *tension artérielle*, one "tension artérielle" serves one.
+    Two occurrences that start at the same place are one: of *tension* and *tension artérielle*, one
+    "tension artérielle" serves one.
     """
     taken: set[Place] = set()
     claims: list[tuple[Text, Place] | None] = []
     for each in asked:
-        found = ((target, place) for target in each.targets for place in places_of(target, text, cased, lemmas, whole))
+        found = (
+            (target, place)
+            for target in each.targets
+            for place in places_of(target, text, cased, lemmas, whole)
+        )
         first = next((pair for pair in found if pair[1] not in taken), None)
         claims.append(first)
         if first is not None:
@@ -71,15 +89,17 @@ def claim(asked: Sequence[Asked], text: Text, cased: bool, lemmas: bool, whole: 
 
 
 def reference_spans(case: Case) -> list[Span]:
-    """Where the line's reference has its terms: as the test set marks them, else where their words first occur, case-sensitive; terms
-    that it does not have are left out.
+    """Where the line's reference has its terms: as the test set marks them, else where their words
+    first occur, case-sensitive; terms that it does not have are left out.
 
     Each place serves one term.
     """
     marked = [asked.term.place for asked in case.asked if asked.term.place is not None]
     others = [asked for asked in case.asked if asked.term.place is None]
     found = claim(others, case.reference, cased=True, lemmas=False, whole=True)
-    return marked + [(place, place + len(target.words)) for target, (place, _) in filter(None, found)]
+    return marked + [
+        (place, place + len(target.words)) for target, (place, _) in filter(None, found)
+    ]
 
 
 # ---- What a test set holds, whatever its format: sentences with their terms
@@ -91,7 +111,8 @@ class Term:
 
     source: str
     targets: tuple[str, ...]  # any one of them
-    place: tuple[int, int] | None = None  # where the reference has it, [start, end) in words; None: not marked
+    # where the reference has it, [start, end) in words; None: not marked
+    place: tuple[int, int] | None = None
     marked: bool = False  # whether the test set says that the source sentence holds the term
 
 
@@ -106,10 +127,17 @@ class Sentence:
 
 
 def targets_of(value: object, where: str) -> tuple[str, ...]:
-    """Target forms from JSON: a string, `a|b` for alternatives, or a list of strings; UsageError for anything else."""
+    """Target forms from JSON: a string, `a|b` for alternatives, or a list of strings;
+    UsageError for anything else."""
     given = value.split("|") if isinstance(value, str) else value
-    if not isinstance(given, list) or not given or not all(isinstance(each, str) and each.strip() for each in given):
-        raise UsageError(f"{where} has a term without a target: write a string or a list of strings")
+    if (
+        not isinstance(given, list)
+        or not given
+        or not all(isinstance(each, str) and each.strip() for each in given)
+    ):
+        raise UsageError(
+            f"{where} has a term without a target: write a string or a list of strings"
+        )
     return tuple(dict.fromkeys(each.strip() for each in given))
 
 
@@ -118,7 +146,9 @@ def terms_of(pairs: Iterable[tuple[object, object]], where: str) -> tuple[Term, 
     found = []
     for source, targets in pairs:
         if not isinstance(source, str) or not source.strip():
-            raise UsageError(f"{where} has a term without a source: write the source term as a string")
+            raise UsageError(
+                f"{where} has a term without a source: write the source term as a string"
+            )
         found.append(Term(source.strip(), targets_of(targets, where)))
     return tuple(found)
 
@@ -133,7 +163,10 @@ Place = tuple[int, int]  # the unit in which an occurrence starts, and the chara
 
 
 class Text:
-    """A sentence or a term. raw: as given; words: its words and punctuation; lemma: from word to lemma, None for no lemmas."""
+    """A sentence or a term.
+
+    raw: as given; words: its words and punctuation; lemma: from word to lemma, None for no lemmas.
+    """
 
     def __init__(self, raw: str, lemma: Lemmatizer | None):
         self.raw, self.lemma = raw, lemma
@@ -179,14 +212,19 @@ def found_in(term: Text, text: Text) -> bool:
 
 
 def places(term: list[str], units: list[str], whole: bool) -> list[Place]:
-    """Where the units of a term occur in the units of a sentence, overlapping occurrences too, from left to right.
+    """Where the units of a term occur in the units of a sentence, overlapping occurrences
+    too, from left to right.
 
     whole: only as whole units; else also as parts of longer ones, as `art` in `cart`.
     """
     if not term:
         return []
     if whole:
-        return [(start, 0) for start in range(len(units) - len(term) + 1) if units[start : start + len(term)] == term]
+        return [
+            (start, 0)
+            for start in range(len(units) - len(term) + 1)
+            if units[start : start + len(term)] == term
+        ]
     starts = [0]  # of the units, in the joined text
     for unit in units:
         starts.append(starts[-1] + len(unit) + 1)
@@ -201,10 +239,15 @@ def places(term: list[str], units: list[str], whole: bool) -> list[Place]:
 
 
 def places_of(term: Text, text: Text, cased: bool, lemmas: bool, whole: bool) -> list[Place]:
-    """Where a term occurs in a sentence; lemmas: occurrences of its words, then those of its lemmas."""
+    """Where a term occurs in a sentence; lemmas: occurrences of its words, then
+    those of its lemmas."""
     found = places(term.units(cased, False), text.units(cased, False), whole)
     if lemmas and text.lemma is not None:
-        found += [place for place in places(term.units(cased, True), text.units(cased, True), whole) if place not in found]
+        found += [
+            place
+            for place in places(term.units(cased, True), text.units(cased, True), whole)
+            if place not in found
+        ]
     return found
 
 
@@ -222,7 +265,8 @@ class Files:
 
 
 def objects(path: str, flag: str) -> Iterator[tuple[Any, str]]:
-    """Each line of a JSONL file as its value and how messages name the line; UsageError for a line that is not JSON."""
+    """Each line of a JSONL file as its value and how messages name the line; UsageError for
+    a line that is not JSON."""
     lines = Lines(path, flag)
     for number in range(len(lines)):
         where = lines.where(number)
@@ -244,7 +288,10 @@ def text_lines(path: str, flag: str) -> list[str]:
 def text_field(record: dict[str, Any], name: str, where: str) -> str:
     """A text field of a record; UsageError where it is missing or no text."""
     if not isinstance(record.get(name), str):
-        raise UsageError(f"{where} has no text under '{name}': it has {', '.join(map(repr, record)) or 'nothing'}")
+        raise UsageError(
+            f"{where} has no text under '{name}': it has "
+            f"{', '.join(map(repr, record)) or 'nothing'}"
+        )
     return record[name].strip()
 
 
@@ -253,4 +300,7 @@ def same_length(given: dict[str, int]) -> None:
     (first, lines), *others = given.items()
     for what, number in others:
         if number != lines:
-            raise UsageError(f"{what} has {counted(number, 'line')} and {first} has {lines}: name files of the same test set")
+            raise UsageError(
+                f"{what} has {counted(number, 'line')} and {first} has {lines}: name files "
+                "of the same test set"
+            )

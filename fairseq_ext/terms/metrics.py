@@ -1,4 +1,5 @@
-"""Metrics of terminology: success, exact match, window overlap, TERm, consistency, final punctuation."""
+"""Metrics of terminology: success, exact match, window overlap, TERm, consistency,
+final punctuation."""
 
 from __future__ import annotations
 
@@ -10,20 +11,32 @@ import regex
 from sacrebleu.metrics import lib_ter
 
 from fairseq_ext.core.words import is_word, words_of
-from fairseq_ext.terms.cases import Asked, Case, Span, Text, claim, found_in, places, places_of, reference_spans
+from fairseq_ext.terms.cases import (
+    Asked,
+    Case,
+    Span,
+    Text,
+    claim,
+    found_in,
+    places,
+    places_of,
+    reference_spans,
+)
 
 # ---- Term success: the share of terms whose target stands in the translation
 #
-# Semenov et al. 2025, WMT 2025 terminology task (github.com/wmt-conference/wmt25-terminology, metric of track 1):
+# Semenov et al. 2025, WMT 2025 terminology task (github.com/wmt-conference/wmt25-terminology,
+# metric of track 1):
 #
-#     success = |{(s, t): s found in the source, t found in the translation}| / |{(s, t): s found in the source}|
+#     success = |{(s, t): s found in the source, t found in the translation}|
+#         / |{(s, t): s found in the source}|
 #
-# over the pairs of all lines. Found: the lower-cased term is a substring of the lower-cased text, or the lower-cased lemmas of the term,
-# joined by a mark, are a substring of the text's, joined in the same way. A substring may begin and end inside a word. The task takes
-# its lemmas from stanza.
+# over the pairs of all lines. Found: the lower-cased term is a substring of the lower-cased text,
+# or the lower-cased lemmas of the term, joined by a mark, are a substring of the text's, joined in
+# the same way. A substring may begin and end inside a word. The task takes its lemmas from stanza.
 #
-# `term_success_words` counts the same pairs and asks for whole words: the words of the target, or their lemmas, in a row, both in lower
-# case.
+# `term_success_words` counts the same pairs and asks for whole words: the words of the target,
+# or their lemmas, in a row, both in lower case.
 
 
 Counts = list[tuple[int, int]]  # a line's (met, asked)
@@ -31,14 +44,26 @@ Counts = list[tuple[int, int]]  # a line's (met, asked)
 
 def success(cases: Sequence[Case]) -> Counts:
     """Terms met and asked for in each line, as substrings."""
-    return [(sum(any(found_in(t, case.hypothesis) for t in asked.targets) for asked in case.asked), len(case.asked)) for case in cases]
+    return [
+        (
+            sum(any(found_in(t, case.hypothesis) for t in asked.targets) for asked in case.asked),
+            len(case.asked),
+        )
+        for case in cases
+    ]
 
 
 def success_words(cases: Sequence[Case]) -> Counts:
     """Terms met and asked for in each line, as whole words."""
     return [
         (
-            sum(any(places_of(t, case.hypothesis, cased=False, lemmas=True, whole=True) for t in asked.targets) for asked in case.asked),
+            sum(
+                any(
+                    places_of(t, case.hypothesis, cased=False, lemmas=True, whole=True)
+                    for t in asked.targets
+                )
+                for asked in case.asked
+            ),
             len(case.asked),
         )
         for case in cases
@@ -57,17 +82,22 @@ def share(counts: Iterable[tuple[int, int]]) -> float | None:
 #
 # The share of terms that the translation has, under every reading of "has".
 #
-# Alam et al. 2021, "On the Evaluation of Machine Translation for Terminology Consistency", https://arxiv.org/abs/2106.11891:
+# Alam et al. 2021, "On the Evaluation of Machine Translation for Terminology Consistency",
+# https://arxiv.org/abs/2106.11891:
 #
 #     accuracy = terms matched / terms asked for, summed over all sentences
 #
-# - once: an occurrence in the translation serves one term (as in the WMT21 task); overlapping: each term is looked up by itself.
+# - once: an occurrence in the translation serves one term (as in the WMT21 task); overlapping: each
+#   term is looked up by itself.
 # - words: as whole words; substring: inside longer words too.
 # - cased or uncased; with lemmas: the term's words or, failing them, its lemmas.
 
 
-def exact_match(cases: Sequence[Case], lemmas: bool) -> dict[str, dict[str, dict[str, float | None]]]:
-    """{once, overlapping} -> {words, substring} -> {cased, uncased, and with _lemmas} -> accuracy, 0 to 1, None without terms.
+def exact_match(
+    cases: Sequence[Case], lemmas: bool
+) -> dict[str, dict[str, dict[str, float | None]]]:
+    """{once, overlapping} -> {words, substring} -> {cased, uncased, and with _lemmas} -> accuracy,
+    0 to 1, None without terms.
 
     lemmas: whether there are any.
     """
@@ -75,20 +105,37 @@ def exact_match(cases: Sequence[Case], lemmas: bool) -> dict[str, dict[str, dict
     readings += [("cased_lemmas", True, True), ("uncased_lemmas", False, True)] if lemmas else []
     return {
         variant: {
-            unit: {name: share(counts(cases, variant == "once", unit == "words", cased, lemma)) for name, cased, lemma in readings}
+            unit: {
+                name: share(counts(cases, variant == "once", unit == "words", cased, lemma))
+                for name, cased, lemma in readings
+            }
             for unit in ("words", "substring")
         }
         for variant in ("once", "overlapping")
     }
 
 
-def counts(cases: Sequence[Case], once: bool, whole: bool, cased: bool, lemmas: bool) -> list[tuple[int, int]]:
+def counts(
+    cases: Sequence[Case], once: bool, whole: bool, cased: bool, lemmas: bool
+) -> list[tuple[int, int]]:
     """Terms matched and asked for in each line."""
     if once:
-        matched = [sum(found is not None for found in claim(case.asked, case.hypothesis, cased, lemmas, whole)) for case in cases]
+        matched = [
+            sum(
+                found is not None
+                for found in claim(case.asked, case.hypothesis, cased, lemmas, whole)
+            )
+            for case in cases
+        ]
     else:
         matched = [
-            sum(any(places_of(target, case.hypothesis, cased, lemmas, whole) for target in asked.targets) for asked in case.asked)
+            sum(
+                any(
+                    places_of(target, case.hypothesis, cased, lemmas, whole)
+                    for target in asked.targets
+                )
+                for asked in case.asked
+            )
             for case in cases
         ]
     return [(number, len(case.asked)) for number, case in zip(matched, cases, strict=True)]
@@ -98,14 +145,16 @@ def counts(cases: Sequence[Case], once: bool, whole: bool, cased: bool, lemmas: 
 #
 # Whether a term stands among the words among which the reference has it.
 #
-# Alam et al. 2021, section 3 (https://arxiv.org/abs/2106.11891). For a term of the reference that the translation has in the same
-# words, R is the multiset of up to n words on either side of it in the reference, H in the translation, punctuation passed over:
+# Alam et al. 2021, section 3 (https://arxiv.org/abs/2106.11891). For a term of the reference that
+# the translation has in the same words, R is the multiset of up to n words on either side of it in
+# the reference, H in the translation, punctuation passed over:
 #
 #     overlap = |R ∩ H| / |R|
 #
-# Where a term occurs several times in either, occurrences are paired by falling overlap. A sentence's value is the mean over its pairs,
-# 0 where there is none; the score is the mean over the sentences whose reference has a term. (The task's script divides by all
-# sentences, those without terms too.)
+# Where a term occurs several times in either, occurrences are paired by falling overlap.
+# A sentence's value is the mean over its pairs, 0 where there is none; the score is the mean
+# over the sentences whose reference has a term. (The task's script divides by all sentences,
+# those without terms too.)
 
 
 def window_overlap(cases: Sequence[Case], n: int) -> float | None:
@@ -122,9 +171,16 @@ def of_sentence(case: Case, spans: list[Span], n: int) -> float:
         by_wording[tuple(reference[start:end])].append((start, end))
     overlaps = []
     for wording, of_reference in by_wording.items():
-        of_hypothesis = [(start, start + len(wording)) for start, _ in places(list(wording), hypothesis, whole=True)]
+        of_hypothesis = [
+            (start, start + len(wording))
+            for start, _ in places(list(wording), hypothesis, whole=True)
+        ]
         windows = [window(hypothesis, span, n) for span in of_hypothesis]
-        pairs = [(overlap(window(reference, span, n), w), i, j) for i, span in enumerate(of_reference) for j, w in enumerate(windows)]
+        pairs = [
+            (overlap(window(reference, span, n), w), i, j)
+            for i, span in enumerate(of_reference)
+            for j, w in enumerate(windows)
+        ]
         used: tuple[set[int], set[int]] = (set(), set())
         for value, i, j in sorted(pairs, key=lambda pair: -pair[0]):
             if i not in used[0] and j not in used[1]:
@@ -142,20 +198,24 @@ def window(words: list[str], span: Span, n: int) -> Counter[str]:
 
 
 def overlap(of_reference: Counter[str], of_hypothesis: Counter[str]) -> float:
-    """The share of the reference's window that the translation's has; 0 where the term is the whole sentence."""
+    """The share of the reference's window that the translation's has; 0 where the term
+    is the whole sentence."""
     return (of_reference & of_hypothesis).total() / of_reference.total() if of_reference else 0.0
 
 
 # ---- 1 - TERm: the translation edit rate with edits of terms counted twice
 #
-# Alam et al. 2021, section 3 (https://arxiv.org/abs/2106.11891), on Snover et al. 2006, "A Study of Translation Edit Rate with Targeted
-# Human Annotation", https://aclanthology.org/2006.amta-papers.25. The words of the translation are shifted as TER shifts them (the search
-# of sacrebleu, after Tercom); then
+# Alam et al. 2021, section 3 (https://arxiv.org/abs/2106.11891), on Snover et
+# al. 2006, "A Study of Translation Edit Rate with Targeted Human Annotation",
+# https://aclanthology.org/2006.amta-papers.25. The words of the translation are shifted as TER
+# shifts them (the search of sacrebleu, after Tercom); then
 #
-#     TERm = (shifts + sum of the weights of insertions, deletions and substitutions) / words of the reference
+#     TERm = (shifts + sum of the weights of insertions, deletions and substitutions)
+#         / words of the reference
 #
-# with weight w = 2 for a word of the reference that belongs to a term and is missing or replaced, and 1 for every other edit. The score is
-# the mean of 1 - TERm over all sentences; it may be negative. Words and punctuation are compared with their case. With w = 1 it is TER.
+# with weight w = 2 for a word of the reference that belongs to a term and is missing or replaced,
+# and 1 for every other edit. The score is the mean of 1 - TERm over all sentences; it may be
+# negative. Words and punctuation are compared with their case. With w = 1 it is TER.
 
 
 WEIGHT = 2
@@ -200,35 +260,50 @@ def shift(hypothesis: list[str], reference: list[str]) -> tuple[int, list[str]]:
 
 # ---- Consistency: whether a document translates a term in the same way each time
 #
-# After Semenov and Bojar 2022, "Automated Evaluation Metric for Terminology Consistency in MT", https://aclanthology.org/2022.wmt-1.41,
-# with the most frequent translation in the document as the pseudo-reference:
+# After Semenov and Bojar 2022, "Automated Evaluation Metric for Terminology Consistency in MT",
+# https://aclanthology.org/2022.wmt-1.41, with the most frequent translation in the document
+# as the pseudo-reference:
 #
-#     consistency = sum of the counts of each term's most frequent translation / sum of the terms' counts
+#     consistency = sum of the counts of each term's most frequent translation
+#         / sum of the terms' counts
 #
-# over the terms that at least two sentences of a document have. Their metric finds translations by word alignment. Here a translation is
-# one of the term's targets, from anywhere in the document, that the sentence holds as words or lemmas in lower case; targets with
-# the same lemmas are one translation. A sentence with none of them counts as another translation.
+# over the terms that at least two sentences of a document have. Their metric finds translations by
+# word alignment. Here a translation is one of the term's targets, from anywhere in the document,
+# that the sentence holds as words or lemmas in lower case; targets with the same lemmas are one
+# translation. A sentence with none of them counts as another translation.
 
 
 def consistency(cases: Sequence[Case]) -> float | None:
     """The score, 0 to 1; None where no document has a term twice."""
     sentences: defaultdict[tuple[str, ...], list[tuple[Asked, Text]]] = defaultdict(list)
     for case in cases:
-        of_line = {(case.sentence.document, *words_of(asked.term.source.lower())): asked for asked in case.asked}
+        of_line = {
+            (case.sentence.document, *words_of(asked.term.source.lower())): asked
+            for asked in case.asked
+        }
         for term, asked in of_line.items():
             sentences[term].append((asked, case.hypothesis))
     frequent = total = 0
     for group in sentences.values():
         if len(group) > 1:
             known = list(dict.fromkeys(target for asked, _ in group for target in asked.targets))
-            used = Counter(translation for asked, text in group for translation in translation_in(text, [*asked.targets, *known]))
+            used = Counter(
+                translation
+                for asked, text in group
+                for translation in translation_in(text, [*asked.targets, *known])
+            )
             frequent, total = frequent + max(used.values(), default=0), total + len(group)
     return frequent / total if total else None
 
 
 def translation_in(text: Text, targets: Sequence[Text]) -> list[tuple[str, ...]]:
-    """The lemmas of the first of the targets that a sentence holds, in a list; an empty list if it holds none."""
-    found = (target for target in targets if places_of(target, text, cased=False, lemmas=True, whole=True))
+    """The lemmas of the first of the targets that a sentence holds, in a list; an empty
+    list if it holds none."""
+    found = (
+        target
+        for target in targets
+        if places_of(target, text, cased=False, lemmas=True, whole=True)
+    )
     return [tuple(target.units(cased=False, lemmas=True)) for target in found][:1]
 
 
@@ -236,23 +311,31 @@ def translation_in(text: Text, targets: Sequence[Text]) -> list[tuple[str, ...]]
 #
 # The share of terms behind it, as in "The children are jumping. canine."
 #
-# A term that stands in the translation is behind where at least as many sentence ends come before it as the reference has, and at least
-# one. A sentence end is one of . ! ? … 。 ！ ？ with closing quotes and brackets behind it, and then space, or nothing in scripts without
-# spaces. So a reference of two sentences allows terms in the second.
+# A term that stands in the translation is behind where at least as many sentence ends come before
+# it as the reference has, and at least one. A sentence end is one of . ! ? … 。 ！ ？ with
+# closing quotes and brackets behind it, and then space, or nothing in scripts without spaces. So
+# a reference of two sentences allows terms in the second.
 
 
 END = regex.compile(r"(?:[.!?…]+[\p{Pe}\p{Pf}\"']*(?=\s|$)|[。！？]+[\p{Pe}\p{Pf}\"']*)")
 
 
 def after_final_punctuation(cases: Sequence[Case]) -> float | None:
-    """The share among the terms that the translations hold as words, 0 to 1; None where they hold none."""
+    """The share among the terms that the translations hold as words, 0 to 1; None
+    where they hold none."""
     return share(of_line(case) for case in cases)
 
 
 def of_line(case: Case) -> tuple[int, int]:
     """Terms behind, and terms found."""
     allowed = max(1, len(END.findall(case.reference.raw)))
-    found = [each for each in claim(case.asked, case.hypothesis, cased=False, lemmas=True, whole=True) if each is not None]
+    found = [
+        each
+        for each in claim(case.asked, case.hypothesis, cased=False, lemmas=True, whole=True)
+        if each is not None
+    ]
     ends = [match.end() for match in END.finditer(normalize("NFKC", case.hypothesis.raw))]
     starts = case.hypothesis.starts
-    return sum(sum(end <= starts[place] for end in ends) >= allowed for _, (place, _) in found), len(found)
+    return sum(
+        sum(end <= starts[place] for end in ends) >= allowed for _, (place, _) in found
+    ), len(found)

@@ -10,7 +10,8 @@
 | alignment.py | which word has become which |
 | in_lines.py | a text through `Translator.translate` |
 | formats.py | the formats by name |
-| markup.py, markdown.py, subtitles.py, office.py | HTML and XML; Markdown; srt and vtt; docx, pptx and odt |
+| markup.py, markdown.py, subtitles.py, office.py | HTML and XML; Markdown; srt and vtt; |
+| | docx, pptx and odt |
 | files.py | files by their endings |
 | __main__.py | the command |
 """

@@ -1,4 +1,5 @@
-"""`python -m fairseq_ext.text translate IN OUT --data DATA [--path MODEL.pt] [-s de -t en] [any decoding flag]`"""
+"""`python -m fairseq_ext.text translate IN OUT --data DATA [--path MODEL.pt] [-s de -t en]
+[any decoding flag]`"""
 
 from __future__ import annotations
 
@@ -25,9 +26,11 @@ def parser() -> ArgumentParser:
     """What is ours on the command line; everything else is a decoding flag."""
     parse = ArgumentParser(
         "python -m fairseq_ext.text",
-        description="Translate texts and files as they are: sentence by sentence, with what stands around and between them.",
-        epilog="Every other flag is one of fairseq-interactive's or of this package (python -m fairseq_ext). exit codes: 0 all is "
-        "translated; 1 an error, which is told in one sentence; 3 some of it stays as it was, as standard error says",
+        description="Translate texts and files as they are: sentence by sentence, with what stands "
+        "around and between them.",
+        epilog="Every other flag is one of fairseq-interactive's or of this package (python -m "
+        "fairseq_ext). exit codes: 0 all is translated; 1 an error, which is told in one sentence; "
+        "3 some of it stays as it was, as standard error says",
         allow_abbrev=False,
     )
     commands = parse.add_subparsers(required=True, metavar="translate")
@@ -36,11 +39,19 @@ def parser() -> ArgumentParser:
     translate.add_argument("output", metavar="OUT", help="the translation")
     add_model(translate)
     add = translate.add_argument
-    add("--protect", action="append", default=[], metavar="REGEX", help="keep what this matches as it is; may be given several times")
+    add(
+        "--protect",
+        action="append",
+        default=[],
+        metavar="REGEX",
+        help="keep what this matches as it is; may be given several times",
+    )
     return parse
 
 
-def through_translator(translator: Translator, protect: Sequence[str], left: list[tuple[str, str]]) -> Through:
+def through_translator(
+    translator: Translator, protect: Sequence[str], left: list[tuple[str, str]]
+) -> Through:
     """By a translator, with a bar for each text; what stays as it is goes to `left`."""
     from fairseq_ext.text.files import counted as counting
     from fairseq_ext.text.in_lines import translated

@@ -1,7 +1,7 @@
 """Which word of a translation stands for which word of its source, by cross-attention.
 
-It is found as in search/constraints/word_alignment.py: of each target word, the source word that the model attends
-to most when it writes it, on the average of all layers and heads (`assigned`).
+It is found as in search/constraints/word_alignment.py: of each target word, the source word that
+the model attends to most when it writes it, on the average of all layers and heads (`assigned`).
 """
 
 from __future__ import annotations
@@ -29,12 +29,19 @@ class Aligner:
         self.translator = translator
         generator = translator.generator  # type: ignore[attr-defined]
         decoder = generator.made_decoder.beside()
-        left_pad = getattr(translator.task.flags(), "left_pad_source", True)  # type: ignore[attr-defined]
+        left_pad = getattr(translator.task.flags(), "left_pad_source", True)  # type: ignore
         dictionary = generator.target_text.segmenter().dictionary
-        self.attention = None if decoder is None else ForcedDecoding(decoder, True, dictionary, left_pad, generator.stats)
+        self.attention = (
+            None
+            if decoder is None
+            else ForcedDecoding(decoder, True, dictionary, left_pad, generator.stats)
+        )
 
-    def pairs(self, sources: Sequence[str], hypotheses: Sequence[Translation]) -> list[Pairs | None]:
-        """Of each translation, the pairs of words; None where the model does not say what it attends to."""
+    def pairs(
+        self, sources: Sequence[str], hypotheses: Sequence[Translation]
+    ) -> list[Pairs | None]:
+        """Of each translation, the pairs of words; None where the model does not say
+        what it attends to."""
         if self.attention is None:
             return [None] * len(sources)
         translator, reading = self.translator, self.attention
@@ -43,16 +50,31 @@ class Aligner:
         full = [i for i, each in enumerate(hypotheses) if each.tokens]
         if not full:
             return out
-        dictionary, eos = translator.generator.target_text.segmenter().dictionary, translator.generator.spec.eos  # type: ignore[attr-defined]
+        dictionary, eos = (
+            translator.generator.target_text.segmenter().dictionary,  # type: ignore[attr-defined]
+            translator.generator.spec.eos,  # type: ignore[attr-defined]
+        )
         encoded = [translator.encode(sources[i]) for i in full]  # type: ignore[attr-defined]
         pool = pool_without_constraints(translator, encoded)  # which has the tokens of languages
         places = sorted(range(len(full)), key=pool.ids.tolist().__getitem__)
         tokens = [pool.source(place).tolist() for place in places]
-        lead = [pool.forced(place)[: None if pool.lead is None else pool.lead[place]] for place in places]
-        targets = [[*before, *map(dictionary.index, hypotheses[i].tokens), eos] for i, before in zip(full, lead, strict=True)]
-        found = reading.attention(reading.encode(tokens, device), list(enumerate(targets)), pool.bos)
+        lead = [
+            pool.forced(place)[: None if pool.lead is None else pool.lead[place]]
+            for place in places
+        ]
+        targets = [
+            [*before, *map(dictionary.index, hypotheses[i].tokens), eos]
+            for i, before in zip(full, lead, strict=True)
+        ]
+        found = reading.attention(
+            reading.encode(tokens, device), list(enumerate(targets)), pool.bos
+        )
         for i, weights, before, whole, text in zip(full, found, lead, tokens, encoded, strict=True):
-            out[i] = self.of_sentence(sources[i], hypotheses[i], weights[len(before) :, whole.index(int(text[0])) :].float())
+            out[i] = self.of_sentence(
+                sources[i],
+                hypotheses[i],
+                weights[len(before) :, whole.index(int(text[0])) :].float(),
+            )
         return out
 
     def of_sentence(self, source: str, hypothesis: Translation, weights: Tensor) -> Pairs:
@@ -60,13 +82,24 @@ class Aligner:
         pieces = self.translator.pieces(source, self.translator.bpe)  # type: ignore[attr-defined]
         sources = words_in(source, pieces, self.text_of)
         targets = words_in(hypothesis.text, hypothesis.tokens, self.text_of)
-        columns = [i for i, (span, of) in enumerate(sources) if of and is_word(source[slice(*span)])]
-        rows = [i for i, (span, of) in enumerate(targets) if of and is_word(hypothesis.text[slice(*span)])]
+        columns = [
+            i for i, (span, of) in enumerate(sources) if of and is_word(source[slice(*span)])
+        ]
+        rows = [
+            i
+            for i, (span, of) in enumerate(targets)
+            if of and is_word(hypothesis.text[slice(*span)])
+        ]
         if not columns or not rows:
             return []
         table = torch.stack([weights[targets[row][1]].mean(0) for row in rows])  # (rows, T)
-        table = torch.stack([table[:, sources[column][1]].sum(1) for column in columns], dim=1)  # (rows, columns)
-        return [(sources[columns[column]][0], targets[row][0]) for row, column in zip(rows, assigned(table), strict=True) if column >= 0]
+        # (rows, columns)
+        table = torch.stack([table[:, sources[column][1]].sum(1) for column in columns], dim=1)
+        return [
+            (sources[columns[column]][0], targets[row][0])
+            for row, column in zip(rows, assigned(table), strict=True)
+            if column >= 0
+        ]
 
     def text_of(self, pieces: Sequence[str]) -> str:
         """Pieces as text."""
@@ -76,8 +109,9 @@ class Aligner:
 def assigned(table: Tensor) -> list[int]:
     """The source word of each target word, -1 for none, by attention (target, source).
 
-    The surest word chooses first. A source word that has been chosen yields to a free one that is attended to nearly as much: "the" is
-    written with an eye on its noun, and stands for the article.
+    The surest word chooses first. A source word that has been chosen yields to a free
+    one that is attended to nearly as much: "the" is written with an eye on its noun, and
+    stands for the article.
     """
     best, taken = table.max(1).values.tolist(), set[int]()
     found = [-1] * len(best)
@@ -91,15 +125,25 @@ def assigned(table: Tensor) -> list[int]:
     return found
 
 
-def words_in(text: str, pieces: Sequence[str], decode: Callable[[Sequence[str]], str]) -> list[tuple[Span, list[int]]]:
-    """The words of a text with the places of their pieces; the pieces' own text may be normalised otherwise."""
+def words_in(
+    text: str, pieces: Sequence[str], decode: Callable[[Sequence[str]], str]
+) -> list[tuple[Span, list[int]]]:
+    """The words of a text with the places of their pieces; the pieces' own text may be
+    normalised otherwise."""
     spans = [match.span() for match in UNITS.finditer(text)]
     read = normalize("NFKC", decode(pieces)).rstrip()
     there = [match.span() for match in UNITS.finditer(read)]
     of_pieces = token_spans(pieces, decode)  # type: ignore[arg-type]
-    both = [normalize("NFKC", text[slice(*span)]) for span in spans], [read[slice(*span)] for span in there]
+    both = (
+        [normalize("NFKC", text[slice(*span)]) for span in spans],
+        [read[slice(*span)] for span in there],
+    )
     found: list[list[int]] = [[] for _ in spans]
-    blocks = [(0, 0, len(spans))] if both[0] == both[1] else SequenceMatcher(None, *both, autojunk=False).get_matching_blocks()
+    blocks = (
+        [(0, 0, len(spans))]
+        if both[0] == both[1]
+        else SequenceMatcher(None, *both, autojunk=False).get_matching_blocks()
+    )
     for ours, theirs, size in blocks:
         for i in range(size):
             found[ours + i] = overlapping(of_pieces, *there[theirs + i])

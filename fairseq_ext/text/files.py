@@ -27,11 +27,18 @@ from fairseq_ext.text.office import tidy
 from fairseq_ext.text.segments import Item
 from fairseq_ext.text.splitter import plain_ends
 
-Through = Callable[[str, str], Iterator[str]]  # from a text and its format to its translation, in parts
+# from a text and its format to its translation, in parts
+Through = Callable[[str, str], Iterator[str]]
 TEXTS = {
-    ".txt": "text", ".md": "markdown", ".html": "html", ".htm": "html", ".xhtml": "html", ".xml": "xml",
-    ".srt": "subtitles", ".vtt": "subtitles",
-}  # fmt: skip
+    ".txt": "text",
+    ".md": "markdown",
+    ".html": "html",
+    ".htm": "html",
+    ".xhtml": "html",
+    ".xml": "xml",
+    ".srt": "subtitles",
+    ".vtt": "subtitles",
+}
 PARTS = {  # of archives: which of them are translated, and their format
     ".docx": (r"word/(document|header\d*|footer\d*|footnotes|endnotes|comments)\.xml", "runs"),
     ".pptx": (r"ppt/(slides/slide|notesSlides/notesSlide)\d+\.xml", "runs"),
@@ -43,14 +50,21 @@ ENDINGS = frozenset([*TEXTS, *PARTS, ".po", ".xlf", ".xliff"])
 
 
 def translate(source: str, target: str, through: Through) -> None:
-    """Translate a file. Errors: UsageError for one that cannot be read, and for one that is not what its ending says."""
+    """Translate a file.
+
+    Errors: UsageError for one that cannot be read, and for one that is not what its ending says.
+    """
     ending = Path(source).suffix.lower()
     if ending not in ENDINGS:
-        raise UsageError(f"{source} is none of the files that are read: {', '.join(sorted(ENDINGS))}")
+        raise UsageError(
+            f"{source} is none of the files that are read: {', '.join(sorted(ENDINGS))}"
+        )
     try:
         content = Path(source).read_bytes()
     except OSError as error:
-        raise UsageError(f"cannot read {source} ({error.strerror}): name a file that exists and is readable") from None
+        raise UsageError(
+            f"cannot read {source} ({error.strerror}): name a file that exists and is readable"
+        ) from None
     try:
         with replacing(target) as out:
             if ending in TEXTS:
@@ -64,7 +78,10 @@ def translate(source: str, target: str, through: Through) -> None:
             else:
                 units(content, source, out, through)
     except OSError as error:
-        raise UsageError(f"cannot write {target} ({error.strerror or error}): name a file in a folder that can be written") from None
+        raise UsageError(
+            f"cannot write {target} ({error.strerror or error}): name a file in a folder "
+            "that can be written"
+        ) from None
 
 
 def text_of(content: bytes, source: str) -> str:
@@ -72,7 +89,9 @@ def text_of(content: bytes, source: str) -> str:
     try:
         return content.decode("utf-16" if content[:2] in (b"\xff\xfe", b"\xfe\xff") else "utf-8")
     except UnicodeDecodeError as error:
-        raise UsageError(f"{source} is not valid UTF-8 (byte {error.start + 1}): save it as UTF-8") from None
+        raise UsageError(
+            f"{source} is not valid UTF-8 (byte {error.start + 1}): save it as UTF-8"
+        ) from None
 
 
 def archive(source: str, out: IO[bytes], parts: str, format: str, through: Through) -> None:
@@ -83,11 +102,15 @@ def archive(source: str, out: IO[bytes], parts: str, format: str, through: Throu
             for info in old.infolist():
                 content = old.read(info)
                 if wanted.fullmatch(info.filename):
-                    text = "".join(through(text_of(content, f"{info.filename} in {source}"), format))
+                    text = "".join(
+                        through(text_of(content, f"{info.filename} in {source}"), format)
+                    )
                     content = (tidy(text) if format == "runs" else text).encode()
                 new.writestr(info, content, info.compress_type)
     except zipfile.BadZipFile:
-        raise UsageError(f"{source} must be an archive, as its ending says: save it again") from None
+        raise UsageError(
+            f"{source} must be an archive, as its ending says: save it again"
+        ) from None
 
 
 def listed(texts: Iterable[str], format: str, through: Through) -> list[str]:
@@ -100,12 +123,18 @@ def catalogue(source: str, out: IO[bytes], through: Through) -> None:
     try:
         import polib
     except ImportError:
-        raise UsageError("po files need polib, which is not installed: pip install 'fairseq_ext[text]'") from None
+        raise UsageError(
+            "po files need polib, which is not installed: pip install 'fairseq_ext[text]'"
+        ) from None
     try:
         file = polib.pofile(source)
     except (OSError, UnicodeDecodeError) as error:
         raise UsageError(f"{source} must be a po file ({cut(str(error))}): correct it") from None
-    entries = [entry for entry in file if not entry.obsolete and not entry.msgstr and not any(entry.msgstr_plural.values())]
+    entries = [
+        entry
+        for entry in file
+        if not entry.obsolete and not entry.msgstr and not any(entry.msgstr_plural.values())
+    ]
     texts = [text for entry in entries for text in (entry.msgid, entry.msgid_plural)]
     found = iter(listed(texts, "text", through))
     for entry in entries:
@@ -119,18 +148,30 @@ def catalogue(source: str, out: IO[bytes], through: Through) -> None:
 def units(content: bytes, source: str, out: IO[bytes], through: Through) -> None:
     """Write an XLIFF file whose units without a target have one."""
     try:
-        root = etree.fromstring(content, etree.XMLParser(resolve_entities=False, no_network=True, load_dtd=False))
+        root = etree.fromstring(
+            content, etree.XMLParser(resolve_entities=False, no_network=True, load_dtd=False)
+        )
     except etree.XMLSyntaxError as error:
-        raise UsageError(f"line {error.lineno} of {source} is not valid XML ({cut(str(error.msg))}): correct it") from None
-    open_units = [each for each in root.iter("{*}source") if not "".join(each.getparent().itertext("{*}target"))]
+        raise UsageError(
+            f"line {error.lineno} of {source} is not valid XML ({cut(str(error.msg))}): correct it"
+        ) from None
+    open_units = [
+        each
+        for each in root.iter("{*}source")
+        if not "".join(each.getparent().itertext("{*}target"))
+    ]
     found = listed(map(inner, open_units), "html", through)
     for unit, text in zip(open_units, found if open_units else (), strict=True):
         target = unit.getparent().find("{*}target")
         if target is None:
-            target = etree.Element(etree.QName(etree.QName(unit).namespace, "target"), nsmap=unit.nsmap)
+            target = etree.Element(
+                etree.QName(etree.QName(unit).namespace, "target"), nsmap=unit.nsmap
+            )
             unit.addnext(target)
             target.tail, unit.tail = unit.tail, unit.tail
-        names = " ".join(f'xmlns{":" + prefix if prefix else ""}="{uri}"' for prefix, uri in unit.nsmap.items())
+        names = " ".join(
+            f'xmlns{":" + prefix if prefix else ""}="{uri}"' for prefix, uri in unit.nsmap.items()
+        )
         whole = etree.fromstring(f"<x {names}>{text}</x>")
         target.text = whole.text
         target[:] = list(whole)
@@ -140,16 +181,27 @@ def units(content: bytes, source: str, out: IO[bytes], through: Through) -> None
 def inner(element: Any) -> str:
     """What stands in an element, without the declarations of its namespaces."""
     whole = etree.tostring(element, encoding="unicode", with_tail=False)
-    return regex.sub(r"\sxmlns(:\w+)?=\"[^\"]*\"", "", whole.partition(">")[2].rpartition("</")[0]) if not whole.endswith("/>") else ""
+    return (
+        regex.sub(r"\sxmlns(:\w+)?=\"[^\"]*\"", "", whole.partition(">")[2].rpartition("</")[0])
+        if not whole.endswith("/>")
+        else ""
+    )
 
 
 def beginning(source: str, most: int) -> str:
-    """So many characters of a file's sentences, without what stands between them. Errors: as of `translate`."""
+    """So many characters of a file's sentences, without what stands between them.
+
+    Errors: as of `translate`.
+    """
     found: list[str] = []
 
     def through(text: str, format: str) -> Iterator[str]:
         items = passes(format, plain_ends)[-1](text)
-        found.extend(item.plain for item in items if sum(map(len, found)) < most and not isinstance(item, str))
+        found.extend(
+            item.plain
+            for item in items
+            if sum(map(len, found)) < most and not isinstance(item, str)
+        )
         yield text
 
     with tempfile.TemporaryDirectory() as folder:

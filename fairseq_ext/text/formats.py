@@ -1,4 +1,5 @@
-"""The formats of texts, each as passes: the items of a text, then those of what has come out, for what stands inside of tags."""
+"""The formats of texts, each as passes: the items of a text, then those of what has come out, for
+what stands inside of tags."""
 
 from __future__ import annotations
 
@@ -20,11 +21,17 @@ FORMATS = ("text", "html", "xml", "markdown")  # beside those of files
 
 
 def passes(
-    format: str, ends: Callable[[str], list[int]], protect: Sequence[str] = (), leads: Collection[str] = (),
+    format: str,
+    ends: Callable[[str], list[int]],
+    protect: Sequence[str] = (),
+    leads: Collection[str] = (),
     numbers: Iterator[int] | None = None,
-) -> list[Pass]:  # fmt: skip
-    """The passes of a format (raises UsageError). ends: of `splitter`; protect: regular expressions of what stays as it is; leads: as of
-    `led`; numbers: of the segments (default: from 0 on)."""
+) -> list[Pass]:
+    """The passes of a format (raises UsageError).
+
+    ends: of `splitter`; protect: regular expressions of what stays as it is; leads: as of `led`;
+    numbers: of the segments (default: from 0 on).
+    """
     numbers = itertools.count() if numbers is None else numbers
     found: dict[str, tuple[Callable[..., Iterator[Item]], ...]] = {
         "text": (of_text,),
@@ -47,10 +54,20 @@ def passes(
     return [partial(items, each) for each in found[format]]
 
 
-def of_xml(text: str, ends: Callable[[str], list[int]], protect: Sequence[str] = ()) -> Iterator[Item]:
+def of_xml(
+    text: str, ends: Callable[[str], list[int]], protect: Sequence[str] = ()
+) -> Iterator[Item]:
     """The items of XML. Errors: UsageError for what is not well-formed."""
     try:
-        etree.fromstring(text.encode(), etree.XMLParser(resolve_entities=False, no_network=True, load_dtd=False, encoding="utf-8"))
+        etree.fromstring(
+            text.encode(),
+            etree.XMLParser(
+                resolve_entities=False, no_network=True, load_dtd=False, encoding="utf-8"
+            ),
+        )
     except etree.XMLSyntaxError as error:
-        raise UsageError(f"line {error.lineno} of the XML is not well-formed ({cut(str(error.msg))}): correct it, or use html") from None
+        raise UsageError(
+            f"line {error.lineno} of the XML is not well-formed ({cut(str(error.msg))}): "
+            "correct it, or use html"
+        ) from None
     return of_markup(text, ends, protect, xml=True)

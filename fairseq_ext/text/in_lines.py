@@ -1,4 +1,5 @@
-"""A text through a function that translates lines, such as `Translator.translate`: its segments in batches, joined as they stood."""
+"""A text through a function that translates lines, such as `Translator.translate`: its segments in
+batches, joined as they stood."""
 
 from __future__ import annotations
 
@@ -24,8 +25,13 @@ class TextTranslation:
     left: list[tuple[str, str]] = field(default_factory=list)
 
 
-def translated(items: Iterable[Item], translate: Translate, left: list[tuple[str, str]]) -> Iterator[str]:
-    """Each item's translation, in order; what stays as it is goes to `left`. Items are read as they are needed."""
+def translated(
+    items: Iterable[Item], translate: Translate, left: list[tuple[str, str]]
+) -> Iterator[str]:
+    """Each item's translation, in order; what stays as it is goes to `left`.
+
+    Items are read as they are needed.
+    """
     reading, size = iter(items), FIRST
     while part := list(islice(reading, size)):
         size = min(2 * size, TOGETHER)

@@ -1,7 +1,9 @@
-"""HTML and XML as segments: block elements part them, inline tags are marks of them, and what is no text for people is kept.
+"""HTML and XML as segments: block elements part them, inline tags are marks of them, and what is
+no text for people is kept.
 
-The source is cut where its tags are and never written anew, so whatever is no translated text comes out byte for byte: well-formed where it
-was. In HTML the names say what is inline; in XML an element is inline where text stands beside it.
+The source is cut where its tags are and never written anew, so whatever is no translated text comes
+out byte for byte: well-formed where it was. In HTML the names say what is inline; in XML an element
+is inline where text stands beside it.
 """
 
 from __future__ import annotations
@@ -16,19 +18,27 @@ from fairseq_ext.text.segments import CLOSE, OPEN, PLACEHOLDER, POINT, TEXT, Ato
 
 BLOCK = "block"  # a tag that parts segments
 INLINE = frozenset(
-    "a abbr acronym b bdi bdo big cite data del dfn em font i img input ins label mark q rp rt ruby s small span strike strong sub sup "
-    "time tt u wbr bpt ept ex g it mrk ph x".split()  # those of XLIFF at the end
+    (
+        "a abbr acronym b bdi bdo big cite data del dfn em font i img input ins label mark q rp rt "
+        "ruby s small span strike strong sub sup time tt u wbr bpt ept ex g it mrk ph x"
+    ).split()  # those of XLIFF at the end
 )
 VOID = frozenset("img input wbr".split())
 KEPT = frozenset("code kbd samp var tt pre script style svg math object".split())
 PARTING = frozenset("pre script style object".split())  # kept, and no part of a sentence
 TOKEN = regex.compile(
-    r"<!--.*?-->|<!\[CDATA\[.*?\]\]>|<\?.*?\?>|<![^>]*>|<(?P<close>/?)(?P<name>[A-Za-z_][^\s/>]*)(?P<rest>(?:[^>\"']++|\"[^\"]*\"|'[^']*')*+)>",
+    r"<!--.*?-->|<!\[CDATA\[.*?\]\]>|<\?.*?\?>|<![^>]*>|<(?P<close>/?)(?P<name>[A-Za-z_][^\s/"
+    r">]*)(?P<rest>(?:[^>\"']++|\"[^\"]*\"|'[^']*')*+)>",
     regex.DOTALL,
 )
-ATTRIBUTE = regex.compile(r"(?<=\s(?:title|alt|placeholder|aria-label)\s*=\s*)(?:\"[^\"]+\"|'[^']+')", regex.IGNORECASE)
-NOT_TRANSLATED = regex.compile(r"\s(?:translate\s*=\s*[\"']?no\b|class\s*=\s*[\"'][^\"']*\bnotranslate\b)", regex.IGNORECASE)
-NOTE = regex.compile(r"\s*[\d*†‡§]+\s*</su[bp]>", regex.IGNORECASE)  # the end of the mark of a footnote
+ATTRIBUTE = regex.compile(
+    r"(?<=\s(?:title|alt|placeholder|aria-label)\s*=\s*)(?:\"[^\"]+\"|'[^']+')", regex.IGNORECASE
+)
+NOT_TRANSLATED = regex.compile(
+    r"\s(?:translate\s*=\s*[\"']?no\b|class\s*=\s*[\"'][^\"']*\bnotranslate\b)", regex.IGNORECASE
+)
+# the end of the mark of a footnote
+NOTE = regex.compile(r"\s*[\d*†‡§]+\s*</su[bp]>", regex.IGNORECASE)
 ENTITY = regex.compile(r"&(?:#\d+|#[xX][\da-fA-F]+|\w+);")
 
 
@@ -38,13 +48,22 @@ def escape(text: str) -> str:
 
 
 def of_markup(
-    text: str, ends: Callable[[str], list[int]], protect: Sequence[str] = (), xml: bool = False, inline: Collection[str] | None = None
+    text: str,
+    ends: Callable[[str], list[int]],
+    protect: Sequence[str] = (),
+    xml: bool = False,
+    inline: Collection[str] | None = None,
 ) -> Iterator[Item]:
-    """The items of HTML or XML. ends, protect: as of `of_text`; inline: names of inline elements, where they are known in XML."""
+    """The items of HTML or XML.
+
+    ends, protect: as of `of_text`; inline: names of inline elements, where they are known in XML.
+    """
     return of_atoms(atoms(text, protect, xml, inline), ends)
 
 
-def of_atoms(given: Iterable[Atom], ends: Callable[[str], list[int]], escape: Callable[[str], str] = escape) -> Iterator[Item]:
+def of_atoms(
+    given: Iterable[Atom], ends: Callable[[str], list[int]], escape: Callable[[str], str] = escape
+) -> Iterator[Item]:
     """The items of atoms among which there are some of kind BLOCK. escape: as of `of_run`."""
     run: list[Atom] = []
     for atom in given:
@@ -57,12 +76,19 @@ def of_atoms(given: Iterable[Atom], ends: Callable[[str], list[int]], escape: Ca
     yield from of_run(run, ends, escape)
 
 
-def of_attributes(text: str, ends: Callable[[str], list[int]], protect: Sequence[str] = ()) -> Iterator[Item]:
-    """The items of HTML whose only text is in the attributes title, alt, placeholder and aria-label."""
+def of_attributes(
+    text: str, ends: Callable[[str], list[int]], protect: Sequence[str] = ()
+) -> Iterator[Item]:
+    """The items of HTML whose only text is in the attributes title, alt, placeholder
+    and aria-label."""
     at = 0
     kept = kept_spans(text)
     for tag in TOKEN.finditer(text):
-        for value in ATTRIBUTE.finditer(tag[0]) if tag["name"] and not any(a <= tag.start() < b for a, b in kept) else ():
+        for value in (
+            ATTRIBUTE.finditer(tag[0])
+            if tag["name"] and not any(a <= tag.start() < b for a, b in kept)
+            else ()
+        ):
             start = tag.start() + value.start() + 1
             yield text[at:start]
             at = start + len(value[0]) - 2
@@ -82,7 +108,9 @@ def kept_spans(text: str) -> list[tuple[int, int]]:
 def is_kept(tag: regex.Match[str]) -> bool:
     """Whether a tag starts an element that is not translated."""
     is_start = tag["name"] and not tag["close"]
-    return bool(is_start) and (tag["name"].lower() in KEPT or NOT_TRANSLATED.search(tag["rest"]) is not None)
+    return bool(is_start) and (
+        tag["name"].lower() in KEPT or NOT_TRANSLATED.search(tag["rest"]) is not None
+    )
 
 
 def end_of(text: str, tag: regex.Match[str]) -> int:
@@ -102,7 +130,9 @@ def end_of(text: str, tag: regex.Match[str]) -> int:
     return tag.end()
 
 
-def atoms(text: str, protect: Sequence[str], xml: bool, inline: Collection[str] | None) -> Iterator[Atom]:
+def atoms(
+    text: str, protect: Sequence[str], xml: bool, inline: Collection[str] | None
+) -> Iterator[Atom]:
     """The atoms of HTML or XML; those of kind BLOCK part segments."""
     tags = list(TOKEN.finditer(text))
     beside = beside_text(text, tags) if xml and inline is None else set()
@@ -121,7 +151,10 @@ def atoms(text: str, protect: Sequence[str], xml: bool, inline: Collection[str] 
             yield Atom(POINT if tag[0].startswith(("<!--", "<?")) else BLOCK, tag[0])
         elif (not xml or NOT_TRANSLATED.search(tag["rest"])) and is_kept(tag):
             at = end_of(text, tag)
-            yield Atom(BLOCK if key in PARTING or not (is_inline or key in KEPT) else PLACEHOLDER, text[tag.start() : at])
+            yield Atom(
+                BLOCK if key in PARTING or not (is_inline or key in KEPT) else PLACEHOLDER,
+                text[tag.start() : at],
+            )
         elif key in ("sup", "sub") and (note := NOTE.match(text, tag.end())):
             at = note.end()
             yield Atom(PLACEHOLDER, text[tag.start() : at])

@@ -1,13 +1,18 @@
-"""DDGviz: the decoding dependency graph of a sentence, from the iterations of parallel decoding (Santilli et al. 2023, section 3.5).
+"""DDGviz: the decoding dependency graph of a sentence, from the iterations of parallel decoding
+(Santilli et al. 2023, section 3.5).
 
     fairseq-generate ... --beam 1 --decoding jacobi --draft pad --ddg-dir DIR
-    python -m fairseq_ext.viz.ddg --out DIR DIR/0.json ...                                   draws what was written
-    python -m fairseq_ext.viz.ddg --out DIR --path MODEL.pt --data DATA -s de -t en --bpe sentencepiece --spm spm.model "Ein Hund."
+    python -m fairseq_ext.viz.ddg --out DIR DIR/0.json ...
+        draws what was written
+    python -m fairseq_ext.viz.ddg --out DIR --path MODEL.pt --data DATA -s de -t en
+        --bpe sentencepiece --spm spm.model "Ein Hund."
 
-A run writes N.json of each sentence; this command makes N.png, N.svg and N.html of it, the last one with everything inside. In the table a
-column is a position, a row is an iteration, a cell what the model put there and how sure it was; the frame marks the iteration from which
-the position was right for good. In the graph a token hangs on the nearest token to its left that became right one iteration earlier: what
-it had to wait for. Tokens without such a token need none of the translation, only the source; tokens of one colour were found together.
+A run writes N.json of each sentence; this command makes N.png, N.svg and N.html of it, the last
+one with everything inside. In the table a column is a position, a row is an iteration, a cell what
+the model put there and how sure it was; the frame marks the iteration from which the position
+was right for good. In the graph a token hangs on the nearest token to its left that became right
+one iteration earlier: what it had to wait for. Tokens without such a token need none of the
+translation, only the source; tokens of one colour were found together.
 """
 
 from __future__ import annotations
@@ -28,19 +33,49 @@ from fairseq_ext.search.parallel.graph import Graph, writing
 def parser() -> argparse.ArgumentParser:
     """Return the command line's parser."""
     parse = argparse.ArgumentParser(
-        prog="python -m fairseq_ext.viz.ddg", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+        prog="python -m fairseq_ext.viz.ddg",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parse.add_argument("what", nargs="+", metavar="FILE.json|LINE", help="graphs to draw, or with --path lines to translate")
-    parse.add_argument("--out", type=Path, required=True, metavar="DIR", help="folder for the pictures, which is made")
-    parse.add_argument("--path", help="checkpoint that translates the lines (default: none, graphs are drawn)")
+    parse.add_argument(
+        "what",
+        nargs="+",
+        metavar="FILE.json|LINE",
+        help="graphs to draw, or with --path lines to translate",
+    )
+    parse.add_argument(
+        "--out",
+        type=Path,
+        required=True,
+        metavar="DIR",
+        help="folder for the pictures, which is made",
+    )
+    parse.add_argument(
+        "--path", help="checkpoint that translates the lines (default: none, graphs are drawn)"
+    )
     parse.add_argument("--data", help="folder with the dictionaries (default: the checkpoint's)")
-    parse.add_argument("-s", "--source-lang", help="source language (default: as the dictionaries say)")
-    parse.add_argument("-t", "--target-lang", help="target language (default: the other dictionary's)")
-    parse.add_argument("--bpe", help="segmentation, as of fairseq-interactive (default: the lines are segmented)")
+    parse.add_argument(
+        "-s", "--source-lang", help="source language (default: as the dictionaries say)"
+    )
+    parse.add_argument(
+        "-t", "--target-lang", help="target language (default: the other dictionary's)"
+    )
+    parse.add_argument(
+        "--bpe", help="segmentation, as of fairseq-interactive (default: the lines are segmented)"
+    )
     parse.add_argument("--spm", help="the model of --bpe sentencepiece (default: none)")
     methods = ["jacobi", "gs-jacobi", "hybrid-jacobi", "window"]
-    parse.add_argument("--decoding", default="jacobi", choices=methods, help="the method that is drawn (default: jacobi)")
-    parse.add_argument("--draft", default="pad", help="first guess of a block, as of the other commands (default: pad)")
+    parse.add_argument(
+        "--decoding",
+        default="jacobi",
+        choices=methods,
+        help="the method that is drawn (default: jacobi)",
+    )
+    parse.add_argument(
+        "--draft",
+        default="pad",
+        help="first guess of a block, as of the other commands (default: pad)",
+    )
     return parse
 
 
@@ -53,10 +88,23 @@ def main(argv: list[str] | None = None) -> None:
         return
     from fairseq_ext import Translator
 
-    flags = {"source_lang": args.source_lang, "target_lang": args.target_lang, "bpe": args.bpe, "sentencepiece_model": args.spm}
-    flags |= {"beam": 1, "decoding": args.decoding, "draft": args.draft, "ddg_dir": str(args.out), "cpu": True}
+    flags = {
+        "source_lang": args.source_lang,
+        "target_lang": args.target_lang,
+        "bpe": args.bpe,
+        "sentencepiece_model": args.spm,
+    }
+    flags |= {
+        "beam": 1,
+        "decoding": args.decoding,
+        "draft": args.draft,
+        "ddg_dir": str(args.out),
+        "cpu": True,
+    }
     translator = Translator(args.path, args.data or str(Path(args.path).parent), **flags)
-    for number, (line, found) in enumerate(zip(args.what, translator.translate(args.what), strict=True)):
+    for number, (line, found) in enumerate(
+        zip(args.what, translator.translate(args.what), strict=True)
+    ):
         print(f"{line}\n  {found[0].text}")
         write(Graph.load(args.out / f"{number}.json"), args.out)
 
@@ -88,26 +136,36 @@ def picture(graph: Graph, files: list[Path]) -> None:
         for file in files:
             with replacing(file) as out:
                 form = file.suffix.removeprefix(".")
-                figure.savefig(out, format=form, dpi=dpi, metadata={"Date": None} if form == "svg" else None)
+                figure.savefig(
+                    out, format=form, dpi=dpi, metadata={"Date": None} if form == "svg" else None
+                )
 
 
 def draw(graph: Graph) -> Any:
-    """The matplotlib figure; lengths are inches, y goes downwards. Raises UsageError without matplotlib."""
+    """The matplotlib figure; lengths are inches, y goes downwards.
+
+    Raises UsageError without matplotlib.
+    """
     try:
         import matplotlib
         from matplotlib.backends.backend_agg import FigureCanvasAgg
         from matplotlib.figure import Figure
         from matplotlib.patches import FancyArrowPatch, Rectangle
     except ImportError as error:
-        raise UsageError("dependency graphs are drawn by matplotlib, which is not installed: pip install matplotlib") from error
+        raise UsageError(
+            "dependency graphs are drawn by matplotlib, which is not installed: pip "
+            "install matplotlib"
+        ) from error
     L, K = len(graph.tokens), len(graph.iterations)
     small = L > MANY
     name_size, size = (7, 6) if small else (9, 8)  # of the tokens above and in the table
     columns = widths(graph, name_size, size, 0.26 if small else 0.38)
-    edges = [LEFT, *accumulate(columns, initial=LEFT)][1:]  # left edge of each column, and the right one of the last
+    # left edge of each column, and the right one of the last
+    edges = [LEFT, *accumulate(columns, initial=LEFT)][1:]
     middle = [(a + b) / 2 for a, b in zip(edges, edges[1:], strict=False)]
     row = 0.2 if small else 0.42
-    reach = [0.0 if j < 0 else min(0.2 + 0.1 * (i - j), 1.6) for i, j in enumerate(graph.waits_for)]  # height of each arrow
+    # height of each arrow
+    reach = [0.0 if j < 0 else min(0.2 + 0.1 * (i - j), 1.6) for i, j in enumerate(graph.waits_for)]
     width = max(NARROWEST, edges[-1] + MARGIN)
     head = [("source", line, 9) for line in wrapped(graph.source_text, width - LEFT - MARGIN, 9)]
     head += [("output", line, 9) for line in wrapped(graph.text, width - LEFT - MARGIN, 9)]
@@ -124,7 +182,15 @@ def draw(graph: Graph) -> Any:
     axes.axis("off")
     colours = matplotlib.colormaps["viridis"]
 
-    def write(x: float, y: float, text: str, size: float, across: str = "center", up: str = "center", **more: Any) -> None:
+    def write(
+        x: float,
+        y: float,
+        text: str,
+        size: float,
+        across: str = "center",
+        up: str = "center",
+        **more: Any,
+    ) -> None:
         axes.text(x, y, text, ha=across, va=up, fontsize=size, parse_math=False, **more)
 
     said = ""
@@ -132,7 +198,15 @@ def draw(graph: Graph) -> Any:
         y = MARGIN + 0.19 * number
         if label != said and label:
             write(MARGIN, y, label, 8, "left", "top", color="#555")
-        write(LEFT if label else MARGIN, y, line, points, "left", "top", color="black" if label else "#555")
+        write(
+            LEFT if label else MARGIN,
+            y,
+            line,
+            points,
+            "left",
+            "top",
+            color="black" if label else "#555",
+        )
         said = label
     for i, token in enumerate(graph.tokens):
         colour = colours(0.9 * graph.solved[i] / max(1, K - 1))
@@ -140,25 +214,52 @@ def draw(graph: Graph) -> Any:
         j = graph.waits_for[i]
         if j >= 0:
             bend = -2 * reach[i] / (middle[i] - middle[j])
-            style: dict = dict(arrowstyle="-|>", mutation_scale=7, color=colour, lw=1.1, shrinkA=1, shrinkB=1)
+            style: dict = dict(
+                arrowstyle="-|>", mutation_scale=7, color=colour, lw=1.1, shrinkA=1, shrinkB=1
+            )
             ends = (middle[j], names), (middle[i], names)
             axes.add_patch(FancyArrowPatch(*ends, connectionstyle=f"arc3,rad={bend:.3f}", **style))
         else:
-            axes.plot(middle[i], names - 0.05, marker="v", color=colour, markersize=4, clip_on=False)
+            axes.plot(
+                middle[i], names - 0.05, marker="v", color=colour, markersize=4, clip_on=False
+            )
     write(LEFT - 0.1, names + 0.15, "iteration", 7, "right", color="#555")
     for k, iteration in enumerate(graph.iterations):
         y = table + row * k
         write(LEFT - 0.1, y + row / 2, f"{k + 1}", 8, "right")
         for place, content in enumerate(iteration["cells"], iteration["first"]):
             shade = 0.15 + 0.6 * content["probability"]
-            face = (1 - shade * 0.75, 1 - shade * 0.15, 1 - shade * 0.7) if content["right"] else (1, 1 - shade * 0.35, 1 - shade * 0.4)
+            face = (
+                (1 - shade * 0.75, 1 - shade * 0.15, 1 - shade * 0.7)
+                if content["right"]
+                else (1, 1 - shade * 0.35, 1 - shade * 0.4)
+            )
             solved = graph.solved[place] == k
-            edge: dict = dict(edgecolor="#1b7837", linewidth=1.8, zorder=3) if solved else dict(edgecolor="white", linewidth=0.6)
+            edge: dict = (
+                dict(edgecolor="#1b7837", linewidth=1.8, zorder=3)
+                if solved
+                else dict(edgecolor="white", linewidth=0.6)
+            )
             corner = (edges[place] + 0.03, y + 0.06 * row)
-            axes.add_patch(Rectangle(corner, columns[place] - 0.06, 0.88 * row, facecolor=face, **edge))
-            write(middle[place], y + row * (0.5 if small else 0.38), shortened(content["token"]), size, zorder=4)
+            axes.add_patch(
+                Rectangle(corner, columns[place] - 0.06, 0.88 * row, facecolor=face, **edge)
+            )
+            write(
+                middle[place],
+                y + row * (0.5 if small else 0.38),
+                shortened(content["token"]),
+                size,
+                zorder=4,
+            )
             if not small:
-                write(middle[place], y + 0.76 * row, f"{content['probability']:.2f}", 6, color="#555", zorder=4)
+                write(
+                    middle[place],
+                    y + 0.76 * row,
+                    f"{content['probability']:.2f}",
+                    6,
+                    color="#555",
+                    zorder=4,
+                )
     for number, line in enumerate(foot):
         write(MARGIN, table + row * K + 0.12 + 0.15 * number, line, 7, "left", "top", color="#555")
     return figure
@@ -166,7 +267,10 @@ def draw(graph: Graph) -> Any:
 
 def widths(graph: Graph, name_size: int, size: int, least: float) -> list[float]:
     """The width of each position's column in inches: that of its widest token, final or not."""
-    room = {(token, bold): 0.14 + measured(shortened(token), name_size if bold else size, bold) for token, bold in seen(graph)}
+    room = {
+        (token, bold): 0.14 + measured(shortened(token), name_size if bold else size, bold)
+        for token, bold in seen(graph)
+    }
     found = [max(least, room[token, True]) for token in graph.tokens]
     for iteration in graph.iterations:
         for place, cell in enumerate(iteration["cells"], iteration["first"]):
@@ -176,7 +280,9 @@ def widths(graph: Graph, name_size: int, size: int, least: float) -> list[float]
 
 def seen(graph: Graph) -> set[tuple[str, bool]]:
     """The texts of the picture's tokens, and whether they are bold."""
-    cells = {(cell["token"], False) for iteration in graph.iterations for cell in iteration["cells"]}
+    cells = {
+        (cell["token"], False) for iteration in graph.iterations for cell in iteration["cells"]
+    }
     return cells | {(token, True) for token in graph.tokens}
 
 
@@ -195,7 +301,10 @@ def measured(text: str, size: int, bold: bool = False) -> float:
     from matplotlib.backends.backend_agg import RendererAgg
     from matplotlib.font_manager import FontProperties
 
-    font, renderer = FontProperties(size=size, weight="bold" if bold else "normal"), RendererAgg(1, 1, dpi=72)
+    font, renderer = (
+        FontProperties(size=size, weight="bold" if bold else "normal"),
+        RendererAgg(1, 1, dpi=72),
+    )
     return renderer.get_text_width_height_descent(text, font, ismath=False)[0] / 72
 
 
@@ -222,8 +331,10 @@ def write(graph: Graph, folder: Path) -> None:
 # ---- The self-contained HTML page of a graph: numbers, picture and table
 
 
-STYLE = """body{font:14px sans-serif;margin:1.5em;color:#222} .wide{overflow-x:auto;border:1px solid #ddd;margin:1em 0}
-table{border-collapse:collapse;font-size:12px} td,th{border:1px solid #ccc;padding:2px 5px;white-space:nowrap;text-align:center}
+STYLE = """body{font:14px sans-serif;margin:1.5em;color:#222} \
+.wide{overflow-x:auto;border:1px solid #ddd;margin:1em 0}
+table{border-collapse:collapse;font-size:12px} td,th{border:1px solid #ccc;\
+padding:2px 5px;white-space:nowrap;text-align:center}
 td.right{background:#d9f0d3} td.wrong{background:#fde0dd;color:#777}
 td.solved{outline:2px solid #1b7837;outline-offset:-2px;font-weight:bold}
 th{background:#f4f4f4;position:sticky;left:0} small{color:#666}"""
@@ -239,7 +350,10 @@ def page(graph: Graph, svg: str) -> str:
         for j, cell in enumerate(iteration["cells"]):
             kind = "right" if cell["right"] else "wrong"
             kind += " solved" if graph.solved[first + j] == k else ""
-            cells.append(f'<td class="{kind}">{html.escape(cell["token"])}<br><small>{cell["probability"]:.2f}</small></td>')
+            cells.append(
+                f'<td class="{kind}">{html.escape(cell["token"])}'
+                f"<br><small>{cell['probability']:.2f}</small></td>"
+            )
         cells += ["<td></td>"] * (L - len(cells))
         rows.append(f"<tr><th>{k + 1}</th>{''.join(cells)}</tr>")
     head = "".join(f"<th>{i + 1}</th>" for i in range(L))
@@ -249,8 +363,10 @@ def page(graph: Graph, svg: str) -> str:
 <h2>{title}</h2>
 <p><b>Source</b> {html.escape(graph.source_text)}<br><b>Output</b> {html.escape(graph.text)}</p>
 <p><small>Tokens of the source: {html.escape(" ".join(graph.source))}</small></p>
-<p>{counted(L, "token")} in {counted(calls, "iteration")}, {L / max(calls, 1):.2f} tokens an iteration.
-Green: the final token; framed: right for good from here on; red: still wrong. The number is the model's probability.</p>
+<p>{counted(L, "token")} in {counted(calls, "iteration")}, \
+{L / max(calls, 1):.2f} tokens an iteration.
+Green: the final token; framed: right for good from here on; \
+red: still wrong. The number is the model's probability.</p>
 <div class="wide">{svg}</div>
 <div class="wide"><table><tr><th></th>{head}</tr>
 {chr(10).join(rows)}

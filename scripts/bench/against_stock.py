@@ -1,4 +1,5 @@
-"""fairseq's own constrained search as a contender, and how the hypotheses of two searches compare by their scores."""
+"""fairseq's own constrained search as a contender, and how the hypotheses of two searches
+compare by their scores."""
 
 import re
 import tempfile
@@ -16,7 +17,8 @@ from fairseq.token_generation_constraints import pack_constraints
 from harness import BenchError
 from text import Text, prepare
 
-SHARE = 0.02  # of the sentences: by how much those that score worse may outnumber those that score better
+# of the sentences: by how much those that score worse may outnumber those that score better
+SHARE = 0.02
 SPEED = 5.0  # times as fast as fairseq's own
 
 
@@ -25,17 +27,28 @@ class StockFailed(BenchError):
 
 
 def stock_constrained(
-    text: Text, flags: Sequence[str], phrases: Sequence[Sequence[str]], pieces: Callable[[str], list[str]], name: str
+    text: Text,
+    flags: Sequence[str],
+    phrases: Sequence[Sequence[str]],
+    pieces: Callable[[str], list[str]],
+    name: str,
 ) -> Counted:
-    """fairseq's `--constraints unordered` over batches that carry the phrases of each sentence, as fairseq-interactive makes them.
+    """fairseq's `--constraints unordered` over batches that carry the phrases of each sentence, as
+    fairseq-interactive makes them.
 
-    pieces: a phrase as symbols of the target dictionary. The contender's run raises StockFailed where fairseq's search stops at an
-    assertion, as it does when a batch comes to the length limit with words unmet.
+    pieces: a phrase as symbols of the target dictionary. The contender's run raises StockFailed
+    where fairseq's search stops at an assertion, as it does when a batch comes to the length
+    limit with words unmet.
     """
     flags = [*flags, "--constraints", "unordered"]
     loaded = load([*text.flags, *flags])
     dictionary = loaded.task.target_dictionary
-    packed = [pack_constraints([[torch.tensor([dictionary.index(p) for p in pieces(phrase)]) for phrase in line]])[0] for line in phrases]
+    packed = [
+        pack_constraints(
+            [[torch.tensor([dictionary.index(p) for p in pieces(phrase)]) for phrase in line]]
+        )[0]
+        for line in phrases
+    ]
     loaded.task.dataset(loaded.cfg.dataset.gen_subset).constraints = packed
     loaded.batches = batches(loaded.cfg, loaded.task, loaded.models)
     counted = Counted(contender(name, loaded, f"fairseq ({' '.join(flags)})", exact=False))
@@ -49,7 +62,11 @@ def stock_constrained(
             return decode_all()
         except AssertionError as error:
             step = re.fullmatch(r"(\d+) < \1", str(error))
-            why = f"its length limit (step {step[1]}) with words unmet" if step else f"an assertion ({error})"
+            why = (
+                f"its length limit (step {step[1]}) with words unmet"
+                if step
+                else f"an assertion ({error})"
+            )
             raise StockFailed(f"fairseq's constrained search stopped at {why}") from error
 
     decode_all = counted.contender.run
@@ -58,11 +75,16 @@ def stock_constrained(
 
 
 def stock_translations(
-    model: Path, prefix: str, languages: tuple[str, str], flags: Sequence[str], phrases: Sequence[Sequence[str]],
-    pieces: Callable[[str], list[str]], limit: int | None = None,
-) -> tuple[list[str], float]:  # fmt: skip
-    """The best hypotheses of fairseq's own constrained search as plain text, and the seconds that it took. prefix: of the two text files;
-    other arguments as in `stock_constrained`."""
+    model: Path,
+    prefix: str,
+    languages: tuple[str, str],
+    flags: Sequence[str],
+    phrases: Sequence[Sequence[str]],
+    pieces: Callable[[str], list[str]],
+    limit: int | None = None,
+) -> tuple[list[str], float]:
+    """The best hypotheses of fairseq's own constrained search as plain text, and the seconds that
+    it took. prefix: of the two text files; other arguments as in `stock_constrained`."""
     with tempfile.TemporaryDirectory() as folder:
         text = prepare(Path(folder), model, prefix, *languages, limit)
         counted = stock_constrained(text, flags, phrases, pieces, "fairseq")
@@ -90,23 +112,34 @@ class Scores:
 
 
 def compare_scores(outputs: Outputs, others: Outputs) -> Scores:
-    """Of sentences of which both have a hypothesis; a score within float32's noise of the other's is equal."""
+    """Of sentences of which both have a hypothesis; a score within float32's noise of
+    the other's is equal."""
     pairs = [(a[0][1], b[0][1]) for a, b in zip(outputs, others, strict=True) if a and b]
     better = sum(a > b + SCORE_TOLERANCE for a, b in pairs)
     worse = sum(a < b - SCORE_TOLERANCE for a, b in pairs)
     n = max(1, len(pairs))
-    return Scores(sum(a for a, _ in pairs) / n, sum(b for _, b in pairs) / n, better, worse, len(pairs))
+    return Scores(
+        sum(a for a, _ in pairs) / n, sum(b for _, b in pairs) / n, better, worse, len(pairs)
+    )
 
 
 def repeats(line: str, others: Sequence[str]) -> bool:
-    """Whether a bigram of words stands in a line three times or more, and more often than in the others."""
-    count = [Counter(zip((words := text.split()), words[1:], strict=False)) for text in (line, *others)]
-    return any(n > max(2, *(other[bigram] for other in count[1:])) for bigram, n in count[0].items())
+    """Whether a bigram of words stands in a line three times or more, and more often
+    than in the others."""
+    count = [
+        Counter(zip((words := text.split()), words[1:], strict=False)) for text in (line, *others)
+    ]
+    return any(
+        n > max(2, *(other[bigram] for other in count[1:])) for bigram, n in count[0].items()
+    )
 
 
-def ramblers(text: Text, outputs: Outputs, free: Outputs, required: Sequence[int]) -> tuple[int, int]:
-    """How many best hypotheses have more than twice the tokens of the unconstrained ones and the required ones, and how many repeat a
-    bigram three times that neither these nor the references have as often."""
+def ramblers(
+    text: Text, outputs: Outputs, free: Outputs, required: Sequence[int]
+) -> tuple[int, int]:
+    """How many best hypotheses have more than twice the tokens of the unconstrained ones and
+    the required ones, and how many repeat a bigram three times that neither these nor the
+    references have as often."""
     tokens = [[len(best[0][0]) - 1 for best in each] for each in (outputs, free)]
     long = sum(n > 2 * m + needed for n, m, needed in zip(*tokens, required, strict=True))
     lines = zip(text.lines(outputs), text.references, text.lines(free), strict=True)

@@ -11,15 +11,28 @@ from report import ROOT, cores
 
 def command_line(description: str | None) -> argparse.ArgumentParser:
     """A parser without flags, whose help begins with the script's own text."""
-    return argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False)
+    return argparse.ArgumentParser(
+        description=description,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
 
 
-def text_arguments(parse: argparse.ArgumentParser, flag: str = "--text", split: str = "test") -> None:
+def text_arguments(
+    parse: argparse.ArgumentParser, flag: str = "--text", split: str = "test"
+) -> None:
     """Model and text; without arguments the demo's."""
     demo = ROOT / "checkpoints" / "demo"
-    parse.add_argument("--model", type=Path, default=demo, help="folder with checkpoint.pt, dict.*.txt, spm.model (the demo model)")
+    parse.add_argument(
+        "--model",
+        type=Path,
+        default=demo,
+        help="folder with checkpoint.pt, dict.*.txt, spm.model (the demo model)",
+    )
     default = str(ROOT / "data" / "demo" / split)
-    parse.add_argument(flag, default=default, help=f"prefix of the two text files (the demo's {split} set)")
+    parse.add_argument(
+        flag, default=default, help=f"prefix of the two text files (the demo's {split} set)"
+    )
     parse.add_argument("--src", default="de", help="source language and suffix (de)")
     parse.add_argument("--tgt", default="en", help="target language and suffix (en)")
     parse.add_argument("--limit", type=int, help="first sentences only (all)")

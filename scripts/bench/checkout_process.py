@@ -34,9 +34,14 @@ class Apart:
         self.name, self.clock = asked["name"], clock
         self.errors = tempfile.TemporaryFile("w+")
         self.process = subprocess.Popen(
-            [checkout.python, __file__], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
-            stderr=self.errors, text=True, encoding="utf-8", env=checkout.environment(),
-        )  # fmt: skip
+            [checkout.python, __file__],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=self.errors,
+            text=True,
+            encoding="utf-8",
+            env=checkout.environment(),
+        )
         self.signature = self.ask(json.dumps(asked))["signature"]
 
     def ask(self, line: str) -> dict[str, Any]:
@@ -76,15 +81,25 @@ class Apart:
 
 
 def apart(
-    checkout: Checkout, text: Text, flags: Sequence[str], name: str, threads: int,
-    exact: bool, clock: str,
-) -> Contender:  # fmt: skip
+    checkout: Checkout,
+    text: Text,
+    flags: Sequence[str],
+    name: str,
+    threads: int,
+    exact: bool,
+    clock: str,
+) -> Contender:
     """As contenders.ours, with the fairseq_ext of a checkout. clock: wall or cpu."""
     process = Apart(checkout, request("ours", text, flags, name, threads), clock)
     return Contender(
-        name, process, lambda _: process.results()[0], exact, process.signature,
-        taken=lambda seconds: seconds, close=process.close,
-    )  # fmt: skip
+        name,
+        process,
+        lambda _: process.results()[0],
+        exact,
+        process.signature,
+        taken=lambda seconds: seconds,
+        close=process.close,
+    )
 
 
 def searching_apart(
@@ -101,10 +116,15 @@ def searching_apart(
 
     counted = Counted(
         Contender(
-            name, process, keep, exact=False, signature=process.signature,
-            taken=lambda seconds: seconds, close=process.close,
+            name,
+            process,
+            keep,
+            exact=False,
+            signature=process.signature,
+            taken=lambda seconds: seconds,
+            close=process.close,
         )
-    )  # fmt: skip
+    )
     return counted
 
 

@@ -1,21 +1,26 @@
 """What do constraints cost, and how does fairseq's own constrained search compare?
 
     python scripts/bench/constrained.py --out results/constrained
-    python scripts/bench/constrained.py --model DIR --text PREFIX --limit 200 --repeats 5 --parts sets constant interactive
-    python scripts/bench/constrained.py --model DIR --text PREFIX --limit 300 --parts quality speed --speed-limit 60 --out OUT
+    python scripts/bench/constrained.py --model DIR --text PREFIX --limit 200 --repeats 5
+        --parts sets constant interactive
+    python scripts/bench/constrained.py --model DIR --text PREFIX --limit 300 --parts quality speed
+        --speed-limit 60 --out OUT
 
-sets: unconstrained search against DBA with constraints from the references (rand1..rand4, phr4), alone, with --prune-finished, and with
---stop optimal. "time" is over the unconstrained search, "rows" the decoder's rows over its rows, "a row" their quotient: what is left of
-the time when extra steps are taken out; "rows after the best" is the share of the rows that were spent once the best hypothesis was
-finished (Section 6.4 of the paper: garbage), which pruning and --stop optimal cut; "tokens" the outputs' length over the first's.
-constant: the same sentences with one constraint token and with ten or more. interactive: the complete command fairseq-interactive
---constraints, stock and ours, batches of 32; "decoding" is what the command itself reports as its translation time. words: what it costs
-that phrases count as whole words (constrained_default.py).
-quality, speed: fairseq's own constrained search against DBA on rand1..rand4 and phr2..phr4, at each of --beams: mean scores of the best
-hypotheses, sentences with a better and with a worse one; how many times as fast (constrained_stock.py). With --out a finished cell is kept
-in OUT.cells and not measured again: an interrupted run goes on, and --stock-sets and --beams make short pieces of a long one. fairseq's
-search stops at an assertion when a batch comes to the length limit with words unmet. Such a cell is named above the table; a larger
---max-len-b holds for all searches.
+sets: unconstrained search against DBA with constraints from the references (rand1..rand4, phr4),
+alone, with --prune-finished, and with --stop optimal. "time" is over the unconstrained search,
+"rows" the decoder's rows over its rows, "a row" their quotient: what is left of the time when extra
+steps are taken out; "rows after the best" is the share of the rows that were spent once the best
+hypothesis was finished (Section 6.4 of the paper: garbage), which pruning and --stop optimal cut;
+"tokens" the outputs' length over the first's. constant: the same sentences with one constraint
+token and with ten or more. interactive: the complete command fairseq-interactive --constraints,
+stock and ours, batches of 32; "decoding" is what the command itself reports as its translation
+time. words: what it costs that phrases count as whole words (constrained_default.py).
+quality, speed: fairseq's own constrained search against DBA on rand1..rand4 and phr2..phr4, at each
+of --beams: mean scores of the best hypotheses, sentences with a better and with a worse one; how
+many times as fast (constrained_stock.py). With --out a finished cell is kept in OUT.cells and not
+measured again: an interrupted run goes on, and --stock-sets and --beams make short pieces of a long
+one. fairseq's search stops at an assertion when a batch comes to the length limit with words unmet.
+Such a cell is named above the table; a larger --max-len-b holds for all searches.
 
 --before CHECKOUT PYTHON: each search of ours and the same one of another checkout of this project
 run in turns, each in a process of its own. "before / ours" is the other's time over ours, the
@@ -30,7 +35,9 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 
-sys.path += [str(Path(__file__).resolve().parents[1] / name) for name in ("experiments", "experiments/dba")]
+sys.path += [
+    str(Path(__file__).resolve().parents[1] / name) for name in ("experiments", "experiments/dba")
+]
 
 import constrained_default
 import constrained_interactive
@@ -77,7 +84,9 @@ class Bench:
         place.mkdir()
         text = prepare(place, self.args.model, prefix, self.args.src, self.args.tgt, limit)
         spm = self.args.model / "spm.model"
-        self.bpe = ["--bpe", "sentencepiece", "--sentencepiece-model", str(spm)] if spm.exists() else []
+        self.bpe = (
+            ["--bpe", "sentencepiece", "--sentencepiece-model", str(spm)] if spm.exists() else []
+        )
         return text
 
     def pieces(self) -> Callable[[str], list[str]]:
@@ -90,7 +99,12 @@ class Bench:
 
     def usable(self) -> Callable[[str], bool]:
         """Whether the target dictionary can write a phrase."""
-        known = {line.split(" ")[0] for line in (self.text.folder / f"dict.{self.args.tgt}.txt").read_text(encoding="utf-8").splitlines()}
+        known = {
+            line.split(" ")[0]
+            for line in (self.text.folder / f"dict.{self.args.tgt}.txt")
+            .read_text(encoding="utf-8")
+            .splitlines()
+        }
         pieces = self.pieces()
         return lambda phrase: known.issuperset(pieces(phrase))
 
@@ -105,15 +119,25 @@ class Bench:
         made = {"": self.searching} | ({"before ": self.before} if self.before else {})
         counted = [
             search(text, [*self.common, *flags], which + name)
-            for name, flags in searches.items() for which, search in made.items()
-        ]  # fmt: skip
+            for name, flags in searches.items()
+            for which, search in made.items()
+        ]
         races = race(text, counted, self.args.repeats, self.args.threads)
         rows = []
         for i, times in list(enumerate(ratios(races, counted)))[:: len(made)]:
             c, result = counted[i], races.results[i]
             met = f"{c.stats['met']} of {c.stats['given']}" if "given" in c.stats else ""
             length = f"{tokens(c) / tokens(counted[0]):.3f}"
-            rows.append([c.contender.name, *times, after_the_best(c, self.args.beam), length, f"{result.bleu:.2f}", met])
+            rows.append(
+                [
+                    c.contender.name,
+                    *times,
+                    after_the_best(c, self.args.beam),
+                    length,
+                    f"{result.bleu:.2f}",
+                    met,
+                ]
+            )
             if self.before:
                 other = races.results[i + 1]
                 rows[-1].append(before_over_ours(other.seconds, result.seconds))
@@ -123,8 +147,13 @@ class Bench:
     def sets(self) -> list[tuple[str, list[Row]]]:
         out = []
         for name in self.args.sets:
-            given = self.file(name, extract(self.text.references, name, self.args.seed, self.usable()))
-            rows = self.raced(self.text, {search: [] if more is None else given + more for search, more in SEARCHES.items()})
+            given = self.file(
+                name, extract(self.text.references, name, self.args.seed, self.usable())
+            )
+            rows = self.raced(
+                self.text,
+                {search: [] if more is None else given + more for search, more in SEARCHES.items()},
+            )
             out.append((f"{name}, beam {self.args.beam}", rows))
         return out
 
@@ -145,26 +174,53 @@ class Bench:
             kept.append((source, reference))
             few.append([draw.choice(single)])
             many.append(chosen)
-        for language, side in zip((self.args.src, self.args.tgt), zip(*kept, strict=True), strict=True):
-            (self.folder / f"long.{language}").write_text("".join(line + "\n" for line in side), encoding="utf-8")
+        for language, side in zip(
+            (self.args.src, self.args.tgt), zip(*kept, strict=True), strict=True
+        ):
+            (self.folder / f"long.{language}").write_text(
+                "".join(line + "\n" for line in side), encoding="utf-8"
+            )
         text = self.prepared("long", str(self.folder / "long"))
-        rows = self.raced(text, {FEW: self.file("few", few), MANY: self.file("many", many), "unconstrained": []})
-        return [(f"constant in the number of constraints, beam {self.args.beam}, {len(kept)} sentences", rows)]
+        rows = self.raced(
+            text, {FEW: self.file("few", few), MANY: self.file("many", many), "unconstrained": []}
+        )
+        return [
+            (
+                (
+                    f"constant in the number of constraints, beam {self.args.beam}, "
+                    f"{len(kept)} sentences"
+                ),
+                rows,
+            )
+        ]
 
     def interactive(self) -> list[tuple[str, list[Row]]]:
         """fairseq-interactive --constraints as a user runs it."""
         sources = Path(f"{self.args.text}.{self.args.src}").read_text(encoding="utf-8").split("\n")
         out = []
         for name in self.args.interactive_sets:
-            constraints = extract(self.text.references, name, self.args.seed, self.usable())[: self.args.limit_interactive]
+            constraints = extract(self.text.references, name, self.args.seed, self.usable())[
+                : self.args.limit_interactive
+            ]
             file = self.folder / f"{name}.input"
             lines = zip(sources, constraints, strict=False)
-            file.write_text("".join("\t".join([source, *phrases]) + "\n" for source, phrases in lines), encoding="utf-8")
+            file.write_text(
+                "".join("\t".join([source, *phrases]) + "\n" for source, phrases in lines),
+                encoding="utf-8",
+            )
             flags = [str(self.text.folder), *self.text.flags[1:-2], *self.bpe]
             flags += ["--constraints", "unordered", "--cpu", "--beam", str(self.args.beam)]
             flags += ["--batch-size", "32", "--buffer-size", "32", "--input", str(file)]
             rows = constrained_interactive.rows(flags, self.args.repeats, self.args.before)
-            out.append((f"fairseq-interactive --constraints, {name}, beam {self.args.beam}, {len(constraints)} sentences", rows))
+            out.append(
+                (
+                    (
+                        f"fairseq-interactive --constraints, {name}, beam {self.args.beam}, "
+                        f"{len(constraints)} sentences"
+                    ),
+                    rows,
+                )
+            )
         return out
 
     def words(self) -> list[tuple[str, list[Row]]]:
@@ -176,26 +232,56 @@ class Bench:
             before = self.before(self.text, given, "before default") if self.before else None
             how = (self.args.repeats, self.args.threads, self.searching, before)
             rows.append(constrained_default.row(self.text, name, given, phrases, *how))
-        return [(f"phrases as whole words, beam {self.args.beam}, {len(self.text.references)} sentences", rows)]
+        return [
+            (
+                (
+                    f"phrases as whole words, beam {self.args.beam}, {len(self.text.references)} "
+                    "sentences"
+                ),
+                rows,
+            )
+        ]
 
     def quality(self) -> list[tuple[str, str, list[Row]]]:
         """Scores beside those of fairseq's own constrained search."""
-        return self.against_stock("quality", self.text, lambda searches: quality(searches, self.text))
+        return self.against_stock(
+            "quality", self.text, lambda searches: quality(searches, self.text)
+        )
 
     def speed(self) -> list[tuple[str, str, list[Row]]]:
         """Times beside those of fairseq's own constrained search."""
-        text = self.text if self.args.speed_limit is None else self.prepared("speed", self.args.text, self.args.speed_limit)
-        return self.against_stock("speed", text, lambda searches: speed(searches, self.args.repeats, self.args.threads))
+        text = (
+            self.text
+            if self.args.speed_limit is None
+            else self.prepared("speed", self.args.text, self.args.speed_limit)
+        )
+        return self.against_stock(
+            "speed", text, lambda searches: speed(searches, self.args.repeats, self.args.threads)
+        )
 
-    def against_stock(self, part: str, text: Text, run: Callable[[Searches], dict]) -> list[tuple[str, str, list[Row]]]:
-        """The tables of a part, each with the name of its columns, of the cells that this and earlier runs have measured."""
+    def against_stock(
+        self, part: str, text: Text, run: Callable[[Searches], dict]
+    ) -> list[tuple[str, str, list[Row]]]:
+        """The tables of a part, each with the name of its columns, of the cells that this and
+        earlier runs have measured."""
         args = self.args
         size = (args.model / "checkpoint.pt").stat().st_size
-        key = [named(args.model), size, named(args.text), args.src, args.tgt, len(text.references), args.seed, args.max_tokens]
+        key = [
+            named(args.model),
+            size,
+            named(args.text),
+            args.src,
+            args.tgt,
+            len(text.references),
+            args.seed,
+            args.max_tokens,
+        ]
         key += [] if args.max_len_b is None else [f"max_len_b {args.max_len_b}"]
         key += [args.repeats, args.threads] if part == "speed" else ["intervals", "rambling"]
         key += ["before", args.before.commit] if args.before else []
-        cells = Cells.read(part, key, None if args.out is None else args.out.with_name(f"{args.out.name}.cells"))
+        cells = Cells.read(
+            part, key, None if args.out is None else args.out.with_name(f"{args.out.name}.cells")
+        )
         limit = [] if args.max_len_b is None else ["--max-len-b", str(args.max_len_b)]
         for beam in args.beams:
             for name in args.stock_sets:
@@ -206,9 +292,23 @@ class Bench:
                 cells.measure(name, beam, lambda made=made: run(made()))
                 failed = f": {cells.failed[name, beam]}" if (name, beam) in cells.failed else ""
                 print(f"{part}: {name}, beam {beam}{failed}", file=sys.stderr, flush=True)
-        about = f"{named(args.model)}, {named(args.text)}, {len(text.references)} sentences{', ' if limit else ''}{' '.join(limit)}"
+        about = (
+            f"{named(args.model)}, {named(args.text)}, {len(text.references)} "
+            f"sentences{', ' if limit else ''}{' '.join(limit)}"
+        )
         title = f"fairseq's own constrained search against DBA: {part}, {about}"
-        bleu = [("bleu", *cells.table(f"fairseq's own constrained search against DBA: BLEU, {about}", "bleu"))] if part == "quality" else []
+        bleu = (
+            [
+                (
+                    "bleu",
+                    *cells.table(
+                        f"fairseq's own constrained search against DBA: BLEU, {about}", "bleu"
+                    ),
+                )
+            ]
+            if part == "quality"
+            else []
+        )
         return [(part, *cells.table(title)), *bleu]
 
 
@@ -231,18 +331,32 @@ def head(columns: str, before: bool) -> Row:
 def main() -> None:
     parse = command_line(__doc__)
     text_arguments(parse)
-    parse.add_argument("--limit-interactive", type=int, default=320, help="sentences for fairseq-interactive (320)")
+    parse.add_argument(
+        "--limit-interactive", type=int, default=320, help="sentences for fairseq-interactive (320)"
+    )
     parse.add_argument("--beam", type=int, default=10, help="(10)")
     parse.add_argument("--max-tokens", type=int, default=4000, help="of a batch (4000)")
     parse.add_argument("--seed", type=int, default=1, help="of the extraction (1)")
     parse.add_argument("--sets", nargs="+", choices=SETS, default=list(SETS))
     parse.add_argument("--interactive-sets", nargs="+", choices=SETS, default=["rand1", "rand3"])
     parse.add_argument("--stock-sets", nargs="+", choices=MORE_SETS, default=list(MORE_SETS))
-    parse.add_argument("--beams", type=int, nargs="+", default=[5, 10, 20], help="of the parts quality and speed (5 10 20)")
-    parse.add_argument("--max-len-b", type=int, help="--max-len-b of fairseq and DBA in the parts quality and speed (200)")
+    parse.add_argument(
+        "--beams",
+        type=int,
+        nargs="+",
+        default=[5, 10, 20],
+        help="of the parts quality and speed (5 10 20)",
+    )
+    parse.add_argument(
+        "--max-len-b",
+        type=int,
+        help="--max-len-b of fairseq and DBA in the parts quality and speed (200)",
+    )
     parse.add_argument("--speed-limit", type=int, help="sentences of the part speed (--limit)")
     parts = [part for part in HEADS if part != "bleu"]  # that comes with quality
-    parse.add_argument("--parts", nargs="+", choices=parts, default=["sets", "constant", "interactive"])
+    parse.add_argument(
+        "--parts", nargs="+", choices=parts, default=["sets", "constant", "interactive"]
+    )
     timing_arguments(parse)
     before_argument(parse)
     args = parse.parse_args()
@@ -253,12 +367,15 @@ def main() -> None:
         told = f" (before: commit {args.before.commit})" if args.before else ""
         print_tables(
             (
-                (title.replace("\n", f"{told}\n", 1) if "\n" in title else title + told,
-                 head(columns, bool(args.before)), rows)
+                (
+                    title.replace("\n", f"{told}\n", 1) if "\n" in title else title + told,
+                    head(columns, bool(args.before)),
+                    rows,
+                )
                 for *_, columns, title, rows in made
             ),
             args.out,
-        )  # fmt: skip
+        )
 
 
 if __name__ == "__main__":

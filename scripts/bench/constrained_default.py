@@ -1,8 +1,10 @@
-"""What phrases cost because they count as whole words, which is the default (part `words` of constrained.py).
+"""What phrases cost because they count as whole words, which is the default (part `words`
+of constrained.py).
 
-A B A B: DBA as `--constraint-boundary none --constraint-case exact` has it, by default, and in the case of glossaries. Accepted where the
-default takes at most 5% longer. "whole already": sentences whose phrases all stand as words in what the first search finds; "changed":
-those of them for which the default finds another translation.
+A B A B: DBA as `--constraint-boundary none --constraint-case exact` has it, by default, and in the
+case of glossaries. Accepted where the default takes at most 5% longer. "whole already": sentences
+whose phrases all stand as words in what the first search finds; "changed": those of them for which
+the default finds another translation.
 """
 
 from __future__ import annotations
@@ -21,22 +23,42 @@ from fairseq_ext.search.phrases.places import end_of
 
 MOST = 1.05  # times the time
 INSIDE = ["--constraint-boundary", "none", "--constraint-case", "exact"]
-SEARCHES = {"inside words too": INSIDE, "default": [], "as glossaries": ["--constraint-case", "initial"]}
-HEAD = ["set", "inside words too: seconds", "default: time (min-max)", "accepted", "as glossaries: time", "whole already", "changed"]
+SEARCHES = {
+    "inside words too": INSIDE,
+    "default": [],
+    "as glossaries": ["--constraint-case", "initial"],
+}
+HEAD = [
+    "set",
+    "inside words too: seconds",
+    "default: time (min-max)",
+    "accepted",
+    "as glossaries: time",
+    "whole already",
+    "changed",
+]
 
 
 def row(
-    text: Text, name: str, given: Sequence[str], phrases: Sequence[Sequence[str]],
-    repeats: int, threads: int,
-    searching: Searching = searching, before: Counted | None = None,
-) -> Row:  # fmt: skip
+    text: Text,
+    name: str,
+    given: Sequence[str],
+    phrases: Sequence[Sequence[str]],
+    repeats: int,
+    threads: int,
+    searching: Searching = searching,
+    before: Counted | None = None,
+) -> Row:
     """A set of phrases as a row of the table. given: flags of all searches, with the file that has
     the phrases. searching: makes a search; before: the default search of another version."""
     counted = [searching(text, [*given, *flags], search) for search, flags in SEARCHES.items()]
     raced = [*counted[:2], *([before] if before else []), *counted[2:]]
     results = compare([each.contender for each in raced], repeats, threads=threads).results
     inside, *others = results[:2] + results[3:] if before else results
-    times = [Spread.of([a / b for a, b in zip(each.seconds, inside.seconds, strict=True)]) for each in others]
+    times = [
+        Spread.of([a / b for a, b in zip(each.seconds, inside.seconds, strict=True)])
+        for each in others
+    ]
     whole, changed = unchanged(text, phrases, counted[0].outputs, counted[1].outputs)
     default, glossary = times
     told = f"{default.median:.3f} ({default.low:.3f}-{default.high:.3f})"
@@ -49,10 +71,17 @@ def row(
     return shown
 
 
-def unchanged(text: Text, phrases: Sequence[Sequence[str]], before: Outputs, after: Outputs) -> tuple[int, int]:
-    """How many sentences have their phrases as words before, and how many of these have another translation after."""
+def unchanged(
+    text: Text, phrases: Sequence[Sequence[str]], before: Outputs, after: Outputs
+) -> tuple[int, int]:
+    """How many sentences have their phrases as words before, and how many of these have
+    another translation after."""
     pairs = zip(text.lines(before), text.lines(after), phrases, strict=True)
-    kept = [one == other for one, other, wanted in pairs if all(stands(phrase, one) for phrase in wanted)]
+    kept = [
+        one == other
+        for one, other, wanted in pairs
+        if all(stands(phrase, one) for phrase in wanted)
+    ]
     return len(kept), kept.count(False)
 
 

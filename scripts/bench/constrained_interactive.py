@@ -36,11 +36,14 @@ def commands(before: Checkout | None) -> dict[str, list[str]]:
         return {"stock": stock, "ours": [*stock, *OURS]}
     ours = {
         name: [
-            *checkout.command("fairseq-interactive"), "--user-dir",
-            str(checkout.root / "fairseq_ext"), "--task", "translation_ext",
+            *checkout.command("fairseq-interactive"),
+            "--user-dir",
+            str(checkout.root / "fairseq_ext"),
+            "--task",
+            "translation_ext",
         ]
         for name, checkout in versions(before).items()
-    }  # fmt: skip
+    }
     return {"stock": stock, **ours}
 
 

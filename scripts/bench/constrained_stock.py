@@ -1,10 +1,13 @@
-"""fairseq's own constrained search against DBA, cell by cell (parts of constrained.py): a cell is a set of constraints at a beam.
+"""fairseq's own constrained search against DBA, cell by cell (parts of constrained.py): a cell is a
+set of constraints at a beam.
 
-quality: mean score of the best hypotheses, sentences that score better and worse, decoder rows over unconstrained search; each search
-runs once. A cell is accepted where worse <= better + 2% of the sentences. bleu: BLEU and length of the outputs of the same searches, with
-95 % intervals (intervals.py); a difference is one of BLEU on the same resamples; long, repeats: outputs, as in rambling.py. speed:
-interleaved rounds; accepted from 5 times as fast.
-fairseq meets phrases inside words too, so the two compare under --constraint-boundary none; whole words stand beside it.
+quality: mean score of the best hypotheses, sentences that score better and worse, decoder rows
+over unconstrained search; each search runs once. A cell is accepted where worse <= better + 2%
+of the sentences. bleu: BLEU and length of the outputs of the same searches, with 95 % intervals
+(intervals.py); a difference is one of BLEU on the same resamples; long, repeats: outputs, as in
+rambling.py. speed: interleaved rounds; accepted from 5 times as fast.
+fairseq meets phrases inside words too, so the two compare under --constraint-boundary none;
+whole words stand beside it.
 """
 
 from __future__ import annotations
@@ -28,13 +31,40 @@ from report import machine, spread
 from text import Text
 
 Searching = Callable[[Text, list[str], str], Counted]  # of a text, flags and a name
-FILE = re.compile(r",constraints_file=[^|,]*")  # in a signature: which words, not how they are searched
+# in a signature: which words, not how they are searched
+FILE = re.compile(r",constraints_file=[^|,]*")
 INSIDE = ["--constraint-boundary", "none"]  # phrases count inside words too, as fairseq counts them
 HEADS = {
-    "quality": ["set", "beam", "rows", "mean score", "fairseq's mean", "better", "worse", "accepted"]
+    "quality": [
+        "set",
+        "beam",
+        "rows",
+        "mean score",
+        "fairseq's mean",
+        "better",
+        "worse",
+        "accepted",
+    ]
     + [f"whole words: {column}" for column in ("rows", "mean", "better", "worse")],
-    "bleu": ["set", "beam", "BLEU", "fairseq's BLEU", "difference", "over unconstrained", "whole words: BLEU", "whole words: difference"]
-    + ["length ratio", "fairseq's", "whole words", "long, fairseq's", "whole words", "repeats, fairseq's", "whole words"],
+    "bleu": [
+        "set",
+        "beam",
+        "BLEU",
+        "fairseq's BLEU",
+        "difference",
+        "over unconstrained",
+        "whole words: BLEU",
+        "whole words: difference",
+    ]
+    + [
+        "length ratio",
+        "fairseq's",
+        "whole words",
+        "long, fairseq's",
+        "whole words",
+        "repeats, fairseq's",
+        "whole words",
+    ],
     "speed": ["set", "beam", "times as fast (min-max)", "accepted", "time over unconstrained"]
     + [f"whole words: {column}" for column in ("times as fast", "time over unconstrained")],
 }
@@ -44,8 +74,9 @@ BEFORE_HEADS = {"quality": [BEFORE[1], WORDS[1]], "bleu": [], "speed": [*BEFORE,
 
 @dataclass
 class Searches:
-    """The contenders of a cell: fairseq's own constrained search, ours without constraints, DBA as fairseq counts and on whole words.
-    required: tokens of each sentence's phrases. before: inside and whole of another version, if it
+    """The contenders of a cell: fairseq's own constrained search, ours without constraints, DBA as
+    fairseq counts and on whole words. required: tokens of each sentence's phrases. before: inside
+    and whole of another version, if it
     is compared."""
 
     theirs: Counted
@@ -57,10 +88,15 @@ class Searches:
 
     @classmethod
     def of(
-        cls, text: Text, flags: Sequence[str], phrases: Sequence[Sequence[str]],
-        given: Sequence[str], pieces: Callable[[str], list[str]], searching: Searching = searching,
+        cls,
+        text: Text,
+        flags: Sequence[str],
+        phrases: Sequence[Sequence[str]],
+        given: Sequence[str],
+        pieces: Callable[[str], list[str]],
+        searching: Searching = searching,
         before: Searching | None = None,
-    ) -> Searches:  # fmt: skip
+    ) -> Searches:
         """flags: of all of them; given: flags that give the phrases; pieces: a phrase as symbols of
         the target dictionary; searching, before: make a search of this version and of another."""
         ours = {"free": [], "inside": [*given, *INSIDE], "whole": [*given]}
@@ -88,33 +124,57 @@ def quality(searches: Searches, text: Text) -> dict[str, Any]:
         each.contender.read(each.contender.run())
     for each in searches.all():
         each.contender.close()
-    measured = against(text.references, {name: text.lines(outputs) for name, outputs in found.items()})
+    measured = against(
+        text.references, {name: text.lines(outputs) for name, outputs in found.items()}
+    )
     rows = searches.free.stats["rows"]
     facts: dict[str, Any] = {name: measured[name] for name in ("theirs", "free")}
     for name in ("theirs", "whole"):
-        measured[name]["long"], measured[name]["repeats"] = ramblers(text, found[name], found["free"], searches.required)
+        measured[name]["long"], measured[name]["repeats"] = ramblers(
+            text, found[name], found["free"], searches.required
+        )
     for name in ("inside", "whole"):
         each = getattr(searches, name)
         scores = compare_scores(each.outputs, searches.theirs.outputs)
         facts |= {"mean": scores.mean_of_other, "sentences": scores.sentences}
-        facts[name] = {"rows": each.stats["rows"] / rows, "mean": scores.mean, "better": scores.better, "worse": scores.worse}
-        facts[name] |= {"accepted": scores.accepted, "signature": FILE.sub("", each.contender.signature), **measured[name]}
+        facts[name] = {
+            "rows": each.stats["rows"] / rows,
+            "mean": scores.mean,
+            "better": scores.better,
+            "worse": scores.worse,
+        }
+        facts[name] |= {
+            "accepted": scores.accepted,
+            "signature": FILE.sub("", each.contender.signature),
+            **measured[name],
+        }
         if searches.before:
             same = check(searches.before[name].outputs, each.outputs)
             facts[name]["before"] = {"outputs": str(same)}
     return facts
 
 
-def against(references: Sequence[str], lines: Mapping[str, Sequence[str]]) -> dict[str, dict[str, Any]]:
-    """BLEU of each search's lines with its interval, how far it is from the others', with that difference's, and the length ratio."""
+def against(
+    references: Sequence[str], lines: Mapping[str, Sequence[str]]
+) -> dict[str, dict[str, Any]]:
+    """BLEU of each search's lines with its interval, how far it is from the others', with that
+    difference's, and the length ratio."""
     counts = {name: counts_of(found, references) for name, found in lines.items()}
     drawn = {name: resampled(each) for name, each in counts.items()}
     whole = {name: float(bleu(each.sum(0))) for name, each in counts.items()}
     facts: dict[str, dict[str, Any]] = {}
     for name, each in counts.items():
         *_, output, reference = each.sum(0)
-        facts[name] = {"BLEU": whole[name], "interval": interval(drawn[name]), "ratio": float(output / reference)}
-        over = {other: [whole[name] - whole[other], *interval(drawn[name] - drawn[other])] for other in lines if other != name}
+        facts[name] = {
+            "BLEU": whole[name],
+            "interval": interval(drawn[name]),
+            "ratio": float(output / reference),
+        }
+        over = {
+            other: [whole[name] - whole[other], *interval(drawn[name] - drawn[other])]
+            for other in lines
+            if other != name
+        }
         facts[name]["over"] = over
     return facts
 
@@ -149,12 +209,33 @@ def row(part: str, name: str, beam: int, facts: dict[str, Any]) -> Row:
         return [name, str(beam), fast, verdict, *(f"{value:.2f}" for value in taken), *before]
     if part == "bleu":
         theirs = facts["theirs"]
-        shown = [with_interval(inside), with_interval(theirs), difference(inside["over"]["theirs"]), difference(inside["over"]["free"])]
+        shown = [
+            with_interval(inside),
+            with_interval(theirs),
+            difference(inside["over"]["theirs"]),
+            difference(inside["over"]["free"]),
+        ]
         shown += [with_interval(whole), difference(whole["over"]["theirs"])]
         shown += [f"{each['ratio']:.3f}" for each in (inside, theirs, whole)]
-        return [name, str(beam), *shown, *(str(each[rambling]) for rambling in ("long", "repeats") for each in (theirs, whole))]
-    first = [f"{inside['rows']:.3f}", f"{inside['mean']:.4f}", f"{facts['mean']:.4f}", str(inside["better"]), str(inside["worse"])]
-    last = [f"{whole['rows']:.3f}", f"{whole['mean']:.4f}", str(whole["better"]), str(whole["worse"])]
+        return [
+            name,
+            str(beam),
+            *shown,
+            *(str(each[rambling]) for rambling in ("long", "repeats") for each in (theirs, whole)),
+        ]
+    first = [
+        f"{inside['rows']:.3f}",
+        f"{inside['mean']:.4f}",
+        f"{facts['mean']:.4f}",
+        str(inside["better"]),
+        str(inside["worse"]),
+    ]
+    last = [
+        f"{whole['rows']:.3f}",
+        f"{whole['mean']:.4f}",
+        str(whole["better"]),
+        str(whole["worse"]),
+    ]
     return [name, str(beam), *first, "yes" if inside["accepted"] else "no", *last, *before]
 
 
@@ -171,10 +252,12 @@ def difference(over: Sequence[float]) -> str:
 
 @dataclass
 class Cells:
-    """The measured cells of a part, kept in a folder where there is one; what it holds is not measured again.
+    """The measured cells of a part, kept in a folder where there is one; what it holds
+    is not measured again.
 
-    key: what the figures depend on beside set and beam; cells of another key are left alone and not shown. failed: why fairseq's search
-    has no figures for a set and a beam; it is not kept, so the next run tries again.
+    key: what the figures depend on beside set and beam; cells of another key are left alone and
+    not shown. failed: why fairseq's search has no figures for a set and a beam; it is not kept,
+    so the next run tries again.
     """
 
     part: str
@@ -211,17 +294,39 @@ class Cells:
             file.write_text(json.dumps(cell, indent=1) + "\n", encoding="utf-8")
 
     def table(self, title: str, part: str | None = None) -> tuple[str, list[Row]]:
-        """Title, with what made the cells, and rows, by beam; part: whose columns (the cells' own). BenchError where there is no cell."""
+        """Title, with what made the cells, and rows, by beam; part: whose columns (the cells' own).
+
+        BenchError where there is no cell.
+        """
         if not self.found:
-            raise BenchError("; ".join(f"{name} at beam {beam}: {reason}" for (name, beam), reason in self.failed.items()))
-        cells = sorted(self.found.items(), key=lambda item: (item[0][1], list(MORE_SETS).index(item[0][0])))
-        made = dict.fromkeys((cell["machine"]["git_commit"], cell["machine"]["git_changed"]) for _, cell in cells)
-        commits = ", ".join(f"commit {commit}{' with changes' if changed else ''}" for commit, changed in made)
+            raise BenchError(
+                "; ".join(
+                    f"{name} at beam {beam}: {reason}"
+                    for (name, beam), reason in self.failed.items()
+                )
+            )
+        cells = sorted(
+            self.found.items(), key=lambda item: (item[0][1], list(MORE_SETS).index(item[0][0]))
+        )
+        made = dict.fromkeys(
+            (cell["machine"]["git_commit"], cell["machine"]["git_changed"]) for _, cell in cells
+        )
+        commits = ", ".join(
+            f"commit {commit}{' with changes' if changed else ''}" for commit, changed in made
+        )
         dates = sorted(cell["machine"]["date"] for _, cell in cells)
         facts = cells[0][1]["machine"]
-        about = f"torch {facts['torch']}, {facts['cores']} cores of {facts['cpu']}, {commits}, {dates[0]} to {dates[-1]}."
-        about += "".join(f" Without {name} at beam {beam}: {reason}." for (name, beam), reason in self.failed.items())
+        about = (
+            f"torch {facts['torch']}, {facts['cores']} cores of {facts['cpu']}, {commits}, "
+            f"{dates[0]} to {dates[-1]}."
+        )
+        about += "".join(
+            f" Without {name} at beam {beam}: {reason}."
+            for (name, beam), reason in self.failed.items()
+        )
         if self.part == "speed":
             load = max(cell["facts"]["load"] for _, cell in cells)
             about += f" Highest load average: {load:.1f}."
-        return f"{title}\n\n{about}", [row(part or self.part, *place, cell["facts"]) for place, cell in cells]
+        return f"{title}\n\n{about}", [
+            row(part or self.part, *place, cell["facts"]) for place, cell in cells
+        ]

@@ -1,9 +1,11 @@
-"""Does memory stay flat over a long corpus? Translates generated lines, samples every process of the run, prints a table.
+"""Does memory stay flat over a long corpus? Translates generated lines, samples every process
+of the run, prints a table.
 
     python scripts/bench/corpus_memory.py --lines 100000 --beam 1
 
-Memory is what is resident and not shared with other processes (RssAnon), so Ray's object store is told apart (RssShmem of the process
-that has most of it). Flat means: the medians of the run's second and last fifth differ by little; the run says by how much.
+Memory is what is resident and not shared with other processes (RssAnon), so Ray's object store
+is told apart (RssShmem of the process that has most of it). Flat means: the medians of the run's
+second and last fifth differ by little; the run says by how much.
 """
 
 import argparse
@@ -18,7 +20,10 @@ from pathlib import Path
 
 from report import ROOT, cores
 
-WORDS = "der die das Mann Frau Hund Haus geht steht neben auf einem großen kleinen Patient Arzt Server Drucker heute gestern".split()
+WORDS = (
+    "der die das Mann Frau Hund Haus geht steht neben auf einem großen kleinen Patient Arzt Server "
+    "Drucker heute gestern"
+).split()
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -34,25 +39,66 @@ def main(argv: list[str] | None = None) -> int:
     print(f"{written} of {args.lines} lines in the output\n")
     steady = [s for s in samples if s["worker"]]
     print(
-        "| minutes | the starting process, MiB | largest worker, MiB | Ray's other processes, MiB | object store, MiB |\n"
+        (
+            "| minutes | the starting process, MiB | largest worker, MiB | Ray's other processes, "
+            "MiB | object store, MiB |\n"
+        )
         + "| ---: " * 5
         + "|"
     )
     for sample in steady[:: max(len(steady) // 10, 1)]:
-        print("| {minutes:.1f} | {driver:.0f} | {worker:.0f} | {others:.0f} | {store:.0f} |".format(**sample))
+        print(
+            "| {minutes:.1f} | {driver:.0f} | {worker:.0f} | {others:.0f} | {store:.0f} |".format(
+                **sample
+            )
+        )
     fifth = max(len(steady) // 5, 1)
     for name in ("driver", "worker", "others"):
-        early, late = (statistics.median(s[name] for s in part) for part in (steady[fifth : 2 * fifth], steady[-fifth:]))
-        print(f"{name}: {early:.0f} MiB in the second fifth of the run, {late:.0f} MiB in the last ({late - early:+.0f})")
+        early, late = (
+            statistics.median(s[name] for s in part)
+            for part in (steady[fifth : 2 * fifth], steady[-fifth:])
+        )
+        print(
+            f"{name}: {early:.0f} MiB in the second fifth of the run, {late:.0f} MiB in the last "
+            f"({late - early:+.0f})"
+        )
     return 0 if written == args.lines else 1
 
 
 def command(args: argparse.Namespace, folder: str) -> list[str]:
     """The run."""
     demo = ROOT / "checkpoints" / "demo"
-    words = ["--path", demo / "checkpoint.pt", "--data", demo, "-s", "de", "-t", "en", "--bpe", "sentencepiece", "--cpu"]
-    words += ["--sentencepiece-model", demo / "spm.model", "--beam", args.beam, "--max-tokens", 4000, "--progress", 30]
-    words += ["--workers", args.workers, "--input", Path(folder, "in.txt"), "--output", Path(folder, "out")]
+    words = [
+        "--path",
+        demo / "checkpoint.pt",
+        "--data",
+        demo,
+        "-s",
+        "de",
+        "-t",
+        "en",
+        "--bpe",
+        "sentencepiece",
+        "--cpu",
+    ]
+    words += [
+        "--sentencepiece-model",
+        demo / "spm.model",
+        "--beam",
+        args.beam,
+        "--max-tokens",
+        4000,
+        "--progress",
+        30,
+    ]
+    words += [
+        "--workers",
+        args.workers,
+        "--input",
+        Path(folder, "in.txt"),
+        "--output",
+        Path(folder, "out"),
+    ]
     return [sys.executable, "-m", "fairseq_ext.corpus", "translate", *map(str, words)]
 
 
@@ -62,10 +108,22 @@ def watch(words: list[str]) -> list[dict[str, float]]:
     with subprocess.Popen(words, cwd=ROOT) as process:
         while process.poll() is None:
             time.sleep(2)
-            sample = {"minutes": (time.monotonic() - start) / 60, "driver": 0.0, "worker": 0.0, "others": 0.0, "store": 0.0}
+            sample = {
+                "minutes": (time.monotonic() - start) / 60,
+                "driver": 0.0,
+                "worker": 0.0,
+                "others": 0.0,
+                "store": 0.0,
+            }
             for pid, name in family(process.pid).items():
                 own, shared = memory(pid)
-                kind = "driver" if pid == process.pid else "worker" if name.startswith("ray::Worker") else "others"
+                kind = (
+                    "driver"
+                    if pid == process.pid
+                    else "worker"
+                    if name.startswith("ray::Worker")
+                    else "others"
+                )
                 sample[kind] = max(sample[kind], own) if kind == "worker" else sample[kind] + own
                 sample["store"] = max(sample["store"], shared)
             samples.append(sample)
@@ -77,7 +135,9 @@ def family(pid: int) -> dict[int, str]:
     parents, names = {}, {}
     for entry in filter(str.isdigit, os.listdir("/proc")):
         try:
-            parents[int(entry)] = int(Path(f"/proc/{entry}/stat").read_text().rpartition(")")[2].split()[1])
+            parents[int(entry)] = int(
+                Path(f"/proc/{entry}/stat").read_text().rpartition(")")[2].split()[1]
+            )
             names[int(entry)] = Path(f"/proc/{entry}/cmdline").read_text(errors="replace")
         except OSError:
             continue
@@ -91,7 +151,9 @@ def family(pid: int) -> dict[int, str]:
 def memory(pid: int) -> tuple[float, float]:
     """A process's own and shared memory in MiB, nothing for one that has gone."""
     try:
-        lines = dict(line.split(":", 1) for line in Path(f"/proc/{pid}/status").read_text().splitlines())
+        lines = dict(
+            line.split(":", 1) for line in Path(f"/proc/{pid}/status").read_text().splitlines()
+        )
     except OSError:
         return 0.0, 0.0
     own, shared = (int(lines.get(name, "0").split()[0]) / 1024 for name in ("RssAnon", "RssShmem"))
@@ -99,7 +161,11 @@ def memory(pid: int) -> tuple[float, float]:
 
 
 def parser() -> argparse.ArgumentParser:
-    parse = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False)
+    parse = argparse.ArgumentParser(
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
     parse.add_argument("--lines", type=int, default=100_000, help="sentences (100000)")
     parse.add_argument("--words", type=int, default=6, help="of a sentence, at most (6)")
     parse.add_argument("--beam", type=int, default=1, help="beam size (1)")

@@ -1,9 +1,12 @@
-"""CTranslate2 on a converted copy of the same fairseq checkpoint: the rival to name when a speed is claimed.
+"""CTranslate2 on a converted copy of the same fairseq checkpoint: the rival to name when
+a speed is claimed.
 
-fairseq's score is (sum of log-probs) / (length with EOS)^lenpen, and so is CTranslate2's with `length_penalty` = lenpen;
-`--unnormalized` is its `length_penalty` 0. Its beam search ends and breaks ties a little differently, so it is not an exact contender:
-the report shows its BLEU and how many best hypotheses equal the reference's.
-On two cores two workers of one thread beat one worker of two threads; both belong into a fair table.
+fairseq's score is (sum of log-probs) / (length with EOS)^lenpen, and so is CTranslate2's with
+`length_penalty` = lenpen; `--unnormalized` is its `length_penalty` 0. Its beam search ends and
+breaks ties a little differently, so it is not an exact contender: the report shows its BLEU and how
+many best hypotheses equal the reference's.
+On two cores two workers of one thread beat one worker of two threads; both belong
+into a fair table.
 """
 
 import pickle
@@ -31,7 +34,9 @@ def convert(text: Text) -> Path:
         from ctranslate2.converters import FairseqConverter
     except ImportError as error:
         raise BenchError("CTranslate2 is not installed: pip install ctranslate2") from error
-    converter = FairseqConverter(str(text.model / "checkpoint.pt"), str(text.folder), text.source, text.target)
+    converter = FairseqConverter(
+        str(text.model / "checkpoint.pt"), str(text.folder), text.source, text.target
+    )
     try:
         with quiet(), checkpoints.safe():  # the converter loads with weights_only
             return Path(converter.convert(str(folder)))
@@ -49,25 +54,40 @@ def ctranslate2(
     name: str = "",
     settings: Mapping[str, str] | None = None,
 ) -> Contender:
-    """The same batches, beam and length penalty; `workers` translate batches at the same time with `threads` threads each.
+    """The same batches, beam and length penalty; `workers` translate batches at the same time
+    with `threads` threads each.
 
-    settings: environment variables that CTranslate2 reads once, when it is loaded. With any it runs in a process of its own."""
+    settings: environment variables that CTranslate2 reads once, when it is loaded. With any it
+    runs in a process of its own."""
     if compute_type not in SUPPORTED:
-        raise BenchError(f"compute type {compute_type} is not benchmarked: take one of {', '.join(SUPPORTED)}")
+        raise BenchError(
+            f"compute type {compute_type} is not benchmarked: take one of {', '.join(SUPPORTED)}"
+        )
     directory = convert(text)
     loaded = load([*text.flags, *flags])
     generation = loaded.cfg.generation
     if generation.max_len_a or generation.diverse_beam_groups > 0 or generation.unkpen:
-        raise BenchError("CTranslate2 has no counterpart of --max-len-a, --diverse-beam-groups and --unkpen")
+        raise BenchError(
+            "CTranslate2 has no counterpart of --max-len-a, --diverse-beam-groups and --unkpen"
+        )
     source, target = loaded.task.source_dictionary, loaded.task.target_dictionary
     numbers = [number for batch in loaded.batches for number in batch["id"].tolist()]
     special = {source.pad(), source.eos()}  # the converted model adds EOS itself
     batches = [
-        [[source[token] for token in row if token not in special] for row in batch["net_input"]["src_tokens"].tolist()]
+        [
+            [source[token] for token in row if token not in special]
+            for row in batch["net_input"]["src_tokens"].tolist()
+        ]
         for batch in loaded.batches
     ]
     del loaded
-    made = dict(device="cpu", compute_type=compute_type, inter_threads=workers, intra_threads=threads, max_queued_batches=-1)
+    made = dict(
+        device="cpu",
+        compute_type=compute_type,
+        inter_threads=workers,
+        intra_threads=threads,
+        max_queued_batches=-1,
+    )
     decoding = dict(
         beam_size=generation.beam,
         length_penalty=0 if generation.unnormalized else generation.lenpen,
@@ -79,17 +99,31 @@ def ctranslate2(
         return_scores=True,
     )
     if generation.sampling:
-        decoding |= dict(beam_size=1, num_hypotheses=generation.beam, sampling_temperature=generation.temperature)
-        decoding |= dict(sampling_topk=max(0, generation.sampling_topk), sampling_topp=min(1.0, abs(generation.sampling_topp)))
+        decoding |= dict(
+            beam_size=1, num_hypotheses=generation.beam, sampling_temperature=generation.temperature
+        )
+        decoding |= dict(
+            sampling_topk=max(0, generation.sampling_topk),
+            sampling_topp=min(1.0, abs(generation.sampling_topp)),
+        )
     asked = dict(folder=str(directory), made=made, decoding=decoding, batches=batches)
     translator = Apart(asked, settings) if settings else Here(asked)
 
     def read(_: None) -> Outputs:
         found = dict(zip(numbers, translator.results(), strict=True))
         best_first = [found[number] for number in sorted(found)]
-        return [[([target.index(piece) for piece in pieces] + [target.eos()], score) for pieces, score in each] for each in best_first]
+        return [
+            [
+                ([target.index(piece) for piece in pieces] + [target.eos()], score)
+                for pieces, score in each
+            ]
+            for each in best_first
+        ]
 
     name = name or f"CTranslate2 {compute_type}, {workers}x{threads}"
     told = "".join(f"|{key}={value}" for key, value in (settings or {}).items())
-    signature = f"ctranslate2:{version('ctranslate2')}|{compute_type}|workers={workers},threads={threads}{told} ({' '.join(flags)})"
+    signature = (
+        f"ctranslate2:{version('ctranslate2')}|{compute_type}|workers={workers},threads={threads}"
+        f"{told} ({' '.join(flags)})"
+    )
     return Contender(name, translator, read, exact=False, signature=signature)

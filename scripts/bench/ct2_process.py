@@ -1,6 +1,9 @@
-"""CTranslate2 called in this process, or in one of its own: settings such as CT2_USE_MKL are read once a process, when it is loaded.
+"""CTranslate2 called in this process, or in one of its own: settings such as CT2_USE_MKL are read
+once a process, when it is loaded.
 
-    CT2_USE_MKL=1 python scripts/bench/ct2_process.py < REQUEST      what `Apart` starts: it decodes once for each line that it is given
+    CT2_USE_MKL=1 python scripts/bench/ct2_process.py < REQUEST      what `Apart` starts: it decodes
+                                                                     once for each line that
+                                                                     it is given
 """
 
 import json
@@ -27,7 +30,10 @@ class Here:
 
     def __call__(self) -> None:
         decoding = self.asked["decoding"]
-        waiting = [self.translator.translate_batch(batch, asynchronous=True, **decoding) for batch in self.asked["batches"]]
+        waiting = [
+            self.translator.translate_batch(batch, asynchronous=True, **decoding)
+            for batch in self.asked["batches"]
+        ]
         self.found = [result.result() for batch in waiting for result in batch]
 
     def results(self) -> Found:
@@ -40,9 +46,13 @@ class Apart:
     def __init__(self, asked: Mapping[str, Any], settings: Mapping[str, str]):
         self.errors = tempfile.TemporaryFile("w+")
         self.process = subprocess.Popen(
-            [sys.executable, __file__], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self.errors, text=True,
+            [sys.executable, __file__],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=self.errors,
+            text=True,
             env={**os.environ, **settings},
-        )  # fmt: skip
+        )
         self.ask(json.dumps(asked))
 
     def ask(self, line: str) -> str:
@@ -51,7 +61,10 @@ class Apart:
         answer = self.process.stdout.readline()
         if not answer:
             self.errors.seek(0)
-            raise BenchError(f"CTranslate2 in a process of its own ended: {(self.errors.read().strip() or '?').splitlines()[-1]}")
+            raise BenchError(
+                "CTranslate2 in a process of its own ended: "
+                f"{(self.errors.read().strip() or '?').splitlines()[-1]}"
+            )
         return answer
 
     def __call__(self) -> None:

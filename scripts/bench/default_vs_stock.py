@@ -1,14 +1,18 @@
-"""How fast is fairseq_ext with no flag of its own, against stock fairseq and against stock with `set_beam_size`?
+"""How fast is fairseq_ext with no flag of its own, against stock fairseq and against stock
+with `set_beam_size`?
 
     python scripts/bench/default_vs_stock.py --out results/default_vs_stock
-    python scripts/bench/default_vs_stock.py --model DIR --text PREFIX --src de --tgt en --limit 200 --repeats 7
+    python scripts/bench/default_vs_stock.py --model DIR --text PREFIX --src de --tgt en --limit 200
+        --repeats 7
 
-Beam 1, 5 and 20, in bulk (--max-tokens 4000) and one sentence at a time (--batch-size 1). Outputs must be equal, or no speed is shown
-and the exit status is 1. Peak memory is that of decoding, each contender in a process of its own.
+Beam 1, 5 and 20, in bulk (--max-tokens 4000) and one sentence at a time (--batch-size 1). Outputs
+must be equal, or no speed is shown and the exit status is 1. Peak memory is that of decoding, each
+contender in a process of its own.
 
-A contender is a word and fairseq-generate flags of its own: "stock", "set_beam_size", "ours", "ours --decoder-backend fairseq",
-"ctranslate2 float32 2x1" (compute type, workers x threads), and behind it settings of its process such as CT2_USE_MKL=1, and
-"marian float32 1 64" (type, threads, sentences a batch; marian.py says of which models). Flags that change translations (CHANGING) are
+A contender is a word and fairseq-generate flags of its own: "stock", "set_beam_size", "ours",
+"ours --decoder-backend fairseq", "ctranslate2 float32 2x1" (compute type, workers x threads), and
+behind it settings of its process such as CT2_USE_MKL=1, and "marian float32 1 64" (type, threads,
+sentences a batch; marian.py says of which models). Flags that change translations (CHANGING) are
 not compared with the first contender's:
 
     python scripts/bench/default_vs_stock.py --clock cpu --threads 1 --beams 5 --over ours \
@@ -58,8 +62,12 @@ def main(argv: list[str] | None = None) -> int:
         if args.memory_child:
             fix_threads(args.threads)
             words = shlex.split(args.contenders[0])  # settings of a process are this process's own
-            os.environ.update(word.split("=", 1) for word in words if words[0] == "ctranslate2" and "=" in word)
-            name = shlex.join(word for word in words if words[0] != "ctranslate2" or "=" not in word)
+            os.environ.update(
+                word.split("=", 1) for word in words if words[0] == "ctranslate2" and "=" in word
+            )
+            name = shlex.join(
+                word for word in words if words[0] != "ctranslate2" or "=" not in word
+            )
             report_peak(build(args, text[args.modes[0]], args.modes[0], args.beams[0], name).run)
             return 0
         comparisons = decode_only(args, text, CLOCKS[args.clock])
@@ -68,11 +76,18 @@ def main(argv: list[str] | None = None) -> int:
 
 def refuse_other_processes(args: argparse.Namespace) -> None:
     """Refuse settings of CTranslate2 beside --clock cpu (raises BenchError)."""
-    if args.clock == "cpu" and any("=" in name.partition("ctranslate2")[2] for name in args.contenders):
-        raise BenchError("--clock cpu counts this process, and CTranslate2's settings need others: name --contenders without settings")
+    if args.clock == "cpu" and any(
+        "=" in name.partition("ctranslate2")[2] for name in args.contenders
+    ):
+        raise BenchError(
+            "--clock cpu counts this process, and CTranslate2's settings need others: name "
+            "--contenders without settings"
+        )
 
 
-def decode_only(args: argparse.Namespace, text: dict[str, Text], clock: Callable[[], float]) -> list[Comparison]:
+def decode_only(
+    args: argparse.Namespace, text: dict[str, Text], clock: Callable[[], float]
+) -> list[Comparison]:
     """A comparison for every mode and beam, shown and written as each is done."""
     comparisons: list[Comparison] = []
     for mode in args.modes:
@@ -82,7 +97,16 @@ def decode_only(args: argparse.Namespace, text: dict[str, Text], clock: Callable
             names = [name for name in asked if beam > 1 or name != "set_beam_size"]
             contenders = [build(args, text[mode], mode, beam, name) for name in names]
             title = f"beam {beam}, {TITLES[mode]}"
-            comparisons.append(compare(contenders, args.repeats, threads=args.threads, title=title, bleu=text[mode].bleu, clock=clock))
+            comparisons.append(
+                compare(
+                    contenders,
+                    args.repeats,
+                    threads=args.threads,
+                    title=title,
+                    bleu=text[mode].bleu,
+                    clock=clock,
+                )
+            )
             print(markdown(comparisons[-1], args.over), flush=True)
             if args.out:
                 write(args.out, comparisons, args.over, setting(args))
@@ -109,19 +133,36 @@ def build(args: argparse.Namespace, text: Text, mode: str, beam: int, name: str)
         contender = ours(text, flags + rest, name, exact=not CHANGING & set(rest))
     elif kind == "ctranslate2":
         settings = dict(word.split("=", 1) for word in rest if "=" in word)
-        compute_type, _, shape = " ".join([word for word in rest if "=" not in word] or ["float32", "1x1"]).partition(" ")
+        compute_type, _, shape = " ".join(
+            [word for word in rest if "=" not in word] or ["float32", "1x1"]
+        ).partition(" ")
         workers, _, threads = (shape or "1x1").partition("x")
         if not (workers.isdigit() and threads.isdigit()):
             raise BenchError(f"{name!r} should end in workers x threads, as in 2x1")
-        contender = ctranslate2(text, flags, compute_type, int(workers), int(threads), name, settings)
+        contender = ctranslate2(
+            text, flags, compute_type, int(workers), int(threads), name, settings
+        )
     elif kind == "marian":
-        kinds, counts = [word for word in rest if not word.isdigit()], [int(word) for word in rest if word.isdigit()]
+        kinds, counts = (
+            [word for word in rest if not word.isdigit()],
+            [int(word) for word in rest if word.isdigit()],
+        )
         threads, batch = [*counts, *(1, 0)[len(counts) :]]
-        contender = marian(text, flags, *kinds or ["float32"], threads=threads, batch=batch if mode == "bulk" else 1, name=name)
+        contender = marian(
+            text,
+            flags,
+            *kinds or ["float32"],
+            threads=threads,
+            batch=batch if mode == "bulk" else 1,
+            name=name,
+        )
     elif kind in STOCK:
         contender = STOCK[kind](text, flags + rest, name)
     else:
-        raise BenchError(f"no contender {name!r}: take {', '.join(STOCK)}, ours (and flags), ctranslate2 TYPE NxTHREADS or marian TYPE")
+        raise BenchError(
+            f"no contender {name!r}: take {', '.join(STOCK)}, ours (and flags), ctranslate2 TYPE "
+            "NxTHREADS or marian TYPE"
+        )
     if not args.no_memory:
         contender.memory_command = memory_command(args, mode, beam, name)
     return contender
@@ -129,8 +170,21 @@ def build(args: argparse.Namespace, text: Text, mode: str, beam: int, name: str)
 
 def memory_command(args: argparse.Namespace, mode: str, beam: int, name: str) -> list[str]:
     """This script again, for one contender and one setting."""
-    same = ["--model", str(args.model), "--text", args.text, "--src", args.src, "--tgt", args.tgt, "--threads", str(args.threads)]
-    same += ["--limit-one", str(args.limit_one)] + (["--limit", str(args.limit)] if args.limit else [])
+    same = [
+        "--model",
+        str(args.model),
+        "--text",
+        args.text,
+        "--src",
+        args.src,
+        "--tgt",
+        args.tgt,
+        "--threads",
+        str(args.threads),
+    ]
+    same += ["--limit-one", str(args.limit_one)] + (
+        ["--limit", str(args.limit)] if args.limit else []
+    )
     same += [f"--flags={args.flags}"] if args.flags else []
     one = ["--modes", mode, "--beams", str(beam), "--contenders", name, "--memory-child"]
     return [sys.executable, str(Path(__file__).resolve()), *same, *one]
@@ -140,12 +194,28 @@ def parser() -> argparse.ArgumentParser:
     parse = command_line(__doc__)
     text_arguments(parse)  # --limit: in bulk
     parse.add_argument("--limit-one", type=int, default=100, help="sentences one at a time (100)")
-    parse.add_argument("--beams", type=int, nargs="+", default=[1, 5, 20], help="beam sizes (1 5 20)")
-    parse.add_argument("--modes", nargs="+", choices=MODES, default=list(MODES), help="bulk, one (both)")
+    parse.add_argument(
+        "--beams", type=int, nargs="+", default=[1, 5, 20], help="beam sizes (1 5 20)"
+    )
+    parse.add_argument(
+        "--modes", nargs="+", choices=MODES, default=list(MODES), help="bulk, one (both)"
+    )
     contenders = ["stock", "set_beam_size", "ours", "ours --decoder-backend fairseq"]
-    parse.add_argument("--contenders", nargs="+", default=contenders, help=f"the first is the reference ({contenders})")
-    parse.add_argument("--over", nargs="+", default=["stock", "set_beam_size"], help="contenders that speed-ups are shown over")
-    parse.add_argument("--flags", default="", help="fairseq-generate flags of every contender, as one word (none)")
+    parse.add_argument(
+        "--contenders",
+        nargs="+",
+        default=contenders,
+        help=f"the first is the reference ({contenders})",
+    )
+    parse.add_argument(
+        "--over",
+        nargs="+",
+        default=["stock", "set_beam_size"],
+        help="contenders that speed-ups are shown over",
+    )
+    parse.add_argument(
+        "--flags", default="", help="fairseq-generate flags of every contender, as one word (none)"
+    )
     timing_arguments(parse)
     before_argument(parse)
     parse.add_argument("--clock", choices=CLOCKS, default="wall", help="what is measured (wall)")

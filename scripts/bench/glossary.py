@@ -2,11 +2,12 @@
 
     python scripts/bench/glossary.py [--entries 100000] [--repeats 3] [--out OUT]
 
-Made-up terms over the demo model's dictionaries and segmentation (checkpoints/demo). Times are CPU seconds of one thread, the best of
---repeats; loading includes the segmentation of sources and the check of targets, matching is a sentence of 20 words that is segmented
-already. The load with --glossary-match lemma includes the language's lemmas, which are loaded once. Status 1 unless the glossary loads
-in less than 3 s and matches in less than 0.1 ms a sentence with every --glossary-match, and 20,000 lines of one source term load in less
-than 3 s.
+Made-up terms over the demo model's dictionaries and segmentation (checkpoints/demo). Times are
+CPU seconds of one thread, the best of --repeats; loading includes the segmentation of sources
+and the check of targets, matching is a sentence of 20 words that is segmented already. The
+load with --glossary-match lemma includes the language's lemmas, which are loaded once. Status
+1 unless the glossary loads in less than 3 s and matches in less than 0.1 ms a sentence with every
+--glossary-match, and 20,000 lines of one source term load in less than 3 s.
 """
 
 from __future__ import annotations
@@ -57,7 +58,9 @@ def main(argv: list[str] | None = None) -> int:
     config.sentencepiece_model = str(DEMO / "spm.model")
     target = Dictionary.load(str(DEMO / "dict.en.txt"))
     segmenter = Segmenter(target, None, SentencepieceBPE(config))
-    known = [symbol[1:] for symbol in target.symbols if symbol.startswith("▁") and symbol[1:].isalpha()]
+    known = [
+        symbol[1:] for symbol in target.symbols if symbol.startswith("▁") and symbol[1:].isalpha()
+    ]
 
     def word() -> str:
         return "".join(draw.choices("abcdefghiklmnoprstu", k=draw.randint(4, 9)))
@@ -70,17 +73,34 @@ def main(argv: list[str] | None = None) -> int:
     failed = False
     with tempfile.TemporaryDirectory() as folder:
         many, one = Path(folder) / "many.tsv", Path(folder) / "one.tsv"
-        many.write_text("".join(line(f"{word()} {word()}" if i % 3 == 0 else word()) for i in range(args.entries)))
+        many.write_text(
+            "".join(
+                line(f"{word()} {word()}" if i % 3 == 0 else word()) for i in range(args.entries)
+            )
+        )
         one.write_text("".join(line("haus") for _ in range(20_000)))
         lemmas, _ = best(1, lambda: lemmatizer("de", "--glossary-match lemma"))
         for match in ("surface", "casefold", "lemma"):
             options = GlossaryOptions(str(many), match, "once", Languages("de", "en"))
-            load, glossary = best(args.repeats, lambda options=options: Glossary(options, segmenter))
+            load, glossary = best(
+                args.repeats, lambda options=options: Glossary(options, segmenter)
+            )
             load += lemmas * (match == "lemma")
             first, _ = best(1, lambda glossary=glossary: glossary.required(sentences[0]))
-            all_sentences, _ = best(args.repeats, lambda glossary=glossary: [glossary.required(words) for words in sentences])
+            all_sentences, _ = best(
+                args.repeats,
+                lambda glossary=glossary: [glossary.required(words) for words in sentences],
+            )
             each = all_sentences / SENTENCES
-            rows.append([f"--glossary-match {match}", f"{args.entries:,}", f"{load:.4f}", f"{first:.4f}", f"{1000 * each:.4f}"])
+            rows.append(
+                [
+                    f"--glossary-match {match}",
+                    f"{args.entries:,}",
+                    f"{load:.4f}",
+                    f"{first:.4f}",
+                    f"{1000 * each:.4f}",
+                ]
+            )
             failed |= load >= MOST_LOAD or each >= MOST_MATCH
         load, _ = best(args.repeats, lambda: Glossary(GlossaryOptions(str(one)), segmenter))
         rows.append(["one source term", "20,000", f"{load:.2f}", "", ""])

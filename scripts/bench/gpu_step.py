@@ -1,14 +1,18 @@
-"""One decoder step on a GPU: fairseq's own, ours operation by operation, ours as one CUDA graph, beside the least it could take.
+"""One decoder step on a GPU: fairseq's own, ours operation by operation, ours as one CUDA graph,
+beside the least it could take.
 
-    python scripts/bench/gpu_step.py [--dtype float16 bfloat16 float32] [--shapes 1x1 1x5 16x5 64x5 128x5] [--layers 6] [--out FILE.json]
+    python scripts/bench/gpu_step.py [--dtype float16 bfloat16 float32]
+        [--shapes 1x1 1x5 16x5 64x5 128x5] [--layers 6] [--out FILE.json]
 
-A step reads one token in every row, scores all words and puts the rows in another order, as beam search does; the host waits for it, as
-beam search does. Random weights of the Transformer-big shape (d 1024, f 4096, 16 heads, 32,000 words); shapes are sentences x beam.
-All three read the same tokens, and none gets a time whose log-probabilities are not fairseq's. Milliseconds: median of the last
---timed steps of every round; the first round is warm-up (graphs are recorded in it).
+A step reads one token in every row, scores all words and puts the rows in another order, as beam
+search does; the host waits for it, as beam search does. Random weights of the Transformer-big shape
+(d 1024, f 4096, 16 heads, 32,000 words); shapes are sentences x beam. All three read the same
+tokens, and none gets a time whose log-probabilities are not fairseq's. Milliseconds: median of the
+last --timed steps of every round; the first round is warm-up (graphs are recorded in it).
 
-The floor is what a step must read: the decoder's weights, and keys and values of the source and of each row's history, shared prefixes
-counted once a row; divided by the bandwidth of a copy measured here.
+The floor is what a step must read: the decoder's weights, and keys and values of the source
+and of each row's history, shared prefixes counted once a row; divided by the bandwidth of
+a copy measured here.
 """
 
 import argparse
@@ -36,12 +40,15 @@ BIG = "transformer_vaswani_wmt_en_de_big"
 
 
 def random_model(words: int, layers: int, dtype: torch.dtype, device: str, **sizes: int) -> Any:
-    """A model nobody has trained; sizes: fairseq's flags, where they differ from Transformer-big's."""
+    """A model nobody has trained; sizes: fairseq's flags, where they differ from
+    Transformer-big's."""
     torch.manual_seed(1)
     dictionary = Dictionary()
     for i in range(words - len(dictionary)):
         dictionary.add_symbol(f"w{i}")
-    args = Namespace(arch=BIG, encoder_layers=layers, decoder_layers=layers, share_all_embeddings=True, **sizes)
+    args = Namespace(
+        arch=BIG, encoder_layers=layers, decoder_layers=layers, share_all_embeddings=True, **sizes
+    )
     ARCH_CONFIG_REGISTRY[BIG](args)
     both = SimpleNamespace(source_dictionary=dictionary, target_dictionary=dictionary)
     return ARCH_MODEL_REGISTRY[BIG].build_model(args, both).to(dtype).to(device).eval()
@@ -53,7 +60,9 @@ class Stock:
     def __init__(self, model: Any, inputs: dict[str, Tensor], beam: int):
         self.model, self.past = model, {}  # type: ignore[var-annotated]
         self.source = model.encoder.forward_torchscript(inputs)
-        rows = torch.arange(inputs["src_tokens"].size(0), device=inputs["src_tokens"].device).repeat_interleave(beam)
+        rows = torch.arange(
+            inputs["src_tokens"].size(0), device=inputs["src_tokens"].device
+        ).repeat_interleave(beam)
         self.source = model.encoder.reorder_encoder_out(self.source, rows)
 
     def step(self, tokens: Tensor, order: Tensor | None) -> Tensor:
@@ -61,7 +70,9 @@ class Stock:
             self.model.decoder.reorder_incremental_state_scripting(self.past, order)
             self.source = self.model.encoder.reorder_encoder_out(self.source, order)
         out = self.model.decoder(tokens, encoder_out=self.source, incremental_state=self.past)
-        return self.model.get_normalized_probs((out[0][:, -1:], out[1]), log_probs=True, sample=None)[:, -1]
+        return self.model.get_normalized_probs(
+            (out[0][:, -1:], out[1]), log_probs=True, sample=None
+        )[:, -1]
 
 
 class Ours:
@@ -75,7 +86,9 @@ class Ours:
 
     def step(self, tokens: Tensor, order: Tensor | None) -> Tensor:
         if order is None:
-            return self.decoder.log_probs(self.decoder.step(tokens[:: self.beam]), 1.0).repeat_interleave(self.beam, 0)
+            return self.decoder.log_probs(
+                self.decoder.step(tokens[:: self.beam]), 1.0
+            ).repeat_interleave(self.beam, 0)
         row = order if self.decoder.width == self.beam else self.sentence
         self.decoder.select(row, None, self.beam, self.sentence)
         return self.decoder.log_probs(self.decoder.step(tokens), 1.0)
@@ -83,7 +96,10 @@ class Ours:
 
 def contenders(model: Any, make_graphs: MakeGraphs) -> dict[str, Callable[[dict, int], Any]]:
     """By name: what starts a batch of inputs at a beam."""
-    eager, graphs = TransformerBackend([model]), TransformerBackend([model], make_graphs=make_graphs)
+    eager, graphs = (
+        TransformerBackend([model]),
+        TransformerBackend([model], make_graphs=make_graphs),
+    )
     return {
         "stock": lambda inputs, beam: Stock(model, inputs, beam),
         "eager": lambda inputs, beam: Ours(eager, inputs, beam),
@@ -93,15 +109,26 @@ def contenders(model: Any, make_graphs: MakeGraphs) -> dict[str, Callable[[dict,
 
 @torch.no_grad()
 def measure(
-    ways: dict[str, Callable[[dict, int], Any]], inputs: dict, beam: int, words: int, steps: int, timed: int, rounds: int, tolerance: float
+    ways: dict[str, Callable[[dict, int], Any]],
+    inputs: dict,
+    beam: int,
+    words: int,
+    steps: int,
+    timed: int,
+    rounds: int,
+    tolerance: float,
 ) -> dict[str, float]:
-    """Milliseconds of a step, by name. Raises SystemExit where one gives other log-probabilities than the first."""
+    """Milliseconds of a step, by name.
+
+    Raises SystemExit where one gives other log-probabilities than the first.
+    """
     device = inputs["src_tokens"].device
     n = inputs["src_tokens"].size(0) * beam
     generator = torch.Generator().manual_seed(2)
     tokens = torch.randint(4, words, (n, steps), generator=generator).to(device)
     tokens[:, 0] = 2
-    order = torch.arange(n, device=device).view(-1, beam).flip(1).flatten()  # the rows of a sentence the other way round
+    # the rows of a sentence the other way round
+    order = torch.arange(n, device=device).view(-1, beam).flip(1).flatten()
     spent: dict[str, list[float]] = {name: [] for name in ways}
     wait = torch.cuda.synchronize if device.type == "cuda" else lambda: None
     expected = None
@@ -117,7 +144,9 @@ def measure(
                     spent[name].append(1e3 * (time.perf_counter() - start))
             expected = out.float() if expected is None else expected
             if relative(out.float(), expected) > tolerance:
-                raise SystemExit(f"{name} gives other log-probabilities than stock, so there is nothing to time")
+                raise SystemExit(
+                    f"{name} gives other log-probabilities than stock, so there is nothing to time"
+                )
     return {name: statistics.median(values) for name, values in spent.items()}
 
 
@@ -140,16 +169,35 @@ def bytes_of_a_step(model: Any, sentences: int, beam: int, source: int, history:
     decoder = model.decoder
     weight = decoder.output_projection.weight
     layers = sum(p.numel() for p in decoder.layers.parameters())
-    once = [m for layer in decoder.layers for m in (layer.encoder_attn.k_proj, layer.encoder_attn.v_proj)]  # not a step's business
+    # not a step's business
+    once = [
+        m
+        for layer in decoder.layers
+        for m in (layer.encoder_attn.k_proj, layer.encoder_attn.v_proj)
+    ]
     cross = sum(p.numel() for module in once for p in module.parameters())
     line = 2 * len(decoder.layers) * decoder.embed_dim  # keys and values of a token in all layers
-    return weight.element_size() * (layers - cross + weight.numel() + line * sentences * (source + beam * history))
+    return weight.element_size() * (
+        layers - cross + weight.numel() + line * sentences * (source + beam * history)
+    )
 
 
 def main(argv: list[str]) -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--dtype", nargs="+", choices=["float16", "bfloat16", "float32"], default=["float16", "bfloat16", "float32"])
-    parser.add_argument("--shapes", nargs="+", default=["1x1", "1x5", "16x5", "64x5", "128x5"], help="sentences x beam")
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument(
+        "--dtype",
+        nargs="+",
+        choices=["float16", "bfloat16", "float32"],
+        default=["float16", "bfloat16", "float32"],
+    )
+    parser.add_argument(
+        "--shapes",
+        nargs="+",
+        default=["1x1", "1x5", "16x5", "64x5", "128x5"],
+        help="sentences x beam",
+    )
     parser.add_argument("--layers", type=int, default=6)
     parser.add_argument("--words", type=int, default=32000)
     parser.add_argument("--source", type=int, default=25, help="source tokens of each sentence")
@@ -159,10 +207,23 @@ def main(argv: list[str]) -> None:
     parser.add_argument("--out", type=Path)
     args = parser.parse_args(argv)
     if not torch.cuda.is_available():
-        raise SystemExit("there is no GPU here (torch.cuda.is_available() is False), and this script times nothing else")
+        raise SystemExit(
+            "there is no GPU here (torch.cuda.is_available() is False), and this script "
+            "times nothing else"
+        )
     rate = bandwidth("cuda")
-    print(f"{torch.cuda.get_device_name()}, torch {torch.__version__}, copy at {rate / 1e12:.2f} TB/s; ms a step\n")
-    print("| type | sentences x beam | stock | eager | graphs | floor | stock / graphs | graphs / floor |\n" + 8 * "|---" + "|")
+    print(
+        f"{torch.cuda.get_device_name()}, torch {torch.__version__}, copy at {rate / 1e12:.2f} "
+        "TB/s; ms a step\n"
+    )
+    print(
+        (
+            "| type | sentences x beam | stock | eager | graphs | floor | stock / graphs | "
+            "graphs / floor |\n"
+        )
+        + 8 * "|---"
+        + "|"
+    )
     results = []
     for name in args.dtype:
         dtype = getattr(torch, name)
@@ -171,21 +232,44 @@ def main(argv: list[str]) -> None:
         for shape in args.shapes:
             sentences, beam = map(int, shape.split("x"))
             inputs = source_of(sentences, args.source, args.words, "cuda")
-            ms = measure(ways, inputs, beam, args.words, args.steps, args.timed, args.rounds, TOLERANCE[dtype])
+            ms = measure(
+                ways,
+                inputs,
+                beam,
+                args.words,
+                args.steps,
+                args.timed,
+                args.rounds,
+                TOLERANCE[dtype],
+            )
             history = args.steps - args.timed // 2
             floor = 1e3 * bytes_of_a_step(model, sentences, beam, args.source, history) / rate
-            times = " | ".join(f"{value:.3f}" for value in (ms["stock"], ms["eager"], ms["graphs"], floor))
-            print(f"| {name} | {shape} | {times} | {ms['stock'] / ms['graphs']:.1f}x | {ms['graphs'] / floor:.1f}x |", flush=True)
+            times = " | ".join(
+                f"{value:.3f}" for value in (ms["stock"], ms["eager"], ms["graphs"], floor)
+            )
+            print(
+                f"| {name} | {shape} | {times} | {ms['stock'] / ms['graphs']:.1f}x | "
+                f"{ms['graphs'] / floor:.1f}x |",
+                flush=True,
+            )
             results.append(dict(dtype=name, sentences=sentences, beam=beam, floor=floor, **ms))
     if args.out is not None:
-        args.out.write_text(json.dumps(dict(gpu=torch.cuda.get_device_name(), bandwidth=rate, results=results), indent=1) + "\n")
+        args.out.write_text(
+            json.dumps(
+                dict(gpu=torch.cuda.get_device_name(), bandwidth=rate, results=results), indent=1
+            )
+            + "\n"
+        )
 
 
 def source_of(sentences: int, width: int, words: int, device: str) -> dict[str, Tensor]:
     """Random source sentences without padding."""
     tokens = torch.randint(4, words, (sentences, width), generator=torch.Generator().manual_seed(3))
     tokens[:, -1] = 2
-    return {"src_tokens": tokens.to(device), "src_lengths": torch.full((sentences,), width, device=device)}
+    return {
+        "src_tokens": tokens.to(device),
+        "src_lengths": torch.full((sentences,), width, device=device),
+    }
 
 
 if __name__ == "__main__":

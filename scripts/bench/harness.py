@@ -1,11 +1,13 @@
-"""Times contenders against each other: A B A B ..., warm-up left out, outputs compared before a speed is given.
+"""Times contenders against each other: A B A B ..., warm-up left out, outputs compared
+before a speed is given.
 
-    stock = Contender("stock", run=lambda: decode(stock_generator))      # the first contender is the reference
+    stock = Contender("stock", run=lambda: decode(stock_generator))  # the first is the reference
     ours = Contender("ours", run=lambda: decode(our_generator))
-    print(markdown(compare([stock, ours], repeats=5, threads=2)))        # markdown: report.py
+    print(markdown(compare([stock, ours], repeats=5, threads=2)))  # markdown: report.py
 
-Machines drift (other jobs, heat), so two contenders are compared within a round, where they run back to back: a ratio is the median over
-the rounds of (seconds of the one in round i) / (seconds of the other in round i), never the ratio of two medians.
+Machines drift (other jobs, heat), so two contenders are compared within a round, where they run
+back to back: a ratio is the median over the rounds of (seconds of the one in round i) / (seconds
+of the other in round i), never the ratio of two medians.
 A contender runs in this process (`Contender`) or as a complete command (`ProcessContender`).
 """
 
@@ -38,9 +40,11 @@ class Contender:
 
     run             decodes everything once: the timed part; what it returns goes to `read`
     read            turns that into Outputs, untimed
-    exact           its outputs must equal the reference's, or it gets no speed; False (int8, pruned search) shows BLEU instead
+    exact           its outputs must equal the reference's, or it gets no speed; False (int8, pruned
+                    search) shows BLEU instead
     signature       how its output is made: flags and versions, no paths
-    memory_command  a command that decodes everything once in its own process and ends with the line `report_peak` prints
+    memory_command  a command that decodes everything once in its own process and ends with the
+                    line `report_peak` prints
     taken           the seconds of a run, of what it returned, where another process measures them
     close           called after the last round: what the contender holds is no longer needed
     """
@@ -58,7 +62,9 @@ class Contender:
 class ProcessContender(Contender):
     """A complete `fairseq-generate` run (loading and printing included), judged by its H- lines."""
 
-    def __init__(self, name: str, command: Sequence[str], exact: bool = True, signature: str = "") -> None:
+    def __init__(
+        self, name: str, command: Sequence[str], exact: bool = True, signature: str = ""
+    ) -> None:
         launcher = (sys.executable, "-I", "-S", "-c", PEAK_OF_CHILD, *command)
         run = lambda: run_command(command)  # noqa: E731
         super().__init__(name, run, read_hypotheses, exact, signature, launcher)
@@ -93,13 +99,18 @@ class Spread:
 
     @classmethod
     def of(cls, values: Sequence[float]) -> "Spread":
-        lower, _, upper = statistics.quantiles(values, n=4, method="inclusive") if len(values) > 1 else [values[0]] * 3
+        lower, _, upper = (
+            statistics.quantiles(values, n=4, method="inclusive")
+            if len(values) > 1
+            else [values[0]] * 3
+        )
         return cls(statistics.median(values), min(values), max(values), (lower, upper))
 
 
 @dataclass
 class Comparison:
-    """The results of one `compare`, reference first; `load` is the machine's load average when the timed rounds ended."""
+    """The results of one `compare`, reference first; `load` is the machine's load average when
+    the timed rounds ended."""
 
     title: str
     results: list[Result]
@@ -111,18 +122,24 @@ class Comparison:
         for result in self.results:
             if result.contender.name == name:
                 return result
-        raise BenchError(f"no contender is called {name!r}; there are {', '.join(r.contender.name for r in self.results)}")
+        raise BenchError(
+            f"no contender is called {name!r}; there are "
+            f"{', '.join(r.contender.name for r in self.results)}"
+        )
 
     @property
     def refused(self) -> list[str]:
         return [result.contender.name for result in self.results if result.refused]
 
     def speed_up(self, name: str, over: str) -> Spread | None:
-        """How many times faster `name` is than `over`, round by round; None if one of them is refused."""
+        """How many times faster `name` is than `over`, round by round; None if one
+        of them is refused."""
         fast, slow = self[name], self[over]
         if fast.refused or slow.refused:
             return None
-        return Spread.of([theirs / ours for ours, theirs in zip(fast.seconds, slow.seconds, strict=True)])
+        return Spread.of(
+            [theirs / ours for ours, theirs in zip(fast.seconds, slow.seconds, strict=True)]
+        )
 
 
 def compare(
@@ -134,17 +151,20 @@ def compare(
     bleu: Callable[[Outputs], float] | None = None,
     clock: Callable[[], float] = time.perf_counter,
 ) -> Comparison:
-    """Measure memory where a command for it is given, then run the contenders in turn, every other round backwards, for `warmup` untimed
-    and `repeats` timed rounds.
+    """Measure memory where a command for it is given, then run the contenders in turn, every other
+    round backwards, for `warmup` untimed and `repeats` timed rounds.
 
-    Outputs are checked after every run against the reference's (the first contender's) first outputs.
-    A contender that must be exact and is not leaves the race at once.
+    Outputs are checked after every run against the reference's (the first contender's) first
+    outputs. A contender that must be exact and is not leaves the race at once.
     """
     names = [contender.name for contender in contenders]
     if not names or len(set(names)) < len(names):
         raise BenchError(f"contenders need names of their own, got {names}")
     if repeats < 1 or warmup < 0:
-        raise BenchError(f"at least one timed round and no negative warm-up are needed, got repeats={repeats}, warmup={warmup}")
+        raise BenchError(
+            f"at least one timed round and no negative warm-up are needed, got repeats={repeats}, "
+            f"warmup={warmup}"
+        )
     if threads is not None:
         fix_threads(threads)
     results = [Result(contender) for contender in contenders]
@@ -173,12 +193,18 @@ def compare(
     return Comparison(title, results, threads, len(reference), os.getloadavg()[0])
 
 
-def judge(result: Result, outputs: Outputs, reference: Outputs, bleu: Callable[[Outputs], float] | None) -> None:
-    """Note in `result` (changed in place) how these outputs stand to the reference's; the worst run counts."""
+def judge(
+    result: Result, outputs: Outputs, reference: Outputs, bleu: Callable[[Outputs], float] | None
+) -> None:
+    """Note in `result` (changed in place) how these outputs stand to the reference's;
+    the worst run counts."""
     if not outputs:
         raise BenchError(f"{result.contender.name} returned no hypotheses")
     if len(outputs) != len(reference):
-        raise BenchError(f"{result.contender.name} returned {len(outputs)} sentences and the reference {len(reference)}")
+        raise BenchError(
+            f"{result.contender.name} returned {len(outputs)} sentences and the reference "
+            f"{len(reference)}"
+        )
     verdict = check(outputs, reference)
     if result.verdict is None or verdict.worse_than(result.verdict):
         result.verdict, result.same_best = verdict, same_best(outputs, reference)
@@ -194,22 +220,25 @@ def fix_threads(threads: int) -> None:
     torch.set_num_threads(threads)
 
 
-# Memory. `ru_maxrss` only grows, and a process started from a large one inherits its value: so each measurement has its own process,
-# which reads its own high-water mark, and complete commands are started from a tiny one.
+# Memory. `ru_maxrss` only grows, and a process started from a large one inherits its value: so
+# each measurement has its own process, which reads its own high-water mark, and complete commands
+# are started from a tiny one.
 PEAK_OF_CHILD = (
-    "import resource, subprocess, sys; code = subprocess.call(sys.argv[1:], stdout=subprocess.DEVNULL); "
-    "print(); print('peak_mib', resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss / 1024); sys.exit(code)"
+    "import resource, subprocess, sys; code = subprocess.call(sys.argv[1:], "
+    "stdout=subprocess.DEVNULL); print(); print('peak_mib', "
+    "resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss / 1024); sys.exit(code)"
 )
 
 
 def compile_modules(root: Path) -> None:
-    """Compile a checkout's modules to bytecode, as pip does when it installs a package: else a start pays for it, the first one or, where
-    PYTHONDONTWRITEBYTECODE is set, every one."""
+    """Compile a checkout's modules to bytecode, as pip does when it installs a package: else a
+    start pays for it, the first one or, where PYTHONDONTWRITEBYTECODE is set, every one."""
     compileall.compile_dir(root / "fairseq_ext", quiet=1)
 
 
 def report_peak(run: Callable[[], Any]) -> None:
-    """In a process of its own: decode once and print the peak of resident memory meanwhile, loading left out where Linux allows it."""
+    """In a process of its own: decode once and print the peak of resident memory meanwhile, loading
+    left out where Linux allows it."""
     gc.collect()
     try:
         with open("/proc/self/clear_refs", "w") as file:
@@ -236,7 +265,9 @@ def peak_memory(command: Sequence[str]) -> float:
 def run_command(command: Sequence[str]) -> str:
     """The standard output of a command that must succeed."""
     try:
-        done = subprocess.run(command, capture_output=True, text=True, encoding="utf-8", check=False)
+        done = subprocess.run(
+            command, capture_output=True, text=True, encoding="utf-8", check=False
+        )
     except OSError as error:
         raise BenchError(f"cannot run {command[0]}: {error.strerror}") from error
     if done.returncode:
@@ -246,7 +277,8 @@ def run_command(command: Sequence[str]) -> str:
 
 
 def read_hypotheses(text: str) -> Outputs:
-    """The H- lines of fairseq-generate; it prints scores to base 2, and fairseq's own are natural logarithms."""
+    """The H- lines of fairseq-generate; it prints scores to base 2, and fairseq's own
+    are natural logarithms."""
     found: dict[int, list] = {}
     for number, score, words in re.findall(r"^H-(\d+)\t(\S+)\t(.*)$", text, re.MULTILINE):
         found.setdefault(int(number), []).append((words.split(), float(score) * math.log(2)))

@@ -1,10 +1,12 @@
-"""How fast is a converted OPUS-MT or NLLB-200 beside CTranslate2 and `transformers`, which read the same Hugging Face folder?
+"""How fast is a converted OPUS-MT or NLLB-200 beside CTranslate2 and `transformers`, which read
+the same Hugging Face folder?
 
     python scripts/bench/hugging_face.py --shape opus-mt --out results/hugging_face
     python scripts/bench/hugging_face.py --shape tiny --rounds 1
 
-The weights are random, and every contender makes exactly --tokens words a sentence, so that all read equally much. Contenders take turns
-(A B A B); the time is what this process's threads have used, one thread each, tokenizing included, loading not. Needs `transformers`,
+The weights are random, and every contender makes exactly --tokens words a sentence, so that
+all read equally much. Contenders take turns (A B A B); the time is what this process's
+threads have used, one thread each, tokenizing included, loading not. Needs `transformers`,
 `sacremoses` and `ctranslate2`.
 """
 
@@ -52,20 +54,32 @@ class Kind:
 def made_up_lines(count: int, words: int, seed: int = 1) -> list[str]:
     """Lines of made-up words."""
     chance = random.Random(seed)
-    return [" ".join("".join(chance.choices(["ka", "lo", "mi", "ne", "ru", "sta", "vo"], k=3)) for _ in range(words)) for _ in range(count)]
+    return [
+        " ".join(
+            "".join(chance.choices(["ka", "lo", "mi", "ne", "ru", "sta", "vo"], k=3))
+            for _ in range(words)
+        )
+        for _ in range(count)
+    ]
 
 
 def write_pieces(folder: Path, name: str) -> sentencepiece.SentencePieceProcessor:
     """A SentencePiece model of 300 pieces: name.model."""
     text = iter(made_up_lines(500, 12))
-    sentencepiece.SentencePieceTrainer.train(sentence_iterator=text, model_prefix=str(folder / name), vocab_size=300, minloglevel=2)
+    sentencepiece.SentencePieceTrainer.train(
+        sentence_iterator=text, model_prefix=str(folder / name), vocab_size=300, minloglevel=2
+    )
     return sentencepiece.SentencePieceProcessor(str(folder / f"{name}.model"))
 
 
 def sizes(shape: dict[str, Any]) -> dict[str, int]:
     """The settings of a shape, in the library's names."""
     names = dict(layers="layers", attention_heads="heads", ffn_dim="ffn")
-    of_sides = {f"{side}_{name}": shape[own] for side in ("encoder", "decoder") for name, own in names.items()}
+    of_sides = {
+        f"{side}_{name}": shape[own]
+        for side in ("encoder", "decoder")
+        for name, own in names.items()
+    }
     return {"d_model": shape["d_model"], "scale_embedding": True, **of_sides}
 
 
@@ -80,14 +94,21 @@ def write_marian(folder: Path, shape: dict[str, Any]) -> Kind:
         pieces += [model.id_to_piece(i) for i in range(3, model.get_piece_size())]
     words = list(dict.fromkeys(["</s>", "<unk>", *pieces]))
     words += [f"▁more{i}" for i in range(shape["vocab_size"] - len(words) - 1)] + ["<pad>"]
-    (folder / "vocab.json").write_text(json.dumps({word: i for i, word in enumerate(words)}, ensure_ascii=False), encoding="utf-8")
+    (folder / "vocab.json").write_text(
+        json.dumps({word: i for i, word in enumerate(words)}, ensure_ascii=False), encoding="utf-8"
+    )
     settings = {"tokenizer_class": "MarianTokenizer", "source_lang": "de", "target_lang": "en"}
     (folder / "tokenizer_config.json").write_text(json.dumps(settings))
     pad = len(words) - 1
     config = MarianConfig(
-        vocab_size=len(words), pad_token_id=pad, eos_token_id=0, decoder_start_token_id=pad, activation_function="swish",
-        max_position_embeddings=512, **sizes(shape),
-    )  # fmt: skip
+        vocab_size=len(words),
+        pad_token_id=pad,
+        eos_token_id=0,
+        decoder_start_token_id=pad,
+        activation_function="swish",
+        max_position_embeddings=512,
+        **sizes(shape),
+    )
     MarianMTModel(config).save_pretrained(folder)
     return Kind(MarianMTModel, MarianTokenizer.from_pretrained(folder))
 
@@ -100,10 +121,15 @@ def write_m2m100(folder: Path, shape: dict[str, Any]) -> Kind:
     write_pieces(folder, "sentencepiece.bpe")
     (folder / "tokenizer_config.json").write_text(json.dumps({"tokenizer_class": "NllbTokenizer"}))
     codes = list(FAIRSEQ_LANGUAGE_CODES)
-    tokenizer = NllbTokenizer.from_pretrained(folder, additional_special_tokens=codes, src_lang="deu_Latn", tgt_lang="eng_Latn")
+    tokenizer = NllbTokenizer.from_pretrained(
+        folder, additional_special_tokens=codes, src_lang="deu_Latn", tgt_lang="eng_Latn"
+    )
     tokenizer.save_pretrained(folder)
-    model = M2M100ForConditionalGeneration(M2M100Config(vocab_size=shape["vocab_size"], **sizes(shape)))
-    torch.nn.init.normal_(model.model.decoder.layer_norm.weight)  # else it repeats the language's token, which is no word of a translation
+    model = M2M100ForConditionalGeneration(
+        M2M100Config(vocab_size=shape["vocab_size"], **sizes(shape))
+    )
+    # else it repeats the language's token, which is no word of a translation
+    torch.nn.init.normal_(model.model.decoder.layer_norm.weight)
     model.save_pretrained(folder)
     return Kind(M2M100ForConditionalGeneration, tokenizer, "deu_Latn", "eng_Latn")
 
@@ -116,7 +142,9 @@ def ours(folder: Path, kind: Kind, tokens: int, int8: bool = False) -> Run:
     def run(lines: list[str], beam: int, bulk: bool) -> int:
         if beam not in made:
             made.clear()
-            made[beam] = Translator.from_folder(folder, beam=beam, min_len=tokens, max_len_b=tokens, cpu=True, int8=int8, **pair)
+            made[beam] = Translator.from_folder(
+                folder, beam=beam, min_len=tokens, max_len_b=tokens, cpu=True, int8=int8, **pair
+            )
         found = made[beam]
         encoded = [found.encode(line) for line in lines]
         groups = [encoded] if bulk else [[each] for each in encoded]
@@ -131,14 +159,23 @@ def ctranslate2(folder: Path, hf: Path, kind: Kind, tokens: int, numbers: str) -
 
     if not folder.exists():
         library.converters.TransformersConverter(str(hf)).convert(str(folder))
-    translator = library.Translator(str(folder), device="cpu", compute_type=numbers, inter_threads=1, intra_threads=1)
+    translator = library.Translator(
+        str(folder), device="cpu", compute_type=numbers, inter_threads=1, intra_threads=1
+    )
     tokenizer = kind.tokenizer
 
     def run(lines: list[str], beam: int, bulk: bool) -> int:
         encoded = [tokenizer.convert_ids_to_tokens(tokenizer(line)["input_ids"]) for line in lines]
         groups = [encoded] if bulk else [[each] for each in encoded]
-        how = dict(beam_size=beam, max_decoding_length=tokens, min_decoding_length=tokens, max_batch_size=0)
-        found = (translator.translate_batch(group, [[kind.target]] * len(group) if kind.target else None, **how) for group in groups)
+        how = dict(
+            beam_size=beam, max_decoding_length=tokens, min_decoding_length=tokens, max_batch_size=0
+        )
+        found = (
+            translator.translate_batch(
+                group, [[kind.target]] * len(group) if kind.target else None, **how
+            )
+            for group in groups
+        )
         return sum(len(each.hypotheses[0]) for group in found for each in group)
 
     return run
@@ -147,22 +184,32 @@ def ctranslate2(folder: Path, hf: Path, kind: Kind, tokens: int, numbers: str) -
 def transformers(hf: Path, kind: Kind, tokens: int) -> Run:
     """The library itself."""
     model, tokenizer = kind.model.from_pretrained(hf).eval(), kind.tokenizer
-    first = {"forced_bos_token_id": tokenizer.convert_tokens_to_ids(kind.target)} if kind.target else {}
+    first = (
+        {"forced_bos_token_id": tokenizer.convert_tokens_to_ids(kind.target)} if kind.target else {}
+    )
 
     def run(lines: list[str], beam: int, bulk: bool) -> int:
         groups = [lines] if bulk else [[line] for line in lines]
-        how = dict(num_beams=beam, max_new_tokens=tokens, min_new_tokens=tokens, do_sample=False, **first)
+        how = dict(
+            num_beams=beam, max_new_tokens=tokens, min_new_tokens=tokens, do_sample=False, **first
+        )
         batches = [tokenizer(group, return_tensors="pt", padding=True) for group in groups]
         with torch.no_grad():
-            return sum(row.numel() - 1 for batch in batches for row in model.generate(**batch, **how))
+            return sum(
+                row.numel() - 1 for batch in batches for row in model.generate(**batch, **how)
+            )
 
     return run
 
 
 def main(argv: list[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--shape", choices=SHAPES, default="opus-mt")
-    parser.add_argument("--lines", type=int, default=8, help="sentences in bulk; a quarter of them one at a time")
+    parser.add_argument(
+        "--lines", type=int, default=8, help="sentences in bulk; a quarter of them one at a time"
+    )
     parser.add_argument("--tokens", type=int, default=25, help="words of each translation")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--out", type=Path, help="a file without its suffix, for the table")
@@ -174,8 +221,14 @@ def main(argv: list[str] | None = None) -> int:
         torch.manual_seed(1)
         kind = (write_marian if args.shape in MARIAN else write_m2m100)(hf, SHAPES[args.shape])
         convert(str(hf), str(converted))
-        contenders = {"ours": ours(converted, kind, args.tokens), "ours --int8": ours(converted, kind, args.tokens, True)}
-        contenders |= {f"ctranslate2 {each}": ctranslate2(other, hf, kind, args.tokens, each) for each in ("float32", "int8")}
+        contenders = {
+            "ours": ours(converted, kind, args.tokens),
+            "ours --int8": ours(converted, kind, args.tokens, True),
+        }
+        contenders |= {
+            f"ctranslate2 {each}": ctranslate2(other, hf, kind, args.tokens, each)
+            for each in ("float32", "int8")
+        }
         contenders["transformers"] = transformers(hf, kind, args.tokens)
         table = measure(contenders, args)
     print(table)
@@ -185,10 +238,17 @@ def main(argv: list[str] | None = None) -> int:
 
 
 def measure(contenders: dict[str, Run], args: argparse.Namespace) -> str:
-    """The table: CPU seconds of each contender and setting, the medians of rounds, and ratios to CTranslate2 of the same numbers."""
+    """The table: CPU seconds of each contender and setting, the medians of rounds, and ratios to
+    CTranslate2 of the same numbers."""
     text = made_up_lines(args.lines, 12, seed=2)
     rivals = [f"ctranslate2 {kind}" for kind in ("float32", "int8")]
-    columns = ["beam", "", "contender", "CPU seconds (min-max)", *(f"times {rival}" for rival in rivals)]
+    columns = [
+        "beam",
+        "",
+        "contender",
+        "CPU seconds (min-max)",
+        *(f"times {rival}" for rival in rivals),
+    ]
     rows = [columns, ["---:", "---", "---", "---:", "---:", "---:"]]
     for beam in (1, 5):
         for bulk in (True, False):
@@ -198,16 +258,26 @@ def measure(contenders: dict[str, Run], args: argparse.Namespace) -> str:
                 for name, run in contenders.items():
                     start = time.process_time()
                     words = run(lines, beam, bulk)
-                    assert abs(words - len(lines) * args.tokens) <= len(lines), f"{name} made {words} words"
+                    assert abs(words - len(lines) * args.tokens) <= len(lines), (
+                        f"{name} made {words} words"
+                    )
                     if turn:  # the first warms up
                         times[name].append(time.process_time() - start)
             for name, own in times.items():
-                ratios = [statistics.median(b / a for a, b in zip(own, times[rival], strict=True)) for rival in rivals]
+                ratios = [
+                    statistics.median(b / a for a, b in zip(own, times[rival], strict=True))
+                    for rival in rivals
+                ]
                 mode = f"{len(lines)} in bulk" if bulk else f"{len(lines)} one at a time"
                 seconds = f"{statistics.median(own):.3f} ({min(own):.3f}-{max(own):.3f})"
-                rows.append([str(beam), mode, name, seconds, *(f"{ratio:.2f}x" for ratio in ratios)])
+                rows.append(
+                    [str(beam), mode, name, seconds, *(f"{ratio:.2f}x" for ratio in ratios)]
+                )
     shape = ", ".join(f"{name} {value}" for name, value in SHAPES[args.shape].items())
-    how = f"Random weights, {args.tokens} words a translation, one thread, CPU time, {args.rounds} interleaved rounds."
+    how = (
+        f"Random weights, {args.tokens} words a translation, one thread, CPU time, {args.rounds} "
+        "interleaved rounds."
+    )
     table = "\n".join(f"| {' | '.join(row)} |" for row in rows)
     return f"## {args.shape}: {shape}\n\n{how}\n\n{table}\n\n{where_and_when(machine())}\n"
 

@@ -2,8 +2,9 @@
 
     python scripts/bench/interpreter_start.py --pythons python3.10 python3.13 --starts 60
 
-Two empty environments of each Python, one with `fairseq_ext.pth`, start `python -c pass` in turns; the median of the pairs' differences is
-the file's cost. -I as a sandboxed program is started; -S, which reads no such files, is the control: its difference should be nothing.
+Two empty environments of each Python, one with `fairseq_ext.pth`, start `python -c pass` in turns;
+the median of the pairs' differences is the file's cost. -I as a sandboxed program is started; -S,
+which reads no such files, is the control: its difference should be nothing.
 """
 
 import os
@@ -24,9 +25,13 @@ WAYS = {"python": [], "python -I": ["-I"], "python -S": ["-S"]}
 
 def environment(python: str, folder: Path, *files: Path) -> Path:
     """The interpreter of a new environment that holds these .pth files alone."""
-    done = subprocess.run([python, "-m", "venv", "--without-pip", folder], capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        [python, "-m", "venv", "--without-pip", folder], capture_output=True, text=True, check=False
+    )
     if done.returncode:
-        raise BenchError(f"{python} makes no environment: {(done.stderr.strip() or '?').splitlines()[-1]}")
+        raise BenchError(
+            f"{python} makes no environment: {(done.stderr.strip() or '?').splitlines()[-1]}"
+        )
     [packages] = (folder / "lib").glob("python*/site-packages")
     for file in files:
         (packages / file.name).write_bytes(file.read_bytes())
@@ -44,28 +49,49 @@ def start(command: list[str]) -> tuple[float, float]:
 
 
 def costs(python: str, starts: int, ways: list[str]) -> dict[str, tuple[float, float, float]]:
-    """By way: milliseconds of a start without the file (median), and what the file adds, of the clock and of the processor."""
+    """By way: milliseconds of a start without the file (median), and what the file adds, of the
+    clock and of the processor."""
     out = {}
     with tempfile.TemporaryDirectory() as folder:
-        bare, having = environment(python, Path(folder, "bare")), environment(python, Path(folder, "having"), START_UP)
+        bare, having = (
+            environment(python, Path(folder, "bare")),
+            environment(python, Path(folder, "having"), START_UP),
+        )
         for way in ways:
-            rounds = [[start([str(each), *WAYS[way], "-c", "pass"]) for each in (bare, having)] for _ in range(starts + 1)][1:]
+            rounds = [
+                [start([str(each), *WAYS[way], "-c", "pass"]) for each in (bare, having)]
+                for _ in range(starts + 1)
+            ][1:]
             without = statistics.median(a[0] for a, _ in rounds)
-            out[way] = (without, *(statistics.median(b[i] - a[i] for a, b in rounds) for i in (0, 1)))
+            out[way] = (
+                without,
+                *(statistics.median(b[i] - a[i] for a, b in rounds) for i in (0, 1)),
+            )
     return out
 
 
 def main() -> int:
     parse = command_line(__doc__)
-    parse.add_argument("--pythons", nargs="+", default=[sys.executable], help="interpreters (the running one)")
+    parse.add_argument(
+        "--pythons", nargs="+", default=[sys.executable], help="interpreters (the running one)"
+    )
     parse.add_argument("--starts", type=int, default=60, help="pairs of starts (60)")
     args = parse.parse_args()
-    print("| Python | started as | ms without the file | the file adds, ms | of the processor's time, ms |")
+    print(
+        "| Python | started as | ms without the file | the file adds, ms | of the "
+        "processor's time, ms |"
+    )
     print("| --- | --- | ---: | ---: | ---: |")
     for python in args.pythons:
-        said = subprocess.run([python, "-V"], capture_output=True, text=True, check=False).stdout.strip()
+        said = subprocess.run(
+            [python, "-V"], capture_output=True, text=True, check=False
+        ).stdout.strip()
         for way, (without, clock, processor) in costs(python, args.starts, list(WAYS)).items():
-            print(f"| {said.removeprefix('Python ')} | `{way}` | {without:.1f} | {clock:+.2f} | {processor:+.2f} |", flush=True)
+            print(
+                f"| {said.removeprefix('Python ')} | `{way}` | {without:.1f} | {clock:+.2f} | "
+                f"{processor:+.2f} |",
+                flush=True,
+            )
     return 0
 
 

@@ -1,12 +1,14 @@
-"""How long does a line typed into fairseq-interactive take to its answer: stock fairseq, this project, CTranslate2 called the same way?
+"""How long does a line typed into fairseq-interactive take to its answer: stock fairseq, this
+project, CTranslate2 called the same way?
 
     python scripts/bench/line.py --model DIR --text PREFIX --limit 300
     python scripts/bench/line.py --beams 1 5 [--before CHECKOUT PYTHON] [--out OUT]
 
-All contenders run at once, each with a buffer of one line, and each line goes to one after the other: only one of them works at a time, and
-other work on the machine disturbs all alike. Shown are the first answer (from the start of the command), the median and the 95th percentile
-from newline to answer, and where the CPU time of a line goes. CTranslate2 (its own beam search, the converted model) is left out where it
-is not installed.
+All contenders run at once, each with a buffer of one line, and each line goes to one after the
+other: only one of them works at a time, and other work on the machine disturbs all alike. Shown are
+the first answer (from the start of the command), the median and the 95th percentile from newline
+to answer, and where the CPU time of a line goes. CTranslate2 (its own beam search, the converted
+model) is left out where it is not installed.
 
 --before adds another checkout of this project, run by its own Python. Every other line then goes to
 the contenders in the opposite order, and a ratio of times is the median over the lines of the ratio
@@ -83,11 +85,14 @@ for number, line in enumerate(sys.stdin):
     print(f"H-{number}\\t{found.scores[0]}\\t{' '.join(found.hypotheses[0])}")
     print(f"D-{number}\\t{found.scores[0]}\\t{segment.decode(found.hypotheses[0])}")
     print(f"P-{number}", flush=True)
-"""
+"""  # noqa: E501
 
 
 class Talk:
-    """A command that is given lines. seconds: of each line; cpu: CPU milliseconds of a line on average."""
+    """A command that is given lines.
+
+    seconds: of each line; cpu: CPU milliseconds of a line on average.
+    """
 
     def __init__(
         self, name: str, command: list[str], checkout: Checkout, parts: Path | None = None
@@ -98,9 +103,15 @@ class Talk:
         self.start, self.errors = time.perf_counter(), tempfile.TemporaryFile("w+")
         environment = checkout.environment(OMP_NUM_THREADS="1", PYTHONUNBUFFERED="1")
         self.process = subprocess.Popen(
-            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self.errors, text=True, env=environment, bufsize=1,
+            command,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=self.errors,
+            text=True,
+            env=environment,
+            bufsize=1,
             cwd=tempfile.gettempdir(),  # Python looks for modules in the working directory first
-        )  # fmt: skip
+        )
 
     def cpu(self) -> float:
         """CPU seconds of the process so far."""
@@ -120,7 +131,9 @@ class Talk:
                 break
         else:
             self.errors.seek(0)
-            raise BenchError(f"{self.name} ended: {(self.errors.read().strip() or '?').splitlines()[-1]}")
+            raise BenchError(
+                f"{self.name} ended: {(self.errors.read().strip() or '?').splitlines()[-1]}"
+            )
         now = time.perf_counter()
         if not self.seconds:
             self.first, self.cpu_at_start = now - self.start, self.cpu()
@@ -130,7 +143,9 @@ class Talk:
         """Let the command end; its CPU time and its parts are known then."""
         self.cpu_ms = 1e3 * (self.cpu() - self.cpu_at_start) / max(1, len(self.seconds) - 1)
         self.process.communicate()
-        self.parts: dict[str, float] = json.loads(self.parts_file.read_text()) if self.parts_file else {}
+        self.parts: dict[str, float] = (
+            json.loads(self.parts_file.read_text()) if self.parts_file else {}
+        )
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -139,10 +154,13 @@ def main(argv: list[str] | None = None) -> int:
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         text = prepare(folder, args.model, args.text, args.src, args.tgt, args.limit)
-        lines = Path(f"{args.text}.{args.src}").read_text(encoding="utf-8").split("\n")[: args.limit]
+        lines = (
+            Path(f"{args.text}.{args.src}").read_text(encoding="utf-8").split("\n")[: args.limit]
+        )
         for beam in args.beams:
             talks = []
-            for talk in contenders(args, text, beam):  # one after the other: each first answer is timed alone
+            # one after the other: each first answer is timed alone
+            for talk in contenders(args, text, beam):
                 talk.ask(lines[0])
                 talks.append(talk)
             for i, line in enumerate(lines[1:]):
@@ -160,10 +178,20 @@ def main(argv: list[str] | None = None) -> int:
 
 def contenders(args: argparse.Namespace, text: Text, beam: int):
     """The commands, started one at a time."""
-    flags = [str(text.folder), "--path", str(text.model / "checkpoint.pt"), "--source-lang", text.source, "--target-lang", text.target]
+    flags = [
+        str(text.folder),
+        "--path",
+        str(text.model / "checkpoint.pt"),
+        "--source-lang",
+        text.source,
+        "--target-lang",
+        text.target,
+    ]
     flags += ["--cpu", "--beam", str(beam), "--buffer-size", "1"]
     pieces = text.model / "spm.model"
-    flags += ["--bpe", "sentencepiece", "--sentencepiece-model", str(pieces)] if pieces.exists() else []
+    flags += (
+        ["--bpe", "sentencepiece", "--sentencepiece-model", str(pieces)] if pieces.exists() else []
+    )
     ours, this = ["--task", "translation_ext"], this_checkout()
     compile_modules(ROOT)
     all_flags = {"stock": [], "ours": ours, "ours --int8": [*ours, "--int8"]}
@@ -186,19 +214,60 @@ def contenders(args: argparse.Namespace, text: Text, beam: int):
 
 def table(beam: int, talks: list[Talk]) -> str:
     """A row a contender: times, ratios over stock, the parts of a line."""
-    head = ["contender", "first answer s", "its CPU s", "p50 ms", "p95 ms", "CPU ms", "p50 over stock's", "CPU over stock's"]
+    head = [
+        "contender",
+        "first answer s",
+        "its CPU s",
+        "p50 ms",
+        "p95 ms",
+        "CPU ms",
+        "p50 over stock's",
+        "CPU over stock's",
+    ]
     head += ["equal answers", *PARTS]
-    out = [f"### beam {beam}", "", "| " + " | ".join(head) + " |", "| --- |" + " ---: |" * (len(head) - 1)]
+    out = [
+        f"### beam {beam}",
+        "",
+        "| " + " | ".join(head) + " |",
+        "| --- |" + " ---: |" * (len(head) - 1),
+    ]
     stock = talks[0]
     for talk in talks:
         times = [1e3 * seconds for seconds in talk.seconds[1:]]
         median, slowest = statistics.median(times), statistics.quantiles(times, n=20)[-1]
         gain = 1e3 * statistics.median(stock.seconds[1:]) / median
         same = sum(a == b for a, b in zip(talk.answers, stock.answers, strict=True))
-        cells = [talk.name, f"{talk.first:.2f}", f"{talk.cpu_at_start:.2f}", f"{median:.1f}", f"{slowest:.1f}", f"{talk.cpu_ms:.1f}"]
-        cells += [f"{gain:.1f}x", f"{stock.cpu_ms / talk.cpu_ms:.1f}x", f"{same} of {len(talk.answers)}"]
-        out.append("| " + " | ".join(cells + [f"{talk.parts[part]:.2f}" if part in talk.parts else "" for part in PARTS]) + " |")
-    return "\n".join([*out, "", f"{len(stock.seconds)} lines, one thread; parts are CPU milliseconds of a line on average.", ""])
+        cells = [
+            talk.name,
+            f"{talk.first:.2f}",
+            f"{talk.cpu_at_start:.2f}",
+            f"{median:.1f}",
+            f"{slowest:.1f}",
+            f"{talk.cpu_ms:.1f}",
+        ]
+        cells += [
+            f"{gain:.1f}x",
+            f"{stock.cpu_ms / talk.cpu_ms:.1f}x",
+            f"{same} of {len(talk.answers)}",
+        ]
+        out.append(
+            "| "
+            + " | ".join(
+                cells + [f"{talk.parts[part]:.2f}" if part in talk.parts else "" for part in PARTS]
+            )
+            + " |"
+        )
+    return "\n".join(
+        [
+            *out,
+            "",
+            (
+                f"{len(stock.seconds)} lines, one thread; parts are CPU milliseconds of "
+                "a line on average."
+            ),
+            "",
+        ]
+    )
 
 
 def versions_table(talks: list[Talk], commit: str) -> str:

@@ -1,13 +1,17 @@
-"""Marian (`pip install pymarian`) on a converted copy of a fairseq checkpoint: a rival in C++ with 8-bit products of its own.
+"""Marian (`pip install pymarian`) on a converted copy of a fairseq checkpoint: a rival in C++ with
+8-bit products of its own.
 
-M. Junczys-Dowmunt et al., Marian: Fast Neural Machine Translation in C++, ACL 2018, https://arxiv.org/abs/1804.00344
+M. Junczys-Dowmunt et al., Marian: Fast Neural Machine Translation in C++, ACL 2018,
+https://arxiv.org/abs/1804.00344
 
-Marian's Transformer is fairseq's but for two things that its file has no place for: positions count from 0 (fairseq's from 2), and decoding
-begins with a vector of zeros (fairseq's with </s>). A trained checkpoint's translations suffer from that, so only checkpoints of which
-no hypothesis ends before --max-len-b (shapes.py) are compared. A model that normalises in front of its layers cannot be converted at all:
-Marian normalises the queries of its attention alone.
+Marian's Transformer is fairseq's but for two things that its file has no place for: positions count
+from 0 (fairseq's from 2), and decoding begins with a vector of zeros (fairseq's with </s>). A
+trained checkpoint's translations suffer from that, so only checkpoints of which no hypothesis ends
+before --max-len-b (shapes.py) are compared. A model that normalises in front of its layers cannot
+be converted at all: Marian normalises the queries of its attention alone.
 
-Marian limits translations to a multiple of the source, so all source lines must have one length (shapes.py --spread 0).
+Marian limits translations to a multiple of the source, so all source lines must have one length
+(shapes.py --spread 0).
 """
 
 import json
@@ -28,41 +32,118 @@ from text import Text
 TYPES = ("float32", "intgemm8", "packed8avx2", "packed8avx512")
 ATTENTIONS = {"self_attn": "self", "encoder_attn": "context"}
 UNUSED: dict[str, Any] = {  # what Marian insists on finding, at its defaults
-    **{name: False for name in ("skip", "layer-normalization", "right-left", "ulr", "ulr-trainable-transformation", "tied-embeddings",
-                                "tied-embeddings-src", "output-omit-bias", "embedding-normalization")},
-    **{f"transformer-{name}": False for name in ("aan-nogate", "no-projection", "train-position-embeddings", "depth-scaling", "pool",
-                                                 "no-bias", "no-affine")},
-    **{name: 0 for name in ("ulr-dim-emb", "lemma-dim-emb", "factors-dim-emb", "transformer-decoder-dim-ffn",
-                            "transformer-decoder-ffn-depth")},
-    **{name: 1 for name in ("enc-cell-depth", "dec-cell-base-depth", "dec-cell-high-depth", "dim-rnn")},
-    **{"enc-type": "bidirectional", "enc-cell": "gru", "dec-cell": "gru", "input-types": [], "transformer-tied-layers": []},
-    **{"lemma-dependency": "", "factors-combine": "sum", "bert-train-type-embeddings": True, "bert-type-vocab-size": 2},
-    **{"char-stride": 5, "char-highway": 4, "char-conv-filters-num": [200], "char-conv-filters-widths": [1]},
-    **{"transformer-dim-aan": 2048, "transformer-aan-depth": 2, "transformer-aan-activation": "relu"},
-}  # fmt: skip
+    **{
+        name: False
+        for name in (
+            "skip",
+            "layer-normalization",
+            "right-left",
+            "ulr",
+            "ulr-trainable-transformation",
+            "tied-embeddings",
+            "tied-embeddings-src",
+            "output-omit-bias",
+            "embedding-normalization",
+        )
+    },
+    **{
+        f"transformer-{name}": False
+        for name in (
+            "aan-nogate",
+            "no-projection",
+            "train-position-embeddings",
+            "depth-scaling",
+            "pool",
+            "no-bias",
+            "no-affine",
+        )
+    },
+    **{
+        name: 0
+        for name in (
+            "ulr-dim-emb",
+            "lemma-dim-emb",
+            "factors-dim-emb",
+            "transformer-decoder-dim-ffn",
+            "transformer-decoder-ffn-depth",
+        )
+    },
+    **{
+        name: 1
+        for name in ("enc-cell-depth", "dec-cell-base-depth", "dec-cell-high-depth", "dim-rnn")
+    },
+    **{
+        "enc-type": "bidirectional",
+        "enc-cell": "gru",
+        "dec-cell": "gru",
+        "input-types": [],
+        "transformer-tied-layers": [],
+    },
+    **{
+        "lemma-dependency": "",
+        "factors-combine": "sum",
+        "bert-train-type-embeddings": True,
+        "bert-type-vocab-size": 2,
+    },
+    **{
+        "char-stride": 5,
+        "char-highway": 4,
+        "char-conv-filters-num": [200],
+        "char-conv-filters-widths": [1],
+    },
+    **{
+        "transformer-dim-aan": 2048,
+        "transformer-aan-depth": 2,
+        "transformer-aan-activation": "relu",
+    },
+}
 
 
 def settings(model: Any, words: int) -> dict[str, Any]:
     """What Marian calls the settings of a fairseq model; BenchError for one that it cannot hold."""
     if model.encoder_normalize_before or model.decoder_normalize_before:
-        raise BenchError("Marian cannot hold this model, which normalises in front of its layers: take a shape that does not")
+        raise BenchError(
+            "Marian cannot hold this model, which normalises in front of its layers: take a "
+            "shape that does not"
+        )
     if not model.share_all_embeddings or model.encoder_embed_dim != model.decoder_embed_dim:
-        raise BenchError("only models with one table of embeddings are converted to Marian: take such a shape")
+        raise BenchError(
+            "only models with one table of embeddings are converted to Marian: take such a shape"
+        )
     same = ("attention_heads", "ffn_embed_dim")
     if any(getattr(model, f"encoder_{name}") != getattr(model, f"decoder_{name}") for name in same):
-        raise BenchError("encoder and decoder differ in heads or feed-forward width, which is not converted to Marian: take another shape")
+        raise BenchError(
+            "encoder and decoder differ in heads or feed-forward width, which is not converted to "
+            "Marian: take another shape"
+        )
     return UNUSED | {
-        "type": "transformer", "version": "v1.12.0", "dim-emb": model.encoder_embed_dim, "dim-vocabs": [words, words],
-        "enc-depth": model.encoder_layers, "dec-depth": model.decoder_layers, "transformer-heads": model.encoder_attention_heads,
-        "transformer-dim-ffn": model.encoder_ffn_embed_dim, "transformer-ffn-depth": 2, "tied-embeddings-all": True,
-        "transformer-ffn-activation": getattr(model, "activation_fn", "relu"), "transformer-postprocess": "dan",
-        "transformer-preprocess": "", "transformer-postprocess-emb": "d", "transformer-postprocess-top": "",
-        "transformer-decoder-autoreg": "self-attention", "transformer-guided-alignment-layer": "last",
-    }  # fmt: skip
+        "type": "transformer",
+        "version": "v1.12.0",
+        "dim-emb": model.encoder_embed_dim,
+        "dim-vocabs": [words, words],
+        "enc-depth": model.encoder_layers,
+        "dec-depth": model.decoder_layers,
+        "transformer-heads": model.encoder_attention_heads,
+        "transformer-dim-ffn": model.encoder_ffn_embed_dim,
+        "transformer-ffn-depth": 2,
+        "tied-embeddings-all": True,
+        "transformer-ffn-activation": getattr(model, "activation_fn", "relu"),
+        "transformer-postprocess": "dan",
+        "transformer-preprocess": "",
+        "transformer-postprocess-emb": "d",
+        "transformer-postprocess-top": "",
+        "transformer-decoder-autoreg": "self-attention",
+        "transformer-guided-alignment-layer": "last",
+    }
 
 
-def weights(given: Mapping[str, torch.Tensor], model: Any, order: list[int]) -> dict[str, np.ndarray]:
-    """Marian's weights: matrices the other way round, vectors as rows. order: the fairseq token of each of Marian's words."""
+def weights(
+    given: Mapping[str, torch.Tensor], model: Any, order: list[int]
+) -> dict[str, np.ndarray]:
+    """Marian's weights: matrices the other way round, vectors as rows.
+
+    order: the fairseq token of each of Marian's words.
+    """
     table = given["encoder.embed_tokens.weight"][order]
     out = {"Wemb": table.numpy(), "decoder_ff_logit_out_b": np.zeros((1, len(order)), np.float32)}
 
@@ -71,7 +152,9 @@ def weights(given: Mapping[str, torch.Tensor], model: Any, order: list[int]) -> 
         out[f"{theirs}_b{number}"] = given[f"{ours}.bias"].numpy()[None]
 
     def norm(ours: str, theirs: str) -> None:
-        out[f"{theirs}_ln_scale"], out[f"{theirs}_ln_bias"] = (given[f"{ours}.{part}"].numpy()[None] for part in ("weight", "bias"))
+        out[f"{theirs}_ln_scale"], out[f"{theirs}_ln_bias"] = (
+            given[f"{ours}.{part}"].numpy()[None] for part in ("weight", "bias")
+        )
 
     for side, count in (("encoder", model.encoder_layers), ("decoder", model.decoder_layers)):
         for i in range(count):
@@ -88,7 +171,8 @@ def weights(given: Mapping[str, torch.Tensor], model: Any, order: list[int]) -> 
 
 
 def convert(text: Text, kind: str) -> tuple[Path, Path]:
-    """Convert the checkpoint once per test folder and type; the model's file and the vocabulary's."""
+    """Convert the checkpoint once per test folder and type; the model's file and
+    the vocabulary's."""
     model, words = text.folder / "marian.npz", text.folder / "marian.yml"
     if not model.exists():
         saved = torch.load(text.model / "checkpoint.pt", map_location="cpu", weights_only=False)
@@ -101,20 +185,38 @@ def convert(text: Text, kind: str) -> tuple[Path, Path]:
         arrays: dict[str, Any] = dict(weights(saved["model"], made, order))
         arrays["special:model.yml"] = np.frombuffer(config.encode() + b"\0", np.int8)
         np.savez(model, **arrays)
-        words.write_text(json.dumps({dictionary[token]: i for i, token in enumerate(order)}, ensure_ascii=False), encoding="utf-8")
+        words.write_text(
+            json.dumps({dictionary[token]: i for i, token in enumerate(order)}, ensure_ascii=False),
+            encoding="utf-8",
+        )
     if kind == "float32":
         return model, words
     packed = model.with_name(f"marian.{kind}.bin")
     if not packed.exists():
         command = ["convert", "--from", str(model), "--to", str(packed), "--gemm-type", kind]
-        done = subprocess.run([str(Path(sys.executable).with_name("pymarian")), *command], capture_output=True, text=True)
+        done = subprocess.run(
+            [str(Path(sys.executable).with_name("pymarian")), *command],
+            capture_output=True,
+            text=True,
+        )
         if done.returncode:
-            raise BenchError(f"Marian does not convert to {kind}: {(done.stderr.strip() or '?').splitlines()[-1]}")
+            raise BenchError(
+                f"Marian does not convert to {kind}: "
+                f"{(done.stderr.strip() or '?').splitlines()[-1]}"
+            )
     return packed, words
 
 
-def marian(text: Text, flags: Sequence[str] = (), kind: str = "float32", threads: int = 1, batch: int = 0, name: str = "") -> Contender:
-    """The same beam, length penalty and length; batch: sentences in one of Marian's, 0 for fairseq's batches."""
+def marian(
+    text: Text,
+    flags: Sequence[str] = (),
+    kind: str = "float32",
+    threads: int = 1,
+    batch: int = 0,
+    name: str = "",
+) -> Contender:
+    """The same beam, length penalty and length; batch: sentences in one of Marian's,
+    0 for fairseq's batches."""
     if kind not in TYPES:
         raise BenchError(f"Marian's type {kind} is not benchmarked: take one of {', '.join(TYPES)}")
     try:
@@ -127,26 +229,50 @@ def marian(text: Text, flags: Sequence[str] = (), kind: str = "float32", threads
     numbers = [number for each in loaded.batches for number in each["id"].tolist()]
     special = {dictionary.pad(), dictionary.eos()}
     sources = [each["net_input"]["src_tokens"].tolist() for each in loaded.batches]
-    rows = [[[dictionary[token] for token in row if token not in special] for row in each] for each in sources]
+    rows = [
+        [[dictionary[token] for token in row if token not in special] for row in each]
+        for each in sources
+    ]
     widths = {len(row) + 1 for each in rows for row in each}
     if generation.max_len_a or len(widths) > 1:
-        raise BenchError("Marian's limit is a multiple of the source: take lines of one length (shapes.py --spread 0) and --max-len-b")
+        raise BenchError(
+            "Marian's limit is a multiple of the source: take lines of one length (shapes.py "
+            "--spread 0) and --max-len-b"
+        )
     lines = [" ".join(row) for each in rows for row in each]
     size = batch or max(map(len, rows))
     translator = Translator(
-        models=str(model), vocabs=[str(words)] * 2, beam_size=generation.beam, n_best=True, quiet=True, cpu_threads=threads,
-        normalize=0 if generation.unnormalized else generation.lenpen, mini_batch=size, maxi_batch=1,
-        max_length_factor=(generation.max_len_b + 0.99) / min(widths),  # the first length at which a translation is too long
-    )  # fmt: skip
+        models=str(model),
+        vocabs=[str(words)] * 2,
+        beam_size=generation.beam,
+        n_best=True,
+        quiet=True,
+        cpu_threads=threads,
+        normalize=0 if generation.unnormalized else generation.lenpen,
+        mini_batch=size,
+        maxi_batch=1,
+        # the first length at which a translation is too long
+        max_length_factor=(generation.max_len_b + 0.99) / min(widths),
+    )
 
     def read(found: list[str]) -> Outputs:
         # n-best lines of one sentence begin with its number
         best: dict[int, list] = {}
         for line in (line for each in found for line in each.split("\n") if line):
             number, pieces, _, score = (part.strip() for part in line.split("|||"))
-            best.setdefault(int(number), []).append(([dictionary.index(piece) for piece in pieces.split()], float(score)))
+            best.setdefault(int(number), []).append(
+                ([dictionary.index(piece) for piece in pieces.split()], float(score))
+            )
         of = dict(zip(numbers, (best[i] for i in sorted(best)), strict=True))
         return [of[number] for number in sorted(of)]
 
-    signature = f"marian:{version('pymarian')}|{kind}|threads={threads},batch={size} ({' '.join(flags)})"
-    return Contender(name or f"marian {kind}", lambda: translator.translate(lines), read, exact=False, signature=signature)
+    signature = (
+        f"marian:{version('pymarian')}|{kind}|threads={threads},batch={size} ({' '.join(flags)})"
+    )
+    return Contender(
+        name or f"marian {kind}",
+        lambda: translator.translate(lines),
+        read,
+        exact=False,
+        signature=signature,
+    )

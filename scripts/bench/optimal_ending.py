@@ -1,12 +1,16 @@
-"""What does certified stopping (`--stop optimal`) cost and buy, against fairseq's stopping criterion (`--stop count`)?
+"""What does certified stopping (`--stop optimal`) cost and buy, against fairseq's stopping
+criterion (`--stop count`)?
 
     python scripts/bench/optimal_ending.py --out results/optimal_ending
-    python scripts/bench/optimal_ending.py --model DIR --text PREFIX --limit 200 --repeats 5 --threads 1 --beams 5 20
+    python scripts/bench/optimal_ending.py --model DIR --text PREFIX --limit 200 --repeats 5
+        --threads 1 --beams 5 20
 
-raw: --unnormalized, with and without --prune-bound, stock fairseq beside them. normalised: length-normalised scores, where the
-exact certificate is loose and --patience is the rival; with a length limit for each sentence (--max-len-a, --max-len-b) and without.
-Ratios are over the table's first search, ours with fairseq's criterion, to show the criterion and not the decoder; "rows / stock's"
-counts that stock decodes k equal rows a sentence at the first step. "better" and "worse" are sentences whose best score differs.
+raw: --unnormalized, with and without --prune-bound, stock fairseq beside them. normalised:
+length-normalised scores, where the exact certificate is loose and --patience is the rival; with
+a length limit for each sentence (--max-len-a, --max-len-b) and without. Ratios are over the table's
+first search, ours with fairseq's criterion, to show the criterion and not the decoder; "rows /
+stock's" counts that stock decodes k equal rows a sentence at the first step. "better" and "worse"
+are sentences whose best score differs.
 """
 
 import argparse
@@ -33,10 +37,24 @@ SEARCHES: dict[str, dict[str, list[str]]] = {
         "patience 2": ["--patience", "2"],
         "optimal, 1.5 x + 5": ["--stop", "optimal", *LIMIT],
         "optimal, --prune-bound, 1.5 x + 5": ["--stop", "optimal", "--prune-bound", *LIMIT],
-        "optimal, --prune-bound, 60 tokens": ["--stop", "optimal", "--prune-bound", "--max-len-b", "60"],
+        "optimal, --prune-bound, 60 tokens": [
+            "--stop",
+            "optimal",
+            "--prune-bound",
+            "--max-len-b",
+            "60",
+        ],
     },
 }
-HEAD = ["search", *TIMES, "rows / stock's", "rows after the best", "mean score", "better, worse", "BLEU"]
+HEAD = [
+    "search",
+    *TIMES,
+    "rows / stock's",
+    "rows after the best",
+    "mean score",
+    "better, worse",
+    "BLEU",
+]
 TIE = 1e-4  # nats
 
 
@@ -53,10 +71,18 @@ def table(text: Text, part: str, beam: int, args: argparse.Namespace) -> list[Ro
     for c, times, result in zip(counted, ratios(races, counted), races.results, strict=True):
         shown = ["", "", "", ""]
         if c.outputs:
-            pairs = [(mine[0][1], theirs[0][1]) for mine, theirs in zip(c.outputs, plain.outputs, strict=True)]
+            pairs = [
+                (mine[0][1], theirs[0][1])
+                for mine, theirs in zip(c.outputs, plain.outputs, strict=True)
+            ]
             better, worse = (sum(sign * (a - b) > TIE for a, b in pairs) for sign in (1, -1))
             mean = sum(a for a, _ in pairs) / len(pairs)
-            shown = [f"{c.stats['rows'] / rows_of_stock:.3f}", after_the_best(c, beam), f"{mean:.4f}", f"{better}, {worse}"]
+            shown = [
+                f"{c.stats['rows'] / rows_of_stock:.3f}",
+                after_the_best(c, beam),
+                f"{mean:.4f}",
+                f"{better}, {worse}",
+            ]
         rows.append([c.contender.name, *times, *shown, f"{result.bleu:.2f}"])
     return rows
 
@@ -74,7 +100,13 @@ def main() -> None:
         text = prepare(Path(folder), args.model, args.text, args.src, args.tgt, args.limit)
         size = f"{len(text.references)} sentences, {args.threads} threads"
         settings = ((part, beam) for part in args.parts for beam in args.beams)
-        print_tables(((f"{part} scores, beam {beam}, {size}", HEAD, table(text, part, beam, args)) for part, beam in settings), args.out)
+        print_tables(
+            (
+                (f"{part} scores, beam {beam}, {size}", HEAD, table(text, part, beam, args))
+                for part, beam in settings
+            ),
+            args.out,
+        )
 
 
 if __name__ == "__main__":

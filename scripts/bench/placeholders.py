@@ -1,10 +1,12 @@
-"""How placeholders come through a translation, three ways, on the demo's sentences with 1 to 6 of them at made-up places.
+"""How placeholders come through a translation, three ways, on the demo's sentences with 1 to
+6 of them at made-up places.
 
     python scripts/bench/placeholders.py [--limit N]
 
-put back: taken out of the sentence and put back by alignment, as fairseq_ext does. copied: a token stands in the sentence, and the model
-copies it. required: the token stands there, and the search must write it (DBA). once each: sentences with every placeholder exactly once.
-rest: BLEU without the placeholders, beside that of the sentences without any.
+put back: taken out of the sentence and put back by alignment, as fairseq_ext does. copied: a token
+stands in the sentence, and the model copies it. required: the token stands there, and the search
+must write it (DBA). once each: sentences with every placeholder exactly once. rest: BLEU without
+the placeholders, beside that of the sentences without any.
 """
 
 from __future__ import annotations
@@ -33,7 +35,10 @@ def without(text: str, tokens: list[str]) -> str:
 
 def row(name: str, outputs: list[str], held: list[list[str]], references: list[str]) -> str:
     """A row of the table."""
-    counts = [[len(re.findall(rf"(?<!\w){re.escape(t)}(?!\w)", out)) for t in tokens] for out, tokens in zip(outputs, held, strict=True)]
+    counts = [
+        [len(re.findall(rf"(?<!\w){re.escape(t)}(?!\w)", out)) for t in tokens]
+        for out, tokens in zip(outputs, held, strict=True)
+    ]
     kept = sum(all(count == 1 for count in each) for each in counts)
     rest = [without(out, tokens) for out, tokens in zip(outputs, held, strict=True)]
     bleu = sacrebleu.corpus_bleu(rest, [references]).score
@@ -41,10 +46,15 @@ def row(name: str, outputs: list[str], held: list[list[str]], references: list[s
 
 
 def main() -> None:
-    parse = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parse = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parse.add_argument("--limit", type=int, default=1000)
     args = parse.parse_args()
-    sources, references = ((DATA / f"test.{side}").read_text(encoding="utf-8").splitlines()[: args.limit] for side in ("de", "en"))
+    sources, references = (
+        (DATA / f"test.{side}").read_text(encoding="utf-8").splitlines()[: args.limit]
+        for side in ("de", "en")
+    )
     translator = Translator.from_folder(MODEL, cpu=True, beam=5)
     print("| placeholders | once each | rest |\n| --- | ---: | ---: |", flush=True)
     plain = [found[0].text for found in translator.translate(sources)]
@@ -64,7 +74,10 @@ def main() -> None:
         out = [found[0].text for found in translator.translate(lines)]
         print(row(f"copied, {kind}", out, held, references), flush=True)
         found = translator.translate(lines, 1, held, errors="return")
-        out = [plain[i] if isinstance(each, Exception) else each[0].text for i, each in enumerate(found)]
+        out = [
+            plain[i] if isinstance(each, Exception) else each[0].text
+            for i, each in enumerate(found)
+        ]
         print(row(f"required, {kind}", out, held, references), flush=True)
 
 

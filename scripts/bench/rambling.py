@@ -1,15 +1,20 @@
-"""Do constrained outputs ramble? BLEU, scores and lengths of searches with required phrases, beside fairseq's own constrained search.
+"""Do constrained outputs ramble? BLEU, scores and lengths of searches with required phrases, beside
+fairseq's own constrained search.
 
-    python scripts/bench/rambling.py --model DIR --text PREFIX --limit 300 --sets rand3 rand4 --beams 5 10 --keep FOLDER
+    python scripts/bench/rambling.py --model DIR --text PREFIX --limit 300 --sets rand3 rand4
+        --beams 5 10 --keep FOLDER
     python scripts/bench/rambling.py ... --search "dba=" --search "pruned=--prune-finished 5"
 
-A --search is a name and the flags of fairseq_ext's search. With --keep the outputs of each search, set and beam stay in FOLDER and are not
-made again, so that fairseq's, which take long, are made once: give a search a new name where the code has changed.
+A --search is a name and the flags of fairseq_ext's search. With --keep the outputs of each search,
+set and beam stay in FOLDER and are not made again, so that fairseq's, which take long, are made
+once: give a search a new name where the code has changed.
 
-over fairseq's: BLEU less that of fairseq's, with its 95 % interval (intervals.py). better, worse: sentences by the score of the best
-hypothesis. rows: of the decoder, over unconstrained search. length: words of outputs over words of references. long: outputs with more than
-twice the tokens of the unconstrained output and the required ones. repeats: a bigram of words stands there three times or more, and more
-often than in the reference and the unconstrained output. behind the end: more sentence ends with words behind them than in the reference.
+over fairseq's: BLEU less that of fairseq's, with its 95 % interval (intervals.py). better, worse:
+sentences by the score of the best hypothesis. rows: of the decoder, over unconstrained search.
+length: words of outputs over words of references. long: outputs with more than twice the tokens
+of the unconstrained output and the required ones. repeats: a bigram of words stands there three
+times or more, and more often than in the reference and the unconstrained output. behind the end:
+more sentence ends with words behind them than in the reference.
 """
 
 from __future__ import annotations
@@ -31,13 +36,28 @@ from extract import MORE_SETS, extract
 from harness import fix_threads
 from intervals import bleu, counts_of, interval, resampled
 
-HEAD = ["set", "beam", "search", "BLEU", "over fairseq's", "mean score", "better", "worse", "rows", "seconds", "length", "long", "repeats"]
+HEAD = [
+    "set",
+    "beam",
+    "search",
+    "BLEU",
+    "over fairseq's",
+    "mean score",
+    "better",
+    "worse",
+    "rows",
+    "seconds",
+    "length",
+    "long",
+    "repeats",
+]
 HEAD += ["behind the end"]
 END = re.compile(r"[.!?][\"')]*\s+\S")
 
 
 def ran(made, file: Path | None) -> dict:
-    """Best hypotheses, rows and CPU seconds of a search, as its file keeps them; fairseq's may have failed."""
+    """Best hypotheses, rows and CPU seconds of a search, as its file keeps them;
+    fairseq's may have failed."""
     if file is not None and file.exists():
         return json.loads(file.read_text(encoding="utf-8"))
     counted: Counted = made()
@@ -47,13 +67,19 @@ def ran(made, file: Path | None) -> dict:
     except StockFailed as error:
         return {"failed": str(error)}
     seconds = time.process_time() - start
-    found = {"outputs": [best[:1] for best in counted.contender.read(decoded)], "rows": counted.stats.get("rows"), "seconds": seconds}
+    found = {
+        "outputs": [best[:1] for best in counted.contender.read(decoded)],
+        "rows": counted.stats.get("rows"),
+        "seconds": seconds,
+    }
     if file is not None:
         file.write_text(json.dumps(found), encoding="utf-8")
     return found
 
 
-def row(bench: Bench, outputs: Outputs, free: Outputs, theirs: Outputs | None, required: Sequence[int]) -> list[str]:
+def row(
+    bench: Bench, outputs: Outputs, free: Outputs, theirs: Outputs | None, required: Sequence[int]
+) -> list[str]:
     """The columns of a search from BLEU on, without rows and seconds."""
     references = bench.text.references
     lines = bench.text.lines(outputs)
@@ -68,8 +94,21 @@ def row(bench: Bench, outputs: Outputs, free: Outputs, theirs: Outputs | None, r
         better, worse = str(scores.better), str(scores.worse)
     mean = sum(best[0][1] for best in outputs) / len(outputs)
     long, again = ramblers(bench.text, outputs, free, required)
-    behind = sum(len(END.findall(line)) > len(END.findall(reference)) for line, reference in zip(lines, references, strict=True))
-    return [f"{score:.2f}", over, f"{mean:.4f}", better, worse, f"{output / reference:.3f}", str(long), str(again), str(behind)]
+    behind = sum(
+        len(END.findall(line)) > len(END.findall(reference))
+        for line, reference in zip(lines, references, strict=True)
+    )
+    return [
+        f"{score:.2f}",
+        over,
+        f"{mean:.4f}",
+        better,
+        worse,
+        f"{output / reference:.3f}",
+        str(long),
+        str(again),
+        str(behind),
+    ]
 
 
 def main() -> None:
@@ -77,9 +116,15 @@ def main() -> None:
     text_arguments(parse)
     parse.add_argument("--sets", nargs="+", choices=MORE_SETS, default=list(MORE_SETS))
     parse.add_argument("--beams", type=int, nargs="+", default=[5, 10, 20])
-    parse.add_argument("--search", action="append", help="NAME=FLAGS of fairseq_ext's search (dba=)")
+    parse.add_argument(
+        "--search", action="append", help="NAME=FLAGS of fairseq_ext's search (dba=)"
+    )
     parse.add_argument("--keep", type=Path, help="folder for outputs, which are not made again")
-    parse.add_argument("--without-fairseq", action="store_true", help="do not run fairseq's own search; what --keep holds is shown")
+    parse.add_argument(
+        "--without-fairseq",
+        action="store_true",
+        help="do not run fairseq's own search; what --keep holds is shown",
+    )
     parse.add_argument("--max-tokens", type=int, default=4000, help="of a batch (4000)")
     parse.add_argument("--seed", type=int, default=1, help="of the extraction (1)")
     parse.add_argument("--threads", type=int, default=1, help="torch threads (1)")
@@ -103,7 +148,10 @@ def main() -> None:
                 kept = file(f"fairseq.{name}")
                 theirs = None
                 if not args.without_fairseq or (kept is not None and kept.exists()):
-                    theirs = ran(partial(stock_constrained, bench.text, flags, phrases, pieces, "fairseq"), kept)
+                    theirs = ran(
+                        partial(stock_constrained, bench.text, flags, phrases, pieces, "fairseq"),
+                        kept,
+                    )
                 all_found = {} if theirs is None else {"fairseq": theirs}
                 for search, more in searches.items():
                     made = partial(searching, bench.text, [*given, *more.split()], search)

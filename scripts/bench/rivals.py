@@ -1,13 +1,17 @@
-"""How fast is fairseq_ext against stock fairseq and CTranslate2, where does a step's time go, and what is the least it could take?
+"""How fast is fairseq_ext against stock fairseq and CTranslate2, where does a step's time go, and
+what is the least it could take?
 
-    python scripts/bench/rivals.py --model DIR --text PREFIX --threads 1 --limit 200 --limit-one 30 --out results/rivals
+    python scripts/bench/rivals.py --model DIR --text PREFIX --threads 1 --limit 200 --limit-one 30
+        --out results/rivals
     python scripts/bench/rivals.py --before CHECKOUT PYTHON --contenders stock ours "ours --int8"
 
-Three parts: decoding only (in bulk and one sentence at a time, beam 1, 5 and 20), whole commands (start-up, loading, printing), and
-the profile of a step beside the time that reading its weights once takes. Outputs are compared first, as in default_vs_stock.py, whose
-flags and contenders these are; CTranslate2 gets the same beam and length penalty, and runs with each of its settings for matrix products
-(SETTINGS): a line names the best. Contenders that are not exact (CTranslate2, --int8) show BLEU. With --clock cpu the time is what this
-process's threads have used: on a machine with other work that is the fairer measure of one-thread contenders, and no measure of several
+Three parts: decoding only (in bulk and one sentence at a time, beam 1, 5 and 20), whole commands
+(start-up, loading, printing), and the profile of a step beside the time that reading its weights
+once takes. Outputs are compared first, as in default_vs_stock.py, whose flags and contenders
+these are; CTranslate2 gets the same beam and length penalty, and runs with each of its settings
+for matrix products (SETTINGS): a line names the best. Contenders that are not exact (CTranslate2,
+--int8) show BLEU. With --clock cpu the time is what this process's threads have used: on a machine
+with other work that is the fairer measure of one-thread contenders, and no measure of several
 workers, nor of settings, which run in processes of their own.
 With --before another checkout of this project takes part in all but the profile: `ours` and its
 counterpart `before` each run in a process of their own, which measures their time.
@@ -37,8 +41,11 @@ from text import Text, prepare
 from fairseq_ext.search.strategies.decoding.beam import beam_search
 
 CONTENDERS = ["stock", "set_beam_size", "ours --decoder-backend fairseq", "ours", "ours --int8"]
-SETTINGS = ["", " CT2_USE_MKL=1", " CT2_USE_MKL=1 CT2_USE_EXPERIMENTAL_PACKED_GEMM=1"]  # without: what it chooses for this processor
-CONTENDERS += [f"ctranslate2 {kind} 1x1{setting}" for kind in ("float32", "int8") for setting in SETTINGS]
+# without: what it chooses for this processor
+SETTINGS = ["", " CT2_USE_MKL=1", " CT2_USE_MKL=1 CT2_USE_EXPERIMENTAL_PACKED_GEMM=1"]
+CONTENDERS += [
+    f"ctranslate2 {kind} 1x1{setting}" for kind in ("float32", "int8") for setting in SETTINGS
+]
 TRANSLATE = """
 import sys, ctranslate2
 folder, source, kind, beam, tokens, threads = sys.argv[1:]
@@ -49,7 +56,7 @@ found = translator.translate_batch(lines, beam_size=int(beam), max_batch_size=in
 for number, result in enumerate(found):
     for words, score in zip(result.hypotheses, result.scores):
         print(f"H-{number}\\t{score / 0.6931471805599453}\\t{' '.join(words)}")
-"""
+"""  # noqa: E501
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -61,7 +68,9 @@ def main(argv: list[str] | None = None) -> int:
         for mode in args.modes:
             Path(folder, mode).mkdir()
             limit = args.limit_one if mode == "one" else args.limit
-            text[mode] = prepare(Path(folder, mode), args.model, args.text, args.src, args.tgt, limit)
+            text[mode] = prepare(
+                Path(folder, mode), args.model, args.text, args.src, args.tgt, limit
+            )
         comparisons = decode_only(args, text, CLOCKS[args.clock])
         if "bulk" in text and args.whole:
             comparisons.append(whole_commands(args, text["bulk"]))
@@ -81,12 +90,23 @@ def best_rivals(comparison: Comparison) -> str:
     """Which settings of CTranslate2 were the best, and how many times as fast ours is."""
     told = []
     for kind, ours in (("float32", "ours"), ("int8", "ours --int8")):
-        rivals = [result for result in comparison.results if result.contender.name.startswith(f"ctranslate2 {kind}")]
+        rivals = [
+            result
+            for result in comparison.results
+            if result.contender.name.startswith(f"ctranslate2 {kind}")
+        ]
         if not rivals:
             continue
         best = min(rivals, key=lambda result: statistics.median(result.seconds)).contender
-        gain = comparison.speed_up(ours, best.name) if ours in [result.contender.name for result in comparison.results] else None
-        told.append(f"{best.signature.partition(' ')[0]}" + (f" (`{ours}` is {gain.median:.2f}x as fast)" if gain else ""))
+        gain = (
+            comparison.speed_up(ours, best.name)
+            if ours in [result.contender.name for result in comparison.results]
+            else None
+        )
+        told.append(
+            f"{best.signature.partition(' ')[0]}"
+            + (f" (`{ours}` is {gain.median:.2f}x as fast)" if gain else "")
+        )
     return f"Best of CTranslate2, {comparison.title}: " + "; ".join(told) + "."
 
 
@@ -103,7 +123,17 @@ def whole_commands(args: argparse.Namespace, text: Text) -> Comparison:
             given = [*command, *flags, *more]
             rivals.append(ProcessContender(" ".join([name, *more]), given, exact=not more))
     for kind in ("float32", "int8"):
-        command = [sys.executable, "-c", TRANSLATE, str(convert(text)), source, kind, beam, MODES["bulk"][1], str(args.threads)]
+        command = [
+            sys.executable,
+            "-c",
+            TRANSLATE,
+            str(convert(text)),
+            source,
+            kind,
+            beam,
+            MODES["bulk"][1],
+            str(args.threads),
+        ]
         rivals.append(ProcessContender(f"ctranslate2 {kind}", command, exact=False))
     if args.no_memory:
         for rival in rivals:
@@ -119,11 +149,14 @@ def generators(args: argparse.Namespace, generate: str) -> dict[str, list[str]]:
         return {"ours": [generate, *OURS]}
     return {
         name: [
-            *checkout.command("fairseq-generate"), "--user-dir", str(checkout.root / "fairseq_ext"),
-            "--task", "translation_ext",
+            *checkout.command("fairseq-generate"),
+            "--user-dir",
+            str(checkout.root / "fairseq_ext"),
+            "--task",
+            "translation_ext",
         ]
         for name, checkout in versions(args.before).items()
-    }  # fmt: skip
+    }
 
 
 class Parts:
@@ -139,7 +172,8 @@ class Parts:
 
 
 class Timed:
-    """A callable that adds its time and calls to `parts`; its other attributes are those of what it wraps."""
+    """A callable that adds its time and calls to `parts`; its other attributes are
+    those of what it wraps."""
 
     def __init__(self, inner: Any, parts: Parts, label: str):
         self.inner, self.parts, self.label = inner, parts, label
@@ -147,7 +181,9 @@ class Timed:
     def __call__(self, *arguments: Any, **named: Any) -> Any:
         start = self.parts.clock()
         out = self.inner(*arguments, **named)
-        self.parts.seconds[self.label] = self.parts.seconds.get(self.label, 0.0) + self.parts.clock() - start
+        self.parts.seconds[self.label] = (
+            self.parts.seconds.get(self.label, 0.0) + self.parts.clock() - start
+        )
         self.parts.calls[self.label] = self.parts.calls.get(self.label, 0) + 1
         return out
 
@@ -156,12 +192,15 @@ class Timed:
 
 
 def profile(args: argparse.Namespace, text: Text, mode: str, flags: tuple[str, ...]) -> str:
-    """Where the time of a step of the loop goes at beam 5, as Markdown; the floor: its weights read once at this machine's speed."""
+    """Where the time of a step of the loop goes at beam 5, as Markdown; the floor: its weights read
+    once at this machine's speed."""
     loaded = load([*OURS, *text.flags, "--cpu", "--beam", "5", *MODES[mode], *flags])
     generator = loaded.task.build_generator(loaded.models, loaded.cfg.generation)
     # the compiled search has no parts to be timed: the loop has
     generator.driver = partial(beam_search, generator.setup)
-    decode = lambda: [loaded.task.inference_step(generator, loaded.models, batch) for batch in loaded.batches]  # noqa: E731
+    decode = lambda: [  # noqa: E731
+        loaded.task.inference_step(generator, loaded.models, batch) for batch in loaded.batches
+    ]
     decode()  # warm
     clock = CLOCKS[args.clock]
     parts, decoder, weights = Parts(clock), generator.decoder, generator.decoder.weights[0]
@@ -174,15 +213,22 @@ def profile(args: argparse.Namespace, text: Text, mode: str, flags: tuple[str, .
     decode()
     total, rows = clock() - start, generator.stats.decoder_rows - rows
     steps = parts.calls["decoder layers"]
-    linears = [part for layer in weights.layers for part in vars(layer).values() if hasattr(part, "pack")]
+    linears = [
+        part for layer in weights.layers for part in vars(layer).values() if hasattr(part, "pack")
+    ]
     linears = [part for part in linears if part.inputs and part is not None] + [weights.output]
-    size = sum(part.packed.weight.nbytes for part in linears if getattr(part.packed, "weight", None) is not None)
+    size = sum(
+        part.packed.weight.nbytes
+        for part in linears
+        if getattr(part.packed, "weight", None) is not None
+    )
     floor = size / bandwidth()
     told = ", ".join(f"{label} {1e3 * parts.seconds[label] / steps:.3f}" for label in parts.seconds)
     rest = 1e3 * (total - sum(parts.seconds.values())) / steps
     return (
-        f"Profile, beam 5, {TITLES[mode]}, {' '.join(('ours in the loop', *flags))}: {1e3 * total / steps:.3f} ms a step of "
-        f"{rows / steps:.0f} rows on average: {told}, rest of the search {rest:.3f}. "
+        f"Profile, beam 5, {TITLES[mode]}, {' '.join(('ours in the loop', *flags))}: "
+        f"{1e3 * total / steps:.3f} ms a step of {rows / steps:.0f} rows on average: {told}, rest "
+        f"of the search {rest:.3f}. "
         f"Floor: {size / 2**20:.1f} MiB of weights read once take {1e3 * floor:.3f} ms."
     )
 
@@ -202,7 +248,9 @@ def parser() -> argparse.ArgumentParser:
     parse = default_vs_stock.parser()
     parse.description = __doc__
     parse.set_defaults(contenders=CONTENDERS, over=["stock", "ctranslate2 float32 1x1"])
-    parse.add_argument("--no-whole", dest="whole", action="store_false", help="leave the whole commands out")
+    parse.add_argument(
+        "--no-whole", dest="whole", action="store_false", help="leave the whole commands out"
+    )
     return parse
 
 

@@ -1,13 +1,17 @@
-"""How many requests a second does the server take at a latency, against micro-batches, CTranslate2 and one at a time?
+"""How many requests a second does the server take at a latency, against micro-batches,
+CTranslate2 and one at a time?
 
     python scripts/bench/serve.py --model DIR --text PREFIX --workers 2 --out results/serve
-    python scripts/bench/serve.py --model DIR --text PREFIX --workers 2 --rates 20 40 80 --seconds 60 --every-rate
+    python scripts/bench/serve.py --model DIR --text PREFIX --workers 2 --rates 20 40 80
+        --seconds 60 --every-rate
 
-Single sentences arrive as a Poisson process (open loop: they come whether or not earlier ones are answered), the same arrivals for every
-server. A request's latency counts from its arrival, so a generator that lags behind makes it longer, never shorter. The rate of a server
-is the highest one of `--rates` with a p95 below `--limit-p95` and an answer to every request. It is found by bisection, for `--seconds` a
-rate after a warm-up; `--every-rate` tries them all from the lowest on, until two have failed. The servers (servers.py) are measured in
-turns, `--rounds` times; where OUT.json is there already, these rounds are added to its own. Other decoding flags go behind `--`.
+Single sentences arrive as a Poisson process (open loop: they come whether or not earlier ones
+are answered), the same arrivals for every server. A request's latency counts from its arrival,
+so a generator that lags behind makes it longer, never shorter. The rate of a server is the highest
+one of `--rates` with a p95 below `--limit-p95` and an answer to every request. It is found by
+bisection, for `--seconds` a rate after a warm-up; `--every-rate` tries them all from the lowest
+on, until two have failed. The servers (servers.py) are measured in turns, `--rounds` times; where
+OUT.json is there already, these rounds are added to its own. Other decoding flags go behind `--`.
 CPU ms: CPU time of the server and all its processes while a rate was measured, over the requests.
 
     python scripts/bench/serve.py --servers refill --rates 20 --rounds 5 --before CHECKOUT PYTHON
@@ -51,7 +55,8 @@ async def load(
     while (at := at + draw.expovariate(rate)) < seconds:
         arrivals.append((at, draw.choice(lines)))
     latencies: list[float] = []
-    # aiohttp takes less than half of httpx's time, and uvloop less than asyncio's loop; the servers on the same cores lack what it takes
+    # aiohttp takes less than half of httpx's time, and uvloop less than asyncio's loop; the servers
+    # on the same cores lack what it takes
     limits = {"connector": aiohttp.TCPConnector(limit=0), "timeout": aiohttp.ClientTimeout(600)}
     async with aiohttp.ClientSession(url, **limits) as client:
         start = time.perf_counter()
@@ -108,24 +113,46 @@ def main(argv: list[str] | None = None) -> int:
     parse = command_line(__doc__)
     text_arguments(parse)
     rates = [round(10 * 1.15**i) for i in range(24)]
-    parse.add_argument("--servers", nargs="+", choices=list(SERVERS), default=list(SERVERS), help="which, in this order (all)")
-    parse.add_argument("--rates", nargs="+", type=float, default=rates, help="requests a second, ascending (10 to 249, 15%% apart)")
+    parse.add_argument(
+        "--servers",
+        nargs="+",
+        choices=list(SERVERS),
+        default=list(SERVERS),
+        help="which, in this order (all)",
+    )
+    parse.add_argument(
+        "--rates",
+        nargs="+",
+        type=float,
+        default=rates,
+        help="requests a second, ascending (10 to 249, 15%% apart)",
+    )
     parse.add_argument("--every-rate", action="store_true", help="no bisection")
     parse.add_argument("--seconds", type=float, default=15.0, help="of each rate (15)")
     parse.add_argument("--limit-p95", type=float, default=0.5, help="seconds (0.5)")
     parse.add_argument("--workers", type=int, default=2, help="of one thread each (2)")
     parse.add_argument("--beam", type=int, default=5)
     parse.add_argument("--batch", type=int, default=32, help="largest micro-batch of ct2 (32)")
-    parse.add_argument("--rounds", type=int, default=1, help="times that every server is measured, in turns (1)")
-    parse.add_argument("--words", type=int, nargs=2, metavar=("LEAST", "MOST"), help="lines of so many words only")
+    parse.add_argument(
+        "--rounds", type=int, default=1, help="times that every server is measured, in turns (1)"
+    )
+    parse.add_argument(
+        "--words", type=int, nargs=2, metavar=("LEAST", "MOST"), help="lines of so many words only"
+    )
     parse.add_argument("--seed", type=int, default=1, help="of the arrivals (1)")
     parse.add_argument("--out", type=Path, help="write OUT.md and OUT.json")
     before_argument(parse)
-    parse.add_argument("flags", nargs="*", help="behind --: decoding flags of the servers of this package")
+    parse.add_argument(
+        "flags", nargs="*", help="behind --: decoding flags of the servers of this package"
+    )
     args = parse.parse_args(argv)
     if args.rates != sorted(args.rates) or args.rates[0] <= 0:
         raise BenchError("--rates are not ascending numbers above 0")
-    lines = [line for line in Path(f"{args.text}.{args.src}").read_text(encoding="utf-8").split("\n") if line.strip()][: args.limit]
+    lines = [
+        line
+        for line in Path(f"{args.text}.{args.src}").read_text(encoding="utf-8").split("\n")
+        if line.strip()
+    ][: args.limit]
     if args.words:
         lines = [line for line in lines if args.words[0] <= len(line.split()) <= args.words[1]]
     print(HEAD, flush=True)
@@ -151,7 +178,10 @@ def earlier(args: argparse.Namespace) -> list[dict[str, list[Load]]]:
     file = args.out.with_suffix(".json") if args.out else None
     if file is None or not file.exists():
         return []
-    return [{name: [Load(**each) for each in loads] for name, loads in found.items()} for found in json.loads(file.read_text())["rounds"]]
+    return [
+        {name: [Load(**each) for each in loads] for name, loads in found.items()}
+        for found in json.loads(file.read_text())["rounds"]
+    ]
 
 
 def write(args: argparse.Namespace, rounds: Rounds, lines: int, answers: Answers) -> None:
@@ -161,16 +191,25 @@ def write(args: argparse.Namespace, rounds: Rounds, lines: int, answers: Answers
     facts = machine()
     text, flags = f"{Path(args.text).name}.{args.src}", " ".join(["", *args.flags])
     says = [
-        f"Model of {args.model.parent.name}, {lines} lines of {text}, beam {args.beam}, float32{flags},",
+        (
+            f"Model of {args.model.parent.name}, {lines} lines of {text}, beam {args.beam}, "
+            f"float32{flags},"
+        ),
         f"{args.workers} workers of one thread, {args.seconds:g} s a rate.",
-        f"The load generator and the HTTP process run on the same {facts['cores']} cores of {facts['cpu']}.",
+        (
+            f"The load generator and the HTTP process run on the same {facts['cores']} cores "
+            f"of {facts['cpu']}."
+        ),
         f"torch {facts['torch']}, commit {(facts['git_commit'] or 'none')[:7]}, {facts['date']}.",
     ]
     args.out.parent.mkdir(parents=True, exist_ok=True)
     page = f"{' '.join(says)}\n\n{report(args, rounds, answers)}\n"
     args.out.with_suffix(".md").write_text(page, encoding="utf-8")
     record = {"machine": facts, "text": args.text, "seconds": args.seconds, "flags": args.flags}
-    record["rounds"] = [{name: [each._asdict() for each in loads] for name, loads in found.items()} for found in rounds]
+    record["rounds"] = [
+        {name: [each._asdict() for each in loads] for name, loads in found.items()}
+        for found in rounds
+    ]
     args.out.with_suffix(".json").write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
 
 

@@ -1,15 +1,20 @@
-"""Does the server's memory stay flat over a long day, and is every request answered once, with the right text?
+"""Does the server's memory stay flat over a long day, and is every request answered once,
+with the right text?
 
-    python scripts/bench/serve_memory.py [--requests 100000] [--minutes 600] [--every 2500] [--workers 2] [--beam 2] [--out OUT]
+    python scripts/bench/serve_memory.py [--requests 100000] [--minutes 600] [--every 2500]
+        [--workers 2] [--beam 2] [--out OUT]
 
-Requests of every kind go to `python -m fairseq_ext.serve` with the demo model, `--connections` at a time: records, required phrases, terms
-that no other request has, glossaries that are replaced, n-best lists, event streams (a third of them given up after the first event),
-LibreTranslate's form, and requests that are wrong. Lines of the demo test set are asked for over and over, so that each translation can be
-compared with the offline run's. After every so many requests none is sent until all have their answers and the workers have given back
-what their steps left in pieces: then the memory of the server and of all its processes is read, which is what it keeps. It is read under
-load as well, in the middle of every round; those readings go up and down with what is searched at the moment. Idle ones are compared, the
-median of the first `--readings` from `--settle` requests on with that of the last: status 1 if memory grows by more than `--allowed` per
-cent, if a request has a wrong answer or none, or if one is still in the server when nobody waits for it.
+Requests of every kind go to `python -m fairseq_ext.serve` with the demo model, `--connections` at
+a time: records, required phrases, terms that no other request has, glossaries that are replaced,
+n-best lists, event streams (a third of them given up after the first event), LibreTranslate's form,
+and requests that are wrong. Lines of the demo test set are asked for over and over, so that each
+translation can be compared with the offline run's. After every so many requests none is sent until
+all have their answers and the workers have given back what their steps left in pieces: then the
+memory of the server and of all its processes is read, which is what it keeps. It is read under load
+as well, in the middle of every round; those readings go up and down with what is searched at the
+moment. Idle ones are compared, the median of the first `--readings` from `--settle` requests on
+with that of the last: status 1 if memory grows by more than `--allowed` per cent, if a request has
+a wrong answer or none, or if one is still in the server when nobody waits for it.
 """
 
 import argparse
@@ -28,7 +33,18 @@ from harness import BenchError
 from report import git
 from servers import Running, processes, running
 
-KINDS = ("plain",) * 10 + ("phrase", "terms", "kept", "nbest", "stream", "stream", "gone", "libre", "refused", "put")
+KINDS = ("plain",) * 10 + (
+    "phrase",
+    "terms",
+    "kept",
+    "nbest",
+    "stream",
+    "stream",
+    "gone",
+    "libre",
+    "refused",
+    "put",
+)
 HEAD = "| requests | MiB idle | MiB busy | requests/s so far |\n| ---: | ---: | ---: | ---: |"
 JSON, TSV = ({"Content-Type": kind} for kind in ("application/json", "text/tab-separated-values"))
 IDLE = 2.5  # seconds without a request before a reading: a worker gives memory back after one
@@ -72,7 +88,9 @@ class Traffic:
             self.bad.append(f"request {number} ({kind}): {found!r} is not {expected!r}")
 
     async def plain(self, client: httpx.AsyncClient, line: str, number: int) -> str:
-        return (await client.post("/v1/translate", json={"source": line, "id": number})).json()["text"]
+        return (await client.post("/v1/translate", json={"source": line, "id": number})).json()[
+            "text"
+        ]
 
     async def nbest(self, client: httpx.AsyncClient, line: str, number: int) -> str:
         body = {"source": line, "nbest": self.args.beam, "detail": True}
@@ -83,21 +101,31 @@ class Traffic:
         return (await client.post("/translate", data=body)).json()["translatedText"]
 
     async def phrase(self, client: httpx.AsyncClient, line: str, number: int) -> str | None:
-        (met,) = (await client.post("/v1/translate", json={"source": line, "constraints": ["very"]})).json()["constraints"]
+        (met,) = (
+            await client.post("/v1/translate", json={"source": line, "constraints": ["very"]})
+        ).json()["constraints"]
         return None if met["met"] else "without its phrase"
 
     async def terms(self, client: httpx.AsyncClient, line: str, number: int) -> str | None:
         """The first word's translation is `very`; a term of this request alone is beside it."""
         word = line.split()[0]
-        answer = (await client.post("/v1/translate", json={"source": line, "glossary": {word: "very", f"Wort{number}": "house"}})).json()
+        answer = (
+            await client.post(
+                "/v1/translate",
+                json={"source": line, "glossary": {word: "very", f"Wort{number}": "house"}},
+            )
+        ).json()
         return None if all(each["met"] for each in answer["constraints"]) else "without its term"
 
     async def kept(self, client: httpx.AsyncClient, line: str, number: int) -> str | None:
         answer = await client.post("/v1/translate", json={"source": line, "glossary": "day"})
-        return None if answer.status_code in (200, 404) else answer.text  # before the first one is put
+        # before the first one is put
+        return None if answer.status_code in (200, 404) else answer.text
 
     async def put(self, client: httpx.AsyncClient, line: str, number: int) -> str | None:
-        answer = await client.put("/v1/glossaries/day", content=f"Patient\tpatient\nWort{number}\thouse\n", headers=TSV)
+        answer = await client.put(
+            "/v1/glossaries/day", content=f"Patient\tpatient\nWort{number}\thouse\n", headers=TSV
+        )
         return None if answer.status_code in (200, 201) else answer.text
 
     async def refused(self, client: httpx.AsyncClient, line: str, number: int) -> str | None:
@@ -121,13 +149,23 @@ class Traffic:
         seconds, end = 0.0, time.monotonic() + 60 * self.args.minutes
         limits = httpx.Limits(max_connections=self.args.connections)
         async with httpx.AsyncClient(base_url=server.url, timeout=600, limits=limits) as client:
-            while self.done.total() < self.args.requests and len(self.bad) <= 20 and time.monotonic() < end:
+            while (
+                self.done.total() < self.args.requests
+                and len(self.bad) <= 20
+                and time.monotonic() < end
+            ):
                 start, first = time.monotonic(), self.done.total()
-                busy = await self.round(client, server, range(first, min(first + self.args.every, self.args.requests)))
+                busy = await self.round(
+                    client, server, range(first, min(first + self.args.every, self.args.requests))
+                )
                 seconds += time.monotonic() - start
                 await self.none_is_left(client)
                 await asyncio.sleep(IDLE)
-                readings.append(Reading(self.done.total(), memory(server.pid), busy, self.done.total() / seconds))
+                readings.append(
+                    Reading(
+                        self.done.total(), memory(server.pid), busy, self.done.total() / seconds
+                    )
+                )
                 print(readings[-1].row(), flush=True)
         return readings
 
@@ -150,22 +188,30 @@ class Traffic:
         end = time.monotonic() + LEFT
         while left := pending((await client.get("/metrics")).text):
             if time.monotonic() > end:
-                self.bad.append(f"{left:.0f} requests are still in the server after {self.done.total()}")
+                self.bad.append(
+                    f"{left:.0f} requests are still in the server after {self.done.total()}"
+                )
                 return
             await asyncio.sleep(0.1)
 
 
 def pending(metrics: str) -> float:
     """How many requests a server has not answered."""
-    return next(float(line.split()[1]) for line in metrics.splitlines() if line.startswith("fairseq_ext_pending "))
+    return next(
+        float(line.split()[1])
+        for line in metrics.splitlines()
+        if line.startswith("fairseq_ext_pending ")
+    )
 
 
 def memory(pid: int) -> float:
-    """MiB of a process and all that it has started, each page once, whatever else runs on the machine.
+    """MiB of a process and all that it has started, each page once, whatever else
+    runs on the machine.
 
-    Anonymous pages, such as those of heaps: their proportional set size, as none but these processes share them. Pages of files, such as
-    libraries: of each file as much as the process has that holds most of it. Their proportional set size would be smaller the more other
-    processes use the same libraries.
+    Anonymous pages, such as those of heaps: their proportional set size, as none but these
+    processes share them. Pages of files, such as libraries: of each file as much as the process has
+    that holds most of it. Their proportional set size would be smaller the more other processes
+    use the same libraries.
     """
     kib, of_files = 0, Counter[str]()
     for each in processes(pid):
@@ -192,8 +238,15 @@ def offline(args: argparse.Namespace, lines: list[str]) -> list[str]:
     from fairseq_ext import Translator
 
     spm = str(args.model / "spm.model")
-    pair = {"source_lang": args.src, "target_lang": args.tgt, "bpe": "sentencepiece", "sentencepiece_model": spm}
-    made = Translator(str(args.model / "checkpoint.pt"), str(args.model), **pair, cpu=True, beam=args.beam)  # type: ignore[arg-type]
+    pair = {
+        "source_lang": args.src,
+        "target_lang": args.tgt,
+        "bpe": "sentencepiece",
+        "sentencepiece_model": spm,
+    }
+    made = Translator(
+        str(args.model / "checkpoint.pt"), str(args.model), **pair, cpu=True, beam=args.beam
+    )  # type: ignore[arg-type]
     return [found[0].text for found in made.translate(lines)]
 
 
@@ -202,14 +255,30 @@ def main(argv: list[str] | None = None) -> int:
     text_arguments(parse)
     parse.set_defaults(batch=32)
     parse.add_argument("--requests", type=int, default=100_000, help="(100000)")
-    parse.add_argument("--every", type=int, default=2_500, help="requests from one reading to the next (2500)")
-    parse.add_argument("--settle", type=int, default=20_000, help="requests before the first reading that counts (20000)")
-    parse.add_argument("--readings", type=int, default=5, help="of the first and of the last median (5)")
-    parse.add_argument("--allowed", type=float, default=3.0, help="growth from the first median to the last, in per cent (3)")
+    parse.add_argument(
+        "--every", type=int, default=2_500, help="requests from one reading to the next (2500)"
+    )
+    parse.add_argument(
+        "--settle",
+        type=int,
+        default=20_000,
+        help="requests before the first reading that counts (20000)",
+    )
+    parse.add_argument(
+        "--readings", type=int, default=5, help="of the first and of the last median (5)"
+    )
+    parse.add_argument(
+        "--allowed",
+        type=float,
+        default=3.0,
+        help="growth from the first median to the last, in per cent (3)",
+    )
     parse.add_argument("--connections", type=int, default=16, help="requests at a time (16)")
     parse.add_argument("--workers", type=int, default=2, help="of one thread each (2)")
     parse.add_argument("--beam", type=int, default=2)
-    parse.add_argument("--minutes", type=float, default=600.0, help="after which no more requests are sent (600)")
+    parse.add_argument(
+        "--minutes", type=float, default=600.0, help="after which no more requests are sent (600)"
+    )
     parse.add_argument("--out", type=Path, help="write OUT.md")
     parse.add_argument("flags", nargs="*", help="behind --: decoding flags of the server")
     args = parse.parse_args(argv)
@@ -223,18 +292,22 @@ def main(argv: list[str] | None = None) -> int:
     at = [reading for reading in readings if reading.requests >= args.settle]
     n = args.readings
     if len(at) < 2 * n and not traffic.bad:
-        raise BenchError(f"{len(at)} readings from {args.settle} requests on are too few for two medians of {n}: lower --settle or --every")
+        raise BenchError(
+            f"{len(at)} readings from {args.settle} requests on are too few for two medians of "
+            f"{n}: lower --settle or --every"
+        )
     idle, busy = ([getattr(reading, name) for reading in at] or [0.0] for name in ("idle", "busy"))
     first, last = statistics.median(idle[:n]), statistics.median(idle[-n:])
     growth = 100 * (last / first - 1) if first else 0.0
     kinds = ", ".join(f"{n:,} {kind}" for kind, n in traffic.done.items())
     says = (
-        f"{traffic.done.total():,} requests ({kinds}), {len(traffic.bad)} with a wrong answer or none; "
-        f"median of the {n} idle readings from {args.settle:,} requests on: {first:.0f} MiB, of the last {n}: {last:.0f} MiB, "
-        f"{growth:+.1f}% (allowed: {args.allowed:g}%); busy: {statistics.median(busy[:n]):.0f} and {statistics.median(busy[-n:]):.0f} MiB, "
-        f"from {min(busy):.0f} to {max(busy):.0f}. "
-        f"Beam {args.beam}, {args.workers} workers, {args.connections} connections, {len(lines)} lines, "
-        f"commit {commit}, {time.strftime('%Y-%m-%d', time.gmtime())}."
+        f"{traffic.done.total():,} requests ({kinds}), {len(traffic.bad)} with a wrong answer or "
+        f"none; median of the {n} idle readings from {args.settle:,} requests on: {first:.0f} MiB, "
+        f"of the last {n}: {last:.0f} MiB, {growth:+.1f}% (allowed: {args.allowed:g}%); busy: "
+        f"{statistics.median(busy[:n]):.0f} and {statistics.median(busy[-n:]):.0f} MiB, from "
+        f"{min(busy):.0f} to {max(busy):.0f}. "
+        f"Beam {args.beam}, {args.workers} workers, {args.connections} connections, {len(lines)} "
+        f"lines, commit {commit}, {time.strftime('%Y-%m-%d', time.gmtime())}."
     )
     print("\n".join(["", says, *traffic.bad[:10]]), flush=True)
     if args.out:

@@ -28,7 +28,12 @@ from checkouts import Checkout, this_checkout
 from harness import BenchError
 
 HERE = Path(__file__).parent
-SERVERS: dict[str, list[str] | None] = {"refill": [], "batch": ["--schedule", "batch"], "one": ["--stream-width", "1"], "ct2": None}
+SERVERS: dict[str, list[str] | None] = {
+    "refill": [],
+    "batch": ["--schedule", "batch"],
+    "one": ["--stream-width", "1"],
+    "ct2": None,
+}
 OTHER = "before "
 START = 300  # seconds that a server has to load
 LIMITS = ["--max-queue", "100000", "--deadline", "600", "--grace", "0"]
@@ -45,12 +50,46 @@ def command(args: argparse.Namespace, name: str, port: int, folder: Path) -> lis
     """The command of a server; args: model, src, tgt, beam, workers, batch, flags."""
     model, spm, own = args.model, str(args.model / "spm.model"), SERVERS[name.removeprefix(OTHER)]
     if own is None:
-        given = [str(model / "checkpoint.pt"), str(model), args.src, args.tgt, spm, str(folder / "ctranslate2")]
-        numbers = {"--port": port, "--beam": args.beam, "--workers": args.workers, "--batch": args.batch}
-        return [sys.executable, str(HERE / "serve_ct2.py"), *given, *(str(x) for pair in numbers.items() for x in pair)]
-    given = ["--path", str(model / "checkpoint.pt"), "--data", str(model), "-s", args.src, "-t", args.tgt, "--cpu"]
+        given = [
+            str(model / "checkpoint.pt"),
+            str(model),
+            args.src,
+            args.tgt,
+            spm,
+            str(folder / "ctranslate2"),
+        ]
+        numbers = {
+            "--port": port,
+            "--beam": args.beam,
+            "--workers": args.workers,
+            "--batch": args.batch,
+        }
+        return [
+            sys.executable,
+            str(HERE / "serve_ct2.py"),
+            *given,
+            *(str(x) for pair in numbers.items() for x in pair),
+        ]
+    given = [
+        "--path",
+        str(model / "checkpoint.pt"),
+        "--data",
+        str(model),
+        "-s",
+        args.src,
+        "-t",
+        args.tgt,
+        "--cpu",
+    ]
     given += ["--bpe", "sentencepiece", "--sentencepiece-model", spm, "--beam", str(args.beam)]
-    given += ["--cpu-workers", str(args.workers), "--port", str(port), "--glossary-folder", str(folder / "glossaries")]
+    given += [
+        "--cpu-workers",
+        str(args.workers),
+        "--port",
+        str(port),
+        "--glossary-folder",
+        str(folder / "glossaries"),
+    ]
     python = checkout_of(args, name).python
     return [python, "-m", "fairseq_ext.serve", *given, *LIMITS, *args.flags, *own]
 
@@ -62,7 +101,10 @@ def checkout_of(args: argparse.Namespace, name: str) -> Checkout:
 
 @contextmanager
 def running(args: argparse.Namespace, name: str, folder: Path) -> Iterator[Running]:
-    """A server that is ready, for as long as the context lasts. Errors: BenchError where it does not start."""
+    """A server that is ready, for as long as the context lasts.
+
+    Errors: BenchError where it does not start.
+    """
     with socket.create_server(("127.0.0.1", 0)) as probe:
         port = probe.getsockname()[1]
     environment, place = {**os.environ, "OMP_NUM_THREADS": "1"}, None
@@ -77,7 +119,9 @@ def running(args: argparse.Namespace, name: str, folder: Path) -> Iterator[Runni
         end = time.monotonic() + START
         while not is_ready(url):
             if process.poll() is not None or time.monotonic() > end:
-                last = (folder / f"{name}.log").read_text().strip().splitlines()[-1:] or ["it says nothing"]
+                last = (folder / f"{name}.log").read_text().strip().splitlines()[-1:] or [
+                    "it says nothing"
+                ]
                 raise BenchError(f"the server '{name}' does not start: {last[0]}")
             time.sleep(0.2)
         yield Running(url, process.pid)

@@ -1,14 +1,19 @@
-"""The output layer by itself: full, screened, LSH and TOP over vocabularies of 32,000 to 512,000 words, 1 to 64 rows.
+"""The output layer by itself: full, screened, LSH and TOP over vocabularies of 32,000 to
+512,000 words, 1 to 64 rows.
 
-    python scripts/bench/softmax.py [--words 32000 64000] [--rows 1 5 16 64] [--dim 512] [--threads 2] [--out OUT]
-    python scripts/bench/softmax.py --words 256206 --dim 1024 --rows 1 5 16       NLLB-200's output layer
-    python scripts/bench/softmax.py --engines      the linear layers that screening could use, instead
+    python scripts/bench/softmax.py [--words 32000 64000] [--rows 1 5 16 64] [--dim 512]
+        [--threads 2] [--out OUT]
+    python scripts/bench/softmax.py --words 256206 --dim 1024 --rows 1 5 16
+        NLLB-200's output layer
+    python scripts/bench/softmax.py --engines      the linear layers that screening could
+                                                   use, instead
 
-From features to the 10 best words of each row. Weights are random and features lie near a word's embedding, so hits and recall say
-nothing here: what is timed is LSH at its default {K, u, W} with T = 6,000 (half of the words, if they are fewer than 12,000) and the t
-whose list is nearest to --list words. Ways are timed in turns, medians of --times; seconds of the process (--clock cpu, with one
-thread) where the machine does other work. Then the memory: of the weights, and what each way has beside them, by the process's resident
-pages before and after it is made.
+From features to the 10 best words of each row. Weights are random and features lie near a word's
+embedding, so hits and recall say nothing here: what is timed is LSH at its default {K, u, W} with
+T = 6,000 (half of the words, if they are fewer than 12,000) and the t whose list is nearest to
+--list words. Ways are timed in turns, medians of --times; seconds of the process (--clock cpu, with
+one thread) where the machine does other work. Then the memory: of the weights, and what each way
+has beside them, by the process's resident pages before and after it is made.
 """
 
 import argparse
@@ -39,7 +44,13 @@ from fairseq_ext.search.pool import Pool
 from fairseq_ext.search.strategies.softmax._lsh_index import Parameters
 from fairseq_ext.search.strategies.softmax._shortlist import ShortlistMeter, ShortlistSoftmax
 from fairseq_ext.search.strategies.softmax.lsh import LSH
-from fairseq_ext.search.strategies.softmax.screened import TOLERANCE, Screen, Screened, ScreenedLogProbs, words_scored_again
+from fairseq_ext.search.strategies.softmax.screened import (
+    TOLERANCE,
+    Screen,
+    Screened,
+    ScreenedLogProbs,
+    words_scored_again,
+)
 
 BEST = 10
 Ways = dict[str, Callable[[], Any]]
@@ -53,7 +64,9 @@ def resident() -> float:
     return pages * os.sysconf("SC_PAGE_SIZE") / 2**20
 
 
-def in_turns(ways: Ways, times: int, clock: Callable[[], float], before: Callable[[int], object]) -> dict[str, float]:
+def in_turns(
+    ways: Ways, times: int, clock: Callable[[], float], before: Callable[[int], object]
+) -> dict[str, float]:
     """Median milliseconds of each way; before: called with the number of each turn."""
     spent: dict[str, list[float]] = {name: [] for name in ways}
     for turn in range(times + 1):
@@ -77,20 +90,37 @@ class OutputLayer:
 
         def log_probs(features, temperature):
             logits = linear(features[0])
-            return log_softmax_(logits) if linear.is_compiled else torch.log_softmax(logits, dim=-1, out=logits)
+            return (
+                log_softmax_(logits)
+                if linear.is_compiled
+                else torch.log_softmax(logits, dim=-1, out=logits)
+            )
 
         self.decoder: Any = SimpleNamespace(log_probs=log_probs)
         before = resident()
         self.mib = {"weights": V * d * 4 / 2**20}  # and what each way holds beside them
-        self.screen = Screen(self.weight, None, 1.0, words_scored_again(BEST // 2), [2, 3], TOLERANCE)
+        self.screen = Screen(
+            self.weight, None, 1.0, words_scored_again(BEST // 2), [2, 3], TOLERANCE
+        )
         self.screened = Screened(self.screen, 1.0, Stats())
         self.mib["screened"] = resident() - before
-        common = dict(layers=[(self.weight, None)], base=torch.arange(min(6000, V // 2)), temperature=1.0, share="batch")
+        common = dict(
+            layers=[(self.weight, None)],
+            base=torch.arange(min(6000, V // 2)),
+            temperature=1.0,
+            share="batch",
+        )
         before = resident()
-        self.top = ShortlistSoftmax(measured=ShortlistMeter(Stats(), 5, 0), **common)  # type: ignore[arg-type]
+        self.top = ShortlistSoftmax(measured=ShortlistMeter(Stats(), 5, 0), **common)  # type: ignore
         self.mib["top"] = resident() - before
         before = resident()
-        self.lsh = LSH(Parameters(16, 3, 100, 1, "direct"), 2, None, measured=ShortlistMeter(Stats(), 5, 0), **common)
+        self.lsh = LSH(
+            Parameters(16, 3, 100, 1, "direct"),
+            2,
+            None,
+            measured=ShortlistMeter(Stats(), 5, 0),
+            **common,
+        )
         self.lsh.probed = True
         self.mib["lsh"] = resident() - before
 
@@ -111,7 +141,9 @@ class OutputLayer:
         self.lsh.t = min(range(1, 12), key=lambda t: abs(int((hits >= t).sum()) - self.near))
         return {
             "full": lambda: LogProbs(self.decoder.log_probs([x], 1.0)).topk(BEST),
-            "screened": lambda: ScreenedLogProbs(self.screened, self.decoder, x, self.screen).topk(BEST),
+            "screened": lambda: ScreenedLogProbs(self.screened, self.decoder, x, self.screen).topk(
+                BEST
+            ),
             "screened, as used": lambda: self.screened(self.decoder, [x]).topk(BEST),
             "lsh": lambda: self.lsh(self.decoder, [x], beam, pool).topk(BEST),
             "top": lambda: self.top(self.decoder, [x], beam, pool).topk(BEST),
@@ -125,8 +157,9 @@ def one_sentence(rows: int) -> tuple[Beam, Pool]:
 
 
 def states(weight: torch.Tensor, rows: int, turn: int = 0) -> torch.Tensor:
-    """Features (rows, d) as those of a trained model: near a word's embedding, so that the word has a probability of about 0.7 and the
-    others share the rest (label smoothing leaves them as much). Every turn has others: of single ones screening scores far more words."""
+    """Features (rows, d) as those of a trained model: near a word's embedding, so that the word has
+    a probability of about 0.7 and the others share the rest (label smoothing leaves them as much).
+    Every turn has others: of single ones screening scores far more words."""
     generator = torch.Generator().manual_seed(100 * turn + rows)
     word = weight[torch.randint(weight.size(0), (rows,), generator=generator)]
     x = word / word.norm(dim=1, keepdim=True).square() * (math.log(weight.size(0)) + 1.2)
@@ -139,29 +172,40 @@ def renew_(x: torch.Tensor, weight: torch.Tensor, turn: int) -> None:
 
 
 def engines(weight: torch.Tensor, x: torch.Tensor) -> Ways:
-    """Linear layers over all words: by the compiled library with weights of 32, 16 and 8 bits, and by FBGEMM in half precision and int8."""
+    """Linear layers over all words: by the compiled library with weights of 32, 16 and 8 bits, and
+    by FBGEMM in half precision and int8."""
     engine = torch.backends.quantized.engine
     torch.backends.quantized.engine = "fbgemm"
     half = torch.ops.quantized.linear_prepack_fp16(weight, None)
     scale = (weight.abs().amax(1) / 127).double()
-    quantised = torch.quantize_per_channel(weight, scale, torch.zeros(weight.size(0), dtype=torch.long), 0, torch.qint8)
+    quantised = torch.quantize_per_channel(
+        weight, scale, torch.zeros(weight.size(0), dtype=torch.long), 0, torch.qint8
+    )
     int8 = torch.ops.quantized.linear_prepack(quantised, None)
     torch.backends.quantized.engine = engine
     twice = torch.cat([x, x])
-    compiled = {name: PackedLinear(weight, None, bits) for name, bits in (("float32", 32), ("16 bits", 16), ("8 bits", 8))}
+    compiled = {
+        name: PackedLinear(weight, None, bits)
+        for name, bits in (("float32", 32), ("16 bits", 16), ("8 bits", 8))
+    }
     return {name: functools.partial(linear, x) for name, linear in compiled.items()} | {
         "half, FBGEMM": lambda: torch.ops.quantized.linear_dynamic_fp16(x, half),
         "int8, FBGEMM": lambda: torch.ops.quantized.linear_dynamic(x, int8, False),
         # high and low bytes of weights and states: high x (high, low), low x high
         "int8, two bytes": lambda: (
-            torch.ops.quantized.linear_dynamic(twice, int8, False), torch.ops.quantized.linear_dynamic(x, int8, False)
+            torch.ops.quantized.linear_dynamic(twice, int8, False),
+            torch.ops.quantized.linear_dynamic(x, int8, False),
         ),
-    }  # fmt: skip
+    }
 
 
 def main() -> None:
-    parse = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parse.add_argument("--words", type=int, nargs="+", default=[32_000, 64_000, 128_000, 256_000, 512_000])
+    parse = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parse.add_argument(
+        "--words", type=int, nargs="+", default=[32_000, 64_000, 128_000, 256_000, 512_000]
+    )
     parse.add_argument("--rows", type=int, nargs="+", default=[1, 5, 16, 64])
     parse.add_argument("--dim", type=int, default=512)
     parse.add_argument("--list", type=int, default=1000, help="words that LSH adds, about (1000)")
@@ -185,15 +229,34 @@ def main() -> None:
                 ways = engines(weight, x) if layer is None else layer.ways(x)
                 spent = in_turns(ways, args.times, clock, functools.partial(renew_, x, weight))
             base = next(iter(spent.values()))
-            print(f"{V:7} words {rows:3} rows  " + "  ".join(f"{n} {ms:.2f} ms ({base / ms:.2f}x)" for n, ms in spent.items()), flush=True)
-            out.append({"words": V, "rows": rows, "dim": args.dim, "threads": args.threads, "clock": args.clock, "ms": spent})
+            print(
+                f"{V:7} words {rows:3} rows  "
+                + "  ".join(f"{n} {ms:.2f} ms ({base / ms:.2f}x)" for n, ms in spent.items()),
+                flush=True,
+            )
+            out.append(
+                {
+                    "words": V,
+                    "rows": rows,
+                    "dim": args.dim,
+                    "threads": args.threads,
+                    "clock": args.clock,
+                    "ms": spent,
+                }
+            )
             if layer is not None:
                 out[-1]["mib"] = layer.mib
         if layer is not None:
-            print(f"{V:7} words  " + "  ".join(f"{name} {mib:+,.0f} MiB" for name, mib in layer.mib.items()), flush=True)
+            print(
+                f"{V:7} words  "
+                + "  ".join(f"{name} {mib:+,.0f} MiB" for name, mib in layer.mib.items()),
+                flush=True,
+            )
     if args.out:
         args.out.parent.mkdir(parents=True, exist_ok=True)
-        args.out.with_name(args.out.name + ".json").write_text(json.dumps(out, indent=1), encoding="utf-8")
+        args.out.with_name(args.out.name + ".json").write_text(
+            json.dumps(out, indent=1), encoding="utf-8"
+        )
         args.out.with_name(args.out.name + ".md").write_text(page(out), encoding="utf-8")
 
 
@@ -203,17 +266,35 @@ def page(out: list[dict[str, Any]]) -> str:
     for words in dict.fromkeys(run["words"] for run in out):
         runs = [run for run in out if run["words"] == words]
         ways = list(runs[0]["ms"])
-        lines += [f"### {words:,} words, {runs[0]['dim']} dimensions", "", "| rows | " + " | ".join(ways) + " |"]
+        lines += [
+            f"### {words:,} words, {runs[0]['dim']} dimensions",
+            "",
+            "| rows | " + " | ".join(ways) + " |",
+        ]
         lines += ["| ---: |" + " ---: |" * len(ways)]
         for run in runs:
             first = run["ms"][ways[0]]
-            lines.append(f"| {run['rows']} | " + " | ".join(f"{ms:.2f} ms ({first / ms:.2f}x)" for ms in run["ms"].values()) + " |")
+            lines.append(
+                f"| {run['rows']} | "
+                + " | ".join(f"{ms:.2f} ms ({first / ms:.2f}x)" for ms in run["ms"].values())
+                + " |"
+            )
         if "mib" in runs[0]:
             lines += ["", f"MiB of the weights, {runs[0]['mib']['weights']:,.0f}; beside them: "]
-            lines[-1] += ", ".join(f"{name} {mib:,.0f}" for name, mib in runs[0]["mib"].items() if name != "weights") + "."
+            lines[-1] += (
+                ", ".join(
+                    f"{name} {mib:,.0f}"
+                    for name, mib in runs[0]["mib"].items()
+                    if name != "weights"
+                )
+                + "."
+            )
         lines.append("")
     first_run = out[0]
-    lines.append(f"Medians of alternating runs; threads: {first_run['threads']}, clock: {first_run['clock']}. {where_and_when(machine())}")
+    lines.append(
+        f"Medians of alternating runs; threads: {first_run['threads']}, clock: "
+        f"{first_run['clock']}. {where_and_when(machine())}"
+    )
     return "\n".join([*lines, ""])
 
 

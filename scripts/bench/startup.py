@@ -1,12 +1,15 @@
-"""Where does the time of a whole command go, from the start of Python to its end: stock fairseq, this project, and an older copy of it?
+"""Where does the time of a whole command go, from the start of Python to its end: stock fairseq,
+this project, and an older copy of it?
 
     python scripts/bench/startup.py --model DIR --text PREFIX --limit 150 --repeats 3
     python scripts/bench/startup.py --before CHECKOUT PYTHON --commands interactive api doctor
 
-Every contender runs as a command of its own, in turns, and its user CPU time is counted, which other work on the machine disturbs little.
-The table's parts are measured in the process by functions of fairseq that are wrapped: importing torch, importing fairseq and the tasks,
-flags and configuration, reading checkpoint and data, making the generator (weights, self-check), decoding, and the rest (printing and
-the end of the process). Start-up is all but decoding. Beside them: the peak of resident memory.
+Every contender runs as a command of its own, in turns, and its user CPU time is counted, which
+other work on the machine disturbs little. The table's parts are measured in the process by
+functions of fairseq that are wrapped: importing torch, importing fairseq and the tasks, flags and
+configuration, reading checkpoint and data, making the generator (weights, self-check), decoding,
+and the rest (printing and the end of the process). Start-up is all but decoding. Beside them:
+the peak of resident memory.
 --before adds another checkout of this project, run by its own Python; a round before the first one
 then warms up, and every other round runs backwards.
 """
@@ -28,7 +31,15 @@ from report import ROOT, before_over_ours, before_table, write_page
 from text import Text, prepare
 from timed_parts import TIMED_PARTS
 
-PARTS = ["import torch", "import fairseq and the tasks", "flags, configuration", "checkpoint, data", "generator", "decoding", "rest"]
+PARTS = [
+    "import torch",
+    "import fairseq and the tasks",
+    "flags, configuration",
+    "checkpoint, data",
+    "generator",
+    "decoding",
+    "rest",
+]
 CHILD = (
     TIMED_PARTS
     + """
@@ -76,17 +87,22 @@ if command == "api":
         print(found[0].text)
 else:
     cli.cli_main()
-"""
+"""  # noqa: E501
 )
 
 
 class Run:
-    """A contender's command: name, checkout that it runs from, flags; its user CPU seconds and its parts, one entry a round."""
+    """A contender's command: name, checkout that it runs from, flags; its user CPU seconds and
+    its parts, one entry a round."""
 
     def __init__(
-        self, name: str, checkout: Checkout, arguments: list[str], source: Path | None = None,
+        self,
+        name: str,
+        checkout: Checkout,
+        arguments: list[str],
+        source: Path | None = None,
         child: bool = True,
-    ):  # fmt: skip
+    ):
         self.name, self.checkout, self.source = name, checkout, source
         python = checkout.python
         self.command = [python, "-c", CHILD, *arguments] if child else [python, *arguments]
@@ -102,10 +118,21 @@ class Run:
         environment = self.checkout.environment(OMP_NUM_THREADS="1")
         before = resource.getrusage(resource.RUSAGE_CHILDREN).ru_utime
         with open(self.source or os.devnull, encoding="utf-8") as lines:
-            done = subprocess.run(command, stdin=lines, capture_output=True, text=True, env=environment, cwd=folder, check=False)
+            done = subprocess.run(
+                command,
+                stdin=lines,
+                capture_output=True,
+                text=True,
+                env=environment,
+                cwd=folder,
+                check=False,
+            )
         self.seconds.append(resource.getrusage(resource.RUSAGE_CHILDREN).ru_utime - before)
         if done.returncode:
-            raise BenchError(f"{self.name} ended with code {done.returncode}: {(done.stderr.strip() or '?').splitlines()[-1]}")
+            raise BenchError(
+                f"{self.name} ended with code {done.returncode}: "
+                f"{(done.stderr.strip() or '?').splitlines()[-1]}"
+            )
         self.answers = answers(done.stdout)
         parts, peak = json.loads(out.read_text()) if self.child else ({}, None)
         self.peak_mib += [] if peak is None else [peak]
@@ -119,7 +146,10 @@ class Run:
     @property
     def startup(self) -> list[float]:
         """Seconds of each round without decoding."""
-        return [whole - parts.get("decoding", 0.0) for whole, parts in zip(self.seconds, self.parts, strict=True)]
+        return [
+            whole - parts.get("decoding", 0.0)
+            for whole, parts in zip(self.seconds, self.parts, strict=True)
+        ]
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -169,39 +199,87 @@ def contenders(args: argparse.Namespace, text: Text, command: str) -> list[Run]:
     compile_modules(ROOT)
     source = text.folder / f"test.{text.source}-{text.target}.{text.source}"
     if command == "doctor":
-        return [Run(name, root, ["-m", "fairseq_ext.doctor"], child=False) for name, root in roots.items()]
+        return [
+            Run(name, root, ["-m", "fairseq_ext.doctor"], child=False)
+            for name, root in roots.items()
+        ]
     if command == "api":
         given = [str(text.folder), text.source, text.target, str(text.model / "checkpoint.pt")]
         return [Run(name, root, ["api", *given], source) for name, root in roots.items()]
     flags = [*text.flags, "--cpu", "--beam", "5"]
     if command == "interactive":
-        flags = [*[flag for flag in flags if flag not in ("--dataset-impl", "raw")], "--buffer-size", "100", "--max-tokens", "4000"]
+        flags = [
+            *[flag for flag in flags if flag not in ("--dataset-impl", "raw")],
+            "--buffer-size",
+            "100",
+            "--max-tokens",
+            "4000",
+        ]
     else:
         flags += ["--max-tokens", "4000"]
-    ours = [Run(name, root, [command, *flags, "--task", "translation_ext"], source) for name, root in roots.items()]
+    ours = [
+        Run(name, root, [command, *flags, "--task", "translation_ext"], source)
+        for name, root in roots.items()
+    ]
     return [Run("stock", this_checkout(), [command, *flags], source), *ours]
 
 
 def table(command: str, runs: list[Run]) -> str:
-    """Medians of user CPU seconds, a row a part, and each contender's start-up over that of ours, round by round."""
-    lines = [f"### {command}", "", "| part | " + " | ".join(run.name for run in runs) + " |", "| --- |" + " ---: |" * len(runs)]
-    for part in [part for part in PARTS if any(part in parts for run in runs for parts in run.parts)]:
-        lines.append(f"| {part} | " + " | ".join(f"{statistics.median(p.get(part, 0.0) for p in run.parts):.2f}" for run in runs) + " |")
-    lines.append("| whole | " + " | ".join(f"{statistics.median(run.seconds):.2f}" for run in runs) + " |")
-    lines.append("| start-up | " + " | ".join(f"{statistics.median(run.startup):.2f}" for run in runs) + " |")
+    """Medians of user CPU seconds, a row a part, and each contender's start-up over that
+    of ours, round by round."""
+    lines = [
+        f"### {command}",
+        "",
+        "| part | " + " | ".join(run.name for run in runs) + " |",
+        "| --- |" + " ---: |" * len(runs),
+    ]
+    for part in [
+        part for part in PARTS if any(part in parts for run in runs for parts in run.parts)
+    ]:
+        lines.append(
+            f"| {part} | "
+            + " | ".join(
+                f"{statistics.median(p.get(part, 0.0) for p in run.parts):.2f}" for run in runs
+            )
+            + " |"
+        )
+    lines.append(
+        "| whole | " + " | ".join(f"{statistics.median(run.seconds):.2f}" for run in runs) + " |"
+    )
+    lines.append(
+        "| start-up | " + " | ".join(f"{statistics.median(run.startup):.2f}" for run in runs) + " |"
+    )
     if runs[0].peak_mib:
-        lines.append("| peak MiB | " + " | ".join(f"{statistics.median(run.peak_mib):.0f}" for run in runs) + " |")
+        lines.append(
+            "| peak MiB | "
+            + " | ".join(f"{statistics.median(run.peak_mib):.0f}" for run in runs)
+            + " |"
+        )
     ours = next(run for run in runs if run.name == "ours")
-    ratios = [statistics.median(mine / theirs for mine, theirs in zip(ours.startup, run.startup, strict=True)) for run in runs]
-    lines.append("| start-up of ours over it | " + " | ".join(f"{ratio:.2f}" for ratio in ratios) + " |")
-    return "\n".join([*lines, "", f"User CPU seconds, medians of {len(runs[0].seconds)} alternating rounds.", ""])
+    ratios = [
+        statistics.median(
+            mine / theirs for mine, theirs in zip(ours.startup, run.startup, strict=True)
+        )
+        for run in runs
+    ]
+    lines.append(
+        "| start-up of ours over it | " + " | ".join(f"{ratio:.2f}" for ratio in ratios) + " |"
+    )
+    return "\n".join(
+        [*lines, "", f"User CPU seconds, medians of {len(runs[0].seconds)} alternating rounds.", ""]
+    )
 
 
 def parser() -> argparse.ArgumentParser:
     parse = command_line(__doc__)
     text_arguments(parse)
     parse.set_defaults(limit=150)
-    parse.add_argument("--commands", nargs="+", choices=["generate", "interactive", "api", "doctor"], default=["generate", "interactive"])
+    parse.add_argument(
+        "--commands",
+        nargs="+",
+        choices=["generate", "interactive", "api", "doctor"],
+        default=["generate", "interactive"],
+    )
     parse.add_argument("--out", type=Path, help="write OUT.md")
     before_argument(parse)
     parse.add_argument("--repeats", type=int, default=3, help="rounds (3)")

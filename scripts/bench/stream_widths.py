@@ -1,11 +1,15 @@
-"""At which widths does the stream pay? Our own batches against streams, by the sentences of a batch.
+"""At which widths does the stream pay? Our own batches against streams, by the
+sentences of a batch.
 
-    python scripts/bench/stream_widths.py --model DIR --text PREFIX [--n 2 4 8 16 32] [--rows] [--eps 0.5] --out results/stream_widths
+    python scripts/bench/stream_widths.py --model DIR --text PREFIX [--n 2 4 8 16 32] [--rows]
+        [--eps 0.5] --out results/stream_widths
 
-Fixed width (FIXED-OURS, FIXED-STREAM) and variable width (VAR-BATCH, VAR-STREAM), same output, on a length-mixed text: lines of 3 to
---longest words, every number of words equally often, lines above 20 words joined of two. --rows: the stream is limited to n x k rows
-instead of n sentences, so that beams which pruning has narrowed leave room for more sentences; a step of either has at most as many rows.
-Seconds are processor time; with --workers, which share every batch's sentences, or the whole stream's, they are the clock's.
+Fixed width (FIXED-OURS, FIXED-STREAM) and variable width (VAR-BATCH, VAR-STREAM), same output, on
+a length-mixed text: lines of 3 to --longest words, every number of words equally often, lines above
+20 words joined of two. --rows: the stream is limited to n x k rows instead of n sentences, so that
+beams which pruning has narrowed leave room for more sentences; a step of either has at most as many
+rows. Seconds are processor time; with --workers, which share every batch's sentences, or the whole
+stream's, they are the clock's.
 """
 
 import argparse
@@ -27,9 +31,15 @@ SINGLE = 20  # words up to which a line is one sentence
 PAIRS = {"fixed": ("FIXED-OURS", "FIXED-STREAM"), "variable": ("VAR-BATCH", "VAR-STREAM")}
 
 
-def even_lengths(text: str, languages: list[str], lines: int, longest: int, seed: int, out: Path) -> None:
-    """Write OUT.language: lines drawn so that every number of words from 3 to `longest` of the first language is equally likely."""
-    sides = [Path(f"{text}.{language}").read_text(encoding="utf-8").splitlines() for language in languages]
+def even_lengths(
+    text: str, languages: list[str], lines: int, longest: int, seed: int, out: Path
+) -> None:
+    """Write OUT.language: lines drawn so that every number of words from 3 to `longest` of the
+    first language is equally likely."""
+    sides = [
+        Path(f"{text}.{language}").read_text(encoding="utf-8").splitlines()
+        for language in languages
+    ]
     draw = random.Random(seed)
     of_length = defaultdict(list)
     for place in draw.sample(range(len(sides[0])), len(sides[0])):
@@ -37,17 +47,25 @@ def even_lengths(text: str, languages: list[str], lines: int, longest: int, seed
 
     def take(words: int) -> int:
         """An unused line of about so many words."""
-        nearest = min((n for n in of_length if of_length[n]), key=lambda n: abs(n - words), default=None)
+        nearest = min(
+            (n for n in of_length if of_length[n]), key=lambda n: abs(n - words), default=None
+        )
         if nearest is None:
-            raise BenchError(f"{text}.{languages[0]} has too few lines for {lines} of a length-mixed text")
+            raise BenchError(
+                f"{text}.{languages[0]} has too few lines for {lines} of a length-mixed text"
+            )
         return of_length[nearest].pop()
 
     chosen = []
     for _ in range(lines):
         words = draw.randint(3, longest)
-        chosen.append([take(words)] if words <= SINGLE else [take(words // 2), take(words - words // 2)])
+        chosen.append(
+            [take(words)] if words <= SINGLE else [take(words // 2), take(words - words // 2)]
+        )
     for language, side in zip(languages, sides, strict=True):
-        Path(f"{out}.{language}").write_text("".join(" ".join(side[i] for i in line) + "\n" for line in chosen), encoding="utf-8")
+        Path(f"{out}.{language}").write_text(
+            "".join(" ".join(side[i] for i in line) + "\n" for line in chosen), encoding="utf-8"
+        )
 
 
 def race(kind: str, n: int, text: Text, args: argparse.Namespace) -> tuple[object, list[str]]:
@@ -55,7 +73,16 @@ def race(kind: str, n: int, text: Text, args: argparse.Namespace) -> tuple[objec
     batch, stream = PAIRS[kind]
     share = max(1, n // args.workers)  # a stream's width is each worker's own
     flags = {
-        name: methods(Setting(args.k, many, args.delta, args.children, args.eps, many * args.k if args.rows else None))[name]
+        name: methods(
+            Setting(
+                args.k,
+                many,
+                args.delta,
+                args.children,
+                args.eps,
+                many * args.k if args.rows else None,
+            )
+        )[name]
         for name, many in ((batch, n), (stream, share))
     }
     flags[stream] += ["--stream-order", args.order]
@@ -67,7 +94,11 @@ def race(kind: str, n: int, text: Text, args: argparse.Namespace) -> tuple[objec
     clock = time.process_time if args.workers == 1 else time.perf_counter
     done = compare(contenders, args.repeats, threads=1, title=f"{kind}, n = {n}", clock=clock)
     ratio = done.speed_up(stream, batch)
-    shown = "outputs differ" if ratio is None else f"{ratio.median:.2f}x ({ratio.low:.2f}-{ratio.high:.2f})"
+    shown = (
+        "outputs differ"
+        if ratio is None
+        else f"{ratio.median:.2f}x ({ratio.low:.2f}-{ratio.high:.2f})"
+    )
     cells = [kind, n, shown]
     for d in both:
         cells += [f"{d.timesteps:,}", f"{d.expansions / d.timesteps:.1f}"]
@@ -75,35 +106,75 @@ def race(kind: str, n: int, text: Text, args: argparse.Namespace) -> tuple[objec
 
 
 def main() -> int:
-    parse = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False)
-    parse.add_argument("--model", type=Path, default=ROOT / "checkpoints" / "demo", help="folder with checkpoint.pt, dict.*.txt, spm.model")
-    parse.add_argument("--text", default=str(ROOT / "data" / "demo" / "test"), help="prefix of the two text files (the demo test set)")
+    parse = argparse.ArgumentParser(
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
+    parse.add_argument(
+        "--model",
+        type=Path,
+        default=ROOT / "checkpoints" / "demo",
+        help="folder with checkpoint.pt, dict.*.txt, spm.model",
+    )
+    parse.add_argument(
+        "--text",
+        default=str(ROOT / "data" / "demo" / "test"),
+        help="prefix of the two text files (the demo test set)",
+    )
     parse.add_argument("--src", default="de", help="source language and suffix (de)")
     parse.add_argument("--tgt", default="en", help="target language and suffix (en)")
-    parse.add_argument("--lines", type=int, default=128, help="lines of the length-mixed text (128)")
+    parse.add_argument(
+        "--lines", type=int, default=128, help="lines of the length-mixed text (128)"
+    )
     parse.add_argument("--longest", type=int, default=40, help="words of its longest lines (40)")
     parse.add_argument("--seed", type=int, default=1, help="of its draws (1)")
     parse.add_argument("--kinds", nargs="+", choices=PAIRS, default=list(PAIRS), help="(both)")
-    parse.add_argument("--n", type=int, nargs="+", default=[2, 4, 8, 16, 32], help="sentences of a batch (2 4 8 16 32)")
+    parse.add_argument(
+        "--n",
+        type=int,
+        nargs="+",
+        default=[2, 4, 8, 16, 32],
+        help="sentences of a batch (2 4 8 16 32)",
+    )
     parse.add_argument("--k", type=int, default=5, help="beam (5)")
-    parse.add_argument("--rows", action="store_true", help="streams of at most n x k rows instead of n sentences")
-    parse.add_argument("--order", choices=["shortest", "fifo"], default="fifo", help="--stream-order (fifo)")
+    parse.add_argument(
+        "--rows", action="store_true", help="streams of at most n x k rows instead of n sentences"
+    )
+    parse.add_argument(
+        "--order", choices=["shortest", "fifo"], default="fifo", help="--stream-order (fifo)"
+    )
     parse.add_argument("--eps", type=float, default=1 / 2, help="--refill-threshold (1/2)")
     parse.add_argument("--delta", type=float, default=1.5, help="--prune-threshold (1.5)")
     parse.add_argument("--children", type=int, default=5, help="--prune-children (5)")
-    parse.add_argument("--workers", type=int, default=1, help="--cpu-workers of both, each with its share of the stream's width (1)")
+    parse.add_argument(
+        "--workers",
+        type=int,
+        default=1,
+        help="--cpu-workers of both, each with its share of the stream's width (1)",
+    )
     parse.add_argument("--repeats", type=int, default=5, help="timed rounds (5)")
     parse.add_argument("--out", type=Path, help="write OUT.md and OUT.json")
     args = parse.parse_args()
     limit = f"at most n x {args.k} rows" if args.rows else "n sentences"
     lines = [
-        f"| width | n | stream ({limit}) over batch | steps, batch | rows a step | steps, stream | rows a step | useful rows |",
+        (
+            f"| width | n | stream ({limit}) over batch | steps, batch | rows a step | steps, "
+            "stream | rows a step | useful rows |"
+        ),
         "| --- |" + " ---: |" * 7,
     ]
     print(*lines, sep="\n", flush=True)
     comparisons = []
     with tempfile.TemporaryDirectory() as folder:
-        even_lengths(args.text, [args.src, args.tgt], args.lines, args.longest, args.seed, Path(folder, "even"))
+        even_lengths(
+            args.text,
+            [args.src, args.tgt],
+            args.lines,
+            args.longest,
+            args.seed,
+            Path(folder, "even"),
+        )
         text = prepare(Path(folder), args.model, str(Path(folder, "even")), args.src, args.tgt)
         for kind in args.kinds:
             for n in args.n:
@@ -113,7 +184,10 @@ def main() -> int:
                 print(lines[-1], flush=True)
     if args.out:
         clock = "processor time" if args.workers == 1 else f"{args.workers} workers, by the clock"
-        note = f"Model {named(args.model)}, {args.lines} lines of {named(args.text)}.{args.src}, k = {args.k}, {clock}.\n\n"
+        note = (
+            f"Model {named(args.model)}, {args.lines} lines of {named(args.text)}.{args.src}, k = "
+            f"{args.k}, {clock}.\n\n"
+        )
         write(args.out, comparisons, None, note + "\n".join(lines) + "\n")
     return 1 if any(done.refused for done in comparisons) else 0
 

@@ -1,12 +1,15 @@
 """What does streaming gain, and does it reach what it should?
 
     python scripts/bench/streaming.py --out results/streaming
-    python scripts/bench/streaming.py --model DIR --text PREFIX --limit 200 --parts fixed variable stock
+    python scripts/bench/streaming.py --model DIR --text PREFIX --limit 200
+        --parts fixed variable stock
 
-fixed: our own fixed-width search, batch against stream, same output, on a length-mixed text (1 to 8 sentences a line).
-stock: fairseq's search against streamed variable width, delta 1.5 and M 5, on the text itself; BLEU must not move by more than 0.3.
-variable: VAR-BATCH against VAR-STREAM, same output, on both texts. All have as many sentences a batch. A table is followed by what was
-asked for and what came out; the exit status is 1 when outputs that must be equal are not.
+fixed: our own fixed-width search, batch against stream, same output, on a length-mixed text
+(1 to 8 sentences a line).
+stock: fairseq's search against streamed variable width, delta 1.5 and M 5, on the text itself; BLEU
+must not move by more than 0.3. variable: VAR-BATCH against VAR-STREAM, same output, on both texts.
+All have as many sentences a batch. A table is followed by what was asked for and what came out;
+the exit status is 1 when outputs that must be equal are not.
 """
 
 import argparse
@@ -58,11 +61,21 @@ CLAIMS = [
 def race(claim: Claim, text: Text, args: argparse.Namespace) -> tuple[Comparison, list[Decoding]]:
     """The two in turns."""
     flags = methods(Setting(claim.k, args.n, args.delta, args.children))
-    wanted = [Decoding(name, ["--cpu", *flags[name]], text, stock=name == "FIXED") for name in (claim.slow, claim.fast)]
+    wanted = [
+        Decoding(name, ["--cpu", *flags[name]], text, stock=name == "FIXED")
+        for name in (claim.slow, claim.fast)
+    ]
     contenders = [decoding.contender() for decoding in wanted]
     contenders[1].exact = claim.exact
     title = claim.title + (", processor time" if args.cpu_time else "")
-    return compare(contenders, args.repeats, threads=args.threads, title=title, bleu=text.bleu, clock=clock_of(args)), wanted
+    return compare(
+        contenders,
+        args.repeats,
+        threads=args.threads,
+        title=title,
+        bleu=text.bleu,
+        clock=clock_of(args),
+    ), wanted
 
 
 def verdict(claim: Claim, done: Comparison, fast: Decoding) -> str:
@@ -71,32 +84,57 @@ def verdict(claim: Claim, done: Comparison, fast: Decoding) -> str:
     if ratio is None:
         return "**The outputs differ.**\n"
     useful = fast.expansions / fast.rows
-    said = [f"{ratio.median:.2f}x (asked: {claim.times}x)", f"useful rows {useful:.3f} (asked: {USEFUL})"]
+    said = [
+        f"{ratio.median:.2f}x (asked: {claim.times}x)",
+        f"useful rows {useful:.3f} (asked: {USEFUL})",
+    ]
     good = [ratio.median >= claim.times, useful >= USEFUL]
     if not claim.exact:
         loss = (done[claim.slow].bleu or 0) - (done[claim.fast].bleu or 0)
         said.append(f"BLEU {-loss:+.2f} (asked: within {BLEU})")
         good.append(loss <= BLEU)
-    return "; ".join(f"{words}: {'reached' if fine else 'missed'}" for words, fine in zip(said, good, strict=True)) + ".\n"
+    return (
+        "; ".join(
+            f"{words}: {'reached' if fine else 'missed'}"
+            for words, fine in zip(said, good, strict=True)
+        )
+        + ".\n"
+    )
 
 
 def main() -> int:
     parse = command_line(__doc__)
     text_arguments(parse)
-    parse.add_argument("--mixed-limit", type=int, help="first lines of the length-mixed text only (all: a quarter of the sentences)")
+    parse.add_argument(
+        "--mixed-limit",
+        type=int,
+        help="first lines of the length-mixed text only (all: a quarter of the sentences)",
+    )
     parse.add_argument("--seed", type=int, default=1, help="of the length-mixed text (1)")
-    parse.add_argument("--parts", nargs="+", choices=dict.fromkeys(c.part for c in CLAIMS), default=["fixed", "stock", "variable"])
+    parse.add_argument(
+        "--parts",
+        nargs="+",
+        choices=dict.fromkeys(c.part for c in CLAIMS),
+        default=["fixed", "stock", "variable"],
+    )
     parse.add_argument("--n", type=int, default=64, help="sentences of a batch (64)")
     parse.add_argument("--delta", type=float, default=1.5, help="--prune-threshold (1.5)")
     parse.add_argument("--children", type=int, default=5, help="--prune-children (5)")
     timing_arguments(parse)
-    parse.add_argument("--cpu-time", action="store_true", help="seconds of processor time, for a machine with other work on it")
+    parse.add_argument(
+        "--cpu-time",
+        action="store_true",
+        help="seconds of processor time, for a machine with other work on it",
+    )
     args = parse.parse_args()
     comparisons, verdicts = [], []
     with tempfile.TemporaryDirectory() as folder:
         texts = {}
         mix(args.text, [args.src, args.tgt], Path(folder, "mixed"), seed=args.seed)
-        for name, prefix, limit in (("plain", args.text, args.limit), ("length-mixed", str(Path(folder, "mixed")), args.mixed_limit)):
+        for name, prefix, limit in (
+            ("plain", args.text, args.limit),
+            ("length-mixed", str(Path(folder, "mixed")), args.mixed_limit),
+        ):
             place = Path(folder, name)
             place.mkdir()
             texts[name] = prepare(place, args.model, prefix, args.src, args.tgt, limit)
@@ -106,7 +144,10 @@ def main() -> int:
             verdicts.append(f"- {claim.title}: {verdict(claim, done, fast)}")
             print(markdown(done), verdicts[-1], sep="\n", flush=True)
             if args.out:
-                note = f"Model {named(args.model)}, text {named(args.text)}.{args.src}.\n\n{''.join(verdicts)}"
+                note = (
+                    f"Model {named(args.model)}, text {named(args.text)}.{args.src}.\n\n"
+                    f"{''.join(verdicts)}"
+                )
                 write(args.out, comparisons, None, note)
     return 1 if any(done.refused for done in comparisons) else 0
 

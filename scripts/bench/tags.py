@@ -1,11 +1,13 @@
-"""Where tags come to stand, by what the model attends to: around a word of the demo's lexicon, is the tag around its translation?
+"""Where tags come to stand, by what the model attends to: around a word of the demo's lexicon,
+is the tag around its translation?
 
     python scripts/bench/tags.py [--limit N]
 
-One row an attention and a way to read words off it. all layers: their average, which fairseq_ext reads; layer N: of this one of fairseq's
-own decoder, heads averaged, as its `transformer_align` reads alignments. greatest: of each word the one that it attends to most; assigned:
-as fairseq_ext/text/alignment.py. A case is a noun that stands once in its source, its translation once in the output; right: the
-tag is around it, and around nothing else.
+One row an attention and a way to read words off it. all layers: their average, which fairseq_ext
+reads; layer N: of this one of fairseq's own decoder, heads averaged, as its `transformer_align`
+reads alignments. greatest: of each word the one that it attends to most; assigned: as
+fairseq_ext/text/alignment.py. A case is a noun that stands once in its source, its translation once
+in the output; right: the tag is around it, and around nothing else.
 """
 
 from __future__ import annotations
@@ -42,14 +44,18 @@ def nouns() -> dict[str, set[str]]:
     for table in (domains.TERMS, lexicon.NOUNS):
         for noun in (noun for domain in domains.DOMAINS for noun in read_nouns(table, domain)):
             for german in (noun.german.singular, noun.german.plural):
-                found.setdefault(german, set()).update(form for word in noun.english for form in (word, english.plural(word)))
+                found.setdefault(german, set()).update(
+                    form for word in noun.english for form in (word, english.plural(word))
+                )
     return found
 
 
 def marked(line: str, word: str) -> Segment:
     """A line with a tag around a word."""
     text = re.sub(rf"\b{word}\b", r"<b>\g<0></b>", line, count=1)
-    return next(each for each in of_markup(text, plain_ends) if isinstance(each, Segment) and each.plain)
+    return next(
+        each for each in of_markup(text, plain_ends) if isinstance(each, Segment) and each.plain
+    )
 
 
 def once(forms: set[str], text: str) -> list[str]:
@@ -68,13 +74,19 @@ class OneLayer:
         return sources
 
     @torch.no_grad()
-    def attention(self, sources: list[list[int]], pairs: list[tuple[int, list[int]]], eos: int) -> list[torch.Tensor]:
+    def attention(
+        self, sources: list[list[int]], pairs: list[tuple[int, list[int]]], eos: int
+    ) -> list[torch.Tensor]:
         out = []
         for source, target in pairs:
             tokens = torch.tensor([sources[source]])
             encoded = self.model.encoder(tokens, torch.tensor([tokens.size(1)]))
             inputs = torch.tensor([[eos, *target[:-1]]])
-            out.append(self.model.decoder(inputs, encoder_out=encoded, alignment_layer=self.layer, features_only=True)[1]["attn"][0][0])
+            out.append(
+                self.model.decoder(
+                    inputs, encoder_out=encoded, alignment_layer=self.layer, features_only=True
+                )[1]["attn"][0][0]
+            )
         return out
 
 
@@ -85,34 +97,59 @@ def measure(lines: list[str], known: dict[str, set[str]], translator: Translator
     for line, hypothesis in zip(lines, found, strict=True):
         words = re.findall(r"\w+", line)
         for word in dict.fromkeys(words):
-            if words.count(word) == 1 and len(there := once(known.get(word, set()), hypothesis.text)) == 1:
+            if (
+                words.count(word) == 1
+                and len(there := once(known.get(word, set()), hypothesis.text)) == 1
+            ):
                 cases.append((marked(line, word), hypothesis, there[0]))
     model, ours, rows = translator.models[0], alignment.Aligner(translator), []
     readers: dict[str, Any] = {"all layers": ours.attention}
-    readers |= {f"layer {layer + 1}": OneLayer(model, layer) for layer in range(len(model.decoder.layers))}
+    readers |= {
+        f"layer {layer + 1}": OneLayer(model, layer) for layer in range(len(model.decoder.layers))
+    }
     dictionary = translator.task.target_dictionary
     sources = [translator.encode(line).tolist() for line in lines]
     targets = [[*map(dictionary.index, each.tokens), dictionary.eos()] for each in found]
     ways = {"assigned": alignment.assigned, "greatest": lambda table: table.argmax(1).tolist()}
     for name, reader in readers.items():
-        weights = reader.attention(reader.encode(sources, torch.device("cpu")), list(enumerate(targets)), dictionary.eos())
+        weights = reader.attention(
+            reader.encode(sources, torch.device("cpu")), list(enumerate(targets)), dictionary.eos()
+        )
         for way, alignment.assigned in ways.items():
-            pairs = {line: ours.of_sentence(line, h, w.float()) for line, h, w in zip(lines, found, weights, strict=True)}
-            right = sum(f"<b>{word}</b>" in Projection(s, h.text, pairs[s.plain]).rendered() for s, h, word in cases)
-            rows.append(f"| {name} | {way} | {right} of {len(cases)} | {100 * right / len(cases):.1f} % |")
+            pairs = {
+                line: ours.of_sentence(line, h, w.float())
+                for line, h, w in zip(lines, found, weights, strict=True)
+            }
+            right = sum(
+                f"<b>{word}</b>" in Projection(s, h.text, pairs[s.plain]).rendered()
+                for s, h, word in cases
+            )
+            rows.append(
+                f"| {name} | {way} | {right} of {len(cases)} | {100 * right / len(cases):.1f} % |"
+            )
     alignment.assigned = ways["assigned"]
     return rows
 
 
 def main() -> None:
-    parse = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parse = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parse.add_argument("--limit", type=int, help="lines of each set (default: all)")
     parse.add_argument("--sets", nargs="+", default=["dev", "test"])
     args = parse.parse_args()
     translator, known = Translator.from_folder(MODEL, cpu=True, beam=5), nouns()
     for name in args.sets:
-        lines = [line.strip() for line in (DATA / f"{name}.de").read_text(encoding="utf-8").splitlines()][: args.limit]
-        print(f"\n{name}, {len(lines)} lines\n\n| attention | words | right | |\n| --- | --- | ---: | ---: |", flush=True)
+        lines = [
+            line.strip() for line in (DATA / f"{name}.de").read_text(encoding="utf-8").splitlines()
+        ][: args.limit]
+        print(
+            "\n"
+            f"{name}, {len(lines)} lines\n\n"
+            "| attention | words | right | |\n"
+            "| --- | --- | ---: | ---: |",
+            flush=True,
+        )
         print("\n".join(measure(lines, known, translator)), flush=True)
 
 

@@ -1,4 +1,5 @@
-"""A test set and a model laid out as fairseq-generate wants them, without fairseq-preprocess: `--dataset-impl raw` reads text."""
+"""A test set and a model laid out as fairseq-generate wants them, without fairseq-preprocess:
+`--dataset-impl raw` reads text."""
 
 import shutil
 from collections.abc import Iterable
@@ -32,7 +33,10 @@ class Text:
         from fairseq.data import Dictionary
 
         dictionary = Dictionary.load(str(self.folder / f"dict.{self.target}.txt"))
-        return [self.plain(dictionary[token] for token in best[0][0] if token != dictionary.eos()) for best in outputs]
+        return [
+            self.plain(dictionary[token] for token in best[0][0] if token != dictionary.eos())
+            for best in outputs
+        ]
 
     def plain(self, pieces: Iterable[str]) -> str:
         """Words again, from SentencePiece pieces or from words cut with @@."""
@@ -42,30 +46,63 @@ class Text:
         return (joined + " ").replace("@@ ", "").strip()
 
 
-def prepare(folder: Path, model: Path, text: str, source: str, target: str, limit: int | None = None) -> Text:
-    """Lay out the first `limit` lines of TEXT.source and TEXT.target in `folder`, segmented by MODEL/spm.model if there is one."""
-    for file in (model / "checkpoint.pt", model / f"dict.{source}.txt", model / f"dict.{target}.txt"):
+def prepare(
+    folder: Path, model: Path, text: str, source: str, target: str, limit: int | None = None
+) -> Text:
+    """Lay out the first `limit` lines of TEXT.source and TEXT.target in `folder`, segmented by
+    MODEL/spm.model if there is one."""
+    for file in (
+        model / "checkpoint.pt",
+        model / f"dict.{source}.txt",
+        model / f"dict.{target}.txt",
+    ):
         if not file.exists():
-            raise BenchError(f"{file} is missing: --model wants a folder with checkpoint.pt, dict.*.txt and, for SentencePiece, spm.model")
+            raise BenchError(
+                f"{file} is missing: --model wants a folder with checkpoint.pt, dict.*.txt and, "
+                "for SentencePiece, spm.model"
+            )
     segment = segmenter(model / "spm.model")
     lines = {}
     for language in (source, target):
         shutil.copy(model / f"dict.{language}.txt", folder)
         try:
-            # not splitlines(): it also cuts at rare separators inside a line, which would shift one side against the other
-            lines[language] = Path(f"{text}.{language}").read_text(encoding="utf-8").removesuffix("\n").split("\n")[:limit]
+            # not splitlines(): it also cuts at rare separators inside a line, which would shift
+            # one side against the other
+            lines[language] = (
+                Path(f"{text}.{language}")
+                .read_text(encoding="utf-8")
+                .removesuffix("\n")
+                .split("\n")[:limit]
+            )
         except (OSError, UnicodeDecodeError) as error:
-            raise BenchError(f"cannot read {text}.{language}: {getattr(error, 'strerror', None) or 'it is not UTF-8'}") from error
+            raise BenchError(
+                f"cannot read {text}.{language}: "
+                f"{getattr(error, 'strerror', None) or 'it is not UTF-8'}"
+            ) from error
         segmented = [segment(line) for line in lines[language]]
-        (folder / f"test.{source}-{target}.{language}").write_text("".join(line + "\n" for line in segmented), encoding="utf-8")
+        (folder / f"test.{source}-{target}.{language}").write_text(
+            "".join(line + "\n" for line in segmented), encoding="utf-8"
+        )
     if len(lines[source]) != len(lines[target]):
-        raise BenchError(f"{text}.{source} has {len(lines[source])} lines and {text}.{target} {len(lines[target])}")
-    flags = [str(folder), "--path", str(model / "checkpoint.pt"), "--source-lang", source, "--target-lang", target]
+        raise BenchError(
+            f"{text}.{source} has {len(lines[source])} lines and {text}.{target} "
+            f"{len(lines[target])}"
+        )
+    flags = [
+        str(folder),
+        "--path",
+        str(model / "checkpoint.pt"),
+        "--source-lang",
+        source,
+        "--target-lang",
+        target,
+    ]
     return Text(folder, [*flags, "--dataset-impl", "raw"], model, source, target, lines[target])
 
 
 def segmenter(model: Path):
-    """A function from a line to its pieces, joined by spaces; without a SentencePiece model the text is taken as segmented."""
+    """A function from a line to its pieces, joined by spaces; without a SentencePiece model the
+    text is taken as segmented."""
     if not model.exists():
         return str.strip
     import sentencepiece

@@ -1,4 +1,5 @@
-"""Source text with which a command times its own parts; the scripts that start such a command put it in front of theirs."""
+"""Source text with which a command times its own parts; the scripts that start such a command
+put it in front of theirs."""
 
 TIMED_PARTS = """
 import contextlib

@@ -1,12 +1,15 @@
-"""How long does a whole command take, from the start of Python to its end, on one line and on many: fairseq-interactive of stock and with
-our task, `python -m fairseq_ext.translate` from what it has kept, and CTranslate2's Python client?
+"""How long does a whole command take, from the start of Python to its end, on one line and on many:
+fairseq-interactive of stock and with our task, `python -m fairseq_ext.translate` from what it has
+kept, and CTranslate2's Python client?
 
     python scripts/bench/whole.py --model DIR --text PREFIX --limit 150 --repeats 7 [--out OUT]
     python scripts/bench/whole.py --before CHECKOUT PYTHON
 
-Each reads the lines as they are, segments them with the model's SentencePiece, and writes text; one thread, a process each, in turns, every
-other round backwards. CPU is the time of the processor, user's and system's, which other work on the machine disturbs less than the clock.
-Ratios are medians over rounds. "ours" kept: the state of the model is kept before, by a start that is not timed.
+Each reads the lines as they are, segments them with the model's SentencePiece, and writes
+text; one thread, a process each, in turns, every other round backwards. CPU is the time of
+the processor, user's and system's, which other work on the machine disturbs less than the
+clock. Ratios are medians over rounds. "ours" kept: the state of the model is kept before, by
+a start that is not timed.
 --before adds the same commands of another checkout of this project, run by its own Python.
 """
 
@@ -37,12 +40,13 @@ lines = [cut.encode(line.strip(), out_type=str) for line in sys.stdin]
 found = translator.translate_batch(lines, beam_size=int(beam), max_batch_size=64, max_decoding_length=200, max_input_length=0)
 for each in found:
     print(cut.decode(each.hypotheses[0]))
-"""
+"""  # noqa: E501
 
 
 @dataclass
 class Command:
-    """A command that reads lines; its processor seconds and those of the clock, one entry a round."""
+    """A command that reads lines; its processor seconds and those of the clock,
+    one entry a round."""
 
     name: str
     words: list[str]
@@ -56,13 +60,21 @@ class Command:
         environment = self.checkout.environment(OMP_NUM_THREADS="1")
         before, start = used(), time.perf_counter()
         done = subprocess.run(
-            self.words, input="".join(lines), capture_output=True, text=True, env=environment,
-            cwd=self.place, check=False,
-        )  # fmt: skip
+            self.words,
+            input="".join(lines),
+            capture_output=True,
+            text=True,
+            env=environment,
+            cwd=self.place,
+            check=False,
+        )
         self.cpu.setdefault(len(lines), []).append(used() - before)
         self.clock.setdefault(len(lines), []).append(time.perf_counter() - start)
         if done.returncode:
-            raise BenchError(f"{self.name} ended with code {done.returncode}: {(done.stderr.strip() or '?').splitlines()[-1]}")
+            raise BenchError(
+                f"{self.name} ended with code {done.returncode}: "
+                f"{(done.stderr.strip() or '?').splitlines()[-1]}"
+            )
         said = done.stdout.splitlines()
         self.answers = [line.split("\t")[2] for line in said if line.startswith("D-")] or said
 
@@ -88,9 +100,16 @@ def main(argv: list[str] | None = None) -> int:
         folder = place / "ours"
         folder.mkdir()
         text = prepare(folder, args.model, args.text, args.src, args.tgt, args.limit)
-        lines = Path(f"{args.text}.{args.src}").read_text(encoding="utf-8").splitlines(keepends=True)[: args.limit]
+        lines = (
+            Path(f"{args.text}.{args.src}")
+            .read_text(encoding="utf-8")
+            .splitlines(keepends=True)[: args.limit]
+        )
         segmentation = str(args.model / "spm.model")
-        pair, model = ["-s", args.src, "-t", args.tgt], ["--path", str(args.model / "checkpoint.pt"), "--cpu", "--beam", "5"]
+        pair, model = (
+            ["-s", args.src, "-t", args.tgt],
+            ["--path", str(args.model / "checkpoint.pt"), "--cpu", "--beam", "5"],
+        )
         flags = [*pair, *model, "--bpe", "sentencepiece", "--sentencepiece-model", segmentation]
         this = this_checkout()
         shared = interactive(this, text.folder, flags)
@@ -158,19 +177,51 @@ def versions_table(commands: list[Command], many: int, commit: str) -> str:
 
 
 def table(commands: list[Command], many: int) -> str:
-    """A row a command: seconds on one line and on all, and what they are of stock's, round by round."""
+    """A row a command: seconds on one line and on all, and what they are of stock's,
+    round by round."""
     stock = commands[0]
-    head = ["command", "one line: CPU s", "clock s", "over stock's CPU", f"{many} lines: CPU s", "clock s", "times stock", "equal"]
+    head = [
+        "command",
+        "one line: CPU s",
+        "clock s",
+        "over stock's CPU",
+        f"{many} lines: CPU s",
+        "clock s",
+        "times stock",
+        "equal",
+    ]
     rows = [head, ["---"] + ["---:"] * (len(head) - 1)]
     for command in commands:
-        def times(n: int, of: Command = command) -> float:
-            return statistics.median(theirs / ours for ours, theirs in zip(of.cpu[n], stock.cpu[n], strict=True))
 
-        one, all_lines = ([f"{statistics.median(values[n]):.2f}" for values in (command.cpu, command.clock)] for n in (1, many))
+        def times(n: int, of: Command = command) -> float:
+            return statistics.median(
+                theirs / ours for ours, theirs in zip(of.cpu[n], stock.cpu[n], strict=True)
+            )
+
+        one, all_lines = (
+            [f"{statistics.median(values[n]):.2f}" for values in (command.cpu, command.clock)]
+            for n in (1, many)
+        )
         same = sum(a == b for a, b in zip(command.answers, stock.answers, strict=True))
-        rows.append([command.name, *one, f"{1 / times(1):.2f}", *all_lines, f"{times(many):.2f}x", f"{same} of {many}"])
+        rows.append(
+            [
+                command.name,
+                *one,
+                f"{1 / times(1):.2f}",
+                *all_lines,
+                f"{times(many):.2f}x",
+                f"{same} of {many}",
+            ]
+        )
     rounds = len(stock.cpu[many])
-    return "\n".join([*(f"| {' | '.join(row)} |" for row in rows), "", f"Medians of {rounds} rounds in turns, one thread, beam 5.", ""])
+    return "\n".join(
+        [
+            *(f"| {' | '.join(row)} |" for row in rows),
+            "",
+            f"Medians of {rounds} rounds in turns, one thread, beam 5.",
+            "",
+        ]
+    )
 
 
 if __name__ == "__main__":

@@ -1,7 +1,8 @@
 """Which tables of results are older than the code that they measure, by the commits that git knows.
 
-A table's commit is the one that its section names (`commit HASH`), else the next section's that names one, else one before it; in a file
-without any, the commit that wrote the file last, and the paragraph says that.
+A table's commit is the one that its section names (`commit HASH`), else the next section's
+that names one, else one before it; in a file without any, the commit that wrote the file last,
+and the paragraph says that.
 """
 
 from __future__ import annotations
@@ -14,15 +15,22 @@ ROOT = Path(__file__).resolve().parents[2]
 SEARCH = ("fairseq_ext/search", "fairseq_ext/model", "fairseq_ext/kernels")
 PAPERS = {  # what the results of a folder of scripts/experiments measure
     "dba": SEARCH,
-    "jacobi": ("fairseq_ext/search/parallel", "fairseq_ext/model", "fairseq_ext/kernels", "fairseq_ext/search/strategies/decoding"),
+    "jacobi": (
+        "fairseq_ext/search/parallel",
+        "fairseq_ext/model",
+        "fairseq_ext/kernels",
+        "fairseq_ext/search/strategies/decoding",
+    ),
     "lsh": ("fairseq_ext/kernels", "fairseq_ext/search/strategies/softmax"),
     "optimal_ending": SEARCH,
     "streaming": SEARCH,
     "terminology": (*SEARCH, "fairseq_ext/core", "fairseq_ext/terms"),
 }
 APART = ("corpus", "doctor.py", "viz")  # that no page of results measures
-EVERYTHING = ("fairseq_ext", *(f":!fairseq_ext/{name}" for name in APART))  # what other results measure
-UNCHANGED = "^No figure changes: "  # a line of a commit's message, with the reason: such a commit makes no table older
+# what other results measure
+EVERYTHING = ("fairseq_ext", *(f":!fairseq_ext/{name}" for name in APART))
+# a line of a commit's message, with the reason: such a commit makes no table older
+UNCHANGED = "^No figure changes: "
 COMMIT = re.compile(r"(?:commit\s+|\"git_commit\": \")`?([0-9a-f]{7,40})\b")
 HEADING = re.compile(r"^(#{1,6}) +(.+?) *$", re.MULTILINE)
 ROW = re.compile(r"^\|", re.MULTILINE)
@@ -30,27 +38,46 @@ ROW = re.compile(r"^\|", re.MULTILINE)
 
 def code_of(file: Path) -> tuple[str, ...]:
     """Return the folders that the results in `file` measure."""
-    return next((paths for name, paths in PAPERS.items() if name in file.parts and "experiments" in file.parts), EVERYTHING)
+    return next(
+        (
+            paths
+            for name, paths in PAPERS.items()
+            if name in file.parts and "experiments" in file.parts
+        ),
+        EVERYTHING,
+    )
 
 
 def git(root: Path, *arguments: str) -> str | None:
     """Return what git says, None where it fails or is not there."""
     try:
-        done = subprocess.run(["git", "-C", str(root), *arguments], capture_output=True, text=True, check=False)
+        done = subprocess.run(
+            ["git", "-C", str(root), *arguments], capture_output=True, text=True, check=False
+        )
     except OSError:
         return None
     return done.stdout.strip() if done.returncode == 0 else None
 
 
 def is_older(commit: str, paths: tuple[str, ...], root: Path) -> bool:
-    """Return whether a commit of this history that `commit` does not contain changed one of the paths, and with that perhaps figures; an
-    unknown commit is old."""
-    since = git(root, "rev-list", "-1", "--invert-grep", f"--grep={UNCHANGED}", f"{commit}..HEAD", "--", *paths)
+    """Return whether a commit of this history that `commit` does not contain changed one of the
+    paths, and with that perhaps figures; an unknown commit is old."""
+    since = git(
+        root,
+        "rev-list",
+        "-1",
+        "--invert-grep",
+        f"--grep={UNCHANGED}",
+        f"{commit}..HEAD",
+        "--",
+        *paths,
+    )
     return since != ""
 
 
 def tables_of(text: str, brought_in: str) -> list[tuple[str, str]]:
-    """Return the title of each section that has a table, and its commit; for results without a table, one entry for the text."""
+    """Return the title of each section that has a table, and its commit; for results without a
+    table, one entry for the text."""
     places = [0, *(match.start() for match in HEADING.finditer(text)), len(text)]
     sections = [text[start:end] for start, end in zip(places, places[1:], strict=False)]
     own = [COMMIT.search(section) for section in sections]
@@ -58,14 +85,18 @@ def tables_of(text: str, brought_in: str) -> list[tuple[str, str]]:
     for i, section in enumerate(sections):
         if ROW.search(section):
             heading = HEADING.match(section)
-            chosen = next((commit for commit in (*own[i:], *reversed(own[:i])) if commit), None)  # a line below tables speaks of them
-            found.append((heading[2] if heading else "the first table", chosen[1] if chosen else brought_in))
+            # a line below tables speaks of them
+            chosen = next((commit for commit in (*own[i:], *reversed(own[:i])) if commit), None)
+            found.append(
+                (heading[2] if heading else "the first table", chosen[1] if chosen else brought_in)
+            )
     named = next((commit[1] for commit in own if commit), brought_in)
     return found or [("what the text says", named)]
 
 
 def age(path: str, root: Path = ROOT) -> str | None:
-    """Return a paragraph that names the tables that are older than their code, or says that none is; None without git's history."""
+    """Return a paragraph that names the tables that are older than their code, or says that none
+    is; None without git's history."""
     file = root / path
     brought_in = git(root, "log", "-1", "--format=%H", "--", path)
     if brought_in is None or git(root, "rev-parse", "--is-shallow-repository") == "true":
@@ -73,12 +104,19 @@ def age(path: str, root: Path = ROOT) -> str | None:
     paths = code_of(Path(path))
     tables = tables_of(file.read_text(encoding="utf-8"), brought_in or "HEAD")
     old = [(title, commit[:7]) for title, commit in tables if is_older(commit, paths, root)]
-    unsaid = "" if COMMIT.search(file.read_text(encoding="utf-8")) else " The results name no commit; the file's last change stands for it."
+    unsaid = (
+        ""
+        if COMMIT.search(file.read_text(encoding="utf-8"))
+        else " The results name no commit; the file's last change stands for it."
+    )
     if not old:
-        return f"No table was older than the code that it measures when this page was last written.{unsaid}"
+        return (
+            "No table was older than the code that it measures when this page was last "
+            f"written.{unsaid}"
+        )
     commits = list(dict.fromkeys(commit for _, commit in old))
     named = "all figures" if len(old) == len(tables) else "; ".join(title for title, _ in old)
     return (
-        f"**Older than the code that it measures:** {named} (commit {', '.join(commits)}). What changed since: "
-        f"`git log {commits[0]}.. -- {' '.join(paths)}`.{unsaid}"
+        f"**Older than the code that it measures:** {named} (commit {', '.join(commits)}). What "
+        f"changed since: `git log {commits[0]}.. -- {' '.join(paths)}`.{unsaid}"
     )

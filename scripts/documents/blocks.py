@@ -1,7 +1,9 @@
-"""The shell and Python blocks of a Markdown page: found, run in order outside the clone, and compared with the output pasted below them.
+"""The shell and Python blocks of a Markdown page: found, run in order outside the clone, and
+compared with the output pasted below them.
 
-A block that runs stands behind `<!-- run -->` (`<!-- run status=3 -->` for a command that is to fail), its output behind
-`<!-- output -->`. A block that cannot run here says why: `<!-- no run: needs Slurm -->`. Every bash and Python block is one or the other.
+A block that runs stands behind `<!-- run -->` (`<!-- run status=3 -->` for a command that
+is to fail), its output behind `<!-- output -->`. A block that cannot run here says why:
+`<!-- no run: needs Slurm -->`. Every bash and Python block is one or the other.
 """
 
 from __future__ import annotations
@@ -20,7 +22,9 @@ BLOCK = re.compile(
     re.MULTILINE | re.DOTALL,
 )
 NUMBER = re.compile(r"[-+]?\d+(?:\.\d+)?(?:[eE][-+]?\d+)?")
-MEASURED = re.compile(r"[-+]?\d+(?:[.,]\d+)*(?=(?: ?(?:s|ms|us|seconds|MiB|GiB|sentences/s|x|%)(?![\w])))")
+MEASURED = re.compile(
+    r"[-+]?\d+(?:[.,]\d+)*(?=(?: ?(?:s|ms|us|seconds|MiB|GiB|sentences/s|x|%)(?![\w])))"
+)
 TOLERANCE = 2e-3
 COMMANDS = Path(sys.executable).parent  # the folder of this Python and its commands
 
@@ -73,7 +77,8 @@ def blocks_of(page: Path) -> list[Block]:
 
 
 def environment(clone: Path, work: Path, commands: Path = COMMANDS) -> dict[str, str]:
-    """Return the variables that blocks run with: CLONE, DEMO (the demo model), one thread, and `commands` first on the path."""
+    """Return the variables that blocks run with: CLONE, DEMO (the demo model), one thread, and
+    `commands` first on the path."""
     return {
         **os.environ,
         "CLONE": str(clone),
@@ -87,20 +92,41 @@ def environment(clone: Path, work: Path, commands: Path = COMMANDS) -> dict[str,
 
 
 def run(block: Block, clone: Path, work: Path, commands: Path) -> str:
-    """Run a block in the folder `work`; return its standard output. Raises StaleError where its status is not the promised one."""
-    command = ["bash", "-euo", "pipefail", "-c", block.code] if block.language == "bash" else ["python", "-c", block.code]
+    """Run a block in the folder `work`; return its standard output.
+
+    Raises StaleError where its status is not the promised one.
+    """
+    command = (
+        ["bash", "-euo", "pipefail", "-c", block.code]
+        if block.language == "bash"
+        else ["python", "-c", block.code]
+    )
     settings = environment(clone, work, commands)
-    done = subprocess.run(command, cwd=work, env=settings, capture_output=True, text=True, timeout=600, stdin=subprocess.DEVNULL)
+    done = subprocess.run(
+        command,
+        cwd=work,
+        env=settings,
+        capture_output=True,
+        text=True,
+        timeout=600,
+        stdin=subprocess.DEVNULL,
+    )
     if done.returncode != block.status:
         tail = "\n".join((done.stdout + done.stderr).splitlines()[-12:])
-        raise StaleError(f"{block.place}: the block ends with status {done.returncode}, not {block.status}:\n{tail}")
+        raise StaleError(
+            f"{block.place}: the block ends with status {done.returncode}, not {block.status}:\n"
+            f"{tail}"
+        )
     return done.stdout.replace(str(work), "~").replace(str(clone), "$CLONE")
 
 
 def same(pasted: str, printed: str) -> bool:
-    """Whether two outputs say the same: words equal, measured times and sizes left out, other numbers within TOLERANCE."""
+    """Whether two outputs say the same: words equal, measured times and sizes left out, other
+    numbers within TOLERANCE."""
     left, right = (MEASURED.sub("#", text).split() for text in (pasted, printed))
-    return len(left) == len(right) and all(same_word(a, b) for a, b in zip(left, right, strict=True))
+    return len(left) == len(right) and all(
+        same_word(a, b) for a, b in zip(left, right, strict=True)
+    )
 
 
 def same_word(a: str, b: str) -> bool:
@@ -110,16 +136,31 @@ def same_word(a: str, b: str) -> bool:
     if NUMBER.sub("#", a) != NUMBER.sub("#", b):
         return False
     pairs = list(zip(NUMBER.findall(a), NUMBER.findall(b), strict=True))
-    return all(x == y or ("." in x and "." in y and abs(float(x) - float(y)) <= TOLERANCE * max(1.0, abs(float(x)))) for x, y in pairs)
+    return all(
+        x == y
+        or (
+            "." in x
+            and "." in y
+            and abs(float(x) - float(y)) <= TOLERANCE * max(1.0, abs(float(x)))
+        )
+        for x, y in pairs
+    )
 
 
-def check_page(page: Path, clone: Path, work: Path, *, write: bool = False, commands: Path = COMMANDS) -> list[str]:
-    """Run a page's blocks; return a sentence for each that is stale. `write` pastes what they print instead."""
+def check_page(
+    page: Path, clone: Path, work: Path, *, write: bool = False, commands: Path = COMMANDS
+) -> list[str]:
+    """Run a page's blocks; return a sentence for each that is stale.
+
+    `write` pastes what they print instead.
+    """
     wrong, pasted = [], []
     for block in blocks_of(page):
         if not block.runs:
             if not block.reason:
-                wrong.append(f"{block.place}: say `<!-- run -->` or `<!-- no run: WHY -->` above the block")
+                wrong.append(
+                    f"{block.place}: say `<!-- run -->` or `<!-- no run: WHY -->` above the block"
+                )
             continue
         try:
             printed = run(block, clone, work, commands)
@@ -131,7 +172,9 @@ def check_page(page: Path, clone: Path, work: Path, *, write: bool = False, comm
         if write:
             pasted.append((block.span, printed.rstrip("\n") + "\n"))
         elif not same(block.output, printed):
-            wrong.append(f"{block.place}: the page shows\n{block.output}but the block prints\n{printed}")
+            wrong.append(
+                f"{block.place}: the page shows\n{block.output}but the block prints\n{printed}"
+            )
     if pasted:
         text = page.read_text()
         for (start, end), printed in reversed(pasted):

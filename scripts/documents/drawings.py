@@ -1,6 +1,8 @@
-"""The five drawings of the method pages, as SVG: `python scripts/documents/drawings.py` writes them to docs/drawings.
+"""The five drawings of the method pages, as SVG: `python scripts/documents/drawings.py` writes
+them to docs/drawings.
 
-Each is a schema with small numbers of its own, computed by the rule that it shows, not the record of a run.
+Each is a schema with small numbers of its own, computed by the rule that it shows, not
+the record of a run.
 """
 
 from __future__ import annotations
@@ -19,25 +21,51 @@ class Drawing:
 
     def __init__(self, width: int, height: int, title: str):
         self.parts = [
-            f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" width="{width}" height="{height}" role="img" '
-            f'font-family="Helvetica, Arial, sans-serif" font-size="14"><title>{escape(title)}</title>',
+            (
+                f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" '
+                f'width="{width}" height="{height}" role="img" font-family="Helvetica, Arial, '
+                f'sans-serif" font-size="14"><title>{escape(title)}</title>'
+            ),
             f'<rect width="{width}" height="{height}" fill="{PAPER}"/>',
         ]
 
-    def box(self, x: float, y: float, w: float, h: float, fill: str, text: str = "", ink: str = INK, stroke: str = "none") -> None:
+    def box(
+        self,
+        x: float,
+        y: float,
+        w: float,
+        h: float,
+        fill: str,
+        text: str = "",
+        ink: str = INK,
+        stroke: str = "none",
+    ) -> None:
         """Draw a box with a text in its middle."""
-        self.parts.append(f'<rect x="{x}" y="{y}" width="{w}" height="{h}" rx="3" fill="{fill}" stroke="{stroke}"/>')
+        self.parts.append(
+            f'<rect x="{x}" y="{y}" width="{w}" height="{h}" rx="3" fill="{fill}" '
+            f'stroke="{stroke}"/>'
+        )
         if text:
             self.text(x + w / 2, y + h / 2 + 5, text, ink, "middle")
 
-    def text(self, x: float, y: float, text: str, ink: str = INK, anchor: str = "start", size: int = 14) -> None:
+    def text(
+        self, x: float, y: float, text: str, ink: str = INK, anchor: str = "start", size: int = 14
+    ) -> None:
         """Write a text with its base line at y."""
-        self.parts.append(f'<text x="{x}" y="{y}" fill="{ink}" text-anchor="{anchor}" font-size="{size}">{escape(text)}</text>')
+        self.parts.append(
+            f'<text x="{x}" y="{y}" fill="{ink}" text-anchor="{anchor}" '
+            f'font-size="{size}">{escape(text)}</text>'
+        )
 
-    def line(self, points: list[tuple[float, float]], ink: str = INK, width: float = 2, dash: str = "") -> None:
+    def line(
+        self, points: list[tuple[float, float]], ink: str = INK, width: float = 2, dash: str = ""
+    ) -> None:
         """Draw a line through points."""
         path = " ".join(f"{x:.1f},{y:.1f}" for x, y in points)
-        self.parts.append(f'<polyline points="{path}" fill="none" stroke="{ink}" stroke-width="{width}" stroke-dasharray="{dash}"/>')
+        self.parts.append(
+            f'<polyline points="{path}" fill="none" stroke="{ink}" stroke-width="{width}" '
+            f'stroke-dasharray="{dash}"/>'
+        )
 
     def write(self, name: str) -> None:
         """Write the picture to its file."""
@@ -46,7 +74,8 @@ class Drawing:
 
 
 def banks() -> None:
-    """Draw the rows of a beam of 8, dealt out to the banks that have candidates, for three constraint tokens."""
+    """Draw the rows of a beam of 8, dealt out to the banks that have candidates, for
+    three constraint tokens."""
     k, required = 8, 3
     d = Drawing(720, 330, "Banks filling up")
     d.text(20, 28, "The 8 rows of a beam at each step, by constraint tokens met (3 are required)")
@@ -67,7 +96,8 @@ def banks() -> None:
 
 
 def bound() -> None:
-    """Draw the best finished score and the best live score of a search: it ends where the live one, which only falls, is below."""
+    """Draw the best finished score and the best live score of a search: it ends where the live one,
+    which only falls, is below."""
     d = Drawing(720, 330, "A beam and its bound")
     live = [-0.4, -0.9, -1.3, -1.9, -2.6, -3.1, -3.9, -4.6]
     finished = {4: -4.4, 5: -3.6}
@@ -116,20 +146,37 @@ def refill() -> None:
         row = min(range(width), key=lambda r: free[r])
         stream.append((row, free[row], length, sentence))
         free[row] += length
-    for title, top, plan, steps in (("fixed batches", 30, fixed, start), ("refilled", 180, stream, max(free))):
+    for title, top, plan, steps in (
+        ("fixed batches", 30, fixed, start),
+        ("refilled", 180, stream, max(free)),
+    ):
         d.text(20, top, f"{title}: {steps} decoder calls")
         for row in range(width):
             d.box(20, top + 12 + 28 * row, 42 * steps, 24, PALE)
         for row, begin, length, sentence in plan:
             shade = SHADES[sentence % 4]
-            d.box(20 + 42 * begin, top + 12 + 28 * row, 42 * length - 2, 24, shade, f"{sentence + 1}", PAPER if sentence % 4 > 1 else INK)
+            d.box(
+                20 + 42 * begin,
+                top + 12 + 28 * row,
+                42 * length - 2,
+                24,
+                shade,
+                f"{sentence + 1}",
+                PAPER if sentence % 4 > 1 else INK,
+            )
     d.write("refill")
 
 
 def bands() -> None:
-    """Draw a state and four words with their codes in five bands; words that share at least two buckets are scored."""
+    """Draw a state and four words with their codes in five bands; words that share at least
+    two buckets are scored."""
     state = [3, 1, 4, 1, 5]
-    words = {"bandage": [3, 1, 4, 2, 5], "dressing": [3, 2, 4, 1, 0], "harbour": [0, 1, 2, 2, 3], "of": [1, 5, 2, 0, 4]}
+    words = {
+        "bandage": [3, 1, 4, 2, 5],
+        "dressing": [3, 2, 4, 1, 0],
+        "harbour": [0, 1, 2, 2, 3],
+        "of": [1, 5, 2, 0, 4],
+    }
     d = Drawing(720, 300, "Bands and buckets")
     d.text(20, 28, "Codes in 5 bands; equal codes share a bucket")
     for row, (name, codes) in enumerate([("decoder state", state), *words.items()]):
@@ -143,29 +190,58 @@ def bands() -> None:
             d.box(150 + 62 * band, y, 56, 32, fill, str(code), PAPER if not row or hit else INK)
         if row:
             scored = hits >= 2
-            d.text(480, y + 22, f"{hits} hits: " + ("scored" if scored else "left out"), INK if scored else SOFT)
-    d.text(20, 290, "t = 2 hits are asked for (--lsh-hits); the T most frequent words are always scored (--lsh-top).", SOFT)
+            d.text(
+                480,
+                y + 22,
+                f"{hits} hits: " + ("scored" if scored else "left out"),
+                INK if scored else SOFT,
+            )
+    d.text(
+        20,
+        290,
+        "t = 2 hits are asked for (--lsh-hits); the T most frequent words are always "
+        "scored (--lsh-top).",
+        SOFT,
+    )
     d.write("bands")
 
 
 def block() -> None:
-    """Draw a block of drafts that becomes greedy's output from the left: a call keeps the draft's right tokens and one of its own."""
+    """Draw a block of drafts that becomes greedy's output from the left: a call keeps the draft's
+    right tokens and one of its own."""
     greedy = ["The", "bandage", "is", "checked", "tomorrow", "."]
     tokens, verified, rows = ["The", "association", "is", "checked", "today", "."], 0, []
     rows.append(("draft", list(tokens), 0))
     while verified < len(greedy):
-        right = next((i for i in range(verified, len(greedy)) if tokens[i] != greedy[i]), len(greedy))
+        right = next(
+            (i for i in range(verified, len(greedy)) if tokens[i] != greedy[i]), len(greedy)
+        )
         verified = min(right + 1, len(greedy))
         tokens[:verified] = greedy[:verified]
         rows.append((f"call {len(rows)}", list(tokens), verified))
     d = Drawing(720, 100 + 52 * len(rows), "A block converging")
-    d.text(20, 28, "Each call checks all tokens of the block at once; what is verified grows from the left")
+    d.text(
+        20,
+        28,
+        "Each call checks all tokens of the block at once; what is verified grows from the left",
+    )
     for number, (name, words, done) in enumerate(rows):
         y = 50 + 52 * number
         d.text(20, y + 24, name)
         for i, word in enumerate(words):
-            d.box(90 + 104 * i, y, 98, 36, SHADES[3] if i < done else PALE, word, PAPER if i < done else INK)
-    said = f"{len(greedy)} tokens in {len(rows) - 1} calls; greedy makes {len(greedy)}. The tokens are greedy's own."
+            d.box(
+                90 + 104 * i,
+                y,
+                98,
+                36,
+                SHADES[3] if i < done else PALE,
+                word,
+                PAPER if i < done else INK,
+            )
+    said = (
+        f"{len(greedy)} tokens in {len(rows) - 1} calls; greedy makes {len(greedy)}. The tokens "
+        "are greedy's own."
+    )
     d.text(20, 80 + 52 * len(rows), said, SOFT)
     d.write("block")
 

@@ -9,9 +9,11 @@ from documents import blocks
 
 
 def check(notebook: Path, clone: Path, work: Path, *, write: bool = False) -> list[str]:
-    """Return a sentence for each cell that fails or whose output is stale; `write` keeps what the cells print instead.
+    """Return a sentence for each cell that fails or whose output is stale; `write` keeps what
+    the cells print instead.
 
-    work: the folder in which the cells run. Errors: ModuleNotFoundError without nbclient and a kernel.
+    work: the folder in which the cells run. Errors: ModuleNotFoundError without
+    nbclient and a kernel.
     """
     import nbformat
     from nbclient import NotebookClient
@@ -22,7 +24,8 @@ def check(notebook: Path, clone: Path, work: Path, *, write: bool = False) -> li
     before = dict(os.environ)
     os.environ.update(blocks.environment(clone, work))
     try:
-        place, quiet = {"metadata": {"path": str(work)}}, ["--IPKernelApp.log_level=ERROR"]  # it would say that it uses TCP
+        # it would say that it uses TCP
+        place, quiet = {"metadata": {"path": str(work)}}, ["--IPKernelApp.log_level=ERROR"]
         NotebookClient(done, timeout=300, resources=place, extra_arguments=quiet).execute()
     except CellExecutionError as error:
         return [f"{notebook.name}: a cell fails: {error}"]
@@ -34,8 +37,15 @@ def check(notebook: Path, clone: Path, work: Path, *, write: bool = False) -> li
         if old.cell_type == "code":
             shown, printed = printed_by(old), printed_by(new)
             if not blocks.same(shown, printed):
-                wrong.append(f"{notebook.name}, cell {number}: the notebook shows\n{shown}\nbut the cell prints\n{printed}")
-            old.outputs = [nbformat.v4.new_output("stream", name="stdout", text=printed)] if printed else []  # type: ignore[no-untyped-call]
+                wrong.append(
+                    f"{notebook.name}, cell {number}: the notebook shows\n"
+                    f"{shown}\n"
+                    "but the cell prints\n"
+                    f"{printed}"
+                )
+            old.outputs = (
+                [nbformat.v4.new_output("stream", name="stdout", text=printed)] if printed else []
+            )  # type: ignore[no-untyped-call]
     if write and wrong:
         nbformat.write(held, notebook)  # type: ignore[no-untyped-call]
         return []

@@ -1,6 +1,7 @@
 """What pages say that the code says as well: flag tables, the table of strategies, results.
 
-A generated part of a page stands between `<!-- generated: NAME ARGUMENTS -->` and `<!-- end -->`; `PARTS` names the functions.
+A generated part of a page stands between `<!-- generated: NAME ARGUMENTS -->` and `<!-- end -->`;
+`PARTS` names the functions.
 """
 
 from __future__ import annotations
@@ -12,13 +13,16 @@ from pathlib import Path
 
 from documents import ages
 
-PART = re.compile(r"(<!-- generated: (?P<name>[\w-]+)(?P<arguments>[^\n]*?) -->\n)(?P<body>.*?)(<!-- end -->)", re.DOTALL)
+PART = re.compile(
+    r"(<!-- generated: (?P<name>[\w-]+)(?P<arguments>[^\n]*?) -->\n)(?P<body>.*?)(<!-- end -->)",
+    re.DOTALL,
+)
 ROOT = Path(__file__).resolve().parents[2]
 
 
 def fill(text: str) -> str:
-    """Return a page's text with every generated part made anew; a part whose function returns None stays. Errors: KeyError for a part
-    that nothing makes."""
+    """Return a page's text with every generated part made anew; a part whose function returns None
+    stays. Errors: KeyError for a part that nothing makes."""
 
     def made(m: re.Match[str]) -> str:
         body = PARTS[m["name"]](*m["arguments"].split())
@@ -30,7 +34,10 @@ def fill(text: str) -> str:
 def table(head: tuple[str, ...], rows: list[tuple[str, ...]]) -> str:
     """Return a Markdown table."""
     lines = [head, tuple("---" for _ in head), *rows]
-    return "\n".join("| " + " | ".join(cell.replace("|", "\\|").replace("\n", " ") for cell in line) + " |" for line in lines)
+    return "\n".join(
+        "| " + " | ".join(cell.replace("|", "\\|").replace("\n", " ") for cell in line) + " |"
+        for line in lines
+    )
 
 
 def flag_rows(fields: list[dataclasses.Field]) -> list[tuple[str, str, str]]:
@@ -39,7 +46,13 @@ def flag_rows(fields: list[dataclasses.Field]) -> list[tuple[str, str, str]]:
     for field in fields:
         if field.name == "_name":
             continue
-        rows.append((f"`--{field.name.replace('_', '-')}`", values_of(field), str(field.metadata.get("help", ""))))
+        rows.append(
+            (
+                f"`--{field.name.replace('_', '-')}`",
+                values_of(field),
+                str(field.metadata.get("help", "")),
+            )
+        )
     return rows
 
 
@@ -50,14 +63,20 @@ def values_of(field: dataclasses.Field) -> str:
         if isinstance(inner, type) and hasattr(inner, "__members__"):
             return " ".join(f"`{member.value}`" for member in inner)
     text = str(kind)
-    for name, said in (("bool", "on or off"), ("int", "integer"), ("float", "number"), ("str", "text")):
+    for name, said in (
+        ("bool", "on or off"),
+        ("int", "integer"),
+        ("float", "number"),
+        ("str", "text"),
+    ):
         if name in text:
             return said
     return text
 
 
 def flags_of(*names: str) -> str:
-    """Return the table of flags of the named strategies (`stop.optimal`), each flag once; bare names are single flags."""
+    """Return the table of flags of the named strategies (`stop.optimal`), each flag once;
+    bare names are single flags."""
     from fairseq_ext.plugin.tasks import Flags
     from fairseq_ext.search.registry import PRUNERS, STRATEGIES, load_strategies
 
@@ -70,7 +89,15 @@ def flags_of(*names: str) -> str:
             found[name.replace("-", "_")] = own[name.replace("-", "_")]
             continue
         flags = (PRUNERS if point == "prune" else STRATEGIES[point])[strategy].flags
-        found.update({field.name: own[field.name] for field in dataclasses.fields(flags or object) if field.name in own} if flags else {})
+        found.update(
+            {
+                field.name: own[field.name]
+                for field in dataclasses.fields(flags or object)
+                if field.name in own
+            }
+            if flags
+            else {}
+        )
     return table(("flag", "takes", "what it does"), flag_rows(list(found.values())))
 
 
@@ -78,31 +105,42 @@ def all_flags() -> str:
     """Return the table of every flag of ours."""
     from fairseq_ext.plugin.tasks import Flags
 
-    return table(("flag", "takes", "what it does"), sorted(flag_rows(list(dataclasses.fields(Flags)))))
+    return table(
+        ("flag", "takes", "what it does"), sorted(flag_rows(list(dataclasses.fields(Flags))))
+    )
 
 
 def strategies() -> str:
     """Return the table of strategies: flag, paper, file."""
     from fairseq_ext.search.registry import all_strategies
 
-    rows = [(f"`{s.flag}`", s.paper, f"[{s.file}](../fairseq_ext/{s.file})") for s in all_strategies()]
+    rows = [
+        (f"`{s.flag}`", s.paper, f"[{s.file}](../fairseq_ext/{s.file})") for s in all_strategies()
+    ]
     return table(("flag", "paper", "file"), rows)
 
 
 def flag_files() -> str:
-    """Return the table of the files in which flags do their work that no strategy's file declares."""
+    """Return the table of the files in which flags do their work that no strategy's
+    file declares."""
     from fairseq_ext.plugin.flag_help import WORK
 
-    flags = {file: ", ".join(f"`--{name.replace('_', '-')}`" for name in names.split()) for file, names in WORK.items()}
-    return table(("flag", "file"), [(named, f"[{file}](../fairseq_ext/{file})") for file, named in flags.items()])
+    flags = {
+        file: ", ".join(f"`--{name.replace('_', '-')}`" for name in names.split())
+        for file, names in WORK.items()
+    }
+    return table(
+        ("flag", "file"),
+        [(named, f"[{file}](../fairseq_ext/{file})") for file, named in flags.items()],
+    )
 
 
 IMAGE = re.compile(r"(!\[[^\]]*\]\()(?!\w+:)([^)]+\))")
 
 
 def results(path: str) -> str:
-    """Return a results file as the script that measured it wrote it, below the page's own title; its pictures, and those beside it, are
-    linked from docs/results."""
+    """Return a results file as the script that measured it wrote it, below the page's own title;
+    its pictures, and those beside it, are linked from docs/results."""
     file = ROOT / path
     folder = f"../../{file.parent.relative_to(ROOT).as_posix()}"
     text = IMAGE.sub(lambda m: f"{m[1]}{folder}/{m[2]}", file.read_text().strip())

@@ -1,11 +1,15 @@
-"""Puts what a paper's experiments wrote into the project: the sources of docs/results, with how they were made.
+"""Puts what a paper's experiments wrote into the project: the sources of docs/results,
+with how they were made.
 
     python scripts/experiments/publish.py begin --out OUT
-    python scripts/experiments/publish.py finish --out OUT --paper PAPER --name NAME [--into ROOT] --command 'run.sh ...'
+    python scripts/experiments/publish.py finish --out OUT --paper PAPER --name NAME [--into ROOT]
+        --command 'run.sh ...'
 
-begin: notes commit and date in OUT/begun.json unless that is there, because a run that was stopped goes on with what it has.
-finish: ROOT/scripts/experiments/PAPER/results/NAME gets the pictures and tables.md, headed by command, machine, versions, signatures,
-dates and commit; ROOT/docs/results/PAPER.md gets a section for it if it has none. `scripts/docs.py --write` then fills the pages.
+begin: notes commit and date in OUT/begun.json unless that is there, because a run that was
+stopped goes on with what it has. finish: ROOT/scripts/experiments/PAPER/results/NAME gets the
+pictures and tables.md, headed by command, machine, versions, signatures, dates and commit;
+ROOT/docs/results/PAPER.md gets a section for it if it has none. `scripts/docs.py --write`
+then fills the pages.
 """
 
 import argparse
@@ -15,7 +19,10 @@ import shutil
 import sys
 from pathlib import Path
 
-sys.path += [str(Path(__file__).resolve().parent), str(Path(__file__).resolve().parents[1] / "bench")]
+sys.path += [
+    str(Path(__file__).resolve().parent),
+    str(Path(__file__).resolve().parents[1] / "bench"),
+]
 
 from harness import BenchError  # noqa: E402
 from report import ROOT, last_two, machine  # noqa: E402
@@ -24,13 +31,16 @@ from write_up import with_message  # noqa: E402
 
 OWN_FOLDERS = re.compile(r" --(?:out|into) (?:'[^']*'|\S+)")
 # a URL; a quoted path, which may have spaces; a path
-PLACES = re.compile(r"\w+://[^\s'\"`]*|'(?:~[\w.-]*|\.{1,2})?/[^']*'|(?<![\w./])(?:~[\w.-]*|\.{1,2})?/[^\s'\"`,:|]*")
+PLACES = re.compile(
+    r"\w+://[^\s'\"`]*|'(?:~[\w.-]*|\.{1,2})?/[^']*'|(?<![\w./])(?:~[\w.-]*|\.{1,2})?/[^\s'\"`,:|]*"
+)
 
 FOLDERS = re.compile(r"(?<==)/[^|,]*/(?=[^|,/]+)")  # of a file in a signature, often a random name
 
 
 def without_places(text: str) -> str:
-    """The text without --out and --into, and with paths that begin with /, . or ~ cut to their last two names; URLs stay."""
+    """The text without --out and --into, and with paths that begin with /, . or ~ cut to their
+    last two names; URLs stay."""
     return PLACES.sub(lambda found: cut(found[0]), OWN_FOLDERS.sub("", text))
 
 
@@ -40,7 +50,16 @@ def cut(place: str) -> str:
         return place
     if place.startswith("'"):
         return "'" + ":".join(map(cut, place[1:-1].split(":"))) + "'"
-    return last_two([name for name in place.split("/") if name not in ("", ".", "..") and not name.startswith("~")]) or place
+    return (
+        last_two(
+            [
+                name
+                for name in place.split("/")
+                if name not in ("", ".", "..") and not name.startswith("~")
+            ]
+        )
+        or place
+    )
 
 
 def begin(out: Path) -> None:
@@ -52,54 +71,97 @@ def begin(out: Path) -> None:
 
 
 def how_made(out: Path, command: str) -> str:
-    """The paragraphs before the tables. The commit is that of the beginning: later ones may have measured a part only."""
+    """The paragraphs before the tables.
+
+    The commit is that of the beginning: later ones may have measured a part only.
+    """
     try:
         begun = json.loads((out / "begun.json").read_text(encoding="utf-8"))
     except OSError as error:
-        raise BenchError(f"{out / 'begun.json'} is missing: publish.py begin --out {out} comes before the experiments") from error
+        raise BenchError(
+            f"{out / 'begun.json'} is missing: publish.py begin --out {out} comes before "
+            "the experiments"
+        ) from error
     now = machine()
     results = (json.loads(file.read_text(encoding="utf-8")) for file in sorted(out.rglob("*.json")))
     found = folded(FOLDERS.sub("", name) for result in results for name in signatures(result))
     changed = ", with changes that were not committed" if begun["git_changed"] else ""
-    end = f" to {now['date']}" + (f", the last part at {now['git_commit']}" if now["git_commit"] != begun["git_commit"] else "")
-    end += ", with changes that were not committed" if now["git_changed"] and not begun["git_changed"] else ""
+    end = f" to {now['date']}" + (
+        f", the last part at {now['git_commit']}"
+        if now["git_commit"] != begun["git_commit"]
+        else ""
+    )
+    end += (
+        ", with changes that were not committed"
+        if now["git_changed"] and not begun["git_changed"]
+        else ""
+    )
     lines = [
-        f"Every table here: `{without_places(command)}` on {begun['cores']} core{'s' * (begun['cores'] != 1)} of {begun['cpu']}; "
-        f"python {begun['python']}, torch {begun['torch']}, fairseq {begun['fairseq']}; "
-        f"commit {begun['git_commit'] or 'none'}{changed}; {begun['date']}{end}.",
+        (
+            f"Every table here: `{without_places(command)}` on {begun['cores']} "
+            f"core{'s' * (begun['cores'] != 1)} of {begun['cpu']}; python {begun['python']}, torch "
+            f"{begun['torch']}, fairseq {begun['fairseq']}; "
+            f"commit {begun['git_commit'] or 'none'}{changed}; {begun['date']}{end}."
+        ),
     ]
     return "\n".join([*lines, *(["", found] if found else [])]) + "\n"
 
 
 def finish(out: Path, paper: str, name: str, into: Path, command: str) -> Path:
     """Write the results into the project; the file of tables."""
-    parts = [out / "tables.md", *sorted(file for file in out.glob("*.md") if file.name != "tables.md")]
+    parts = [
+        out / "tables.md",
+        *sorted(file for file in out.glob("*.md") if file.name != "tables.md"),
+    ]
     if not parts[0].exists():
-        raise BenchError(f"{parts[0]} is missing: the experiments of {paper} have not come to their end")
+        raise BenchError(
+            f"{parts[0]} is missing: the experiments of {paper} have not come to their end"
+        )
     folder = into / "scripts" / "experiments" / paper / "results" / name
     folder.mkdir(parents=True, exist_ok=True)
     for picture in [*out.glob("*.png"), *out.glob("*.svg")]:
         shutil.copy(picture, folder)
-    text = "\n".join([how_made(out, command), *(part.read_text(encoding="utf-8").strip() + "\n" for part in parts)])
+    text = "\n".join(
+        [
+            how_made(out, command),
+            *(part.read_text(encoding="utf-8").strip() + "\n" for part in parts),
+        ]
+    )
     (folder / "tables.md").write_text(text, encoding="utf-8")
     source = (folder / "tables.md").relative_to(into).as_posix()
     page = into / "docs" / "results" / f"{paper}.md"
     title = paper.replace("_", " ").capitalize()
-    old = page.read_text(encoding="utf-8") if page.exists() else f"# {title}\n\nWritten by `scripts/experiments/run.sh`.\n"
+    old = (
+        page.read_text(encoding="utf-8")
+        if page.exists()
+        else f"# {title}\n\nWritten by `scripts/experiments/run.sh`.\n"
+    )
     if f"generated: results {source} " not in old:
-        parts_of_page = [f"\n## {name}\n", *(f"<!-- generated: {part} {source} -->\n<!-- end -->\n" for part in ("age", "results"))]
+        parts_of_page = [
+            f"\n## {name}\n",
+            *(
+                f"<!-- generated: {part} {source} -->\n<!-- end -->\n"
+                for part in ("age", "results")
+            ),
+        ]
         page.parent.mkdir(parents=True, exist_ok=True)
         page.write_text(old.rstrip("\n") + "\n" + "\n".join(parts_of_page), encoding="utf-8")
     return folder / "tables.md"
 
 
 def main() -> None:
-    parse = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False)
+    parse = argparse.ArgumentParser(
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
     parse.add_argument("step", choices=["begin", "finish"])
     parse.add_argument("--out", type=Path, required=True, help="folder of the experiments")
     parse.add_argument("--paper", help="folder of scripts/experiments")
     parse.add_argument("--name", help="of these results, among others of the paper")
-    parse.add_argument("--into", type=Path, default=ROOT, help="the checkout that gets the results (this one)")
+    parse.add_argument(
+        "--into", type=Path, default=ROOT, help="the checkout that gets the results (this one)"
+    )
     parse.add_argument("--command", default="", help="what was run")
     args = parse.parse_args()
     if args.step == "begin":
@@ -107,7 +169,9 @@ def main() -> None:
     elif not args.paper or not args.name:
         parse.error("finish needs --paper and --name")
     else:
-        print(with_message(lambda: finish(args.out, args.paper, args.name, args.into, args.command)))
+        print(
+            with_message(lambda: finish(args.out, args.paper, args.name, args.into, args.command))
+        )
 
 
 if __name__ == "__main__":

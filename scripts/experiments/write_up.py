@@ -1,4 +1,5 @@
-"""What tables.py and figures.py of every experiment share: they read one JSON file of results and write beside it."""
+"""What tables.py and figures.py of every experiment share: they read one JSON file of results
+and write beside it."""
 
 import argparse
 import json
@@ -32,8 +33,12 @@ def table(head: Row, rows: list[Row]) -> str:
 
 def made_by(facts: Mapping[str, Any]) -> str:
     """The machine, in the words of the last line of a table's note."""
-    versions = "".join(f"{name} {facts[name]}, " for name in ("python", "fairseq") if name in facts)  # results of old lack fairseq's
-    return f"{versions}torch {facts['torch']}, {facts['cpu']}, commit {facts['git_commit'] or 'none'}, {facts['date']}."
+    # results of old lack fairseq's
+    versions = "".join(f"{name} {facts[name]}, " for name in ("python", "fairseq") if name in facts)
+    return (
+        f"{versions}torch {facts['torch']}, {facts['cpu']}, commit {facts['git_commit'] or 'none'}"
+        f", {facts['date']}."
+    )
 
 
 def write_tables(doc: str | None, script: str, markdown: Callable[[Results], str]) -> None:
@@ -44,8 +49,11 @@ def write_tables(doc: str | None, script: str, markdown: Callable[[Results], str
     print(text)
 
 
-def draw_figures(doc: str | None, script: str, figures: Mapping[str, Callable[[Results], Any]]) -> None:
-    """figures.py: `--out DIR`, then DIR/NAME.svg and .png for each figure; a function that returns None has nothing to draw."""
+def draw_figures(
+    doc: str | None, script: str, figures: Mapping[str, Callable[[Results], Any]]
+) -> None:
+    """figures.py: `--out DIR`, then DIR/NAME.svg and .png for each figure; a function that returns
+    None has nothing to draw."""
     from figure_style import save
 
     out = folder(doc)
@@ -57,7 +65,9 @@ def draw_figures(doc: str | None, script: str, figures: Mapping[str, Callable[[R
 
 
 def folder(doc: str | None) -> Path:
-    parse = argparse.ArgumentParser(description=doc, formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False)
+    parse = argparse.ArgumentParser(
+        description=doc, formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False
+    )
     parse.add_argument("--out", type=Path, required=True, help="folder of the results")
     return parse.parse_args().out
 

@@ -1,4 +1,5 @@
-"""Flags of fairseq-generate that have nothing to work on: arguments, and a part of the sentence (test_wrong_commands.py)."""
+"""Flags of fairseq-generate that have nothing to work on: arguments, and a part of the sentence
+(test_wrong_commands.py)."""
 
 SHAPES = {
     "--constraint-case": ["--constraint-case", "any"],
@@ -20,14 +21,23 @@ REFERENCE = "--score-reference scores given translations, so"
 FLAGS: dict[str, tuple[list, str]] = {
     # without phrases: alone, with a search for phrases, beside a search that takes none
     **{f"{flag} of no phrases": (typed, f"{flag} {NONE}") for flag, typed in SHAPES.items()},
-    **{f"{flag} and dba of no phrases": (["--select", "dba", *typed], f"{flag} {NONE}") for flag, typed in SHAPES.items()},
+    **{
+        f"{flag} and dba of no phrases": (["--select", "dba", *typed], f"{flag} {NONE}")
+        for flag, typed in SHAPES.items()
+    },
     **{
         f"{flag} beside {search[-1]}": ([*search, *typed], f"{flag} {NONE}")
         for (flag, typed), search in zip(SHAPES.items(), BESIDE, strict=True)
     },
-    "bonus of no phrases": (["--constraint-bonus", 1], f"--constraint-bonus {NONE} --constraints-file or --glossary, or leave"),
+    "bonus of no phrases": (
+        ["--constraint-bonus", 1],
+        f"--constraint-bonus {NONE} --constraints-file or --glossary, or leave",
+    ),
     "bonus and window": ([*BESIDE[0], "--constraint-bonus", 1], f"--constraint-bonus {NONE}"),
-    "soft search of no phrases": (["--select", "bonus", "--constraint-bonus", 1], f"--constraint-bonus {NONE}"),
+    "soft search of no phrases": (
+        ["--select", "bonus", "--constraint-bonus", 1],
+        f"--constraint-bonus {NONE}",
+    ),
     # without those that they shape
     **{
         f"{typed[0]} of banned phrases": (
@@ -42,30 +52,66 @@ FLAGS: dict[str, tuple[list, str]] = {
     },
     "case of a glossary's bans": (
         ["--glossary", "{glossary}", "--avoid-case", "exact"],
-        "--avoid-case shapes banned phrases, and the command has none: add --avoid-file, or leave --avoid-case out",
+        (
+            "--avoid-case shapes banned phrases, and the command has none: add --avoid-file, or "
+            "leave --avoid-case out"
+        ),
     ),
-    "case of no ban": ([*PHRASES, "--avoid-case", "exact"], "--avoid-case shapes banned phrases, and the command has none"),
-    "report of no glossary": ([*PHRASES, "--glossary-report", "r"], "--glossary-report needs a glossary: add --glossary"),
-    "documents of no glossary": ([*PHRASES, "--glossary-documents", "blank"], "--glossary-documents needs a glossary: add --glossary"),
-    "match of no glossary": ([*PHRASES, "--glossary-match", "lemma"], "--glossary-match needs a glossary"),
-    "repeat of no glossary": ([*PHRASES, "--glossary-repeat", "each"], "--glossary-repeat needs a glossary"),
+    "case of no ban": (
+        [*PHRASES, "--avoid-case", "exact"],
+        "--avoid-case shapes banned phrases, and the command has none",
+    ),
+    "report of no glossary": (
+        [*PHRASES, "--glossary-report", "r"],
+        "--glossary-report needs a glossary: add --glossary",
+    ),
+    "documents of no glossary": (
+        [*PHRASES, "--glossary-documents", "blank"],
+        "--glossary-documents needs a glossary: add --glossary",
+    ),
+    "match of no glossary": (
+        [*PHRASES, "--glossary-match", "lemma"],
+        "--glossary-match needs a glossary",
+    ),
+    "repeat of no glossary": (
+        [*PHRASES, "--glossary-repeat", "each"],
+        "--glossary-repeat needs a glossary",
+    ),
     # phrases and what takes none
-    "phrases and window": ([*BESIDE[0], *PHRASES], "--constraints-file belongs to beam search, and --decoding window has no beam"),
+    "phrases and window": (
+        [*BESIDE[0], *PHRASES],
+        "--constraints-file belongs to beam search, and --decoding window has no beam",
+    ),
     "bonus and proof": (
         [*PHRASES, "--constraint-bonus", 1, "--stop", "optimal"],
         "--constraint-bonus can make a token's score positive, so --stop optimal proves nothing",
     ),
-    "bonus and banks": ([*PHRASES, "--constraint-bonus", 1, "--select", "gbs"], "--select gbs forces them: leave one of the two out"),
-    "bonus nan": ([*PHRASES, "--constraint-bonus", "nan"], "--constraint-bonus (bonus in nats) must be 0 to 1000, not nan"),
-    "bonus below 0": ([*PHRASES, "--constraint-bonus=-1"], "--constraint-bonus (bonus in nats) must be 0 to 1000, not -1.0"),
+    "bonus and banks": (
+        [*PHRASES, "--constraint-bonus", 1, "--select", "gbs"],
+        "--select gbs forces them: leave one of the two out",
+    ),
+    "bonus nan": (
+        [*PHRASES, "--constraint-bonus", "nan"],
+        "--constraint-bonus (bonus in nats) must be 0 to 1000, not nan",
+    ),
+    "bonus below 0": (
+        [*PHRASES, "--constraint-bonus=-1"],
+        "--constraint-bonus (bonus in nats) must be 0 to 1000, not -1.0",
+    ),
     "allocation of another search": (
         [*PHRASES, "--select", "gbs", *SHAPES["--dba-allocation"]],
         "--dba-allocation belongs to --select dba",
     ),
-    "width beyond all": (["--schedule", "stream", "--stream-width", 10**9], "(number of sentences) must be 1 to 10000000"),
+    "width beyond all": (
+        ["--schedule", "stream", "--stream-width", 10**9],
+        "(number of sentences) must be 1 to 10000000",
+    ),
     # what searches nothing takes no flag of a search
     **{
-        f"{flag} and references": (["--score-reference", flag, *value], f"{REFERENCE} {flag} has nothing to do: leave one of the two out")
+        f"{flag} and references": (
+            ["--score-reference", flag, *value],
+            f"{REFERENCE} {flag} has nothing to do: leave one of the two out",
+        )
         for flag, *value in (
             ("--int8",),
             ("--cpu-workers", 2),

@@ -1,4 +1,5 @@
-"""Wrong commands and wrong lines of the corpus command (corpus_rows.py): one sentence each, and one line never costs another."""
+"""Wrong commands and wrong lines of the corpus command (corpus_rows.py): one sentence each, and
+one line never costs another."""
 
 import datetime
 import decimal
@@ -26,10 +27,31 @@ class Echo:
 
     def translate(self, shard, sentences):
         errors = [
-            {"shard": shard.name, "line": s.number + 1, "id": s.id, "kind": s.error[0], "reason": s.error[1]} for s in sentences if s.error
+            {
+                "shard": shard.name,
+                "line": s.number + 1,
+                "id": s.id,
+                "kind": s.error[0],
+                "reason": s.error[1],
+            }
+            for s in sentences
+            if s.error
         ]
-        lines = [json.dumps({"id": s.id, "hypotheses": [] if s.error else [s.source.upper()]}) + "\n" for s in sentences]
-        return Result("".join(lines).encode(), errors, Stats(), len(lines), len(lines), 0.01, 0.01, 0.0, "echo")
+        lines = [
+            json.dumps({"id": s.id, "hypotheses": [] if s.error else [s.source.upper()]}) + "\n"
+            for s in sentences
+        ]
+        return Result(
+            "".join(lines).encode(),
+            errors,
+            Stats(),
+            len(lines),
+            len(lines),
+            0.01,
+            0.01,
+            0.0,
+            "echo",
+        )
 
 
 class Checked(OneProcess):
@@ -51,8 +73,18 @@ def corpus() -> int:
 @pytest.fixture(scope="module")
 def files(tmp_path_factory) -> dict[str, Path]:
     folder = tmp_path_factory.mktemp("corpus")
-    found = {"folder": folder, "empty": folder / "empty", "input": folder / "a.txt", "other": folder / "b.txt", "tsv": folder / "c.tsv"}
-    found |= {"jsonl": folder / "a.jsonl", "parquet": folder / "a.parquet", "model": folder / "m.pt"}
+    found = {
+        "folder": folder,
+        "empty": folder / "empty",
+        "input": folder / "a.txt",
+        "other": folder / "b.txt",
+        "tsv": folder / "c.tsv",
+    }
+    found |= {
+        "jsonl": folder / "a.jsonl",
+        "parquet": folder / "a.parquet",
+        "model": folder / "m.pt",
+    }
     found["empty"].mkdir()
     found["pipe"] = folder / "empty.pipe"
     os.mkfifo(found["pipe"])
@@ -64,7 +96,18 @@ def files(tmp_path_factory) -> dict[str, Path]:
 
 
 def command(files: dict[str, Path], out: Path, more: list[str]) -> Done:
-    right = ["translate", "--path", "{model}", "--data", "{folder}", "--input", "{input}", "--output", str(out), "--cpu"]
+    right = [
+        "translate",
+        "--path",
+        "{model}",
+        "--data",
+        "{folder}",
+        "--input",
+        "{input}",
+        "--output",
+        str(out),
+        "--cpu",
+    ]
     return forked(corpus, "fairseq_ext.corpus", *(word.format(**files) for word in [*right, *more]))
 
 
@@ -78,7 +121,12 @@ def test_a_wrong_command_gets_one_sentence_and_translates_nothing(files, tmp_pat
     more, sentence = COMMANDS[name]
     done = command(files, tmp_path / "out", more)
     said = [line for line in done.stderr.splitlines() if line.startswith("error: ")]
-    assert done.status == 1 and "Traceback" not in done.stderr and len(said) == 1 and len(said[0]) < 500, done.stderr
+    assert (
+        done.status == 1
+        and "Traceback" not in done.stderr
+        and len(said) == 1
+        and len(said[0]) < 500
+    ), done.stderr
     assert sentence.format(**files) in said[0]
     assert not [path for path in (tmp_path / "out").rglob("*.jsonl") if path.stat().st_size]
 
@@ -95,16 +143,35 @@ def run_of_lines(tmp_path_factory) -> tuple[Done, Path]:
     """One run over a good line, and a bad and a good one in turns."""
     folder = tmp_path_factory.mktemp("lines")
     good = b'{"source": "haus"}\n'
-    (folder / "in.jsonl").write_bytes(good + b"".join(line + b"\n" + good for line, _, _ in OBJECTS.values()))
+    (folder / "in.jsonl").write_bytes(
+        good + b"".join(line + b"\n" + good for line, _, _ in OBJECTS.values())
+    )
     (folder / "m.pt").write_text("")
-    words = ["translate", "--path", folder / "m.pt", "--data", folder, "--input", folder / "in.jsonl", "--output", folder / "out"]
+    words = [
+        "translate",
+        "--path",
+        folder / "m.pt",
+        "--data",
+        folder,
+        "--input",
+        folder / "in.jsonl",
+        "--output",
+        folder / "out",
+    ]
     return forked(corpus, "fairseq_ext.corpus", *words, "--unit", 7), folder / "out"
 
 
 def test_the_run_of_bad_lines_is_whole(run_of_lines):
     done, out = run_of_lines
-    assert done.status == 3 and f"{2 * len(OBJECTS) + 1} sentences, {len(OBJECTS)} entries in errors.jsonl" in done.stdout
-    assert [record["hypotheses"] for record in records(out / "in.jsonl")] == [["HAUS"], *[[], ["HAUS"]] * len(OBJECTS)]
+    assert (
+        done.status == 3
+        and f"{2 * len(OBJECTS) + 1} sentences, {len(OBJECTS)} entries in errors.jsonl"
+        in done.stdout
+    )
+    assert [record["hypotheses"] for record in records(out / "in.jsonl")] == [
+        ["HAUS"],
+        *[[], ["HAUS"]] * len(OBJECTS),
+    ]
 
 
 @pytest.mark.parametrize("name", OBJECTS)
@@ -112,7 +179,11 @@ def test_a_bad_line_is_told(run_of_lines, name):
     _, kind, reason = OBJECTS[name]
     entry = records(run_of_lines[1] / "errors.jsonl")[list(OBJECTS).index(name)]
     assert entry["line"] == 2 * list(OBJECTS).index(name) + 2 and entry["kind"] == kind
-    assert reason in entry["reason"] and f"line {entry['line']} of " in entry["reason"] and len(entry["reason"]) < 500
+    assert (
+        reason in entry["reason"]
+        and f"line {entry['line']} of " in entry["reason"]
+        and len(entry["reason"]) < 500
+    )
 
 
 def test_ids_of_parquet_are_written_as_json_has_them(files, tmp_path):
@@ -124,14 +195,25 @@ def test_ids_of_parquet_are_written_as_json_has_them(files, tmp_path):
         "floats": [0.5, float("nan")],
         "lists": [[1, 2], None],
     }
-    expected = {"dates": "2020-02-29", "decimals": "1.50", "bytes": "b'ab'", "floats": 0.5, "lists": [1, 2]}
+    expected = {
+        "dates": "2020-02-29",
+        "decimals": "1.50",
+        "bytes": "b'ab'",
+        "floats": 0.5,
+        "lists": [1, 2],
+    }
     for name, column in ids.items():
         table = pyarrow.table({"source": ["haus", "hof"], "id": column})
         pyarrow.parquet.write_table(table, tmp_path / f"{name}.parquet")
-    done = command(files, tmp_path / "out", ["--input", *(str(tmp_path / f"{name}.parquet") for name in ids)])
+    done = command(
+        files, tmp_path / "out", ["--input", *(str(tmp_path / f"{name}.parquet") for name in ids)]
+    )
     assert done.status == 0, done.stderr
     for name, first in expected.items():
-        assert [(record["id"], record["hypotheses"]) for record in records(tmp_path / "out" / f"{name}.jsonl")] == [
+        assert [
+            (record["id"], record["hypotheses"])
+            for record in records(tmp_path / "out" / f"{name}.jsonl")
+        ] == [
             (first, ["HAUS"]),
             (2, ["HOF"]),
         ]
@@ -146,10 +228,17 @@ def test_the_command_sees_a_changed_byte_in_the_middle_of_input_and_output(files
     right = (out / "in.jsonl").read_bytes()
     path.write_bytes(path.read_bytes()[:150_000] + b"maus\n" + path.read_bytes()[150_005:])
     done = command(files, out, more)
-    assert done.status == 1 and f"error: {out} holds the output of other arguments" in done.stderr and str(path) in done.stderr
+    assert (
+        done.status == 1
+        and f"error: {out} holds the output of other arguments" in done.stderr
+        and str(path) in done.stderr
+    )
     path.write_text("haus\n" * 60_000)
     middle = right.index(b"HAUS", len(right) // 2)
     (out / "in.jsonl").write_bytes(right[:middle] + b"MAUS" + right[middle + 4 :])
     done = command(files, out, more)
-    assert done.status == 0 and "does not have the SHA-256 that the manifest gives: it is made again" in done.stderr
+    assert (
+        done.status == 0
+        and "does not have the SHA-256 that the manifest gives: it is made again" in done.stderr
+    )
     assert (out / "in.jsonl").read_bytes() == right

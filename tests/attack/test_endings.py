@@ -1,4 +1,7 @@
-"""How commands end: at Ctrl-C, when nobody reads their output any more, when it takes no more. Quietly, with the status of a shell."""
+"""How commands end: at Ctrl-C, when nobody reads their output any more, when it takes no more.
+
+Quietly, with the status of a shell.
+"""
 
 import os
 import signal
@@ -33,7 +36,9 @@ class Echo:
     """A worker that needs no model."""
 
     def translate(self, shard, sentences):
-        return Result(b"{}\n" * len(sentences), [], Stats(), len(sentences), 1, 0.01, 0.01, 0.0, "echo")
+        return Result(
+            b"{}\n" * len(sentences), [], Stats(), len(sentences), 1, 0.01, 0.01, 0.0, "echo"
+        )
 
 
 def corpus() -> int:
@@ -44,14 +49,21 @@ def corpus() -> int:
 
 @pytest.fixture
 def commands(tiny, tmp_path):
-    """name -> (main function, arguments, what it reads). What they print is more than a pipe or a page holds."""
+    """name -> (main function, arguments, what it reads).
+
+    What they print is more than a pipe or a page holds.
+    """
     model = [str(tiny / "data"), "--path", str(tiny / "model.pt"), *EXT]
     glossary, text = tmp_path / "g.tsv", tmp_path / "t.txt"
     glossary.write_text("".join(f"Wort{i}\tword{i}\n" for i in range(20_000)))
     text.write_text("words\n")
     return {
         "generate": (generate_main, ["fairseq-generate", *model], b""),
-        "interactive": (interactive_main, ["fairseq-interactive", *model, "-s", "de", "-t", "en"], b"de1 de2\n" * 300),
+        "interactive": (
+            interactive_main,
+            ["fairseq-interactive", *model, "-s", "de", "-t", "en"],
+            b"de1 de2\n" * 300,
+        ),
         "corpus": (corpus, [*CORPUS, "--input", str(text), "--output", str(tmp_path / "out")], b""),
         "terms": (terms_main, [*GLOSSARY, "--glossary", str(glossary), "--text", str(text)], b""),
     }
@@ -66,7 +78,11 @@ def test_a_closed_pipe_ends_a_command_quietly(commands, name):
     done = Child(main, argv, stdin, stdout=writes).wait()
     os.close(writes)
     assert done.status == 141, done.stderr
-    assert "Traceback" not in done.stderr and "Exception ignored" not in done.stderr and "error: " not in done.stderr
+    assert (
+        "Traceback" not in done.stderr
+        and "Exception ignored" not in done.stderr
+        and "error: " not in done.stderr
+    )
 
 
 @pytest.mark.parametrize("name", ["generate", "interactive", "corpus", "terms"])
@@ -77,7 +93,12 @@ def test_an_output_that_takes_no_more_is_one_sentence(commands, name):
     os.close(full)
     assert done.status == 1, done.stderr
     said = [line for line in done.stderr.splitlines() if line.startswith("error: ")]
-    assert said == ["error: standard output cannot be written (No space left on device): make room and run again"]
+    assert said == [
+        (
+            "error: standard output cannot be written (No space left on device): make "
+            "room and run again"
+        )
+    ]
     assert "Traceback" not in done.stderr and "Exception ignored" not in done.stderr
 
 
@@ -109,41 +130,70 @@ def test_a_mistake_shows_its_traceback_where_it_is_asked_for(commands, name, tmp
     quiet, loud = Child(main, argv).wait(), Child(main, [*argv, "--verbose"]).wait()
     said = [line for line in quiet.stderr.splitlines() if line.startswith("error: ")]
     assert (quiet.status, loud.status, len(said)) == (1, 1, 1) and "Traceback" not in quiet.stderr
-    assert "Traceback (most recent call last):\n" in loud.stderr and loud.stderr.endswith(f"{said[0]}\n")
+    assert "Traceback (most recent call last):\n" in loud.stderr and loud.stderr.endswith(
+        f"{said[0]}\n"
+    )
 
 
 def test_a_closed_input_is_one_sentence_unless_another_is_named(commands, tmp_path):
     main, argv, _ = commands["interactive"]
     done = Child(without("stdin", main), argv).wait()
     assert done.status == 1 and "Traceback" not in done.stderr
-    assert "error: standard input is closed: give lines there, or name a file by --input\n" in done.stderr
+    assert (
+        "error: standard input is closed: give lines there, or name a file by --input\n"
+        in done.stderr
+    )
     (tmp_path / "in").write_text("de1\n")
     done = Child(without("stdin", main), [*argv, "--input", str(tmp_path / "in")]).wait()
     assert done.status == 0 and "H-0" in done.stdout
     done = Child(without("stdin", main), [*argv, "--input", ""]).wait()
-    assert done.status == 1 and "error: a file is given without a name: name one, or leave its flag out\n" in done.stderr
+    assert (
+        done.status == 1
+        and "error: a file is given without a name: name one, or leave its flag out\n"
+        in done.stderr
+    )
 
 
 def test_where_standard_error_is_closed_nothing_of_it_is_printed_among_the_translations(commands):
     main, argv, _ = commands["interactive"]
     done = Child(without("stderr", main), argv, b"de1\n\xff\nde2\n").wait()
     names = [line.partition("-")[0] for line in done.stdout.splitlines()]
-    assert done.status == 3 and names.count("H") == 3 and "E" not in names and "WARNING" not in done.stdout
+    assert (
+        done.status == 3
+        and names.count("H") == 3
+        and "E" not in names
+        and "WARNING" not in done.stdout
+    )
 
 
 def test_a_ray_that_does_not_start_is_one_sentence(tmp_path):
     def main() -> int:
         def fails(**settings):
-            raise Exception("The current node timed out during startup. This could happen because of many things.")
+            raise Exception(
+                "The current node timed out during startup. This could happen because "
+                "of many things."
+            )
 
         ray.init = fails
         return corpus_main()
 
     path = write_text(tmp_path / "a.txt", ["Haus"])
-    argv = ["fairseq_ext.corpus", "translate", "--path", str(DEMO / "checkpoint.pt"), "--data", str(DEMO), "--input", str(path)]
+    argv = [
+        "fairseq_ext.corpus",
+        "translate",
+        "--path",
+        str(DEMO / "checkpoint.pt"),
+        "--data",
+        str(DEMO),
+        "--input",
+        str(path),
+    ]
     done = Child(main, [*argv, "--output", str(tmp_path / "out"), "--cpu"]).wait()
     assert done.status == 1 and "Traceback" not in done.stderr
-    assert "error: Ray could not be started (The current node timed out during startup): free memory" in done.stderr
+    assert (
+        "error: Ray could not be started (The current node timed out during startup): free memory"
+        in done.stderr
+    )
 
 
 @pytest.mark.parametrize("again", [False, True], ids=["once", "twice"])
@@ -158,7 +208,11 @@ def test_ctrl_c_ends_an_interactive_session_quietly(commands, tmp_path, again):
     done = child.wait()
     os.close(reads), os.close(writes)
     assert done.status in (130, -signal.SIGINT) if again else done.status == 130
-    assert "Traceback" not in done.stderr and "error: " not in done.stderr and (tmp_path / "stats.json").exists()
+    assert (
+        "Traceback" not in done.stderr
+        and "error: " not in done.stderr
+        and (tmp_path / "stats.json").exists()
+    )
 
 
 @pytest.mark.parametrize("moment", ["loading model(s)", "fairseq_ext:0.1"])
@@ -168,13 +222,24 @@ def test_ctrl_c_ends_generate_quietly(commands, moment):
     assert child.said(moment)
     os.kill(child.pid, signal.SIGINT)
     done = child.wait()
-    assert done.status in (0, 130) and "Traceback" not in done.stderr and "error: " not in done.stderr
+    assert (
+        done.status in (0, 130) and "Traceback" not in done.stderr and "error: " not in done.stderr
+    )
 
 
 def test_ctrl_c_ends_the_corpus_command_quietly(tmp_path):
     """Before Ray has started; test_corpus_ray.py has what happens then."""
     path = write_text(tmp_path / "a.txt.gz", ["Haus"] * 300_000)
-    argv = ["fairseq_ext.corpus", "translate", "--path", str(DEMO / "checkpoint.pt"), "--data", str(DEMO), "--input", str(path)]
+    argv = [
+        "fairseq_ext.corpus",
+        "translate",
+        "--path",
+        str(DEMO / "checkpoint.pt"),
+        "--data",
+        str(DEMO),
+        "--input",
+        str(path),
+    ]
 
     def main() -> int:
         os.kill(os.getpid(), signal.SIGINT)
@@ -193,9 +258,12 @@ STARTS = [
 
 
 @drawn(1)
-@pytest.mark.parametrize("argv, moment", STARTS, ids=["corpus", "terms", "generate, at first", "generate"])
+@pytest.mark.parametrize(
+    "argv, moment", STARTS, ids=["corpus", "terms", "generate, at first", "generate"]
+)
 def test_ctrl_c_is_quiet_while_python_still_imports(argv, moment):
-    """The moment is the import of a module; what the interpreter does at its start is done first."""
+    """The moment is the import of a module; what the interpreter does at its
+    start is done first."""
     module = argv[0] == "-m"
     script = f"""
 import runpy, signal, sys
@@ -211,22 +279,47 @@ class Interrupt:
 sys.meta_path.insert(0, Interrupt())
 sys.argv = {argv[1:] if module else argv!r}
 runpy.{f"run_module({argv[1]!r}, run_name='__main__')" if module else f"run_path({argv[0]!r}, run_name='__main__')"}
-"""
-    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=100)
+"""  # noqa: E501
+    done = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, timeout=100
+    )
     assert done.returncode == 130 and "Traceback" not in done.stderr, done.stderr
 
 
 def test_ctrl_c_raises_once_the_package_is_there(tmp_path):
-    """A command of ours that has started writes its statistics and says how it goes on: it is not ended by the start-up file any more."""
-    words = ["-m", "fairseq_ext.terms", "expand", "--glossary", "opened.tsv", "--lang", "en", "--text", "t"]
-    lines = ["import os, signal, sys", "signal.signal(signal.SIGINT, signal.SIG_DFL)",  # ignored where the tests run in the background
-             f"os.execv(sys.executable, [sys.executable, *{words!r}])"]  # fmt: skip
+    """A command of ours that has started writes its statistics and says how it goes on: it is not
+    ended by the start-up file any more."""
+    words = [
+        "-m",
+        "fairseq_ext.terms",
+        "expand",
+        "--glossary",
+        "opened.tsv",
+        "--lang",
+        "en",
+        "--text",
+        "t",
+    ]
+    # ignored where the tests run in the background
+    lines = [
+        "import os, signal, sys",
+        "signal.signal(signal.SIGINT, signal.SIG_DFL)",
+        f"os.execv(sys.executable, [sys.executable, *{words!r}])",
+    ]
     (tmp_path / "sitecustomize.py").write_text(
-        "import atexit, signal, sys\natexit.register(print, 'at the end')\n"
-        "sys.addaudithook(lambda event, args: event == 'open' and str(args[0]) == 'opened.tsv' and signal.raise_signal(signal.SIGINT))\n"
+        "import atexit, signal, sys\n"
+        "atexit.register(print, 'at the end')\n"
+        "sys.addaudithook(lambda event, args: event == 'open' and str(args[0]) == 'opened.tsv' and "
+        "signal.raise_signal(signal.SIGINT))\n"
     )
     environment = {**os.environ, "PYTHONPATH": str(tmp_path)}
-    done = subprocess.run([sys.executable, "-c", "\n".join(lines)], capture_output=True, text=True, timeout=100, env=environment)
+    done = subprocess.run(
+        [sys.executable, "-c", "\n".join(lines)],
+        capture_output=True,
+        text=True,
+        timeout=100,
+        env=environment,
+    )
     assert (done.returncode, done.stdout) == (130, "at the end\n"), done.stderr
 
 
@@ -240,17 +333,39 @@ OTHERS = {
 @pytest.mark.parametrize("name", OTHERS)
 def test_ctrl_c_is_left_alone_in_other_programs(name):
     words = OTHERS[name]
-    script = f"import sys, signal; sys.argv = {words!r} or ['']; sys.orig_argv = {['python', *words] if words else []!r}; "
-    script += "before = signal.getsignal(signal.SIGINT); "  # ignored where the tests run in the background of a shell
+    script = (
+        f"import sys, signal; sys.argv = {words!r} or ['']; sys.orig_argv = "
+        f"{['python', *words] if words else []!r}; "
+    )
+    # ignored where the tests run in the background of a shell
+    script += "before = signal.getsignal(signal.SIGINT); "
     script += f"exec({START_UP.read_text()!r}); print(signal.getsignal(signal.SIGINT) is before)"
-    assert subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=100).stdout == "True\n"
+    assert (
+        subprocess.run(
+            [sys.executable, "-c", script], capture_output=True, text=True, timeout=100
+        ).stdout
+        == "True\n"
+    )
 
 
 def test_commands_run_with_every_warning_an_error(tiny, tmp_path):
-    """python -W error: what hydra and torch say of fairseq's way to call them is no reason to stop."""
+    """python -W error: what hydra and torch say of fairseq's way to call them
+    is no reason to stop."""
     (tmp_path / "c.tsv").write_text("en1\n" * 11)
-    words = [str(tiny / "data"), "--path", str(tiny / "model.pt"), *EXT, "--constraints-file", str(tmp_path / "c.tsv")]
-    words += ["--stats-file", str(tmp_path / "stats.json"), "--results-file", str(tmp_path / "results.jsonl")]
+    words = [
+        str(tiny / "data"),
+        "--path",
+        str(tiny / "model.pt"),
+        *EXT,
+        "--constraints-file",
+        str(tmp_path / "c.tsv"),
+    ]
+    words += [
+        "--stats-file",
+        str(tmp_path / "stats.json"),
+        "--results-file",
+        str(tmp_path / "results.jsonl"),
+    ]
     start = [sys.executable, "-W", "error", "-m", "fairseq_cli.generate"]
     done = subprocess.run([*start, *words], capture_output=True, text=True, timeout=100)
     assert done.returncode == 0 and done.stdout.count("H-") == 11, done.stderr

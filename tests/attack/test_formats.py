@@ -1,4 +1,5 @@
-"""Files that commands read back, changed by hand with right digests: each is refused, or made anew, in one sentence."""
+"""Files that commands read back, changed by hand with right digests: each is refused, or
+made anew, in one sentence."""
 
 import json
 
@@ -26,26 +27,86 @@ RESULTS = {
     "no format": (1, {**HEAD, "format": "mine"}, "it is not the beginning of a results file"),
     "an older version": (1, {**HEAD, "version": 1}, "it is not the beginning of a results file"),
     "no origin": (1, {**HEAD, "made_from": None}, "it is not the beginning of a results file"),
-    "an origin of numbers": (1, {**HEAD, "made_from": {"--beam": 5}}, "it is not the beginning of a results file"),
-    "another beam": (1, {**HEAD, "made_from": {"--beam": "4"}}, "which differs in --beam (4 there, 5 now)"),
+    "an origin of numbers": (
+        1,
+        {**HEAD, "made_from": {"--beam": 5}},
+        "it is not the beginning of a results file",
+    ),
+    "another beam": (
+        1,
+        {**HEAD, "made_from": {"--beam": "4"}},
+        "which differs in --beam (4 there, 5 now)",
+    ),
     "no number": (2, {**SENTENCE, "id": None}, "it has no number, source or text of a sentence"),
-    "a number below 0": (2, {**SENTENCE, "id": -1}, "it has no number, source or text of a sentence"),
+    "a number below 0": (
+        2,
+        {**SENTENCE, "id": -1},
+        "it has no number, source or text of a sentence",
+    ),
     "half a number": (2, {**SENTENCE, "id": 0.5}, "it has no number, source or text of a sentence"),
-    "truth for a number": (2, {**SENTENCE, "id": True}, "it has no number, source or text of a sentence"),
+    "truth for a number": (
+        2,
+        {**SENTENCE, "id": True},
+        "it has no number, source or text of a sentence",
+    ),
     "no source": (2, {**SENTENCE, "source": 3}, "it has no number, source or text of a sentence"),
     "no text": (2, {**SENTENCE, "text": ["a"]}, "it has no number, source or text of a sentence"),
     "no hypotheses": (2, {**SENTENCE, "hypotheses": []}, "it has no hypotheses"),
-    "hypotheses by name": (2, {**SENTENCE, "hypotheses": {"0": HYPOTHESIS}}, "it has no hypotheses"),
-    "a hypothesis as text": (2, {**SENTENCE, "hypotheses": ["a"]}, "it has a hypothesis that is not an object"),
-    "a word too many": (2, {**SENTENCE, "hypotheses": [{**HYPOTHESIS, "tokens": [10, 2]}]}, "a token outside the dictionary's 10 words"),
-    "a word below 0": (2, {**SENTENCE, "hypotheses": [{**HYPOTHESIS, "tokens": [-1, 2]}]}, "a token outside the dictionary's 10 words"),
-    "no words": (2, {**SENTENCE, "hypotheses": [{**HYPOTHESIS, "tokens": []}]}, "a token outside the dictionary's 10 words"),
-    "a huge word": (2, {**SENTENCE, "hypotheses": [{**HYPOTHESIS, "tokens": [10**40, 2]}]}, "a token outside the dictionary's 10 words"),
-    "NaN": (2, {**SENTENCE, "hypotheses": [{**HYPOTHESIS, "score": float("nan")}]}, "it has a score that is not a number"),
-    "a score as text": (2, {**SENTENCE, "hypotheses": [{**HYPOTHESIS, "score": "-1"}]}, "it has a score that is not a number"),
-    "a score too few": (2, {**SENTENCE, "hypotheses": [{**HYPOTHESIS, "positional_scores": [-1.0]}]}, "or not one for each token"),
-    "unmet as text": (2, {**SENTENCE, "hypotheses": [{**HYPOTHESIS, "unmet": "x"}]}, "not pairs of phrase and reason"),
-    "unmet without reason": (2, {**SENTENCE, "hypotheses": [{**HYPOTHESIS, "unmet": [["x"]]}]}, "not pairs of phrase and reason"),
+    "hypotheses by name": (
+        2,
+        {**SENTENCE, "hypotheses": {"0": HYPOTHESIS}},
+        "it has no hypotheses",
+    ),
+    "a hypothesis as text": (
+        2,
+        {**SENTENCE, "hypotheses": ["a"]},
+        "it has a hypothesis that is not an object",
+    ),
+    "a word too many": (
+        2,
+        {**SENTENCE, "hypotheses": [{**HYPOTHESIS, "tokens": [10, 2]}]},
+        "a token outside the dictionary's 10 words",
+    ),
+    "a word below 0": (
+        2,
+        {**SENTENCE, "hypotheses": [{**HYPOTHESIS, "tokens": [-1, 2]}]},
+        "a token outside the dictionary's 10 words",
+    ),
+    "no words": (
+        2,
+        {**SENTENCE, "hypotheses": [{**HYPOTHESIS, "tokens": []}]},
+        "a token outside the dictionary's 10 words",
+    ),
+    "a huge word": (
+        2,
+        {**SENTENCE, "hypotheses": [{**HYPOTHESIS, "tokens": [10**40, 2]}]},
+        "a token outside the dictionary's 10 words",
+    ),
+    "NaN": (
+        2,
+        {**SENTENCE, "hypotheses": [{**HYPOTHESIS, "score": float("nan")}]},
+        "it has a score that is not a number",
+    ),
+    "a score as text": (
+        2,
+        {**SENTENCE, "hypotheses": [{**HYPOTHESIS, "score": "-1"}]},
+        "it has a score that is not a number",
+    ),
+    "a score too few": (
+        2,
+        {**SENTENCE, "hypotheses": [{**HYPOTHESIS, "positional_scores": [-1.0]}]},
+        "or not one for each token",
+    ),
+    "unmet as text": (
+        2,
+        {**SENTENCE, "hypotheses": [{**HYPOTHESIS, "unmet": "x"}]},
+        "not pairs of phrase and reason",
+    ),
+    "unmet without reason": (
+        2,
+        {**SENTENCE, "hypotheses": [{**HYPOTHESIS, "unmet": [["x"]]}]},
+        "not pairs of phrase and reason",
+    ),
 }
 
 
@@ -63,13 +124,30 @@ def test_a_results_file(tmp_path, name):
     with pytest.raises(UsageError) as error:
         ResultsFile(str(path), True, "s", MADE_FROM, 10)
     assert reason in str(error.value) and "name another --results-file" in str(error.value)
-    assert number == 1 or f"line {number}, is not a line of a results file, because" in str(error.value)
+    assert number == 1 or f"line {number}, is not a line of a results file, because" in str(
+        error.value
+    )
 
 
 # ---- the corpus command's manifest
 
-DONE = {"state": "done", "input": "9 bytes", "bytes": 4, "sha256": "0", "lines": 2, "counts": {}, "signatures": []}
-MANIFEST = {"format": "fairseq_ext corpus manifest", "version": 1, "signature": "s", "arguments": {}, "totals": {}, "shards": {"in": DONE}}
+DONE = {
+    "state": "done",
+    "input": "9 bytes",
+    "bytes": 4,
+    "sha256": "0",
+    "lines": 2,
+    "counts": {},
+    "signatures": [],
+}
+MANIFEST = {
+    "format": "fairseq_ext corpus manifest",
+    "version": 1,
+    "signature": "s",
+    "arguments": {},
+    "totals": {},
+    "shards": {"in": DONE},
+}
 MANIFESTS = {
     "another format": ({"format": "x"}, "it is of another format or version"),
     "another version": ({"version": 2}, "it is of another format or version"),
@@ -77,12 +155,30 @@ MANIFESTS = {
     "no signature": ({"signature": None}, "it lacks what a manifest has"),
     "a list of files": ({"shards": [DONE]}, "it lacks what a manifest has"),
     "a file as text": ({"shards": {"in": "done"}}, "it has a file without state and input"),
-    "a file without state": ({"shards": {"in": {"input": "x"}}}, "it has a file without state and input"),
-    "a file without input": ({"shards": {"in": {**DONE, "input": 3}}}, "it has a file without state and input"),
-    "lines as text": ({"shards": {"in": {**DONE, "lines": "2"}}}, "it has a finished file without its counts"),
-    "no counts": ({"shards": {"in": {**DONE, "counts": None}}}, "it has a finished file without its counts"),
-    "no digest": ({"shards": {"in": {**DONE, "sha256": 0}}}, "it has a finished file without its counts"),
-    "no reason": ({"shards": {"in": {"state": "unreadable", "input": "x", "line": 1}}}, "it has a finished file without its counts"),
+    "a file without state": (
+        {"shards": {"in": {"input": "x"}}},
+        "it has a file without state and input",
+    ),
+    "a file without input": (
+        {"shards": {"in": {**DONE, "input": 3}}},
+        "it has a file without state and input",
+    ),
+    "lines as text": (
+        {"shards": {"in": {**DONE, "lines": "2"}}},
+        "it has a finished file without its counts",
+    ),
+    "no counts": (
+        {"shards": {"in": {**DONE, "counts": None}}},
+        "it has a finished file without its counts",
+    ),
+    "no digest": (
+        {"shards": {"in": {**DONE, "sha256": 0}}},
+        "it has a finished file without its counts",
+    ),
+    "no reason": (
+        {"shards": {"in": {"state": "unreadable", "input": "x", "line": 1}}},
+        "it has a finished file without its counts",
+    ),
 }
 
 
@@ -95,7 +191,9 @@ def test_a_manifest(tmp_path, name):
     path.write_text(json.dumps(sealed({**MANIFEST, **changes})))
     with pytest.raises(UsageError) as error:
         Manifest(tmp_path)
-    assert f"{path} cannot be read, because {reason}" in str(error.value) and "--overwrite" in str(error.value)
+    assert f"{path} cannot be read, because {reason}" in str(error.value) and "--overwrite" in str(
+        error.value
+    )
 
 
 # ---- draft tables, of 6 words, 3 histories and 2 listed words
@@ -126,23 +224,41 @@ def replace(name: str, value: np.ndarray):
 
 DRAFTS = {
     "a listed token": (put("token", (0, 0), 6), "it holds a token that is not in its vocabulary"),
-    "a token of any history": (put("any_token", 0, -1), "it holds a token that is not in its vocabulary"),
+    "a token of any history": (
+        put("any_token", 0, -1),
+        "it holds a token that is not in its vocabulary",
+    ),
     "a translation": (put("lexical_token", 1, 6), "it holds a token that is not in its vocabulary"),
     "histories out of order": (put("key", 0, 9), "its histories are not in order"),
     "a history twice": (put("key", 1, 1), "its histories are not in order"),
     "a history below 0": (put("key", 0, -1), "its histories are not in order"),
     "a history too large": (put("key", 2, 42), "its histories are not in order"),
-    "translations that begin late": (put("lexical_start", 0, 1), "its translations are not in order"),
+    "translations that begin late": (
+        put("lexical_start", 0, 1),
+        "its translations are not in order",
+    ),
     "translations that run over": (put("lexical_start", 3, 9), "its translations are not in order"),
     "translations backwards": (put("lexical_start", 1, 2), "its translations are not in order"),
     "a place below 0": (put("lexical_start", 1, -5), "its translations are not in order"),
     "a probability above 1": (put("prob", (1, 1), 2), "it holds a probability outside 0 to 1"),
     "NaN": (put("unigram", 3, float("nan")), "it holds a probability outside 0 to 1"),
-    "a probability below 0": (put("lexical_prob", 0, -0.5), "it holds a probability outside 0 to 1"),
-    "fewer rows": (replace("token", np.zeros((2, 2), np.uint16)), "its arrays do not fit each other"),
-    "wider rows": (replace("prob", np.zeros((3, 3), np.float16)), "its arrays do not fit each other"),
+    "a probability below 0": (
+        put("lexical_prob", 0, -0.5),
+        "it holds a probability outside 0 to 1",
+    ),
+    "fewer rows": (
+        replace("token", np.zeros((2, 2), np.uint16)),
+        "its arrays do not fit each other",
+    ),
+    "wider rows": (
+        replace("prob", np.zeros((3, 3), np.float16)),
+        "its arrays do not fit each other",
+    ),
     "nothing": (replace("key", np.zeros(0, np.int64)), "its arrays do not fit each other"),
-    "a translation without its probability": (replace("lexical_prob", np.zeros(1, np.float16)), "its arrays do not fit each other"),
+    "a translation without its probability": (
+        replace("lexical_prob", np.zeros(1, np.float16)),
+        "its arrays do not fit each other",
+    ),
     "other numbers": (replace("token", np.zeros((3, 2), np.float64)), "its array token is float64"),
 }
 
@@ -157,7 +273,9 @@ def test_a_draft_table(tmp_path, name):
     made.save(path)
     with pytest.raises(UsageError) as error:
         Table.load(path)
-    assert f"--draft-table {path} is not a draft table, because {reason}" in str(error.value) and ngram.REBUILD in str(error.value)
+    assert f"--draft-table {path} is not a draft table, because {reason}" in str(
+        error.value
+    ) and ngram.REBUILD in str(error.value)
 
 
 # ---- LSH indexes, of 50 words and 8 dimensions
@@ -165,8 +283,20 @@ def test_a_draft_table(tmp_path, name):
 INDEXES = {
     "a word too many": ("direct", "words", 3, 50, "it holds a word that is not in the vocabulary"),
     "a word below 0": ("direct", "words", 0, -1, "it holds a word that is not in the vocabulary"),
-    "a dimension too many": ("direct", "dimensions", (0, 0), 8, "it compares a dimension that there is not"),
-    "a dimension below 0": ("direct", "dimensions", (1, 1), -1, "it compares a dimension that there is not"),
+    "a dimension too many": (
+        "direct",
+        "dimensions",
+        (0, 0),
+        8,
+        "it compares a dimension that there is not",
+    ),
+    "a dimension below 0": (
+        "direct",
+        "dimensions",
+        (1, 1),
+        -1,
+        "it compares a dimension that there is not",
+    ),
     "a span that runs over": ("direct", "offsets", (2, 5), 10**6, "its spans are not in order"),
     "a span that begins early": ("direct", "offsets", (0, 0), -1, "its spans are not in order"),
     "a span of another band": ("direct", "offsets", (1, 0), 0, "its spans are not in order"),
@@ -175,7 +305,13 @@ INDEXES = {
     "a length too large": ("cuckoo", "length", (1, 1), 10**9, "its spans leave their band"),
     "a length below 0": ("cuckoo", "length", (1, 1), -2, "its spans leave their band"),
     "no hash function": ("cuckoo", "hashes", (0, 0), 0, "its hash functions are not valid"),
-    "a hash function too large": ("cuckoo", "hashes", (3, 3), 2**62, "its hash functions are not valid"),
+    "a hash function too large": (
+        "cuckoo",
+        "hashes",
+        (3, 3),
+        2**62,
+        "its hash functions are not valid",
+    ),
 }
 
 
@@ -193,4 +329,6 @@ def test_an_index(tmp_path, caplog, name, monkeypatch):
     arrays[array][place] = value
     array_file.save(file, *layout[:2], made_from, arrays, compress=False)
     again = _lsh_index.load_or_build(weight, None, parameters, checkpoint)
-    assert f"is built anew, because {reason}" in caplog.text and torch.equal(again.words, right.words)
+    assert f"is built anew, because {reason}" in caplog.text and torch.equal(
+        again.words, right.words
+    )

@@ -1,4 +1,7 @@
-"""Glossaries that cannot be used: one sentence, nothing printed, status 1. One that is large and strange is read in no time."""
+"""Glossaries that cannot be used: one sentence, nothing printed, status 1.
+
+One that is large and strange is read in no time.
+"""
 
 import time
 
@@ -12,18 +15,40 @@ from fairseq_ext.terms.__main__ import main
 ROWS = list(rows())
 
 
-
 @drawn(16)
-@pytest.mark.parametrize("suffix, name, content, sentence", ROWS, ids=[f"{suffix[1:]}: {name}" for suffix, name, _, _ in ROWS])
+@pytest.mark.parametrize(
+    "suffix, name, content, sentence",
+    ROWS,
+    ids=[f"{suffix[1:]}: {name}" for suffix, name, _, _ in ROWS],
+)
 def test_a_glossary_that_cannot_be_used(tmp_path, suffix, name, content, sentence):
     path, text = tmp_path / f"g{suffix}", tmp_path / "text"
     path.write_bytes(content)
     text.write_text("houses and homes\n")
     begun = time.monotonic()
-    done = forked(main, "fairseq_ext.terms", "expand", "--glossary", path, "--lang", "en", "--source-lang", "de", "--text", text)
-    assert done.status == 1 and done.stdout == "" and "root:" not in done.stderr and time.monotonic() - begun < 30
+    done = forked(
+        main,
+        "fairseq_ext.terms",
+        "expand",
+        "--glossary",
+        path,
+        "--lang",
+        "en",
+        "--source-lang",
+        "de",
+        "--text",
+        text,
+    )
+    assert (
+        done.status == 1
+        and done.stdout == ""
+        and "root:" not in done.stderr
+        and time.monotonic() - begun < 30
+    )
     # fairseq, which this process has imported, asks for what a command of its own does not tell
-    told = "".join(line for line in done.stderr.splitlines(keepends=True) if not line.startswith("INFO:"))
+    told = "".join(
+        line for line in done.stderr.splitlines(keepends=True) if not line.startswith("INFO:")
+    )
     assert told.startswith("error: ") and told.count("\n") == 1 and len(told) < 500
     assert sentence.format(path=path) in told
 
@@ -32,15 +57,37 @@ def test_nothing_is_fetched_for_a_glossary(tmp_path):
     (tmp_path / "secret").write_text("root password")
     (tmp_path / "g.tbx").write_bytes(tbx("&x;", doctype=OUTSIDE.format(path=tmp_path / "secret")))
     (tmp_path / "text").write_text("houses\n")
-    flags = ["--glossary", tmp_path / "g.tbx", "--lang", "en", "--source-lang", "de", "--text", tmp_path / "text"]
+    flags = [
+        "--glossary",
+        tmp_path / "g.tbx",
+        "--lang",
+        "en",
+        "--source-lang",
+        "de",
+        "--text",
+        tmp_path / "text",
+    ]
     done = forked(main, "fairseq_ext.terms", "expand", *flags)
     assert "password" not in done.stdout + done.stderr
 
 
 def test_20000_lines_of_one_term_are_read_in_linear_time(tiny, tmp_path):
-    """What every line costs must not grow with the lines before it: 20,000 took minutes when it did."""
-    (tmp_path / "g.tsv").write_text("".join(f"de{i % 5}\ten{i % 29} en{i // 29 % 29} en{i // 841}\n" for i in range(20_000)))
-    flags = ["--task", "translation_ext", "--cpu", "--beam", 2, "--max-len-b", 8, "--glossary", tmp_path / "g.tsv"]
+    """What every line costs must not grow with the lines before it: 20,000 took
+    minutes when it did."""
+    (tmp_path / "g.tsv").write_text(
+        "".join(f"de{i % 5}\ten{i % 29} en{i // 29 % 29} en{i // 841}\n" for i in range(20_000))
+    )
+    flags = [
+        "--task",
+        "translation_ext",
+        "--cpu",
+        "--beam",
+        2,
+        "--max-len-b",
+        8,
+        "--glossary",
+        tmp_path / "g.tsv",
+    ]
     begun = time.monotonic()
     done = generate(tiny / "data", "--path", tiny / "model.pt", *flags)
     assert done.status == 0 and time.monotonic() - begun < 60
@@ -50,10 +97,21 @@ def test_20000_lines_of_one_term_are_read_in_linear_time(tiny, tmp_path):
 
 
 def test_10000_banned_phrases_are_read_in_linear_time(tiny, tmp_path):
-    """They begin alike, which must not cost each the time of all: 4,000 took a minute when it did."""
+    """They begin alike, which must not cost each the time of all: 4,000 took a
+    minute when it did."""
     phrases = (f"en{i % 29} en{i // 29 % 29} en{i // 841}" for i in range(10_000))
     (tmp_path / "banned").write_text("".join(f"{phrase}\n" for phrase in phrases))
-    flags = ["--task", "translation_ext", "--cpu", "--beam", 2, "--max-len-b", 8, "--avoid-file", tmp_path / "banned"]
+    flags = [
+        "--task",
+        "translation_ext",
+        "--cpu",
+        "--beam",
+        2,
+        "--max-len-b",
+        8,
+        "--avoid-file",
+        tmp_path / "banned",
+    ]
     begun = time.monotonic()
     done = generate(tiny / "data", "--path", tiny / "model.pt", *flags)
     assert done.status == 0 and time.monotonic() - begun < 60, done.stderr

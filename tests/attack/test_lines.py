@@ -1,6 +1,8 @@
-"""Lines that cannot be used, and lines that look as if: in one session or one run, a row a line (line_rows.py).
+"""Lines that cannot be used, and lines that look as if: in one session or one run, a row
+a line (line_rows.py).
 
-Each bad line gets its E- line and an empty hypothesis; its neighbours are translated as they are without it.
+Each bad line gets its E- line and an empty hypothesis; its neighbours are translated
+as they are without it.
 """
 
 from pathlib import Path
@@ -55,7 +57,8 @@ def session(request, tiny, tmp_path_factory) -> Done:
 
 
 def expect(done: Done, number: int, sentence: str | None, good: str) -> None:
-    """The line has this in its E- line and an empty hypothesis, or neither; so have not its neighbours."""
+    """The line has this in its E- line and an empty hypothesis, or neither; so have
+    not its neighbours."""
     found, reasons = texts(done), told(done)
     assert found[number - 1] == good and (number + 1 not in found or found[number + 1] == good)
     assert number - 1 not in reasons and number + 1 not in reasons
@@ -87,10 +90,22 @@ def test_an_odd_line(session, good, name):
 
 def test_bytes_in_a_phrase_that_is_segmented():
     """SentencePiece has an error of its own for them, which ended the session."""
-    words = [DEMO, "--path", DEMO / "checkpoint.pt", *EXT, *SESSION, "--bpe", "sentencepiece", "--sentencepiece-model", DEMO / "spm.model"]
+    words = [
+        DEMO,
+        "--path",
+        DEMO / "checkpoint.pt",
+        *EXT,
+        *SESSION,
+        "--bpe",
+        "sentencepiece",
+        "--sentencepiece-model",
+        DEMO / "spm.model",
+    ]
     done = interactive(*words, "--constraints", stdin=between([b"Ja.\tyes\xff"]) + GOOD)
     assert done.status == 3 and "Traceback" not in done.stderr, done.stderr
-    assert told(done).keys() == {1} and "the phrase 'yes\\udcff' contains the piece" in told(done)[1]
+    assert (
+        told(done).keys() == {1} and "the phrase 'yes\\udcff' contains the piece" in told(done)[1]
+    )
     assert texts(done)[0] == texts(done)[2] != "" and texts(done)[1] == ""
 
 
@@ -107,7 +122,9 @@ def of_files(tiny, tmp_path_factory) -> dict[str, Done]:
     out = {}
     for name, rows in (("c.tsv", TABS), ("c.jsonl", OBJECTS)):
         text = GOOD + b"\n" + b"de1\n" + between([b"de1"] * (len(rows) - 1))
-        out[name] = interactive(*model(tiny), *SESSION, "--constraints-file", file_of(folder, name, rows), stdin=text)
+        out[name] = interactive(
+            *model(tiny), *SESSION, "--constraints-file", file_of(folder, name, rows), stdin=text
+        )
     return out
 
 
@@ -115,8 +132,12 @@ def test_the_files_are_read_before_the_first_line(of_files):
     for name, rows in (("c.tsv", TABS), ("c.jsonl", OBJECTS)):
         whole(of_files[name], len(rows), len(rows))
         warned = of_files[name].stderr.partition("E-")[0]
-        blank = sum(not line.strip() for line, _ in rows.values())  # looked at when its sentence comes
-        assert "line 2 of " in warned and f"({len(rows) - 1 - blank} more such lines in the file)" in warned
+        # looked at when its sentence comes
+        blank = sum(not line.strip() for line, _ in rows.values())
+        assert (
+            "line 2 of " in warned
+            and f"({len(rows) - 1 - blank} more such lines in the file)" in warned
+        )
 
 
 @pytest.mark.parametrize("name", TABS)

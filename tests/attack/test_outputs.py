@@ -1,4 +1,5 @@
-"""The files that commands write: where they may be, and what is in them whatever ends the command."""
+"""The files that commands write: where they may be, and what is in them whatever
+ends the command."""
 
 import json
 import os
@@ -33,27 +34,43 @@ def test_a_glossary_report_follows_links_and_tells_of_a_full_disk(tiny, tmp_path
     (tmp_path / "link").symlink_to(tmp_path / "there")
     assert generate(*model(tiny), *glossary, "--glossary-report", tmp_path / "link").status == 0
     assert (tmp_path / "link").is_symlink()
-    assert {json.loads(line)["id"] for line in (tmp_path / "there").read_text().splitlines()} == set(range(SENTENCES))
+    assert {
+        json.loads(line)["id"] for line in (tmp_path / "there").read_text().splitlines()
+    } == set(range(SENTENCES))
     full = generate(*model(tiny), *glossary, "--glossary-report", "/dev/full")
-    assert full.status == 1 and "--glossary-report /dev/full cannot be written (No space left on device)" in full.stderr
-    assert Path("/dev/full").is_char_device() and sorted(path.name for path in tmp_path.iterdir()) == ["g.tsv", "link", "there"]
+    assert (
+        full.status == 1
+        and "--glossary-report /dev/full cannot be written (No space left on device)" in full.stderr
+    )
+    assert Path("/dev/full").is_char_device() and sorted(
+        path.name for path in tmp_path.iterdir()
+    ) == ["g.tsv", "link", "there"]
 
 
-def test_a_killed_session_leaves_the_glossary_report_of_what_it_has_printed(tiny, tmp_path, glossary):
+def test_a_killed_session_leaves_the_glossary_report_of_what_it_has_printed(
+    tiny, tmp_path, glossary
+):
     """And another session does not write to it meanwhile."""
     report = tmp_path / "report.jsonl"
-    arguments = [*map(str, [*model(tiny), "-s", "de", "-t", "en", *glossary, "--glossary-report", report])]
+    arguments = [
+        *map(str, [*model(tiny), "-s", "de", "-t", "en", *glossary, "--glossary-report", report])
+    ]
     reads, writes = os.pipe()
     child = Child(cli_main, ["fairseq-interactive", *arguments], reads)
     os.write(writes, b"de1 de2\nde3\nde1\n")
     until = time.monotonic() + 60
-    while not (report.exists() and report.read_bytes().count(b"\n") == 3) and time.monotonic() < until:
+    while (
+        not (report.exists() and report.read_bytes().count(b"\n") == 3) and time.monotonic() < until
+    ):
         time.sleep(0.02)
     second = Child(cli_main, ["fairseq-interactive", *arguments], b"de5\n").wait()
     os.kill(child.pid, signal.SIGKILL)
     assert child.wait().status == -signal.SIGKILL
     os.close(reads), os.close(writes)
-    assert second.status == 1 and f"error: another run is writing to {report}: wait for it" in second.stderr
+    assert (
+        second.status == 1
+        and f"error: another run is writing to {report}: wait for it" in second.stderr
+    )
     records = [json.loads(line) for line in report.read_text().splitlines()]
     assert [(record["id"], len(record["terms"])) for record in records] == [(0, 1), (1, 0), (2, 1)]
 
@@ -61,13 +78,34 @@ def test_a_killed_session_leaves_the_glossary_report_of_what_it_has_printed(tiny
 # ---- one file for two flags
 
 SHARED = {
-    "statistics over results": (["--results-file", "{new}", "--stats-file", "{new}"], "--stats-file would be written over {new}"),
-    "statistics over the model": (["--stats-file", "{model}"], "--stats-file would be written over {model}, which --path names"),
-    "results over the model": (["--results-file", "{model}", "--resume"], "--results-file would be written over {model}"),
-    "a report over its glossary": (["--glossary-report", "{glossary}"], "--glossary-report would be written over {glossary}"),
-    "statistics over a link": (["--stats-file", "{link}"], "--stats-file would be written over {glossary}, which --glossary names"),
-    "statistics over a hard link": (["--stats-file", "{hard}"], "--stats-file would be written over {glossary}"),
-    "a report over results": (["--results-file", "{new}", "--glossary-report", "{new}"], "--glossary-report would be written over {new}"),
+    "statistics over results": (
+        ["--results-file", "{new}", "--stats-file", "{new}"],
+        "--stats-file would be written over {new}",
+    ),
+    "statistics over the model": (
+        ["--stats-file", "{model}"],
+        "--stats-file would be written over {model}, which --path names",
+    ),
+    "results over the model": (
+        ["--results-file", "{model}", "--resume"],
+        "--results-file would be written over {model}",
+    ),
+    "a report over its glossary": (
+        ["--glossary-report", "{glossary}"],
+        "--glossary-report would be written over {glossary}",
+    ),
+    "statistics over a link": (
+        ["--stats-file", "{link}"],
+        "--stats-file would be written over {glossary}, which --glossary names",
+    ),
+    "statistics over a hard link": (
+        ["--stats-file", "{hard}"],
+        "--stats-file would be written over {glossary}",
+    ),
+    "a report over results": (
+        ["--results-file", "{new}", "--glossary-report", "{new}"],
+        "--glossary-report would be written over {new}",
+    ),
 }
 
 
@@ -80,15 +118,29 @@ def test_nothing_is_written_over_a_file_that_the_command_names(tiny, tmp_path, g
     files["hard"].hardlink_to(glossary[1])
     files["model"].write_bytes((tiny / "model.pt").read_bytes())
     before = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
-    words = [tiny / "data", "--path", files["model"], *EXT, *glossary, *(word.format(**files) for word in arguments)]
+    words = [
+        tiny / "data",
+        "--path",
+        files["model"],
+        *EXT,
+        *glossary,
+        *(word.format(**files) for word in arguments),
+    ]
     done = generate(*words)
     said = [line for line in done.stderr.splitlines() if line.startswith("error: ")]
-    assert done.status == 1 and len(said) == 1 and sentence.format(**files) in said[0] and "H-" not in done.stdout, done.stderr
+    assert (
+        done.status == 1
+        and len(said) == 1
+        and sentence.format(**files) in said[0]
+        and "H-" not in done.stdout
+    ), done.stderr
     assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == before
 
 
 def test_a_device_may_be_named_twice(tiny):
-    assert generate(*model(tiny), "--stats-file", os.devnull, "--results-file", os.devnull).status == 0
+    assert (
+        generate(*model(tiny), "--stats-file", os.devnull, "--results-file", os.devnull).status == 0
+    )
 
 
 # ---- strange places
@@ -107,7 +159,9 @@ PLACES = {
 @drawn(9)
 @pytest.mark.parametrize("flag", ["--stats-file", "--results-file", "--glossary-report"])
 @pytest.mark.parametrize("name", PLACES)
-def test_a_place_that_cannot_be_written_is_one_sentence_and_stays_as_it_is(tiny, tmp_path, glossary, flag, name):
+def test_a_place_that_cannot_be_written_is_one_sentence_and_stays_as_it_is(
+    tiny, tmp_path, glossary, flag, name
+):
     place, reason = PLACES[name]
     (tmp_path / "loop").symlink_to(tmp_path / "loop")
     (tmp_path / "folder").symlink_to(tmp_path)
@@ -115,8 +169,17 @@ def test_a_place_that_cannot_be_written_is_one_sentence_and_stays_as_it_is(tiny,
     before = sorted(path.name for path in tmp_path.iterdir())
     done = generate(*model(tiny), *glossary, flag, place.format(folder=tmp_path))
     said = [line for line in done.stderr.splitlines() if line.startswith("error: ")]
-    assert done.status == 1 and "Traceback" not in done.stderr and len(said) == 1 and flag in said[0] and reason in said[0], done.stderr
-    assert sorted(path.name for path in tmp_path.iterdir()) == before and (tmp_path / "loop").is_symlink()
+    assert (
+        done.status == 1
+        and "Traceback" not in done.stderr
+        and len(said) == 1
+        and flag in said[0]
+        and reason in said[0]
+    ), done.stderr
+    assert (
+        sorted(path.name for path in tmp_path.iterdir()) == before
+        and (tmp_path / "loop").is_symlink()
+    )
 
 
 def test_a_link_to_a_file_that_is_not_there_makes_it(tiny, tmp_path):

@@ -1,6 +1,8 @@
-"""Small random models of Hugging Face's classes, with tokenizers trained on made-up text in eight scripts, and what is converted of them.
+"""Small random models of Hugging Face's classes, with tokenizers trained on made-up text in eight
+scripts, and what is converted of them.
 
-`transformers` is the oracle: it makes the models, writes their folders, and says what is right. No weights come from anywhere.
+`transformers` is the oracle: it makes the models, writes their folders, and says what is right.
+No weights come from anywhere.
 """
 
 from __future__ import annotations
@@ -18,25 +20,37 @@ from fairseq_ext import Translator
 from fairseq_ext.convert.__main__ import convert
 
 WORDS = {
-    "Latin": "der Verband wird morgen früh geprüft und niemand weiß warum die Brücke über den Fluss gesperrt bleibt",
-    "Cyrillic": "завтра утром врач проверит новую повязку и никто не знает почему мост через реку ещё закрыт",
-    "Greek": "αύριο το πρωί ο γιατρός θα ελέγξει τον επίδεσμο και κανείς δεν ξέρει γιατί η γέφυρα είναι κλειστή",
+    "Latin": "der Verband wird morgen früh geprüft und niemand weiß warum die Brücke über den "
+    "Fluss gesperrt bleibt",
+    "Cyrillic": "завтра утром врач проверит новую повязку и никто не знает почему мост через "
+    "реку ещё закрыт",
+    "Greek": "αύριο το πρωί ο γιατρός θα ελέγξει τον επίδεσμο και κανείς δεν ξέρει γιατί η "
+    "γέφυρα είναι κλειστή",
     "Arabic": "غدا صباحا سيفحص الطبيب الضمادة الجديدة ولا أحد يعرف لماذا الجسر فوق النهر مغلق",
     "Devanagari": "कल सुबह डॉक्टर नई पट्टी की जाँच करेगा और कोई नहीं जानता कि नदी पर पुल क्यों बंद है",
     "Han": "明天 早上 医生 将 检查 新 的 绷带 没有 人 知道 为什么 河 上 的 桥 仍然 关闭",
-    "Japanese": "明日 の 朝 医師 が 新しい 包帯 を 調べ なぜ 川 の 橋 が まだ 閉じて いる の か 誰も 知らない",
+    "Japanese": "明日 の 朝 医師 が 新しい 包帯 を 調べ なぜ 川 の 橋 が まだ 閉じて いる "
+    "の か 誰も 知らない",
     "Thai": "พรุ่งนี้ เช้า แพทย์ จะ ตรวจ ผ้าพันแผล ใหม่ และ ไม่มี ใคร รู้ ว่า ทำไม สะพาน ข้าม แม่น้ำ ยัง ปิด",
 }
 NO_SPACES = ("Han", "Japanese", "Thai")
 SIZES = dict(
-    d_model=32, encoder_layers=2, decoder_layers=2, encoder_attention_heads=4, decoder_attention_heads=4, encoder_ffn_dim=48,
-    decoder_ffn_dim=48, max_position_embeddings=128, init_std=0.3,
-)  # fmt: skip
+    d_model=32,
+    encoder_layers=2,
+    decoder_layers=2,
+    encoder_attention_heads=4,
+    decoder_attention_heads=4,
+    encoder_ffn_dim=48,
+    decoder_ffn_dim=48,
+    max_position_embeddings=128,
+    init_std=0.3,
+)
 PIECES = 480
 
 
 def lines(count: int, seed: int = 0, scripts: tuple[str, ...] = tuple(WORDS)) -> list[str]:
-    """Made-up lines, each of one script: words, capitals, numbers and punctuation, some with stretches of spaces."""
+    """Made-up lines, each of one script: words, capitals, numbers and punctuation, some
+    with stretches of spaces."""
     chance = random.Random(seed)
     out = []
     for i in range(count):
@@ -44,8 +58,13 @@ def lines(count: int, seed: int = 0, scripts: tuple[str, ...] = tuple(WORDS)) ->
         words = [chance.choice(WORDS[script].split()) for _ in range(chance.randint(1, 12))]
         words = [word.title() if chance.random() < 0.1 else word for word in words]
         if chance.random() < 0.3:
-            words.insert(chance.randrange(len(words)), chance.choice(["1984", "3,5", "ﬁne", "Ｗ", "a-b", "x²", "💡", "„so“", "E=mc"]))
-        text = ("" if script in NO_SPACES else " ").join(words) + chance.choice([".", "!", "?", "。", "", "!?"])
+            words.insert(
+                chance.randrange(len(words)),
+                chance.choice(["1984", "3,5", "ﬁne", "Ｗ", "a-b", "x²", "💡", "„so“", "E=mc"]),
+            )
+        text = ("" if script in NO_SPACES else " ").join(words) + chance.choice(
+            [".", "!", "?", "。", "", "!?"]
+        )
         out.append(text.replace(" ", "  ", chance.random() < 0.1))
     return out
 
@@ -64,30 +83,49 @@ class Made:
 
     def translator(self, **flags: Any) -> Translator:
         """Of the converted folder."""
-        return Translator.from_folder(self.out, source_lang=self.source, target_lang=self.target, cpu=True, **flags)
+        return Translator.from_folder(
+            self.out, source_lang=self.source, target_lang=self.target, cpu=True, **flags
+        )
 
     def batch(self, text: list[str]) -> dict[str, torch.Tensor]:
         return self.tokenizer(text, return_tensors="pt", padding=True)
 
     def number_of(self, dictionary: Any, side: int = 1) -> torch.Tensor:
-        """fairseq's number of each of Hugging Face's words. Only Marian has them in another order than fairseq's models."""
+        """fairseq's number of each of Hugging Face's words.
+
+        Only Marian has them in another order than fairseq's models.
+        """
         if not self.is_marian:
             return torch.arange(len(dictionary))
-        name = "target_vocab.json" if side and (self.folder / "target_vocab.json").exists() else "vocab.json"
+        name = (
+            "target_vocab.json"
+            if side and (self.folder / "target_vocab.json").exists()
+            else "vocab.json"
+        )
         table = json.loads((self.folder / name).read_text(encoding="utf-8"))
-        return torch.tensor([dictionary.index(word) for word in sorted(table, key=table.__getitem__)])
+        return torch.tensor(
+            [dictionary.index(word) for word in sorted(table, key=table.__getitem__)]
+        )
 
     @property
     def is_marian(self) -> bool:
         return self.model.config.model_type == "marian"
 
 
-def train(folder: Path, name: str, text: list[str], kind: str = "unigram", norm: str = "nmt_nfkc") -> sentencepiece.SentencePieceProcessor:
+def train(
+    folder: Path, name: str, text: list[str], kind: str = "unigram", norm: str = "nmt_nfkc"
+) -> sentencepiece.SentencePieceProcessor:
     """A SentencePiece model name.model."""
     sentencepiece.SentencePieceTrainer.train(
-        sentence_iterator=iter(text), model_prefix=str(folder / name), vocab_size=PIECES, model_type=kind, minloglevel=2,
-        character_coverage=0.999, hard_vocab_limit=False, normalization_rule_name=norm,
-    )  # fmt: skip
+        sentence_iterator=iter(text),
+        model_prefix=str(folder / name),
+        vocab_size=PIECES,
+        model_type=kind,
+        minloglevel=2,
+        character_coverage=0.999,
+        hard_vocab_limit=False,
+        normalization_rule_name=norm,
+    )
     return sentencepiece.SentencePieceProcessor(str(folder / f"{name}.model"))
 
 
@@ -98,29 +136,71 @@ def marian(folder: Path, joined: bool = True) -> tuple:
     for i, name in enumerate(names):
         pieces = train(folder, name, lines(400, i))
         (folder / f"{name}.model").rename(folder / f"{name}.spm")
-        vocabularies.append([pieces.id_to_piece(piece) for piece in range(3, pieces.get_piece_size())])
-    own = [dict.fromkeys([*vocabularies[0], *vocabularies[1]])] if joined else [dict.fromkeys(each) for each in vocabularies]
+        vocabularies.append(
+            [pieces.id_to_piece(piece) for piece in range(3, pieces.get_piece_size())]
+        )
+    own = (
+        [dict.fromkeys([*vocabularies[0], *vocabularies[1]])]
+        if joined
+        else [dict.fromkeys(each) for each in vocabularies]
+    )
     longest = max(map(len, own))  # the settings have one number of <pad>
-    tables = [["</s>", "<unk>", *words, *(f"more{i}" for i in range(longest - len(words))), ">>fra<<", ">>deu<<", "<pad>"] for words in own]
+    tables = [
+        [
+            "</s>",
+            "<unk>",
+            *words,
+            *(f"more{i}" for i in range(longest - len(words))),
+            ">>fra<<",
+            ">>deu<<",
+            "<pad>",
+        ]
+        for words in own
+    ]
     for name, table in zip(("vocab.json", "target_vocab.json"), tables, strict=False):
-        (folder / name).write_text(json.dumps({word: i for i, word in enumerate(table)}, ensure_ascii=False), encoding="utf-8")
+        (folder / name).write_text(
+            json.dumps({word: i for i, word in enumerate(table)}, ensure_ascii=False),
+            encoding="utf-8",
+        )
     settings = {"source_lang": "de", "target_lang": "en", "separate_vocabs": not joined}
     (folder / "tokenizer_config.json").write_text(json.dumps(settings))
     pad = len(tables[-1]) - 1
     config = MarianConfig(
-        vocab_size=pad + 1, decoder_vocab_size=pad + 1, share_encoder_decoder_embeddings=joined, pad_token_id=pad, eos_token_id=0,
-        forced_eos_token_id=0, decoder_start_token_id=pad, activation_function="swish", scale_embedding=True, **SIZES,
-    )  # fmt: skip
-    return MarianMTModel(config), MarianTokenizer.from_pretrained(folder), "de", "en", {"decoder_start_token_id": pad}
+        vocab_size=pad + 1,
+        decoder_vocab_size=pad + 1,
+        share_encoder_decoder_embeddings=joined,
+        pad_token_id=pad,
+        eos_token_id=0,
+        forced_eos_token_id=0,
+        decoder_start_token_id=pad,
+        activation_function="swish",
+        scale_embedding=True,
+        **SIZES,
+    )
+    return (
+        MarianMTModel(config),
+        MarianTokenizer.from_pretrained(folder),
+        "de",
+        "en",
+        {"decoder_start_token_id": pad},
+    )
 
 
 def m2m100(folder: Path) -> tuple:
     from transformers import M2M100Config, M2M100ForConditionalGeneration, M2M100Tokenizer
 
     pieces = train(folder, "sentencepiece.bpe", lines(800))
-    table = ["<s>", "<pad>", "</s>", "<unk>", *(pieces.id_to_piece(piece) for piece in range(3, pieces.get_piece_size()))]
+    table = [
+        "<s>",
+        "<pad>",
+        "</s>",
+        "<unk>",
+        *(pieces.id_to_piece(piece) for piece in range(3, pieces.get_piece_size())),
+    ]
     (folder / "vocab.json").write_text(json.dumps({word: i for i, word in enumerate(table)}))
-    tokenizer = M2M100Tokenizer(folder / "vocab.json", folder / "sentencepiece.bpe.model", src_lang="de", tgt_lang="en")
+    tokenizer = M2M100Tokenizer(
+        folder / "vocab.json", folder / "sentencepiece.bpe.model", src_lang="de", tgt_lang="en"
+    )
     codes = {"additional_special_tokens": list(tokenizer.lang_code_to_token.values())}
     (folder / "special_tokens_map.json").write_text(json.dumps(codes))
     model = M2M100ForConditionalGeneration(M2M100Config(vocab_size=len(table) + 100 + 8, **SIZES))
@@ -132,13 +212,26 @@ def with_codes(folder: Path, kind: str, source: str, model_type: str = "unigram"
     import transformers
     from transformers.models import mbart, mbart50, nllb
 
-    module = {"nllb": nllb.tokenization_nllb, "mbart": mbart.tokenization_mbart, "mbart50": mbart50.tokenization_mbart50}[kind]
-    # subtle: transformers 5 normalises nothing where it makes an MBartTokenizer of SentencePiece's file
-    train(folder, "sentencepiece.bpe", lines(800), model_type, "identity" if kind == "mbart" else "nmt_nfkc")
+    module = {
+        "nllb": nllb.tokenization_nllb,
+        "mbart": mbart.tokenization_mbart,
+        "mbart50": mbart50.tokenization_mbart50,
+    }[kind]
+    # subtle: transformers 5 normalises nothing where it makes an MBartTokenizer of
+    # SentencePiece's file
+    train(
+        folder,
+        "sentencepiece.bpe",
+        lines(800),
+        model_type,
+        "identity" if kind == "mbart" else "nmt_nfkc",
+    )
     name = {"nllb": "NllbTokenizer", "mbart": "MBartTokenizer", "mbart50": "MBart50Tokenizer"}[kind]
     (folder / "tokenizer_config.json").write_text(json.dumps({"tokenizer_class": name}))
     codes = list(module.FAIRSEQ_LANGUAGE_CODES)
-    made = getattr(transformers, name).from_pretrained(folder, additional_special_tokens=codes, src_lang=source)
+    made = getattr(transformers, name).from_pretrained(
+        folder, additional_special_tokens=codes, src_lang=source
+    )
     made.save_pretrained(folder)
     return made
 
@@ -148,16 +241,30 @@ def nllb(folder: Path) -> tuple:
 
     tokenizer = with_codes(folder, "nllb", "deu_Latn", "bpe")
     model = M2M100ForConditionalGeneration(M2M100Config(vocab_size=len(tokenizer) + 2, **SIZES))
-    return model, tokenizer, "deu_Latn", "eng_Latn", {"forced_bos_token_id": tokenizer.convert_tokens_to_ids("eng_Latn")}
+    return (
+        model,
+        tokenizer,
+        "deu_Latn",
+        "eng_Latn",
+        {"forced_bos_token_id": tokenizer.convert_tokens_to_ids("eng_Latn")},
+    )
 
 
 def mbart50(folder: Path) -> tuple:
     from transformers import MBartConfig, MBartForConditionalGeneration
 
     tokenizer = with_codes(folder, "mbart50", "de_DE")
-    config = MBartConfig(vocab_size=len(tokenizer), decoder_start_token_id=2, scale_embedding=True, **SIZES)
+    config = MBartConfig(
+        vocab_size=len(tokenizer), decoder_start_token_id=2, scale_embedding=True, **SIZES
+    )
     english = tokenizer.convert_tokens_to_ids("en_XX")
-    return MBartForConditionalGeneration(config), tokenizer, "de_DE", "en_XX", {"forced_bos_token_id": english}
+    return (
+        MBartForConditionalGeneration(config),
+        tokenizer,
+        "de_DE",
+        "en_XX",
+        {"forced_bos_token_id": english},
+    )
 
 
 def mbart25(folder: Path) -> tuple:
@@ -165,8 +272,16 @@ def mbart25(folder: Path) -> tuple:
 
     tokenizer = with_codes(folder, "mbart", "de_DE")
     english = tokenizer.convert_tokens_to_ids("en_XX")
-    config = MBartConfig(vocab_size=len(tokenizer), decoder_start_token_id=english, scale_embedding=True, **SIZES)
-    return MBartForConditionalGeneration(config), tokenizer, "de_DE", "en_XX", {"decoder_start_token_id": english}
+    config = MBartConfig(
+        vocab_size=len(tokenizer), decoder_start_token_id=english, scale_embedding=True, **SIZES
+    )
+    return (
+        MBartForConditionalGeneration(config),
+        tokenizer,
+        "de_DE",
+        "en_XX",
+        {"decoder_start_token_id": english},
+    )
 
 
 def bart(folder: Path) -> tuple:
@@ -174,9 +289,15 @@ def bart(folder: Path) -> tuple:
     from transformers import BartConfig, BartForConditionalGeneration, BartTokenizer
 
     made = ByteLevelBPETokenizer()
-    made.train_from_iterator(lines(800), vocab_size=500, special_tokens=["<s>", "<pad>", "</s>", "<unk>"], show_progress=False)
+    made.train_from_iterator(
+        lines(800),
+        vocab_size=500,
+        special_tokens=["<s>", "<pad>", "</s>", "<unk>"],
+        show_progress=False,
+    )
     made.save_model(str(folder))
-    table = json.loads((folder / "vocab.json").read_text(encoding="utf-8"))  # of BART for summaries: the model lacks the last word
+    # of BART for summaries: the model lacks the last word
+    table = json.loads((folder / "vocab.json").read_text(encoding="utf-8"))
     (folder / "vocab.json").write_text(json.dumps(table | {"<mask>": len(table)}), encoding="utf-8")
     tokenizer = BartTokenizer.from_pretrained(folder)
     model = BartForConditionalGeneration(BartConfig(vocab_size=len(table), **SIZES))
@@ -189,27 +310,67 @@ def fsmt(folder: Path) -> tuple:
 
     text = lines(800)
     characters = sorted({character for line in text for character in line if character != " "})
-    merges = ["d e", "e r</w>", "d er</w>", "п о", "по ч", "м о", "с т</w>", "мо ст</w>", "ν α", "क ल</w>", ". </w>"]
-    vocabulary = ["<s>", "<pad>", "</s>", "<unk>", *characters[::2], *(f"{character}</w>" for character in characters[1:])]
+    merges = [
+        "d e",
+        "e r</w>",
+        "d er</w>",
+        "п о",
+        "по ч",
+        "м о",
+        "с т</w>",
+        "мо ст</w>",
+        "ν α",
+        "क ल</w>",
+        ". </w>",
+    ]
+    vocabulary = [
+        "<s>",
+        "<pad>",
+        "</s>",
+        "<unk>",
+        *characters[::2],
+        *(f"{character}</w>" for character in characters[1:]),
+    ]
     vocabulary += [merge.replace(" ", "") for merge in merges]
     vocabulary += ["&apos;</w>", "&quot;</w>", "@-@</w>"]
-    tables = [list(dict.fromkeys(vocabulary)), list(dict.fromkeys([*vocabulary[:4], *vocabulary[:9:-1]]))]
+    tables = [
+        list(dict.fromkeys(vocabulary)),
+        list(dict.fromkeys([*vocabulary[:4], *vocabulary[:9:-1]])),
+    ]
     (folder / "merges.txt").write_text("".join(f"{merge}\n" for merge in merges), encoding="utf-8")
     for side, table in zip(("src", "tgt"), tables, strict=True):
-        (folder / f"vocab-{side}.json").write_text(json.dumps({word: i for i, word in enumerate(table)}), encoding="utf-8")
-    tokenizer = FSMTTokenizer(["de", "en"], *(folder / name for name in ("vocab-src.json", "vocab-tgt.json", "merges.txt")))
-    config = FSMTConfig(langs=["de", "en"], src_vocab_size=len(tables[0]), tgt_vocab_size=len(tables[1]), max_length=100, **SIZES)
+        (folder / f"vocab-{side}.json").write_text(
+            json.dumps({word: i for i, word in enumerate(table)}), encoding="utf-8"
+        )
+    tokenizer = FSMTTokenizer(
+        ["de", "en"],
+        *(folder / name for name in ("vocab-src.json", "vocab-tgt.json", "merges.txt")),
+    )
+    config = FSMTConfig(
+        langs=["de", "en"],
+        src_vocab_size=len(tables[0]),
+        tgt_vocab_size=len(tables[1]),
+        max_length=100,
+        **SIZES,
+    )
     return FSMTForConditionalGeneration(config), tokenizer, "de", "en", {}
 
 
 KINDS = {
-    "OPUS-MT": marian, "OPUS-MT, two vocabularies": lambda folder: marian(folder, joined=False), "M2M-100": m2m100, "NLLB-200": nllb,
-    "mBART-50": mbart50, "mBART-25": mbart25, "WMT19": fsmt, "BART": bart,
-}  # fmt: skip
+    "OPUS-MT": marian,
+    "OPUS-MT, two vocabularies": lambda folder: marian(folder, joined=False),
+    "M2M-100": m2m100,
+    "NLLB-200": nllb,
+    "mBART-50": mbart50,
+    "mBART-25": mbart25,
+    "WMT19": fsmt,
+    "BART": bart,
+}
 
 
 def make(kind: str, folder: Path, seed: int = 1) -> Made:
-    """A random model of a kind whose distributions are far from uniform and whose sentences end, saved in float64 and converted."""
+    """A random model of a kind whose distributions are far from uniform and whose sentences end,
+    saved in float64 and converted."""
     there = folder / "hf"
     there.mkdir(parents=True)
     torch.manual_seed(seed)
@@ -218,16 +379,21 @@ def make(kind: str, folder: Path, seed: int = 1) -> Made:
     with torch.no_grad():
         if hasattr(model, "final_logits_bias") and seed % 2:
             model.final_logits_bias.normal_()
-            model.final_logits_bias[0, model.config.eos_token_id] = 7 if kind.startswith("OPUS") else 3
+            model.final_logits_bias[0, model.config.eos_token_id] = (
+                7 if kind.startswith("OPUS") else 3
+            )
         for name, weight in model.named_parameters():
             if "norm" in name or "bias" in name:
                 weight += 0.1 * torch.randn_like(weight)
             if "layers" in name and weight.dim() > 1:
                 weight *= 1.5
         last = model.model.decoder
-        shift = getattr(last, "layer_norm", last.layers[-1].final_layer_norm).bias  # of every feature that the output layer sees
+        # of every feature that the output layer sees
+        shift = getattr(last, "layer_norm", last.layers[-1].final_layer_norm).bias
         output = getattr(last, "output_projection", None) or model.get_output_embeddings()
-        output.weight[model.config.eos_token_id] += (6 if kind == "WMT19" else 3) * shift / shift.square().sum()
+        output.weight[model.config.eos_token_id] += (
+            (6 if kind == "WMT19" else 3) * shift / shift.square().sum()
+        )
     model.save_pretrained(there)
     convert(str(there), str(folder / "out"))
     return Made(model, tokenizer, there, folder / "out", source, target, generation)

@@ -1,4 +1,5 @@
-"""`python -m fairseq_ext.convert hf`, and what users then type: the commands of the README that it writes, constraints, other doors."""
+"""`python -m fairseq_ext.convert hf`, and what users then type: the commands of the README that it
+writes, constraints, other doors."""
 
 from __future__ import annotations
 
@@ -33,36 +34,63 @@ def sentences(done: subprocess.CompletedProcess) -> list[str]:
 
 def typed(made: Made) -> list[str]:
     """The words of the README's command, without the echo before it."""
-    block = (made.out / "README.md").read_text(encoding="utf-8").split("```")[1].removeprefix("bash\n").replace("\\\n", " ")
+    block = (
+        (made.out / "README.md")
+        .read_text(encoding="utf-8")
+        .split("```")[1]
+        .removeprefix("bash\n")
+        .replace("\\\n", " ")
+    )
     return shlex.split(block)[shlex.split(block).index("|") + 1 :]
 
 
 @drawn(0)  # long
-def test_the_commands_of_its_readme_give_transformers_words_with_required_ones(opus, tmp_path, monkeypatch):
+def test_the_commands_of_its_readme_give_transformers_words_with_required_ones(
+    opus, tmp_path, monkeypatch
+):
     text = ["der Verband wird geprüft", ">>fra<< der Verband wird geprüft", "никто не знает почему"]
     expected = []
     for line in text:
         pad = opus.model.config.pad_token_id
-        found = opus.model.generate(**opus.batch([line]), num_beams=1, do_sample=False, max_length=20, bad_words_ids=[[pad]])
+        found = opus.model.generate(
+            **opus.batch([line]), num_beams=1, do_sample=False, max_length=20, bad_words_ids=[[pad]]
+        )
         expected.append(opus.tokenizer.decode(found[0], skip_special_tokens=True))
-    for library in ("transformers", "tokenizers", "huggingface_hub"):  # from here on none is installed
+    # from here on none is installed
+    for library in ("transformers", "tokenizers", "huggingface_hub"):
         (tmp_path / "lacking").mkdir(exist_ok=True)
-        (tmp_path / "lacking" / f"{library}.py").write_text("raise ModuleNotFoundError(f'No module named {__name__}')")
-    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(tmp_path / "lacking"), os.environ.get("PYTHONPATH", "")]))
-    assert subprocess.run([sys.executable, "-c", "import transformers"], capture_output=True).returncode == 1
+        (tmp_path / "lacking" / f"{library}.py").write_text(
+            "raise ModuleNotFoundError(f'No module named {__name__}')"
+        )
+    monkeypatch.setenv(
+        "PYTHONPATH", os.pathsep.join([str(tmp_path / "lacking"), os.environ.get("PYTHONPATH", "")])
+    )
+    assert (
+        subprocess.run(
+            [sys.executable, "-c", "import transformers"], capture_output=True
+        ).returncode
+        == 1
+    )
     words = [sys.executable, "-m", "fairseq_ext.convert", "hf", opus.folder, tmp_path / "again"]
     done = subprocess.run(words, capture_output=True, text=True)
     assert done.returncode == 0 and "checkpoint.pt" in done.stdout, done.stderr
-    same = [torch.load(folder / "checkpoint.pt", weights_only=False)["model"] for folder in (opus.out, tmp_path / "again")]
+    same = [
+        torch.load(folder / "checkpoint.pt", weights_only=False)["model"]
+        for folder in (opus.out, tmp_path / "again")
+    ]
     assert all(torch.equal(same[0][each], same[1][each]) for each in {*same[0], *same[1]})
     name, *flags = typed(opus)
     lines = "".join(f"{line}\n" for line in text)
     if os.environ.get(ALL):  # else their commands' translations are compared in Python alone
-        done = command(name, *flags, "--beam", 1, "--min-len", 0, "--max-len-b", 18, stdin=lines, cwd=opus.out)
+        done = command(
+            name, *flags, "--beam", 1, "--min-len", 0, "--max-len-b", 18, stdin=lines, cwd=opus.out
+        )
         assert sentences(done) == expected
     # required words in two scripts, from a file and typed; the target's pieces are its own model's
     (tmp_path / "terms.tsv").write_text("Brücke\nмост\nδεν ξέρει\n")
-    done = command(name, *flags, "--constraints-file", tmp_path / "terms.tsv", stdin=lines, cwd=opus.out)
+    done = command(
+        name, *flags, "--constraints-file", tmp_path / "terms.tsv", stdin=lines, cwd=opus.out
+    )
     for sentence, term in zip(sentences(done), ["Brücke", "мост", "δεν ξέρει"], strict=True):
         assert f" {term} " in f" {sentence} ".translate(str.maketrans(".,!?", "    "))
     if not os.environ.get(ALL):
@@ -80,28 +108,60 @@ def test_targets_are_scored_as_transformers_scores_them(opus):
         labels = opus.tokenizer(text_target=["мост Brücke"], return_tensors="pt")["input_ids"]
         source = opus.batch(text)
         first = torch.full((1, 1), opus.generation["decoder_start_token_id"])
-        logits = opus.model(**source, decoder_input_ids=torch.cat([first, labels[:, :-1]], 1)).logits
+        logits = opus.model(
+            **source, decoder_input_ids=torch.cat([first, labels[:, :-1]], 1)
+        ).logits
     log_probs = logits.log_softmax(-1).gather(2, labels[:, :, None])[0, :, 0]
-    assert translator.score(text, ["мост Brücke"])[0].positional_scores == pytest.approx(log_probs.tolist(), abs=1e-4)
+    assert translator.score(text, ["мост Brücke"])[0].positional_scores == pytest.approx(
+        log_probs.tolist(), abs=1e-4
+    )
 
 
 def test_a_target_language_is_named_once_for_text_of_several_sentences(opus, tmp_path, capsys):
-    """By --target-lang or in front of the text: each sentence is translated as with its own >>fra<<."""
+    """By --target-lang or in front of the text: each sentence is translated as
+    with its own >>fra<<."""
     from fairseq_ext import Translator
     from fairseq_ext.text.__main__ import main as text_command
 
-    text = ["Der Verband wird geprüft.", "Niemand weiß, warum {name} fehlt.", "Die Brücke bleibt zu."]
+    text = [
+        "Der Verband wird geprüft.",
+        "Niemand weiß, warum {name} fehlt.",
+        "Die Brücke bleibt zu.",
+    ]
     flags = {"cpu": True, "beam": 2, "max_len_b": 15}
-    plain, french = Translator.from_folder(opus.out, **flags), Translator.from_folder(opus.out, target_lang="fra", **flags)
-    assert "`--target-lang` may name one of fra, deu; " in (opus.out / "README.md").read_text(encoding="utf-8")
+    plain, french = (
+        Translator.from_folder(opus.out, **flags),
+        Translator.from_folder(opus.out, target_lang="fra", **flags),
+    )
+    assert "`--target-lang` may name one of fra, deu; " in (opus.out / "README.md").read_text(
+        encoding="utf-8"
+    )
     alone = [each[0] for each in plain.translate([f">>fra<< {line}" for line in text])]
-    assert [each[0] for each in french.translate(text)] == alone != [each[0] for each in plain.translate(text)]
-    assert french.translate([f">>deu<< {text[0]}", " "])[0][0] == plain.translate([f">>deu<< {text[0]}"])[0][0]
+    assert (
+        [each[0] for each in french.translate(text)]
+        == alone
+        != [each[0] for each in plain.translate(text)]
+    )
+    assert (
+        french.translate([f">>deu<< {text[0]}", " "])[0][0]
+        == plain.translate([f">>deu<< {text[0]}"])[0][0]
+    )
     whole = french.translate_text(" ".join(text)).text
     assert "{name}" in whole and whole == plain.translate_text(f">>fra<< {' '.join(text)}").text
     for name, lead, more in (("typed", ">>fra<< ", []), ("named", "", ["-t", "fra"])):
         (tmp_path / f"{name}.txt").write_text(lead + " ".join(text) + "\n", encoding="utf-8")
-        given = [tmp_path / f"{name}.txt", tmp_path / "out.txt", "--data", opus.out, *more, "--cpu", "--beam", "2", "--max-len-b", "15"]
+        given = [
+            tmp_path / f"{name}.txt",
+            tmp_path / "out.txt",
+            "--data",
+            opus.out,
+            *more,
+            "--cpu",
+            "--beam",
+            "2",
+            "--max-len-b",
+            "15",
+        ]
         assert text_command(["translate", *map(str, given)]) == 0
         assert (tmp_path / "out.txt").read_text(encoding="utf-8") == f"{whole}\n"
     capsys.readouterr()
@@ -109,8 +169,22 @@ def test_a_target_language_is_named_once_for_text_of_several_sentences(opus, tmp
     assert capsys.readouterr().err.endswith("has no target language spa: use one of fra, deu\n")
     if os.environ.get(ALL):  # typed phrases, which the command segments as source text
         name, *flags = typed(opus)
-        done = command(name, *flags, "--target-lang", "fra", "--constraints", "--beam", 2, stdin=f"{text[0]}\tмост\n", cwd=opus.out)
-        assert "мост" in sentences(done)[0] and f"C-0\t{' '.join(opus.tokenizer.spm_target.encode('мост', out_type=str))}" in done.stdout
+        done = command(
+            name,
+            *flags,
+            "--target-lang",
+            "fra",
+            "--constraints",
+            "--beam",
+            2,
+            stdin=f"{text[0]}\tмост\n",
+            cwd=opus.out,
+        )
+        assert (
+            "мост" in sentences(done)[0]
+            and f"C-0\t{' '.join(opus.tokenizer.spm_target.encode('мост', out_type=str))}"
+            in done.stdout
+        )
 
 
 @pytest.mark.skipif(not os.environ.get(ALL), reason="two commands for each kind: with --all")
@@ -119,25 +193,52 @@ def test_the_readmes_command_and_corpus_translate_each_kind_as_python_does(kind,
     made = make(kind, tmp_path)
     name, *flags = typed(made)
     text = ["der Verband wird geprüft", "никто не знает"]
-    terms = ["мост", "der" if kind == "WMT19" else "Brücke"]  # WMT19's few pieces do not write every word
+    # WMT19's few pieces do not write every word
+    terms = ["мост", "der" if kind == "WMT19" else "Brücke"]
     (tmp_path / "terms.tsv").write_text("".join(f"{term}\n" for term in terms), encoding="utf-8")
     more = ["--constraints-file", tmp_path / "terms.tsv", "--cpu", "--max-len-b", 30]
     done = command(name, *flags, *more, stdin="\n".join(text), cwd=made.out)
-    made.source, made.target = (flags[flags.index(f"--{side}-lang") + 1] for side in ("source", "target"))
+    made.source, made.target = (
+        flags[flags.index(f"--{side}-lang") + 1] for side in ("source", "target")
+    )
     found = made.translator(max_len_b=30).translate(text, constraints=[[term] for term in terms])
     assert sentences(done) == [nbest[0].text for nbest in found]
     (tmp_path / "in.txt").write_text("\n".join([*text, ""]), encoding="utf-8")
-    words = [sys.executable, "-m", "fairseq_ext.corpus", "translate", "--data", made.out, "-s", made.source, "-t", made.target]
-    words += ["--input", tmp_path / "in.txt", "--output", tmp_path / "lines", "--format", "text", *map(str, more)]
+    words = [
+        sys.executable,
+        "-m",
+        "fairseq_ext.corpus",
+        "translate",
+        "--data",
+        made.out,
+        "-s",
+        made.source,
+        "-t",
+        made.target,
+    ]
+    words += [
+        "--input",
+        tmp_path / "in.txt",
+        "--output",
+        tmp_path / "lines",
+        "--format",
+        "text",
+        *map(str, more),
+    ]
     corpus = subprocess.run(words, capture_output=True, text=True)
     assert corpus.returncode == 0, corpus.stderr
-    assert next((tmp_path / "lines").glob("*.txt")).read_text(encoding="utf-8").splitlines() == sentences(done)
+    assert next((tmp_path / "lines").glob("*.txt")).read_text(
+        encoding="utf-8"
+    ).splitlines() == sentences(done)
     assert all(term in sentence for term, sentence in zip(terms, sentences(done), strict=True))
 
 
 REFUSED = {
     "quantization_config": ({"quantization_config": {"bits": 4}}, "has quantization_config"),
-    "NLLB-MoE": ({"architectures": ["NllbMoeForConditionalGeneration"]}, "architectures=['NllbMoeForConditionalGeneration']"),
+    "NLLB-MoE": (
+        {"architectures": ["NllbMoeForConditionalGeneration"]},
+        "architectures=['NllbMoeForConditionalGeneration']",
+    ),
     "no class": ({"architectures": None}, "architectures=None"),
     "activation": ({"activation_function": "mish"}, "activation_function='mish'"),
     "sizes": ({"d_model": "wide"}, "d_model='wide'"),
@@ -154,12 +255,16 @@ def test_what_cannot_be_converted_is_refused_by_its_field(opus, tmp_path, capsys
     for path in opus.folder.iterdir():
         (tmp_path / path.name).symlink_to(path)
     (tmp_path / "config.json").unlink()
-    (tmp_path / "config.json").write_text(json.dumps(json.loads((opus.folder / "config.json").read_text()) | change))
+    (tmp_path / "config.json").write_text(
+        json.dumps(json.loads((opus.folder / "config.json").read_text()) | change)
+    )
     assert main(["hf", str(tmp_path), str(tmp_path / "out")]) == 1
     assert said in (told := capsys.readouterr().err) and told.count("\n") == 1
 
 
-@pytest.mark.parametrize("name", ["M2M100ForConditionalGeneration", "MBartForConditionalGeneration"])
+@pytest.mark.parametrize(
+    "name", ["M2M100ForConditionalGeneration", "MBartForConditionalGeneration"]
+)
 def test_a_damaged_model_of_pieces_is_refused(opus, tmp_path, capsys, name):
     """Also of M2M-100, whose vocab.json has all words."""
     (tmp_path / "config.json").write_text(json.dumps({"architectures": [name]}))
@@ -167,7 +272,10 @@ def test_a_damaged_model_of_pieces_is_refused(opus, tmp_path, capsys, name):
     for content in (b"", b"no pieces", (opus.folder / "source.spm").read_bytes()[:-1]):
         (tmp_path / "sentencepiece.bpe.model").write_bytes(content)
         assert main(["hf", str(tmp_path), str(tmp_path / "out")]) == 1
-        assert capsys.readouterr().err == f"error: {tmp_path / 'sentencepiece.bpe.model'} is not a SentencePiece model: copy it again\n"
+        assert capsys.readouterr().err == (
+            f"error: {tmp_path / 'sentencepiece.bpe.model'} is not a SentencePiece "
+            "model: copy it again\n"
+        )
 
 
 class Runs:
@@ -195,9 +303,12 @@ def test_a_wrong_folder_is_told_in_a_sentence(opus, tmp_path, capsys):
     assert "is not a folder" in told(tmp_path / "none", tmp_path / "out")
     (tmp_path / "empty").mkdir()
     assert "has no config.json" in told(tmp_path / "empty", tmp_path / "out")
-    (tmp_path / "empty" / "adapter_config.json").write_text("{}")  # without config.json, as adapters are kept
+    # without config.json, as adapters are kept
+    (tmp_path / "empty" / "adapter_config.json").write_text("{}")
     assert "adapter_config.json" in told(tmp_path / "empty", tmp_path / "out")
-    assert "is not an empty folder" in told(good, opus.out) and "is not an empty folder" in told(good, opus.folder / "config.json")
+    assert "is not an empty folder" in told(good, opus.out) and "is not an empty folder" in told(
+        good, opus.folder / "config.json"
+    )
     limit = resource.getrlimit(resource.RLIMIT_FSIZE)
     for size in (100, 300_000):  # of files: a copy does not fit, and the weights
         resource.setrlimit(resource.RLIMIT_FSIZE, (size, limit[1]))
@@ -216,26 +327,38 @@ def test_a_wrong_folder_is_told_in_a_sentence(opus, tmp_path, capsys):
     (good / "source.spm").symlink_to(opus.folder / "source.spm")
     weights = safetensors.torch.load_file(opus.folder / "model.safetensors")
     (good / "model.safetensors").unlink()
-    safetensors.torch.save_file({**weights, "model.encoder.layers.0.fc1.lora_A.weight": torch.ones(2)}, good / "model.safetensors")
+    safetensors.torch.save_file(
+        {**weights, "model.encoder.layers.0.fc1.lora_A.weight": torch.ones(2)},
+        good / "model.safetensors",
+    )
     assert "fc1.lora_A.weight" in told(good, tmp_path / "out")
-    for name in ("lm_head.weight", "model.encoder.embed_tokens.weight"):  # with tie_word_embeddings=False a file has them besides
+    # with tie_word_embeddings=False a file has them besides
+    for name in ("lm_head.weight", "model.encoder.embed_tokens.weight"):
         table = weights["model.shared.weight"]
         safetensors.torch.save_file({**weights, name: table.clone()}, good / "model.safetensors")
         assert main(["hf", str(good), str(tmp_path / f"same {name}")]) == 0
         safetensors.torch.save_file({**weights, name: table + 1}, good / "model.safetensors")
-        assert f"has the weight {name.removeprefix('model.')} and another word table" in told(good, tmp_path / "out")
+        assert f"has the weight {name.removeprefix('model.')} and another word table" in told(
+            good, tmp_path / "out"
+        )
     whole = (opus.folder / "model.safetensors").read_bytes()
     for damaged in (b"no weights", whole[:100], whole[:-100]):
         (good / "model.safetensors").write_bytes(damaged)
         assert "model.safetensors cannot be read" in told(good, tmp_path / "out")
     (good / "model.safetensors").unlink()
     assert "has no model.safetensors or pytorch_model.bin" in told(good, tmp_path / "out")
-    for listed, said in (('{"weight_map": 3}', "has no weight_map"), ('{"weight_map": {"a": "second"}}', "has no second: copy")):
+    for listed, said in (
+        ('{"weight_map": 3}', "has no weight_map"),
+        ('{"weight_map": {"a": "second"}}', "has no second: copy"),
+    ):
         (good / "model.safetensors.index.json").write_text(listed)
         assert said in told(good, tmp_path / "out")
     (good / "model.safetensors.index.json").unlink()
     torch.save({"x": Runs(str(tmp_path / "run"))}, good / "pytorch_model.bin")
-    assert "pytorch_model.bin holds more than weights" in told(good, tmp_path / "out") and not (tmp_path / "run").exists()
+    assert (
+        "pytorch_model.bin holds more than weights" in told(good, tmp_path / "out")
+        and not (tmp_path / "run").exists()
+    )
     (good / "vocab.json").unlink()
     (good / "vocab.json").write_text('{"</s>": 0, "<unk>": 0, "<pad>": 1}')
     assert "the same number" in told(good, tmp_path / "out")

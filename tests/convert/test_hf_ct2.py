@@ -1,4 +1,5 @@
-"""CTranslate2's own converter of fairseq's checkpoints reads what is written here, where its checks allow it, and then finds our words."""
+"""CTranslate2's own converter of fairseq's checkpoints reads what is written here, where its checks
+allow it, and then finds our words."""
 
 from __future__ import annotations
 
@@ -14,7 +15,14 @@ ctranslate2 = pytest.importorskip("ctranslate2", reason="the oracle is not insta
 
 from hf_models import KINDS, Made, lines, make  # noqa: E402
 
-FIRST = {"M2M-100": "__en__", "NLLB-200": "__eng_Latn__", "mBART-50": "[en_XX]", "mBART-25": "[en_XX]", "BART": "<s>"}  # of a translation
+# of a translation
+FIRST = {
+    "M2M-100": "__en__",
+    "NLLB-200": "__eng_Latn__",
+    "mBART-50": "[en_XX]",
+    "mBART-25": "[en_XX]",
+    "BART": "<s>",
+}
 ROOT = Path(__file__).resolve().parents[2]
 READ = [kind for kind in KINDS if not kind.startswith("OPUS")]
 MOST = 24
@@ -23,11 +31,25 @@ MOST = 24
 def converted(made: Made, kind: str) -> str:
     """CTranslate2's folder, by its own command."""
     out = made.folder.parent / "ct2"
-    flags = ["--model_path", made.out / "checkpoint.pt", "--data_dir", made.out, "--output_dir", out, "--unsafe_deserialization"]
+    flags = [
+        "--model_path",
+        made.out / "checkpoint.pt",
+        "--data_dir",
+        made.out,
+        "--output_dir",
+        out,
+        "--unsafe_deserialization",
+    ]
     flags += ["--source_lang", made.source, "--target_lang", made.target]
-    flags += ["--fixed_dictionary", made.out / "dict.txt"] if (made.out / "dict.txt").exists() else []
-    flags += ["--no_default_special_tokens"] if kind == "mBART-25" else []  # whose decoder begins with the language
-    flags += ["--user_dir", ROOT / "fairseq_ext"] if kind == "BART" or kind.startswith("OPUS") else []  # a task, an architecture of ours
+    flags += (
+        ["--fixed_dictionary", made.out / "dict.txt"] if (made.out / "dict.txt").exists() else []
+    )
+    # whose decoder begins with the language
+    flags += ["--no_default_special_tokens"] if kind == "mBART-25" else []
+    # a task, an architecture of ours
+    flags += (
+        ["--user_dir", ROOT / "fairseq_ext"] if kind == "BART" or kind.startswith("OPUS") else []
+    )
     done = command("ct2-fairseq-converter", *flags, check=False)
     assert done.returncode == 0, done.stderr
     return str(out)
@@ -40,12 +62,16 @@ def test_ctranslate2_reads_what_is_converted_and_finds_our_words(kind, tmp_path)
     ours = made.translator(beam=1, max_len_b=MOST, min_len=0)
     source, text, seen = ours.task.source_dictionary, lines(16, 4), set()
     for line in text:
-        tokens = next(iter(ours.batches([ours.encode(line)])))["net_input"]["src_tokens"][0].tolist()
-        words = [source[token] for token in (tokens if kind == "mBART-25" else tokens[:-1])]  # it adds </s> itself
+        tokens = next(iter(ours.batches([ours.encode(line)])))["net_input"]["src_tokens"][
+            0
+        ].tolist()
+        # it adds </s> itself
+        words = [source[token] for token in (tokens if kind == "mBART-25" else tokens[:-1])]
         prefix = [FIRST[kind]] if kind in FIRST else []
         greedy = dict(beam_size=1, min_decoding_length=0, max_decoding_length=MOST)
         theirs = rival.translate_batch([words], [prefix], **greedy)[0].hypotheses[0]
-        theirs = theirs if kind == "mBART-25" else theirs[len(prefix) :]  # of which it is the word before the first
+        # of which it is the word before the first
+        theirs = theirs if kind == "mBART-25" else theirs[len(prefix) :]
         found = ours.search([ours.encode(line)], None, 1)[0][0].tokens
         assert found[: MOST - 2] == theirs[: MOST - 2], line
         seen.update(theirs)
@@ -54,5 +80,9 @@ def test_ctranslate2_reads_what_is_converted_and_finds_our_words(kind, tmp_path)
 
 @pytest.mark.skipif(not os.environ.get(ALL), reason="a sentence of its own: with --all")
 def test_ctranslate2_refuses_marians_architecture_by_its_name(tmp_path):
-    with pytest.raises(AssertionError, match="Model 'marian_transformer' used by architecture 'marian_transformer' is not supported"):
+    with pytest.raises(
+        AssertionError,
+        match="Model 'marian_transformer' used by architecture 'marian_transformer' "
+        "is not supported",
+    ):
         converted(make("OPUS-MT", tmp_path, 3), "OPUS-MT")

@@ -1,4 +1,5 @@
-"""Models of Hugging Face's classes, converted, give what `transformers` gives: numbers of words, logits, translations."""
+"""Models of Hugging Face's classes, converted, give what `transformers` gives: numbers of
+words, logits, translations."""
 
 from __future__ import annotations
 
@@ -25,20 +26,28 @@ from fairseq_ext.core.errors import UsageError  # noqa: E402
 
 
 def lines(count: int, seed: int) -> list[str]:
-    """Made-up lines; none repeats a stretch of characters thrice, since that has two segmentations of one score, and which of the two a
-    tokenizer takes is its own affair."""
+    """Made-up lines; none repeats a stretch of characters thrice, since that has two segmentations
+    of one score, and which of the two a tokenizer takes is its own affair."""
     unclear = re.compile(r"(.+)\1\1")
     return [line for line in hf_models.lines(2 * count, seed) if not unclear.search(line)][:count]
 
 
 TEXT = lines(36, seed=5)
 SHORT = {
-    "test_greedy_translations_are_transformers": ["OPUS-MT", "mBART-25"], "test_beams_are_transformers": ["NLLB-200", "BART"],
+    "test_greedy_translations_are_transformers": ["OPUS-MT", "mBART-25"],
+    "test_beams_are_transformers": ["NLLB-200", "BART"],
     "test_scores_under_a_length_penalty_are_transformers": ["OPUS-MT", "mBART-50"],
-}  # fmt: skip
+}
 SEEDS = {  # of models whose hypotheses end, and not at once
-    "OPUS-MT": 5, "OPUS-MT, two vocabularies": 9, "M2M-100": 3, "NLLB-200": 3, "mBART-50": 15, "mBART-25": 3, "WMT19": 2, "BART": 9,
-}  # fmt: skip
+    "OPUS-MT": 5,
+    "OPUS-MT, two vocabularies": 9,
+    "M2M-100": 3,
+    "NLLB-200": 3,
+    "mBART-50": 15,
+    "mBART-25": 3,
+    "WMT19": 2,
+    "BART": 9,
+}
 
 
 @pytest.fixture(scope="session")
@@ -76,7 +85,9 @@ def test_words_have_the_tokenizers_numbers(made, kind):
     seen = set()
     for line in text:
         expected = [number_of[number] for number in of.tokenizer([line])["input_ids"][0]]
-        ours = next(iter(found.batches([found.encode(line)])))["net_input"]["src_tokens"][0].tolist()
+        ours = next(iter(found.batches([found.encode(line)])))["net_input"]["src_tokens"][
+            0
+        ].tolist()
         assert ours == expected, line
         seen.update(ours)
     assert len(seen) > 60 and (unknown in seen or kind == "BART")
@@ -89,9 +100,14 @@ def test_logits_are_transformers(made, kind, double):
     model, batch = found.models[0], of.batch(TEXT[:12])
     theirs = of.model if double else copy.deepcopy(of.model).float()
     chance = torch.Generator().manual_seed(1)
-    number_of = [of.number_of(each, side) for side, each in enumerate((found.task.source_dictionary, found.task.target_dictionary))]
+    number_of = [
+        of.number_of(each, side)
+        for side, each in enumerate((found.task.source_dictionary, found.task.target_dictionary))
+    ]
     # without its mask, which is of float32 alone, FSMT's decoder is right for one word
-    words = torch.randint(4, len(number_of[1]) - 1, (12, 0 if double and kind == "WMT19" else 9), generator=chance)
+    words = torch.randint(
+        4, len(number_of[1]) - 1, (12, 0 if double and kind == "WMT19" else 9), generator=chance
+    )
     cached = words.size(1) == 0
     start = of.generation.get("decoder_start_token_id", 2)
     forced = torch.cat([torch.full((12, 1), start), words], 1)
@@ -103,7 +119,12 @@ def test_logits_are_transformers(made, kind, double):
         expected = theirs(**batch, decoder_input_ids=forced, use_cache=cached).logits
         ours = model(source, batch["attention_mask"].sum(1), previous)[0]
     # WMT19's logits go past 10, of which float32 has 6 digits
-    torch.testing.assert_close(ours[:, :, number_of[1]], expected, rtol=0 if double else 2e-5, atol=1e-9 if double else 1e-4)
+    torch.testing.assert_close(
+        ours[:, :, number_of[1]],
+        expected,
+        rtol=0 if double else 2e-5,
+        atol=1e-9 if double else 1e-4,
+    )
     if of.is_marian:  # <s>, which Marian lacks, takes no probability
         assert ours.softmax(-1)[:, :, 0].max() == 0
 
@@ -112,7 +133,14 @@ def generated(of: Made, batch: dict, longest: int, **settings) -> torch.Tensor:
     """What transformers finds, without the word that it begins with."""
     pad = of.model.config.pad_token_id
     with torch.no_grad():
-        return of.model.generate(**batch, **of.generation, **settings, do_sample=False, max_length=longest, bad_words_ids=[[pad]])[:, 1:]
+        return of.model.generate(
+            **batch,
+            **of.generation,
+            **settings,
+            do_sample=False,
+            max_length=longest,
+            bad_words_ids=[[pad]],
+        )[:, 1:]
 
 
 def without_padding(of: Made, rows: torch.Tensor) -> list[list[int]]:
@@ -122,14 +150,18 @@ def without_padding(of: Made, rows: torch.Tensor) -> list[list[int]]:
 
 
 def hypotheses_of(of: Made, found, text: list[str]) -> list[list[tuple[list[int], float]]]:
-    """The tokens of our hypotheses as Hugging Face's numbers, the forced one first, without </s>; and their scores."""
+    """The tokens of our hypotheses as Hugging Face's numbers, the forced one first, without
+    </s>; and their scores."""
     number_of = of.number_of(found.task.target_dictionary).tolist()
     back = {ours: theirs for theirs, ours in enumerate(number_of)}
     out: list = [None] * len(text)
     for batch in found.batches([found.encode(line) for line in text]):
         hypotheses = found.task.inference_step(found.generator, found.models, batch)
         for number, nbest in zip(batch["id"].tolist(), hypotheses, strict=True):
-            out[number] = [([back[token] for token in h["tokens"].tolist()[:-1]], float(h["score"])) for h in nbest]
+            out[number] = [
+                ([back[token] for token in h["tokens"].tolist()[:-1]], float(h["score"]))
+                for h in nbest
+            ]
     return out
 
 
@@ -139,8 +171,13 @@ def ours_of(of: Made, found, text: list[str]) -> list[list[list[int]]]:
 
 
 def scores_of(of: Made, text: list[str], hypotheses: list[list[list[int]]]) -> list[list[float]]:
-    """What transformers gives these tokens and </s> under teacher forcing: the mean of their log-probabilities, the forced one included."""
-    model, end, pad = copy.deepcopy(of.model).float(), of.model.config.eos_token_id, of.model.config.pad_token_id
+    """What transformers gives these tokens and </s> under teacher forcing: the mean of their
+    log-probabilities, the forced one included."""
+    model, end, pad = (
+        copy.deepcopy(of.model).float(),
+        of.model.config.eos_token_id,
+        of.model.config.pad_token_id,
+    )
     start, out = of.generation.get("decoder_start_token_id", 2), []
     for line, nbest in zip(text, hypotheses, strict=True):
         rows = pad_sequence([torch.tensor([start, *tokens, end]) for tokens in nbest], True, pad)
@@ -153,7 +190,8 @@ def scores_of(of: Made, text: list[str], hypotheses: list[list[list[int]]]) -> l
 
 
 def test_greedy_translations_are_transformers(made, kind):
-    """Up to the longest length, at which fairseq ends sentences and transformers breaks them off."""
+    """Up to the longest length, at which fairseq ends sentences and transformers
+    breaks them off."""
     ended, words = set(), set()
     for seed in part_of(20, 1):
         of = made(kind, seed + 1)
@@ -172,7 +210,15 @@ def test_beams_are_transformers(made, kind):
     of = made(kind, SEEDS[kind])
     text = lines(len(part_of(500, 12)), 9)
     found = translator(of, True, beam=5, nbest=5, max_len_b=38, min_len=0, unnormalized=True)
-    rows = generated(of, of.batch(text), 40, num_beams=5, num_return_sequences=5, early_stopping=True, length_penalty=0.0)
+    rows = generated(
+        of,
+        of.batch(text),
+        40,
+        num_beams=5,
+        num_return_sequences=5,
+        early_stopping=True,
+        length_penalty=0.0,
+    )
     expected = without_padding(of, rows)
     compared = 0
     for i, ours in enumerate(ours_of(of, found, text)):
@@ -184,25 +230,40 @@ def test_beams_are_transformers(made, kind):
 
 
 def differs_at_the_last_step(ours: list[list[int]], theirs: list[list[int]]) -> bool:
-    """Whether more hypotheses ended in the last step than were missing, of which fairseq takes the first. transformers takes the best, so
-    that the worst ones of before go. The others are the same in the same order."""
+    """Whether more hypotheses ended in the last step than were missing, of which fairseq takes
+    the first. transformers takes the best, so that the worst ones of before go. The others are
+    the same in the same order."""
     common = [each for each in ours if each in theirs]
     more = [each for each in theirs if each not in ours]
     last = max(map(len, ours + theirs))
-    return common == [each for each in theirs if each in ours] and ours[: len(common)] == common and all(len(each) == last for each in more)
+    return (
+        common == [each for each in theirs if each in ours]
+        and ours[: len(common)] == common
+        and all(len(each) == last for each in more)
+    )
 
 
 def test_scores_under_a_length_penalty_are_transformers(made, kind):
-    """In float32, as users have it: transformers gives our hypotheses our scores, and has found none that is better."""
+    """In float32, as users have it: transformers gives our hypotheses our scores, and has
+    found none that is better."""
     of = made(kind, SEEDS[kind])
     text = lines(len(part_of(500, 8)), 13)
     ours = hypotheses_of(of, translator(of, beam=5, nbest=5, max_len_b=38, min_len=0), text)
-    rows = generated(of, of.batch(text), 40, num_beams=5, num_return_sequences=5, early_stopping=True, length_penalty=1.0)
+    rows = generated(
+        of,
+        of.batch(text),
+        40,
+        num_beams=5,
+        num_return_sequences=5,
+        early_stopping=True,
+        length_penalty=1.0,
+    )
     theirs = [without_padding(of, rows[5 * i : 5 * i + 5]) for i in range(len(text))]
     again = scores_of(of, text, [[tokens for tokens, _ in nbest] for nbest in ours])
     for line, nbest, expected in zip(text, ours, again, strict=True):
         assert [score for _, score in nbest] == pytest.approx(expected, abs=1e-4, rel=1e-4), line
-    whole = [i for i, nbest in enumerate(theirs) if max(map(len, nbest)) < 37]  # none was broken off
+    # none was broken off
+    whole = [i for i, nbest in enumerate(theirs) if max(map(len, nbest)) < 37]
     found = scores_of(of, [text[i] for i in whole], [theirs[i] for i in whole])
     for i, scores in zip(whole, found, strict=True):
         assert max(scores) <= ours[i][0][1] + 1e-4, text[i]
@@ -242,10 +303,15 @@ def test_a_folder_may_have_several_files_of_weights_or_a_pickled_one(made, tmp_p
                 path.rename(there / path.name)
             assert len(list(there.glob("*.safetensors"))) > 2
         else:
-            torch.save(safetensors.torch.load_file(of.folder / "model.safetensors"), there / "pytorch_model.bin")
+            torch.save(
+                safetensors.torch.load_file(of.folder / "model.safetensors"),
+                there / "pytorch_model.bin",
+            )
         convert(str(there), str(tmp_path / f"{form}.out"))
         got = torch.load(tmp_path / f"{form}.out" / "checkpoint.pt", weights_only=False)["model"]
-        assert got.keys() == expected.keys() and all(torch.equal(got[name], expected[name]) for name in expected)
+        assert got.keys() == expected.keys() and all(
+            torch.equal(got[name], expected[name]) for name in expected
+        )
 
 
 def test_a_table_is_found_under_its_sides_names_alone(made, tmp_path):
@@ -254,18 +320,29 @@ def test_a_table_is_found_under_its_sides_names_alone(made, tmp_path):
 
     from fairseq_ext.convert.__main__ import convert
 
-    of, names = made("OPUS-MT, two vocabularies"), [f"model.{side}.embed_tokens.weight" for side in ("encoder", "decoder")]
+    of, names = (
+        made("OPUS-MT, two vocabularies"),
+        [f"model.{side}.embed_tokens.weight" for side in ("encoder", "decoder")],
+    )
     weights = safetensors.torch.load_file(of.folder / "model.safetensors")
     assert weights[names[0]].shape == weights[names[1]].shape
     for path in of.folder.iterdir():
         if path.name != "model.safetensors":
             (tmp_path / path.name).symlink_to(path)
     for lacking in names:
-        safetensors.torch.save_file({name: weight for name, weight in weights.items() if name != lacking}, tmp_path / "model.safetensors")
+        safetensors.torch.save_file(
+            {name: weight for name, weight in weights.items() if name != lacking},
+            tmp_path / "model.safetensors",
+        )
         with pytest.raises(UsageError, match=lacking.removeprefix("model.")):
             convert(str(tmp_path), str(tmp_path / "out"))
     weights["lm_head.weight"] = weights.pop(names[1])  # tied, a file may keep either
     safetensors.torch.save_file(weights, tmp_path / "model.safetensors")
     convert(str(tmp_path), str(tmp_path / "out"))
-    expected, got = (torch.load(folder / "checkpoint.pt", weights_only=False)["model"] for folder in (of.out, tmp_path / "out"))
-    assert got.keys() == expected.keys() and all(torch.equal(got[name], expected[name]) for name in expected)
+    expected, got = (
+        torch.load(folder / "checkpoint.pt", weights_only=False)["model"]
+        for folder in (of.out, tmp_path / "out")
+    )
+    assert got.keys() == expected.keys() and all(
+        torch.equal(got[name], expected[name]) for name in expected
+    )

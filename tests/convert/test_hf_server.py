@@ -16,38 +16,64 @@ from hf_models import lines, make  # noqa: E402
 
 FLAGS = ["--beam", "3", "--max-len-b", "12"]
 PAIRS = {
-    "NLLB-200": [("deu_Latn", "eng_Latn"), ("rus_Cyrl", "zho_Hans")], "M2M-100": [("de", "en"), ("ru", "zh")],
-    "mBART-50": [("de_DE", "en_XX"), ("ru_RU", "zh_CN")], "mBART-25": [("de_DE", "en_XX"), ("ru_RU", "zh_CN")],
-}  # fmt: skip
+    "NLLB-200": [("deu_Latn", "eng_Latn"), ("rus_Cyrl", "zho_Hans")],
+    "M2M-100": [("de", "en"), ("ru", "zh")],
+    "mBART-50": [("de_DE", "en_XX"), ("ru_RU", "zh_CN")],
+    "mBART-25": [("de_DE", "en_XX"), ("ru_RU", "zh_CN")],
+}
 
 
 def translator(folder: Path, pair: tuple[str, str]) -> Translator:
-    """Of one pair. A random model writes languages; the server leaves all of them out, and so it does."""
-    found = Translator.from_folder(folder, source_lang=pair[0], target_lang=pair[1], cpu=True, beam=3, max_len_b=12)
+    """Of one pair.
+
+    A random model writes languages; the server leaves all of them out, and so it does.
+    """
+    found = Translator.from_folder(
+        folder, source_lang=pair[0], target_lang=pair[1], cpu=True, beam=3, max_len_b=12
+    )
     found.use_constraints()
     words = found.task.target_dictionary.symbols
-    found.generator.symbols_to_strip_from_output.update(i for i, word in enumerate(words) if re.fullmatch(r"__\w+__|\[\w+\]", word))
+    found.generator.symbols_to_strip_from_output.update(
+        i for i, word in enumerate(words) if re.fullmatch(r"__\w+__|\[\w+\]", word)
+    )
     return found
 
 
 @pytest.mark.parametrize("kind", PAIRS if os.environ.get(ALL) else ["NLLB-200"])
 def test_requests_of_several_pairs_get_what_a_translator_of_each_gives(started, kind, tmp_path):  # noqa: F811
     made, (first, second) = make(kind, tmp_path, 2), PAIRS[kind]
-    _, url, said = started("--data", str(made.out), *FLAGS, "--glossary-folder", str(tmp_path / "kept"))
+    _, url, said = started(
+        "--data", str(made.out), *FLAGS, "--glossary-folder", str(tmp_path / "kept")
+    )
     count = int(re.search(r"^ready: (\d+) languages, ", said, re.M)[1])
     text = lines(8)
     with httpx.Client(base_url=url, timeout=120) as client:
         languages = client.get("/languages").json()
         assert len(languages) == count and {*first, *second} <= {each["code"] for each in languages}
-        assert all(len(each["targets"]) == count - 1 and each["code"] not in each["targets"] for each in languages)
+        assert all(
+            len(each["targets"]) == count - 1 and each["code"] not in each["targets"]
+            for each in languages
+        )
         for source, target in (first, second):
             ours = translator(made.out, (source, target))
-            records = [{"source": line, "constraints": ["мост"]} for line in text] + [{"source": line} for line in text]
-            found = client.post(f"/v1/translate?source={source}&target={target}", json=records).json()
-            expected = ours.translate(text * 2, constraints=[["мост"]] * len(text) + [[]] * len(text))
-            assert [each["score"] for each in found] == pytest.approx([each[0].score for each in expected], abs=1e-4)
-            asked = client.post("/translate", json={"q": text, "source": source[:2], "target": target[:2]})
-            assert asked.json()["translatedText"] == [each[0].text for each in expected[len(text) :]]
+            records = [{"source": line, "constraints": ["мост"]} for line in text] + [
+                {"source": line} for line in text
+            ]
+            found = client.post(
+                f"/v1/translate?source={source}&target={target}", json=records
+            ).json()
+            expected = ours.translate(
+                text * 2, constraints=[["мост"]] * len(text) + [[]] * len(text)
+            )
+            assert [each["score"] for each in found] == pytest.approx(
+                [each[0].score for each in expected], abs=1e-4
+            )
+            asked = client.post(
+                "/translate", json={"q": text, "source": source[:2], "target": target[:2]}
+            )
+            assert asked.json()["translatedText"] == [
+                each[0].text for each in expected[len(text) :]
+            ]
         for path, given, sentence in (
             ("/translate", {"q": "a", "source": first[0], "target": "xx"}, "xx is not supported"),
             ("/v1/translate", {"source": "a"}, "this server translates"),
@@ -68,7 +94,9 @@ def test_a_target_of_opus_mt_is_named_by_the_request_or_in_front_of_its_text(sta
     sentences = ["Der Verband wird geprüft.", "Niemand weiß warum."]
 
     def expected(*languages: str, between: str = " ") -> str:
-        typed = [f">>{language}<< {each}" for language, each in zip(languages, sentences, strict=True)]
+        typed = [
+            f">>{language}<< {each}" for language, each in zip(languages, sentences, strict=True)
+        ]
         return between.join(found[0].text for found in ours.translate(typed))
 
     assert len({expected("fra", "fra"), expected("fra", "deu"), expected("deu", "deu")}) == 3
@@ -76,22 +104,38 @@ def test_a_target_of_opus_mt_is_named_by_the_request_or_in_front_of_its_text(sta
     with httpx.Client(base_url=url, timeout=120) as client:
 
         def asked(source: str, query: str = "", **more) -> dict:
-            return client.post(f"/v1/translate{query}", json={"source": source, **more}).raise_for_status().json()
+            return (
+                client.post(f"/v1/translate{query}", json={"source": source, **more})
+                .raise_for_status()
+                .json()
+            )
 
-        assert {each["code"]: each["targets"] for each in client.get("/languages").json()} == {"de": ["deu", "fra"], "fra": [], "deu": []}
+        assert {each["code"]: each["targets"] for each in client.get("/languages").json()} == {
+            "de": ["deu", "fra"],
+            "fra": [],
+            "deu": [],
+        }
         assert asked(f">>fra<< {text}")["text"] == expected("fra", "fra")
         assert asked(text, "?source=de&target=fra")["text"] == expected("fra", "fra")
         assert asked(f">>deu<< {text}", "?target=fra")["text"] == expected("deu", "deu")
-        assert asked(f">>deu<<{sentences[0]}\n>>fra<< {sentences[1]}")["text"] == expected("deu", "fra", between="\n")
+        assert asked(f">>deu<<{sentences[0]}\n>>fra<< {sentences[1]}")["text"] == expected(
+            "deu", "fra", between="\n"
+        )
         short = client.post("/translate", json={"q": text, "source": "de", "target": "fr"}).json()
         assert short["translatedText"] == expected("fra", "fra")
         paragraph = f"<p>&gt;&gt;deu&lt;&lt; {text}</p>\n"
-        for name, content, wanted in (("a.txt", f"{text}\n", f"{expected('fra', 'fra')}\n"),
-                                      ("a.html", paragraph, f"<p>{expected('deu', 'deu')}</p>\n")):  # fmt: skip
-            found = client.post("/translate_file", data=both, files={"file": (name, content.encode())}).raise_for_status()
+        for name, content, wanted in (
+            ("a.txt", f"{text}\n", f"{expected('fra', 'fra')}\n"),
+            ("a.html", paragraph, f"<p>{expected('deu', 'deu')}</p>\n"),
+        ):
+            found = client.post(
+                "/translate_file", data=both, files={"file": (name, content.encode())}
+            ).raise_for_status()
             assert client.get(found.json()["translatedFileUrl"]).text == wanted
         for source, query in ((sentences[0], "?target=fra"), (f">>fra<< {sentences[0]}", "")):
-            met = asked(source, query, constraints=["мост"], glossary={"Verband": "Brücke"}, detail=True)
+            met = asked(
+                source, query, constraints=["мост"], glossary={"Verband": "Brücke"}, detail=True
+            )
             assert "мост" in met["text"] and "Brücke" in met["text"]
             (term,) = [each for each in met["constraints"] if each.get("term")]
             assert [source[a:b] for a, b in term["source_spans"]] == ["Verband"]
@@ -105,10 +149,18 @@ def test_models_of_one_pair_give_what_a_translator_does(started, kind, tmp_path)
     made, text = make(kind, tmp_path, 2), lines(8)
     _, url, said = started("--data", str(made.out), *FLAGS, "-s", made.source, "-t", made.target)
     assert f"ready: {made.source} to {made.target}, " in said
-    found = httpx.post(f"{url}/v1/translate", json=[{"source": line, "constraints": ["ा"]} for line in text], timeout=120).json()
-    expected = translator(made.out, (made.source, made.target)).translate(text, constraints=[["ा"]] * len(text))
+    found = httpx.post(
+        f"{url}/v1/translate",
+        json=[{"source": line, "constraints": ["ा"]} for line in text],
+        timeout=120,
+    ).json()
+    expected = translator(made.out, (made.source, made.target)).translate(
+        text, constraints=[["ा"]] * len(text)
+    )
     assert [each["text"] for each in found] == [each[0].text for each in expected]
-    assert [each["score"] for each in found] == pytest.approx([each[0].score for each in expected], abs=1e-4)
+    assert [each["score"] for each in found] == pytest.approx(
+        [each[0].score for each in expected], abs=1e-4
+    )
 
 
 @pytest.mark.skipif(not os.environ.get(ALL), reason="one more model and server: --all")

@@ -1,4 +1,5 @@
-"""A file of arrays is what was written, or it is refused in words: nothing of it reaches a caller, and no memory is taken for it."""
+"""A file of arrays is what was written, or it is refused in words: nothing of it reaches a caller,
+and no memory is taken for it."""
 
 import io
 import json
@@ -16,7 +17,10 @@ from fairseq_ext.core import array_file
 from fairseq_ext.core.array_file import Damaged
 
 KIND, LAYOUT = "test arrays", {"words": (("<i4",), 2), "chance": (("<f2",), 1)}
-ARRAYS = {"words": np.arange(12, dtype=np.int32).reshape(3, 4), "chance": np.array([0.25, 0.5], np.float16)}
+ARRAYS = {
+    "words": np.arange(12, dtype=np.int32).reshape(3, 4),
+    "chance": np.array([0.25, 0.5], np.float16),
+}
 
 
 def written(path: Path, compress: bool = True, version: int = 1, **arrays: np.ndarray) -> Path:
@@ -62,28 +66,55 @@ def about(members: dict[str, bytes], **changes) -> None:
 
 def header(shape: str) -> bytes:
     """An .npy file of 4 bytes whose header tells another shape."""
-    text = f"{{'descr': '<i4', 'fortran_order': False, 'shape': {shape}, }}".encode().ljust(117) + b"\n"
+    text = (
+        f"{{'descr': '<i4', 'fortran_order': False, 'shape': {shape}, }}".encode().ljust(117)
+        + b"\n"
+    )
     return b"\x93NUMPY\x01\x00" + len(text).to_bytes(2, "little") + text + b"\0" * 4
 
 
 HARMS = {
-    "another number": (lambda m: m.update({"words.npy": npy(ARRAYS["words"] + 1)}), "not what was written"),
-    "another type": (lambda m: m.update({"words.npy": npy(ARRAYS["words"].astype(np.int64))}), "is int64"),
-    "other dimensions": (lambda m: m.update({"words.npy": npy(ARRAYS["words"].ravel())}), r"of shape \(12,\)"),
-    "by column": (lambda m: m.update({"words.npy": npy(np.asfortranarray(ARRAYS["words"]))}), "of shape"),
-    "objects": (lambda m: m.update({"words.npy": npy(np.array([[{}]], object), allow_pickle=True)}), "is object"),
+    "another number": (
+        lambda m: m.update({"words.npy": npy(ARRAYS["words"] + 1)}),
+        "not what was written",
+    ),
+    "another type": (
+        lambda m: m.update({"words.npy": npy(ARRAYS["words"].astype(np.int64))}),
+        "is int64",
+    ),
+    "other dimensions": (
+        lambda m: m.update({"words.npy": npy(ARRAYS["words"].ravel())}),
+        r"of shape \(12,\)",
+    ),
+    "by column": (
+        lambda m: m.update({"words.npy": npy(np.asfortranarray(ARRAYS["words"]))}),
+        "of shape",
+    ),
+    "objects": (
+        lambda m: m.update({"words.npy": npy(np.array([[{}]], object), allow_pickle=True)}),
+        "is object",
+    ),
     "missing": (lambda m: m.pop("words.npy"), "other arrays"),
     "more": (lambda m: m.update({"more.npy": npy(ARRAYS["words"])}), "other arrays"),
     "no about": (lambda m: m.pop("about.json"), "does not tell its format"),
     "another format": (lambda m: about(m, format="x"), "of another format"),
-    "another version": (lambda m: about(m, version=9), "of version 9 of its format, and this is version 1"),
+    "another version": (
+        lambda m: about(m, version=9),
+        "of version 9 of its format, and this is version 1",
+    ),
     "no origin": (lambda m: about(m, made_from={"text": 1}), "made from"),
     "a list": (lambda m: m.update({"about.json": b"[]"}), "of another format"),
     "deep": (lambda m: m.update({"about.json": b"[" * 60_000}), "cannot be read"),
     "no digest": (lambda m: about(m, sha256=None), "not what was written"),
-    "too large a shape": (lambda m: m.update({"words.npy": header("(1000000, 1000000)")}), "not the size"),
+    "too large a shape": (
+        lambda m: m.update({"words.npy": header("(1000000, 1000000)")}),
+        "not the size",
+    ),
     "negative shape": (lambda m: m.update({"words.npy": header("(-1, -1)")}), "not the size"),
-    "code as shape": (lambda m: m.update({"words.npy": header("(__import__('os').abort(), 1)")}), "cannot be read"),
+    "code as shape": (
+        lambda m: m.update({"words.npy": header("(__import__('os').abort(), 1)")}),
+        "cannot be read",
+    ),
 }
 
 
@@ -96,7 +127,10 @@ def test_anything_else_is_refused(tmp_path, harm):
 
 
 def test_an_array_that_is_there_twice_is_refused(tmp_path):
-    with zipfile.ZipFile(written(tmp_path / "a.npz"), "a") as archive, pytest.warns(UserWarning, match="Duplicate"):
+    with (
+        zipfile.ZipFile(written(tmp_path / "a.npz"), "a") as archive,
+        pytest.warns(UserWarning, match="Duplicate"),
+    ):
         archive.writestr("words.npy", npy(ARRAYS["words"]))
     with pytest.raises(Damaged, match="other arrays"):
         load(tmp_path / "a.npz")
@@ -119,16 +153,25 @@ def test_a_small_file_does_not_unpack_to_a_large_one(tmp_path):
 CONTENT: dict[bool, bytes] = {}
 
 
-@settings(max_examples=300, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(st.booleans(), st.lists(st.tuples(st.floats(0, 1, exclude_max=True), st.integers(0, 255)), max_size=4), st.floats(0, 1))
+@settings(
+    max_examples=300, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
+@given(
+    st.booleans(),
+    st.lists(st.tuples(st.floats(0, 1, exclude_max=True), st.integers(0, 255)), max_size=4),
+    st.floats(0, 1),
+)
 def test_whatever_is_done_to_its_bytes(tmp_path, compress, harms, end):
-    """Bytes changed and the end cut off: refused, or the same arrays (where a byte means nothing)."""
+    """Bytes changed and the end cut off: refused, or the same arrays (where a
+    byte means nothing)."""
     if compress not in CONTENT:
         CONTENT[compress] = written(tmp_path / "whole.npz", compress).read_bytes()
     content = bytearray(CONTENT[compress])
     for place, value in harms:
         content[int(place * len(content))] = value
-    (tmp_path / "a.npz").write_bytes(content[: max(1, round(end * len(content)))] if end < 0.5 else content)
+    (tmp_path / "a.npz").write_bytes(
+        content[: max(1, round(end * len(content)))] if end < 0.5 else content
+    )
     try:
         _, found = load(tmp_path / "a.npz")
     except Damaged as error:
@@ -138,7 +181,9 @@ def test_whatever_is_done_to_its_bytes(tmp_path, compress, harms, end):
             np.testing.assert_array_equal(found[name], array)
 
 
-@settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(
+    max_examples=100, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
 @given(st.binary(max_size=400))
 def test_whatever_else_a_file_holds(tmp_path, content):
     (tmp_path / "b.npz").write_bytes(content)

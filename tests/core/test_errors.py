@@ -9,8 +9,9 @@ from fairseq_ext.core.errors import UsageError, explain, report
 from fairseq_ext.core.exit import install_hook, report_and_leave
 
 SIZES = (
-    "Error(s) in loading state_dict for TransformerModel:\n\tsize mismatch for encoder.embed_tokens.weight: copying a param with shape "
-    "torch.Size([40, 16]) from checkpoint, the shape in current model is torch.Size([48, 16])."
+    "Error(s) in loading state_dict for TransformerModel:\n"
+    "\tsize mismatch for encoder.embed_tokens.weight: copying a param with shape torch.Size([40, "
+    "16]) from checkpoint, the shape in current model is torch.Size([48, 16])."
 )
 
 
@@ -19,16 +20,40 @@ SIZES = (
     [
         (UsageError("--a and --b exclude each other"), "--a and --b exclude each other"),
         (OSError("Model file not found: x.pt"), "Model file not found: x.pt: --path names"),
-        (FileNotFoundError(errno.ENOENT, "No such file", "d/dict.en.txt"), "no dictionary at d/dict.en.txt: "),
+        (
+            FileNotFoundError(errno.ENOENT, "No such file", "d/dict.en.txt"),
+            "no dictionary at d/dict.en.txt: ",
+        ),
         (FileNotFoundError("Dataset not found: test (d)"), "test (d): binarise that subset"),
-        (RuntimeError(SIZES), "the checkpoint does not fit the dictionaries in the data directory (encoder.embed_tokens.weight: "),
-        (UnicodeDecodeError("utf-8", b"\xff", 0, 1, "invalid start byte"), "the input is not valid UTF-8 ("),
-        (UnicodeEncodeError("latin-1", "漢", 0, 1, "no"), "the output is written in latin-1, which has no '漢': set "),
-        (UnicodeEncodeError("utf-8", "\udcff", 0, 1, "surrogates"), "the input is not valid UTF-8 ("),
-        (Exception("Size of sample #0 is invalid (=51) since max_positions=(40, 40), skip it with --x"), "Size of sample #0 is invalid"),
+        (
+            RuntimeError(SIZES),
+            (
+                "the checkpoint does not fit the dictionaries in the data directory "
+                "(encoder.embed_tokens.weight: "
+            ),
+        ),
+        (
+            UnicodeDecodeError("utf-8", b"\xff", 0, 1, "invalid start byte"),
+            "the input is not valid UTF-8 (",
+        ),
+        (
+            UnicodeEncodeError("latin-1", "漢", 0, 1, "no"),
+            "the output is written in latin-1, which has no '漢': set ",
+        ),
+        (
+            UnicodeEncodeError("utf-8", "\udcff", 0, 1, "surrogates"),
+            "the input is not valid UTF-8 (",
+        ),
+        (
+            Exception(
+                "Size of sample #0 is invalid (=51) since max_positions=(40, 40), skip it with --x"
+            ),
+            "Size of sample #0 is invalid",
+        ),
         (OSError("m.pt is not a checkpoint that torch can read: cut"), "m.pt is not a checkpoint"),
         (ValueError("something else"), None),
-        (IndexError("index out of range in self"), None),  # it may be a model's fault; bad_sentences.py looks at the data
+        # it may be a model's fault; bad_sentences.py looks at the data
+        (IndexError("index out of range in self"), None),
         (OSError("disk full"), None),
     ],
     ids=lambda value: type(value).__name__,
@@ -41,7 +66,9 @@ def test_known_mistakes_have_a_sentence(error, sentence):
 LONG = "/".join(["a-folder-with-a-long-name"] * 8)  # 207 characters
 
 
-@pytest.mark.parametrize("path", [f"/{LONG}/m.pt", f"/{LONG}/my model.pt", f"{LONG}/m.pt", f"../{LONG}/my model.pt"])
+@pytest.mark.parametrize(
+    "path", [f"/{LONG}/m.pt", f"/{LONG}/my model.pt", f"{LONG}/m.pt", f"../{LONG}/my model.pt"]
+)
 @pytest.mark.parametrize(
     "error",
     [
@@ -50,7 +77,9 @@ LONG = "/".join(["a-folder-with-a-long-name"] * 8)  # 207 characters
         lambda path: OSError(f"file {path} not found"),
         lambda path: OSError(f"Model file not found: {path}"),
         lambda path: UsageError(f"'{path}' belongs to no flag"),
-        lambda path: UsageError(f"--table cannot be read ({FileNotFoundError(errno.ENOENT, 'No such file', path)})"),
+        lambda path: UsageError(
+            f"--table cannot be read ({FileNotFoundError(errno.ENOENT, 'No such file', path)})"
+        ),
     ],
 )
 def test_a_path_is_quoted_whole_however_long_it_is(error, path):

@@ -1,4 +1,5 @@
-"""A file is written whole or not at all; what is no regular file is written in place, and links stay."""
+"""A file is written whole or not at all; what is no regular file is written in
+place, and links stay."""
 
 import errno
 import os
@@ -31,13 +32,19 @@ def only(folder) -> list[str]:
 def test_a_file_is_replaced_and_keeps_its_mode(path):
     path.chmod(0o640)
     replace(path, [b"ne", b"w\n"])
-    assert path.read_bytes() == NEW and stat.S_IMODE(path.stat().st_mode) == 0o640 and only(path.parent) == ["out.json"]
+    assert (
+        path.read_bytes() == NEW
+        and stat.S_IMODE(path.stat().st_mode) == 0o640
+        and only(path.parent) == ["out.json"]
+    )
 
 
 def test_a_new_file_has_the_mode_that_open_gives(tmp_path):
     (tmp_path / "plain").write_bytes(NEW)
     replace(tmp_path / "ours", [NEW])
-    assert (tmp_path / "ours").stat().st_mode == (tmp_path / "plain").stat().st_mode and umask() == umask()
+    assert (tmp_path / "ours").stat().st_mode == (
+        tmp_path / "plain"
+    ).stat().st_mode and umask() == umask()
 
 
 def test_a_link_stays_a_link(path, tmp_path):
@@ -63,7 +70,9 @@ def test_a_pipe_is_written_in_place(tmp_path):
     assert found == [NEW] and stat.S_ISFIFO(pipe.stat().st_mode) and only(tmp_path) == ["pipe"]
 
 
-@pytest.mark.skipif(os.geteuid() != 0, reason="only root makes devices, and only root could replace one")
+@pytest.mark.skipif(
+    os.geteuid() != 0, reason="only root makes devices, and only root could replace one"
+)
 def test_a_device_is_written_in_place(tmp_path):
     """A null device of the test's own: the machine's is not put at risk."""
     device = tmp_path / "null"
@@ -76,12 +85,19 @@ def test_a_device_is_written_in_place(tmp_path):
     link.symlink_to(device)
     for name in (device, link):
         replace(name, [NEW])
-        assert is_stream(name) and stat.S_ISCHR(device.stat().st_mode) and only(tmp_path) == ["link", "null"]
+        assert (
+            is_stream(name)
+            and stat.S_ISCHR(device.stat().st_mode)
+            and only(tmp_path) == ["link", "null"]
+        )
 
 
 def test_what_is_open_already_is_not_replaced(path):
     """/dev/stdout that goes to a file: what is behind the name is written on to."""
-    code = "from fairseq_ext.core.files import replace; print('first', flush=True); replace('/dev/stdout', [b'second\\n'])"
+    code = (
+        "from fairseq_ext.core.files import replace; print('first', flush=True); "
+        "replace('/dev/stdout', [b'second\\n'])"
+    )
     with path.open("wb") as out:
         subprocess.run([sys.executable, "-c", code], stdout=out, check=True)
     assert path.read_bytes() == b"first\nsecond\n"
@@ -102,7 +118,10 @@ def test_a_write_that_breaks_off_leaves_all_as_it_was(path):
 
 
 def test_a_disk_that_is_full_leaves_all_as_it_was(path):
-    before, handler = resource.getrlimit(resource.RLIMIT_FSIZE), signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    before, handler = (
+        resource.getrlimit(resource.RLIMIT_FSIZE),
+        signal.signal(signal.SIGXFSZ, signal.SIG_IGN),
+    )
     resource.setrlimit(resource.RLIMIT_FSIZE, (100, before[1]))
     try:
         with pytest.raises(OSError) as full:
@@ -110,12 +129,20 @@ def test_a_disk_that_is_full_leaves_all_as_it_was(path):
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, before)
         signal.signal(signal.SIGXFSZ, handler)
-    assert full.value.errno == errno.EFBIG and path.read_bytes() == OLD and only(path.parent) == ["out.json"]
+    assert (
+        full.value.errno == errno.EFBIG
+        and path.read_bytes() == OLD
+        and only(path.parent) == ["out.json"]
+    )
 
 
 def test_file_and_folder_are_on_disk_before_the_call_returns(path, monkeypatch):
     synced, real = [], os.fsync
-    monkeypatch.setattr(os, "fsync", lambda handle: (synced.append(os.readlink(f"/proc/self/fd/{handle}")), real(handle)))
+    monkeypatch.setattr(
+        os,
+        "fsync",
+        lambda handle: (synced.append(os.readlink(f"/proc/self/fd/{handle}")), real(handle)),
+    )
     replace(path, [NEW])
     assert len(synced) == 2 and synced[0].endswith(".part") and synced[1] == str(path.parent)
 
@@ -125,5 +152,7 @@ def test_the_lines_of_a_text_are_counted_and_iterated(tmp_path):
     file.write_bytes("\ufeffone\r\n\ntwo\u2028still two\nthree".encode())
     assert list(Lines(str(file), "--x")) == ["one", "", "two\u2028still two", "three"]
     file.write_bytes(b"one\n\xff\n")
-    with pytest.raises(UsageError, match="line 2 of .* is not valid UTF-8 .byte 1.: convert the file"):
+    with pytest.raises(
+        UsageError, match="line 2 of .* is not valid UTF-8 .byte 1.: convert the file"
+    ):
         list(Lines(str(file), "--x"))

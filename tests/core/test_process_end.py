@@ -1,4 +1,5 @@
-"""What runs when a process ends: all of it, once, in the process that asked for it, with the highest status."""
+"""What runs when a process ends: all of it, once, in the process that asked for it, with
+the highest status."""
 
 from forked import forked
 

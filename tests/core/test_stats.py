@@ -1,4 +1,5 @@
-"""Counts are of work really done, parts of a run add up to the whole, and the file is whole at any time."""
+"""Counts are of work really done, parts of a run add up to the whole, and the file
+is whole at any time."""
 
 import json
 import random
@@ -22,7 +23,13 @@ def greedy(lengths: list[int]):
 def test_greedy_search_of_one_sentence_calls_the_decoder_once_a_token():
     stats, (length,) = greedy([4])
     assert (stats.sentences, stats.encoder_calls) == (1, 1)
-    assert stats.target_tokens == stats.decoder_calls == stats.decoder_rows == stats.decoder_positions == length
+    assert (
+        stats.target_tokens
+        == stats.decoder_calls
+        == stats.decoder_rows
+        == stats.decoder_positions
+        == length
+    )
     assert stats.seconds > 0
 
 
@@ -52,7 +59,14 @@ def test_what_does_not_apply_is_left_out():
     ours = generators([build("transformer")], {"decoding": "window"}, beam=1, max_len_b=5).ours
     run(ours, batch([3, 2]))
     work = {"encoder_calls", "decoder_calls", "decoder_rows", "decoder_positions"}
-    assert set(ours.stats.as_dict()) == {"signature", "sentences", "target_tokens", "seconds", *work, "parallel"}
+    assert set(ours.stats.as_dict()) == {
+        "signature",
+        "sentences",
+        "target_tokens",
+        "seconds",
+        *work,
+        "parallel",
+    }
 
 
 # ---- merge and difference
@@ -96,7 +110,9 @@ def test_the_merge_is_associative(seed, some):
     chance = random.Random(seed)
     a, b, c = (Example(chance, some) for _ in range(3))
     expected = joined(a, b, c).record()
-    assert close(joined(joined(a, b), c).record(), expected) and close(joined(a, joined(b, c)).record(), expected)
+    assert close(joined(joined(a, b), c).record(), expected) and close(
+        joined(a, joined(b, c)).record(), expected
+    )
     assert Section.restored(as_json(expected)).record() == expected
 
 
@@ -113,7 +129,8 @@ def test_the_difference_undoes_the_merge(seed):
 
 
 def test_means_have_their_weights_and_ratios_their_sums():
-    """Worked by hand: 3 lists of 10 words and 1 of 50 have 20 words on average, 2 of 4 and 6 of 6 are 8 of 10."""
+    """Worked by hand: 3 lists of 10 words and 1 of 50 have 20 words on average, 2 of 4 and
+    6 of 6 are 8 of 10."""
     a, b = Section(), Section()
     a.words, a.rate = Mean(30, 3), Ratio(2, 4)
     b.words, b.rate = Mean(50, 1), Ratio(6, 6)
@@ -151,12 +168,34 @@ def test_a_section_of_another_kind_is_not_taken_for_this_one():
 # ---- all keys that any strategy writes
 
 BEAM = {"beam": 4, "max_len_b": 12}
-LSH = {"softmax": "lsh", "lsh_k": 4, "lsh_u": 2, "lsh_bands": 20, "lsh_hits": 4, "lsh_top": 5, "shortlist_recall_every": 1}
+LSH = {
+    "softmax": "lsh",
+    "lsh_k": 4,
+    "lsh_u": 2,
+    "lsh_bands": 20,
+    "lsh_hits": 4,
+    "lsh_top": 5,
+    "shortlist_recall_every": 1,
+}
 GREEDY = {"beam": 1, "max_len_b": 12}
 PARALLEL = {"draft": "repeat", "parallel_margin": 0.3}
 RUNS = [  # strategies by extension point, other flags, fairseq's flags
-    ({"select": "topk", "stop": "count", "schedule": "batch", "softmax": "full", "decoding": "beam"}, {}, BEAM),
-    ({"stop": "optimal", "prune": "finished"}, {"prune_finished": 2.0, "prune_bound": True}, {**BEAM, "unnormalized": True}),
+    (
+        {
+            "select": "topk",
+            "stop": "count",
+            "schedule": "batch",
+            "softmax": "full",
+            "decoding": "beam",
+        },
+        {},
+        BEAM,
+    ),
+    (
+        {"stop": "optimal", "prune": "finished"},
+        {"prune_finished": 2.0, "prune_bound": True},
+        {**BEAM, "unnormalized": True},
+    ),
     ({"stop": "first", "prune": "threshold"}, {"prune_threshold": 1.0}, BEAM),
     ({"stop": "shrink", "prune": "children"}, {"prune_children": 2}, BEAM),
     ({"stop": "ranked", "schedule": "stream"}, {"stream_width": 2}, BEAM),
@@ -168,9 +207,21 @@ RUNS = [  # strategies by extension point, other flags, fairseq's flags
     ({"select": "diverse"}, {}, {**BEAM, "diverse_beam_groups": BEAM["beam"]}),
     ({"softmax": "lsh"}, LSH, BEAM),
     ({"softmax": "top"}, {"shortlist_top": 9, "shortlist_recall_every": 1}, BEAM),
-    ({"softmax": "lexical"}, {"shortlist_top": 5, "shortlist_words": 1, "shortlist_recall_every": 1, "shortlist_file": "table"}, BEAM),
+    (
+        {"softmax": "lexical"},
+        {
+            "shortlist_top": 5,
+            "shortlist_words": 1,
+            "shortlist_recall_every": 1,
+            "shortlist_file": "table",
+        },
+        BEAM,
+    ),
     ({"softmax": "screened"}, {}, BEAM),
-    *(({"decoding": way}, PARALLEL, GREEDY) for way in ("jacobi", "gs-jacobi", "hybrid-jacobi", "window")),
+    *(
+        ({"decoding": way}, PARALLEL, GREEDY)
+        for way in ("jacobi", "gs-jacobi", "hybrid-jacobi", "window")
+    ),
     ({"decoding": "window", "schedule": "stream"}, {**PARALLEL, "stream_width": 2}, GREEDY),
 ]
 LENGTHS = ([6, 3, 4, 0], [5], [2, 7, 1])
@@ -185,28 +236,38 @@ def examples(strategy: Strategy) -> list[tuple[dict, dict, dict]]:
     """A strategy's examples as runs."""
     found = []
     for ours, stock in map(parted, map(dict, strategy.example)):
-        strategies = {point: ours.pop(point) for point in POINTS if point in ours} | {strategy.point: strategy.name}
+        strategies = {point: ours.pop(point) for point in POINTS if point in ours} | {
+            strategy.point: strategy.name
+        }
         found.append((strategies, ours, {**BEAM, **stock}))
     return found
 
 
-RUNS += [each for s in all_strategies() if (s.point, s.name) not in named() for each in examples(s)]  # a new strategy is one new file
+# a new strategy is one new file
+RUNS += [each for s in all_strategies() if (s.point, s.name) not in named() for each in examples(s)]
 
 
 def counted(strategies: dict, flags: dict, generation: dict, tmp_path):
     """A run over three batches: what it has counted, and what it counted in each."""
     if "shortlist_file" in flags:
-        (tmp_path / "table").write_text("".join(f"w{i} w{(i + 1) % WORDS} 0.9\n" for i in range(WORDS)))
+        (tmp_path / "table").write_text(
+            "".join(f"w{i} w{(i + 1) % WORDS} 0.9\n" for i in range(WORDS))
+        )
         flags = {**flags, "shortlist_file": str(tmp_path / "table")}
     named = {point: name for point, name in strategies.items() if point != "prune"}
-    ours = generators([build("transformer", dtype=torch.float32)], {**named, **flags}, **generation).ours
+    ours = generators(
+        [build("transformer", dtype=torch.float32)], {**named, **flags}, **generation
+    ).ours
     given = [(dictionary().nspecial + 1, dictionary().nspecial + 2), (dictionary().nspecial + 3,)]
     parts = []
     for seed, lengths in enumerate(LENGTHS):
         before, sample = ours.stats.copy(), batch(lengths, seed)
         if STRATEGIES["select"][strategies.get("select", "topk")].constrained:
             # the second of the phrases is more than the shortest sentences can say
-            wishes = [SentenceConstraints(tuple((p,) for p in given[: i % 3]), ("a", "b")[: i % 3]) for i in range(len(lengths))]
+            wishes = [
+                SentenceConstraints(tuple((p,) for p in given[: i % 3]), ("a", "b")[: i % 3])
+                for i in range(len(lengths))
+            ]
             sample |= {"sentence_constraints": wishes}
         run(ours, sample)
         parts.append(ours.stats.since(before))
@@ -234,7 +295,9 @@ def test_parts_add_up_to_the_whole_in_every_key(strategies, flags, generation, t
     # a mean lies between those of the parts that have one
     of_parts = [dict(means(part)) for part in parts]
     for place, mean in means(whole):
-        values = [found[place].value() for found in of_parts if place in found and found[place].under]
+        values = [
+            found[place].value() for found in of_parts if place in found and found[place].under
+        ]
         assert not values or min(values) - 1e-9 <= mean.value() <= max(values) + 1e-9
 
 
@@ -246,15 +309,21 @@ def test_counts_say_what_they_are_called(strategies, flags, generation, tmp_path
     assert ("expansions" in found) == (strategies.get("decoding", "beam") == "beam")
     if "parallel" in found:
         parallel, guard = found["parallel"], found["parallel"]["guard"]
-        assert parallel["tokens_per_call"] == pytest.approx(parallel["tokens"] / found["decoder_rows"])
+        assert parallel["tokens_per_call"] == pytest.approx(
+            parallel["tokens"] / found["decoder_rows"]
+        )
         assert parallel["calls"] == found["decoder_calls"]
         assert parallel["tokens"] == found["target_tokens"]
-        assert guard["margin"] == 0.3 and guard["rate"] == pytest.approx(guard["redone"] / guard["checked"])
+        assert guard["margin"] == 0.3 and guard["rate"] == pytest.approx(
+            guard["redone"] / guard["checked"]
+        )
     if "certificates" in found:
         assert found["certificates"]["proved"] + found["certificates"]["open"] == found["sentences"]
     if "constraints" in found:
         constraints = found["constraints"]
-        assert constraints["given"] == sum(i % 3 for lengths in LENGTHS for i in range(len(lengths)))
+        assert constraints["given"] == sum(
+            i % 3 for lengths in LENGTHS for i in range(len(lengths))
+        )
         assert constraints["given"] == constraints["met"] + len(constraints["unmet"])
     if "recall_at_k" in found.get("softmax", {}):
         softmax = found["softmax"]
@@ -279,4 +348,8 @@ def test_json_has_the_counts_and_the_strategies_sections_at_its_top():
     stats.count_step(rows=5, width=4)
     record = json.loads(json.dumps(stats.as_dict()))
     assert record["signature"] == "made by hand" and record["example"]["count"] == 2
-    assert (record["decoder_calls"], record["decoder_rows"], record["decoder_positions"]) == (4, 5, 20)
+    assert (record["decoder_calls"], record["decoder_rows"], record["decoder_positions"]) == (
+        4,
+        5,
+        20,
+    )

@@ -1,4 +1,7 @@
-"""Corpus runs without Ray: what is written, what a second run does. test_corpus_ray.py has the processes."""
+"""Corpus runs without Ray: what is written, what a second run does.
+
+test_corpus_ray.py has the processes.
+"""
 
 import json
 import resource
@@ -6,7 +9,19 @@ import tracemalloc
 from dataclasses import replace
 
 import pytest
-from corpus_jobs import DEMO, FLAGS, Echo, finals, job, one_process, parts, records, source_lines, text_shards, write_text
+from corpus_jobs import (
+    DEMO,
+    FLAGS,
+    Echo,
+    finals,
+    job,
+    one_process,
+    parts,
+    records,
+    source_lines,
+    text_shards,
+    write_text,
+)
 
 from fairseq_ext import UsageError
 from fairseq_ext.corpus import run, shards
@@ -23,7 +38,9 @@ def echo(monkeypatch):
 
 
 def test_a_note_of_the_workers_is_told_once(tmp_path, echo, caplog):
-    done = run.Run(job(text_shards(tmp_path), tmp_path / "out"), Store(str(tmp_path / "out"), ".jsonl"), [])
+    done = run.Run(
+        job(text_shards(tmp_path), tmp_path / "out"), Store(str(tmp_path / "out"), ".jsonl"), []
+    )
     for _ in range(2):
         done.manifest.path.parent.mkdir(exist_ok=True)
         done.sign({"signature": "a", "note": "units are decoded batch by batch"})
@@ -31,14 +48,26 @@ def test_a_note_of_the_workers_is_told_once(tmp_path, echo, caplog):
 
 
 def test_one_output_shard_for_each_input_in_order(tmp_path, echo):
-    done = translate(job(text_shards(tmp_path), tmp_path / "out", stats_file=str(tmp_path / "stats.json")))
-    assert finals(tmp_path / "out").keys() == {"in0.jsonl", "in1.jsonl", "in2.jsonl", "errors.jsonl"}
-    assert [r["hypotheses"][0] for r in records(tmp_path / "out/in0.jsonl")] == [f"0: {n}" for n in range(25)]
+    done = translate(
+        job(text_shards(tmp_path), tmp_path / "out", stats_file=str(tmp_path / "stats.json"))
+    )
+    assert finals(tmp_path / "out").keys() == {
+        "in0.jsonl",
+        "in1.jsonl",
+        "in2.jsonl",
+        "errors.jsonl",
+    }
+    assert [r["hypotheses"][0] for r in records(tmp_path / "out/in0.jsonl")] == [
+        f"0: {n}" for n in range(25)
+    ]
     manifest = json.loads((tmp_path / "out/manifest.json").read_text())
     assert manifest["shards"]["in0"]["lines"] == 25 and manifest["totals"]["sentences"] == 32
     import hashlib
 
-    assert manifest["shards"]["in0"]["sha256"] == hashlib.sha256((tmp_path / "out/in0.jsonl").read_bytes()).hexdigest()
+    assert (
+        manifest["shards"]["in0"]["sha256"]
+        == hashlib.sha256((tmp_path / "out/in0.jsonl").read_bytes()).hexdigest()
+    )
     assert json.loads((tmp_path / "stats.json").read_text())["sentences"] == 32
     assert (done.done, done.errors, done.sentences, parts(tmp_path / "out")) == (3, 0, 32, [])
 
@@ -64,10 +93,16 @@ def test_the_same_again_does_nothing_and_something_else_is_refused(tmp_path, ech
     assert finals(out) == before
 
 
-@pytest.mark.parametrize("select", [{"sampling": True, "sampling_epsilon": 0.02, "mbr": "chrf"}, {"select": "gumbel"}], ids=str)
+@pytest.mark.parametrize(
+    "select",
+    [{"sampling": True, "sampling_epsilon": 0.02, "mbr": "chrf"}, {"select": "gumbel"}],
+    ids=str,
+)
 def test_samples_of_a_run_cut_short_and_resumed_are_the_same_bytes(select, tmp_path, monkeypatch):
     flags = {"beam": "4", "nbest": "4", "seed": "5", **select}
-    worker = Worker({**FLAGS, **flags, "path": str(DEMO / "checkpoint.pt"), "data": str(DEMO)}, 1, False)
+    worker = Worker(
+        {**FLAGS, **flags, "path": str(DEMO / "checkpoint.pt"), "data": str(DEMO)}, 1, False
+    )
     inputs = [write_text(tmp_path / f"{i}.txt", source_lines(0, 9)) for i in range(2)]
     with one_process(monkeypatch, worker):
         translate(job(inputs, tmp_path / "whole", flags))
@@ -118,7 +153,10 @@ def test_a_change_in_the_middle_of_a_large_file_is_seen(tmp_path, echo, place):
     translate(todo)
     raw = large.read_bytes()
     large.write_bytes(raw.replace(b"word10000", b"word1000X"))
-    with pytest.raises(UsageError, match="in0.txt .* there" if place == "input" else "the dictionary dict.de.txt .* there"):
+    with pytest.raises(
+        UsageError,
+        match="in0.txt .* there" if place == "input" else "the dictionary dict.de.txt .* there",
+    ):
         translate(todo)
 
 
@@ -131,14 +169,18 @@ def test_bad_lines_and_an_unreadable_shard_stop_nothing(tmp_path, echo):
     todo = job([tmp_path / "cut.gz", tmp_path / "bad.txt", *inputs], out, unit=100)
     done = translate(todo)
     assert finals(out).keys() == {"bad.jsonl", "in0.jsonl", "errors.jsonl"}
-    assert [(e["shard"], e["line"], e["kind"]) for e in records(out / "errors.jsonl")][1:] == [("bad", 2, "invalid UTF-8")]
+    assert [(e["shard"], e["line"], e["kind"]) for e in records(out / "errors.jsonl")][1:] == [
+        ("bad", 2, "invalid UTF-8")
+    ]
     cut = records(out / "errors.jsonl")[0]
     assert cut["kind"] == "unreadable" and 0 < cut["line"] <= 5000
     assert (done.errors, len(done.unreadable)) == (2, 1)
     # mended, the same command makes what is missing, and only that
     (tmp_path / "cut.gz").write_bytes(whole)
     done = translate(todo)
-    assert [r["hypotheses"] for r in records(out / "cut.jsonl")] == [[str(n * 7919)] for n in range(5000)]
+    assert [r["hypotheses"] for r in records(out / "cut.jsonl")] == [
+        [str(n * 7919)] for n in range(5000)
+    ]
     assert (done.errors, done.unreadable, done.sentences) == (1, [], 5000)
     assert parts(out) == []
 
@@ -147,14 +189,19 @@ def test_a_full_disk_is_one_sentence_and_the_next_run_goes_on(tmp_path, echo):
     inputs, out = text_shards(tmp_path, (300, 40)), tmp_path / "out"
     translate(job(inputs, tmp_path / "undisturbed"))
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
-    for limit, kept in ((300, 0), (4000, 30)):  # bytes a file: too little for any part, for the joined file
+    # bytes a file: too little for any part, for the joined file
+    for limit, kept in ((300, 0), (4000, 30)):
         resource.setrlimit(resource.RLIMIT_FSIZE, (limit, hard))
         try:
             with pytest.raises(UsageError, match="cannot write .*make room or mend it"):
                 translate(job(inputs, out))
         finally:
             resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
-        assert len(parts(out)) >= kept and not list(out.rglob("*.part")) and "in0.jsonl" not in finals(out)
+        assert (
+            len(parts(out)) >= kept
+            and not list(out.rglob("*.part"))
+            and "in0.jsonl" not in finals(out)
+        )
     calls = echo.calls
     translate(job(inputs, out))
     assert finals(out) == finals(tmp_path / "undisturbed")
@@ -186,7 +233,10 @@ def test_a_run_that_breaks_off_anywhere_is_completed(tmp_path, echo, monkeypatch
             monkeypatch.setattr(f"fairseq_ext.corpus.{module}.replace", whole)
         translate(job(inputs, out))
         assert finals(out) == finals(tmp_path / "undisturbed")
-        shown = [json.loads((folder / "manifest.json").read_text()) for folder in (out, tmp_path / "undisturbed")]
+        shown = [
+            json.loads((folder / "manifest.json").read_text())
+            for folder in (out, tmp_path / "undisturbed")
+        ]
         assert shown[0]["shards"] == shown[1]["shards"] and shown[0]["totals"] == shown[1]["totals"]
 
 

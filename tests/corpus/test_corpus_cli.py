@@ -35,18 +35,43 @@ def test_a_missing_model_is_found_before_ray_starts(tmp_path, monkeypatch, flag)
 
 def test_unknown_flags_are_as_keywords():
     words = ["--beam", "5", "--cpu", "--lenpen=-0.5", "--user-paths", "a", "b", "--unkpen", "-1"]
-    assert as_keywords(words) == {"beam": "5", "cpu": True, "lenpen": "-0.5", "user_paths": ["a", "b"], "unkpen": "-1"}
+    assert as_keywords(words) == {
+        "beam": "5",
+        "cpu": True,
+        "lenpen": "-0.5",
+        "user_paths": ["a", "b"],
+        "unkpen": "-1",
+    }
     with pytest.raises(UsageError, match="belongs to no flag"):
         as_keywords(["5"])
-    made = job_of("translate --path m --data d --input a b --output o -s de -t en --beam 4 --glossary g --unit 7".split())
+    made = job_of(
+        (
+            "translate --path m --data d --input a b --output o -s de -t en --beam 4 "
+            "--glossary g --unit 7"
+        ).split()
+    )
     assert (made.input, made.unit) == (["a", "b"], 7)
     assert made.flags == {"beam": "4", "glossary": "g", "source_lang": "de", "target_lang": "en"}
 
 
-@pytest.mark.parametrize("content, code, last", [(b"x\n", 0, "1 sentence, no errors"), (b"\xff\n", 3, "1 entry in errors.jsonl")])
+@pytest.mark.parametrize(
+    "content, code, last",
+    [(b"x\n", 0, "1 sentence, no errors"), (b"\xff\n", 3, "1 entry in errors.jsonl")],
+)
 def test_exit_code_and_last_line_tell_of_errors(tmp_path, echo, capsys, content, code, last):
     (tmp_path / "a.txt").write_bytes(content)
-    words = ["translate", "--path", "m", "--data", "d", "--input", str(tmp_path / "a.txt"), "--output", str(tmp_path / "out"), "--cpu"]
+    words = [
+        "translate",
+        "--path",
+        "m",
+        "--data",
+        "d",
+        "--input",
+        str(tmp_path / "a.txt"),
+        "--output",
+        str(tmp_path / "out"),
+        "--cpu",
+    ]
     assert main(words) == code
     assert last in capsys.readouterr().out.splitlines()[-1]
     assert main([*words, "--beam", "3"]) == 1
@@ -54,30 +79,65 @@ def test_exit_code_and_last_line_tell_of_errors(tmp_path, echo, capsys, content,
 
 
 def words_of(tmp_path, path, *more) -> list[str]:
-    return ["translate", "--path", "m", "--data", "d", "--input", str(path), "--output", str(tmp_path / "out"), "--cpu", *more]
+    return [
+        "translate",
+        "--path",
+        "m",
+        "--data",
+        "d",
+        "--input",
+        str(path),
+        "--output",
+        str(tmp_path / "out"),
+        "--cpu",
+        *more,
+    ]
 
 
-def test_a_parquet_file_without_the_column_is_refused_with_those_it_has_and_the_folder_stays_free(tmp_path, echo, capsys):
+def test_a_parquet_file_without_the_column_is_refused_with_those_it_has_and_the_folder_stays_free(
+    tmp_path, echo, capsys
+):
     path = tmp_path / "a.parquet"
     pyarrow.parquet.write_table(pyarrow.table({"german": ["eins"], "id": [7]}), path)
     assert main(words_of(tmp_path, path)) == 1
-    said = f'{path} has no column "source" or "text": name one with --source-field; its columns are german, id'
+    said = (
+        f'{path} has no column "source" or "text": name one with --source-field; its '
+        "columns are german, id"
+    )
     assert capsys.readouterr().err == f"error: {said}\n"
-    assert main(words_of(tmp_path, path, "--source-field", "deutsch")) == 1 and not (tmp_path / "out").exists()
+    assert (
+        main(words_of(tmp_path, path, "--source-field", "deutsch")) == 1
+        and not (tmp_path / "out").exists()
+    )
     assert main(words_of(tmp_path, path, "--source-field", "german")) == 0
     assert records(tmp_path / "out/a.jsonl") == [{"id": 7, "hypotheses": ["EINS"]}]
 
 
-def test_a_jsonl_file_without_the_key_is_refused_with_those_it_has_and_the_folder_stays_free(tmp_path, echo, capsys):
+def test_a_jsonl_file_without_the_key_is_refused_with_those_it_has_and_the_folder_stays_free(
+    tmp_path, echo, capsys
+):
     """One line that has the key is enough: what the others lack is told line by line."""
     path = tmp_path / "a.jsonl.gz"
-    path.write_bytes(gzip.compress(b'Haus\n\xff\n{"german": "eins", "id": 7}\n{"english": "one"}\n'))
+    path.write_bytes(
+        gzip.compress(b'Haus\n\xff\n{"german": "eins", "id": 7}\n{"english": "one"}\n')
+    )
     assert main(words_of(tmp_path, path)) == 1
-    said = f'{path} has no key "source" or "text": name one with --source-field; the keys of its first lines are german, id, english'
+    said = (
+        f'{path} has no key "source" or "text": name one with --source-field; the keys of its '
+        "first lines are german, id, english"
+    )
     assert capsys.readouterr().err == f"error: {said}\n"
-    assert main(words_of(tmp_path, path, "--source-field", "deutsch")) == 1 and not (tmp_path / "out").exists()
+    assert (
+        main(words_of(tmp_path, path, "--source-field", "deutsch")) == 1
+        and not (tmp_path / "out").exists()
+    )
     assert main(words_of(tmp_path, path, "--source-field", "german")) == 3
-    assert [record["hypotheses"] for record in records(tmp_path / "out/a.jsonl")] == [[], [], ["EINS"], []]
+    assert [record["hypotheses"] for record in records(tmp_path / "out/a.jsonl")] == [
+        [],
+        [],
+        ["EINS"],
+        [],
+    ]
 
 
 def test_overwrite_frees_a_folder_for_another_command(tmp_path, echo, capsys):
@@ -89,7 +149,10 @@ def test_overwrite_frees_a_folder_for_another_command(tmp_path, echo, capsys):
     assert main(right) == 1 and "--overwrite" in capsys.readouterr().err
     assert main([*right, "--overwrite"]) == 0
     assert finals(tmp_path / "out").keys() == {"a.jsonl", "errors.jsonl", "notes.txt"}
-    assert records(tmp_path / "out/a.jsonl")[0]["hypotheses"] == ["EINS"] and records(tmp_path / "out/errors.jsonl") == []
+    assert (
+        records(tmp_path / "out/a.jsonl")[0]["hypotheses"] == ["EINS"]
+        and records(tmp_path / "out/errors.jsonl") == []
+    )
     (tmp_path / "out/manifest.json").write_text("{")
     assert main(right) == 1 and "start anew with --overwrite" in capsys.readouterr().err
     assert main([*right, "--overwrite"]) == 0
@@ -99,7 +162,9 @@ def test_overwrite_removes_nothing_outside_the_folder(tmp_path):
     store = Store(str(tmp_path / "out"), ".jsonl")
     store.lock()
     (tmp_path / "precious").write_text("x")
-    (tmp_path / "out/manifest.json").write_text(json.dumps(sealed({"shards": {"a": {"output": "../precious"}, "b": 3}})))
+    (tmp_path / "out/manifest.json").write_text(
+        json.dumps(sealed({"shards": {"a": {"output": "../precious"}, "b": 3}}))
+    )
     store.clear()
     assert (tmp_path / "precious").exists() and not (tmp_path / "out/manifest.json").exists()
     store.unlock()
@@ -108,7 +173,10 @@ def test_overwrite_removes_nothing_outside_the_folder(tmp_path):
 @pytest.mark.parametrize(
     "flags, said",
     [
-        (["--threads", "1000000"], "--threads (number of CPU threads) must be 1 to 1024, not 1000000"),
+        (
+            ["--threads", "1000000"],
+            "--threads (number of CPU threads) must be 1 to 1024, not 1000000",
+        ),
         (["--threads", "9" * 200], "..."),
         (["--workers", "1000000"], "--workers (number of workers) must be "),
         (["--workers", "5000", "--threads", "1000"], "far more than this machine's"),

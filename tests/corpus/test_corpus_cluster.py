@@ -13,16 +13,26 @@ from fairseq_ext import Translator
 from fairseq_ext.corpus.run import translate
 
 REPEATED = 15  # a worker of a lost node may go on for some seconds: the job must outlast them
-HELD = []  # what Ray does at the end: a forked child forgets its parent's (forked.py), and Ray's clients do not outlive that
+# what Ray does at the end: a forked child forgets its parent's (forked.py), and Ray's
+# clients do not outlive that
+HELD = []
 
 
 @pytest.fixture
 def cluster(monkeypatch):
     register = atexit.register
-    monkeypatch.setattr(atexit, "register", lambda function, *given, **named: HELD.append(function) or register(function, *given, **named))
+    monkeypatch.setattr(
+        atexit,
+        "register",
+        lambda function, *given, **named: (
+            HELD.append(function) or register(function, *given, **named)
+        ),
+    )
     os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
     small = {"object_store_memory": 80 << 20}
-    made = Cluster(initialize_head=True, head_node_args={"num_cpus": 0, "include_dashboard": False, **small})
+    made = Cluster(
+        initialize_head=True, head_node_args={"num_cpus": 0, "include_dashboard": False, **small}
+    )
     made.nodes_to_lose = [made.add_node(num_cpus=1, **small) for _ in range(2)]
     yield made
     made.shutdown()
@@ -50,5 +60,7 @@ def test_a_node_that_goes_away_takes_nothing_with_it(cluster, tmp_path):
         loser.join()
     expected = Translator(str(DEMO / "checkpoint.pt"), str(DEMO), **FLAGS).translate(lines)
     assert lost and lost[0] < 40 * REPEATED and done.workers == 2 and done.restarts >= 1
-    assert [r["hypotheses"] for r in records(out / "a.jsonl")] == [[h.text for h in nbest] for nbest in expected] * REPEATED
+    assert [r["hypotheses"] for r in records(out / "a.jsonl")] == [
+        [h.text for h in nbest] for nbest in expected
+    ] * REPEATED
     assert (done.errors, done.before, done.sentences, parts(out)) == (0, 0, 400 * REPEATED, [])

@@ -12,7 +12,18 @@ import time
 
 import pytest
 import ray
-from corpus_jobs import DEMO, FLAGS, ROOT, descendants, finals, job, parts, records, source_lines, write_text
+from corpus_jobs import (
+    DEMO,
+    FLAGS,
+    ROOT,
+    descendants,
+    finals,
+    job,
+    parts,
+    records,
+    source_lines,
+    write_text,
+)
 from json_counts import close, untimed
 from sizes import ALL, drawn
 
@@ -48,25 +59,39 @@ def alone():
 def same(found, expected):
     """Output records and n-best lists say the same."""
     assert [r["hypotheses"] for r in found] == [[h.text for h in nbest] for nbest in expected]
-    assert [r["scores"] for r in found] == [pytest.approx([h.score for h in nbest], **SCORE) for nbest in expected]
+    assert [r["scores"] for r in found] == [
+        pytest.approx([h.score for h in nbest], **SCORE) for nbest in expected
+    ]
 
 
 @drawn(0)  # long
 def test_equal_to_one_process_sentence_by_sentence(started, alone, tmp_path):
     lines = source_lines(0, 45)
-    terms = [{"constraints": ["hospital"]} if i % 3 else {"avoid": ["the"], "prefix": "Today"} for i in range(9)]
+    terms = [
+        {"constraints": ["hospital"]} if i % 3 else {"avoid": ["the"], "prefix": "Today"}
+        for i in range(9)
+    ]
     write_text(tmp_path / "a.txt.gz", lines)
-    write_text(tmp_path / "b.jsonl", [json.dumps({"source": s, "id": f"b{i}", **terms[i]}) for i, s in enumerate(lines[:9])])
-    (tmp_path / "c.txt").write_bytes(b"\xff\n" + "\n".join(lines[:3]).encode() + b"\n" + b"und " * 3000)
+    write_text(
+        tmp_path / "b.jsonl",
+        [json.dumps({"source": s, "id": f"b{i}", **terms[i]}) for i, s in enumerate(lines[:9])],
+    )
+    (tmp_path / "c.txt").write_bytes(
+        b"\xff\n" + "\n".join(lines[:3]).encode() + b"\n" + b"und " * 3000
+    )
     inputs = [tmp_path / name for name in ("a.txt.gz", "b.jsonl", "c.txt")]
-    done = translate(job(inputs, tmp_path / "out", {"nbest": "2"}, stats_file=str(tmp_path / "stats.json")))
+    done = translate(
+        job(inputs, tmp_path / "out", {"nbest": "2"}, stats_file=str(tmp_path / "stats.json"))
+    )
 
     expected = alone.translate(lines, nbest=2)
     found = records(tmp_path / "out/a.jsonl")
     same(found, expected)
     assert [(r["id"], r["source"]) for r in found] == list(enumerate(lines, 1))
     same(records(tmp_path / "out/c.jsonl")[1:4], expected[:3])
-    constrained = Translator(str(DEMO / "checkpoint.pt"), str(DEMO), **FLAGS, constraints="unordered").translate(
+    constrained = Translator(
+        str(DEMO / "checkpoint.pt"), str(DEMO), **FLAGS, constraints="unordered"
+    ).translate(
         lines[:9],
         nbest=2,
         constraints=[t.get("constraints", []) for t in terms],
@@ -123,8 +148,13 @@ def test_workers_killed_at_random_moments_change_nothing(started, alone, tmp_pat
 
 @pytest.mark.skipif(not os.environ.get(ALL), reason="test_corpus.py has one small case: --all")
 @pytest.mark.parametrize("select", [{"sampling": True}, {"select": "gumbel"}], ids=str)
-def test_samples_of_one_worker_of_two_and_of_killed_ones_are_the_same_bytes(select, started, tmp_path):
-    inputs, flags = [write_text(tmp_path / "a.txt", source_lines(0, 100))], {"beam": "4", "nbest": "4", "seed": "5", **select}
+def test_samples_of_one_worker_of_two_and_of_killed_ones_are_the_same_bytes(
+    select, started, tmp_path
+):
+    inputs, flags = (
+        [write_text(tmp_path / "a.txt", source_lines(0, 100))],
+        {"beam": "4", "nbest": "4", "seed": "5", **select},
+    )
     for n in (1, 2):
         translate(job(inputs, tmp_path / str(n), flags, workers=n))
     killed: list[int] = []
@@ -141,55 +171,112 @@ def test_samples_of_one_worker_of_two_and_of_killed_ones_are_the_same_bytes(sele
     killer.start()
     translate(job(inputs, tmp_path / "killed", flags))
     killer.join()
-    assert killed and finals(tmp_path / "1") == finals(tmp_path / "2") == finals(tmp_path / "killed")
+    assert killed and finals(tmp_path / "1") == finals(tmp_path / "2") == finals(
+        tmp_path / "killed"
+    )
 
 
 def command(inputs, out, *more):
     """The same job as a command of its own, with a Ray of its own."""
-    words = ["--path", DEMO / "checkpoint.pt", "--data", DEMO, *as_arguments(FLAGS), "--input", *inputs, "--output", out]
-    return [sys.executable, "-m", "fairseq_ext.corpus", "translate", *map(str, words), "--unit", "10", *more]
+    words = [
+        "--path",
+        DEMO / "checkpoint.pt",
+        "--data",
+        DEMO,
+        *as_arguments(FLAGS),
+        "--input",
+        *inputs,
+        "--output",
+        out,
+    ]
+    return [
+        sys.executable,
+        "-m",
+        "fairseq_ext.corpus",
+        "translate",
+        *map(str, words),
+        "--unit",
+        "10",
+        *more,
+    ]
 
 
 @drawn(0)  # long
 def test_statistics_of_one_and_of_two_workers_are_those_of_all_units(started, tmp_path):
-    """Six units, so that each worker has several; the counts of a second run that finds all done are the same."""
-    phrases = [["hospital"], ["the", "green tree"], [], ["</s>"], ["work"], ["a very large hospital"]]  # the fourth cannot be required
-    lines = [{"source": s, "constraints": phrases[i % 6]} for i, s in enumerate(source_lines(0, 60))]
+    """Six units, so that each worker has several; the counts of a second run that finds
+    all done are the same."""
+    # the fourth cannot be required
+    phrases = [
+        ["hospital"],
+        ["the", "green tree"],
+        [],
+        ["</s>"],
+        ["work"],
+        ["a very large hospital"],
+    ]
+    lines = [
+        {"source": s, "constraints": phrases[i % 6]} for i, s in enumerate(source_lines(0, 60))
+    ]
     inputs = [write_text(tmp_path / "a.jsonl", [json.dumps(line) for line in lines])]
-    flags = {"stop": "optimal", "softmax": "top", "shortlist_top": "500", "shortlist_share": "sentence", "shortlist_recall_every": "1"}
+    flags = {
+        "stop": "optimal",
+        "softmax": "top",
+        "shortlist_top": "500",
+        "shortlist_share": "sentence",
+        "shortlist_recall_every": "1",
+    }
     one, two = tmp_path / "one", tmp_path / "two"
     done = translate(job(inputs, one, flags, workers=1, stats_file=str(tmp_path / "one.json")))
     assert done.errors == 10  # one phrase is refused
     for _ in range(2):
         translate(job(inputs, two, flags, workers=2, stats_file=str(tmp_path / "two.json")))
-        of_one, of_two = (json.loads((tmp_path / f"{name}.json").read_text()) for name in ("one", "two"))
+        of_one, of_two = (
+            json.loads((tmp_path / f"{name}.json").read_text()) for name in ("one", "two")
+        )
         out = [r for r in records(two / "a.jsonl") if r["hypotheses"]]
         assert of_two["sentences"] == len(out) == 50
         given = [constraint for r in out for constraint in r["constraints"]]
-        assert of_two["constraints"] == {"given": len(given), "met": sum(c["met"] for c in given)} and len(given) == 50
+        assert (
+            of_two["constraints"] == {"given": len(given), "met": sum(c["met"] for c in given)}
+            and len(given) == 50
+        )
         assert of_two["certificates"]["proved"] + of_two["certificates"]["open"] == 50
         assert 500 < of_two["softmax"]["vocab_mean"] < 520 and of_two["softmax"]["recall_at_1"] <= 1
         assert of_two["softmax"]["recall_rows"] == of_two["decoder_rows"]
         assert close(untimed(of_two), untimed(of_one))
         manifest = json.loads((two / "manifest.json").read_text())
-        assert manifest["totals"]["stats"]["constraints"] == manifest["shards"]["a"]["stats"]["constraints"] == of_two["constraints"]
+        assert (
+            manifest["totals"]["stats"]["constraints"]
+            == manifest["shards"]["a"]["stats"]["constraints"]
+            == of_two["constraints"]
+        )
 
 
 @drawn(0)  # long
 def test_a_killed_run_is_started_again(started, alone, tmp_path, hostile):
     """And neither it nor its workers run a file of the folder in which it was started."""
     lines = source_lines(0, 120)
-    inputs = [write_text(tmp_path / "a.txt", lines[:20]), write_text(tmp_path / "b.txt", lines[20:])]
+    inputs = [
+        write_text(tmp_path / "a.txt", lines[:20]),
+        write_text(tmp_path / "b.txt", lines[20:]),
+    ]
     out = tmp_path / "out"
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)}
     words = command(inputs, out, "--object-store", "100")
-    driver = subprocess.Popen(words, cwd=hostile, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
+    driver = subprocess.Popen(
+        words, cwd=hostile, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE
+    )
     until = time.monotonic() + 120
     while driver.poll() is None and len(parts(out)) < 2 and time.monotonic() < until:
         time.sleep(0.02)
     left = descendants(driver.pid)
-    left = {pid: name for pid, name in left.items() if "raylet/raylet" in name or name.startswith("ray::Worker")}
-    assert sum("raylet/raylet" in name for name in left.values()) == 1 and len(left) >= 2  # one of the two workers may be starting
+    left = {
+        pid: name
+        for pid, name in left.items()
+        if "raylet/raylet" in name or name.startswith("ray::Worker")
+    }
+    # one of the two workers may be starting
+    assert sum("raylet/raylet" in name for name in left.values()) == 1 and len(left) >= 2
     driver.kill()
     assert driver.wait() == -signal.SIGKILL, driver.stderr.read().decode()
     driver.stderr.close()
@@ -203,6 +290,8 @@ def test_a_killed_run_is_started_again(started, alone, tmp_path, hostile):
     assert finals(out).keys() == {"a.jsonl", "b.jsonl", "errors.jsonl"} and parts(out) == []
     # the killed run's workers have gone with it
     until = time.monotonic() + 30
-    while (alive := [pid for pid in left if os.path.exists(f"/proc/{pid}")]) and time.monotonic() < until:
+    while (
+        alive := [pid for pid in left if os.path.exists(f"/proc/{pid}")]
+    ) and time.monotonic() < until:
         time.sleep(0.1)
     assert not alive

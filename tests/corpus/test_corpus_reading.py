@@ -45,15 +45,23 @@ def test_only_packed_shards_need_pyarrow(tmp_path, monkeypatch):
     assert [s.source for unit in Reader(shards[0]).units(9, []) for s in unit] == ["eins"]
     assert columns_of(shards[2]) is None
     for shard in shards[1:]:
-        with pytest.raises(UsageError, match=rf"^{shard.path} is read through pyarrow, which .*: pip install -U pyarrow"):
+        with pytest.raises(
+            UsageError,
+            match=rf"^{shard.path} is read through pyarrow, which .*: pip install -U pyarrow",
+        ):
             list(Reader(shard).units(9, []))
 
 
 @pytest.mark.parametrize("suffix", ["", ".gz", ".zst", ".bz2", ".lz4"])
 @pytest.mark.parametrize("end", ["", "\n"])
 def test_text_is_cut_at_line_feeds_alone(tmp_path, suffix, end):
-    path = compress(tmp_path / f"a.txt{suffix}", ("\ufeff" + "\n".join([LINES[0] + "\r", *LINES[1:]]) + end).encode())
-    assert [(s.number, s.id, s.source) for s in read(path)] == [(i, i + 1, line) for i, line in enumerate(LINES)]
+    path = compress(
+        tmp_path / f"a.txt{suffix}",
+        ("\ufeff" + "\n".join([LINES[0] + "\r", *LINES[1:]]) + end).encode(),
+    )
+    assert [(s.number, s.id, s.source) for s in read(path)] == [
+        (i, i + 1, line) for i, line in enumerate(LINES)
+    ]
 
 
 def test_blocks_may_end_anywhere(tmp_path, monkeypatch):
@@ -68,18 +76,24 @@ def test_blocks_may_end_anywhere(tmp_path, monkeypatch):
 def test_several_gzip_members_are_one_file(tmp_path):
     write_text(tmp_path / "a.gz", ["eins"])
     write_text(tmp_path / "b.gz", ["zwei"])
-    (tmp_path / "c.gz").write_bytes((tmp_path / "a.gz").read_bytes() + (tmp_path / "b.gz").read_bytes())
+    (tmp_path / "c.gz").write_bytes(
+        (tmp_path / "a.gz").read_bytes() + (tmp_path / "b.gz").read_bytes()
+    )
     assert [s.source for s in read(tmp_path / "c.gz")] == ["eins", "zwei"]
 
 
 @pytest.mark.parametrize("size", [1, 3, 4, 100])
-@pytest.mark.parametrize("done", [[], [(0, 4)], [(2, 3), (3, 7)], [(0, 1), (5, 6), (9, 10)], [(0, 10)]])
+@pytest.mark.parametrize(
+    "done", [[], [(0, 4)], [(2, 3), (3, 7)], [(0, 1), (5, 6), (9, 10)], [(0, 10)]]
+)
 def test_units_leave_out_what_is_done(tmp_path, size, done):
     path = write_text(tmp_path / "a", [str(i) for i in range(10)])
     units = [[s.number for s in unit] for unit in Reader(Shard(str(path), "a")).units(size, done)]
     kept = [i for i in range(10) if not any(start <= i < end for start, end in done)]
     assert [i for unit in units for i in unit] == kept
-    assert all(unit == list(range(unit[0], unit[0] + len(unit))) and len(unit) <= size for unit in units)
+    assert all(
+        unit == list(range(unit[0], unit[0] + len(unit))) and len(unit) <= size for unit in units
+    )
 
 
 def test_a_bad_line_is_told_by_its_number_and_costs_no_other(tmp_path, monkeypatch):
@@ -89,13 +103,26 @@ def test_a_bad_line_is_told_by_its_number_and_costs_no_other(tmp_path, monkeypat
         monkeypatch.setattr(reading, "BLOCK", block)
         found = read(tmp_path / "a")
         assert [s.source for s in found] == ["eins", "zw\ufffdei", "", "", "vier"]
-        assert [s.error and s.error[0] for s in found] == [None, "invalid UTF-8", "too long", "too long", None]
+        assert [s.error and s.error[0] for s in found] == [
+            None,
+            "invalid UTF-8",
+            "too long",
+            "too long",
+            None,
+        ]
         assert found[1].error[1] == f"line 2 of {tmp_path / 'a'} is not valid UTF-8 (byte 3)"
 
 
 def test_jsonl_carries_ids_and_constraints(tmp_path):
     lines = [
-        {"source": "eins", "id": "a7", "constraints": [["two", "words"], "one"], "any_of": [["x", "y"]], "avoid": ["w"], "prefix": "p"},
+        {
+            "source": "eins",
+            "id": "a7",
+            "constraints": [["two", "words"], "one"],
+            "any_of": [["x", "y"]],
+            "avoid": ["w"],
+            "prefix": "p",
+        },
         {"text": "zwei", "domain": "x"},
         {"source": 3},
         {"source": "x", "constraints": "one"},
@@ -103,9 +130,24 @@ def test_jsonl_carries_ids_and_constraints(tmp_path):
     ]
     (tmp_path / "a.jsonl").write_text("\n".join([*map(json.dumps, lines), "{", "[1]"]) + "\n")
     found = read(tmp_path / "a.jsonl")
-    assert found[0][1:4] == ("eins", "a7", {"constraints": ["two words", "one"], "any_of": [["x", "y"]], "avoid": ["w"], "prefix": ["p"]})
+    assert found[0][1:4] == (
+        "eins",
+        "a7",
+        {
+            "constraints": ["two words", "one"],
+            "any_of": [["x", "y"]],
+            "avoid": ["w"],
+            "prefix": ["p"],
+        },
+    )
     assert found[1][1:] == ("zwei", 2, None, None)
-    assert [s.error[0] for s in found[2:]] == ["invalid line", "invalid line", "invalid UTF-8", "invalid line", "invalid line"]
+    assert [s.error[0] for s in found[2:]] == [
+        "invalid line",
+        "invalid line",
+        "invalid UTF-8",
+        "invalid line",
+        "invalid line",
+    ]
     assert 'has no text in "source"' in found[2].error[1] and "line 3 of" in found[2].error[1]
     assert read(tmp_path / "a.jsonl", source_field="domain")[1].source == "x"
 
@@ -113,24 +155,44 @@ def test_jsonl_carries_ids_and_constraints(tmp_path):
 @pytest.mark.parametrize(
     "field",
     [
-        '"constraints": ["\\ud800"]', '"any_of": [["a", "\\udfff"]]', '"avoid": ["\\ud800"]', '"prefix": "\\ud800"',
-        '"id": "\\ud800"', '"id": {"\\ud800": 1}',
+        '"constraints": ["\\ud800"]',
+        '"any_of": [["a", "\\udfff"]]',
+        '"avoid": ["\\ud800"]',
+        '"prefix": "\\ud800"',
+        '"id": "\\ud800"',
+        '"id": {"\\ud800": 1}',
     ],
-)  # fmt: skip
+)
 def test_half_a_character_in_any_field_costs_no_other_line(tmp_path, echo, field):
-    path = write_text(tmp_path / "a.jsonl", ['{"source": "eins"}', f'{{"source": "zwei", {field}}}', '{"source": "drei"}'])
+    path = write_text(
+        tmp_path / "a.jsonl",
+        ['{"source": "eins"}', f'{{"source": "zwei", {field}}}', '{"source": "drei"}'],
+    )
     done = translate(job([path], tmp_path / "out"))
     [entry] = records(tmp_path / "out" / "errors.jsonl")
     assert (done.errors, entry["line"], entry["kind"]) == (1, 2, "invalid UTF-8")
-    assert [r["hypotheses"] for r in records(tmp_path / "out" / "a.jsonl")] == [["EINS"], [], ["DREI"]]
+    assert [r["hypotheses"] for r in records(tmp_path / "out" / "a.jsonl")] == [
+        ["EINS"],
+        [],
+        ["DREI"],
+    ]
 
 
 def test_parquet_has_the_same_as_columns(tmp_path):
-    rows = {"source": ["a", "b", None], "id": [7, 8, 9], "constraints": [["x"], None, []], "other": [1, 2, 3]}
+    rows = {
+        "source": ["a", "b", None],
+        "id": [7, 8, 9],
+        "constraints": [["x"], None, []],
+        "other": [1, 2, 3],
+    }
     pyarrow.parquet.write_table(pyarrow.table(rows), tmp_path / "a.parquet", row_group_size=2)
     found = read(tmp_path / "a.parquet")
     assert [(s.source, s.id) for s in found] == [("a", 7), ("b", 8), ("", 9)]
-    assert found[0].fields["constraints"] == ["x"] and found[1].fields is None and found[2].error[0] == "invalid line"
+    assert (
+        found[0].fields["constraints"] == ["x"]
+        and found[1].fields is None
+        and found[2].error[0] == "invalid line"
+    )
 
 
 def test_a_constraints_file_goes_line_by_line(tmp_path):
@@ -145,7 +207,9 @@ def test_a_constraints_file_goes_line_by_line(tmp_path):
 
 
 def read_with(path, constraints):
-    return [s for unit in Reader(Shard(str(path), "x", str(constraints))).units(10, []) for s in unit]
+    return [
+        s for unit in Reader(Shard(str(path), "x", str(constraints))).units(10, []) for s in unit
+    ]
 
 
 @pytest.mark.parametrize("name", ["cut.gz", "cut.zst", "text.gz", "text.parquet", "cut.bz2"])
@@ -166,7 +230,11 @@ def test_shards_keep_their_place_below_the_common_folder(tmp_path):
     for name in ("a/x.txt", "b/x.de.gz", "b/c/y.jsonl"):
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).touch()
-    assert [s.name for s in shards_of([str(tmp_path / "a"), f"{tmp_path}/b/**/*.*"], None)] == ["a/x", "b/c/y", "b/x.de"]
+    assert [s.name for s in shards_of([str(tmp_path / "a"), f"{tmp_path}/b/**/*.*"], None)] == [
+        "a/x",
+        "b/c/y",
+        "b/x.de",
+    ]
     (tmp_path / "a/x.jsonl").touch()
     for paths, constraints, said in [
         (["a/x.txt", "a/x.jsonl"], None, "would have the same name"),

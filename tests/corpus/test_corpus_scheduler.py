@@ -1,4 +1,5 @@
-"""Units over workers that die: in a simulation of Ray's answers, so that hundreds of runs fit in a second."""
+"""Units over workers that die: in a simulation of Ray's answers, so that hundreds of
+runs fit in a second."""
 
 import random
 from collections import Counter
@@ -40,7 +41,11 @@ class Actor:
         self.killed = False
         self.hello = Method(lambda: self.dies("hello", []) or 1)
         self.load = Method(lambda: self.dies("load", []) or {"signature": "s"})
-        self.translate = Method(lambda shard, sentences: self.dies("translate", sentences) or [s.number for s in sentences])
+        self.translate = Method(
+            lambda shard, sentences: (
+                self.dies("translate", sentences) or [s.number for s in sentences]
+            )
+        )
 
 
 class SimulatedRay:
@@ -63,11 +68,15 @@ class SimulatedRay:
 
 def units(count, size):
     numbers = [range(i, min(i + size, count)) for i in range(0, count, size)]
-    return [Unit(SHARD, [Sentence(n, str(n), n + 1) for n in part], float(len(part))) for part in numbers]
+    return [
+        Unit(SHARD, [Sentence(n, str(n), n + 1) for n in part], float(len(part)))
+        for part in numbers
+    ]
 
 
 def simulate(monkeypatch, seed, dies, count=40, size=8, workers=3):
-    """Run units over actors; the numbers translated, the numbers reported as lost, the scheduler."""
+    """Run units over actors; the numbers translated, the numbers reported as
+    lost, the scheduler."""
     chance = random.Random(seed)
     monkeypatch.setattr(scheduler, "ray", SimulatedRay(chance))
     taken, lost, weight = [], [], []
@@ -81,7 +90,14 @@ def simulate(monkeypatch, seed, dies, count=40, size=8, workers=3):
         lost.extend(s.number for s in unit.sentences)
         weight.append(unit.weight)
 
-    made = Scheduler(lambda: Actor(lambda *call: dies(chance, *call)), workers, take, give_up, lambda *state: None, lambda loaded: None)
+    made = Scheduler(
+        lambda: Actor(lambda *call: dies(chance, *call)),
+        workers,
+        take,
+        give_up,
+        lambda *state: None,
+        lambda loaded: None,
+    )
     made.run(iter(units(count, size)))
     assert sum(weight) == pytest.approx(count)
     return Counter(taken), Counter(lost), made
@@ -123,7 +139,8 @@ def test_sentences_that_kill_are_cornered_and_only_they_are_lost(monkeypatch, po
     assert lost == Counter(poison) and taken == Counter(set(range(40)) - poison)
     assert made.restarts == len(deaths)
     assert deaths.count(1) == ATTEMPTS * len(poison)
-    assert len(deaths) <= (2 * ATTEMPTS + 2) * len(poison)  # units of 8: thrice, then halves of 4 and 2, then thrice by itself
+    # units of 8: thrice, then halves of 4 and 2, then thrice by itself
+    assert len(deaths) <= (2 * ATTEMPTS + 2) * len(poison)
 
 
 def test_a_process_that_fails_at_everything_is_replaced(monkeypatch):
@@ -140,7 +157,9 @@ def test_a_process_that_fails_at_everything_is_replaced(monkeypatch):
 
 
 @pytest.mark.parametrize("seed", range(10))
-def test_a_sentence_that_breaks_every_process_is_cornered_once_another_unit_is_translated(monkeypatch, seed):
+def test_a_sentence_that_breaks_every_process_is_cornered_once_another_unit_is_translated(
+    monkeypatch, seed
+):
     def dies(chance, method, sentences):
         return task_error("device-side assert") if any(s.number == 29 for s in sentences) else False
 
@@ -155,7 +174,11 @@ def test_units_that_fail_in_every_process_end_the_run_by_name(monkeypatch, first
     def dies(chance, method, sentences):
         return task_error("no kernel image") if any(s.number >= first for s in sentences) else False
 
-    with pytest.raises(UsageError, match=r"lines \d+ to \d+ of in failed in several processes \(RuntimeError: no kernel image\)"):
+    with pytest.raises(
+        UsageError,
+        match=r"lines \d+ to \d+ of in failed in several processes \(RuntimeError: "
+        r"no kernel image\)",
+    ):
         simulate(monkeypatch, 1, dies, count=400)
 
 
@@ -170,7 +193,11 @@ def test_a_mistake_in_the_flags_ends_the_run_with_its_sentence(monkeypatch):
 @pytest.mark.parametrize("method", ["hello", "load"])
 def test_workers_that_never_come_up_are_given_up(monkeypatch, method):
     with pytest.raises(UsageError, match="died several times before it had loaded the model"):
-        simulate(monkeypatch, 1, lambda chance, called, sentences: ActorDiedError() if called == method else False)
+        simulate(
+            monkeypatch,
+            1,
+            lambda chance, called, sentences: ActorDiedError() if called == method else False,
+        )
 
 
 def test_one_node_without_the_model_stops_nobody_else(monkeypatch):
@@ -180,4 +207,8 @@ def test_one_node_without_the_model_stops_nobody_else(monkeypatch):
         return next(answers, False) if method == "load" else False
 
     taken, _, made = simulate(monkeypatch, 1, dies, count=400)
-    assert taken == Counter(range(400)) and sorted(slot.kind for slot in made.slots) == ["idle", "idle", "out"]
+    assert taken == Counter(range(400)) and sorted(slot.kind for slot in made.slots) == [
+        "idle",
+        "idle",
+        "out",
+    ]

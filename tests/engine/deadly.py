@@ -1,4 +1,5 @@
-"""A stop strategy from outside the package: fairseq's own, and the death of the process or an error where a source has a certain length."""
+"""A stop strategy from outside the package: fairseq's own, and the death of the process or an error
+where a source has a certain length."""
 
 import os
 import signal

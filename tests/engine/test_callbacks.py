@@ -1,4 +1,5 @@
-"""Code of users in an engine: what it raises is its own request's, what it waits for delays nobody else, and no listener dies of it."""
+"""Code of users in an engine: what it raises is its own request's, what it waits for delays nobody
+else, and no listener dies of it."""
 
 import os
 import signal
@@ -54,7 +55,8 @@ def test_what_a_callback_raises_is_the_error_of_its_own_request(engine, expected
 
 
 def test_callbacks_that_wait_delay_nobody_and_are_called_in_order(engine, expected):
-    """More of them than the engine decodes at once; each is in a callback until all others are answered."""
+    """More of them than the engine decodes at once; each is in a callback until all
+    others are answered."""
     go, heard = threading.Event(), []
 
     def waiting(part: Partial) -> None:
@@ -69,7 +71,9 @@ def test_callbacks_that_wait_delay_nobody_and_are_called_in_order(engine, expect
     held[0].add_done_callback(lambda _: order.append("second"))
     held[0].add_done_callback(lambda _: order.append("third"))
     assert answers(engine, LINES[:8]) == expected
-    assert [future.result(PATIENCE).text for future in held] == expected[:6], "a future is done before its callbacks are called"
+    assert [future.result(PATIENCE).text for future in held] == expected[:6], (
+        "a future is done before its callbacks are called"
+    )
     assert len(heard) == 6 and not order and not any(future.done() for future in slow)
     go.set()
     assert len({future.result(PATIENCE).text for future in slow}) == 1
@@ -80,7 +84,10 @@ def test_callbacks_that_wait_delay_nobody_and_are_called_in_order(engine, expect
 def test_a_callback_may_ask_the_engine(engine, expected):
     """It holds no lock, and the thread that hears the worker is free."""
     asked: list[str] = []
-    future = engine.submit(**STREAMED, on_partial=lambda part: asked.extend(answers(engine, LINES[:1])) if not asked else None)
+    future = engine.submit(
+        **STREAMED,
+        on_partial=lambda part: asked.extend(answers(engine, LINES[:1])) if not asked else None,
+    )
     assert future.result(PATIENCE).text and asked == expected[:1]
 
 
@@ -91,13 +98,19 @@ def test_a_done_callback_that_raises_costs_nobody_anything(engine, expected, cap
     futures = [engine.submit(line) for line in LINES[:8]]
     for future in futures:
         future.add_done_callback(leaving)
-    assert [future.result(PATIENCE).text for future in futures] == answers(engine, LINES[:8]) == expected
+    assert (
+        [future.result(PATIENCE).text for future in futures]
+        == answers(engine, LINES[:8])
+        == expected
+    )
     until(lambda: "has failed" in caplog.text)
 
 
 def test_partial_results_end_with_the_future(engine):
     heard: list[Partial] = []
-    future = engine.submit(**STREAMED, on_partial=lambda part: (heard.append(part), future.cancel()))
+    future = engine.submit(
+        **STREAMED, on_partial=lambda part: (heard.append(part), future.cancel())
+    )
     with pytest.raises((Exception, BaseException)):
         future.result(PATIENCE)
     until(lambda: engine.pending == 0)
@@ -118,7 +131,10 @@ def test_a_listener_that_fails_reports_its_worker_as_lost(engine, expected, capl
         futures = [engine.submit(line) for line in LINES[:8]]
         assert [future.result(PATIENCE).text for future in futures] == expected
     until(lambda: engine.restarts == restarts + 1 and engine.ready)
-    assert "a worker of the engine cannot be heard any more, and is replaced" in caplog.text and "a fault of ours" in caplog.text
+    assert (
+        "a worker of the engine cannot be heard any more, and is replaced" in caplog.text
+        and "a fault of ours" in caplog.text
+    )
 
 
 def test_a_pipe_that_is_closed_in_the_reading_is_no_fault(caplog):
@@ -142,7 +158,8 @@ def test_a_pipe_that_is_closed_in_the_reading_is_no_fault(caplog):
 
 @pytest.mark.parametrize(("failures", "workers"), [(2, 1), (100, 1), (100, 2)])
 def test_a_worker_that_cannot_be_started_is_tried_again(expected, monkeypatch, failures, workers):
-    """Then the others go on; where there is none, every request has the error: none waits for ever."""
+    """Then the others go on; where there is none, every request has the error:
+    none waits for ever."""
     monkeypatch.setattr("fairseq_ext.engine.engine.PAUSE", 0.01)
     with Engine(**FLAGS, stream_width=4, cpu_workers=workers) as engine:
         until(lambda: all(worker.ready for worker in engine.requests.workers))
@@ -162,7 +179,10 @@ def test_a_worker_that_cannot_be_started_is_tried_again(expected, monkeypatch, f
         if failures == 2 or workers == 2:
             assert answers(engine, LINES[:8]) == expected
         else:
-            with pytest.raises(UsageError, match="no process that translates can be started .OSError: too many processes."):
+            with pytest.raises(
+                UsageError,
+                match="no process that translates can be started .OSError: too many processes.",
+            ):
                 engine.submit(LINES[0]).result(PATIENCE)
 
 
@@ -193,7 +213,11 @@ def test_threads_are_shared_and_end(monkeypatch):
     assert alive() == started + 4
     gate.set()
     until(lambda: not threads.idle and alive() == started - 1)
-    monkeypatch.setattr(threading.Thread, "start", lambda self: (_ for _ in ()).throw(RuntimeError("can't start new thread")))
+    monkeypatch.setattr(
+        threading.Thread,
+        "start",
+        lambda self: (_ for _ in ()).throw(RuntimeError("can't start new thread")),
+    )
     threads.run(note)
     assert threading.get_ident() in names
 

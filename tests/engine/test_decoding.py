@@ -28,11 +28,18 @@ from fairseq_ext.search.strategies.stop.early import Shorter
 ROOT = Path(__file__).parents[2]
 MODEL = ROOT / "checkpoints" / "demo"
 FLAGS = dict(
-    path=str(MODEL / "checkpoint.pt"), data=str(MODEL), source_lang="de", target_lang="en", bpe="sentencepiece",
-    sentencepiece_model=str(MODEL / "spm.model"), cpu=True, beam=5,
-)  # fmt: skip
+    path=str(MODEL / "checkpoint.pt"),
+    data=str(MODEL),
+    source_lang="de",
+    target_lang="en",
+    bpe="sentencepiece",
+    sentencepiece_model=str(MODEL / "spm.model"),
+    cpu=True,
+    beam=5,
+)
 LINES = (ROOT / "data" / "demo" / "test.de").read_text(encoding="utf-8").splitlines()[:24]
-SAME = dict.fromkeys(("net_input", "length", "max_len", "ids", "numbered"))  # of a pool: what is compared by itself
+# of a pool: what is compared by itself
+SAME = dict.fromkeys(("net_input", "length", "max_len", "ids", "numbered"))
 PHRASES: list[dict] = [
     {"constraints": ["very"]},
     {"constraints": ["the", "house"]},
@@ -55,7 +62,13 @@ def translator() -> Translator:
 
 def job(source: str, streams: bool = False, nbest: int | None = None, **fields) -> Job:
     given = {"constraints": [], "any_of": [], "avoid": [], "prefix": []} | fields
-    return Job(source, given if any(given.values()) else None, nbest=nbest, streams=streams, submitted=time.monotonic())
+    return Job(
+        source,
+        given if any(given.values()) else None,
+        nbest=nbest,
+        streams=streams,
+        submitted=time.monotonic(),
+    )
 
 
 def answers(decoding: Decoding, jobs: list[Job]) -> list:
@@ -80,17 +93,33 @@ def same_as_alone(translator: Translator, each: Job, answer: Answer) -> None:
     expected = translator.translate([each.source], nbest=each.nbest, **(given if fields else {}))[0]
     assert [h.tokens for h in answer.hypotheses] == [h.tokens for h in expected]
     assert [h.text for h in answer.hypotheses] == [h.text for h in expected]
-    assert [h.score for h in answer.hypotheses] == pytest.approx([h.score for h in expected], abs=1e-4)
+    assert [h.score for h in answer.hypotheses] == pytest.approx(
+        [h.score for h in expected], abs=1e-4
+    )
 
 
 @drawn(2)
 @pytest.mark.parametrize(
-    "flags", [{}, {"glossary_placement": "free"}, {"decoder_backend": "fairseq"}, {"length_reward": 1.0, "unnormalized": True}]
+    "flags",
+    [
+        {},
+        {"glossary_placement": "free"},
+        {"decoder_backend": "fairseq"},
+        {"length_reward": 1.0, "unnormalized": True},
+    ],
 )
 def test_terms_stand_where_they_do_offline(flags, tmp_path):
-    """The glossary of a request against --glossary, beside other phrases, as requests come together."""
-    terms = (("der", "moonlight"), ("Haus", "edifice"), ("ein", "some|any"), ("nicht", "moonlights"))
-    (tmp_path / "terms.tsv").write_text("".join(f"{source}\t{target}\n" for source, target in terms))
+    """The glossary of a request against --glossary, beside other phrases, as
+    requests come together."""
+    terms = (
+        ("der", "moonlight"),
+        ("Haus", "edifice"),
+        ("ein", "some|any"),
+        ("nicht", "moonlights"),
+    )
+    (tmp_path / "terms.tsv").write_text(
+        "".join(f"{source}\t{target}\n" for source, target in terms)
+    )
     offline = Translator(**FLAGS, **flags, glossary=str(tmp_path / "terms.tsv"))
     decoding = load({**FLAGS, **flags, "stream_width": 6})
     draw = random.Random(5)
@@ -98,10 +127,16 @@ def test_terms_stand_where_they_do_offline(flags, tmp_path):
     found = answers(decoding, jobs)
     for each, answer in zip(jobs, found, strict=True):
         same_as_alone(offline, each, answer)
-    reports = [constraint for answer in found for constraint in answer.constraints if constraint.term]
+    reports = [
+        constraint for answer in found for constraint in answer.constraints if constraint.term
+    ]
     assert len(reports) > 10 and all(report.spans for report in reports if report.met)
     places = {report.place for report in reports if report.met}
-    assert "in place" in places if offline.task.flags().glossary_placement == "align" else places == {""}
+    assert (
+        "in place" in places
+        if offline.task.flags().glossary_placement == "align"
+        else places == {""}
+    )
 
 
 def random_job(draw: random.Random) -> Job:
@@ -111,7 +146,13 @@ def random_job(draw: random.Random) -> Job:
     if draw.random() < 0.2:
         fields["any_of"] = [draw.sample(WORDS, 2)]
     if draw.random() < 0.2:
-        taken = {word for word in [*fields.get("constraints", []), *(w for some in fields.get("any_of", []) for w in some)]}
+        taken = {
+            word
+            for word in [
+                *fields.get("constraints", []),
+                *(w for some in fields.get("any_of", []) for w in some),
+            ]
+        }
         fields["avoid"] = [draw.choice([word for word in WORDS if word not in taken])]
     if draw.random() < 0.2:
         fields["prefix"] = ["My"]
@@ -148,11 +189,19 @@ def test_answers_are_those_of_each_sentence_alone_as_they_come_and_go(decoding, 
 
 def test_what_comes_to_its_length_limit_is_searched_again_as_offline(monkeypatch):
     flags = {**FLAGS, "beam": 2, "max_len_b": 16, "no_repeat_ngram_size": 1}
-    decoding, translator = load({**flags, "stream_width": 3}), Translator(**flags, constraints="unordered")
+    decoding, translator = (
+        load({**flags, "stream_width": 3}),
+        Translator(**flags, constraints="unordered"),
+    )
     better, again = Shorter.better, []
-    monkeypatch.setattr(Shorter, "better", lambda self, *found: again.append(self) or better(self, *found))
+    monkeypatch.setattr(
+        Shorter, "better", lambda self, *found: again.append(self) or better(self, *found)
+    )
     draw = random.Random(3)
-    jobs = [job(line, streams=True, constraints=draw.sample(WORDS, 2)) for line in ["Ja.", "Nein.", "Gut.", "Danke.", *LINES[:8]]]
+    jobs = [
+        job(line, streams=True, constraints=draw.sample(WORDS, 2))
+        for line in ["Ja.", "Nein.", "Gut.", "Danke.", *LINES[:8]]
+    ]
     for each, answer in zip(jobs, answers(decoding, jobs), strict=True):
         same_as_alone(translator, each, answer)
     assert again and again.count(decoding.shorter) * 2 == len(again)  # as often there as here
@@ -161,7 +210,10 @@ def test_what_comes_to_its_length_limit_is_searched_again_as_offline(monkeypatch
 @pytest.mark.parametrize("flags", [{"constraint_end": True}, {"constraint_bonus": 1.0}], ids=str)
 def test_flags_of_constrained_search_give_what_they_give_offline(flags):
     """Requests come and go while others run, with required phrases and without."""
-    decoding, translator = load({**FLAGS, "stream_width": 3, **flags}), Translator(**FLAGS, constraints="unordered", **flags)
+    decoding, translator = (
+        load({**FLAGS, "stream_width": 3, **flags}),
+        Translator(**FLAGS, constraints="unordered", **flags),
+    )
     draw = random.Random(6)
     jobs = [random_job(draw) for _ in range(24)]
     last, arrived = {}, 0
@@ -177,10 +229,15 @@ def test_flags_of_constrained_search_give_what_they_give_offline(flags):
 
 
 def test_phrases_of_live_requests_outlast_others_that_leave_and_start(translator):
-    """In the loop (banned phrases), one request leaves while the next one runs; then one starts in compiled steps, with phrases too."""
+    """In the loop (banned phrases), one request leaves while the next one runs; then one starts in
+    compiled steps, with phrases too."""
     decoding = load({**FLAGS, "stream_width": 4})
     short = job("Ja.", prefix=["My"], constraints=["port"])
-    long = job(max(LINES, key=len), constraints=["very not very not", "patient the patient", "employee", "port"], avoid=["house"])
+    long = job(
+        max(LINES, key=len),
+        constraints=["very not very not", "patient the patient", "employee", "port"],
+        avoid=["house"],
+    )
     decoding.add(0, short)
     decoding.work()  # else the longer one would have the first place
     decoding.add(1, long)
@@ -202,12 +259,24 @@ def test_phrases_of_live_requests_outlast_others_that_leave_and_start(translator
 @drawn(2)
 @pytest.mark.skipif(library() is None, reason="there is no compiled library")
 @pytest.mark.parametrize(
-    "flags", [{}, {"schedule": "batch"}, {"constraints": "ordered"}, {"beam": 1}, {"schedule": "stream", "stream_width": 2}], ids=str
+    "flags",
+    [
+        {},
+        {"schedule": "batch"},
+        {"constraints": "ordered"},
+        {"beam": 1},
+        {"schedule": "stream", "stream_width": 2},
+    ],
+    ids=str,
 )
 def test_requests_are_decoded_in_compiled_steps_beside_others(flags, monkeypatch):
     shared = []
     admit = LoopSearch.admit
-    monkeypatch.setattr(LoopSearch, "admit", lambda self, requests: shared.append(len(requests)) or admit(self, requests))
+    monkeypatch.setattr(
+        LoopSearch,
+        "admit",
+        lambda self, requests: shared.append(len(requests)) or admit(self, requests),
+    )
     decoding, translator = load({**FLAGS, **flags}), Translator(**FLAGS | flags)
 
     def in_loop(*jobs: Job) -> int:
@@ -221,10 +290,17 @@ def test_requests_are_decoded_in_compiled_steps_beside_others(flags, monkeypatch
 
     assert in_loop(*map(job, LINES)) == 0
     assert in_loop(job(LINES[0], nbest=1), job(LINES[1], streams=True)) == 0
-    phrases = [job(LINES[i], nbest=1 + i % decoding.generator.spec.k, **fields) for i, fields in enumerate(PHRASES)]
+    phrases = [
+        job(LINES[i], nbest=1 + i % decoding.generator.spec.k, **fields)
+        for i, fields in enumerate(PHRASES)
+    ]
     assert in_loop(*phrases, job(LINES[8])) == 0
     if flags.get("beam") != 1:
-        constrained = [job(LINES[0], constraints=["very"]), job(LINES[1], avoid=["very"]), job(LINES[2], prefix=["My"])]
+        constrained = [
+            job(LINES[0], constraints=["very"]),
+            job(LINES[1], avoid=["very"]),
+            job(LINES[2], prefix=["My"]),
+        ]
         assert in_loop(*constrained, *map(job, LINES[3:])) == 2
 
 
@@ -232,7 +308,15 @@ def test_requests_are_decoded_in_compiled_steps_beside_others(flags, monkeypatch
 def test_requests_with_phrases_get_the_answers_of_the_loop_to_the_last_bit_as_they_come_and_go():
     decoding = load({**FLAGS, "stream_width": 6})
     draw = random.Random(7)
-    jobs = [job(draw.choice(LINES), i % 3 == 0, draw.choice([None, 1, 3]), constraints=draw.sample(WORDS, 1 + i % 3)) for i in range(24)]
+    jobs = [
+        job(
+            draw.choice(LINES),
+            i % 3 == 0,
+            draw.choice([None, 1, 3]),
+            constraints=draw.sample(WORDS, 1 + i % 3),
+        )
+        for i in range(24)
+    ]
     gone = {number: draw.randint(1, 12) for number in range(0, 24, 4)}  # after how many steps
 
     def found(seed: int) -> dict:
@@ -248,11 +332,19 @@ def test_requests_with_phrases_get_the_answers_of_the_loop_to_the_last_bit_as_th
                     decoding.cancel(number)
             out |= {number: what for number, what in decoding.events if isinstance(what, Answer)}
             decoding.events = []
-        return {number: (answer.hypotheses, answer.constraints) for number, answer in out.items() if number not in gone}
+        return {
+            number: (answer.hypotheses, answer.constraints)
+            for number, answer in out.items()
+            if number not in gone
+        }
 
     in_groups = found(1)
     compiled = decoding.search.searchers
-    assert [type(searcher) for searcher in compiled] == [CompiledSearch, ConstrainedSearch, LoopSearch]
+    assert [type(searcher) for searcher in compiled] == [
+        CompiledSearch,
+        ConstrainedSearch,
+        LoopSearch,
+    ]
     decoding.search = Searchers([compiled[0], compiled[2]])
     in_loop = found(2)
     assert len(in_loop) == 18 and in_groups == in_loop
@@ -263,7 +355,9 @@ def test_a_request_that_the_compiled_search_cannot_decode_goes_to_the_loop(monke
     decoding, translator = load(FLAGS), Translator(**FLAGS)
     taken = []
     take = CompiledSearch.take
-    monkeypatch.setattr(CompiledSearch, "take", lambda self, request: taken.append(take(self, request)) or taken[-1])
+    monkeypatch.setattr(
+        CompiledSearch, "take", lambda self, request: taken.append(take(self, request)) or taken[-1]
+    )
     plain = decoding.search.searchers[0]
     plain.step = lambda most: list(plain.sentences)  # they end at once, with no result
     jobs = [job(LINES[0], nbest=3), job(LINES[1], nbest=3)]
@@ -286,12 +380,16 @@ def test_what_a_model_cannot_score_is_told_to_the_one_who_asked(monkeypatch):
     monkeypatch.setattr(CompiledSearch, "take", broken)
     first, error, third = answers(decoding, [job(line) for line in LINES[:3]])
     assert first.text and third.text
-    assert isinstance(error, UsageError) and str(error).startswith("the model gives NaN at target position ")
+    assert isinstance(error, UsageError) and str(error).startswith(
+        "the model gives NaN at target position "
+    )
 
 
 @pytest.mark.parametrize("beside", [[], LINES[1:3]], ids=["alone", "beside others"])
 @pytest.mark.parametrize("fields", [{}, {"avoid": ["very"]}], ids=str)
-def test_a_translation_that_cannot_be_made_text_is_told_to_the_one_who_asked(fields, beside, monkeypatch):
+def test_a_translation_that_cannot_be_made_text_is_told_to_the_one_who_asked(
+    fields, beside, monkeypatch
+):
     decoding = load(FLAGS)
     (wrong,) = answers(decoding, [job(LINES[0], **fields)])
     translation = Translator.translation
@@ -299,12 +397,15 @@ def test_a_translation_that_cannot_be_made_text_is_told_to_the_one_who_asked(fie
     def broken(self: Translator, hypothesis: dict) -> Translation:
         made = translation(self, hypothesis)
         if made.text == wrong.text:
-            raise ValueError("invalid literal for int() with base 10: 'madeupword'")  # as the decoder of GPT-2's segmentation says
+            # as the decoder of GPT-2's segmentation says
+            raise ValueError("invalid literal for int() with base 10: 'madeupword'")
         return made
 
     monkeypatch.setattr(Translator, "translation", broken)
     error, *others = answers(decoding, [job(line, **fields) for line in [LINES[0], *beside]])
-    assert str(error).startswith("the sentence could not be translated: ValueError: invalid literal")
+    assert str(error).startswith(
+        "the sentence could not be translated: ValueError: invalid literal"
+    )
     assert all(answer.text for answer in others)
 
 
@@ -316,7 +417,8 @@ def test_a_request_that_is_given_up_in_a_step_that_then_fails_is_answered_once()
     def broken(most: int) -> list[Request]:
         raise RuntimeError("out of order")
 
-    plain.step, phrases.step = lambda most: list(plain.sentences), broken  # the first one ends with no result: it is for the loop
+    # the first one ends with no result: it is for the loop
+    plain.step, phrases.step = lambda most: list(plain.sentences), broken
     decoding.add(0, job(LINES[0]))
     decoding.add(1, job(LINES[1], constraints=["very"]))
     while decoding.busy:
@@ -333,7 +435,10 @@ def test_a_certificate_is_given_to_a_request_that_finds_nobody():
 
 @pytest.mark.parametrize("method", ["window", "jacobi"])
 def test_parallel_decoding_gives_greedy_translations_and_tells_what_is_verified(method):
-    decoding, greedy = load({**FLAGS, "beam": 1, "decoding": method}), Translator(**FLAGS | {"beam": 1})
+    decoding, greedy = (
+        load({**FLAGS, "beam": 1, "decoding": method}),
+        Translator(**FLAGS | {"beam": 1}),
+    )
     for number, line in enumerate(LINES):
         decoding.add(number, job(line, streams=number % 2 == 0))
     events = []
@@ -343,18 +448,25 @@ def test_parallel_decoding_gives_greedy_translations_and_tells_what_is_verified(
         decoding.events = []
     for number, (expected,) in enumerate(greedy.translate(LINES)):
         *parts, answer = [what for n, what in events if n == number]
-        assert [h.tokens for h in answer.hypotheses] == [expected.tokens] and answer.score == pytest.approx(expected.score, abs=1e-4)
-        assert bool(parts) == (number % 2 == 0) and [part.tokens for part in parts] == sorted({part.tokens for part in parts})
+        assert [h.tokens for h in answer.hypotheses] == [
+            expected.tokens
+        ] and answer.score == pytest.approx(expected.score, abs=1e-4)
+        assert bool(parts) == (number % 2 == 0) and [part.tokens for part in parts] == sorted(
+            {part.tokens for part in parts}
+        )
         assert all(answer.text.startswith(part.text) for part in parts)
     decoding.add(0, job(LINES[0], constraints=["the"]))
     ((_, error),) = decoding.events
-    assert str(error).startswith("requests with constraints are refused here: ") and "--decoding" in str(error)
+    assert str(error).startswith(
+        "requests with constraints are refused here: "
+    ) and "--decoding" in str(error)
 
 
 def test_newcomers_start_together_after_some_steps(decoding):
     stats, steps = decoding.generator.stats, STEPS
     before = stats.encoder_calls
-    for number, line in enumerate((" ".join(LINES[:3]), *LINES[:2])):  # the first starts at once, the two that come behind it together
+    # the first starts at once, the two that come behind it together
+    for number, line in enumerate((" ".join(LINES[:3]), *LINES[:2])):
         decoding.add(number, job(line))
         decoding.work()
     assert stats.encoder_calls == before + 1
@@ -370,12 +482,19 @@ def test_newcomers_start_together_after_some_steps(decoding):
 
 
 def test_a_pool_that_is_made_without_the_task_is_the_one_that_the_task_makes():
-    translator = Translator(**FLAGS)  # one that has been given phrases makes pools with constraints, if empty ones
+    # one that has been given phrases makes pools with constraints, if empty ones
+    translator = Translator(**FLAGS)
     tokens = [translator.encode(line) for line in LINES[:5]]
-    ours, its = pool_without_constraints(translator, tokens), pool_of(translator, tokens, [None] * 5)
+    ours, its = (
+        pool_without_constraints(translator, tokens),
+        pool_of(translator, tokens, [None] * 5),
+    )
     order = its.ids.tolist()  # fairseq sorts a batch by length
     assert torch.equal(ours.net_input["src_tokens"][order], its.net_input["src_tokens"])
-    assert torch.equal(ours.length[order], its.length) and [ours.max_len[i] for i in order] == its.max_len
+    assert (
+        torch.equal(ours.length[order], its.length)
+        and [ours.max_len[i] for i in order] == its.max_len
+    )
     assert torch.equal(ours.net_input["src_lengths"][order], its.net_input["src_lengths"])
     assert ours.ids.tolist() == list(range(5)) and {**vars(ours), **SAME} == {**vars(its), **SAME}
 
@@ -394,12 +513,17 @@ def test_a_request_of_parallel_decoding_ends_where_it_is_cancelled():
         decoding.work()
     assert 0 < counted.decoder_calls - before < len(LINES[1].split()) * 3
     ((number, answer),) = decoding.events
-    assert number == 1 and answer.text == Translator(**FLAGS | {"beam": 1}).translate([LINES[1]])[0][0].text
+    assert (
+        number == 1
+        and answer.text == Translator(**FLAGS | {"beam": 1}).translate([LINES[1]])[0][0].text
+    )
 
 
 def test_spans_are_where_the_phrases_stand(decoding):
     text = "Der Patient hat einen Port."
-    (answer,) = answers(decoding, [Job(text, None, terms=(("Port", "house|port"), ("Patient", "patient")))])
+    (answer,) = answers(
+        decoding, [Job(text, None, terms=(("Port", "house|port"), ("Patient", "patient")))]
+    )
     assert isinstance(answer, Answer) and len(answer.constraints) == 2
     for constraint in answer.constraints:
         assert constraint.met and not constraint.reason
@@ -419,7 +543,8 @@ def test_equal_phrases_have_places_of_their_own(decoding):
 @pytest.mark.parametrize(
     ("terms", "held"),
     [
-        # "The patient has a port.": one place for two equal terms; the first one makes room; a place inside another one's
+        # "The patient has a port.": one place for two equal terms; the first one makes room;
+        # a place inside another one's
         ({"Patient": "patient", "Port": "patient"}, ["patient", None]),
         ({"Patient": "house|port", "Port": "port"}, ["house", "port"]),
         ({"Patient": "patient has", "Port": "patient"}, ["patient has", "patient"]),
@@ -438,7 +563,16 @@ def test_a_place_serves_one_of_equal_terms(decoding, terms, held):
 
 
 def test_a_form_that_meets_two_different_terms_is_the_place_of_each_that_has_no_other(decoding):
-    (answer,) = answers(decoding, [Job("Der Patient hat einen Port.", None, terms=(("Patient", "house|patient"), ("Port", "patient")))])
+    (answer,) = answers(
+        decoding,
+        [
+            Job(
+                "Der Patient hat einen Port.",
+                None,
+                terms=(("Patient", "house|patient"), ("Port", "patient")),
+            )
+        ],
+    )
     spans = [span for constraint in answer.constraints for span in constraint.spans]
     free = [match.span() for match in re.finditer(r"\b(house|patient)\b", answer.text)]
     assert all(constraint.met for constraint in answer.constraints) and "patient" in answer.text
@@ -448,13 +582,21 @@ def test_a_form_that_meets_two_different_terms_is_the_place_of_each_that_has_no_
 def test_what_conflicts_is_told(decoding):
     (answer,) = answers(decoding, [job(LINES[0], constraints=["the"], avoid=["the"])])
     (constraint,) = answer.constraints
-    assert not constraint.met and constraint.reason == "conflicts with the banned phrase 'the'" and not constraint.spans
+    assert (
+        not constraint.met
+        and constraint.reason == "conflicts with the banned phrase 'the'"
+        and not constraint.spans
+    )
 
 
 def test_an_empty_source_has_an_empty_translation(decoding):
-    first, second, third = answers(decoding, [job(""), job(" \t", constraints=["the"]), job(LINES[0])])
+    first, second, third = answers(
+        decoding, [job(""), job(" \t", constraints=["the"]), job(LINES[0])]
+    )
     assert first.text == second.text == "" and third.text
-    assert [(c.phrase, c.met, c.reason) for c in second.constraints] == [("the", False, "the source is empty")]
+    assert [(c.phrase, c.met, c.reason) for c in second.constraints] == [
+        ("the", False, "the source is empty")
+    ]
 
 
 @pytest.mark.parametrize(
@@ -467,7 +609,9 @@ def test_an_empty_source_has_an_empty_translation(decoding):
     ],
     ids=str,
 )
-def test_a_request_that_cannot_be_used_costs_no_other_one_its_answer(decoding, translator, bad, message):
+def test_a_request_that_cannot_be_used_costs_no_other_one_its_answer(
+    decoding, translator, bad, message
+):
     jobs = [job(LINES[1]), job(**bad), job(LINES[2])]
     before, error, behind = answers(decoding, jobs)
     assert isinstance(error, UsageError) and message in str(error)
@@ -498,8 +642,14 @@ def test_a_glossary_is_read_once_and_again_when_it_has_changed(decoding, tmp_pat
 @pytest.mark.parametrize(
     ("flags", "message"),
     [
-        ({"decoding": "window", "beam": 1, "stream_width": 4}, "--stream-width says how requests share a search, and with --decoding w"),
-        ({"decoding": "window", "beam": 1, "glossary_match": "lemma"}, "--glossary-match needs a glossary"),
+        (
+            {"decoding": "window", "beam": 1, "stream_width": 4},
+            "--stream-width says how requests share a search, and with --decoding w",
+        ),
+        (
+            {"decoding": "window", "beam": 1, "glossary_match": "lemma"},
+            "--glossary-match needs a glossary",
+        ),
         ({"softmax": "lsh"}, "add --lsh-share sentence"),
         ({"softmax": "top"}, "add --shortlist-share sentence"),
         ({"results_file": "x"}, "--results-file has no place in an engine"),

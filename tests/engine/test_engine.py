@@ -48,7 +48,13 @@ def of_tokens(translator: Translator, tokens: int) -> str:
 def workers_of(engine: Engine) -> list[int]:
     """Process ids of the workers: children of the fork server."""
     assert engine.fork_server.process is not None
-    children = Path(f"/proc/{engine.fork_server.process.pid}/task/{engine.fork_server.process.pid}/children").read_text().split()
+    children = (
+        Path(
+            f"/proc/{engine.fork_server.process.pid}/task/{engine.fork_server.process.pid}/children"
+        )
+        .read_text()
+        .split()
+    )
     return [int(child) for child in children]
 
 
@@ -82,7 +88,9 @@ def test_a_stream_grows_to_the_answer(engine, translator, sources):
     assert [part.tokens for part in parts] == sorted({part.tokens for part in parts})
 
 
-def is_answered_beside(engine, translator, sources: list[str], bad: str, error: type[Exception], says: str) -> None:
+def is_answered_beside(
+    engine, translator, sources: list[str], bad: str, error: type[Exception], says: str
+) -> None:
     """A request among others has an error, and the others have their answers."""
     half = len(sources) // 2
     good = [engine.submit(line) for line in sources[:half]]
@@ -93,9 +101,13 @@ def is_answered_beside(engine, translator, sources: list[str], bad: str, error: 
     assert [future.result(PATIENCE).text for future in good] == texts(translator, sources)
 
 
-def test_a_request_that_kills_its_worker_twice_has_an_error_and_others_an_answer(engine, translator, sources):
+def test_a_request_that_kills_its_worker_twice_has_an_error_and_others_an_answer(
+    engine, translator, sources
+):
     before, bad = engine.restarts, of_tokens(translator, 4)
-    is_answered_beside(engine, translator, sources[:8], bad, WorkerDied, "two worker processes died over it")
+    is_answered_beside(
+        engine, translator, sources[:8], bad, WorkerDied, "two worker processes died over it"
+    )
     assert engine.restarts == before + 2
     assert engine.pending == 0
 
@@ -103,7 +115,9 @@ def test_a_request_that_kills_its_worker_twice_has_an_error_and_others_an_answer
 def test_a_step_that_fails_is_the_fault_of_one_request(engine, translator, sources):
     """The others of the step run again, each alone; no worker dies."""
     before, bad = engine.restarts, of_tokens(translator, 5)
-    is_answered_beside(engine, translator, sources[:6], bad, RuntimeError, "MemoryError: no room for this one")
+    is_answered_beside(
+        engine, translator, sources[:6], bad, RuntimeError, "MemoryError: no room for this one"
+    )
     assert engine.restarts == before
 
 
@@ -176,7 +190,10 @@ def test_parallel_decoding_streams_what_is_verified_while_it_runs(sources):
         assert len(parts) > 3 and all(answer.text.startswith(part.text) for part in parts)
         running, behind = engine.submit(source), engine.submit(sources[0])
         running.cancel()
-        assert behind.result(PATIENCE).text == Translator(**{**FLAGS, "beam": 1}).translate([sources[0]])[0][0].text
+        assert (
+            behind.result(PATIENCE).text
+            == Translator(**{**FLAGS, "beam": 1}).translate([sources[0]])[0][0].text
+        )
 
 
 def test_counts(engine, sources):
@@ -189,7 +206,9 @@ def test_counts(engine, sources):
 
 
 def test_what_cannot_be_loaded_is_told_to_all():
-    with pytest.raises(UsageError, match="the flags cannot be sent to a process .* give text and numbers"):
+    with pytest.raises(
+        UsageError, match="the flags cannot be sent to a process .* give text and numbers"
+    ):
         Engine(**FLAGS, nbest=lambda: 1)  # type: ignore[arg-type]
     with Engine(**(FLAGS | {"path": FLAGS["path"] + ".none"})) as engine:
         waiting = engine.submit("Ja.")
@@ -228,5 +247,10 @@ def test_no_process_is_left_behind():
 
 def test_processes_that_cannot_start_are_told(monkeypatch):
     monkeypatch.setenv("FAIRSEQ_EXT_STRATEGIES", "/nowhere/none.py")
-    with Engine(**FLAGS) as engine, pytest.raises(UsageError, match="ended before it was loaded: see their messages on standard error"):
+    with (
+        Engine(**FLAGS) as engine,
+        pytest.raises(
+            UsageError, match="ended before it was loaded: see their messages on standard error"
+        ),
+    ):
         engine.wait(PATIENCE)

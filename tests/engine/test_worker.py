@@ -18,9 +18,15 @@ from fairseq_ext.kernels.library import give_back_memory
 ROOT = Path(__file__).parents[2]
 MODEL = ROOT / "checkpoints" / "demo"
 FLAGS = dict(
-    path=str(MODEL / "checkpoint.pt"), data=str(MODEL), source_lang="de", target_lang="en", bpe="sentencepiece",
-    sentencepiece_model=str(MODEL / "spm.model"), cpu=True, beam=2,
-)  # fmt: skip
+    path=str(MODEL / "checkpoint.pt"),
+    data=str(MODEL),
+    source_lang="de",
+    target_lang="en",
+    bpe="sentencepiece",
+    sentencepiece_model=str(MODEL / "spm.model"),
+    cpu=True,
+    beam=2,
+)
 LINES = (ROOT / "data" / "demo" / "test.de").read_text(encoding="utf-8").splitlines()[:6]
 
 
@@ -37,7 +43,11 @@ def test_a_flag_of_whole_runs_is_refused(flag):
 
 
 def job(source: str) -> Job:
-    return Job(source, {"constraints": ["the"], "any_of": [], "avoid": [], "prefix": []}, submitted=time.monotonic())
+    return Job(
+        source,
+        {"constraints": ["the"], "any_of": [], "avoid": [], "prefix": []},
+        submitted=time.monotonic(),
+    )
 
 
 def answer_all(decoding: Decoding) -> None:
@@ -50,7 +60,8 @@ def answer_all(decoding: Decoding) -> None:
 
 
 def test_requests_leave_nothing_for_the_garbage_collector(decoding):
-    """It hardly runs in a worker, so that the circles of a hundred thousand requests are memory that is gone."""
+    """It hardly runs in a worker, so that the circles of a hundred thousand requests are
+    memory that is gone."""
     answer_all(decoding)
     gc.collect()
     gc.disable()
@@ -80,7 +91,8 @@ def test_a_worker_without_requests_gives_memory_back_once(decoding, monkeypatch)
         while not any(isinstance(what, Answer) for _, what in ours.recv()):
             pass
         answered = time.monotonic()
-        while len(given_back) == number and time.monotonic() < answered + 60:  # a collection takes seconds beside other tests' objects
+        # a collection takes seconds beside other tests' objects
+        while len(given_back) == number and time.monotonic() < answered + 60:
             time.sleep(0.02)
         time.sleep(0.5)  # and not again
         assert len(given_back) == number + 1 and given_back[-1] - answered > 0.15

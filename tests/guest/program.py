@@ -1,4 +1,5 @@
-"""A program of somebody else that uses fairseq_ext: `python -I program.py FOLDER MODEL`. It prints a JSON object, and ends with status 7.
+"""A program of somebody else that uses fairseq_ext: `python -I program.py FOLDER MODEL`. It prints
+a JSON object, and ends with status 7.
 
 Each of its ends is that of a forked child, which raises an error that nobody catches.
 """
@@ -81,7 +82,9 @@ for given in ({"path": str(FOLDER / "absent.pt")}, {"path": f"{MODEL}/checkpoint
     except Exception as error:
         found["raised"][str(given.keys() - {"path"})] = [type(error).__name__, str(error)]
 before = state()
-with fairseq_ext.Engine(f"{MODEL}/checkpoint.pt", MODEL, source_lang="de", target_lang="en", cpu=True, beam=2) as engine:
+with fairseq_ext.Engine(
+    f"{MODEL}/checkpoint.pt", MODEL, source_lang="de", target_lang="en", cpu=True, beam=2
+) as engine:
     found["translation"] = engine.submit("\u2581Der \u2581Verband").result().hypotheses[0].text
 found["changed by an Engine"] = changed(before)
 fairseq_ext.core.exit.at_process_end(lambda: 3)  # as a Translator with bad lines

@@ -1,4 +1,5 @@
-"""fairseq_ext in somebody else's process: an import changes nothing, and what goes wrong there ends as in any Python."""
+"""fairseq_ext in somebody else's process: an import changes nothing, and what goes wrong
+there ends as in any Python."""
 
 import json
 import os
@@ -14,17 +15,24 @@ DEMO = HERE.parents[1] / "checkpoints" / "demo"
 
 @pytest.fixture(scope="module")
 def program(hostile, tmp_path_factory) -> dict:
-    """What program.py found, started in a folder of modules that nobody means to run, and how it ended."""
+    """What program.py found, started in a folder of modules that nobody means to
+    run, and how it ended."""
     folder = tmp_path_factory.mktemp("program")
     words = [sys.executable, "-I", str(HERE / "program.py"), str(folder), str(DEMO)]
     done = subprocess.run(words, cwd=hostile, capture_output=True, text=True, timeout=120)
     assert done.stdout, done.stderr
-    return {**json.loads(done.stdout), "status": done.returncode, "stderr": done.stderr, "files": {path.name for path in folder.iterdir()}}
+    return {
+        **json.loads(done.stdout),
+        "status": done.returncode,
+        "stderr": done.stderr,
+        "files": {path.name for path in folder.iterdir()},
+    }
 
 
 def test_an_import_changes_nothing(program):
     assert program["changed by import fairseq_ext"] == []
-    assert program["changed by import fairseq"] == ["log"]  # fairseq's own doing: two of its tasks call logging.basicConfig
+    # fairseq's own doing: two of its tasks call logging.basicConfig
+    assert program["changed by import fairseq"] == ["log"]
     assert program["changed by an Engine"] == []
 
 
@@ -32,10 +40,16 @@ def test_an_import_changes_nothing(program):
     ("end", "last"),
     [
         ("a size mismatch", "ValueError: size mismatch in my own matrix code"),
-        ("a file that is not there", "FileNotFoundError: [Errno 2] No such file or directory: '/tmp/nope.json'"),
+        (
+            "a file that is not there",
+            "FileNotFoundError: [Errno 2] No such file or directory: '/tmp/nope.json'",
+        ),
         (
             "text that is not ASCII",
-            "UnicodeEncodeError: 'ascii' codec can't encode character '\\xe9' in position 0: ordinal not in range(128)",
+            (
+                "UnicodeEncodeError: 'ascii' codec can't encode character '\\xe9' in position 0: "
+                "ordinal not in range(128)"
+            ),
         ),
     ],
 )
@@ -86,7 +100,9 @@ assert "fairseq_ext.plugin.tasks" in sys.modules
 
 def test_nothing_changes_under_pytest_and_in_a_thread(tmp_path):
     body = "".join(f"    {line}\n" for line in IN_A_THREAD.splitlines())
-    (tmp_path / "test_theirs.py").write_text(f"def test_theirs():\n{body}    assert changed(before) == []\n")
+    (tmp_path / "test_theirs.py").write_text(
+        f"def test_theirs():\n{body}    assert changed(before) == []\n"
+    )
     words = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "test_theirs.py"]
     done = subprocess.run(words, cwd=tmp_path, capture_output=True, text=True, timeout=120)
     assert done.returncode == 0 and "1 passed" in done.stdout, done.stdout
@@ -98,13 +114,27 @@ def test_nothing_changes_in_a_notebook(tmp_path, monkeypatch):
     monkeypatch.setenv("JUPYTER_RUNTIME_DIR", str(tmp_path))
     (tmp_path / "kernels" / "here").mkdir(parents=True)
     start = [sys.executable, "-m", "ipykernel_launcher", "-f", "{connection_file}"]
-    (tmp_path / "kernels" / "here" / "kernel.json").write_text(json.dumps({"argv": start, "display_name": "here", "language": "python"}))
-    cells = [IN_A_THREAD, "print(changed(before))", 'raise ValueError("size mismatch in my own matrix code")']
+    (tmp_path / "kernels" / "here" / "kernel.json").write_text(
+        json.dumps({"argv": start, "display_name": "here", "language": "python"})
+    )
+    cells = [
+        IN_A_THREAD,
+        "print(changed(before))",
+        'raise ValueError("size mismatch in my own matrix code")',
+    ]
     notebook = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(cell) for cell in cells])
     with pytest.raises(nbclient.exceptions.CellExecutionError) as failed:
-        nbclient.NotebookClient(notebook, kernel_name="here", timeout=120, resources={"metadata": {"path": str(tmp_path)}}).execute()
+        nbclient.NotebookClient(
+            notebook,
+            kernel_name="here",
+            timeout=120,
+            resources={"metadata": {"path": str(tmp_path)}},
+        ).execute()
     assert notebook.cells[1].outputs[0]["text"] == "[]\n"
-    assert failed.value.ename == "ValueError" and "Traceback" in notebook.cells[2].outputs[0]["traceback"][1]
+    assert (
+        failed.value.ename == "ValueError"
+        and "Traceback" in notebook.cells[2].outputs[0]["traceback"][1]
+    )
 
 
 WITHOUT = """import sys
@@ -121,17 +151,38 @@ def test_without_its_extra_each_command_of_the_server_says_what_is_missing(tmp_p
     for command in ("serve", "serve.guard"):
         words = [sys.executable, "-m", f"fairseq_ext.{command}", "--data", "x"]
         environment = {**os.environ, "PYTHONPATH": str(tmp_path)}
-        done = subprocess.run(words, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=60)
-        said = "error: the server needs fastapi, which is not installed: pip install 'fairseq_ext[serve]'"
-        assert (done.returncode, done.stderr.splitlines()[-1]) == (1, said) and "Traceback" not in done.stderr
+        done = subprocess.run(
+            words, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=60
+        )
+        said = (
+            "error: the server needs fastapi, which is not installed: pip install "
+            "'fairseq_ext[serve]'"
+        )
+        assert (done.returncode, done.stderr.splitlines()[-1]) == (
+            1,
+            said,
+        ) and "Traceback" not in done.stderr
 
 
 def test_without_fairseq_the_import_and_each_command_say_what_is_missing(tmp_path):
     """As where pip has installed this package alone."""
     (tmp_path / "sitecustomize.py").write_text(WITHOUT.replace("{name}", "fairseq"))
     environment = {**os.environ, "PYTHONPATH": str(tmp_path)}
-    said = "fairseq_ext is a plug-in for fairseq, which is not installed: python -m fairseq_ext.doctor --install-fairseq"
-    for words, begins in ((["-c", "import fairseq_ext"], "ImportError: "), (["-m", "fairseq_ext.corpus", "translate"], "error: ")):
-        done = subprocess.run([sys.executable, *words], cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=60)
+    said = (
+        "fairseq_ext is a plug-in for fairseq, which is not installed: python -m "
+        "fairseq_ext.doctor --install-fairseq"
+    )
+    for words, begins in (
+        (["-c", "import fairseq_ext"], "ImportError: "),
+        (["-m", "fairseq_ext.corpus", "translate"], "error: "),
+    ):
+        done = subprocess.run(
+            [sys.executable, *words],
+            cwd=tmp_path,
+            env=environment,
+            capture_output=True,
+            text=True,
+            timeout=60,
+        )
         assert done.returncode == 1 and done.stderr.splitlines()[-1] == begins + said
         assert ("Traceback" in done.stderr) == (begins != "error: ")

@@ -1,5 +1,8 @@
-"""No command, and no process that one starts, runs a file of the working folder. tests/test_doctor.py has the doctor, test_guest.py an
-Engine under `python -I`, tests/corpus/test_corpus_ray.py the corpus and its Ray workers."""
+"""No command, and no process that one starts, runs a file of the working folder.
+
+tests/test_doctor.py has the doctor, test_guest.py an Engine under `python -I`,
+tests/corpus/test_corpus_ray.py the corpus and its Ray workers.
+"""
 
 import os
 import re
@@ -22,16 +25,30 @@ needs_library = pytest.mark.skipif(library() is None, reason="there is no C++ co
 
 @pytest.fixture
 def compiling(tmp_path) -> dict[str, str]:
-    """An environment in which the kernels are compiled anew, by a compiler that gives what was compiled before."""
+    """An environment in which the kernels are compiled anew, by a compiler that gives what
+    was compiled before."""
     compiler = tmp_path / "c++"
-    compiler.write_text(f'#!/bin/sh\nfor word; do [ "$last" = -o ] && cp {library()._name} "$word"; last=$word; done; true\n')
+    compiler.write_text(
+        "#!/bin/sh\n"
+        f'for word; do [ "$last" = -o ] && cp {library()._name} "$word"; last=$word; done; true\n'
+    )
     compiler.chmod(0o700)
     return {"CXX": str(compiler), "XDG_CACHE_HOME": str(tmp_path / "cache")}
 
 
-def run(words: list, folder: Path, given: str = "", **environment: str) -> subprocess.CompletedProcess:
+def run(
+    words: list, folder: Path, given: str = "", **environment: str
+) -> subprocess.CompletedProcess:
     environment = {**os.environ, **environment}
-    done = subprocess.run([*map(str, words)], cwd=folder, input=given, capture_output=True, text=True, timeout=120, env=environment)
+    done = subprocess.run(
+        [*map(str, words)],
+        cwd=folder,
+        input=given,
+        capture_output=True,
+        text=True,
+        timeout=120,
+        env=environment,
+    )
     assert done.returncode == 0, done.stdout + done.stderr
     assert not list(folder.glob("*.run"))
     return done
@@ -39,12 +56,30 @@ def run(words: list, folder: Path, given: str = "", **environment: str) -> subpr
 
 @needs_library
 def test_commands_of_fairseq(hostile, compiling, tiny):
-    run([BIN / "fairseq-generate", tiny / "data", "--task", "translation_ext", "--path", tiny / "model.pt", "--cpu"], hostile)
-    said = run([BIN / "fairseq-interactive", DEMO, "--task", "translation_ext", *MODEL], hostile, "\u2581Die \u2581Akte .\n", **compiling)
+    run(
+        [
+            BIN / "fairseq-generate",
+            tiny / "data",
+            "--task",
+            "translation_ext",
+            "--path",
+            tiny / "model.pt",
+            "--cpu",
+        ],
+        hostile,
+    )
+    said = run(
+        [BIN / "fairseq-interactive", DEMO, "--task", "translation_ext", *MODEL],
+        hostile,
+        "\u2581Die \u2581Akte .\n",
+        **compiling,
+    )
     assert "H-0" in said.stdout and list(Path(compiling["XDG_CACHE_HOME"]).rglob("*.so"))
 
 
-@pytest.mark.parametrize("python", [[sys.executable], [sys.executable, "-I"]], ids=["python", "python -I"])
+@pytest.mark.parametrize(
+    "python", [[sys.executable], [sys.executable, "-I"]], ids=["python", "python -I"]
+)
 @needs_library
 def test_commands_that_start_without_torch(hostile, compiling, python):
     run([*python, "-m", "fairseq_ext.kernels"], hostile, **compiling)
@@ -58,7 +93,12 @@ def test_the_server_and_its_workers(hostile):
         try:
             url = re.search(r"http://[\d.:]+", server.stderr.readline())
             assert url and server.stderr.readline().startswith("ready: ")
-            assert httpx.post(f"{url[0]}/v1/translate", json={"source": "\u2581Die \u2581Akte ."}, timeout=60).status_code == 200
+            assert (
+                httpx.post(
+                    f"{url[0]}/v1/translate", json={"source": "\u2581Die \u2581Akte ."}, timeout=60
+                ).status_code
+                == 200
+            )
         finally:
             server.terminate()
     assert not list(hostile.glob("*.run"))
@@ -67,11 +107,20 @@ def test_the_server_and_its_workers(hostile):
 def test_a_folder_that_pythonpath_names_is_searched(tmp_path):
     """So is the folder in which the package lies, as for somebody who works on it."""
     (tmp_path / "theirs.py").write_text("print('theirs')\n")
-    code = "import fairseq_ext.plugin.compat.probes as probes; print(probes.probe('import theirs').stdout)"
-    done = run([sys.executable, "-c", f"import sys; sys.argv = sys.orig_argv = ['']; {code}"], tmp_path, PYTHONPATH=str(tmp_path))
+    code = (
+        "import fairseq_ext.plugin.compat.probes as probes; print(probes.probe('import "
+        "theirs').stdout)"
+    )
+    done = run(
+        [sys.executable, "-c", f"import sys; sys.argv = sys.orig_argv = ['']; {code}"],
+        tmp_path,
+        PYTHONPATH=str(tmp_path),
+    )
     assert "theirs\n" in done.stdout
     package = Path(search_path.__code__.co_filename).parents[1]
-    shutil.copytree(package, tmp_path / "clone" / "fairseq_ext", ignore=shutil.ignore_patterns("__pycache__"))
+    shutil.copytree(
+        package, tmp_path / "clone" / "fairseq_ext", ignore=shutil.ignore_patterns("__pycache__")
+    )
     with open(tmp_path / "clone" / "fairseq_ext" / "core" / "child.py", "a") as file:
         file.write("print('the clone')\n")
     said = run([sys.executable, "-m", "fairseq_ext.terms", "--help"], tmp_path / "clone")
@@ -79,9 +128,25 @@ def test_a_folder_that_pythonpath_names_is_searched(tmp_path):
 
 
 def test_a_removed_folder(tmp_path):
-    """MKL ends the process there, with a sentence that says nothing of it, as soon as torch is imported."""
+    """MKL ends the process there, with a sentence that says nothing of it, as soon
+    as torch is imported."""
     gone = tmp_path / "gone"
     gone.mkdir()
-    command = ["sh", "-c", 'rmdir "$PWD" && "$@"', "sh", str(BIN / "fairseq-interactive"), str(DEMO), "--task", "translation_ext", *MODEL]
-    said = subprocess.run(command, cwd=gone, input="\u2581Ja\n", capture_output=True, text=True, timeout=120)
-    assert (said.returncode, said.stderr) == (1, "error: the working folder has been removed: change to another\n")
+    command = [
+        "sh",
+        "-c",
+        'rmdir "$PWD" && "$@"',
+        "sh",
+        str(BIN / "fairseq-interactive"),
+        str(DEMO),
+        "--task",
+        "translation_ext",
+        *MODEL,
+    ]
+    said = subprocess.run(
+        command, cwd=gone, input="\u2581Ja\n", capture_output=True, text=True, timeout=120
+    )
+    assert (said.returncode, said.stderr) == (
+        1,
+        "error: the working folder has been removed: change to another\n",
+    )

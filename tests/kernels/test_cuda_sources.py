@@ -2,7 +2,8 @@
 
 The threads run in any order (cuda_executor.py).
 
-The functions are lsh_cuda.py's own; only `launch` is replaced. `--all` runs 1,000 random cases of each kernel instead of a few."""
+The functions are lsh_cuda.py's own; only `launch` is replaced. `--all` runs 1,000 random cases of
+each kernel instead of a few."""
 
 from __future__ import annotations
 
@@ -21,7 +22,8 @@ from cuda_executor import SOURCE, Executor, KernelError
 from fairseq_ext.kernels import lsh_cuda, lsh_torch
 
 SANITIZED = "FAIRSEQ_EXT_TEST_SANITIZED"  # set where the address sanitizer was loaded before Python
-EDGES = [1, 2, 31, 32, 33, 63, 64, 65, 255, 256, 257, 511, 512, 513, 1025]  # of lanes, warps and blocks
+# of lanes, warps and blocks
+EDGES = [1, 2, 31, 32, 33, 63, 64, 65, 255, 256, 257, 511, 512, 513, 1025]
 ORDERS = 3  # of threads and blocks, for every case
 
 
@@ -51,20 +53,29 @@ def near(chance: random.Random, most: int) -> int:
 
 
 def index(chance: random.Random, most_words: int = 600, most_bits: int = 30):
-    """Random words in random tables, with the codes of n rows: n, V, spans, number of codes, codes."""
+    """Random words in random tables, with the codes of n rows: n, V, spans, number
+    of codes, codes."""
     V, n = near(chance, most_words), chance.choice([0, 1, 1, 2, 5, 31, 32, 33])
     W = near(chance, 257 if n == 1 else 33)
     bits = chance.choice([bits for bits in (1, 2, 5, 9, 30) if bits <= most_bits])
     codes = torch.randint(1 << bits, (V, W), dtype=torch.int32)
     there = codes[torch.randint(V, (n,))]  # codes that words have, and some that none has
-    asked = torch.where(torch.rand(n, W) < 0.7, there, torch.randint(1 << bits, (n, W), dtype=torch.int32))
+    asked = torch.where(
+        torch.rand(n, W) < 0.7, there, torch.randint(1 << bits, (n, W), dtype=torch.int32)
+    )
     return n, V, lsh_torch.sort_words(codes), 1 << bits, asked
 
 
 def wta_hash(chance: random.Random) -> None:
-    D, u, W, n = near(chance, 700) + 1, chance.randint(1, 3), near(chance, 300), chance.choice([0, 1, 2, 7])
+    D, u, W, n = (
+        near(chance, 700) + 1,
+        chance.randint(1, 3),
+        near(chance, 300),
+        chance.choice([0, 1, 2, 7]),
+    )
     K = chance.choice([2, min(D, 1 << 30 // u), chance.randint(2, min(D, 16))])
-    x = torch.randint(-3, 4, (n, D)).float() if chance.random() < 0.3 else torch.randn(n, D)  # the former has equal numbers
+    # the former has equal numbers
+    x = torch.randint(-3, 4, (n, D)).float() if chance.random() < 0.3 else torch.randn(n, D)
     dimensions = lsh_torch.draw_dimensions(D, K, u, W, chance.randrange(99))
     assert torch.equal(lsh_cuda.wta_hash(x, dimensions, u), lsh_torch.wta_hash(x, dimensions, u))
 
@@ -73,9 +84,16 @@ def cuckoo_insert(chance: random.Random) -> None:
     _, V, spans, many, _ = index(chance, 300)
     seed = chance.randrange(99)
     ours, theirs = lsh_cuda.build_cuckoo(spans, seed), lsh_torch.build_cuckoo(spans, seed)
-    assert [sorted(row) for row in ours.key.tolist()] == [sorted(row) for row in theirs.key.tolist()]  # every key once
-    wanted = torch.cat([spans.codes.t(), torch.randint(many, (9, spans.codes.size(0)), dtype=torch.int32)])
-    for got, expected in zip(*(lsh_torch.lookup_cuckoo(wanted, table, V) for table in (ours, theirs)), strict=True):
+    # every key once
+    assert [sorted(row) for row in ours.key.tolist()] == [
+        sorted(row) for row in theirs.key.tolist()
+    ]
+    wanted = torch.cat(
+        [spans.codes.t(), torch.randint(many, (9, spans.codes.size(0)), dtype=torch.int32)]
+    )
+    for got, expected in zip(
+        *(lsh_torch.lookup_cuckoo(wanted, table, V) for table in (ours, theirs)), strict=True
+    ):
         assert torch.equal(got, expected)
 
 
@@ -94,7 +112,10 @@ def lookup_direct(chance: random.Random) -> None:
 def count_hits(chance: random.Random, warp: bool = True) -> None:
     _, V, spans, _, asked = index(chance)
     found = lsh_torch.lookup_cuckoo(asked, lsh_torch.build_cuckoo(spans), V)
-    same([lsh_cuda.count_hits(*found, spans.words.view(-1), V, warp)], [lsh_torch.count_hits(*found, spans.words.view(-1), V).int()])
+    same(
+        [lsh_cuda.count_hits(*found, spans.words.view(-1), V, warp)],
+        [lsh_torch.count_hits(*found, spans.words.view(-1), V).int()],
+    )
 
 
 def count_hits_naive(chance: random.Random) -> None:
@@ -107,7 +128,10 @@ def compact_write(chance: random.Random, optimised: bool = True) -> None:
     always, never = torch.rand(2, V) < chance.choice([0.0, 0.1, 1.0])
     for masks in ((None, None), (always, None), (always, never)):
         t = chance.randint(0, 4)  # all words, some, none
-        assert torch.equal(lsh_cuda.compact(hits, t, *masks, optimised=optimised), lsh_torch.compact(hits, t, *masks))
+        assert torch.equal(
+            lsh_cuda.compact(hits, t, *masks, optimised=optimised),
+            lsh_torch.compact(hits, t, *masks),
+        )
 
 
 def compact_naive(chance: random.Random) -> None:
@@ -115,7 +139,11 @@ def compact_naive(chance: random.Random) -> None:
 
 
 def gather_rows(chance: random.Random) -> None:
-    V, width, dtype = near(chance, 300), near(chance, 1100), chance.choice([torch.float32, torch.float16])
+    V, width, dtype = (
+        near(chance, 300),
+        near(chance, 1100),
+        chance.choice([torch.float32, torch.float16]),
+    )
     weight, ids = torch.randn(V, width).to(dtype), torch.randint(V, (chance.choice([0, 1, 2, 40]),))
     assert torch.equal(lsh_cuda.gather(weight, ids), lsh_torch.gather(weight, ids))
 
@@ -125,7 +153,17 @@ def same(ours, theirs) -> None:
         assert got.dtype == expected.dtype and torch.equal(got, expected)
 
 
-KERNELS = [wta_hash, cuckoo_insert, lookup_cuckoo, lookup_direct, count_hits, count_hits_naive, compact_write, compact_naive, gather_rows]
+KERNELS = [
+    wta_hash,
+    cuckoo_insert,
+    lookup_cuckoo,
+    lookup_direct,
+    count_hits,
+    count_hits_naive,
+    compact_write,
+    compact_naive,
+    gather_rows,
+]
 
 
 def run(kernel, seed: int) -> None:
@@ -136,9 +174,13 @@ def run(kernel, seed: int) -> None:
 
 @pytest.mark.parametrize("kernel", KERNELS, ids=lambda kernel: kernel.__name__)
 def test_a_kernel_gives_what_torch_gives_in_any_order_of_its_threads(kernel, launches, request):
-    for seed in range(1000 if request.config.getoption("--all") else 2 if SANITIZED in os.environ else 4):
+    for seed in range(
+        1000 if request.config.getoption("--all") else 2 if SANITIZED in os.environ else 4
+    ):
         run(kernel, seed)
-    assert kernel.__name__ in launches and (kernel is not compact_write or "compact_count" in launches)
+    assert kernel.__name__ in launches and (
+        kernel is not compact_write or "compact_count" in launches
+    )
 
 
 # ---- the largest shapes
@@ -147,7 +189,9 @@ def test_a_kernel_gives_what_torch_gives_in_any_order_of_its_threads(kernel, lau
 def test_a_row_as_long_as_shared_memory_is_hashed(launches):
     for D, runs in ((lsh_cuda.SHARED_FLOATS, True), (lsh_cuda.SHARED_FLOATS + 1, False)):
         x, dimensions = torch.randn(1, D), lsh_torch.draw_dimensions(D, D, 2, 3, 1)
-        assert torch.equal(lsh_cuda.wta_hash(x, dimensions, 2), lsh_torch.wta_hash(x, dimensions, 2))
+        assert torch.equal(
+            lsh_cuda.wta_hash(x, dimensions, 2), lsh_torch.wta_hash(x, dimensions, 2)
+        )
         assert bool(launches) == runs
         launches.clear()
 
@@ -156,20 +200,29 @@ def test_more_rows_than_a_grid_has_are_hashed_in_parts(launches, request, monkey
     n = 65_537 if request.config.getoption("--all") else 66
     monkeypatch.setattr(lsh_cuda, "MOST_ROWS", n - 2)
     x, dimensions = torch.randn(n, 2), lsh_torch.draw_dimensions(2, 2, 1, 1, 1)
-    assert torch.equal(lsh_cuda.wta_hash(x, dimensions, 1), lsh_torch.wta_hash(x, dimensions, 1)) and len(launches) == 2
+    assert (
+        torch.equal(lsh_cuda.wta_hash(x, dimensions, 1), lsh_torch.wta_hash(x, dimensions, 1))
+        and len(launches) == 2
+    )
 
 
 def count_beyond_32_bits(chance: random.Random | None = None) -> None:
-    """Hits in a table of more than 2^31 numbers, of which no more pages are in memory than are written."""
+    """Hits in a table of more than 2^31 numbers, of which no more pages are in memory
+    than are written."""
     n, V = 2050, 1 << 20
     words = torch.arange(V, dtype=torch.int32).flip(0).contiguous()
-    start, length = torch.arange(n, dtype=torch.int32)[:, None] * 3, torch.full((n, 1), 2, dtype=torch.int32)
+    start, length = (
+        torch.arange(n, dtype=torch.int32)[:, None] * 3,
+        torch.full((n, 1), 2, dtype=torch.int32),
+    )
     row = torch.arange(n)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(torch, "zeros", unwritten)
         for warp in (True, False):
             hits = lsh_cuda.count_hits(start, length, words, V, warp)
-            assert all((hits[row, words.long()[start[:, 0] + i]] == int(i < 2)).all() for i in range(3))
+            assert all(
+                (hits[row, words.long()[start[:, 0] + i]] == int(i < 2)).all() for i in range(3)
+            )
 
 
 def unwritten(*shape: int, dtype: torch.dtype, device: torch.device) -> torch.Tensor:
@@ -187,22 +240,70 @@ def test_indices_beyond_32_bits_are_counted():
 ROW = "row[i] = x[(long long)blockIdx.y * D + i];\n    __syncthreads();"
 BAND = "    int band = blockIdx.x * blockDim.x + threadIdx.x;\n    if (band >= W) return;"
 PLANTED = {  # what is replaced by what, in which kernel, and what is told
-    "a missing barrier": (ROW, ROW.split("\n")[0], wta_hash, "shared memory that its block has not written"),
+    "a missing barrier": (
+        ROW,
+        ROW.split("\n")[0],
+        wta_hash,
+        "shared memory that its block has not written",
+    ),
     "a missing barrier before shared memory is read": (
-        "__popc(listed));\n    __syncthreads();\n    if", "__popc(listed));\n    if", compact_write, "no barrier between"),
-    "a divergent barrier": (f"__syncthreads();\n{BAND}", f"{BAND}\n    __syncthreads();", wta_hash, "which has ended"),
-    "a divergent warp": ("bool in = i < n * W;", "if (i >= n * W) return; bool in = true;", count_hits, "which has ended"),
+        "__popc(listed));\n    __syncthreads();\n    if",
+        "__popc(listed));\n    if",
+        compact_write,
+        "no barrier between",
+    ),
+    "a divergent barrier": (
+        f"__syncthreads();\n{BAND}",
+        f"{BAND}\n    __syncthreads();",
+        wta_hash,
+        "which has ended",
+    ),
+    "a divergent warp": (
+        "bool in = i < n * W;",
+        "if (i >= n * W) return; bool in = true;",
+        count_hits,
+        "which has ended",
+    ),
     "a wrong mask": ("0xffffffffu", "0x0000ffffu", count_hits, "is not in its own mask"),
-    "an overflow of an index": ("(long long)(i / W) * V", "(i / W) * V", count_beyond_32_bits, "mul_overflow"),
-    "uninitialised shared memory": ("if (threadIdx.x == 0) total = 0;", "", compact_write, "that its block has not written"),
-    "a lost atomic": ("atomicAdd(row + words[p], 1)", "row[words[p]] += 1", count_hits_naive, "no barrier between"),
-    "an unsafe flag": ("failed[band] = 1", "failed[band] += 1", cuckoo_insert, "no barrier between"),
+    "an overflow of an index": (
+        "(long long)(i / W) * V",
+        "(i / W) * V",
+        count_beyond_32_bits,
+        "mul_overflow",
+    ),
+    "uninitialised shared memory": (
+        "if (threadIdx.x == 0) total = 0;",
+        "",
+        compact_write,
+        "that its block has not written",
+    ),
+    "a lost atomic": (
+        "atomicAdd(row + words[p], 1)",
+        "row[words[p]] += 1",
+        count_hits_naive,
+        "no barrier between",
+    ),
+    "an unsafe flag": (
+        "failed[band] = 1",
+        "failed[band] += 1",
+        cuckoo_insert,
+        "no barrier between",
+    ),
     "a wrong lane": ("my_length, turn)", "my_length, turn + 1)", count_hits, None),
     "a lane outside the mask": (
-        "__shfl_sync(FULL, my_row, turn)", "lane < 31 ? __shfl_sync(FULL >> 1, my_row, turn) : my_row", count_hits, "asks for lane 31"),
-    "a read out of bounds": ("n * W) return;\n    long long at", "n * W + 1) return;\n    long long at", lookup_direct, "out of bounds"),
+        "__shfl_sync(FULL, my_row, turn)",
+        "lane < 31 ? __shfl_sync(FULL >> 1, my_row, turn) : my_row",
+        count_hits,
+        "asks for lane 31",
+    ),
+    "a read out of bounds": (
+        "n * W) return;\n    long long at",
+        "n * W + 1) return;\n    long long at",
+        lookup_direct,
+        "out of bounds",
+    ),
     "a grid too small": ("", "", wta_hash, None),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("name", PLANTED)
@@ -229,10 +330,24 @@ def test_arguments_that_a_kernel_does_not_take_are_refused(launches):
 
 def test_kernels_pass_the_address_and_undefined_behaviour_sanitizers(request):
     """Which end the process at the planted error, the last of these tests."""
-    asan = subprocess.run(["g++", "-print-file-name=libasan.so"], capture_output=True, text=True).stdout.strip()
+    asan = subprocess.run(
+        ["g++", "-print-file-name=libasan.so"], capture_output=True, text=True
+    ).stdout.strip()
     done = subprocess.run(
-        [sys.executable, "-um", "pytest", "-sk", "gives or long or bounds", *["--all"] * request.config.getoption("--all"), __file__],
-        capture_output=True, text=True, env={**os.environ, SANITIZED: "1", "LD_PRELOAD": asan, "ASAN_OPTIONS": "detect_leaks=0"},
-    )  # fmt: skip
+        [
+            sys.executable,
+            "-um",
+            "pytest",
+            "-sk",
+            "gives or long or bounds",
+            *["--all"] * request.config.getoption("--all"),
+            __file__,
+        ],
+        capture_output=True,
+        text=True,
+        env={**os.environ, SANITIZED: "1", "LD_PRELOAD": asan, "ASAN_OPTIONS": "detect_leaks=0"},
+    )
     assert done.stdout.endswith("." * (len(KERNELS) + 1)), done.stdout + done.stderr
-    assert done.returncode and "heap-buffer-overflow" in done.stderr and "lookup_direct" in done.stderr
+    assert (
+        done.returncode and "heap-buffer-overflow" in done.stderr and "lookup_direct" in done.stderr
+    )

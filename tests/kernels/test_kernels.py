@@ -25,7 +25,8 @@ from fairseq_ext.search import log_probs
 
 pytestmark = pytest.mark.usefixtures("on_the_cpu")
 needs_library = pytest.mark.skipif(building.library() is None, reason="there is no C++ compiler")
-SHAPES = [(1, 4, 1), (2, 7, 63), (3, 64, 64), (4, 20, 65), (5, 16, 130), (7, 12, 200), (13, 32, 96)]  # lines, in, out
+# lines, in, out
+SHAPES = [(1, 4, 1), (2, 7, 63), (3, 64, 64), (4, 20, 65), (5, 16, 130), (7, 12, 200), (13, 32, 96)]
 LARGE = (50, 256, 1024)  # worth several threads
 
 
@@ -57,10 +58,18 @@ def no_library(monkeypatch):
 @pytest.mark.parametrize("shape", [*SHAPES, LARGE])
 def test_linear_layers_equal_torchs(shape, with_bias, after, two_threads):
     lines, inputs, out = shape
-    x, weight, bias = numbers(lines, inputs), numbers(out, inputs, seed=1) / inputs**0.5, numbers(out, seed=2) if with_bias else None
+    x, weight, bias = (
+        numbers(lines, inputs),
+        numbers(out, inputs, seed=1) / inputs**0.5,
+        numbers(out, seed=2) if with_bias else None,
+    )
     expected = F.linear(x.double(), weight.double(), None if bias is None else bias.double())
-    expected = {"none": lambda v: v, "relu": F.relu, "gelu": F.gelu, "silu": F.silu}[after](expected)
-    torch.testing.assert_close(step.PackedLinear(weight, bias)(x, after).double(), expected, rtol=0, atol=5e-6)
+    expected = {"none": lambda v: v, "relu": F.relu, "gelu": F.gelu, "silu": F.silu}[after](
+        expected
+    )
+    torch.testing.assert_close(
+        step.PackedLinear(weight, bias)(x, after).double(), expected, rtol=0, atol=5e-6
+    )
 
 
 @needs_library
@@ -74,7 +83,9 @@ def test_int8_linear_layers_are_those_of_the_rounded_numbers(shape, two_threads)
     scale_w = weight.abs().amax(1) / 127
     whole_w = (weight / scale_w[:, None]).round().double()
     expected = whole_x @ whole_w.t() * scale_x.double() * scale_w.double() + bias.double()
-    torch.testing.assert_close(step.PackedLinear(weight, bias, bits=8)(x).double(), expected, rtol=1e-5, atol=1e-4)
+    torch.testing.assert_close(
+        step.PackedLinear(weight, bias, bits=8)(x).double(), expected, rtol=1e-5, atol=1e-4
+    )
 
 
 @needs_library
@@ -84,9 +95,14 @@ def test_16_bit_linear_layers_are_those_of_the_rounded_weights(shape, two_thread
     x, weight, bias = numbers(lines, inputs), numbers(out, inputs, seed=1), numbers(out, seed=2)
     weight[0] = 0.0  # nothing to take a scale from
     scale = weight.abs().amax(1) / 32767
-    near = torch.where(scale[:, None] > 0, (weight / scale[:, None]).round(), 0).double() * scale[:, None]
+    near = (
+        torch.where(scale[:, None] > 0, (weight / scale[:, None]).round(), 0).double()
+        * scale[:, None]
+    )
     expected = x.double() @ near.t() + bias.double()
-    torch.testing.assert_close(step.PackedLinear(weight, bias, bits=16)(x).double(), expected, rtol=1e-6, atol=1e-4)
+    torch.testing.assert_close(
+        step.PackedLinear(weight, bias, bits=16)(x).double(), expected, rtol=1e-6, atol=1e-4
+    )
 
 
 @needs_library
@@ -103,7 +119,9 @@ def test_log_softmax_equals_torchs(spread, temperature, two_threads):
     x[0, 3] = -torch.inf
     expected = (x.double() / temperature).log_softmax(-1)
     atol = 2e-6 * max(1.0, spread / temperature)  # of the rounding of x itself
-    torch.testing.assert_close(topk.log_softmax_(x.clone(), temperature).double(), expected, rtol=1e-6, atol=atol)
+    torch.testing.assert_close(
+        topk.log_softmax_(x.clone(), temperature).double(), expected, rtol=1e-6, atol=atol
+    )
 
 
 @needs_library
@@ -137,7 +155,10 @@ def test_the_best_of_sentences_are_torchs_over_their_rows(columns, c, two_thread
         found = score[s, : len(expected)]
         assert torch.equal(found, expected) and (score[s, len(expected) :] == -torch.inf).all()
         assert torch.equal((x[row[s], column[s]] + before[row[s]])[: len(expected)], expected)
-        assert len(set(zip(row[s].tolist(), column[s].tolist(), strict=True)) - {(int(first[s]), 0)}) >= len(expected) - 1
+        assert (
+            len(set(zip(row[s].tolist(), column[s].tolist(), strict=True)) - {(int(first[s]), 0)})
+            >= len(expected) - 1
+        )
         assert len(expected) == 0 or ((first[s] <= row[s]) & (row[s] < first[s + 1])).all()
 
 
@@ -156,7 +177,15 @@ def test_of_equal_continuations_the_first_come_first():
 @pytest.mark.parametrize("activation", ["relu", "gelu"])
 def test_heads_of_whole_vectors_equal_teacher_forcing(h, activation):
     width = {f"{side}_embed_dim": 2 * h for side in ("encoder", "decoder")}
-    rows = Rows([model_of(h, torch.float32, activation_fn=activation, decoder_normalize_before=True, **width)], [3, 1, 7, 5], h)
+    rows = Rows(
+        [
+            model_of(
+                h, torch.float32, activation_fn=activation, decoder_normalize_before=True, **width
+            )
+        ],
+        [3, 1, 7, 5],
+        h,
+    )
     assert rows.decoder.weights[0].compiled is not None
     rows.start([0, 1, 2, 3])
     for turn in range(6):
@@ -175,7 +204,9 @@ def test_sentences_may_leave_one_after_another_and_rows_go_on_in_blocks():
         rows.select(uniform=True, may_drop=True, width=2)
         rows.step()
         gaps += rows.decoder.group.cache.slot is not None
-        block = {s: [[*row, rows.token(), rows.token()] for row in each] for s, each in rows.rows.items()}
+        block = {
+            s: [[*row, rows.token(), rows.token()] for row in each] for s, each in rows.rows.items()
+        }
         rows.rows = block
         rows.step(new=2)
     assert gaps > 2
@@ -183,7 +214,9 @@ def test_sentences_may_leave_one_after_another_and_rows_go_on_in_blocks():
 
 @needs_library
 def test_several_threads_compute_what_one_does(two_threads):
-    model = model_of(1, torch.float32, encoder_embed_dim=128, decoder_embed_dim=128, decoder_ffn_embed_dim=512)
+    model = model_of(
+        1, torch.float32, encoder_embed_dim=128, decoder_embed_dim=128, decoder_ffn_embed_dim=512
+    )
     rows = Rows([model], [20] * 30)
     found = []
     for threads in (1, 2):
@@ -198,7 +231,10 @@ def test_several_threads_compute_what_one_does(two_threads):
 
 @needs_library
 def test_activations_it_does_not_know_run_as_torch_operations():
-    assert TransformerBackend([model_of(1, torch.float32, activation_fn="tanh")]).weights[0].compiled is None
+    assert (
+        TransformerBackend([model_of(1, torch.float32, activation_fn="tanh")]).weights[0].compiled
+        is None
+    )
     assert TransformerBackend([model_of(1, torch.float64)]).weights[0].compiled is None
 
 
@@ -242,7 +278,9 @@ def test_the_library_can_be_switched_off_and_the_log_says_so(monkeypatch, caplog
 @needs_library
 def test_the_command_that_builds_it_says_when_it_is_switched_off(monkeypatch):
     monkeypatch.setenv("FAIRSEQ_EXT_KERNELS", "off")
-    done = subprocess.run([sys.executable, "-m", "fairseq_ext.kernels"], capture_output=True, text=True, check=True)
+    done = subprocess.run(
+        [sys.executable, "-m", "fairseq_ext.kernels"], capture_output=True, text=True, check=True
+    )
     assert done.stdout.strip().endswith(".so")
     assert "FAIRSEQ_EXT_KERNELS=off" in done.stderr
 
@@ -274,7 +312,11 @@ def test_float32_beam_search_over_the_library_equals_fairseqs():
     for architecture in ("transformer", "transformer-pre-norm", "bart"):
         pair = generators([build(architecture, 3, torch.float32)], beam=5, max_len_b=10)
         assert pair.ours.decoder.weights[0].compiled is not None
-        same(run(pair.stock, batch([6, 3, 0, 9])), run(pair.ours, batch([6, 3, 0, 9])), tolerance=1e-5)
+        same(
+            run(pair.stock, batch([6, 3, 0, 9])),
+            run(pair.ours, batch([6, 3, 0, 9])),
+            tolerance=1e-5,
+        )
 
 
 def test_int8_is_refused_in_one_sentence_where_it_cannot_be(monkeypatch):

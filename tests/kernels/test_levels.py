@@ -1,5 +1,8 @@
-"""Each level of processors (kernels/compiling.py) computes the same. With --all, those of this processor run the kernels' tests, and so do
-others under qemu (Debian: qemu-user-static, g++-aarch64-linux-gnu), where it is there."""
+"""Each level of processors (kernels/compiling.py) computes the same.
+
+With --all, those of this processor run the kernels' tests, and so do others under qemu (Debian:
+qemu-user-static, g++-aarch64-linux-gnu), where it is there.
+"""
 
 import functools
 import os
@@ -22,16 +25,42 @@ from fairseq_ext.kernels.transformer import PackedLinear
 
 ROOT = Path(__file__).parents[2]
 DEMO = ROOT / "checkpoints" / "demo"
-DEMO_MODEL = [DEMO, "--task", "translation_ext", "--path", DEMO / "checkpoint.pt", "-s", "de", "-t", "en", "--cpu"]
+DEMO_MODEL = [
+    DEMO,
+    "--task",
+    "translation_ext",
+    "--path",
+    DEMO / "checkpoint.pt",
+    "-s",
+    "de",
+    "-t",
+    "en",
+    "--cpu",
+]
 HERE = LEVELS.get(platform.machine(), {})
-PROCESSORS = {"avx2": "Haswell", "neon": "cortex-a72", "dotprod": "neoverse-n1", "i8mm": "max", "nehalem": "Nehalem"}  # as qemu calls them
+# as qemu calls them
+PROCESSORS = {
+    "avx2": "Haswell",
+    "neon": "cortex-a72",
+    "dotprod": "neoverse-n1",
+    "i8mm": "max",
+    "nehalem": "Nehalem",
+}
 TESTS = (
-    "kernels/test_kernels.py", "kernels/test_levels.py", "kernels/test_lsh_kernels.py", "kernels/test_ngrams.py",
-    "search/test_beam_alone.py", "search/test_constrained.py", "search/parallel/test_one_sentence.py", "search/strategies/select/test_banks.py",
+    "kernels/test_kernels.py",
+    "kernels/test_levels.py",
+    "kernels/test_lsh_kernels.py",
+    "kernels/test_ngrams.py",
+    "search/test_beam_alone.py",
+    "search/test_constrained.py",
+    "search/parallel/test_one_sentence.py",
+    "search/strategies/select/test_banks.py",
     "search/strategies/softmax/test_screened.py",
-)  # fmt: skip
+)
 needs_all = pytest.mark.skipif(not os.environ.get(sizes.ALL), reason="with --all")
-needs_compiler = pytest.mark.skipif(building.compiler() is None or not HERE, reason="there is no C++ compiler, or no level")
+needs_compiler = pytest.mark.skipif(
+    building.compiler() is None or not HERE, reason="there is no C++ compiler, or no level"
+)
 
 
 levels = functools.cache(building.supported)  # those of this processor
@@ -46,8 +75,14 @@ def of_command(name: str) -> list[str]:
 
 
 def run(words: list, **environment: str) -> subprocess.CompletedProcess:
-    environment = {**{name: value for name, value in os.environ.items() if name != sizes.ALL}, "OMP_NUM_THREADS": "1", **environment}
-    return subprocess.run([*map(str, words)], cwd=ROOT, capture_output=True, text=True, check=False, env=environment)
+    environment = {
+        **{name: value for name, value in os.environ.items() if name != sizes.ALL},
+        "OMP_NUM_THREADS": "1",
+        **environment,
+    }
+    return subprocess.run(
+        [*map(str, words)], cwd=ROOT, capture_output=True, text=True, check=False, env=environment
+    )
 
 
 def translations(*before: str, level: str = "") -> list[tuple[str, float]]:
@@ -58,9 +93,20 @@ def translations(*before: str, level: str = "") -> list[tuple[str, float]]:
     given = "".join(text.read_text("utf-8").splitlines(keepends=True)[:9])
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "FAIRSEQ_EXT_KERNELS": level}
     bpe = ["--bpe", "sentencepiece", "--sentencepiece-model", str(DEMO / "spm.model")]
-    done = subprocess.run([*map(str, words), *bpe], input=given, capture_output=True, text=True, check=False, env=environment)
+    done = subprocess.run(
+        [*map(str, words), *bpe],
+        input=given,
+        capture_output=True,
+        text=True,
+        check=False,
+        env=environment,
+    )
     assert done.returncode == 0, done.stderr
-    return [(line.split("\t")[2], float(line.split("\t")[1])) for line in done.stdout.splitlines() if line.startswith("H-")]
+    return [
+        (line.split("\t")[2], float(line.split("\t")[1]))
+        for line in done.stdout.splitlines()
+        if line.startswith("H-")
+    ]
 
 
 def equal(got: list[tuple[str, float]], expected: list[tuple[str, float]]) -> None:
@@ -73,12 +119,22 @@ def equal(got: list[tuple[str, float]], expected: list[tuple[str, float]]) -> No
 def test_a_level_that_is_unknown_or_that_the_processor_lacks_is_refused(level, monkeypatch, capsys):
     if level in levels():
         pytest.skip("the processor has it")
-    why, known = (" is unknown: name", HERE) if level == "foo" else (": this processor lacks that, so name", levels())
+    why, known = (
+        (" is unknown: name", HERE)
+        if level == "foo"
+        else (": this processor lacks that, so name", levels())
+    )
     said = f"{building.VARIABLE}={level}{why} one of {', '.join([*known, 'native', 'off'])}"
     monkeypatch.setenv(building.VARIABLE, level)
-    for words in (["-m", "fairseq_ext.kernels"], [BIN / "fairseq-interactive", *DEMO_MODEL])[: 1 + (level == "foo")]:
+    for words in (["-m", "fairseq_ext.kernels"], [BIN / "fairseq-interactive", *DEMO_MODEL])[
+        : 1 + (level == "foo")
+    ]:
         done = run([sys.executable, *words])
-        assert (done.returncode, done.stdout, done.stderr.splitlines()[-1]) == (1, "", f"error: {said}")
+        assert (done.returncode, done.stdout, done.stderr.splitlines()[-1]) == (
+            1,
+            "",
+            f"error: {said}",
+        )
     assert not doctor.examine(next(item for item in doctor.ITEMS if item.name == "compiled step"))
     assert capsys.readouterr().out == f"FAIL  compiled step: {said}\n"
     with pytest.raises(UsageError, match=f"^{said}$"):  # as from a program's Translator
@@ -97,7 +153,10 @@ def test_the_fastest_level_is_chosen_and_a_named_one_is_taken(monkeypatch):
 def test_a_processor_without_any_level_runs_on_torch(monkeypatch):
     monkeypatch.delenv(building.VARIABLE, raising=False)
     monkeypatch.setattr(building, "LEVELS", {platform.machine(): {"none": ()}})
-    with pytest.raises(RuntimeError, match="^the processor has none of none: FAIRSEQ_EXT_KERNELS=native compiles for it$"):
+    with pytest.raises(
+        RuntimeError,
+        match="^the processor has none of none: FAIRSEQ_EXT_KERNELS=native compiles for it$",
+    ):
         building.level()
     assert building.library.__wrapped__() is None
 
@@ -117,7 +176,10 @@ def test_8_bit_products_are_the_sums_of_whole_numbers():
 def test_the_kernels_tests_pass_at_each_level_of_this_processor(level):
     if level not in (*levels(), "native"):
         pytest.skip("the processor does not have it")
-    done = run([sys.executable, "-m", "pytest", "-q", *(ROOT / "tests" / name for name in TESTS)], FAIRSEQ_EXT_KERNELS=level)
+    done = run(
+        [sys.executable, "-m", "pytest", "-q", *(ROOT / "tests" / name for name in TESTS)],
+        FAIRSEQ_EXT_KERNELS=level,
+    )
     assert done.returncode == 0, done.stdout[-3000:]
 
 
@@ -130,10 +192,20 @@ def test_hypotheses_are_the_same_at_each_level_and_on_torch():
 
 
 @needs_all
-@pytest.mark.parametrize("machine, level", [*((machine, level) for machine in LEVELS for level in LEVELS[machine]), ("x86_64", "nehalem")])
+@pytest.mark.parametrize(
+    "machine, level",
+    [*((machine, level) for machine in LEVELS for level in LEVELS[machine]), ("x86_64", "nehalem")],
+)
 def test_kernels_compute_right_on_processors_that_are_not_at_hand(machine, level, tmp_path):
-    """Compiled for the level, and run on a processor of it that qemu plays (or on this one). One has no level: it may be named `native`."""
-    compiler = building.compiler() if machine == platform.machine() else of_command(f"{machine}-linux-gnu-g++")
+    """Compiled for the level, and run on a processor of it that qemu plays (or on this one).
+
+    One has no level: it may be named `native`.
+    """
+    compiler = (
+        building.compiler()
+        if machine == platform.machine()
+        else of_command(f"{machine}-linux-gnu-g++")
+    )
     if level in PROCESSORS:
         processor = [*of_command(f"qemu-{machine}-static"), "-cpu", PROCESSORS[level]]
     elif level in levels():
@@ -142,8 +214,16 @@ def test_kernels_compute_right_on_processors_that_are_not_at_hand(machine, level
         pytest.skip("neither this processor nor qemu has it")
     driver, source = tmp_path / "driver", Path(__file__).with_name("level_driver.cpp")
     chosen = LEVELS[machine].get(level, [f"-march={level}"])
-    subprocess.run([*compiler, *FLAGS, *chosen, f"-I{FOLDER}", "-static", "-w", source, "-o", driver], check=True)
-    done = subprocess.run([*processor, driver, *([level] if level in LEVELS[machine] else [])], capture_output=True, text=True, check=False)
+    subprocess.run(
+        [*compiler, *FLAGS, *chosen, f"-I{FOLDER}", "-static", "-w", source, "-o", driver],
+        check=True,
+    )
+    done = subprocess.run(
+        [*processor, driver, *([level] if level in LEVELS[machine] else [])],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
     assert done.returncode == 0, done.stdout + done.stderr
 
 
@@ -151,7 +231,8 @@ def test_kernels_compute_right_on_processors_that_are_not_at_hand(machine, level
 @needs_compiler
 def test_a_processor_with_avx2_alone_finds_the_same_hypotheses():
     qemu = of_command("qemu-x86_64-static")
-    run([sys.executable, "-m", "fairseq_ext.kernels"], FAIRSEQ_EXT_KERNELS="avx2")  # compiled here, which is sooner
+    # compiled here, which is sooner
+    run([sys.executable, "-m", "fairseq_ext.kernels"], FAIRSEQ_EXT_KERNELS="avx2")
     told = run([*qemu, "-cpu", "Haswell", sys.executable, "-m", "fairseq_ext.kernels"]).stdout
     assert Path(told).name.startswith("avx2-")
     equal(translations(*qemu, "-cpu", "Haswell"), translations())
@@ -161,5 +242,8 @@ def test_a_processor_with_avx2_alone_finds_the_same_hypotheses():
 @needs_compiler
 def test_a_processor_without_avx2_starts_and_finds_the_same_hypotheses_on_torch():
     qemu = of_command("qemu-x86_64-static")
-    assert "the processor has none of avx512vnni" in run([*qemu, "-cpu", "Nehalem", sys.executable, "-m", "fairseq_ext.kernels"]).stderr
+    assert (
+        "the processor has none of avx512vnni"
+        in run([*qemu, "-cpu", "Nehalem", sys.executable, "-m", "fairseq_ext.kernels"]).stderr
+    )
     equal(translations(*qemu, "-cpu", "Nehalem"), translations())

@@ -1,4 +1,5 @@
-"""The compiled library is run only if it is what was built, by this user; the signatures are those of the C++ files."""
+"""The compiled library is run only if it is what was built, by this user; the signatures are
+those of the C++ files."""
 
 from __future__ import annotations
 
@@ -33,16 +34,26 @@ LAYOUTS = {
     "beam.cpp": [beam.Rules, beam.SentenceStruct, beam.BatchStruct, transformer.ReaderStruct],
     "constrained.cpp": [constrained.SentencesStruct],
     "parallel.cpp": [
-        parallel.TrajectoryStruct, parallel.PreviousStruct, parallel.TableStruct, parallel.NgramStruct, parallel.RowStruct,
-        parallel.BlocksStruct, parallel.WindowStruct, parallel.DrafterStruct,
+        parallel.TrajectoryStruct,
+        parallel.PreviousStruct,
+        parallel.TableStruct,
+        parallel.NgramStruct,
+        parallel.RowStruct,
+        parallel.BlocksStruct,
+        parallel.WindowStruct,
+        parallel.DrafterStruct,
     ],
     "lsh.cpp": [lsh.IndexStruct],
     "shortlist.cpp": [shortlist.ListStruct, shortlist.ScreenStruct],
     "transformer.cpp": [
-        transformer.LinearStruct, transformer.NormStruct, transformer.LayerStruct, transformer.LayerStackStruct, transformer.CacheStruct,
+        transformer.LinearStruct,
+        transformer.NormStruct,
+        transformer.LayerStruct,
+        transformer.LayerStackStruct,
+        transformer.CacheStruct,
         transformer.StepStruct,
     ],
-}  # fmt: skip
+}
 
 
 def layout(kind: type[ctypes.Structure]) -> str:
@@ -50,7 +61,10 @@ def layout(kind: type[ctypes.Structure]) -> str:
     name = kind.__name__.removesuffix("Struct")
     told = [f"sizeof({name}) == {ctypes.sizeof(kind)}"]
     for field, of in kind._fields_:
-        told += [f"offsetof({name}, {field}) == {getattr(kind, field).offset}", f"sizeof({name}::{field}) == {ctypes.sizeof(of)}"]
+        told += [
+            f"offsetof({name}, {field}) == {getattr(kind, field).offset}",
+            f"sizeof({name}::{field}) == {ctypes.sizeof(of)}",
+        ]
     return "".join(f"static_assert({each}, {json.dumps(each)});\n" for each in told)
 
 
@@ -70,17 +84,22 @@ def test_structures_are_laid_out_as_the_compiler_lays_them_out(file, tmp_path):
 
 @needs_compiler
 def test_another_layout_is_refused(tmp_path):
-    turned = type("FoundStruct", (ctypes.Structure,), {"_fields_": [*banks.FoundStruct._fields_[::-1]]})
+    turned = type(
+        "FoundStruct", (ctypes.Structure,), {"_fields_": [*banks.FoundStruct._fields_[::-1]]}
+    )
     assert "offsetof(Found, row)" in refused("banks.cpp", [turned], tmp_path)
 
 
 @needs_compiler
 def test_every_function_that_the_library_exports_has_its_signature():
-    named = subprocess.run(["nm", "-D", "--defined-only", building.build()], capture_output=True, text=True, check=True).stdout
+    named = subprocess.run(
+        ["nm", "-D", "--defined-only", building.build()], capture_output=True, text=True, check=True
+    ).stdout
     exported = {line.split()[-1] for line in named.splitlines() if " T " in line}
     found = signatures(building.SOURCES)
     assert {name for name in exported if not name.startswith("_")} == set(found)
-    N, P = ctypes.c_int64, ctypes.c_void_p  # as a reader of log_probs.cpp and parallel.cpp sees them
+    # as a reader of log_probs.cpp and parallel.cpp sees them
+    N, P = ctypes.c_int64, ctypes.c_void_p
     assert found["log_softmax"] == (None, [P, N, N, ctypes.c_float])
     assert found["propose_nothing"] == (N, [P, P, N, ctypes.c_double, P, P])
 
@@ -95,7 +114,8 @@ def small(monkeypatch, tmp_path) -> Path:
     source.write_text(WORKS)
     monkeypatch.setattr(building, "SOURCES", [source])
     monkeypatch.setattr(building, "HEADERS", [])
-    monkeypatch.setenv("FAIRSEQ_EXT_KERNELS", "native")  # nothing is compiled that asks the processor
+    # nothing is compiled that asks the processor
+    monkeypatch.setenv("FAIRSEQ_EXT_KERNELS", "native")
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     return tmp_path / "cache" / "fairseq_ext"
 
@@ -107,7 +127,11 @@ def load() -> ctypes.CDLL | None:
 def planted(folder: Path, mark: Path) -> bytes:
     """A library that leaves a mark when it is loaded."""
     source = folder.parent / "planted.cpp"
-    source.write_text(f'#include <cstdio>\nstruct Run {{ Run() {{ std::fclose(std::fopen("{mark}", "w")); }} }} run;\n{WORKS}')
+    source.write_text(
+        "#include <cstdio>\n"
+        f'struct Run {{ Run() {{ std::fclose(std::fopen("{mark}", "w")); }} }} run;\n'
+        f"{WORKS}"
+    )
     made = folder.parent / "planted.so"
     subprocess.run([*building.compiler(), "-shared", "-fPIC", "-o", made, source], check=True)
     subprocess.run([sys.executable, "-c", LOAD, made], check=True)
@@ -121,7 +145,10 @@ def test_a_built_library_is_private_and_used_again(small, caplog, capsys, monkey
     monkeypatch.setattr(command_line, "owned", "fairseq_cli.generate")
     with caplog.at_level(logging.INFO, "fairseq_ext"):
         assert load().works() == 1
-        assert capsys.readouterr().err == "compiling the decoder step, once on this machine: about 15 s\n"
+        assert (
+            capsys.readouterr().err
+            == "compiling the decoder step, once on this machine: about 15 s\n"
+        )
         first = building.build().stat().st_mtime_ns
         assert load().works() == 1 and building.build().stat().st_mtime_ns == first
     assert not caplog.records and not capsys.readouterr().err
@@ -149,16 +176,22 @@ def test_anything_else_than_what_was_built_is_built_anew(small, tmp_path, caplog
     with caplog.at_level(logging.INFO, "fairseq_ext"):
         assert load().works() == 1
     assert library.read_bytes() == content and not mark.exists()
-    assert [line for line in caplog.messages if "compiling" not in line] == [f"{library} is not what was built there: it is built anew"]
+    assert [line for line in caplog.messages if "compiling" not in line] == [
+        f"{library} is not what was built there: it is built anew"
+    ]
 
 
 @needs_compiler
-def test_a_library_with_its_digest_is_not_trusted_in_a_folder_that_others_could_write_to(small, tmp_path, caplog):
+def test_a_library_with_its_digest_is_not_trusted_in_a_folder_that_others_could_write_to(
+    small, tmp_path, caplog
+):
     library, mark = building.build(), tmp_path / "mark"
     content = library.read_bytes()
     small.chmod(0o777)
     library.write_bytes(planted(small, mark))
-    library.with_suffix(".sha256").write_text(building.hashlib.sha256(library.read_bytes()).hexdigest())
+    library.with_suffix(".sha256").write_text(
+        building.hashlib.sha256(library.read_bytes()).hexdigest()
+    )
     with caplog.at_level(logging.INFO, "fairseq_ext"):
         assert load().works() == 1
     assert not mark.exists() and library.read_bytes() == content
@@ -196,8 +229,8 @@ def test_another_users_library_is_not_loaded(small, caplog):
 def test_two_processes_build_it_once(small, tmp_path):
     """Both find no library; the second waits for the first."""
     code = (
-        "import sys; from pathlib import Path; from fairseq_ext.kernels import library as b; b.HEADERS = []; "
-        "b.SOURCES = [Path(sys.argv[1])]; print(b.build().stat().st_mtime_ns)"
+        "import sys; from pathlib import Path; from fairseq_ext.kernels import library as b; "
+        "b.HEADERS = []; b.SOURCES = [Path(sys.argv[1])]; print(b.build().stat().st_mtime_ns)"
     )
     command = [sys.executable, "-c", code, tmp_path / "works.cpp"]
     running = [subprocess.Popen(command, stdout=subprocess.PIPE, text=True) for _ in range(2)]

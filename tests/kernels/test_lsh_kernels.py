@@ -1,4 +1,5 @@
-"""The functions of LSH softmax against their definitions: torch's and the compiled ones; with --device cuda or pretend the CUDA twins."""
+"""The functions of LSH softmax against their definitions: torch's and the compiled ones; with
+--device cuda or pretend the CUDA twins."""
 
 import shutil
 import subprocess
@@ -61,12 +62,18 @@ def codes_by_hand(x, dimensions, u):
     bits, out = lsh_torch.bits_of(dimensions.size(1)), []
     for row in x.tolist():
         winners = [max(range(len(d)), key=lambda k: (row[d[k]], -k)) for d in dimensions.tolist()]  # noqa: B023
-        out.append([sum(w << (bits * (u - 1 - i)) for i, w in enumerate(winners[b : b + u])) for b in range(0, len(winners), u)])
+        out.append(
+            [
+                sum(w << (bits * (u - 1 - i)) for i, w in enumerate(winners[b : b + u]))
+                for b in range(0, len(winners), u)
+            ]
+        )
     return torch.tensor(out, dtype=torch.int32)
 
 
 def test_the_papers_example_of_equation_5(twins, device):
-    """H and the permutations of Table 5 with K = 2: places 2, 1, 2, 1 by Eq. 5 (the table as printed has 1, 2, 2, 1)."""
+    """H and the permutations of Table 5 with K = 2: places 2, 1, 2, 1 by Eq. 5 (the table as
+    printed has 1, 2, 2, 1)."""
     H = torch.tensor([[0.32, 0.48, -0.57, 0.63]], device=device)
     dimensions = torch.tensor([[1, 2], [1, 3], [3, 2], [4, 1]], device=device) - 1
     assert twins.wta_hash(H, dimensions, 1).tolist() == [[1, 0, 1, 0]]
@@ -76,7 +83,10 @@ def test_the_papers_example_of_equation_5(twins, device):
 @pytest.mark.parametrize("K, u", [(2, 1), (3, 2), (4, 3), (8, 3), (12, 2)])
 def test_codes_are_those_of_the_definition(twins, device, K, u):
     words, _, dimensions = case(K=K, u=u)
-    assert torch.equal(twins.wta_hash(words.to(device), dimensions.to(device), u).cpu(), codes_by_hand(words, dimensions, u))
+    assert torch.equal(
+        twins.wta_hash(words.to(device), dimensions.to(device), u).cpu(),
+        codes_by_hand(words, dimensions, u),
+    )
 
 
 def test_the_first_of_equal_dimensions_wins(twins, device):
@@ -87,7 +97,9 @@ def test_the_first_of_equal_dimensions_wins(twins, device):
 def test_a_strictly_increasing_map_leaves_codes_unchanged(twins, device):
     words, _, dimensions = case()
     words, dimensions = words.to(device), dimensions.to(device)
-    assert torch.equal(twins.wta_hash(words, dimensions, 2), twins.wta_hash(words.exp() * 3 + 1, dimensions, 2))
+    assert torch.equal(
+        twins.wta_hash(words, dimensions, 2), twins.wta_hash(words.exp() * 3 + 1, dimensions, 2)
+    )
 
 
 def test_dimensions_are_drawn_without_repetition_and_by_seed():
@@ -97,7 +109,11 @@ def test_dimensions_are_drawn_without_repetition_and_by_seed():
     assert not torch.equal(drawn, lsh_torch.draw_dimensions(12, 5, 3, 50, seed=4))
 
 
-@pytest.mark.parametrize("arguments", [(12, 1, 3, 5, 1), (12, 13, 3, 5, 1), (64, 16, 8, 5, 1)], ids=["K of one", "K above D", "31 bits"])
+@pytest.mark.parametrize(
+    "arguments",
+    [(12, 1, 3, 5, 1), (12, 13, 3, 5, 1), (64, 16, 8, 5, 1)],
+    ids=["K of one", "K above D", "31 bits"],
+)
 def test_wrong_parameters_are_named(arguments):
     with pytest.raises(ValueError):
         lsh_torch.draw_dimensions(*arguments)
@@ -115,11 +131,17 @@ def test_hits_equal_equation_9(twins, device, table, n):
     V = words.size(0)
     of_words, of_rows = twins.wta_hash(words, dimensions, 2), twins.wta_hash(rows, dimensions, 2)
     spans, direct, cuckoo = tables(twins, of_words, 4)
-    start, length = twins.lookup_direct(of_rows, direct) if table == "direct" else twins.lookup_cuckoo(of_rows, cuckoo, V)
+    start, length = (
+        twins.lookup_direct(of_rows, direct)
+        if table == "direct"
+        else twins.lookup_cuckoo(of_rows, cuckoo, V)
+    )
     expected = (of_rows[:, None] == of_words[None]).sum(-1)
     assert torch.equal(twins.count_hits(start, length, spans.words.view(-1), V).long(), expected)
     if twins is lsh_cuda:
-        assert torch.equal(lsh_cuda.count_hits(start, length, spans.words.view(-1), V, warp=False).long(), expected)
+        assert torch.equal(
+            lsh_cuda.count_hits(start, length, spans.words.view(-1), V, warp=False).long(), expected
+        )
     assert expected.max() > 2 and expected.min() == 0  # there is something to see
 
 
@@ -133,7 +155,10 @@ def test_every_code_is_found_in_two_probes_and_no_other_is(twins, device):
         assert set(slots) == there  # each once
         for code, slot in slots.items():
             a, b, c, d = cuckoo.hashes[band].tolist()
-            assert slot in ((a * code + b) % PRIME % cuckoo.size, (c * code + d) % PRIME % cuckoo.size)
+            assert slot in (
+                (a * code + b) % PRIME % cuckoo.size,
+                (c * code + d) % PRIME % cuckoo.size,
+            )
     every = torch.arange(512, dtype=torch.int32, device=device)[:, None].expand(-1, 5).contiguous()
     start, length = twins.lookup_direct(every, direct)
     other_start, other_length = twins.lookup_cuckoo(every, cuckoo, 2000)
@@ -158,7 +183,9 @@ def test_cyclic_insertion_draws_new_functions(kernels, device, monkeypatch):
     spans, _, cuckoo = tables(kernels, codes, 6)
     assert drawn[:2] == [3, 3]
     start, length = kernels.lookup_cuckoo(codes, cuckoo, 40)
-    assert (length == 1).all() and torch.equal(start % 40, torch.arange(40, device=device)[:, None].expand(-1, 3).int())
+    assert (length == 1).all() and torch.equal(
+        start % 40, torch.arange(40, device=device)[:, None].expand(-1, 3).int()
+    )
 
 
 def test_insertion_that_never_settles_ends(kernels, device, monkeypatch):
@@ -178,18 +205,28 @@ def test_compaction_equals_a_filter(device, n, V, t, seed):
     expected = [j for j in range(V) if always[j] or any(hits[i, j] >= t for i in range(n))]
     assert kernels.compact(hits, t, always).tolist() == expected
     assert kernels.compact(hits, t, always, never).tolist() == [j for j in expected if not never[j]]
-    assert kernels.compact(hits, t, None).tolist() == [j for j in range(V) if any(hits[i, j] >= t for i in range(n))]
+    assert kernels.compact(hits, t, None).tolist() == [
+        j for j in range(V) if any(hits[i, j] >= t for i in range(n))
+    ]
     if kernels is lsh_cuda:
         assert lsh_cuda.compact(hits, t, always, optimised=False).tolist() == expected
 
 
 @settings(max_examples=120, deadline=None)
 @given(
-    n=st.integers(1, 6), V=st.integers(1, 900), W=st.sampled_from([1, 7, 60, 300]), t=st.integers(1, 9),
-    shape=st.sampled_from([(2, 1), (4, 2), (6, 3)]), table=st.sampled_from(["direct", "cuckoo"]),
-    bias=st.booleans(), wanted=st.booleans(), seed=st.integers(0, 99),
-)  # fmt: skip
-def test_the_words_found_in_one_call_are_those_of_the_functions(n, V, W, t, shape, table, bias, wanted, seed):
+    n=st.integers(1, 6),
+    V=st.integers(1, 900),
+    W=st.sampled_from([1, 7, 60, 300]),
+    t=st.integers(1, 9),
+    shape=st.sampled_from([(2, 1), (4, 2), (6, 3)]),
+    table=st.sampled_from(["direct", "cuckoo"]),
+    bias=st.booleans(),
+    wanted=st.booleans(),
+    seed=st.integers(0, 99),
+)
+def test_the_words_found_in_one_call_are_those_of_the_functions(
+    n, V, W, t, shape, table, bias, wanted, seed
+):
     if library() is None:
         pytest.skip("no compiler")
     generator = torch.Generator().manual_seed(seed)
@@ -197,19 +234,34 @@ def test_the_words_found_in_one_call_are_those_of_the_functions(n, V, W, t, shap
     shift = torch.randn(V, generator=generator) if bias else None
     always, never = torch.rand(2, V, generator=generator) < 0.1
     index = _lsh_index.build(weight, shift, _lsh_index.Parameters(*shape, W, seed, table))
-    of_words = lsh_torch.wta_hash(weight if shift is None else torch.cat([weight, shift[:, None]], 1), index.dimensions, index.u)
+    of_words = lsh_torch.wta_hash(
+        weight if shift is None else torch.cat([weight, shift[:, None]], 1),
+        index.dimensions,
+        index.u,
+    )
     finder = lsh_compiled.Finder(index, never, int(bias))
     for rows in (x, -x):  # what it counts with is clean again
         padded = rows if shift is None else torch.cat([rows, torch.ones(n, 1)], 1)
-        hits = (lsh_torch.wta_hash(padded, index.dimensions, index.u)[:, None] == of_words).sum(-1).amax(0)  # Eq. 9 by brute force
+        # Eq. 9 by brute force
+        hits = (
+            (lsh_torch.wta_hash(padded, index.dimensions, index.u)[:, None] == of_words)
+            .sum(-1)
+            .amax(0)
+        )
         listed = (hits >= t) | (always if wanted else torch.zeros_like(always))
-        assert finder(rows, t, always if wanted else None, 1).tolist() == [j for j in range(V) if listed[j] and not never[j]]
+        assert finder(rows, t, always if wanted else None, 1).tolist() == [
+            j for j in range(V) if listed[j] and not never[j]
+        ]
     assert all(seconds >= 0 for seconds in finder.seconds) and sum(finder.seconds) > 0
 
 
-@pytest.mark.parametrize("found", [[], [0], [9], [30, 31, 32, 33, 34], [0, 5, 6, 7, 20, 29, 33, 69]], ids=str)
+@pytest.mark.parametrize(
+    "found", [[], [0], [9], [30, 31, 32, 33, 34], [0, 5, 6, 7, 20, 29, 33, 69]], ids=str
+)
 @pytest.mark.parametrize("n", [1, 2, 5, 6, 7, 19])
-@pytest.mark.parametrize("d, bias, temperature", [(7, False, 1.0), (16, True, 1.0), (53, True, 2.5)])
+@pytest.mark.parametrize(
+    "d, bias, temperature", [(7, False, 1.0), (16, True, 1.0), (53, True, 2.5)]
+)
 def test_log_probabilities_over_a_list_equal_double_precision(n, d, bias, temperature, found):
     weight, x = torch.randn(70, d), torch.randn(n, d)
     if not gathered.takes(weight):
@@ -217,9 +269,13 @@ def test_log_probabilities_over_a_list_equal_double_precision(n, d, bias, temper
     shift = torch.randn(70) if bias else None
     base = torch.tensor([2, 3, *range(10, 20), 40, 68])
     linear = PackedLinear(weight[base], None if shift is None else shift[base])
-    ids, value = gathered.ShortlistLinear(linear, base, weight, shift, temperature)(x, torch.tensor(found, dtype=torch.long), 1)
+    ids, value = gathered.ShortlistLinear(linear, base, weight, shift, temperature)(
+        x, torch.tensor(found, dtype=torch.long), 1
+    )
     assert ids.tolist() == sorted([*base.tolist(), *found])
-    logits = torch.nn.functional.linear(x.double(), weight.double(), None if shift is None else shift.double())
+    logits = torch.nn.functional.linear(
+        x.double(), weight.double(), None if shift is None else shift.double()
+    )
     expected = (logits[:, ids] / temperature).log_softmax(-1)
     torch.testing.assert_close(value.double(), expected, atol=1e-5, rtol=1e-5)
 
@@ -239,9 +295,14 @@ def test_the_cuda_source_compiles(architecture, tmp_path):
     if nvcc is None:
         pytest.skip("no nvcc on this machine")
     out = tmp_path / "lsh.cubin"
-    done = subprocess.run([nvcc, f"-arch={architecture}", "-cubin", "-o", out, SOURCE], capture_output=True, text=True)
+    done = subprocess.run(
+        [nvcc, f"-arch={architecture}", "-cubin", "-o", out, SOURCE], capture_output=True, text=True
+    )
     assert done.returncode == 0 and out.stat().st_size, done.stderr
-    assert all(name.encode() in out.read_bytes() for name in ("wta_hash", "cuckoo_insert", "count_hits_naive", "compact_write"))
+    assert all(
+        name.encode() in out.read_bytes()
+        for name in ("wta_hash", "cuckoo_insert", "count_hits_naive", "compact_write")
+    )
 
 
 def test_without_a_gpu_the_reason_is_told():

@@ -1,4 +1,5 @@
-"""`--no-repeat-ngram-size`: the compiled function changes scores as torch's definition does, bit for bit."""
+"""`--no-repeat-ngram-size`: the compiled function changes scores as torch's definition
+does, bit for bit."""
 
 import pytest
 import torch
@@ -28,13 +29,17 @@ def test_compiled_ngrams_equal_torchs(of_words, monkeypatch):
             tokens, ids = histories(rows, longest, chance), None
             if of_words == "shortlist":
                 ids = torch.arange(0, WORDS, 2)
-            elif of_words == "shortlist of each row":  # some repeat their last word, as shorter lists do
+            elif of_words == "shortlist of each row":
+                # some repeat their last word, as shorter lists do
                 ids = torch.rand(rows, WORDS, generator=chance).argsort(1)[:, :6].sort(1).values
                 ids[:, -1] = ids[:, -2]
             value = torch.randn(rows, WORDS if ids is None else ids.size(-1), generator=chance)
             if ids is not None and ids.dim() == 2:
                 value[:, 1:].masked_fill_(ids[:, 1:] == ids[:, :-1], -torch.inf)
-            compiled, torchs = LogProbs(value.clone(), ids, WORDS), LogProbs(value.clone(), ids, WORDS)
+            compiled, torchs = (
+                LogProbs(value.clone(), ids, WORDS),
+                LogProbs(value.clone(), ids, WORDS),
+            )
             before = compiled.dense().clone()
             compiled.ban_repeated_(tokens, size)
             with monkeypatch.context() as patch:

@@ -1,4 +1,5 @@
-"""Rows of tokens beside a decoder of the transformer backend: every step is compared with fairseq's teacher forcing."""
+"""Rows of tokens beside a decoder of the transformer backend: every step is compared with
+fairseq's teacher forcing."""
 
 from __future__ import annotations
 
@@ -25,23 +26,37 @@ MODELS = {
     "output tied": dict(share_decoder_input_output_embed=True, no_scale_embedding=True),
     "normalised embeddings": dict(layernorm_embedding=True, activation_fn="gelu"),
     "no positions": dict(no_token_positional_embeddings=True, activation_fn="relu_squared"),
-    "other encoder width": dict(encoder_embed_dim=24, encoder_attention_heads=3, encoder_ffn_embed_dim=20),
+    "other encoder width": dict(
+        encoder_embed_dim=24, encoder_attention_heads=3, encoder_ffn_embed_dim=20
+    ),
     "other output width": dict(decoder_output_dim=12),
     "other embedding width": dict(decoder_input_dim=12),
-    "four heads, one layer": dict(decoder_attention_heads=4, decoder_layers=1, activation_fn="tanh"),
+    "four heads, one layer": dict(
+        decoder_attention_heads=4, decoder_layers=1, activation_fn="tanh"
+    ),
     "layer drop": dict(decoder_layerdrop=0.5, decoder_layers=3),
 }
 
 
-def model_of(seed: int = 1, dtype: torch.dtype = torch.float64, device: str | torch.device = "cpu", arch: str = "transformer", **flags):
+def model_of(
+    seed: int = 1,
+    dtype: torch.dtype = torch.float64,
+    device: str | torch.device = "cpu",
+    arch: str = "transformer",
+    **flags,
+):
     """A random Transformer; its biases and norms are random too, so that none can be forgotten."""
     torch.manual_seed(seed)
     args = Namespace(arch=arch, **(TRANSFORMER | flags))
     ARCH_CONFIG_REGISTRY[arch](args)
     model = ARCH_MODEL_REGISTRY[arch].build_model(args, task())
     if "decoder_input_dim" in flags:  # fairseq's decoder provides for it, its models do not
-        model.decoder.embed_tokens = torch.nn.Embedding(len(dictionary()), flags["decoder_input_dim"], dictionary().pad())
-        model.decoder.project_in_dim = torch.nn.Linear(flags["decoder_input_dim"], model.decoder.embed_dim, bias=False)
+        model.decoder.embed_tokens = torch.nn.Embedding(
+            len(dictionary()), flags["decoder_input_dim"], dictionary().pad()
+        )
+        model.decoder.project_in_dim = torch.nn.Linear(
+            flags["decoder_input_dim"], model.decoder.embed_dim, bias=False
+        )
     with torch.no_grad():
         for weight in model.parameters():
             if weight.dim() == 1:
@@ -50,16 +65,23 @@ def model_of(seed: int = 1, dtype: torch.dtype = torch.float64, device: str | to
 
 
 class Rows:
-    """Rows of tokens beside a decoder; every step is compared with teacher forcing, one sentence at a time."""
+    """Rows of tokens beside a decoder; every step is compared with teacher forcing,
+    one sentence at a time."""
 
-    def __init__(self, models: list, lengths: list[int], seed: int = 0, need_attention: bool = False):
+    def __init__(
+        self, models: list, lengths: list[int], seed: int = 0, need_attention: bool = False
+    ):
         self.random = random.Random(seed)
         self.models = models
         self.device = next(models[0].parameters()).device
         self.sample = batch(lengths, seed)
-        self.sample["net_input"] = {name: value.to(self.device) for name, value in self.sample["net_input"].items()}
+        self.sample["net_input"] = {
+            name: value.to(self.device) for name, value in self.sample["net_input"].items()
+        }
         net_input = self.sample["net_input"]
-        self.pool = Pool(net_input, net_input["src_lengths"], [50] * len(lengths), self.sample["id"], EOS)
+        self.pool = Pool(
+            net_input, net_input["src_lengths"], [50] * len(lengths), self.sample["id"], EOS
+        )
         self.decoder = TransformerBackend(models, need_attention)
         self.tolerance = TOLERANCE[next(models[0].parameters()).dtype]
 
@@ -73,16 +95,30 @@ class Rows:
         with torch.no_grad():
             source = model.encoder.forward_torchscript(alone(self.sample, sentence)["net_input"])
             for row in rows:
-                out.append(model.decoder.extract_features(torch.tensor([row], device=self.device), encoder_out=source)[0][0])
+                out.append(
+                    model.decoder.extract_features(
+                        torch.tensor([row], device=self.device), encoder_out=source
+                    )[0][0]
+                )
         return out
 
     def step(self, new: int = 1, length: torch.Tensor | None = None) -> None:
         """Read the last `new` tokens of every row and compare their features."""
-        tokens = torch.tensor([row[-new:] for rows in self.rows.values() for row in rows], device=self.device)
-        features = self.decoder.step(tokens, new, length) if new > 1 or length is not None else self.decoder.step(tokens)
+        tokens = torch.tensor(
+            [row[-new:] for rows in self.rows.values() for row in rows], device=self.device
+        )
+        features = (
+            self.decoder.step(tokens, new, length)
+            if new > 1 or length is not None
+            else self.decoder.step(tokens)
+        )
         for model, got in zip(self.models, features, strict=True):
-            expected = torch.stack([f[-new:] for s, rows in self.rows.items() for f in self.expected(model, s, rows)])
-            torch.testing.assert_close(got, expected if new > 1 else expected[:, 0], rtol=0, atol=self.tolerance)
+            expected = torch.stack(
+                [f[-new:] for s, rows in self.rows.items() for f in self.expected(model, s, rows)]
+            )
+            torch.testing.assert_close(
+                got, expected if new > 1 else expected[:, 0], rtol=0, atol=self.tolerance
+            )
 
     def all_rows(self) -> list[list[int]]:
         return [row for rows in self.rows.values() for row in rows]
@@ -93,7 +129,8 @@ class Rows:
         self.rows = {s: [next(left) for _ in each] for s, each in self.rows.items()}
 
     def read_blocks(self, turns: int, width: int) -> None:
-        """Start with all sentences, read blocks of random drafts, and keep the first of each and some of the draft; the next is new."""
+        """Start with all sentences, read blocks of random drafts, and keep the first of each and
+        some of the draft; the next is new."""
         self.start(list(range(len(self.pool))))
         if width > 1:
             self.step()
@@ -104,11 +141,17 @@ class Rows:
             self.become([[*row, *[self.token() for _ in range(b - 1)]] for row in self.all_rows()])
             self.step(new=b, length=length)
             taken = [self.random.randint(1, b) for _ in self.all_rows()]
-            self.become([[*row[: len(row) - b + k], self.token()] for row, k in zip(self.all_rows(), taken, strict=True)])
+            self.become(
+                [
+                    [*row[: len(row) - b + k], self.token()]
+                    for row, k in zip(self.all_rows(), taken, strict=True)
+                ]
+            )
             length = torch.tensor([len(row) - 1 for row in self.all_rows()], device=self.device)
 
     def cut_and_reorder(self, turns: int, uniform: bool) -> None:
-        """Forget the end of every row, at lengths of their own, and go on token by token, reordered."""
+        """Forget the end of every row, at lengths of their own, and go on token
+        by token, reordered."""
         self.start(list(range(len(self.pool))))
         for _ in range(4):
             self.step()
@@ -121,19 +164,35 @@ class Rows:
                 self.step()
                 self.select(uniform=uniform, may_drop=False)
 
-    def select(self, uniform: bool, may_drop: bool, width: int | None = None, grow: bool = True) -> None:
+    def select(
+        self, uniform: bool, may_drop: bool, width: int | None = None, grow: bool = True
+    ) -> None:
         """Continue random rows of each sentence by a random token; drop some sentences."""
         live = list(self.rows)
         kept = [s for s in live if not may_drop or self.random.random() < 0.8] or live[:1]
         counts = [len(rows) for rows in self.rows.values()]
         first = {s: sum(counts[:i]) for i, s in enumerate(live)}
         width = width or self.random.randint(1, 4)
-        chosen = {s: self.random.choices(range(len(self.rows[s])), k=width if uniform else self.random.randint(1, 4)) for s in kept}
+        chosen = {
+            s: self.random.choices(
+                range(len(self.rows[s])), k=width if uniform else self.random.randint(1, 4)
+            )
+            for s in kept
+        }
         row = torch.tensor([first[s] + i for s in kept for i in chosen[s]], device=self.device)
-        sentence = None if len(kept) == len(live) else torch.tensor([live.index(s) for s in kept], device=self.device)
-        sentence_of_row = torch.tensor([place for place, s in enumerate(kept) for _ in chosen[s]], device=self.device)
+        sentence = (
+            None
+            if len(kept) == len(live)
+            else torch.tensor([live.index(s) for s in kept], device=self.device)
+        )
+        sentence_of_row = torch.tensor(
+            [place for place, s in enumerate(kept) for _ in chosen[s]], device=self.device
+        )
         self.decoder.select(row, sentence, width if uniform else 0, sentence_of_row)
-        self.rows = {s: [[*self.rows[s][i], *([self.token()] if grow else [])] for i in chosen[s]] for s in kept}
+        self.rows = {
+            s: [[*self.rows[s][i], *([self.token()] if grow else [])] for i in chosen[s]]
+            for s in kept
+        }
         assert self.decoder.rows == row.numel()
         assert self.decoder.width == (width if uniform else 0)
 
@@ -142,7 +201,8 @@ class Rows:
         self.decoder.step(torch.tensor(self.all_rows(), device=self.device))
 
     def storm(self, widths: str) -> Iterator[None]:
-        """Eight steps of all sentences, which are reordered and, from the fourth on, dropped; widths: uniform, ragged, or mixed."""
+        """Eight steps of all sentences, which are reordered and, from the fourth on, dropped;
+        widths: uniform, ragged, or mixed."""
         self.start(list(range(len(self.pool))))
         for step in range(8):
             self.step()
@@ -151,7 +211,8 @@ class Rows:
             self.select(uniform=not ragged, may_drop=step > 2)
 
     def long_rows(self, steps: int, width: int) -> Iterator[None]:
-        """So many steps of all sentences, of which every eighth is compared, and with a sentence alone each."""
+        """So many steps of all sentences, of which every eighth is compared, and with
+        a sentence alone each."""
         self.start(list(range(len(self.pool))))
         for step in range(steps):
             if step % 8 == 0 or len(self.pool) == 1:

@@ -14,7 +14,17 @@ from fairseq_ext.model.transformer import weights
 from fairseq_ext.model.transformer.cuda_graph import CudaGraphCache, cuda_graphs
 from fairseq_ext.model.transformer.decoder import TransformerBackend
 
-WAITS = ("_local_scalar_dense", "nonzero", "equal", "is_nonzero", "item", "masked_select", "unique", "_unique2", "repeat_interleave")
+WAITS = (
+    "_local_scalar_dense",
+    "nonzero",
+    "equal",
+    "is_nonzero",
+    "item",
+    "masked_select",
+    "unique",
+    "_unique2",
+    "repeat_interleave",
+)
 
 
 class NoWaiting(TorchDispatchMode):
@@ -27,7 +37,8 @@ class NoWaiting(TorchDispatchMode):
 
 
 class Recorded(NoWaiting):
-    """What a CUDA graph does, on a CPU: the same operations again, with the numbers and at the addresses of the first time."""
+    """What a CUDA graph does, on a CPU: the same operations again, with the numbers and at the
+    addresses of the first time."""
 
     def __init__(self, compute):
         super().__init__()
@@ -43,7 +54,11 @@ class Recorded(NoWaiting):
 
     @staticmethod
     def is_new(func) -> bool:
-        return not func.is_view and not func._schema.is_mutable and "unsafe_view" not in func._schema.name
+        return (
+            not func.is_view
+            and not func._schema.is_mutable
+            and "unsafe_view" not in func._schema.name
+        )
 
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):
         out = super().__torch_dispatch__(func, types, args, kwargs)
@@ -76,7 +91,8 @@ def fails(compute):
 
 @pytest.fixture(autouse=True)
 def plain_linears(monkeypatch):
-    """As on a GPU: no compiled step, no packed weights; and caches that begin small, so that they are outgrown."""
+    """As on a GPU: no compiled step, no packed weights; and caches that begin small, so
+    that they are outgrown."""
     monkeypatch.setattr(weights, "library", lambda: None)
     monkeypatch.setattr(weights.Linear, "packs", False)
     monkeypatch.setattr(graphs, "FIRST_POSITIONS", 1)
@@ -86,7 +102,9 @@ def recording(device, **settings):
     """What makes graphs for a backend on this device."""
     if device.type == "cuda":
         return functools.partial(cuda_graphs(), **({"patience": 0} | settings))
-    return functools.partial(CudaGraphCache, **({"capture": Recorded, "limit": 1 << 30, "patience": 0} | settings))
+    return functools.partial(
+        CudaGraphCache, **({"capture": Recorded, "limit": 1 << 30, "patience": 0} | settings)
+    )
 
 
 class Graphed(Rows):
@@ -102,4 +120,8 @@ class Graphed(Rows):
 
     def replays(self) -> int:
         assert not self.graphs.said and not self.graphs.broken
-        return sum(step.run.replays for step in self.graphs.steps.values() if isinstance(step.run, Recorded))
+        return sum(
+            step.run.replays
+            for step in self.graphs.steps.values()
+            if isinstance(step.run, Recorded)
+        )

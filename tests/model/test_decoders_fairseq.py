@@ -1,4 +1,5 @@
-"""A step of the decoder gives what teacher forcing gives, however rows have been selected, dropped and repeated before."""
+"""A step of the decoder gives what teacher forcing gives, however rows have been selected,
+dropped and repeated before."""
 
 import random
 
@@ -10,7 +11,8 @@ from models import ARCHITECTURES, alone, batch, build, dictionary, forced, gener
 from fairseq_ext.model.stock import FairseqBackend
 from fairseq_ext.search.pool import Pool
 
-LOOSE = {"lstm": 1e-4, "fconv": 1e-4}  # fairseq's attention of these masks in float32, and their scores are large
+# fairseq's attention of these masks in float32, and their scores are large
+LOOSE = {"lstm": 1e-4, "fconv": 1e-4}
 EOS = dictionary().eos()
 
 
@@ -19,14 +21,17 @@ def tensor(values: list) -> torch.Tensor:
 
 
 class Storm:
-    """Selects rows at random for some steps and compares every step with teacher forcing, one sentence at a time."""
+    """Selects rows at random for some steps and compares every step with teacher forcing,
+    one sentence at a time."""
 
     def __init__(self, of: list, lengths: list[int], seed: int):
         self.random = random.Random(seed)
         self.models = of
         self.sample = batch(lengths, seed)
         net_input = self.sample["net_input"]
-        self.pool = Pool(net_input, net_input["src_lengths"], [50] * len(lengths), self.sample["id"], EOS)
+        self.pool = Pool(
+            net_input, net_input["src_lengths"], [50] * len(lengths), self.sample["id"], EOS
+        )
         self.decoder = FairseqBackend(of)
 
     def start(self, sentences: list[int]) -> None:
@@ -36,27 +41,46 @@ class Storm:
     def compare(self, tolerance: float) -> None:
         tokens = [row for rows in self.rows.values() for row in rows]
         got = self.decoder.log_probs(self.decoder.step(tensor(tokens)), 1.0)
-        each = [torch.cat([forced(m, alone(self.sample, s), rows)[:, -1] for s, rows in self.rows.items()]) for m in self.models]
-        torch.testing.assert_close(got, torch.stack(each).exp().mean(0).log(), rtol=0, atol=tolerance)
+        each = [
+            torch.cat(
+                [forced(m, alone(self.sample, s), rows)[:, -1] for s, rows in self.rows.items()]
+            )
+            for m in self.models
+        ]
+        torch.testing.assert_close(
+            got, torch.stack(each).exp().mean(0).log(), rtol=0, atol=tolerance
+        )
 
     def select(self, uniform: bool, may_drop: bool) -> None:
         live = list(self.rows)
         kept = [s for s in live if not may_drop or self.random.random() < 0.8] or live[:1]
         first = dict(zip(live, self.first_rows(), strict=True))
         width = self.random.randint(1, 4)
-        chosen = {s: self.random.choices(range(len(self.rows[s])), k=width if uniform else self.random.randint(1, 4)) for s in kept}
+        chosen = {
+            s: self.random.choices(
+                range(len(self.rows[s])), k=width if uniform else self.random.randint(1, 4)
+            )
+            for s in kept
+        }
         row = tensor([first[s] + i for s in kept for i in chosen[s]])
         sentence = None if len(kept) == len(live) else tensor([live.index(s) for s in kept])
         sentence_of_row = tensor([place for place, s in enumerate(kept) for _ in chosen[s]])
         self.decoder.select(row, sentence, width if uniform else 0, sentence_of_row)
-        self.rows = {s: [[*self.rows[s][i], self.random.randrange(4, len(dictionary()))] for i in chosen[s]] for s in kept}
+        self.rows = {
+            s: [[*self.rows[s][i], self.random.randrange(4, len(dictionary()))] for i in chosen[s]]
+            for s in kept
+        }
 
     def first_rows(self) -> list[int]:
         counts = [len(rows) for rows in self.rows.values()]
         return [sum(counts[:i]) for i in range(len(counts))]
 
 
-@pytest.mark.parametrize("lengths", [[3, 1, 7, 0, 5], [4, 4, 4, 4], [6, 2]], ids=["mixed lengths", "equal lengths", "two sentences"])
+@pytest.mark.parametrize(
+    "lengths",
+    [[3, 1, 7, 0, 5], [4, 4, 4, 4], [6, 2]],
+    ids=["mixed lengths", "equal lengths", "two sentences"],
+)
 @pytest.mark.parametrize("widths", ["uniform", "ragged", "mixed"])
 @pytest.mark.parametrize("architecture", ARCHITECTURES)
 def test_steps_equal_teacher_forcing_in_a_reordering_storm(architecture, widths, lengths):
@@ -71,7 +95,8 @@ def test_steps_equal_teacher_forcing_in_a_reordering_storm(architecture, widths,
 
 @pytest.mark.parametrize("architecture", ARCHITECTURES)
 def test_two_sentences_with_equal_row_counts_are_not_mixed_up(architecture):
-    """The trap: 1 + 3 rows become 3 + 1, so that the row count fits and fairseq would leave the cross-attention cache as it is."""
+    """The trap: 1 + 3 rows become 3 + 1, so that the row count fits and fairseq would leave the
+    cross-attention cache as it is."""
     storm = Storm([build(architecture)], [6, 2], 0)
     storm.start([0, 1])
     storm.compare(LOOSE.get(architecture, 1e-9))
@@ -106,13 +131,18 @@ def test_temperature_divides_the_models_scores():
     storm = Storm(models, [3], 0)
     storm.start([0])
     got = storm.decoder.log_probs(storm.decoder.step(tensor([[EOS]])), 2.0)
-    torch.testing.assert_close(got, (forced(models[0], alone(storm.sample, 0), [[EOS]])[:, -1] / 2).log_softmax(-1))
+    torch.testing.assert_close(
+        got, (forced(models[0], alone(storm.sample, 0), [[EOS]])[:, -1] / 2).log_softmax(-1)
+    )
 
 
 def test_attention_is_the_ensembles_mean():
     models = [build("transformer", 1), build("transformer", 2)]
     sample = batch([4, 4])
-    single = [generators([m], beam=1, max_len_b=3, print_alignment="soft").stock.generate([], sample) for m in models]
+    single = [
+        generators([m], beam=1, max_len_b=3, print_alignment="soft").stock.generate([], sample)
+        for m in models
+    ]
     decoder = FairseqBackend(models, need_attention=True)
     net_input = sample["net_input"]
     decoder.admit({name: net_input[name] for name in ("src_tokens", "src_lengths")})

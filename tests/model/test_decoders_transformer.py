@@ -1,4 +1,5 @@
-"""The transformer backend gives the features of fairseq's teacher forcing, whatever happens to its rows, or says why it cannot."""
+"""The transformer backend gives the features of fairseq's teacher forcing, whatever happens to its
+rows, or says why it cannot."""
 
 from __future__ import annotations
 
@@ -44,12 +45,17 @@ def test_bart_and_transformer_align_run_on_it(seed, device):
 @pytest.mark.parametrize("dtype", TOLERANCE)
 @pytest.mark.parametrize("sentences", [1, 20])
 @pytest.mark.parametrize("width", [1, 5])
-def test_long_rows_equal_teacher_forcing_while_the_cache_is_compacted_many_times(sentences, width, dtype, device):
+def test_long_rows_equal_teacher_forcing_while_the_cache_is_compacted_many_times(
+    sentences, width, dtype, device
+):
     """20 sentences with 2 heads use batched matrix products, one sentence the fused attention."""
-    rows = Rows([model_of(3, dtype, device, decoder_layers=1)], [i % 6 for i in range(sentences)], 1)
+    rows = Rows(
+        [model_of(3, dtype, device, decoder_layers=1)], [i % 6 for i in range(sentences)], 1
+    )
     for _ in rows.long_rows(40, width):
         pass
-    assert rows.decoder.group.cache.capacity < max(65, 40 * width)  # positions that nobody needs have been used again
+    # positions that nobody needs have been used again
+    assert rows.decoder.group.cache.capacity < max(65, 40 * width)
 
 
 def test_some_of_the_pool_can_be_admitted_and_a_decoder_used_again():
@@ -62,7 +68,9 @@ def test_some_of_the_pool_can_be_admitted_and_a_decoder_used_again():
 
 
 def test_learned_positions_work_up_to_the_models_limit_and_not_beyond(device):
-    Rows([model_of(device=device, decoder_learned_pos=True, max_target_positions=7)], [3, 1]).go_beyond(7)
+    Rows(
+        [model_of(device=device, decoder_learned_pos=True, max_target_positions=7)], [3, 1]
+    ).go_beyond(7)
 
 
 def test_sinusoidal_positions_go_on_beyond_the_table(device):
@@ -76,19 +84,26 @@ def test_sinusoidal_positions_go_on_beyond_the_table(device):
 @pytest.mark.parametrize("width", [1, 3])
 @pytest.mark.parametrize("sentences", [1, 3, 20])
 @pytest.mark.parametrize("name", ["pre-norm", "learned positions, all tied", "no positions"])
-def test_blocks_equal_teacher_forcing_though_drafts_are_taken_in_part(name, sentences, width, dtype, device):
-    Rows([model_of(4, dtype, device, **MODELS[name])], [i % 6 for i in range(sentences)], 2).read_blocks(6, width)
+def test_blocks_equal_teacher_forcing_though_drafts_are_taken_in_part(
+    name, sentences, width, dtype, device
+):
+    Rows(
+        [model_of(4, dtype, device, **MODELS[name])], [i % 6 for i in range(sentences)], 2
+    ).read_blocks(6, width)
 
 
 @pytest.mark.parametrize("dtype", TOLERANCE)
 @pytest.mark.parametrize("uniform", [True, False])
 def test_rows_at_different_lengths_can_be_reordered_and_read_token_by_token(uniform, dtype, device):
-    Rows([model_of(5, dtype, device, **MODELS["pre-norm"])], [3, 1, 7, 2], 3).cut_and_reorder(5, uniform)
+    Rows([model_of(5, dtype, device, **MODELS["pre-norm"])], [3, 1, 7, 2], 3).cut_and_reorder(
+        5, uniform
+    )
 
 
 @pytest.mark.parametrize("dtype", TOLERANCE)
 def test_a_single_row_forgets_drafts_without_using_more_positions(dtype):
-    """What greedy parallel decoding of one sentence does: the cache must not grow by what is thrown away."""
+    """What greedy parallel decoding of one sentence does: the cache must not grow by
+    what is thrown away."""
     rows = Rows([model_of(dtype=dtype)], [4])
     rows.start([0])
     for length in range(0, 40, 2):
@@ -105,7 +120,11 @@ def test_a_single_row_forgets_drafts_without_using_more_positions(dtype):
 @pytest.mark.parametrize("seed", range(4))
 def test_merged_groups_go_on_as_if_they_had_been_alone(seed, dtype, device):
     """Groups of different source widths, at different lengths, uniform and ragged."""
-    rows = Rows([model_of(6, dtype, device), model_of(7, dtype, device, **MODELS["pre-norm"])], [9, 7, 2, 1, 0], seed)
+    rows = Rows(
+        [model_of(6, dtype, device), model_of(7, dtype, device, **MODELS["pre-norm"])],
+        [9, 7, 2, 1, 0],
+        seed,
+    )
     groups = rows.groups(seed % 2 == 0, ([3, 4], 3), ([0, 2], seed), ([1], 0))
     rows.merge(groups, uniform=seed < 2, may_drop=seed == 3)
 
@@ -118,7 +137,10 @@ def test_groups_of_equal_lengths_merge_too():
         rows.step()
         rows.select(uniform=True, may_drop=False, width=1)
         groups.append((rows.decoder.group, rows.rows))
-    rows.decoder.group, rows.rows = RowGroup.join(groups[0][0], groups[1][0]), groups[0][1] | groups[1][1]
+    rows.decoder.group, rows.rows = (
+        RowGroup.join(groups[0][0], groups[1][0]),
+        groups[0][1] | groups[1][1],
+    )
     assert rows.decoder.group.length == 1
     rows.step()
 
@@ -145,7 +167,9 @@ def test_the_fast_encoder_gives_what_fairseqs_gives_wherever_there_is_a_word(fla
             expected = model.encoder.forward_torchscript(net_input)["encoder_out"][0]
         got = fast_encoder(model)(net_input["src_tokens"])
         is_word = ~got["encoder_padding_mask"][0].t()
-        torch.testing.assert_close(got["encoder_out"][0][is_word], expected[is_word], rtol=0, atol=TOLERANCE[dtype])
+        torch.testing.assert_close(
+            got["encoder_out"][0][is_word], expected[is_word], rtol=0, atol=TOLERANCE[dtype]
+        )
 
 
 def test_other_encoders_run_as_fairseqs_own_modules():
@@ -161,7 +185,9 @@ def test_other_encoders_run_as_fairseqs_own_modules():
 
 
 @pytest.mark.parametrize("beam", [1, 5, 20])
-@pytest.mark.parametrize("architecture", ["transformer", "transformer-pre-norm", "transformer-tied", "bart"])
+@pytest.mark.parametrize(
+    "architecture", ["transformer", "transformer-pre-norm", "transformer-tied", "bart"]
+)
 def test_beam_search_over_it_equals_fairseqs(architecture, beam):
     models = [build(architecture, 2)]
     pair = generators(models, beam=beam, max_len_b=12)
@@ -265,7 +291,9 @@ def test_what_it_cannot_run_goes_to_fairseqs_modules_with_the_reason(flags, reas
 
 @pytest.mark.parametrize("architecture", ["lstm", "fconv", "lightconv"])
 def test_other_architectures_go_to_fairseqs_modules(architecture):
-    assert "not an encoder-decoder with a plain Transformer decoder" in unsupported(build(architecture))
+    assert "not an encoder-decoder with a plain Transformer decoder" in unsupported(
+        build(architecture)
+    )
 
 
 def test_one_foreign_model_sends_the_ensemble_to_fairseqs_modules():
@@ -310,7 +338,8 @@ def test_the_self_check_leaves_a_model_in_training_as_it_was():
 
 def test_a_failed_self_check_falls_back_with_a_warning(caplog):
     model = model_of()
-    model.decoder.layers[1].residual_connection = lambda x, residual: x + 2 * residual  # its parts do not say so
+    # its parts do not say so
+    model.decoder.layers[1].residual_connection = lambda x, residual: x + 2 * residual
     decoder, why = make_decoder([model])
     assert isinstance(decoder, FairseqBackend) and "differ from fairseq's" in why
     assert "self-check" in caplog.text
@@ -323,4 +352,10 @@ def test_fairseqs_modules_can_be_demanded():
 
 def test_the_table_of_architectures_is_served_where_it_is_a_plain_transformer():
     served = {name for name in ARCHITECTURES if unsupported(build(name)) is None}
-    assert served == {"transformer", "transformer-pre-norm", "transformer-tied", "transformer-align", "bart"}
+    assert served == {
+        "transformer",
+        "transformer-pre-norm",
+        "transformer-tied",
+        "transformer-align",
+        "bart",
+    }

@@ -29,13 +29,21 @@ def harmed(tiny, tmp_path_factory):
 def test_the_commands_refuse_a_key_bias_that_is_nan(tiny, harmed):
     for done in (
         generate(tiny, *EXT, "--path", harmed, run=forked.command, check=False),
-        interactive(tiny, *EXT, "--path", harmed, stdin="de1 de2\n", run=forked.command, check=False),
+        interactive(
+            tiny, *EXT, "--path", harmed, stdin="de1 de2\n", run=forked.command, check=False
+        ),
     ):
         assert sentence(done).startswith("error: " + SAID) and "H-0" not in done.stdout
 
 
 def test_corpus_workers_and_translators_refuse_it(tiny, harmed):
-    flags = {"path": str(harmed), "data": str(tiny / "data"), "source_lang": "de", "target_lang": "en", "cpu": True}
+    flags = {
+        "path": str(harmed),
+        "data": str(tiny / "data"),
+        "source_lang": "de",
+        "target_lang": "en",
+        "cpu": True,
+    }
     with pytest.raises(UsageError) as refused:
         Translator(**flags)
     assert str(refused.value).startswith(SAID)

@@ -1,4 +1,5 @@
-"""Which steps are recorded and which are not, what the search sees of it, and how recording starts and fails."""
+"""Which steps are recorded and which are not, what the search sees of it, and how
+recording starts and fails."""
 
 from __future__ import annotations
 
@@ -8,7 +9,15 @@ import logging
 import pytest
 import torch
 from model.decoder_rows import EOS, model_of
-from model.recorded_rows import Frozen, Graphed, NoWaiting, Recorded, fails, plain_linears, recording  # noqa: F401  the fixture is for every test
+from model.recorded_rows import (
+    Frozen,
+    Graphed,
+    NoWaiting,
+    Recorded,
+    fails,
+    plain_linears,  # noqa: F401  the fixture is for every test
+    recording,
+)
 from models import batch, build, generators, run, same
 
 from fairseq_ext.model import choose
@@ -43,13 +52,21 @@ def test_buffers_stay_within_their_bound(device):
     rows.start([0, 1, 2, 3])
     rows.step()
     size = rows.graphs.buffers[0].bytes
-    assert size == sum(tensor.nbytes for tensor in (rows.graphs.buffers[0].models[0].target, rows.graphs.buffers[0].models[0].source))
+    assert size == sum(
+        tensor.nbytes
+        for tensor in (
+            rows.graphs.buffers[0].models[0].target,
+            rows.graphs.buffers[0].models[0].source,
+        )
+    )
     rows = Graphed([model], [3, 5, 2, 6], limit=size)
     for sentences in ([0, 1, 2, 3], [0, 2, 3], [0, 1], [0, 1, 2, 3]):
         rows.decoder.group = None
         rows.start(sentences)
         rows.step()
-        assert len(rows.graphs.buffers) == 1 and len(rows.graphs.steps) == 1 and not rows.graphs.said
+        assert (
+            len(rows.graphs.buffers) == 1 and len(rows.graphs.steps) == 1 and not rows.graphs.said
+        )
     # buffers that another group is in are not free
     group, tokens = rows.decoder.set_aside(), rows.rows
     rows.start([0, 1])
@@ -75,7 +92,12 @@ def test_a_step_too_wide_for_a_graph_runs_eagerly_between_recorded_ones(device):
     rows = Graphed([model_of(device=device)], [3, 5, 2, 6, 1])
     rows.start([0, 1, 2, 3, 4])
     rows.step()
-    rows.decoder.select(torch.tensor([1, 3, 4], device=device), torch.tensor([1, 3, 4], device=device), 1, torch.arange(3, device=device))
+    rows.decoder.select(
+        torch.tensor([1, 3, 4], device=device),
+        torch.tensor([1, 3, 4], device=device),
+        1,
+        torch.arange(3, device=device),
+    )
     assert rows.decoder.group.cache.slot is not None
     wide = graphs.MOST_NEW + 1
     rows.rows = {s: [[*rows.rows[s][0], *[rows.token() for _ in range(wide)]]] for s in (1, 3, 4)}
@@ -102,7 +124,10 @@ def test_a_step_waits_for_the_device_nowhere(device):
     rows.select(uniform=True, may_drop=False, width=3)
     for _ in range(3):
         tokens = torch.tensor([r for each in rows.rows.values() for r in each], device=device)
-        row, owner = torch.arange(9, device=device).flip(0), torch.arange(3, device=device).repeat_interleave(3)
+        row, owner = (
+            torch.arange(9, device=device).flip(0),
+            torch.arange(3, device=device).repeat_interleave(3),
+        )
         with NoWaiting():
             rows.decoder.step(tokens)
             rows.decoder.select(row, None, 3, owner)
@@ -111,13 +136,20 @@ def test_a_step_waits_for_the_device_nowhere(device):
 
 
 def test_attention_is_read_from_eager_steps():
-    assert TransformerBackend([model_of()], need_attention=True, make_graphs=recording(torch.device("cpu"))).graphs is None
+    assert (
+        TransformerBackend(
+            [model_of()], need_attention=True, make_graphs=recording(torch.device("cpu"))
+        ).graphs
+        is None
+    )
 
 
 # ---- what the search sees
 
 
-@pytest.mark.parametrize("strategy", [{}, {"schedule": "stream", "stream_width": 7}, {"prune_threshold": 3.0}])
+@pytest.mark.parametrize(
+    "strategy", [{}, {"schedule": "stream", "stream_width": 7}, {"prune_threshold": 3.0}]
+)
 def test_beam_search_over_it_equals_the_eager_one_and_fairseqs(strategy, device):
     models = [build("transformer-pre-norm", 2).to(device)]
     pair = generators(models, strategy=strategy, beam=5, max_len_b=12)
@@ -132,7 +164,9 @@ def test_beam_search_over_it_equals_the_eager_one_and_fairseqs(strategy, device)
 @pytest.mark.parametrize("method", ["jacobi", "window"])
 def test_parallel_decoding_over_it_equals_fairseqs_greedy_decoding(method, device):
     models = [build("transformer", 2).to(device)]
-    flags = {"decoding": method, "draft": "repeat"} | ({"draft_cost": 0.0, "block_size": 4} if method == "window" else {})
+    flags = {"decoding": method, "draft": "repeat"} | (
+        {"draft_cost": 0.0, "block_size": 4} if method == "window" else {}
+    )
     pair = generators(models, flags, beam=1, max_len_b=12)
     sample = batch([6, 3, 0, 9])
     sample["net_input"] = {name: value.to(device) for name, value in sample["net_input"].items()}
@@ -162,7 +196,9 @@ def test_there_are_no_graphs_on_a_cpu():
 def test_the_self_check_runs_recorded_steps(dtype):
     model = model_of(dtype=dtype)
     weights = TransformerBackend([model]).weights[0]
-    good, bad = (CudaGraphCache([weights], capture, 1 << 30, patience=0) for capture in (Recorded, Frozen))
+    good, bad = (
+        CudaGraphCache([weights], capture, 1 << 30, patience=0) for capture in (Recorded, Frozen)
+    )
     assert disagreement(model, weights, graphs=good) is None
     assert "differ from fairseq's" in disagreement(model, weights, graphs=bad)
 
@@ -172,7 +208,9 @@ def as_on_a_gpu(monkeypatch):
     """make_decoder behaves as on a GPU whose graphs are what is put into this dictionary."""
     settings = {"capture": Recorded, "limit": 1 << 30}
     monkeypatch.setattr(choose, "on_this_gpu", lambda weights: True)
-    monkeypatch.setattr(choose, "cuda_graphs", lambda: functools.partial(CudaGraphCache, **settings))
+    monkeypatch.setattr(
+        choose, "cuda_graphs", lambda: functools.partial(CudaGraphCache, **settings)
+    )
     return settings
 
 
@@ -183,8 +221,12 @@ def test_steps_are_recorded_unless_the_flag_says_off_or_attention_is_asked_for(a
     assert generators(models, print_alignment="hard").ours.decoder.graphs is None
 
 
-@pytest.mark.parametrize(("capture", "reason"), [(Frozen, "differ from fairseq's"), (fails, "no such thing")])
-def test_graphs_that_fail_at_start_up_are_left_out_with_a_warning(capture, reason, as_on_a_gpu, caplog):
+@pytest.mark.parametrize(
+    ("capture", "reason"), [(Frozen, "differ from fairseq's"), (fails, "no such thing")]
+)
+def test_graphs_that_fail_at_start_up_are_left_out_with_a_warning(
+    capture, reason, as_on_a_gpu, caplog
+):
     as_on_a_gpu["capture"] = capture
     decoder, why = make_decoder([model_of(), model_of(2)])
     assert isinstance(decoder, TransformerBackend) and decoder.graphs is None and why is None

@@ -1,7 +1,9 @@
-"""Recorded decoder steps give the features of fairseq's teacher forcing, whatever happens to their rows.
+"""Recorded decoder steps give the features of fairseq's teacher forcing, whatever
+happens to their rows.
 
-On a CPU `Recorded` stands for a CUDA graph: operations are taken down once and repeated at the same addresses, so that every number
-of the host's that slips into a recording is noticed. With a GPU the same tests record CUDA graphs (--device cuda)."""
+On a CPU `Recorded` stands for a CUDA graph: operations are taken down once and repeated at the same
+addresses, so that every number of the host's that slips into a recording is noticed. With a GPU the
+same tests record CUDA graphs (--device cuda)."""
 
 from __future__ import annotations
 
@@ -36,7 +38,12 @@ def test_recorded_and_eager_steps_give_the_same_features(dtype, patience, device
     for rows in pair:
         rows.start([0, 1, 2])
     for step in range(8):
-        got, expected = (rows.decoder.step(torch.tensor([r for each in rows.rows.values() for r in each], device=device)) for rows in pair)
+        got, expected = (
+            rows.decoder.step(
+                torch.tensor([r for each in rows.rows.values() for r in each], device=device)
+            )
+            for rows in pair
+        )
         for ours, theirs in zip(got, expected, strict=True):
             torch.testing.assert_close(ours, theirs, rtol=0, atol=TOLERANCE[dtype])
         for rows in pair:
@@ -47,7 +54,9 @@ def test_recorded_and_eager_steps_give_the_same_features(dtype, patience, device
 @pytest.mark.parametrize("sentences", [1, 20])
 @pytest.mark.parametrize("width", [1, 5])
 def test_long_rows_outgrow_their_buffers_in_mid_sentence(sentences, width, dtype, device):
-    rows = Graphed([model_of(3, dtype, device, decoder_layers=1)], [i % 6 for i in range(sentences)], 1)
+    rows = Graphed(
+        [model_of(3, dtype, device, decoder_layers=1)], [i % 6 for i in range(sentences)], 1
+    )
     shapes = set()
     for _ in rows.long_rows(45, width):
         shapes |= {buffers.shape for buffers in rows.graphs.buffers}
@@ -79,8 +88,12 @@ def test_sentences_that_leave_stay_in_the_buffers_until_half_have_left(device):
 @pytest.mark.parametrize("width", [1, 3])
 @pytest.mark.parametrize("sentences", [1, 3])
 @pytest.mark.parametrize("name", ["pre-norm", "learned positions, all tied", "no positions"])
-def test_recorded_blocks_equal_teacher_forcing_though_drafts_are_taken_in_part(name, sentences, width, dtype, device):
-    rows = Graphed([model_of(4, dtype, device, **MODELS[name])], [i % 6 for i in range(sentences)], 2)
+def test_recorded_blocks_equal_teacher_forcing_though_drafts_are_taken_in_part(
+    name, sentences, width, dtype, device
+):
+    rows = Graphed(
+        [model_of(4, dtype, device, **MODELS[name])], [i % 6 for i in range(sentences)], 2
+    )
     rows.read_blocks(8, width)
     assert device.type == "cuda" or rows.replays() >= 8
 
@@ -88,7 +101,9 @@ def test_recorded_blocks_equal_teacher_forcing_though_drafts_are_taken_in_part(n
 @pytest.mark.parametrize("dtype", TOLERANCE)
 @pytest.mark.parametrize("uniform", [True, False])
 def test_rows_at_different_lengths_can_be_reordered(uniform, dtype, device):
-    Graphed([model_of(5, dtype, device, **MODELS["pre-norm"])], [3, 1, 7, 2], 3).cut_and_reorder(4, uniform)
+    Graphed([model_of(5, dtype, device, **MODELS["pre-norm"])], [3, 1, 7, 2], 3).cut_and_reorder(
+        4, uniform
+    )
 
 
 # ---- groups of rows
@@ -97,8 +112,13 @@ def test_rows_at_different_lengths_can_be_reordered(uniform, dtype, device):
 @pytest.mark.parametrize("dtype", TOLERANCE)
 @pytest.mark.parametrize("seed", range(4))
 def test_groups_that_take_turns_and_merge_keep_their_histories(seed, dtype, device):
-    """Sentences refilled behind others: groups of different source widths, at different lengths, uniform and ragged."""
-    rows = Graphed([model_of(6, dtype, device), model_of(7, dtype, device, **MODELS["pre-norm"])], [9, 7, 2, 1, 0], seed)
+    """Sentences refilled behind others: groups of different source widths, at different
+    lengths, uniform and ragged."""
+    rows = Graphed(
+        [model_of(6, dtype, device), model_of(7, dtype, device, **MODELS["pre-norm"])],
+        [9, 7, 2, 1, 0],
+        seed,
+    )
     groups = rows.groups(seed % 2 == 0, ([3, 4], 3), ([0, 2], seed), ([1], 0))
     for _ in range(3):
         for i, (group, tokens) in enumerate(groups):
@@ -143,7 +163,11 @@ def test_what_an_earlier_group_left_in_the_buffers_harms_nobody(device):
 def test_groups_are_moved_into_buffers_once(device, monkeypatch):
     moved = []
     take = Buffers.take_
-    monkeypatch.setattr(Buffers, "take_", lambda self, cache, positions: (moved.append(self), take(self, cache, positions)))
+    monkeypatch.setattr(
+        Buffers,
+        "take_",
+        lambda self, cache, positions: (moved.append(self), take(self, cache, positions)),
+    )
     rows = Graphed([model_of(device=device)], [3, 5])
     groups = []
     for _ in range(2):
@@ -173,7 +197,9 @@ def test_features_of_a_step_outlive_the_next(device):
 
 
 def test_learned_positions_work_up_to_the_models_limit_and_not_beyond(device):
-    Graphed([model_of(device=device, decoder_learned_pos=True, max_target_positions=7)], [3, 1]).go_beyond(7)
+    Graphed(
+        [model_of(device=device, decoder_learned_pos=True, max_target_positions=7)], [3, 1]
+    ).go_beyond(7)
 
 
 def test_sinusoidal_positions_go_on_beyond_the_table(device):

@@ -9,7 +9,14 @@ LONG = [1023, 3, 700, 0]  # words
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32], ids=str)
 @pytest.mark.parametrize(
-    "flags", [{"beam": 1}, {"beam": 5}, {"beam": 5, "schedule": "stream", "stream_width": 2}, {"beam": 1, "decoding": "window"}], ids=str
+    "flags",
+    [
+        {"beam": 1},
+        {"beam": 5},
+        {"beam": 5, "schedule": "stream", "stream_width": 2},
+        {"beam": 1, "decoding": "window"},
+    ],
+    ids=str,
 )
 def test_sources_of_1024_tokens_equal_stock(flags, dtype, monkeypatch):
     long = {"max_source_positions": 1026, "encoder_learned_pos": True, "layernorm_embedding": True}

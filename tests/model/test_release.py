@@ -1,4 +1,5 @@
-"""What a command does with the weights that its decoder holds packed: it holds them once, and its results stay the same."""
+"""What a command does with the weights that its decoder holds packed: it holds them once, and
+its results stay the same."""
 
 import sys
 
@@ -20,7 +21,9 @@ def matrices(model) -> list[int]:
 
 
 @needs_library
-@pytest.mark.parametrize("architecture", ["transformer", "transformer-pre-norm", "transformer-tied"])
+@pytest.mark.parametrize(
+    "architecture", ["transformer", "transformer-pre-norm", "transformer-tied"]
+)
 @pytest.mark.parametrize("int8", [False, True])
 def test_a_released_model_decodes_as_before(architecture, int8, on_the_cpu):
     model = build(architecture, dtype=torch.float32)
@@ -28,16 +31,27 @@ def test_a_released_model_decodes_as_before(architecture, int8, on_the_cpu):
     sample = batch([5, 3, 1])
     before = run(ours, sample)
     assert ours.release_models()
-    copies = [layer._parameters[name] for layer in model.encoder.layers for name in ("in_proj_weight", "fc1_weight", "fc2_weight")]
-    assert sum(copy.numel() for copy in copies) == 0  # which fairseq 0.12 holds of its encoder's matrices
-    assert sum(matrices(model)) == (model.decoder.embed_tokens.weight.numel() if architecture == "transformer-tied" else 0)
+    copies = [
+        layer._parameters[name]
+        for layer in model.encoder.layers
+        for name in ("in_proj_weight", "fc1_weight", "fc2_weight")
+    ]
+    # which fairseq 0.12 holds of its encoder's matrices
+    assert sum(copy.numel() for copy in copies) == 0
+    assert sum(matrices(model)) == (
+        model.decoder.embed_tokens.weight.numel() if architecture == "transformer-tied" else 0
+    )
     same(before, run(ours, sample), tolerance=0.0)
     same(before, run(ours, sample), tolerance=0.0)
 
 
 @pytest.mark.parametrize(
     ("dtype", "flags", "strategies"),
-    [(torch.float64, {}, ""), (torch.float32, {"softmax": "lsh", "lsh_normalise": "exact"}, ""), (torch.float32, {}, "mine.py")],
+    [
+        (torch.float64, {}, ""),
+        (torch.float32, {"softmax": "lsh", "lsh_normalise": "exact"}, ""),
+        (torch.float32, {}, "mine.py"),
+    ],
     ids=["not compiled", "--lsh-normalise exact", "a strategy of one's own"],
 )
 def test_what_may_read_the_modules_keeps_them(dtype, flags, strategies, monkeypatch):
@@ -51,23 +65,37 @@ def test_what_may_read_the_modules_keeps_them(dtype, flags, strategies, monkeypa
 
 WORDS = ["--task", "translation_ext"]
 PROGRAMS = [  # what python was started with, and the command that it is
-    (["/usr/bin/fairseq-generate", *WORDS], "fairseq_cli.generate"), (["fairseq-interactive", *WORDS], "fairseq_cli.interactive"),
-    (["lib/fairseq_cli/generate.py", *WORDS], "fairseq_cli.generate"), (["-m", "fairseq_cli.generate", *WORDS], "fairseq_cli.generate"),
-    (["fairseq-generate", "--task", "translation"], ""), (["fairseq-train", *WORDS], ""), (["generate.py", *WORDS], ""), ([""], ""),
-    (["-m", "fairseq_ext.corpus", "translate"], "fairseq_ext.corpus"), (["-m", "fairseq_ext"], "fairseq_ext"),
-    (["-m", "fairseq_extras"], ""), (["fairseq_ext.py"], ""), (["-m", "pytest", "fairseq_ext.corpus"], ""),
-    (["-c", "import fairseq_ext", "fairseq-generate", *WORDS], ""), (["fairseq_ext/doctor.py"], "fairseq_ext.doctor"),
-]  # fmt: skip
+    (["/usr/bin/fairseq-generate", *WORDS], "fairseq_cli.generate"),
+    (["fairseq-interactive", *WORDS], "fairseq_cli.interactive"),
+    (["lib/fairseq_cli/generate.py", *WORDS], "fairseq_cli.generate"),
+    (["-m", "fairseq_cli.generate", *WORDS], "fairseq_cli.generate"),
+    (["fairseq-generate", "--task", "translation"], ""),
+    (["fairseq-train", *WORDS], ""),
+    (["generate.py", *WORDS], ""),
+    ([""], ""),
+    (["-m", "fairseq_ext.corpus", "translate"], "fairseq_ext.corpus"),
+    (["-m", "fairseq_ext"], "fairseq_ext"),
+    (["-m", "fairseq_extras"], ""),
+    (["fairseq_ext.py"], ""),
+    (["-m", "pytest", "fairseq_ext.corpus"], ""),
+    (["-c", "import fairseq_ext", "fairseq-generate", *WORDS], ""),
+    (["fairseq_ext/doctor.py"], "fairseq_ext.doctor"),
+]
 
 
-@pytest.mark.parametrize(("words", "module"), PROGRAMS, ids=lambda value: " ".join(value) if isinstance(value, list) else "")
+@pytest.mark.parametrize(
+    ("words", "module"),
+    PROGRAMS,
+    ids=lambda value: " ".join(value) if isinstance(value, list) else "",
+)
 def test_a_process_is_a_commands_own_or_somebody_elses(words, module, monkeypatch):
     monkeypatch.setattr(sys, "orig_argv", ["python", "-u", *words])
     monkeypatch.setattr(sys, "argv", [words[0], *words[2:]] if words[0] in ("-m", "-c") else words)
     assert command_line.command() == module
     monkeypatch.setattr(command_line, "owned", module)
     assert command_line.decodes_alone() == module.startswith("fairseq_cli.")
-    monkeypatch.setattr(sys, "argv", ["fairseq-generate", "data", *WORDS])  # a program that calls fairseq-generate's main function
+    # a program that calls fairseq-generate's main function
+    monkeypatch.setattr(sys, "argv", ["fairseq-generate", "data", *WORDS])
     assert not command_line.command()
 
 

@@ -1,4 +1,5 @@
-"""A line alone is batched without fairseq's iterator: the batch is the same, and where the iterator does more, it runs."""
+"""A line alone is batched without fairseq's iterator: the batch is the same, and where the
+iterator does more, it runs."""
 
 import pytest
 import torch
@@ -15,9 +16,15 @@ def batches(lines: list[torch.Tensor], **more):
     for name in ("translation_ext", "translation"):
         found = task(name)
         if name.endswith("_ext"):
-            found.build_generator([build("transformer")], generation(more.pop("match_source_len", False)))
+            found.build_generator(
+                [build("transformer")], generation(more.pop("match_source_len", False))
+            )
         dataset = found.build_dataset_for_inference(list(lines), [len(line) for line in lines])
-        both.append(found.get_batch_iterator(dataset=dataset, max_sentences=1, ignore_invalid_inputs=False, **more))
+        both.append(
+            found.get_batch_iterator(
+                dataset=dataset, max_sentences=1, ignore_invalid_inputs=False, **more
+            )
+        )
     return both
 
 
@@ -39,7 +46,9 @@ def flat(value):
 def test_the_batch_is_fairseqs(n):
     ours, stock = batches([line(n)], max_tokens=None, max_positions=(64, 64))
     assert isinstance(ours, OneBatch)
-    assert [flat(batch) for batch in ours.next_epoch_itr(shuffle=False)] == [flat(batch) for batch in stock.next_epoch_itr(shuffle=False)]
+    assert [flat(batch) for batch in ours.next_epoch_itr(shuffle=False)] == [
+        flat(batch) for batch in stock.next_epoch_itr(shuffle=False)
+    ]
 
 
 def test_what_the_iterator_refuses_it_still_refuses():
@@ -48,6 +57,12 @@ def test_what_the_iterator_refuses_it_still_refuses():
 
 
 def test_several_lines_and_stocks_own_search_take_the_iterator():
-    """fairseq's iterator draws a random number, on which what stock's searches draw behind it may depend."""
-    assert not isinstance(batches([line(3), line(4)], max_tokens=None, max_positions=(64, 64))[0], OneBatch)
-    assert not isinstance(batches([line(3)], max_tokens=None, max_positions=(64, 64), match_source_len=True)[0], OneBatch)
+    """fairseq's iterator draws a random number, on which what stock's searches draw
+    behind it may depend."""
+    assert not isinstance(
+        batches([line(3), line(4)], max_tokens=None, max_positions=(64, 64))[0], OneBatch
+    )
+    assert not isinstance(
+        batches([line(3)], max_tokens=None, max_positions=(64, 64), match_source_len=True)[0],
+        OneBatch,
+    )

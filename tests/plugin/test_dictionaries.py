@@ -22,25 +22,36 @@ def shuffled(path, seed: int = 1) -> None:
 
 
 def warnings(log: str) -> list[str]:
-    return [line for line in log.splitlines() if "with which the checkpoint seems to be trained" in line]
+    return [
+        line for line in log.splitlines() if "with which the checkpoint seems to be trained" in line
+    ]
 
 
 def test_a_dictionary_beside_the_checkpoint_or_of_its_training_is_compared(tiny, tmp_path):
-    """The checkpoint's folder shows its dictionaries; where it has none, the data folder of the training does, while it is there."""
+    """The checkpoint's folder shows its dictionaries; where it has none, the data folder of the
+    training does, while it is there."""
     shutil.copytree(tiny / "data", tmp_path / "data")
     shuffled(tmp_path / "data" / "dict.en.txt")
     (tmp_path / "model").mkdir()
     shutil.copy(tiny / "model.pt", tmp_path / "model" / "checkpoint.pt")
-    assert not warnings(generate(tiny / "data", "--path", tmp_path / "model" / "checkpoint.pt", *FLAGS).stderr)
+    assert not warnings(
+        generate(tiny / "data", "--path", tmp_path / "model" / "checkpoint.pt", *FLAGS).stderr
+    )
     for place in ("training", "checkpoint"):
         done = generate(tmp_path / "data", "--path", tmp_path / "model" / "checkpoint.pt", *FLAGS)
         [said] = warnings(done.stderr)
         where = tmp_path / "model" if place == "checkpoint" else tiny / "data"
-        assert done.status == 0 and f"the target dictionary in {tmp_path / 'data'} is not {where / 'dict.en.txt'}" in said
+        assert (
+            done.status == 0
+            and f"the target dictionary in {tmp_path / 'data'} is not {where / 'dict.en.txt'}"
+            in said
+        )
         assert "ids have other words, the first " in said and "use that of the training" in said
         shutil.copy(tiny / "data" / "dict.en.txt", tmp_path / "model")
     shutil.copy(tmp_path / "data" / "dict.en.txt", tmp_path / "model")
-    [said] = warnings(generate(tmp_path / "data", "--path", tmp_path / "model" / "checkpoint.pt", *FLAGS).stderr)
+    [said] = warnings(
+        generate(tmp_path / "data", "--path", tmp_path / "model" / "checkpoint.pt", *FLAGS).stderr
+    )
     assert f"{tiny / 'data'}" in said  # that of the training still differs
 
 
@@ -51,16 +62,28 @@ def test_a_dictionary_in_the_state_of_the_task_is_compared(caplog):
     for word in ("b", "a"):
         other.add_symbol(word)
     flags = Namespace(data="d", source_lang="de", target_lang="en", path=None)
-    for state, count in (({"target_dictionary": other}, 1), ({"target_dictionary": dictionary}, 0), ({"dictionary": other.symbols}, 2)):
+    for state, count in (
+        ({"target_dictionary": other}, 1),
+        ({"target_dictionary": dictionary}, 0),
+        ({"dictionary": other.symbols}, 2),
+    ):
         caplog.clear()
-        task = SimpleNamespace(source_dictionary=dictionary, target_dictionary=dictionary, trained_on=None, task_state=state)
+        task = SimpleNamespace(
+            source_dictionary=dictionary,
+            target_dictionary=dictionary,
+            trained_on=None,
+            task_state=state,
+        )
         warn_of_other_words(task, flags)
         assert len(warnings(caplog.text)) == count
 
 
 def test_what_differs_is_counted_over_the_ids_that_both_have():
     assert difference(["<s>", "a", "b"], ["<s>", "a", "b", "<mask>"]) is None
-    assert difference(["<s>", "a", "b"], ["<s>", "b", "a"]) == "2 of 3 ids have other words, the first 1, 'b' there and 'a' here"
+    assert (
+        difference(["<s>", "a", "b"], ["<s>", "b", "a"])
+        == "2 of 3 ids have other words, the first 1, 'b' there and 'a' here"
+    )
 
 
 def test_a_results_file_and_an_index_remember_the_dictionary(tiny, tmp_path):
@@ -73,9 +96,16 @@ def test_a_results_file_and_an_index_remember_the_dictionary(tiny, tmp_path):
     lsh = ["--softmax", "lsh", "--lsh-k", 4, "--lsh-u", 2, "--lsh-bands", 8, "--lsh-top", 8]
     runs = [["--results-file", tmp_path / "r.jsonl"], lsh]
     for more in runs:
-        assert generate(tmp_path / "data", "--path", tmp_path / "model.pt", *FLAGS, *more).status == 0
+        assert (
+            generate(tmp_path / "data", "--path", tmp_path / "model.pt", *FLAGS, *more).status == 0
+        )
     shuffled(tmp_path / "data" / "dict.en.txt")
-    done = generate(tmp_path / "data", "--path", tmp_path / "model.pt", *FLAGS, *runs[0], "--resume")
+    done = generate(
+        tmp_path / "data", "--path", tmp_path / "model.pt", *FLAGS, *runs[0], "--resume"
+    )
     assert done.status == 1 and "differs in the target dictionary (" in done.stderr
     done = generate(tmp_path / "data", "--path", tmp_path / "model.pt", *FLAGS, *lsh)
-    assert done.status == 0 and "was made for this model with another target dictionary (" in done.stderr
+    assert (
+        done.status == 0
+        and "was made for this model with another target dictionary (" in done.stderr
+    )

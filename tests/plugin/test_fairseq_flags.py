@@ -1,4 +1,5 @@
-"""fairseq's kind of the plain dataclasses of flags that strategies bring: plugin/options.py makes it, and it means the same."""
+"""fairseq's kind of the plain dataclasses of flags that strategies bring: plugin/options.py makes
+it, and it means the same."""
 
 from __future__ import annotations
 
@@ -154,7 +155,9 @@ class NotThere:
 
 @pytest.mark.parametrize("kind", [TwoKinds, Numbers, NotThere], ids=lambda kind: kind.__name__)
 def test_a_type_that_fairseq_has_no_form_for_is_told(kind):
-    told = f"test_fairseq_flags.py: fairseq cannot read a type of {kind.__name__} .*: use int, float"
+    told = (
+        f"test_fairseq_flags.py: fairseq cannot read a type of {kind.__name__} .*: use int, float"
+    )
     with pytest.raises(UsageError, match=told):
         fairseq_dataclass(kind)
 

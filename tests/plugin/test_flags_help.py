@@ -1,4 +1,5 @@
-"""`python -m fairseq_ext` and `python -m fairseq_ext flags NAME`: every flag is told once, with what it does."""
+"""`python -m fairseq_ext` and `python -m fairseq_ext flags NAME`: every flag is told
+once, with what it does."""
 
 from __future__ import annotations
 
@@ -26,29 +27,48 @@ def test_the_help_prints_every_flag_under_its_group(capsys: pytest.CaptureFixtur
     printed = capsys.readouterr().out
     flags = re.findall(r"^  (--[\w-]+)(?: |$)", printed, flags=re.MULTILINE)
     assert sorted(set(flags)) == sorted({"--" + name.replace("_", "-") for name in all_flags()})
-    assert printed.index("required and banned phrases:") < printed.index("when a sentence ends:") < printed.index("the run:")
+    assert (
+        printed.index("required and banned phrases:")
+        < printed.index("when a sentence ends:")
+        < printed.index("the run:")
+    )
 
 
-def test_the_help_says_beside_each_route_in_which_order_phrases_come(capsys: pytest.CaptureFixture) -> None:
+def test_the_help_says_beside_each_route_in_which_order_phrases_come(
+    capsys: pytest.CaptureFixture,
+) -> None:
     main([])
     printed = " ".join(capsys.readouterr().out.split())
-    stock, ours = printed.index("fairseq's own --constraints: "), printed.index("--constraints-file CONSTRAINTS_FILE")
+    stock, ours = (
+        printed.index("fairseq's own --constraints: "),
+        printed.index("--constraints-file CONSTRAINTS_FILE"),
+    )
     assert "Bare it means ordered, as in stock" in printed[stock:ours]
     assert "Phrases of our files and of Python are unordered" in printed[stock:ours]
     for flag in ("constraints_file", "glossary"):
-        assert "in any order unless --constraints is ordered" in str(all_flags()[flag].metadata["help"])
+        assert "in any order unless --constraints is ordered" in str(
+            all_flags()[flag].metadata["help"]
+        )
 
 
 @pytest.mark.parametrize("name", ["prune-bound", "--prune-bound", "prune_bound"])
-def test_a_flag_is_explained_with_its_strategy_and_page(name: str, capsys: pytest.CaptureFixture) -> None:
+def test_a_flag_is_explained_with_its_strategy_and_page(
+    name: str, capsys: pytest.CaptureFixture
+) -> None:
     main(["flags", name])
     printed = capsys.readouterr().out
-    assert printed.startswith("--prune-bound: ") and "--stop optimal" in printed and "docs/optimal-ending.md" in printed
+    assert (
+        printed.startswith("--prune-bound: ")
+        and "--stop optimal" in printed
+        and "docs/optimal-ending.md" in printed
+    )
 
 
 def test_every_explanation_shows_its_own_flag_in_a_command() -> None:
     for name in all_flags():
-        example = next(line for line in explain(name).splitlines() if line.startswith("Add to a command: "))
+        example = next(
+            line for line in explain(name).splitlines() if line.startswith("Add to a command: ")
+        )
         assert f" --{name.replace('_', '-')}" in example, name
     assert "--select topk" not in explain("select").splitlines()[-2]
 
@@ -58,10 +78,15 @@ def test_every_explanation_ends_with_a_page_that_speaks_of_the_flag() -> None:
     for name in all_flags():
         said = explain(name).splitlines()[-1]
         page = said.removeprefix("More: docs/")
-        assert said.startswith("More: ") and f"--{name.replace('_', '-')}" in (docs / page).read_text(encoding="utf-8"), (name, said)
+        assert said.startswith("More: ") and f"--{name.replace('_', '-')}" in (
+            docs / page
+        ).read_text(encoding="utf-8"), (name, said)
 
 
-UNITS = "nats|subwords|tokens?|words?|sentences|hypothes[ei]s|ways|slots|rows|processes|bits|bands|calls|codes|dimensions|share|seed|length"
+UNITS = (
+    "nats|subwords|tokens?|words?|sentences|hypothes[ei]s|ways|slots|rows|processes|bits|bands|"
+    "calls|codes|dimensions|share|seed|length"
+)
 
 
 def test_every_help_line_says_its_default_and_a_number_its_unit() -> None:
@@ -73,32 +98,48 @@ def test_every_help_line_says_its_default_and_a_number_its_unit() -> None:
 
 
 PARSERS = {
-    "corpus": "fairseq_ext.corpus.__main__:parser", "serve": "fairseq_ext.serve.__main__:parser",
+    "corpus": "fairseq_ext.corpus.__main__:parser",
+    "serve": "fairseq_ext.serve.__main__:parser",
     "terms": "fairseq_ext.terms.__main__:parser",
     "ddg": "fairseq_ext.viz.ddg:parser",
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("command", PARSERS)
 def test_every_flag_of_the_other_commands_says_what_it_is_and_its_default(command: str) -> None:
     module, _, name = PARSERS[command].partition(":")
     top = getattr(importlib.import_module(module), name)()
-    inner = [p for action in top._actions for p in (action.choices.values() if isinstance(action, _SubParsersAction) else ())]
-    told = [action for p in inner or [top] for action in p._actions if not isinstance(action, (_SubParsersAction, _HelpAction))]
+    inner = [
+        p
+        for action in top._actions
+        for p in (action.choices.values() if isinstance(action, _SubParsersAction) else ())
+    ]
+    told = [
+        action
+        for p in inner or [top]
+        for action in p._actions
+        if not isinstance(action, (_SubParsersAction, _HelpAction))
+    ]
     assert told
     for action in told:
         said = action.help or ""
         assert len(said) > 8, action.dest
         assert action.required or "default: " in said, action.dest
         if action.default is not None and not isinstance(action.default, bool):
-            assert f"default: {action.default:g}" in said if isinstance(action.default, float) else f"default: {action.default}" in said
+            assert (
+                f"default: {action.default:g}" in said
+                if isinstance(action.default, float)
+                else f"default: {action.default}" in said
+            )
 
 
 def test_a_strategy_flag_lists_its_papers() -> None:
     assert "Post and Vilar 2018" in explain("select")
 
 
-@pytest.mark.parametrize("arguments", [["flags", "nothing"], ["nothing"], ["flags", "select", "more"]])
+@pytest.mark.parametrize(
+    "arguments", [["flags", "nothing"], ["nothing"], ["flags", "select", "more"]]
+)
 def test_other_words_are_refused(arguments: list[str]) -> None:
     with pytest.raises(UsageError):
         main(arguments)
@@ -107,8 +148,13 @@ def test_other_words_are_refused(arguments: list[str]) -> None:
 def test_every_explanation_names_the_file_that_declares_the_flag() -> None:
     package = Path(__file__).resolve().parents[2] / "fairseq_ext"
     for name in all_flags():
-        file, work = re.findall(r"^It is declared in (\S+), and its work is in (\S+)\.$", explain(name), re.M)[0]
-        assert (package / work).exists() and (package / work).name not in ("flags.py", "options.py"), (name, work)
+        file, work = re.findall(
+            r"^It is declared in (\S+), and its work is in (\S+)\.$", explain(name), re.M
+        )[0]
+        assert (package / work).exists() and (package / work).name not in (
+            "flags.py",
+            "options.py",
+        ), (name, work)
         text = (package / file).read_text(encoding="utf-8")
         declared = re.search(rf'^    {name}: .*= field\(|option\(\s*"{name}"', text, re.M)
         assert declared or (name in DEFAULT and "option(point" in text), (name, file)

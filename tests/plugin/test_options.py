@@ -1,4 +1,5 @@
-"""Flags: each once, with fairseq's own behaviour as default; wrong combinations refused; the signature tells what differs."""
+"""Flags: each once, with fairseq's own behaviour as default; wrong combinations refused; the
+signature tells what differs."""
 
 import re
 from argparse import ArgumentParser, Namespace
@@ -21,7 +22,13 @@ from fairseq_ext.plugin.tasks import Flags
 from fairseq_ext.search import checks, registry
 from fairseq_ext.search.registry import CAPABILITIES, POINTS, PRUNERS, STRATEGIES
 
-NEUTRAL = {"select": "topk", "stop": "count", "schedule": "batch", "softmax": "full", "decoding": "beam"}
+NEUTRAL = {
+    "select": "topk",
+    "stop": "count",
+    "schedule": "batch",
+    "softmax": "full",
+    "decoding": "beam",
+}
 
 
 MADE_UP = {"patient_steps": 3, "trim_below": 0.0, "trim_list": None}
@@ -39,7 +46,9 @@ class TrimFlags(FairseqDataclass):
 
 
 def made(point, name, flags, check=None) -> registry.Strategy:
-    return registry.Strategy(point, name, lambda *a: None, flags, check, needs=frozenset({"search loop"}))
+    return registry.Strategy(
+        point, name, lambda *a: None, flags, check, needs=frozenset({"search loop"})
+    )
 
 
 @pytest.fixture
@@ -56,13 +65,19 @@ def made_up(monkeypatch):
 
 def flags(**given) -> Namespace:
     """All flags at their defaults but these."""
-    return Namespace(**{**{f.name: f.default for f in fields(task("translation_ext").cfg)}, **MADE_UP, **given})
+    return Namespace(
+        **{**{f.name: f.default for f in fields(task("translation_ext").cfg)}, **MADE_UP, **given}
+    )
 
 
 def test_a_strategy_is_a_python_file(tmp_path):
     (tmp_path / "notes.txt").write_text("x")
     for file in (tmp_path / "notes.txt", tmp_path / "none.py", tmp_path):
-        with pytest.raises(UsageError, match=r"FAIRSEQ_EXT_STRATEGIES names .*, which is not a Python file \(.py\): correct the path"):
+        with pytest.raises(
+            UsageError,
+            match=r"FAIRSEQ_EXT_STRATEGIES names .*, which is not a Python file \(.py\): "
+            r"correct the path",
+        ):
             registry.load_outside(file)
 
 
@@ -97,27 +112,61 @@ def test_every_flag_of_ours_tells_its_default():
         if action.default in (None, False):  # off, or none, or what stands in for it
             continue
         values = {word for text in told for word in re.split(r"[\s,:]+", text)}
-        if action.dest == "patience":  # fairseq's own flag of that name has the default -1, which nobody may type
+        # fairseq's own flag of that name has the default -1, which nobody may type
+        if action.dest == "patience":
             assert action.default == -1 and "1" in values
             continue
-        numbers = {float(Fraction(word)) for word in values if re.fullmatch(r"-?[\d.]+(/\d+)?", word)}
-        assert str(action.default) in values or action.default in numbers, (action.dest, action.default, told)
+        numbers = {
+            float(Fraction(word)) for word in values if re.fullmatch(r"-?[\d.]+(/\d+)?", word)
+        }
+        assert str(action.default) in values or action.default in numbers, (
+            action.dest,
+            action.default,
+            told,
+        )
 
 
 def test_chosen_names_what_is_switched_on(made_up):
-    assert [s.name for s in registry.chosen(flags(stop="patient", trim_below=0.1))] == ["patient", "trim"]
+    assert [s.name for s in registry.chosen(flags(stop="patient", trim_below=0.1))] == [
+        "patient",
+        "trim",
+    ]
 
 
 @pytest.mark.parametrize(
     "ours, stock, sentence",
     [
-        ({"stop": "patient"}, {"match_source_len": True}, "--match-source-len replaces beam search, so --stop patient cannot work with it"),
-        ({"trim_below": 0.1}, {"diversity_rate": 0.5}, "--diversity-rate replaces beam search, so --prune-trim cannot"),
-        ({"stop": "patient"}, {"match_source_len": True}, "--match-source-len replaces beam search"),
-        ({"patient_steps": 5}, {}, "--patient-steps belongs to --stop patient, which is not switched on: add it or leave"),
+        (
+            {"stop": "patient"},
+            {"match_source_len": True},
+            "--match-source-len replaces beam search, so --stop patient cannot work with it",
+        ),
+        (
+            {"trim_below": 0.1},
+            {"diversity_rate": 0.5},
+            "--diversity-rate replaces beam search, so --prune-trim cannot",
+        ),
+        (
+            {"stop": "patient"},
+            {"match_source_len": True},
+            "--match-source-len replaces beam search",
+        ),
+        (
+            {"patient_steps": 5},
+            {},
+            "--patient-steps belongs to --stop patient, which is not switched on: add it or leave",
+        ),
         ({"stop": "patient"}, {"beam": 1}, "--stop patient needs --beam 2 or more"),
-        ({"stop": "patient", "patient_steps": 0}, {}, "--patient-steps (number of steps) must be 1 to 50, not 0"),
-        ({"trim_list": ""}, {}, "--trim-list is given without a name: name a file, or leave it out"),
+        (
+            {"stop": "patient", "patient_steps": 0},
+            {},
+            "--patient-steps (number of steps) must be 1 to 50, not 0",
+        ),
+        (
+            {"trim_list": ""},
+            {},
+            "--trim-list is given without a name: name a file, or leave it out",
+        ),
     ],
     ids=str,
 )
@@ -141,12 +190,19 @@ def test_what_cannot_work_is_refused_in_a_sentence(made_up, ours, stock, sentenc
     ids=str,
 )
 def test_scoring_a_reference_leaves_no_flag_out_silently(made_up, ours, flag):
-    with pytest.raises(UsageError, match=f"--score-reference scores given translations, so {flag} has nothing to do"):
+    with pytest.raises(
+        UsageError,
+        match=f"--score-reference scores given translations, so {flag} has nothing to do",
+    ):
         checks.refuse_reference(flags(**ours), Flags)
     checks.refuse_reference(flags(), Flags)
 
 
-@pytest.mark.parametrize("ours", [{}, {"stop": "patient"}, {"stop": "patient", "patient_steps": 5}, {"trim_below": 0.5}], ids=str)
+@pytest.mark.parametrize(
+    "ours",
+    [{}, {"stop": "patient"}, {"stop": "patient", "patient_steps": 5}, {"trim_below": 0.5}],
+    ids=str,
+)
 def test_what_works_is_let_through(made_up, ours):
     checks.validate(flags(**ours), GenerationConfig())
 
@@ -158,8 +214,13 @@ def test_stock_searches_alone_are_let_through(stock):
 
 def test_signature_tells_every_plug_point_and_what_differs(made_up):
     plain = options.signature(flags(), GenerationConfig(), "fairseq")
-    assert plain == f"fairseq_ext:{options.VERSION}|select:topk|stop:count|schedule:batch|softmax:full|backend:fairseq"
-    told = options.signature(flags(stop="patient", patient_steps=5, trim_below=0.1), GenerationConfig(), "fairseq")
+    assert plain == (
+        f"fairseq_ext:{options.VERSION}|select:topk|stop:count|schedule:batch|softmax:full|"
+        "backend:fairseq"
+    )
+    told = options.signature(
+        flags(stop="patient", patient_steps=5, trim_below=0.1), GenerationConfig(), "fairseq"
+    )
     assert "|stop:patient,patient_steps=5|" in told and "|prune:trim_below=0.1|" in told
 
 
@@ -171,10 +232,15 @@ def test_signature_says_when_fairseqs_own_loop_runs():
 def test_signature_names_beam_length_penalty_model_and_versions():
     model = build("transformer")
     ends = [
-        generators([each], beam=4, lenpen=1.5).ours.stats.signature.rpartition("|backend:")[2].partition("|")[2]
+        generators([each], beam=4, lenpen=1.5)
+        .ours.stats.signature.rpartition("|backend:")[2]
+        .partition("|")[2]
         for each in (model, model, build("transformer", 7))
     ]
-    assert re.fullmatch(rf"beam:4\|lenpen:1.5\|model:[0-9a-f]{{8}}\|fairseq:0.12.2\|torch:{re.escape(torch.__version__)}", ends[0])
+    assert re.fullmatch(
+        rf"beam:4\|lenpen:1.5\|model:[0-9a-f]{{8}}\|fairseq:0.12.2\|torch:{re.escape(torch.__version__)}",
+        ends[0],
+    )
     assert ends[0] == ends[1] != ends[2]
 
 
@@ -187,24 +253,32 @@ def test_a_batch_without_source_tokens_is_refused():
     """Nor does it go to fairseq's own loop, where it would run without the strategies."""
     sample = batch([3, 5])
     sample["net_input"]["source"] = sample["net_input"].pop("src_tokens")
-    with pytest.raises(UsageError, match=r"reads source tokens \(src_tokens\), and the batch has src_lengths, source: use fairseq's task"):
+    with pytest.raises(
+        UsageError,
+        match=r"reads source tokens \(src_tokens\), and the batch has src_lengths, source: "
+        r"use fairseq's task",
+    ):
         run(generators([build("transformer")], beam=2).ours, sample)
 
 
 def test_a_name_is_registered_once():
     """A second strategy of the same name would silently replace the first."""
     for point, name in [*NEUTRAL.items(), ("prune", "finished")]:
-        with pytest.raises(UsageError, match=f"--{point} {name} is registered twice, by search/strategies/{point}\\b"):
+        with pytest.raises(
+            UsageError,
+            match=f"--{point} {name} is registered twice, by search/strategies/{point}\\b",
+        ):
             registry.register(point, name)(lambda flags, context: None)
 
 
 def test_what_is_registered_is_known():
-    with pytest.raises(UsageError, match="extension point 'stopp', which does not exist: use one of select, stop"):
+    with pytest.raises(
+        UsageError, match="extension point 'stopp', which does not exist: use one of select, stop"
+    ):
         registry.register("stopp", "never")
     with pytest.raises(UsageError, match="names 'beams': use 'beam' of the table"):
         registry.register("stop", "never", needs=("beams",))
     assert "never" not in STRATEGIES["stop"]
-
 
 
 def test_every_strategy_lies_in_the_file_of_its_name():
@@ -221,26 +295,55 @@ def test_every_strategy_lies_in_the_file_of_its_name():
 def test_every_capability_is_needed_and_denied():
     """A sentence that no pair can reach is a promise without a test."""
     everything = [*registry.all_strategies(), *checks.OPTIONS]
-    needed, denied = ({c for s in everything for c in kind(s)} for kind in (lambda s: s.needs, lambda s: s.denies))
+    needed, denied = (
+        {c for s in everything for c in kind(s)} for kind in (lambda s: s.needs, lambda s: s.denies)
+    )
     # denied by models, by constraints and by tasks (plugin/stock.py), not by a flag
-    by_models = {"one model", "output layer", "no constraints", "source sentence", "source tokens", "divisible batches"}
+    by_models = {
+        "one model",
+        "output layer",
+        "no constraints",
+        "source sentence",
+        "source tokens",
+        "divisible batches",
+    }
     assert needed - by_models == denied - by_models == set(CAPABILITIES) - by_models
 
 
 @pytest.mark.parametrize(
     "ours, stock, sentence",
     [
-        ({}, {"lenpen": float("nan")}, "--lenpen (length penalty) must be a finite number, not nan"),
+        (
+            {},
+            {"lenpen": float("nan")},
+            "--lenpen (length penalty) must be a finite number, not nan",
+        ),
         ({}, {"unkpen": float("nan")}, "--unkpen (penalty) must be a finite number, not nan"),
         ({}, {"unkpen": float("inf")}, "--unkpen (penalty) must be "),
-        ({}, {"max_len_a": float("inf")}, "--max-len-a (ratio of target to source tokens) must be 0 to 1000, not inf"),
-        ({}, {"max_len_a": float("nan")}, "--max-len-a (ratio of target to source tokens) must be 0 to 1000, not nan"),
+        (
+            {},
+            {"max_len_a": float("inf")},
+            "--max-len-a (ratio of target to source tokens) must be 0 to 1000, not inf",
+        ),
+        (
+            {},
+            {"max_len_a": float("nan")},
+            "--max-len-a (ratio of target to source tokens) must be 0 to 1000, not nan",
+        ),
         ({}, {"temperature": 0.0}, "--temperature (temperature) must be 1e-06 to 1000000, not 0.0"),
         ({}, {"beam": 100_000}, "--beam (number of hypotheses) must be 1 to 10000, not 100000"),
         ({}, {"beam": 0}, "--beam (number of hypotheses) must be "),
         ({"cpu_workers": 3000}, {}, "--cpu-workers (number of processes) must be 1 to "),
-        ({"softmax": "lsh", "lsh_hits": -1}, {}, "--lsh-hits (number of equal bands) must be 0 or more, not -1"),
-        ({"results_file": ""}, {}, "--results-file is given without a name: name a file, or leave it out"),
+        (
+            {"softmax": "lsh", "lsh_hits": -1},
+            {},
+            "--lsh-hits (number of equal bands) must be 0 or more, not -1",
+        ),
+        (
+            {"results_file": ""},
+            {},
+            "--results-file is given without a name: name a file, or leave it out",
+        ),
         ({"stats_file": ""}, {}, "--stats-file is given without a name"),
         ({"prune_threshold": float("nan")}, {}, "--prune-threshold"),
     ],

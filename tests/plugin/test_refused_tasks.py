@@ -14,11 +14,32 @@ from fairseq_ext.model.choose import refused
 @pytest.mark.parametrize(
     "task, why",
     [
-        ("translation_lev_ext", "refines whole sentences and has no next token to search for: use stock's --task translation_lev"),
-        ("audio_finetuning_ext", "labels all frames of speech at once (CTC) and has no next token to search for: use fairseq's"),
-        ("speech_to_speech_ext", "makes speech, and the searches here make words: use the stock task"),
+        (
+            "translation_lev_ext",
+            (
+                "refines whole sentences and has no next token to search for: use stock's "
+                "--task translation_lev"
+            ),
+        ),
+        (
+            "audio_finetuning_ext",
+            (
+                "labels all frames of speech at once (CTC) and has no next token to search "
+                "for: use fairseq's"
+            ),
+        ),
+        (
+            "speech_to_speech_ext",
+            "makes speech, and the searches here make words: use the stock task",
+        ),
         ("masked_lm_ext", "generates no text"),
-        ("translatoin_ext", "is unknown to fairseq_ext: use language_modeling_ext, multilingual_language_modeling_ext, "),
+        (
+            "translatoin_ext",
+            (
+                "is unknown to fairseq_ext: use language_modeling_ext, "
+                "multilingual_language_modeling_ext, "
+            ),
+        ),
     ],
 )
 def test_a_task_without_a_twin_is_refused_in_one_line_that_says_why(task, why):
@@ -29,33 +50,99 @@ def test_a_task_without_a_twin_is_refused_in_one_line_that_says_why(task, why):
 
 
 PAIR = ["-s", "de", "-t", "en"]
-MANY, BART, OLD = "translation_multi_simple_epoch_ext", "translation_from_pretrained_bart_ext", "multilingual_translation_ext"
+MANY, BART, OLD = (
+    "translation_multi_simple_epoch_ext",
+    "translation_from_pretrained_bart_ext",
+    "multilingual_translation_ext",
+)
 PAIRED = [*PAIR, "--lang-pairs", "de-en"]
-FILES = {"dict.de.txt": "a 1\n", "dict.en.txt": "a 1\n", "file": "en_XX\n", "wrong.yaml": "a: [\n", "empty.yaml": "{}\n"}
+FILES = {
+    "dict.de.txt": "a 1\n",
+    "dict.en.txt": "a 1\n",
+    "file": "en_XX\n",
+    "wrong.yaml": "a: [\n",
+    "empty.yaml": "{}\n",
+}
 
 
 @drawn(7)
 @pytest.mark.parametrize(
     "task, flags, sentence",
     [
-        (MANY, PAIR, f"--task {MANY} needs --lang-pairs: those of the training, such as de-en,en-de"),
-        (MANY, ["--lang-pairs", "de-en"], "translates from one language to another: add --source-lang, one of de, en"),
+        (
+            MANY,
+            PAIR,
+            f"--task {MANY} needs --lang-pairs: those of the training, such as de-en,en-de",
+        ),
+        (
+            MANY,
+            ["--lang-pairs", "de-en"],
+            "translates from one language to another: add --source-lang, one of de, en",
+        ),
         (MANY, ["--lang-pairs", "de-en", "-s", "de"], "add --target-lang, one of de, en"),
-        (MANY, ["--lang-pairs", "de-en", "-s", "de", "-t", "fr"], "--target-lang fr is not a language of the task: use one of de, en"),
-        (MANY, [*PAIRED, "--langs", "fr,en"], "--source-lang de is not a language of the task: use one of fr, en"),
-        (MANY, [*PAIRED, "--lang-dict", "{file}"], "--source-lang de is not a language of the task: use one of en_XX"),
+        (
+            MANY,
+            ["--lang-pairs", "de-en", "-s", "de", "-t", "fr"],
+            "--target-lang fr is not a language of the task: use one of de, en",
+        ),
+        (
+            MANY,
+            [*PAIRED, "--langs", "fr,en"],
+            "--source-lang de is not a language of the task: use one of fr, en",
+        ),
+        (
+            MANY,
+            [*PAIRED, "--lang-dict", "{file}"],
+            "--source-lang de is not a language of the task: use one of en_XX",
+        ),
         (MANY, [*PAIRED, "--lang-dict", "none.txt"], "none.txt does not exist: correct the path"),
-        (MANY, [*PAIRED, "--langs", "de,en", "--lang-dict", "{file}"], "--langs and --lang-dict name the languages twice"),
-        (BART, PAIR, f"--task {BART} needs --langs: the languages of the pretraining, in its order"),
-        (BART, [*PAIR, "--langs", "de,fr"], "--target-lang en is not a language of the task: use one of de, fr"),
+        (
+            MANY,
+            [*PAIRED, "--langs", "de,en", "--lang-dict", "{file}"],
+            "--langs and --lang-dict name the languages twice",
+        ),
+        (
+            BART,
+            PAIR,
+            f"--task {BART} needs --langs: the languages of the pretraining, in its order",
+        ),
+        (
+            BART,
+            [*PAIR, "--langs", "de,fr"],
+            "--target-lang en is not a language of the task: use one of de, fr",
+        ),
         (OLD, PAIR, f"--task {OLD} needs --lang-pairs"),
-        (OLD, ["-s", "de", "-t", "de", "--lang-pairs", "de-en,en-de"], "--lang-pairs has no de-de, and the checkpoint has a model"),
-        ("translation_ext", [*PAIR, "--lang-tok-behind-eos"], f"--lang-tok-behind-eos is a flag of --task {MANY}, not of translation_ext"),
-        (BART, [*PAIR, "--add-data-source-prefix-tags"], f"is a flag of --task {MANY}, not of {BART}: name that task, or leave it out"),
+        (
+            OLD,
+            ["-s", "de", "-t", "de", "--lang-pairs", "de-en,en-de"],
+            "--lang-pairs has no de-de, and the checkpoint has a model",
+        ),
+        (
+            "translation_ext",
+            [*PAIR, "--lang-tok-behind-eos"],
+            f"--lang-tok-behind-eos is a flag of --task {MANY}, not of translation_ext",
+        ),
+        (
+            BART,
+            [*PAIR, "--add-data-source-prefix-tags"],
+            f"is a flag of --task {MANY}, not of {BART}: name that task, or leave it out",
+        ),
         ("language_modeling_ext", [], "dict.txt: name the data directory that has the model's"),
-        ("speech_to_text_ext", ["--config-yaml", "none.yaml"], "none.yaml does not exist: name the configuration in the data folder"),
-        ("speech_to_text_ext", ["--config-yaml", "wrong.yaml"], "Failed to load config from {data}/wrong.yaml"),
-        ("speech_to_text_ext", ["--config-yaml", "empty.yaml"], "no dictionary at {data}/dict.txt: the configuration of the data names it"),
+        (
+            "speech_to_text_ext",
+            ["--config-yaml", "none.yaml"],
+            "none.yaml does not exist: name the configuration in the data folder",
+        ),
+        (
+            "speech_to_text_ext",
+            ["--config-yaml", "wrong.yaml"],
+            "Failed to load config from {data}/wrong.yaml",
+        ),
+        (
+            "speech_to_text_ext",
+            ["--config-yaml", "empty.yaml"],
+            "no dictionary at {data}/dict.txt: the configuration of the data names it",
+        ),
     ],
 )
 def test_what_a_task_must_know_is_asked_for_in_one_sentence(tmp_path, task, flags, sentence):
@@ -64,22 +151,50 @@ def test_what_a_task_must_know_is_asked_for_in_one_sentence(tmp_path, task, flag
         (tmp_path / name).write_text(text)
     where = {"data": tmp_path, "file": tmp_path / "file"}
     for command in (generate, interactive):
-        done = command(tmp_path, "--path", "model.pt", "--task", task, "--cpu", *(flag.format(**where) for flag in flags))
+        done = command(
+            tmp_path,
+            "--path",
+            "model.pt",
+            "--task",
+            task,
+            "--cpu",
+            *(flag.format(**where) for flag in flags),
+        )
         (said,) = [line for line in done.stderr.splitlines() if line.startswith("error: ")]
-        assert done.status == 1 and sentence.format(**where) in said and "Traceback" not in done.stderr, done.stderr
+        assert (
+            done.status == 1 and sentence.format(**where) in said and "Traceback" not in done.stderr
+        ), done.stderr
 
 
-@pytest.mark.parametrize("given", [["--user-dir=mine", "--user-dir=fairseq_ext"], ["--user-dir", "mine", "--user-dir=yours"]], ids=str)
+@pytest.mark.parametrize(
+    "given",
+    [["--user-dir=mine", "--user-dir=fairseq_ext"], ["--user-dir", "mine", "--user-dir=yours"]],
+    ids=str,
+)
 def test_two_user_directories_behind_equals_signs_are_two(given):
     done = generate("nowhere", "--path", "nothing.pt", *given, "--task", "translation_ext")
-    assert done.status == 1 and "so use --user-dir mine --task translation_ext" in done.stderr.splitlines()[-1]
+    assert (
+        done.status == 1
+        and "so use --user-dir mine --task translation_ext" in done.stderr.splitlines()[-1]
+    )
 
 
 def test_a_user_directory_under_a_name_that_is_taken_is_refused(tmp_path):
     (tmp_path / "logging").mkdir()
-    done = generate("nowhere", "--path", "nothing.pt", "--user-dir", tmp_path / "logging", "--task", "translation_ext")
+    done = generate(
+        "nowhere",
+        "--path",
+        "nothing.pt",
+        "--user-dir",
+        tmp_path / "logging",
+        "--task",
+        "translation_ext",
+    )
     (line,) = done.stderr.splitlines()
-    assert done.status == 1 and "logging has the name of another module of Python's, logging: rename the folder" in line
+    assert (
+        done.status == 1
+        and "logging has the name of another module of Python's, logging: rename the folder" in line
+    )
 
 
 def test_a_task_of_ones_own_that_nobody_has_extended_is_told_the_line_to_add(tmp_path):
@@ -91,16 +206,29 @@ def test_a_task_of_ones_own_that_nobody_has_extended_is_told_the_line_to_add(tmp
         "class Forgotten(TranslationTask):\n"
         "    pass\n"
     )
-    done = generate("nowhere", "--path", "nothing.pt", "--user-dir", tmp_path / "forgetful", "--task", "forgotten_ext")
+    done = generate(
+        "nowhere",
+        "--path",
+        "nothing.pt",
+        "--user-dir",
+        tmp_path / "forgetful",
+        "--task",
+        "forgotten_ext",
+    )
     (line,) = done.stderr.splitlines()
     assert done.status == 1
-    assert line == "error: there is no --task forgotten_ext yet: add fairseq_ext.extend(Forgotten) where forgotten is registered"
+    assert line == (
+        "error: there is no --task forgotten_ext yet: add fairseq_ext.extend(Forgotten) where "
+        "forgotten is registered"
+    )
 
 
 def test_every_stock_task_that_is_refused_by_name_is_one():
     from fairseq_ext.plugin.stock import NO_TWIN
 
-    assert set(NO_TWIN) <= set(TASK_REGISTRY) and not any(f"{name}_ext" in TASK_REGISTRY for name in NO_TWIN)
+    assert set(NO_TWIN) <= set(TASK_REGISTRY) and not any(
+        f"{name}_ext" in TASK_REGISTRY for name in NO_TWIN
+    )
 
 
 @pytest.mark.parametrize(
@@ -110,7 +238,11 @@ def test_every_stock_task_that_is_refused_by_name_is_one():
         ("translation_ext", "transformer_lm", "use --task language_modeling_ext"),
         ("translation_ext", "multilingual_transformer", "use --task multilingual_translation_ext"),
         ("translation_ext", "s2t_transformer", "use --task speech_to_text_ext"),
-        ("translation_ext", "transformer_iwslt_de_en_pipeline_parallel", "spread over several processes"),
+        (
+            "translation_ext",
+            "transformer_iwslt_de_en_pipeline_parallel",
+            "spread over several processes",
+        ),
         ("language_modeling_ext", "transformer", "is not a language model"),
         ("language_modeling_ext", "transformer_lm_gpt", None),
         ("multilingual_translation_ext", "transformer", "one model and not one for each pair"),
@@ -127,5 +259,8 @@ def test_an_architecture_of_another_task_is_refused(task, architecture, why):
 
 
 def test_from_python_too():
-    with pytest.raises(UsageError, match=f"--lang-tok-behind-eos is a flag of --task {MANY}, not of translation_ext"):
+    with pytest.raises(
+        UsageError,
+        match=f"--lang-tok-behind-eos is a flag of --task {MANY}, not of translation_ext",
+    ):
         Translator("none.pt", "none", lang_tok_behind_eos=True)

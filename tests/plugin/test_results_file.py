@@ -1,4 +1,5 @@
-"""--results-file and --resume: what was done is never done again, and the output is that of an undisturbed run."""
+"""--results-file and --resume: what was done is never done again, and the output is that
+of an undisturbed run."""
 
 import json
 import os
@@ -18,7 +19,18 @@ from fairseq_ext import UsageError
 from fairseq_ext.plugin.results import ResultsFile, checksum
 from fairseq_ext.plugin.run import run_key
 
-FLAGS = ["--user-dir", "fairseq_ext", "--task", "translation_ext", "--beam", 3, "--nbest", 2, "--cpu", "--no-progress-bar"]
+FLAGS = [
+    "--user-dir",
+    "fairseq_ext",
+    "--task",
+    "translation_ext",
+    "--beam",
+    3,
+    "--nbest",
+    2,
+    "--cpu",
+    "--no-progress-bar",
+]
 STREAM = ["--schedule", "stream", "--stream-width", 3]
 
 
@@ -32,11 +44,14 @@ def opened(path, resume=False, made_from=None) -> ResultsFile:
 
 
 def results(output: str) -> list[str]:
-    return sorted(line for line in output.splitlines() if line[:2] in ("S-", "T-", "H-", "D-", "P-"))
+    return sorted(
+        line for line in output.splitlines() if line[:2] in ("S-", "T-", "H-", "D-", "P-")
+    )
 
 
 def agree(expected: list[str], got: list[str]) -> bool:
-    """The same lines, numbers within 1e-5: in single precision they depend on which sentences are decoded together."""
+    """The same lines, numbers within 1e-5: in single precision they depend on which sentences
+    are decoded together."""
 
     def parts(line: str) -> tuple[list[str], list[float]]:
         words = line.replace("\t", " ").split()
@@ -58,30 +73,53 @@ def test_a_run_cut_short_anywhere_ends_with_the_same_output(tiny, tmp_path, flag
     whole = generate(tiny, *flags, "--results-file", path)
     assert results(whole.stdout) == expected
     assert sorted(r["id"] for r in records(path)[1:]) == list(range(11))
-    best = {int(line.split("\t")[0][2:]): line.split("\t")[2] for line in reversed(whole.stdout.splitlines()) if line.startswith("H-")}
+    best = {
+        int(line.split("\t")[0][2:]): line.split("\t")[2]
+        for line in reversed(whole.stdout.splitlines())
+        if line.startswith("H-")
+    }
     assert {r["id"]: r["text"] for r in records(path)[1:]} == best
     content = path.read_bytes()
-    for cut in (len(content) // 2, content.index(b"\n", len(content) // 3) + 1)[: 2 if flags else 1]:  # within a line, after one
+    # within a line, after one
+    for cut in (len(content) // 2, content.index(b"\n", len(content) // 3) + 1)[
+        : 2 if flags else 1
+    ]:
         path.write_bytes(content[:cut])
         again = generate(tiny, *flags, "--results-file", path, "--resume", "--stats-file", stats)
         assert agree(expected, results(again.stdout))
         assert sorted(r["id"] for r in records(path)[1:]) == list(range(11))
-        assert json.loads(stats.read_text())["sentences"] == 11 - (content[:cut].count(b"\n") - 1)  # work really done
+        # work really done
+        assert json.loads(stats.read_text())["sentences"] == 11 - (content[:cut].count(b"\n") - 1)
 
 
 def test_a_run_goes_on_with_another_schedule(tiny, tmp_path):
     path = tmp_path / "results.jsonl"
     expected = results(generate(tiny, *STREAM, "--results-file", path).stdout)
     path.write_bytes(b"".join(path.read_bytes().splitlines(keepends=True)[:6]))
-    for flags in (["--schedule", "stream", "--stream-rows", "7"], ["--schedule", "batch", "--batch-size", "2"]):
-        assert agree(expected, results(generate(tiny, *flags, "--results-file", path, "--resume").stdout))
+    for flags in (
+        ["--schedule", "stream", "--stream-rows", "7"],
+        ["--schedule", "batch", "--batch-size", "2"],
+    ):
+        assert agree(
+            expected, results(generate(tiny, *flags, "--results-file", path, "--resume").stdout)
+        )
     assert sorted(r["id"] for r in records(path)[1:]) == list(range(11))
 
 
 def test_killed_and_resumed_gives_the_same_file(tiny, tmp_path):
     lines = (tiny / "test.de").read_text() * 60
     path = tmp_path / "results.jsonl"
-    arguments = [tiny / "data", "--path", tiny / "model.pt", *FLAGS, *STREAM, "--buffer-size", 200, "--results-file", path]
+    arguments = [
+        tiny / "data",
+        "--path",
+        tiny / "model.pt",
+        *FLAGS,
+        *STREAM,
+        "--buffer-size",
+        200,
+        "--results-file",
+        path,
+    ]
     arguments = [str(BIN / "fairseq-interactive"), *map(str, arguments)]
     (tmp_path / "lines").write_text(lines)
     kills = 0
@@ -91,7 +129,11 @@ def test_killed_and_resumed_gives_the_same_file(tiny, tmp_path):
             quiet = {"stderr": subprocess.DEVNULL, "env": os.environ | {"OMP_NUM_THREADS": "1"}}
             run = subprocess.Popen([*arguments, *resume], stdin=stdin, stdout=out, **quiet)
             before = path.stat().st_size if path.exists() else 0
-            while run.poll() is None and kills < 3 and (path.stat().st_size if path.exists() else 0) < before + 20_000:
+            while (
+                run.poll() is None
+                and kills < 3
+                and (path.stat().st_size if path.exists() else 0) < before + 20_000
+            ):
                 time.sleep(0.01)
             if run.poll() is None and kills < 3:
                 run.send_signal(signal.SIGKILL)
@@ -111,14 +153,26 @@ def test_killed_and_resumed_gives_the_same_file(tiny, tmp_path):
         without = {"hypotheses": None, "sha256": None}  # scores are in both
         assert a | without == b | without  # number, checksum of the source, text
         assert [h["tokens"] for h in a["hypotheses"]] == [h["tokens"] for h in b["hypotheses"]]
-        for h, g in zip(a["hypotheses"], b["hypotheses"], strict=True):  # beside other sentences: single precision rounds otherwise
-            assert [g["score"], *g["positional_scores"]] == pytest.approx([h["score"], *h["positional_scores"]], abs=1e-4)
+        # beside other sentences: single precision rounds otherwise
+        for h, g in zip(a["hypotheses"], b["hypotheses"], strict=True):
+            assert [g["score"], *g["positional_scores"]] == pytest.approx(
+                [h["score"], *h["positional_scores"]], abs=1e-4
+            )
 
 
 def test_lines_of_an_interactive_session_are_numbered_through(tiny, tmp_path):
     path = tmp_path / "results.jsonl"
     lines = (tiny / "test.de").read_text()
-    run = [tiny / "data", "--path", tiny / "model.pt", *FLAGS, "--buffer-size", 4, "--results-file", path]
+    run = [
+        tiny / "data",
+        "--path",
+        tiny / "model.pt",
+        *FLAGS,
+        "--buffer-size",
+        4,
+        "--results-file",
+        path,
+    ]
     plain = command("fairseq-interactive", *run[:-2], stdin=lines)
     first = command("fairseq-interactive", *run, stdin=lines)
     again = command("fairseq-interactive", *run, "--resume", stdin=lines)
@@ -137,11 +191,21 @@ def test_a_file_that_is_there_already_is_refused_without_resume(tiny, tmp_path):
 def test_files_that_cannot_be_continued_are_refused(tmp_path):
     path, tokens, device = tmp_path / "results.jsonl", torch.tensor([5, 6, 2]), torch.device("cpu")
     source = checksum(tokens, None)
-    found = [{"tokens": tokens, "score": torch.tensor(-1.5), "positional_scores": torch.tensor([-0.5, -0.5, -0.5])}]
+    found = [
+        {
+            "tokens": tokens,
+            "score": torch.tensor(-1.5),
+            "positional_scores": torch.tensor([-0.5, -0.5, -0.5]),
+        }
+    ]
     opened(path).add(3, source, "text", found)
     again = opened(path, True)
     [h] = again.hypotheses(3, source, device)
-    assert h["tokens"].tolist() == [5, 6, 2] and float(h["score"]) == -1.5 and again.hypotheses(4, source, device) is None
+    assert (
+        h["tokens"].tolist() == [5, 6, 2]
+        and float(h["score"]) == -1.5
+        and again.hypotheses(4, source, device) is None
+    )
     for other in (checksum(torch.tensor([5, 7, 2]), None), checksum(tokens, "a constraint")):
         with pytest.raises(UsageError, match="was translated from another source"):
             again.hypotheses(3, other, device)
@@ -150,7 +214,9 @@ def test_files_that_cannot_be_continued_are_refused(tmp_path):
     again.close()
     with pytest.raises(UsageError, match="is a directory"):
         opened(tmp_path, True)
-    with pytest.raises(UsageError, match=r"of another search, which differs in --beam \(3 there, 4 now\)"):
+    with pytest.raises(
+        UsageError, match=r"of another search, which differs in --beam \(3 there, 4 now\)"
+    ):
         opened(path, True, {"--beam": "4"})
     path.write_text("no json\n{}\n")
     with pytest.raises(UsageError, match="line 1, is not a line of a results file"):
@@ -163,7 +229,13 @@ def test_a_disk_that_is_full_is_told_in_a_sentence(tmp_path):
     """The sentences before are on disk, and the same command goes on with them."""
     path, device = tmp_path / "results.jsonl", torch.device("cpu")
     limits = resource.getrlimit(resource.RLIMIT_FSIZE)
-    found = [{"tokens": torch.tensor([5, 2]), "score": torch.tensor(-1.5), "positional_scores": torch.tensor([-0.5, -1.0])}]
+    found = [
+        {
+            "tokens": torch.tensor([5, 2]),
+            "score": torch.tensor(-1.5),
+            "positional_scores": torch.tensor([-0.5, -1.0]),
+        }
+    ]
     results = opened(path)
     try:
         resource.setrlimit(resource.RLIMIT_FSIZE, (2_000, limits[1]))
@@ -179,22 +251,36 @@ def test_a_disk_that_is_full_is_told_in_a_sentence(tmp_path):
         opened("/dev/full")
 
 
-@pytest.mark.parametrize("stock", [{"match_source_len": True}, {"print_alignment": "hard"}], ids=str)
+@pytest.mark.parametrize(
+    "stock", [{"match_source_len": True}, {"print_alignment": "hard"}], ids=str
+)
 def test_what_a_results_file_cannot_hold_is_refused(stock, tmp_path):
     with pytest.raises(UsageError, match="leave one of the two out"):
         generators([build("transformer")], {"results_file": str(tmp_path / "x")}, beam=2, **stock)
 
 
 def test_what_results_depend_on_is_in_the_key():
-    """The same search again has the same key, with another schedule as well; another beam, length penalty, pruning or model has not."""
+    """The same search again has the same key, with another schedule as well; another beam, length
+    penalty, pruning or model has not."""
     model, other = build("transformer", 1), build("transformer", 2)
 
     def key(model, flags=None, **stock):
         return run_key(generators([model], flags or {}, **stock).ours, [model])
 
     same = key(model, beam=3)
-    assert same == key(build("transformer", 1), beam=3) == key(model, {"schedule": "stream", "stream_width": 9}, beam=3)
-    differences = [({}, {"beam": 4}), ({}, {"beam": 3, "lenpen": 0.5}), ({}, {"beam": 3, "nbest": 2}), ({"stop": "first"}, {"beam": 3})]
+    assert (
+        same
+        == key(build("transformer", 1), beam=3)
+        == key(model, {"schedule": "stream", "stream_width": 9}, beam=3)
+    )
+    differences = [
+        ({}, {"beam": 4}),
+        ({}, {"beam": 3, "lenpen": 0.5}),
+        ({}, {"beam": 3, "nbest": 2}),
+        ({"stop": "first"}, {"beam": 3}),
+    ]
     for flags, stock in differences:
         assert key(model, flags, **stock) != same
-    assert {name for name, value in key(other, beam=3).items() if value != same[name]} == {"the model"}
+    assert {name for name, value in key(other, beam=3).items() if value != same[name]} == {
+        "the model"
+    }

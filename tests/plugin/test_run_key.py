@@ -1,4 +1,5 @@
-"""--resume goes on with the same search alone: what a flag names is compared by its content, and a refusal names the flag."""
+"""--resume goes on with the same search alone: what a flag names is compared by its content, and
+a refusal names the flag."""
 
 import json
 import shutil
@@ -16,18 +17,38 @@ NAMED = {  # flag -> content, another content, flags beside it
     "--avoid-file": ("en3\n", "en4\n", []),
     "--glossary": ("de3\ten3\n", "de3\ten4\n", []),
     "--constraints-file": ("\n" * 10 + "en1\n", "\n" * 10 + "en2\n", []),
-    "--shortlist-counts": (COUNTS, COUNTS.replace("en1 99", "en1 9"), ["--softmax", "top", "--shortlist-top", 10]),
+    "--shortlist-counts": (
+        COUNTS,
+        COUNTS.replace("en1 99", "en1 9"),
+        ["--softmax", "top", "--shortlist-top", 10],
+    ),
     "--shortlist-file": (TABLE, TABLE.replace("de1 en1", "de1 en2"), LEXICAL),
-    "--draft-file": ("en1 en2\n" * 11, "en1 en3\n" * 11, ["--decoding", "jacobi", "--beam", 1, "--nbest", 1]),
+    "--draft-file": (
+        "en1 en2\n" * 11,
+        "en1 en3\n" * 11,
+        ["--decoding", "jacobi", "--beam", 1, "--nbest", 1],
+    ),
 }
 
 
 def arguments(tiny, path, *flags, data=None):
-    return [data or tiny / "data", "--path", tiny / "model.pt", "--gen-subset", "test", *FLAGS, "--results-file", path, *flags]
+    return [
+        data or tiny / "data",
+        "--path",
+        tiny / "model.pt",
+        "--gen-subset",
+        "test",
+        *FLAGS,
+        "--results-file",
+        path,
+        *flags,
+    ]
 
 
 def refused(tiny, path, *flags, data=None) -> str:
-    done = forked(generate.cli_main, "fairseq-generate", *arguments(tiny, path, *flags, "--resume", data=data))
+    done = forked(
+        generate.cli_main, "fairseq-generate", *arguments(tiny, path, *flags, "--resume", data=data)
+    )
     assert done.status != 0 and "H-" not in done.stdout
     return done.stderr
 
@@ -56,7 +77,8 @@ def test_another_beam_and_another_dictionary_are_told(tiny, tmp_path):
     assert "differs in --lenpen (1.0 there, 0.5 now): use" in refused(tiny, path, "--lenpen", 0.5)
     shutil.copytree(tiny / "data", data)
     words = (data / "dict.en.txt").read_text().splitlines(keepends=True)
-    (data / "dict.en.txt").write_text("".join([words[1], words[0], *words[2:]]))  # as many words, in another order
+    # as many words, in another order
+    (data / "dict.en.txt").write_text("".join([words[1], words[0], *words[2:]]))
     assert "differs in the target dictionary (" in refused(tiny, path, data=data)
 
 
@@ -64,7 +86,11 @@ def test_another_beam_and_another_dictionary_are_told(tiny, tmp_path):
     "line, change, said",
     [
         (3, lambda line: line.replace(b"en", b"eN", 1), "its content is not what was written"),
-        (2, lambda line: b'{"id": 0, "source": "x", "text": "a", "hypotheses": []}\n', "its content is not what was written"),
+        (
+            2,
+            lambda line: b'{"id": 0, "source": "x", "text": "a", "hypotheses": []}\n',
+            "its content is not what was written",
+        ),
         (4, lambda line: b"[" * 100_000 + b"\n", "it is not valid JSON"),
         (1, lambda line: b"a text of mine\n", "it is not valid JSON"),
     ],
@@ -76,7 +102,10 @@ def test_a_line_that_was_changed_is_told_by_its_number(tiny, tmp_path, line, cha
     lines = path.read_bytes().splitlines(keepends=True)
     lines[line - 1] = change(lines[line - 1])
     path.write_bytes(b"".join(lines))
-    assert f"{path}, line {line}, is not a line of a results file, because {said}: name another --results-file" in refused(tiny, path)
+    assert (
+        f"{path}, line {line}, is not a line of a results file, because {said}: name "
+        "another --results-file"
+    ) in refused(tiny, path)
     assert path.read_bytes() == b"".join(lines)
 
 

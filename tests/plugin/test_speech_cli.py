@@ -1,4 +1,5 @@
-"""speech_to_text_ext through the real commands, on made-up features: equal to stock, and every strategy that makes sense."""
+"""speech_to_text_ext through the real commands, on made-up features: equal to stock, and every
+strategy that makes sense."""
 
 import json
 
@@ -39,7 +40,9 @@ def test_generate_equals_stock(speech, beam):
 @drawn(1)
 def test_a_stream_equals_one_sentence_at_a_time(speech):
     """Its encoder's convolutions see padding, so a stream encodes each sentence as it is."""
-    stock = generate_forked(*speech.arguments("speech_to_text"), "--beam", 3, "--batch-size", 1).stdout
+    stock = generate_forked(
+        *speech.arguments("speech_to_text"), "--beam", 3, "--batch-size", 1
+    ).stdout
     stream = ["--schedule", "stream", "--stream-width", 3]
     for backend in ("transformer", "fairseq"):
         search = ["--beam", 3, "--decoder-backend", backend, *stream]
@@ -47,7 +50,15 @@ def test_a_stream_equals_one_sentence_at_a_time(speech):
 
 
 def test_a_run_that_goes_on_gives_what_one_run_gives(plain, tmp_path):
-    search = [*plain.arguments("speech_to_text_ext"), "--beam", 3, "--batch-size", 4, "--results-file", tmp_path / "results.jsonl"]
+    search = [
+        *plain.arguments("speech_to_text_ext"),
+        "--beam",
+        3,
+        "--batch-size",
+        4,
+        "--results-file",
+        tmp_path / "results.jsonl",
+    ]
     whole = generate_forked(*search).stdout
     lines = (tmp_path / "results.jsonl").read_text().splitlines(keepends=True)
     assert len(lines) == 7
@@ -59,11 +70,20 @@ def test_a_run_that_goes_on_gives_what_one_run_gives(plain, tmp_path):
 def test_interactive_equals_stock_and_meets_what_is_typed(plain):
     search = ["--beam", 5, "--buffer-size", 6, "--batch-size", 6]
     files = plain.files()
-    stock = interactive_forked("\n".join(files) + "\n", *plain.arguments("speech_to_text"), *search).stdout
-    same_rows(stock, interactive_forked("\n".join(files) + "\n", *plain.arguments("speech_to_text_ext"), *search).stdout)
+    stock = interactive_forked(
+        "\n".join(files) + "\n", *plain.arguments("speech_to_text"), *search
+    ).stdout
+    same_rows(
+        stock,
+        interactive_forked(
+            "\n".join(files) + "\n", *plain.arguments("speech_to_text_ext"), *search
+        ).stdout,
+    )
     typed = "".join(f"{file}\tw{20 + i} w3\n" for i, file in enumerate(files))
     search += ["--constraints", "unordered"]
-    found = rows(interactive_forked(typed, *plain.arguments("speech_to_text_ext"), *search).stdout, "H")
+    found = rows(
+        interactive_forked(typed, *plain.arguments("speech_to_text_ext"), *search).stdout, "H"
+    )
     assert len(found) == len(files)
     for number, (_, _, words) in enumerate(found):
         assert f"w{20 + number} w3" in words
@@ -71,21 +91,51 @@ def test_interactive_equals_stock_and_meets_what_is_typed(plain):
 
 def test_constraints_hold_behind_the_language_tag(tagged, tmp_path):
     (tmp_path / "phrases").write_text("".join(f"w{10 + i} w2\n" for i in range(6)))
-    search = ["--beam", 5, "--batch-size", 4, "--constraints-file", tmp_path / "phrases", "--stats-file", tmp_path / "stats.json"]
+    search = [
+        "--beam",
+        5,
+        "--batch-size",
+        4,
+        "--constraints-file",
+        tmp_path / "phrases",
+        "--stats-file",
+        tmp_path / "stats.json",
+    ]
     out = generate_forked(*tagged.arguments("speech_to_text_ext"), *search).stdout
     for number, (_, _, words) in enumerate(rows(out, "H")):
         assert f"w{10 + number} w2" in words and speech_models.TAG not in words
-    assert json.loads((tmp_path / "stats.json").read_text())["constraints"] == {"given": 6, "met": 6, "unmet": []}
+    assert json.loads((tmp_path / "stats.json").read_text())["constraints"] == {
+        "given": 6,
+        "met": 6,
+        "unmet": [],
+    }
 
 
 def test_optimal_ending_finds_scores_no_worse_and_proves_them(plain, tmp_path):
-    search = ["--beam", 3, "--batch-size", 4, "--unnormalized", "--stop", "optimal", "--stats-file", tmp_path / "stats.json"]
+    search = [
+        "--beam",
+        3,
+        "--batch-size",
+        4,
+        "--unnormalized",
+        "--stop",
+        "optimal",
+        "--stats-file",
+        tmp_path / "stats.json",
+    ]
     ours = rows(generate_forked(*plain.arguments("speech_to_text_ext"), *search).stdout, "H")
-    stock = rows(generate_forked(*plain.arguments("speech_to_text"), "--beam", 3, "--batch-size", 4, "--unnormalized").stdout, "H")
+    stock = rows(
+        generate_forked(
+            *plain.arguments("speech_to_text"), "--beam", 3, "--batch-size", 4, "--unnormalized"
+        ).stdout,
+        "H",
+    )
     for theirs, found in zip(stock, ours, strict=True):
         assert float(found[1]) >= float(theirs[1]) - 2e-4
     certificates = json.loads((tmp_path / "stats.json").read_text())["certificates"]
-    assert certificates["proved"] >= 1 and certificates["proved"] + certificates["open"] == len(ours)
+    assert certificates["proved"] >= 1 and certificates["proved"] + certificates["open"] == len(
+        ours
+    )
 
 
 @pytest.mark.parametrize(
@@ -108,17 +158,34 @@ def test_what_needs_words_of_the_source_is_refused(plain, flags, named):
 
 
 def test_a_line_that_names_no_file_is_one_sentence(plain):
-    done = forked(interactive_main, "fairseq-interactive", *plain.arguments("speech_to_text_ext"), stdin="nowhere.npy\n")
+    done = forked(
+        interactive_main,
+        "fairseq-interactive",
+        *plain.arguments("speech_to_text_ext"),
+        stdin="nowhere.npy\n",
+    )
     assert done.status == 1 and "'nowhere.npy' of the input is not a file" in done.stderr
 
 
 def test_a_model_whose_translations_begin_with_a_tag_asks_for_it(tagged):
     done = generate(*tagged.arguments("speech_to_text_ext"), "--prefix-size", 0)
     (said,) = [line for line in done.stderr.splitlines() if line.startswith("error: ")]
-    assert done.status == 1 and "begin with the tag of their language (prepend_tgt_lang_tag): add --prefix-size 1" in said
+    assert (
+        done.status == 1
+        and "begin with the tag of their language (prepend_tgt_lang_tag): add --prefix-size 1"
+        in said
+    )
 
 
 def test_the_python_api_says_that_it_takes_text(plain):
-    with pytest.raises(UsageError, match="takes lines of text, and --task speech_to_text_ext reads speech"):
+    with pytest.raises(
+        UsageError, match="takes lines of text, and --task speech_to_text_ext reads speech"
+    ):
         checkpoint = str(plain.root / "saved" / "checkpoint_last.pt")
-        Translator(checkpoint, str(plain.root), task="speech_to_text_ext", config_yaml="config.yaml", cpu=True)
+        Translator(
+            checkpoint,
+            str(plain.root),
+            task="speech_to_text_ext",
+            config_yaml="config.yaml",
+            cpu=True,
+        )

@@ -1,4 +1,5 @@
-"""--stats-file is whole or as it was, and a run whose counts could not be written does not end with status 0."""
+"""--stats-file is whole or as it was, and a run whose counts could not be written does
+not end with status 0."""
 
 import json
 import shutil
@@ -25,7 +26,11 @@ def test_the_file_follows_the_run(tmp_path, monkeypatch):
 
 
 def test_a_place_that_cannot_be_written_is_one_sentence(tmp_path, monkeypatch):
-    with pytest.raises(UsageError, match="--stats-file .* cannot be written .No such file or directory.: make room, or name another file"):
+    with pytest.raises(
+        UsageError,
+        match="--stats-file .* cannot be written .No such file or directory.: make room, "
+        "or name another file",
+    ):
         StatsFile(str(tmp_path / "nowhere" / "stats.json"), Stats())
     (tmp_path / "later").mkdir()
     file = StatsFile(str(tmp_path / "later" / "stats.json"), Stats())
@@ -39,10 +44,16 @@ def test_a_place_that_cannot_be_written_is_one_sentence(tmp_path, monkeypatch):
 def test_a_run_whose_counts_find_no_room_says_so_at_its_end(tiny):
     """/dev/full takes nothing: the translations are printed, and the status is 1."""
     done = generate(tiny, *EXT, "--stats-file", "/dev/full", run=forked.command, check=False)
-    assert sentence(done) == "error: --stats-file /dev/full cannot be written (No space left on device): make room, or name another file"
+    assert sentence(done) == (
+        "error: --stats-file /dev/full cannot be written (No space left on device): make room, "
+        "or name another file"
+    )
     assert done.stdout.count("H-") == 11
 
 
 def test_standard_output_takes_the_counts_once(tiny):
     done = generate(tiny, *EXT, "--stats-file", "/dev/stdout")
-    assert done.stdout.count('"sentences": 11') == done.stdout.count('"sentences"') == 1 and done.stdout.count("H-") == 11
+    assert (
+        done.stdout.count('"sentences": 11') == done.stdout.count('"sentences"') == 1
+        and done.stdout.count("H-") == 11
+    )

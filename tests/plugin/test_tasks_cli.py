@@ -1,4 +1,5 @@
-"""Every task that has a twin, through the real commands: equal to stock without our flags, and with constraints that are met."""
+"""Every task that has a twin, through the real commands: equal to stock without our flags, and
+with constraints that are met."""
 
 import functools
 import json
@@ -20,9 +21,15 @@ from fairseq_ext.engine.jobs import Answer, Job
 from fairseq_ext.engine.worker import description, load
 
 LINES = ["w1 w2 w3", "w4", "w5 w6 w7 w8 w9", "w10 w11"]
-GIVEN = ["source_lang", "target_lang", "add_data_source_prefix_tags", "max_len_b", "cpu"]  # what no folder tells
+# what no folder tells
+GIVEN = ["source_lang", "target_lang", "add_data_source_prefix_tags", "max_len_b", "cpu"]
 # for what differs little from task to task
-FEW = ["translation_multi_simple_epoch", "translation_from_pretrained_bart", "multilingual_translation", "language_modeling"]
+FEW = [
+    "translation_multi_simple_epoch",
+    "translation_from_pretrained_bart",
+    "multilingual_translation",
+    "language_modeling",
+]
 
 
 @pytest.fixture(scope="module")
@@ -41,7 +48,9 @@ def one_of_few(request, make) -> Made:
 
 
 def rows(out: str, kinds: str = "SHDP") -> list[list[str]]:
-    return sorted(line.split("\t") for line in out.splitlines() if re.match(rf"[{kinds}]-\d+\t", line))
+    return sorted(
+        line.split("\t") for line in out.splitlines() if re.match(rf"[{kinds}]-\d+\t", line)
+    )
 
 
 def same_rows(expected: str, got: str) -> None:
@@ -50,7 +59,9 @@ def same_rows(expected: str, got: str) -> None:
     for a, b in zip(theirs, ours, strict=True):
         assert b[2:] == a[2:]
         if a[0][0] in "HDP":
-            assert [float(x) for x in b[1].split()] == pytest.approx([float(x) for x in a[1].split()], abs=2e-4)
+            assert [float(x) for x in b[1].split()] == pytest.approx(
+                [float(x) for x in a[1].split()], abs=2e-4
+            )
 
 
 @drawn(8)
@@ -63,7 +74,12 @@ def test_generate_equals_stock(made, beam):
 @drawn(4)
 def test_a_stream_equals_the_batch(made):
     stock = generate_forked(*made.stock, "--beam", 3).stdout
-    same_rows(stock, generate_forked(*made.ours, "--beam", 3, "--schedule", "stream", "--stream-width", 3).stdout)
+    same_rows(
+        stock,
+        generate_forked(
+            *made.ours, "--beam", 3, "--schedule", "stream", "--stream-width", 3
+        ).stdout,
+    )
 
 
 def test_parallel_decoding_equals_greedy(one_of_few):
@@ -74,8 +90,12 @@ def test_parallel_decoding_equals_greedy(one_of_few):
 def test_optimal_ending_finds_scores_no_worse(one_of_few, tmp_path):
     search = ["--beam", 3, "--unnormalized"]
     stock = rows(generate_forked(*one_of_few.stock, *search).stdout, "H")
-    ours = generate_forked(*one_of_few.ours, *search, "--stop", "optimal", "--stats-file", tmp_path / "stats.json").stdout
-    assert all(float(b[1]) >= float(a[1]) - 2e-4 for a, b in zip(stock, rows(ours, "H"), strict=True))
+    ours = generate_forked(
+        *one_of_few.ours, *search, "--stop", "optimal", "--stats-file", tmp_path / "stats.json"
+    ).stdout
+    assert all(
+        float(b[1]) >= float(a[1]) - 2e-4 for a, b in zip(stock, rows(ours, "H"), strict=True)
+    )
     certificates = json.loads((tmp_path / "stats.json").read_text())["certificates"]
     assert certificates["proved"] + certificates["open"] == len(stock)
 
@@ -96,10 +116,18 @@ def test_interactive_equals_stock_and_meets_what_is_typed(made):
 
 @drawn(4)
 def test_a_prefix_stands_behind_what_the_task_forces(made, tmp_path):
-    """A language token, or the prompt of a language model, comes first; then the user's prefix; then what else must be there."""
+    """A language token, or the prompt of a language model, comes first; then the user's prefix;
+    then what else must be there."""
     lines = [{"prefix": "w7", "constraints": [f"w{20 + i % 10}"]} for i in range(made.sentences)]
     (tmp_path / "wanted.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
-    search = ["--beam", 3, "--constraints-file", tmp_path / "wanted.jsonl", "--stats-file", tmp_path / "stats.json"]
+    search = [
+        "--beam",
+        3,
+        "--constraints-file",
+        tmp_path / "wanted.jsonl",
+        "--stats-file",
+        tmp_path / "stats.json",
+    ]
     out = generate_forked(*made.ours, *search).stdout
     source = {number.partition("-")[2]: words for number, words in rows(out, "S")}
     for number, _, words in rows(out, "H"):
@@ -107,7 +135,11 @@ def test_a_prefix_stands_behind_what_the_task_forces(made, tmp_path):
         forced = "" if made.case.pair else source[i] + " "
         assert words.startswith(f"{forced}w7 ") and f"w{20 + int(i) % 10}" in words.split()
     given = 2 * made.sentences
-    assert json.loads((tmp_path / "stats.json").read_text())["constraints"] == {"given": given, "met": given, "unmet": []}
+    assert json.loads((tmp_path / "stats.json").read_text())["constraints"] == {
+        "given": given,
+        "met": given,
+        "unmet": [],
+    }
 
 
 def answers(engine: Intake, jobs: list[Job]) -> list[Answer]:
@@ -127,8 +159,13 @@ def test_workers_give_what_one_process_gives(one_of_few):
 
 
 @drawn(4)
-def test_a_folder_in_python_an_engine_and_the_corpus_command_give_what_the_command_gives(made, tmp_path, monkeypatch):
-    """At beam 1, as the interactive command does. The folder and the checkpoint tell what the task must know of its languages."""
+def test_a_folder_in_python_an_engine_and_the_corpus_command_give_what_the_command_gives(
+    made, tmp_path, monkeypatch
+):
+    """At beam 1, as the interactive command does.
+
+    The folder and the checkpoint tell what the task must know of its languages.
+    """
     text, search = "".join(line + "\n" for line in LINES), ["--beam", 1, "--buffer-size", 4]
     out = interactive_forked(text, *made.stock, *search).stdout
     same_rows(out, interactive_forked(text, *made.ours, *search).stdout)
@@ -154,13 +191,31 @@ def test_a_folder_in_python_an_engine_and_the_corpus_command_give_what_the_comma
 @pytest.mark.parametrize(
     "name, flags, sentence",
     [
-        ("multilingual_translation", ["--lang-pairs", "de-en"], "was trained with other languages: --lang-pairs should include"),
-        ("multilingual_language_modeling", ["--langs", "xx,zz"], "has no folder zz, which --langs names: correct --langs"),
-        ("translation_multi_simple_epoch", ["--gen-subset", "other"], "has no such subset of de-en: binarise it with fairseq-preprocess"),
-        ("translation_multi_simple_epoch", ["--langs", "de,en,fr"], "use the dictionaries it was trained with, and its --langs"),
+        (
+            "multilingual_translation",
+            ["--lang-pairs", "de-en"],
+            "was trained with other languages: --lang-pairs should include",
+        ),
+        (
+            "multilingual_language_modeling",
+            ["--langs", "xx,zz"],
+            "has no folder zz, which --langs names: correct --langs",
+        ),
+        (
+            "translation_multi_simple_epoch",
+            ["--gen-subset", "other"],
+            "has no such subset of de-en: binarise it with fairseq-preprocess",
+        ),
+        (
+            "translation_multi_simple_epoch",
+            ["--langs", "de,en,fr"],
+            "use the dictionaries it was trained with, and its --langs",
+        ),
     ],
 )
-def test_other_languages_or_data_than_those_of_the_training_are_one_sentence(make, name, flags, sentence):
+def test_other_languages_or_data_than_those_of_the_training_are_one_sentence(
+    make, name, flags, sentence
+):
     done = generate(*make(name).ours, *flags)
     (said,) = [line for line in done.stderr.splitlines() if line.startswith("error: ")]
     assert done.status == 1 and sentence in said and "Traceback" not in done.stderr
@@ -171,7 +226,9 @@ def test_other_languages_or_data_than_those_of_the_training_are_one_sentence(mak
 
 @pytest.fixture(scope="module")
 def large(tmp_path_factory) -> Made:
-    return task_models.make("translation_multi_simple_epoch", tmp_path_factory.mktemp("large"), words=128_000)
+    return task_models.make(
+        "translation_multi_simple_epoch", tmp_path_factory.mktemp("large"), words=128_000
+    )
 
 
 @drawn(1)
@@ -184,7 +241,9 @@ def test_generate_with_128000_words_equals_stock(large, beam):
 
 def test_constraints_are_met_among_128000_words(large):
     typed = "".join(f"w{i} w77777\tw{127_999 - i}\tw{64_000 + i} w5\n" for i in range(4))
-    out = interactive_forked(typed, *large.ours, "--beam", 5, "--buffer-size", 4, "--constraints", "unordered").stdout
+    out = interactive_forked(
+        typed, *large.ours, "--beam", 5, "--buffer-size", 4, "--constraints", "unordered"
+    ).stdout
     found = rows(out, "H")
     assert len(found) == 4
     for number, (_, _, words) in enumerate(found):

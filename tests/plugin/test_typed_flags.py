@@ -1,4 +1,5 @@
-"""The flags are typed keywords: what editors complete is what the commands take, and a wrong type is seen before anything runs."""
+"""The flags are typed keywords: what editors complete is what the commands take, and a wrong type
+is seen before anything runs."""
 
 import runpy
 import subprocess
@@ -37,7 +38,7 @@ def wrong(translator: Translator, engine: Engine) -> None:
     next(translator.translate_iter(["x"])) + 1  # 10 __add__
     Engine("model.pt", "data", results_file="x")  # 11 results_file
     engine.submit(["x"])  # 12 submit
-"""
+"""  # noqa: E501
 
 
 def test_the_file_of_types_is_what_the_dataclasses_make():
@@ -48,12 +49,27 @@ def test_the_file_of_types_is_what_the_dataclasses_make():
 
 @drawn(0)  # long
 def test_a_type_checker_takes_right_flags_and_refuses_wrong_ones(tmp_path):
-    """In the package's folder, whose mypy cache is warm where mypy has run before the tests, as in scripts/test.sh."""
+    """In the package's folder, whose mypy cache is warm where mypy has run before the tests,
+    as in scripts/test.sh."""
     (tmp_path / "snippet.py").write_text(SNIPPET)
-    done = subprocess.run([sys.executable, "-m", "mypy", tmp_path / "snippet.py"], cwd=ROOT, capture_output=True, text=True, timeout=600)
-    found = [line for line in done.stdout.splitlines() if "snippet.py" in line and ": error:" in line]
-    planted = [(i, line.split("# ")[1].split()[1]) for i, line in enumerate(SNIPPET.splitlines(), 1) if "# " in line]
-    assert [int(line.split(":")[1]) for line in found] == [i for i, _ in planted], done.stdout + done.stderr
+    done = subprocess.run(
+        [sys.executable, "-m", "mypy", tmp_path / "snippet.py"],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=600,
+    )
+    found = [
+        line for line in done.stdout.splitlines() if "snippet.py" in line and ": error:" in line
+    ]
+    planted = [
+        (i, line.split("# ")[1].split()[1])
+        for i, line in enumerate(SNIPPET.splitlines(), 1)
+        if "# " in line
+    ]
+    assert [int(line.split(":")[1]) for line in found] == [i for i, _ in planted], (
+        done.stdout + done.stderr
+    )
     for line, (_, word) in zip(found, planted, strict=True):
         assert word in line
 
@@ -64,6 +80,12 @@ def test_the_package_says_that_it_is_typed():
 
 def test_the_version_is_written_once():
     """setup.py takes it from the package."""
-    done = subprocess.run([sys.executable, "setup.py", "--version"], cwd=ROOT, capture_output=True, text=True, timeout=60)
+    done = subprocess.run(
+        [sys.executable, "setup.py", "--version"],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
     assert done.stdout.strip().splitlines()[-1] == fairseq_ext.__version__
     assert fairseq_ext.__version__ not in (ROOT / "setup.py").read_text()

@@ -1,4 +1,5 @@
-"""--cpu-workers: the same hypotheses and counts as one process, and an orderly end whatever happens."""
+"""--cpu-workers: the same hypotheses and counts as one process, and an orderly
+end whatever happens."""
 
 from __future__ import annotations
 
@@ -22,7 +23,9 @@ from fairseq_ext import Translator
 from fairseq_ext.core.errors import SentenceError, UsageError
 
 
-def decode(models: list, sample: dict, workers: int, flags: dict | None = None, prefix=None, **generation):
+def decode(
+    models: list, sample: dict, workers: int, flags: dict | None = None, prefix=None, **generation
+):
     """Hypotheses, and the task and generator that made them."""
     own = task("translation_ext", cpu_workers=workers, **(flags or {}))
     generator = own.build_generator(models, GenerationConfig(max_len_b=8, **generation))
@@ -48,7 +51,11 @@ def test_workers_give_what_one_process_gives(flags, lengths):
     together, own, many = decode(models, sample, 3, flags, beam=4, **generation)
     same(alone, together)
     a, b = one.stats.as_dict(), many.stats.as_dict()
-    assert a["sentences"] == b["sentences"] and a["target_tokens"] == b["target_tokens"] and b["seconds"] > 0
+    assert (
+        a["sentences"] == b["sentences"]
+        and a["target_tokens"] == b["target_tokens"]
+        and b["seconds"] > 0
+    )
     own.session.command.workers.stop()
 
 
@@ -83,11 +90,17 @@ def test_an_error_of_a_sentence_is_raised_here_and_workers_live_on():
     generator.pools.spec = replace(generator.spec, min_len=9)
     with pytest.raises(SentenceError, match="--min-len 9"):
         own.inference_step(generator, [model], sample)
-    assert len(own.session.command.workers.processes) == 2 and all(process.is_alive() for process in own.session.command.workers.processes)
+    assert len(own.session.command.workers.processes) == 2 and all(
+        process.is_alive() for process in own.session.command.workers.processes
+    )
     own.session.command.workers.stop()
 
 
-@pytest.mark.parametrize("error", [UsageError("no room"), ArithmeticError("no number"), OSError("no disk")], ids=lambda e: type(e).__name__)
+@pytest.mark.parametrize(
+    "error",
+    [UsageError("no room"), ArithmeticError("no number"), OSError("no disk")],
+    ids=lambda e: type(e).__name__,
+)
 def test_an_error_in_a_worker_is_raised_here_and_ends_them_all(error):
     model, sample = build("transformer", 4), batch([4, 2, 7, 1])
     _, own, generator = decode([model], sample, 2, beam=3)
@@ -98,11 +111,17 @@ def test_an_error_in_a_worker_is_raised_here_and_ends_them_all(error):
         raise error
 
     workers.decode = fails
-    with pytest.raises(RuntimeError if isinstance(error, OSError) else type(error), match=str(error)):
+    with pytest.raises(
+        RuntimeError if isinstance(error, OSError) else type(error), match=str(error)
+    ):
         workers.start()
         processes = list(workers.processes)
         own.inference_step(generator, [model], sample)
-    assert len(processes) == 2 and workers.processes == [] and not any(process.is_alive() for process in processes)
+    assert (
+        len(processes) == 2
+        and workers.processes == []
+        and not any(process.is_alive() for process in processes)
+    )
 
 
 def test_a_killed_worker_is_an_error_in_one_sentence():
@@ -143,13 +162,23 @@ def alive(pid: int) -> bool:
 
 
 def test_the_command_gives_the_same_lines(tiny, tmp_path):
-    common = [tiny / "data", "--path", tiny / "model.pt", "--user-dir", "fairseq_ext", "--task", "translation_ext"]
+    common = [
+        tiny / "data",
+        "--path",
+        tiny / "model.pt",
+        "--user-dir",
+        "fairseq_ext",
+        "--task",
+        "translation_ext",
+    ]
     common += ["--cpu", "--beam", 3, "--batch-size", 4, "--nbest", 2]
     alone = command("fairseq-generate", *common)
     together = generate_forked(*common, "--cpu-workers", 2, "--stats-file", tmp_path / "stats.json")
 
     def lines(done) -> list[str]:
-        return [line for line in done.stdout.splitlines() if line[:2] in ("S-", "T-", "H-", "D-", "P-")]
+        return [
+            line for line in done.stdout.splitlines() if line[:2] in ("S-", "T-", "H-", "D-", "P-")
+        ]
 
     assert lines(alone) == lines(together) and len(lines(alone)) > 40
     assert json.loads((tmp_path / "stats.json").read_text())["sentences"] == 11
@@ -164,15 +193,55 @@ def test_the_command_gives_the_same_lines(tiny, tmp_path):
 )
 def test_what_cannot_work_is_refused(flags, generation, words):
     with pytest.raises(UsageError, match=re.escape(words)):
-        task("translation_ext", **flags).build_generator([build("transformer")], GenerationConfig(**generation))
+        task("translation_ext", **flags).build_generator(
+            [build("transformer")], GenerationConfig(**generation)
+        )
 
 
-WISHES = ["en3 en4\ten7", "", "en26", "en1\ten2\ten5", "", "en8", "en9 en9 en9", "", "en4", "", "en0"]  # a line a sentence, tabs between
-LSH = ["--lsh-k", 4, "--lsh-u", 2, "--lsh-bands", 20, "--lsh-hits", 4, "--lsh-top", 8, "--lsh-share", "sentence"]
+# a line a sentence, tabs between
+WISHES = [
+    "en3 en4\ten7",
+    "",
+    "en26",
+    "en1\ten2\ten5",
+    "",
+    "en8",
+    "en9 en9 en9",
+    "",
+    "en4",
+    "",
+    "en0",
+]
+LSH = [
+    "--lsh-k",
+    4,
+    "--lsh-u",
+    2,
+    "--lsh-bands",
+    20,
+    "--lsh-hits",
+    4,
+    "--lsh-top",
+    8,
+    "--lsh-share",
+    "sentence",
+]
 BLOCKS = ["--beam", 1, "--draft", "repeat", "--parallel-margin", 0.3]
 COUNTED = {  # flags, and the section of the statistics that they are to bring
     "lsh": (["--softmax", "lsh", *LSH, "--shortlist-recall-every", 1], "softmax"),
-    "lexical": (["--softmax", "lexical", "--shortlist-top", 5, "--shortlist-file", "LEXICON", "--shortlist-recall-every", 1], "softmax"),
+    "lexical": (
+        [
+            "--softmax",
+            "lexical",
+            "--shortlist-top",
+            5,
+            "--shortlist-file",
+            "LEXICON",
+            "--shortlist-recall-every",
+            1,
+        ],
+        "softmax",
+    ),
     "screened": (["--softmax", "screened"], "softmax"),
     "constraints": (["--constraints-file", "WISHES"], "constraints"),
     "optimal": (["--stop", "optimal", "--prune-threshold", 1.5], "certificates"),
@@ -183,10 +252,29 @@ COUNTED = {  # flags, and the section of the statistics that they are to bring
 def counts(tiny, tmp_path, workers: int, flags: list) -> dict:
     """The statistics of fairseq-generate, where each process decodes one sentence at a time."""
     (tmp_path / "WISHES").write_text("".join(line + "\n" for line in WISHES))
-    (tmp_path / "LEXICON").write_text("".join(f"de{i} en{(i + step) % 30} 0.4\n" for i in range(30) for step in (0, 1)))
+    (tmp_path / "LEXICON").write_text(
+        "".join(f"de{i} en{(i + step) % 30} 0.4\n" for i in range(30) for step in (0, 1))
+    )
     given = [tmp_path / flag if flag in ("WISHES", "LEXICON") else flag for flag in flags]
-    given += ["--batch-size", workers, "--cpu-workers", workers, "--stats-file", tmp_path / "stats.json"]
-    generate_forked(tiny / "data", "--path", tiny / "model.pt", "--task", "translation_ext", "--cpu", "--max-len-b", 15, *given)
+    given += [
+        "--batch-size",
+        workers,
+        "--cpu-workers",
+        workers,
+        "--stats-file",
+        tmp_path / "stats.json",
+    ]
+    generate_forked(
+        tiny / "data",
+        "--path",
+        tiny / "model.pt",
+        "--task",
+        "translation_ext",
+        "--cpu",
+        "--max-len-b",
+        15,
+        *given,
+    )
     return json.loads((tmp_path / "stats.json").read_text())
 
 
@@ -198,24 +286,38 @@ def test_the_command_counts_with_two_processes_what_it_counts_with_one(tiny, tmp
     assert section in two and one["sentences"] == 11
     assert untimed(two).keys() == untimed(one).keys() and one["seconds"] > 0 and two["seconds"] > 0
     if "constraints" in one:
-        assert sorted(two["constraints"].pop("unmet")) == sorted(one["constraints"].pop("unmet"))  # in the order in which they come
+        # in the order in which they come
+        assert sorted(two["constraints"].pop("unmet")) == sorted(one["constraints"].pop("unmet"))
         assert one["constraints"]["given"] == sum(len(line.split("\t")) for line in WISHES if line)
     assert close(untimed(two), untimed(one))
     if "softmax" in one and name != "screened":
         assert two["softmax"]["seconds"].keys() == one["softmax"]["seconds"].keys()
-        assert two["softmax"]["recall_rows"] == two["decoder_rows"] and two["softmax"]["recall_at_1"] <= 1
+        assert (
+            two["softmax"]["recall_rows"] == two["decoder_rows"]
+            and two["softmax"]["recall_at_1"] <= 1
+        )
     if "parallel" in one:
-        assert two["parallel"]["guard"]["margin"] == 0.3 and two["parallel"]["tokens"] == two["target_tokens"]
+        assert (
+            two["parallel"]["guard"]["margin"] == 0.3
+            and two["parallel"]["tokens"] == two["target_tokens"]
+        )
 
 
 def test_window_drafts_are_counted_over_all_processes(tiny, tmp_path):
-    """What it drafts depends on the sentences before, which two processes share out; so its numbers must fit together."""
+    """What it drafts depends on the sentences before, which two processes share out; so its
+    numbers must fit together."""
     found = counts(tiny, tmp_path, 2, ["--decoding", "window", *BLOCKS, "--draft-cost", 0])
     parallel, guard = found["parallel"], found["parallel"]["guard"]
-    assert parallel["calls"] == found["decoder_calls"] and parallel["tokens"] == found["target_tokens"]
+    assert (
+        parallel["calls"] == found["decoder_calls"] and parallel["tokens"] == found["target_tokens"]
+    )
     assert parallel["tokens_per_call"] == pytest.approx(parallel["tokens"] / found["decoder_rows"])
     assert parallel["drafts_offered"] == found["decoder_positions"] - found["decoder_rows"] > 0
-    assert guard["margin"] == 0.3 and guard["rate"] == pytest.approx(guard["redone"] / guard["checked"]) and guard["checked"] > 0
+    assert (
+        guard["margin"] == 0.3
+        and guard["rate"] == pytest.approx(guard["redone"] / guard["checked"])
+        and guard["checked"] > 0
+    )
 
 
 def test_workers_are_forked_again_for_another_search(tiny):
@@ -225,7 +327,9 @@ def test_workers_are_forked_again_for_another_search(tiny):
     lines = ["de1 de2", "de3", "de4 de5"]
     translator.translate(lines)
     found = translator.translate(lines, constraints=[["en3 en4"], [], ["en7"]])
-    alone = Translator(str(tiny / "model.pt"), str(tiny / "data"), **flags).translate(lines, constraints=[["en3 en4"], [], ["en7"]])
+    alone = Translator(str(tiny / "model.pt"), str(tiny / "data"), **flags).translate(
+        lines, constraints=[["en3 en4"], [], ["en7"]]
+    )
     assert [h.text for nbest in found for h in nbest] == [h.text for nbest in alone for h in nbest]
     assert translator.stats.as_dict()["constraints"] == {"given": 2, "met": 2, "unmet": []}
     translator.task.session.command.workers.stop()

@@ -1,4 +1,5 @@
-"""The benchmark harness: right statistics from made-up times, no speed for outputs that differ, JSON that others can read."""
+"""The benchmark harness: right statistics from made-up times, no speed for outputs that differ,
+JSON that others can read."""
 
 import json
 import subprocess
@@ -61,15 +62,20 @@ def race(clock, *contenders, **more):
 
 
 def test_contenders_run_in_turn_and_the_warm_up_is_left_out(clock):
-    done = race(clock, clock.contender("stock", [9, 2, 4, 6]), clock.contender("ours", [9, 1, 1, 2]))
+    done = race(
+        clock, clock.contender("stock", [9, 2, 4, 6]), clock.contender("ours", [9, 1, 1, 2])
+    )
     assert clock.order == ["stock", "ours", "ours", "stock"] * 2
     assert done["stock"].seconds == pytest.approx([2, 4, 6])
     assert done["ours"].seconds == pytest.approx([1, 1, 2])
 
 
 def test_a_speed_up_is_the_median_of_the_rounds_ratios(clock):
-    # one slow round hits both: 2/1, 20/10, 6/2 have the median 2, while the ratio of the medians would be 6/2
-    done = race(clock, clock.contender("stock", [0, 2, 20, 6]), clock.contender("ours", [0, 1, 10, 2]))
+    # one slow round hits both: 2/1, 20/10, 6/2 have the median 2, while the ratio of the
+    # medians would be 6/2
+    done = race(
+        clock, clock.contender("stock", [0, 2, 20, 6]), clock.contender("ours", [0, 1, 10, 2])
+    )
     ratio = done.speed_up("ours", "stock")
     assert (ratio.median, ratio.low, ratio.high) == pytest.approx((2, 2, 3))
 
@@ -83,14 +89,39 @@ def test_spread_of_known_numbers():
 @pytest.mark.parametrize(
     "changed, outcome",
     [
-        ([[([4, 5, 2], -0.5), ([4, 2], -0.9)], [([7, 2], -0.3), ([8, 2], -0.4)]], "equal (4 hypotheses)"),
-        ([[([4, 5, 2], -0.50005), ([4, 2], -0.9)], [([7, 2], -0.3), ([8, 2], -0.4)]], "equal (4 hypotheses)"),
-        ([[([4, 6, 2], -0.5001), ([4, 2], -0.9)], [([7, 2], -0.3), ([8, 2], -0.4)]], "equal but for 1 near-ties among 4 hypotheses"),
-        ([[([4, 6, 2], -0.6), ([4, 2], -0.9)], [([7, 2], -0.3), ([8, 2], -0.4)]], "differ in 1 of 2 sentences (0)"),
-        ([[([4, 5, 2], -0.5), ([4, 2], -0.9)], [([7, 2], -0.31), ([8, 2], -0.4)]], "differ in 1 of 2 sentences (1)"),
-        ([[([4, 5, 2], float("nan")), ([4, 2], -0.9)], [([7, 2], -0.3)]], "differ in 2 of 2 sentences (0, 1)"),
+        (
+            [[([4, 5, 2], -0.5), ([4, 2], -0.9)], [([7, 2], -0.3), ([8, 2], -0.4)]],
+            "equal (4 hypotheses)",
+        ),
+        (
+            [[([4, 5, 2], -0.50005), ([4, 2], -0.9)], [([7, 2], -0.3), ([8, 2], -0.4)]],
+            "equal (4 hypotheses)",
+        ),
+        (
+            [[([4, 6, 2], -0.5001), ([4, 2], -0.9)], [([7, 2], -0.3), ([8, 2], -0.4)]],
+            "equal but for 1 near-ties among 4 hypotheses",
+        ),
+        (
+            [[([4, 6, 2], -0.6), ([4, 2], -0.9)], [([7, 2], -0.3), ([8, 2], -0.4)]],
+            "differ in 1 of 2 sentences (0)",
+        ),
+        (
+            [[([4, 5, 2], -0.5), ([4, 2], -0.9)], [([7, 2], -0.31), ([8, 2], -0.4)]],
+            "differ in 1 of 2 sentences (1)",
+        ),
+        (
+            [[([4, 5, 2], float("nan")), ([4, 2], -0.9)], [([7, 2], -0.3)]],
+            "differ in 2 of 2 sentences (0, 1)",
+        ),
     ],
-    ids=["same", "rounding", "near-tie", "other tokens", "other score", "nan and a lost hypothesis"],
+    ids=[
+        "same",
+        "rounding",
+        "near-tie",
+        "other tokens",
+        "other score",
+        "nan and a lost hypothesis",
+    ],
 )
 def test_verdicts(changed, outcome):
     assert str(check(changed, REFERENCE)) == outcome
@@ -98,7 +129,9 @@ def test_verdicts(changed, outcome):
 
 def test_no_speed_for_a_contender_whose_outputs_differ(clock):
     wrong = [[([4, 2], -0.1)], REFERENCE[1]]
-    done = race(clock, clock.contender("stock", [8, 8, 8, 8]), clock.contender("wrong", [1.234] * 4, wrong))
+    done = race(
+        clock, clock.contender("stock", [8, 8, 8, 8]), clock.contender("wrong", [1.234] * 4, wrong)
+    )
     assert clock.order.count("wrong") == 1, "it is not even timed"
     assert done.refused == ["wrong"] and done.speed_up("wrong", "stock") is None
     line = next(line for line in report.markdown(done).splitlines() if line.startswith("| wrong"))
@@ -115,11 +148,20 @@ def test_a_later_wrong_run_is_caught_too(clock):
 
 def test_an_inexact_contender_shows_bleu_instead(clock):
     pruned = [[([4, 6, 2], -0.8)], REFERENCE[1]]
-    stock, int8 = clock.contender("stock", [0, 4, 4, 4]), clock.contender("int8", [0, 2, 2, 2], pruned, exact=False)
+    stock, int8 = (
+        clock.contender("stock", [0, 4, 4, 4]),
+        clock.contender("int8", [0, 2, 2, 2], pruned, exact=False),
+    )
     done = race(clock, stock, int8, bleu=lambda outputs: 41.6 if outputs is REFERENCE else 41.5)
     table = report.markdown(done)
-    assert "| stock | 4.000 (4.000-4.000) | 0.5 | 1.00x (1.00-1.00) |  | equal (4 hypotheses), BLEU 41.60 |" in table
-    assert "| int8 | 2.000 (2.000-2.000) | 1.0 | 2.00x (2.00-2.00) |  | best equal in 1 of 2, BLEU 41.50 |" in table
+    assert (
+        "| stock | 4.000 (4.000-4.000) | 0.5 | 1.00x (1.00-1.00) |  | equal (4 "
+        "hypotheses), BLEU 41.60 |"
+    ) in table
+    assert (
+        "| int8 | 2.000 (2.000-2.000) | 1.0 | 2.00x (2.00-2.00) |  | best equal in 1 "
+        "of 2, BLEU 41.50 |"
+    ) in table
     assert same_best(pruned, REFERENCE) == 1
 
 
@@ -142,24 +184,34 @@ def test_json_holds_machine_signatures_and_raw_times(clock, tmp_path):
     facts = json.loads((tmp_path / "out" / "first.json").read_text(), parse_constant=refuse)
     assert {"cpu", "cores", "torch", "torch_threads", "date", "git_commit"} <= set(facts["machine"])
     first = facts["comparisons"][0]["contenders"][0]
-    assert first["signature"] == "fairseq:0.12.2" and first["seconds"] == [2, 4, 6] and first["time"]["median"] == 4
+    assert (
+        first["signature"] == "fairseq:0.12.2"
+        and first["seconds"] == [2, 4, 6]
+        and first["time"]["median"] == 4
+    )
     assert "### beam 5" in (tmp_path / "out" / "first.md").read_text()
 
 
 def test_whole_commands_are_timed_and_their_hypotheses_read(clock):
     lines = "S-1\tx\nH-1\t-1.0\tb c\nD-1\t-1.0\tb c\nH-0\t-0.5\ta\nH-0\t-2.0\td\n"
     command = [sys.executable, "-c", f"print({lines!r})"]
-    done = compare([ProcessContender("one", command), ProcessContender("two", command)], repeats=1, warmup=0)
+    done = compare(
+        [ProcessContender("one", command), ProcessContender("two", command)], repeats=1, warmup=0
+    )
     assert done.sentences == 2 and not done.refused
     first, second = harness.read_hypotheses(lines)
     assert [tokens for tokens, _ in first + second] == [["a"], ["d"], ["b", "c"]]
-    assert [score for _, score in first + second] == pytest.approx([-0.34657, -1.38629, -0.69315], abs=1e-5)
+    assert [score for _, score in first + second] == pytest.approx(
+        [-0.34657, -1.38629, -0.69315], abs=1e-5
+    )
 
 
 def test_peak_memory_is_the_commands_own_and_not_this_process():
     here = b"x" * 300_000_000  # noqa: F841  (a process started from here would inherit this peak)
     small = ProcessContender("small", [sys.executable, "-c", "pass"]).memory_command
-    large = ProcessContender("large", [sys.executable, "-c", "x = b'x' * 100_000_000"]).memory_command
+    large = ProcessContender(
+        "large", [sys.executable, "-c", "x = b'x' * 100_000_000"]
+    ).memory_command
     assert harness.peak_memory(small) < 80 < 95 < harness.peak_memory(large) < 200
 
 
@@ -167,7 +219,13 @@ def test_errors_are_one_sentence(clock):
     with pytest.raises(BenchError, match="names of their own"):
         race(clock, clock.contender("a", []), clock.contender("a", []))
     with pytest.raises(BenchError, match="ended with code 3 and said: no checkpoint"):
-        harness.run_command([sys.executable, "-c", "import sys; print('no checkpoint', file=sys.stderr); sys.exit(3)"])
+        harness.run_command(
+            [
+                sys.executable,
+                "-c",
+                "import sys; print('no checkpoint', file=sys.stderr); sys.exit(3)",
+            ]
+        )
     with pytest.raises(BenchError, match="cannot run no-such-command"):
         harness.run_command(["no-such-command"])
     with pytest.raises(BenchError, match="short returned 1 sentences and the reference 2"):
@@ -179,48 +237,104 @@ def test_errors_are_one_sentence(clock):
     "flags, ways",
     [
         ([], ["full", "screened", "screened, as used", "lsh", "top"]),
-        (["--engines"], ["float32", "16 bits", "8 bits", "half, FBGEMM", "int8, FBGEMM", "int8, two bytes"]),
+        (
+            ["--engines"],
+            ["float32", "16 bits", "8 bits", "half, FBGEMM", "int8, FBGEMM", "int8, two bytes"],
+        ),
     ],
     ids=["ways", "engines"],
 )
 def test_the_output_layers_script_times_every_way(flags, ways, tmp_path):
     if flags and (library() is None or "fbgemm" not in torch.backends.quantized.supported_engines):
         pytest.skip("linear layers of the compiled library and of FBGEMM are compared")
-    small = ["--words", "5000", "--rows", "1", "3", "--dim", "32", "--threads", "1", "--times", "1", "--out", str(tmp_path / "out")]
-    subprocess.run([warm.python(), BENCH / "softmax.py", *small, *flags], check=True, capture_output=True)
+    small = [
+        "--words",
+        "5000",
+        "--rows",
+        "1",
+        "3",
+        "--dim",
+        "32",
+        "--threads",
+        "1",
+        "--times",
+        "1",
+        "--out",
+        str(tmp_path / "out"),
+    ]
+    subprocess.run(
+        [warm.python(), BENCH / "softmax.py", *small, *flags], check=True, capture_output=True
+    )
     found = json.loads((tmp_path / "out.json").read_text(encoding="utf-8"))
     assert [(run["words"], run["rows"]) for run in found] == [(5000, 1), (5000, 3)]
     assert all(list(run["ms"]) == ways and min(run["ms"].values()) > 0 for run in found)
-    assert flags or all(run["mib"]["weights"] == 5000 * 32 * 4 / 2**20 and {"screened", "lsh", "top"} < set(run["mib"]) for run in found)
+    assert flags or all(
+        run["mib"]["weights"] == 5000 * 32 * 4 / 2**20
+        and {"screened", "lsh", "top"} < set(run["mib"])
+        for run in found
+    )
 
 
 def test_shapes_are_saved_as_checkpoints_and_measured(tmp_path):
-    small = ["--limit-one", "2", "--beams", "2", "--modes", "one", "--threads", "1", "--repeats", "1", "--no-memory", "--tokens", "5"]
-    flags = ["--shapes", "tiny", "--contenders", "stock", "ours", "--out", str(tmp_path / "shape"), *small]
+    small = [
+        "--limit-one",
+        "2",
+        "--beams",
+        "2",
+        "--modes",
+        "one",
+        "--threads",
+        "1",
+        "--repeats",
+        "1",
+        "--no-memory",
+        "--tokens",
+        "5",
+    ]
+    flags = [
+        "--shapes",
+        "tiny",
+        "--contenders",
+        "stock",
+        "ours",
+        "--out",
+        str(tmp_path / "shape"),
+        *small,
+    ]
     subprocess.run([warm.python(), BENCH / "shapes.py", *flags], check=True, capture_output=True)
     table = (tmp_path / "shape" / "tables.md").read_text(encoding="utf-8")
     assert table.startswith("## tiny: 500 words, 1 + 1 layers of 32\n")
     assert "| stock |" in table and "| ours |" in table and "equal (4 hypotheses)" in table
-    again = subprocess.run([warm.python(), BENCH / "shapes.py", *flags], check=True, capture_output=True, text=True)
+    again = subprocess.run(
+        [warm.python(), BENCH / "shapes.py", *flags], check=True, capture_output=True, text=True
+    )
     assert "stock" not in again.stdout, "what is there is not measured again"
 
 
 def test_the_glossary_script_times_every_way_to_match(tmp_path, monkeypatch):
     for name, least in (("MOST_LOAD", 0.0), ("MOST_MATCH", 9.0)):
         monkeypatch.setattr(glossary, name, least)
-    assert glossary.main(["--entries", "200", "--repeats", "1", "--out", str(tmp_path / "out")]) == 1, "nothing loads in no time"
+    assert (
+        glossary.main(["--entries", "200", "--repeats", "1", "--out", str(tmp_path / "out")]) == 1
+    ), "nothing loads in no time"
     (rows,) = json.loads((tmp_path / "out.json").read_text(encoding="utf-8"))["tables"].values()
     assert [row["glossary"].split()[-1] for row in rows] == ["surface", "casefold", "lemma", "term"]
-    assert all(0 < float(row["each sentence, ms"]) < 9000 for row in rows[:3]) and float(rows[3]["load, s"]) > 0
+    assert (
+        all(0 < float(row["each sentence, ms"]) < 9000 for row in rows[:3])
+        and float(rows[3]["load, s"]) > 0
+    )
 
 
 def test_two_versions_are_compared_by_the_ratios_of_their_rounds(clock):
     tied = [[([4, 6, 2], -0.8)], REFERENCE[1]]
     done = race(
-        clock, clock.contender("stock", [1] * 4), clock.contender("ours", [0, 1, 2, 4]),
-        clock.contender("before", [0, 2, 3, 4]), clock.contender("ours --int8", [1] * 4, exact=False),
+        clock,
+        clock.contender("stock", [1] * 4),
+        clock.contender("ours", [0, 1, 2, 4]),
+        clock.contender("before", [0, 2, 3, 4]),
+        clock.contender("ours --int8", [1] * 4, exact=False),
         clock.contender("before --int8", [1, 1, 2, 3], tied, exact=False),
-    )  # fmt: skip
+    )
     table = report.markdown(done)
     assert "| ours | 1.500 (1.000-2.000) | equal (4 hypotheses) |" in table
     assert "| ours --int8 | 2.000 (1.000-3.000) | differ in 1 of 2 sentences (0) |" in table
@@ -231,7 +345,11 @@ def test_two_versions_are_compared_by_the_ratios_of_their_rounds(clock):
     "root, python, sentence",
     [
         ("tests", sys.executable, "tests has no fairseq_ext: name a checkout of this project"),
-        (".", "no-such-python", "no-such-python cannot be started: name the Python of the environment of ."),
+        (
+            ".",
+            "no-such-python",
+            "no-such-python cannot be started: name the Python of the environment of .",
+        ),
         (".", "/bin/false", "/bin/false does not load the fairseq_ext of . and said: nothing"),
     ],
     ids=["no checkout", "no Python", "no Python either"],
@@ -249,15 +367,27 @@ def test_before_refuses_in_one_sentence(root, python, sentence, monkeypatch):
 @pytest.mark.parametrize(
     "script, flags, contender",
     [
-        ("default_vs_stock", ["--modes", "one", "--limit-one", "3", "--contenders", "ours", "--no-memory"], "ours"),
-        ("constrained", ["--limit", "3", "--beam", "2", "--parts", "words", "--sets", "rand1"], "rand1"),
+        (
+            "default_vs_stock",
+            ["--modes", "one", "--limit-one", "3", "--contenders", "ours", "--no-memory"],
+            "ours",
+        ),
+        (
+            "constrained",
+            ["--limit", "3", "--beam", "2", "--parts", "words", "--sets", "rand1"],
+            "rand1",
+        ),
     ],
     ids=["decoding", "constraints"],
 )
 def test_a_checkout_is_measured_beside_another(script, flags, contender, tmp_path):
     before = ["--before", str(BENCH.parents[1]), sys.executable]
     small = ["--repeats", "1", "--threads", "1", "--beams", "2", "--out", str(tmp_path / "out")]
-    subprocess.run([warm.python(), BENCH / f"{script}.py", *flags, *small, *before], check=True, capture_output=True)
+    subprocess.run(
+        [warm.python(), BENCH / f"{script}.py", *flags, *small, *before],
+        check=True,
+        capture_output=True,
+    )
     lines = (tmp_path / "out.md").read_text(encoding="utf-8").splitlines()
     (head,) = [line for line in lines if line.startswith("|") and "before / ours" in line]
     row = next(line for line in lines[lines.index(head) :] if line.startswith(f"| {contender} |"))
@@ -270,26 +400,57 @@ def test_a_checkout_is_measured_beside_another(script, flags, contender, tmp_pat
 def test_the_servers_table_compares_two_versions(monkeypatch):
     before = checkouts.Checkout(BENCH.parents[1], sys.executable)
     args = arguments.argparse.Namespace(before=before, limit_p95=0.5)
-    ours = [serve_tables.Load(10, 5, 0, 0.01, 0.02, 0.03, 4.0), serve_tables.Load(20, 5, 0, 0.02, 0.2, 0.3, 5.0)]
-    theirs = [serve_tables.Load(10, 5, 0, 0.02, 0.02, 0.03, 8.0), serve_tables.Load(15, 5, 0, 0.02, 0.9, 0.9, 5.0)]
+    ours = [
+        serve_tables.Load(10, 5, 0, 0.01, 0.02, 0.03, 4.0),
+        serve_tables.Load(20, 5, 0, 0.02, 0.2, 0.3, 5.0),
+    ]
+    theirs = [
+        serve_tables.Load(10, 5, 0, 0.02, 0.02, 0.03, 8.0),
+        serve_tables.Load(15, 5, 0, 0.02, 0.9, 0.9, 5.0),
+    ]
     answers = {"refill": {"a": "A", "b": "B"}, "before refill": {"a": "A", "b": "C"}}
     table = serve_tables.report(args, [{"refill": ours, "before refill": theirs}], answers)
-    assert "| refill | 2.000 (2.000-2.000) | 2.000 (2.000-2.000) | 2.000 (2.000-2.000) | 1 of 2 equal |" in table
-    assert "| before refill | 10 | 2.00x |" in table and "| refill | 20 | 5 | 0 | 20 | 200 | 300 | 5.0 |" in table
+    assert (
+        "| refill | 2.000 (2.000-2.000) | 2.000 (2.000-2.000) | 2.000 (2.000-2.000) "
+        "| 1 of 2 equal |"
+    ) in table
+    assert (
+        "| before refill | 10 | 2.00x |" in table
+        and "| refill | 20 | 5 | 0 | 20 | 200 | 300 | 5.0 |" in table
+    )
 
 
 def test_the_cpu_time_of_a_server_is_that_of_its_processes_too():
     work = "sum(range(20_000_000)); print(flush=True); input()"
     code = f"import subprocess, sys; subprocess.run([sys.executable, '-c', {work!r}])"
-    process = subprocess.Popen([sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+    process = subprocess.Popen(
+        [sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    )
     process.stdout.readline()
     assert servers.cpu_seconds(process.pid) > 0.1
     process.communicate(b"\n")
 
 
 def test_whole_words_are_timed_beside_phrases_inside_words(tmp_path):
-    small = ["--limit", "3", "--beam", "2", "--repeats", "1", "--threads", "1", "--parts", "words", "--sets", "rand1"]
-    subprocess.run([warm.python(), BENCH / "constrained.py", *small, "--out", str(tmp_path / "out")], check=True, capture_output=True)
+    small = [
+        "--limit",
+        "3",
+        "--beam",
+        "2",
+        "--repeats",
+        "1",
+        "--threads",
+        "1",
+        "--parts",
+        "words",
+        "--sets",
+        "rand1",
+    ]
+    subprocess.run(
+        [warm.python(), BENCH / "constrained.py", *small, "--out", str(tmp_path / "out")],
+        check=True,
+        capture_output=True,
+    )
     (rows,) = json.loads((tmp_path / "out.json").read_text(encoding="utf-8"))["tables"].values()
     (row,) = rows
     assert row["set"] == "rand1" and float(row["default: time (min-max)"].split()[0]) > 0
@@ -300,15 +461,33 @@ def test_growth_says_the_exponent_and_keeps_what_it_has_measured(tmp_path, monke
     monkeypatch.setattr(growth, "fix_threads", lambda threads: None)
     assert growth.slope({"1": {"a": 3.0}, "4": {"a": 48.0, "b": 1.0}}, "a") == "2.00"
     assert growth.slope({"1": {"a": 3.0}, "4": {"a": 48.0, "b": 1.0}}, "b") == ""
-    (tmp_path / "beam.json").write_text('{"what": "beam", "machine": "a machine", "cells": {"1": {"ours": 1.5}, "2": {"ours": 3.0}}}')
+    (tmp_path / "beam.json").write_text(
+        '{"what": "beam", "machine": "a machine", "cells": {"1": {"ours": 1.5}, "2": '
+        '{"ours": 3.0}}}'
+    )
     assert growth.main(["--what", "beam", "--sizes", "1", "2", "--out", str(tmp_path)]) == 0
     table = (tmp_path / "tables.md").read_text()
-    assert "| 1 | 1.5 |" in table and "| last slope | 1.00 |" in table and (tmp_path / "beam.svg").exists()
+    assert (
+        "| 1 | 1.5 |" in table
+        and "| last slope | 1.00 |" in table
+        and (tmp_path / "beam.svg").exists()
+    )
 
 
 def test_growth_measures_all_contenders_on_equal_outputs(tmp_path, monkeypatch):
     monkeypatch.setattr(growth, "fix_threads", lambda threads: None)  # this process has other tests
-    args = ["--what", "length", "--sizes", "5", "--sentences", "2", "--repeats", "1", "--out", str(tmp_path)]
+    args = [
+        "--what",
+        "length",
+        "--sizes",
+        "5",
+        "--sentences",
+        "2",
+        "--repeats",
+        "1",
+        "--out",
+        str(tmp_path),
+    ]
     assert growth.main(args) == 0
     cells = json.loads((tmp_path / "length.json").read_text())["cells"]["5"]
     assert {"ours", "stock", "ours, int8"} <= set(cells) and all(ms > 0 for ms in cells.values())

@@ -1,4 +1,5 @@
-"""scripts/experiments/streaming/cost_model.py: the fit, what its clocks tell apart, and its tables on a few lines."""
+"""scripts/experiments/streaming/cost_model.py: the fit, what its clocks tell apart, and its
+tables on a few lines."""
 
 import json
 import subprocess
@@ -28,13 +29,20 @@ def test_the_line_goes_through_points_on_a_line():
 
 
 def test_the_plane_goes_through_points_on_a_plane():
-    plane = Plane.fit([(rows, cells, 0.002 + 0.0001 * rows + 3e-7 * cells) for rows in (1, 5, 40) for cells in (90, 20, 700)])
+    plane = Plane.fit(
+        [
+            (rows, cells, 0.002 + 0.0001 * rows + 3e-7 * cells)
+            for rows in (1, 5, 40)
+            for cells in (90, 20, 700)
+        ]
+    )
     assert (plane.a, plane.b, plane.c, plane.r2) == pytest.approx((0.002, 0.0001, 3e-7, 1.0))
     assert plane.of(10, 300, 5000) == pytest.approx(10 * 0.002 + 300 * 0.0001 + 5000 * 3e-7)
 
 
 def test_steps_changes_and_the_encoder_are_told_apart():
-    """A step of r rows takes 2 + r ticks, the encoder 7, joining 3; a row attends to 4 positions of the cache and 6 of the source."""
+    """A step of r rows takes 2 + r ticks, the encoder 7, joining 3; a row attends to 4 positions
+    of the cache and 6 of the source."""
 
     class Decoder:
         now = 0.0
@@ -64,7 +72,9 @@ def test_steps_changes_and_the_encoder_are_told_apart():
                 decoder.join(None)
         decoder.step(torch.zeros(2, 1))
     found = clocks.measured()
-    assert found == Measured(steps=[(4, 40, 6.0), (6, 60, 8.0)], encoder=[(20, 7.0), (6, 7.0)], changed=[(8, 80, 13.0)])
+    assert found == Measured(
+        steps=[(4, 40, 6.0), (6, 60, 8.0)], encoder=[(20, 7.0), (6, 7.0)], changed=[(8, 80, 13.0)]
+    )
     assert found.cells == 180 and found.change(lambda rows, _: 2 + rows) == pytest.approx(3.0)
     assert "step" not in vars(decoder)
 
@@ -79,8 +89,21 @@ def test_views_are_no_launches():
 @drawn(0)  # long
 def test_tables_predict_and_measure(tmp_path, monkeypatch, capsys):
     backends = ["torch", "compiled", "lstm"][: len(part_of(3, 2))]
-    flags = ["--out", str(tmp_path), "--limit", "5", "--n", "2", "--repeats", "1", "--backends", *backends]
-    done = subprocess.run([warm.python(), str(HERE / "cost_model.py"), *flags], capture_output=True, text=True)
+    flags = [
+        "--out",
+        str(tmp_path),
+        "--limit",
+        "5",
+        "--n",
+        "2",
+        "--repeats",
+        "1",
+        "--backends",
+        *backends,
+    ]
+    done = subprocess.run(
+        [warm.python(), str(HERE / "cost_model.py"), *flags], capture_output=True, text=True
+    )
     assert done.returncode == 0 and {*backends} <= set(done.stderr.splitlines()), done.stderr
     text = (tmp_path / "cost_model.md").read_text(encoding="utf-8")
     assert text.strip() == done.stdout.strip() and "Prediction for an H100" in text
@@ -94,8 +117,18 @@ def test_tables_predict_and_measure(tmp_path, monkeypatch, capsys):
         for one in result["pairs"]:
             assert "equal" in one["outputs"]
             for search in one["searches"]:
-                assert len(search["steps"]) + len(search["changed"]) == search["calls"] - 1  # the last step has no next one
-                assert sum(rows for rows, *_ in search["steps"] + search["changed"]) < search["rows"]
-                assert all(cells > rows for rows, cells, _ in search["steps"])  # a row sees its source, at least
-    rows = [line.split(" | ") for line in text.splitlines() if line.startswith((*(f"| {name} | fixed" for name in backends),))]
-    assert len(rows) == len(backends) and all(cells[11].endswith("x") and cells[12].endswith(")") for cells in rows)
+                # the last step has no next one
+                assert len(search["steps"]) + len(search["changed"]) == search["calls"] - 1
+                assert (
+                    sum(rows for rows, *_ in search["steps"] + search["changed"]) < search["rows"]
+                )
+                # a row sees its source, at least
+                assert all(cells > rows for rows, cells, _ in search["steps"])
+    rows = [
+        line.split(" | ")
+        for line in text.splitlines()
+        if line.startswith((*(f"| {name} | fixed" for name in backends),))
+    ]
+    assert len(rows) == len(backends) and all(
+        cells[11].endswith("x") and cells[12].endswith(")") for cells in rows
+    )

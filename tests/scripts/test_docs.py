@@ -1,4 +1,5 @@
-"""The documents against the code: generated parts, links, flags, and every block on the demo model."""
+"""The documents against the code: generated parts, links, flags, and every block
+on the demo model."""
 
 from __future__ import annotations
 
@@ -33,7 +34,8 @@ def test_generated_parts_and_links_are_up_to_date(page: Path) -> None:
 
 @pytest.mark.parametrize("page", CASES, ids=lambda page: page.stem)
 def test_blocks_print_what_the_page_shows(page: Path, tmp_path: Path) -> None:
-    commands = warm.commands() if page.stem != "strategy" else blocks.COMMANDS  # a strategy is imported before flags are made of all
+    # a strategy is imported before flags are made of all
+    commands = warm.commands() if page.stem != "strategy" else blocks.COMMANDS
     assert blocks.check_page(page, ROOT, tmp_path, commands=commands) == []
 
 
@@ -41,8 +43,16 @@ def test_every_flag_is_named_on_a_page_of_its_subject() -> None:
     from fairseq_ext.plugin.tasks import Flags
 
     own = {page.name: page.read_text() for page in docs.pages() if page.name != "flags.md"}
-    flags = ["--" + field.name.replace("_", "-") for field in dataclasses.fields(Flags) if field.name != "_name"]
-    missing = [flag for flag in flags if not any(f"`{flag}`" in text or f"{flag} " in text for text in own.values())]
+    flags = [
+        "--" + field.name.replace("_", "-")
+        for field in dataclasses.fields(Flags)
+        if field.name != "_name"
+    ]
+    missing = [
+        flag
+        for flag in flags
+        if not any(f"`{flag}`" in text or f"{flag} " in text for text in own.values())
+    ]
     assert missing == []
 
 
@@ -52,7 +62,11 @@ def test_every_key_of_the_statistics_is_explained() -> None:
 
     all_strategies()  # whose sections are then known
     names = {field.name for field in dataclasses.fields(Stats) if not field.name.startswith("_")}
-    names |= {kind.key for kind in Section.__subclasses__() if kind.__module__.startswith("fairseq_ext.") and getattr(kind, "key", "")}
+    names |= {
+        kind.key
+        for kind in Section.__subclasses__()
+        if kind.__module__.startswith("fairseq_ext.") and getattr(kind, "key", "")
+    }
     text = (ROOT / "docs" / "flags.md").read_text().partition("## Statistics of a run")[2]
     assert len(names) > 14 and [name for name in sorted(names) if f"`{name}`" not in text] == []
 
@@ -60,7 +74,12 @@ def test_every_key_of_the_statistics_is_explained() -> None:
 def test_every_word_of_needs_and_denies_is_explained() -> None:
     from fairseq_ext.search.registry import CAPABILITIES
 
-    table = (ROOT / "docs" / "strategy.md").read_text().partition("| word | who needs it | who denies it |")[2].partition("\n\n")[0]
+    table = (
+        (ROOT / "docs" / "strategy.md")
+        .read_text()
+        .partition("| word | who needs it | who denies it |")[2]
+        .partition("\n\n")[0]
+    )
     assert [line.split("`")[1] for line in table.splitlines()[2:]] == list(CAPABILITIES)
 
 
@@ -73,23 +92,46 @@ METHODS = ("constraints", "optimal-ending", "streaming", "large-vocabularies", "
 
 @pytest.mark.parametrize("name", METHODS)
 def test_a_method_page_says_what_a_reader_asks_in_this_order(name: str) -> None:
-    """What it is for and its real output come before how it works; there is a drawing, a link to figures, the code and the paper."""
+    """What it is for and its real output come before how it works; there is a drawing, a link to
+    figures, the code and the paper."""
     text = (ROOT / "docs" / f"{name}.md").read_text()
-    asked = ["What it does for you", "A command", "When it helps, and when not", "How it works", "Flags"]
+    asked = [
+        "What it does for you",
+        "A command",
+        "When it helps, and when not",
+        "How it works",
+        "Flags",
+    ]
     asked += ["How equality is tested", "The paper"]
     headings = [line[3:] for line in text.splitlines() if line.startswith("## ")]
     assert [heading for heading in headings if heading in asked] == asked
     parts = {part.partition("\n")[0]: part for part in text.split("\n## ")}
     assert "<!-- run -->" in parts["A command"] and "<!-- output -->" in parts["A command"]
-    assert "](results/" in parts["When it helps, and when not"] and "](drawings/" in parts["How it works"]
-    assert "<!-- generated: flags" in parts["Flags"] and "../fairseq_ext/" in parts["How equality is tested"]
+    assert (
+        "](results/" in parts["When it helps, and when not"]
+        and "](drawings/" in parts["How it works"]
+    )
+    assert (
+        "<!-- generated: flags" in parts["Flags"]
+        and "../fairseq_ext/" in parts["How equality is tested"]
+    )
     assert "https://" in parts["The paper"]
 
 
 def test_a_stale_output_is_seen(tmp_path: Path) -> None:
     page = tmp_path / "page.md"
-    page.write_text("<!-- run -->\n```bash\necho one 1.0000 2 s\n```\n\n<!-- output -->\n```text\none 1.0001 3 s\n```\n")
-    assert blocks.check_page(page, ROOT, tmp_path) == []  # times may differ, and the last digits of numbers
+    page.write_text(
+        "<!-- run -->\n"
+        "```bash\n"
+        "echo one 1.0000 2 s\n"
+        "```\n\n"
+        "<!-- output -->\n"
+        "```text\n"
+        "one 1.0001 3 s\n"
+        "```\n"
+    )
+    # times may differ, and the last digits of numbers
+    assert blocks.check_page(page, ROOT, tmp_path) == []
     page.write_text(page.read_text().replace("one 1.0001", "two 1.0001"))
     assert len(blocks.check_page(page, ROOT, tmp_path)) == 1
     page.write_text(page.read_text().replace("two 1.0001", "one 1.1"))
@@ -98,53 +140,102 @@ def test_a_stale_output_is_seen(tmp_path: Path) -> None:
 
 def test_a_block_that_fails_or_is_not_marked_is_seen(tmp_path: Path) -> None:
     page = tmp_path / "page.md"
-    page.write_text("<!-- run -->\n```bash\nfalse\n```\n\n```bash\ntrue\n```\n\n<!-- run status=3 -->\n```bash\nexit 3\n```\n")
+    page.write_text(
+        "<!-- run -->\n"
+        "```bash\n"
+        "false\n"
+        "```\n\n"
+        "```bash\n"
+        "true\n"
+        "```\n\n"
+        "<!-- run status=3 -->\n"
+        "```bash\n"
+        "exit 3\n"
+        "```\n"
+    )
     wrong = blocks.check_page(page, ROOT, tmp_path)
     assert ["status 1" in wrong[0], "no run" in wrong[1], len(wrong)] == [True, True, 2]
 
 
 def test_a_dead_link_and_a_stale_part_are_seen(tmp_path: Path) -> None:
     page = tmp_path / "page.md"
-    page.write_text("# A heading\n[a](b.md) [c](#a-heading) [d](#no-heading)\n<!-- generated: strategies -->\nold\n<!-- end -->\n")
+    page.write_text(
+        "# A heading\n"
+        "[a](b.md) [c](#a-heading) [d](#no-heading)\n"
+        "<!-- generated: strategies -->\n"
+        "old\n"
+        "<!-- end -->\n"
+    )
     assert len(links.broken(page, tmp_path)) == 2
     assert "--softmax lsh" in tables.fill(page.read_text())
 
 
-def test_the_drawings_are_those_of_their_script(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_drawings_are_those_of_their_script(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(drawings, "OUT", tmp_path)
     for draw in (drawings.banks, drawings.bound, drawings.refill, drawings.bands, drawings.block):
         draw()
     made = {file.name: file.read_text() for file in tmp_path.glob("*.svg")}
-    assert made == {file.name: file.read_text() for file in (ROOT / "docs" / "drawings").glob("*.svg")}
+    assert made == {
+        file.name: file.read_text() for file in (ROOT / "docs" / "drawings").glob("*.svg")
+    }
 
 
-@pytest.mark.skipif(importlib.util.find_spec("mkdocs") is None, reason="no mkdocs: pip install mkdocs-material")
+@pytest.mark.skipif(
+    importlib.util.find_spec("mkdocs") is None, reason="no mkdocs: pip install mkdocs-material"
+)
 def test_the_site_builds_strictly_and_can_be_searched(tmp_path: Path) -> None:
-    done = subprocess.run([sys.executable, "scripts/docs.py", "--site", str(tmp_path)], cwd=ROOT, capture_output=True, text=True)
+    done = subprocess.run(
+        [sys.executable, "scripts/docs.py", "--site", str(tmp_path)],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+    )
     assert done.returncode == 0, done.stderr[-2000:]
-    pages = {entry["location"].partition("#")[0] for entry in json.loads((tmp_path / "search" / "search_index.json").read_text())["docs"]}
-    found = {f"{page.relative_to(ROOT / 'docs').with_suffix('')}/" for page in docs.pages() if page.is_relative_to(ROOT / "docs")}
+    pages = {
+        entry["location"].partition("#")[0]
+        for entry in json.loads((tmp_path / "search" / "search_index.json").read_text())["docs"]
+    }
+    found = {
+        f"{page.relative_to(ROOT / 'docs').with_suffix('')}/"
+        for page in docs.pages()
+        if page.is_relative_to(ROOT / "docs")
+    }
     assert pages == found - {"index/"} | {""}
 
 
 def test_the_pictures_of_the_page_are_small_and_shown() -> None:
-    pictures = {f"docs/pictures/{file.name}": file.stat().st_size for file in (ROOT / "docs" / "pictures").iterdir()}
-    shown = (ROOT / "README.md").read_text() + (ROOT / "docs" / "results" / "growth.md").read_text().replace("](../", "](docs/")
-    assert len(pictures) == 6 and all(size < 150_000 and name in shown for name, size in pictures.items())
+    pictures = {
+        f"docs/pictures/{file.name}": file.stat().st_size
+        for file in (ROOT / "docs" / "pictures").iterdir()
+    }
+    shown = (ROOT / "README.md").read_text() + (
+        ROOT / "docs" / "results" / "growth.md"
+    ).read_text().replace("](../", "](docs/")
+    assert len(pictures) == 6 and all(
+        size < 150_000 and name in shown for name, size in pictures.items()
+    )
 
 
 def test_the_site_links_to_nothing_that_it_does_not_hold() -> None:
     """A page of the site, as its hook leaves it; what the site holds is the folder docs/."""
     folder = ROOT / "docs"
-    files = SimpleNamespace(get_file_from_path=lambda path: (folder / path).is_file() and not path.startswith(".."))
+    files = SimpleNamespace(
+        get_file_from_path=lambda path: (folder / path).is_file() and not path.startswith("..")
+    )
     changed = 0
     for path in sorted(folder.rglob("*.md")):
         place = path.relative_to(folder)
         text = path.read_text(encoding="utf-8")
-        out = site.on_page_markdown(text, SimpleNamespace(file=SimpleNamespace(src_uri=str(place))), None, files)
+        out = site.on_page_markdown(
+            text, SimpleNamespace(file=SimpleNamespace(src_uri=str(place))), None, files
+        )
         changed += out != text
         for link in site.LINK.finditer(out):
-            assert (path.parent / link[2]).resolve().is_relative_to(folder) and (path.parent / link[2]).is_file(), (place, link[0])
+            assert (path.parent / link[2]).resolve().is_relative_to(folder) and (
+                path.parent / link[2]
+            ).is_file(), (place, link[0])
     assert changed > 10
 
 
@@ -162,8 +253,19 @@ def test_a_stale_notebook_is_seen(tmp_path: Path) -> None:
     pytest.importorskip("nbclient")
     text = docs.NOTEBOOK.read_text()
     kept = [cell for cell in json.loads(text)["cells"] if cell["cell_type"] == "markdown"][:1]
-    cell = {"cell_type": "code", "id": "one", "execution_count": None, "metadata": {}, "source": ["print(1)"]}
-    for outputs, stale in (([{"output_type": "stream", "name": "stdout", "text": ["1\n"]}], 0), ([], 1)):
+    cell = {
+        "cell_type": "code",
+        "id": "one",
+        "execution_count": None,
+        "metadata": {},
+        "source": ["print(1)"],
+    }
+    for outputs, stale in (
+        ([{"output_type": "stream", "name": "stdout", "text": ["1\n"]}], 0),
+        ([], 1),
+    ):
         page = tmp_path / "page.ipynb"
-        page.write_text(json.dumps({**json.loads(text), "cells": [*kept, {**cell, "outputs": outputs}]}))
+        page.write_text(
+            json.dumps({**json.loads(text), "cells": [*kept, {**cell, "outputs": outputs}]})
+        )
         assert len(notebook.check(page, ROOT, tmp_path)) == stale

@@ -1,4 +1,5 @@
-"""scripts/experiments/run.sh and publish.py, and what scripts/docs.py says of results that are older than their code."""
+"""scripts/experiments/run.sh and publish.py, and what scripts/docs.py says of results that
+are older than their code."""
 
 import os
 import re
@@ -21,7 +22,9 @@ from documents import ages, tables  # noqa: E402
 
 def run(*arguments) -> subprocess.CompletedProcess:
     environment = os.environ | {"PYTHON": warm.python(), "OMP_NUM_THREADS": "1"}
-    return subprocess.run([str(RUN), *map(str, arguments)], env=environment, capture_output=True, text=True)
+    return subprocess.run(
+        [str(RUN), *map(str, arguments)], env=environment, capture_output=True, text=True
+    )
 
 
 DEMO = ["--model", ROOT / "checkpoints" / "demo", "--text", ROOT / "data" / "demo" / "test"]
@@ -29,20 +32,68 @@ DEMO = ["--model", ROOT / "checkpoints" / "demo", "--text", ROOT / "data" / "dem
 
 @drawn(0)  # long
 def test_one_paper_is_run_and_published(tmp_path):
-    small = ["--beams", "2", "--table-beam", "2", "--gbs", "1", "--prune", "3", "--least", "1", "--most", "1", "--rounds", "2"]
-    wanted = [*DEMO, "--only", "dba", "--limit", "3", "--out", tmp_path / "out", "--name", "tiny", "--into", tmp_path, "--", *small]
-    (tmp_path / "scripts").mkdir()  # of the checkout that gets the results: its documents are filled
-    (tmp_path / "scripts" / "docs.py").write_text("import sys\nopen(__file__.replace('docs.py', 'told'), 'w').write(str(sys.argv[1:]))\n")
+    small = [
+        "--beams",
+        "2",
+        "--table-beam",
+        "2",
+        "--gbs",
+        "1",
+        "--prune",
+        "3",
+        "--least",
+        "1",
+        "--most",
+        "1",
+        "--rounds",
+        "2",
+    ]
+    wanted = [
+        *DEMO,
+        "--only",
+        "dba",
+        "--limit",
+        "3",
+        "--out",
+        tmp_path / "out",
+        "--name",
+        "tiny",
+        "--into",
+        tmp_path,
+        "--",
+        *small,
+    ]
+    # of the checkout that gets the results: its documents are filled
+    (tmp_path / "scripts").mkdir()
+    (tmp_path / "scripts" / "docs.py").write_text(
+        "import sys\nopen(__file__.replace('docs.py', 'told'), 'w').write(str(sys.argv[1:]))\n"
+    )
     for _ in range(2):  # the second run finds everything done, and the page has one section still
         done = run(*wanted)
         assert done.returncode == 0, done.stderr
     text = (tmp_path / "scripts/experiments/dba/results/tiny/tables.md").read_text()
-    assert "| rand1 |" in text and "fairseq 0.12.2" in text and "python 3." in text and "signatures" in text and "--limit 3" in text
-    assert re.search(r"^\| rand2 \| 2 \|( [+-][\d.]+ \([+-][\d.]+ to [+-][\d.]+\) \|){2}  \|$", text, re.MULTILINE)
-    assert re.search(r"^\| DBA, k = 2 \| \d+ \(\d+-\d+\)", text, re.MULTILINE) and "Median of 2 alternating round(s)" in text
+    assert (
+        "| rand1 |" in text
+        and "fairseq 0.12.2" in text
+        and "python 3." in text
+        and "signatures" in text
+        and "--limit 3" in text
+    )
+    assert re.search(
+        r"^\| rand2 \| 2 \|( [+-][\d.]+ \([+-][\d.]+ to [+-][\d.]+\) \|){2}  \|$",
+        text,
+        re.MULTILINE,
+    )
+    assert (
+        re.search(r"^\| DBA, k = 2 \| \d+ \(\d+-\d+\)", text, re.MULTILINE)
+        and "Median of 2 alternating round(s)" in text
+    )
     assert str(tmp_path) not in text and str(ROOT) not in text
     page = (tmp_path / "docs/results/dba.md").read_text()
-    assert page.count("<!-- generated: age scripts/experiments/dba/results/tiny/tables.md -->") == 1 and page.count("## tiny") == 1
+    assert (
+        page.count("<!-- generated: age scripts/experiments/dba/results/tiny/tables.md -->") == 1
+        and page.count("## tiny") == 1
+    )
     assert (tmp_path / "scripts/experiments/dba/results/tiny/figure4.png").exists()
     assert (tmp_path / "scripts" / "told").read_text() == "['--write', '--quick']"
     searches = sorted(done.stderr.split())
@@ -51,18 +102,38 @@ def test_one_paper_is_run_and_published(tmp_path):
 
 @drawn(0)  # long
 def test_fairseqs_constrained_search_is_run_beside_ours(tmp_path):
-    small = ["--only", "constrained", "--limit", "3", "--out", tmp_path / "out", "--name", "tiny", "--into", tmp_path]
+    small = [
+        "--only",
+        "constrained",
+        "--limit",
+        "3",
+        "--out",
+        tmp_path / "out",
+        "--name",
+        "tiny",
+        "--into",
+        tmp_path,
+    ]
     done = run(*DEMO, *small, "--", "--stock-sets", "rand1", "--beams", "2")
     assert done.returncode == 0, done.stderr
     text = (tmp_path / "scripts/experiments/constrained/results/tiny/tables.md").read_text()
     assert "2 signatures" in text and "constraints:unordered" in text
     for part in ("quality", "BLEU"):
-        _, _, table = text.partition(f"fairseq's own constrained search against DBA: {part}, checkpoints/demo, demo/test, 3 sentences")
+        _, _, table = text.partition(
+            f"fairseq's own constrained search against DBA: {part}, checkpoints/demo, "
+            "demo/test, 3 sentences"
+        )
         assert "| rand1 | 2 |" in table
     page = (tmp_path / "docs/results/constrained.md").read_text()
-    assert "<!-- generated: results scripts/experiments/constrained/results/tiny/tables.md -->" in page
-    done = run(*DEMO, *small, "--", "--stock-sets", "rand4", "--beams", "2", "--max-len-b", "2")  # too short for four words
-    said = "rand4 at beam 2: fairseq's constrained search stopped at its length limit (step 2) with words unmet"
+    assert (
+        "<!-- generated: results scripts/experiments/constrained/results/tiny/tables.md -->" in page
+    )
+    # too short for four words
+    done = run(*DEMO, *small, "--", "--stock-sets", "rand4", "--beams", "2", "--max-len-b", "2")
+    said = (
+        "rand4 at beam 2: fairseq's constrained search stopped at its length limit (step "
+        "2) with words unmet"
+    )
     assert done.returncode == 1 and done.stderr.strip().endswith(f"error: {said}")
 
 
@@ -84,23 +155,42 @@ def test_what_cannot_work_is_refused_in_a_sentence(arguments, said):
 
 
 def test_paths_are_cut_to_their_last_two_names():
-    assert publish.without_places("run.sh --model /a/b/model --text ../c/x.y --eps 1/6 --path /a/b.pt:/e/c/d.pt:/f") == (
-        "run.sh --model b/model --text c/x.y --eps 1/6 --path a/b.pt:c/d.pt:f"
-    )
+    assert publish.without_places(
+        "run.sh --model /a/b/model --text ../c/x.y --eps 1/6 --path /a/b.pt:/e/c/d.pt:/f"
+    ) == ("run.sh --model b/model --text c/x.y --eps 1/6 --path a/b.pt:c/d.pt:f")
     for place, shown in {
-        "/a/x/model/": "x/model", "--flag=/a/b/c": "--flag=b/c", "//a//b/c": "b/c", "~joe/x/y/z": "y/z", "../../a": "a", "1/6": "1/6",
-        "'/home/joe doe/x/a model'": "'x/a model'", "/home/joe/model": "model", "/a/b,/c/d/e": "a/b,d/e", "/a/#b/(c)": "#b/(c)",
-        "https://host.org/a/b/c": "https://host.org/a/b/c", "'/a b/c d/e:/f/g/h'": "'c d/e:g/h'",
-    }.items():  # fmt: skip
-        assert publish.without_places(f"run.sh --model {place} -- x") == f"run.sh --model {shown} -- x"
-    assert publish.without_places("run.sh --text /a/b --out '/c d/e' --name n --into .. -- --only 'window, pad'") == (
-        "run.sh --text a/b --name n -- --only 'window, pad'"
-    )
+        "/a/x/model/": "x/model",
+        "--flag=/a/b/c": "--flag=b/c",
+        "//a//b/c": "b/c",
+        "~joe/x/y/z": "y/z",
+        "../../a": "a",
+        "1/6": "1/6",
+        "'/home/joe doe/x/a model'": "'x/a model'",
+        "/home/joe/model": "model",
+        "/a/b,/c/d/e": "a/b,d/e",
+        "/a/#b/(c)": "#b/(c)",
+        "https://host.org/a/b/c": "https://host.org/a/b/c",
+        "'/a b/c d/e:/f/g/h'": "'c d/e:g/h'",
+    }.items():
+        assert (
+            publish.without_places(f"run.sh --model {place} -- x") == f"run.sh --model {shown} -- x"
+        )
+    assert publish.without_places(
+        "run.sh --text /a/b --out '/c d/e' --name n --into .. -- --only 'window, pad'"
+    ) == ("run.sh --text a/b --name n -- --only 'window, pad'")
 
 
 def test_what_signatures_share_stands_once_and_beams_share_a_line():
     made = "fairseq_ext:0.1|select:{}|stop:{}|backend:transformer|beam:{}|lenpen:1|torch:2.13.0"
-    names = [made.format(*each) for each in (("topk", "count", 10), ("dba", "early", 5), ("topk", "count", 5), ("topk", "count", 20))]
+    names = [
+        made.format(*each)
+        for each in (
+            ("topk", "count", 10),
+            ("dba", "early", 5),
+            ("topk", "count", 5),
+            ("topk", "count", 20),
+        )
+    ]
     shown = """<details><summary>{} signatures</summary>
 
 All{} have `fairseq_ext:0.1|backend:transformer|lenpen:1|torch:2.13.0`, and:
@@ -115,13 +205,29 @@ All{} have `fairseq_ext:0.1|backend:transformer|lenpen:1|torch:2.13.0`, and:
 
 def test_signatures_that_differ_in_the_beam_alone_in_one_field_more_or_in_all():
     one, prune = "a:1|beam:5", "a:1|prune:3|beam:5"
-    beams = "<details><summary>2 signatures</summary>\n\nAll have `a:1`, and:\n\n- beam 5, 10\n\n</details>"
+    beams = (
+        "<details><summary>2 signatures</summary>\n\n"
+        "All have `a:1`, and:\n\n"
+        "- beam 5, 10\n\n"
+        "</details>"
+    )
     assert signatures.folded(["a:1|beam:10", one]) == beams
-    more = "<details><summary>2 signatures</summary>\n\nAll have `a:1|beam:5`, and:\n\n- nothing more\n- `prune:3`\n\n</details>"
+    more = (
+        "<details><summary>2 signatures</summary>\n\n"
+        "All have `a:1|beam:5`, and:\n\n"
+        "- nothing more\n"
+        "- `prune:3`\n\n"
+        "</details>"
+    )
     assert signatures.folded([one, prune]) == more
-    apart = "<details><summary>2 signatures</summary>\n\n- `a:1|beam:5`\n- `a:2|beam:6`\n\n</details>"
+    apart = (
+        "<details><summary>2 signatures</summary>\n\n- `a:1|beam:5`\n- `a:2|beam:6`\n\n</details>"
+    )
     assert signatures.folded([one, "a:2|beam:6"]) == apart
-    assert signatures.folded([one]) == "<details><summary>1 signature</summary>\n\n- `a:1|beam:5`\n\n</details>"
+    assert (
+        signatures.folded([one])
+        == "<details><summary>1 signature</summary>\n\n- `a:1|beam:5`\n\n</details>"
+    )
     assert signatures.folded([]) == ""
 
 
@@ -149,11 +255,20 @@ def test_a_table_older_than_its_code_says_so(history, tmp_path):
     file, table = "scripts/experiments/lsh/results/tables.md", "| a |\n| --- |\n"
     first = history("fairseq_ext/softmax/index.py", "1")
     history(file, f"commit {first}\n\n## Old\n\n{table}\n## Other\n\n{table}")
-    assert ages.age(file, tmp_path) == "No table was older than the code that it measures when this page was last written."
+    assert (
+        ages.age(file, tmp_path)
+        == "No table was older than the code that it measures when this page was last written."
+    )
     history("fairseq_ext/serve/other.py", "1")  # not what it measures
-    assert ages.age(file, tmp_path) == "No table was older than the code that it measures when this page was last written."
+    assert (
+        ages.age(file, tmp_path)
+        == "No table was older than the code that it measures when this page was last written."
+    )
     history("fairseq_ext/softmax/index.py", "1 # why", "No figure changes: a comment")
-    assert ages.age(file, tmp_path) == "No table was older than the code that it measures when this page was last written."
+    assert (
+        ages.age(file, tmp_path)
+        == "No table was older than the code that it measures when this page was last written."
+    )
     second = history("fairseq_ext/softmax/index.py", "2")
     assert f"all figures (commit {first[:7]})" in ages.age(file, tmp_path)
     history(file, f"## Old\n\n{table}\ncommit {first}\n\n## New\n\n{table}\ncommit {second}\n")
@@ -177,6 +292,8 @@ def test_every_results_page_says_how_old_it_is():
     repeated = 0
     for page in (ROOT / "docs" / "results").glob("*.md"):
         text = page.read_text()
-        assert text.count("<!-- generated: results ") == text.count("<!-- generated: age "), page.name
+        assert text.count("<!-- generated: results ") == text.count("<!-- generated: age "), (
+            page.name
+        )
         repeated += text.count("<!-- generated: results ")
     assert repeated >= 10

@@ -15,6 +15,15 @@ SCRIPT = Path(__file__).resolve().parents[2] / "scripts" / "fuzz_kernels.py"
 @drawn(0)  # long
 @pytest.mark.skipif(building.compiler() is None, reason="there is no C++ compiler")
 def test_a_second_of_damaged_files_under_sanitizers():
-    done = subprocess.run([sys.executable, SCRIPT, "--seconds", "1", "--seed", "1"], capture_output=True, text=True, timeout=200)
+    done = subprocess.run(
+        [sys.executable, SCRIPT, "--seconds", "1", "--seed", "1"],
+        capture_output=True,
+        text=True,
+        timeout=200,
+    )
     assert done.returncode == 0, done.stderr[-2000:]
-    assert "seed 1\n" in done.stdout and "indexes taken" in done.stdout and "tables taken" in done.stdout
+    assert (
+        "seed 1\n" in done.stdout
+        and "indexes taken" in done.stdout
+        and "tables taken" in done.stdout
+    )

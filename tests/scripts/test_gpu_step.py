@@ -1,4 +1,5 @@
-"""The GPU benchmark's parts that do not need one: what it times is what fairseq computes, and its floor counts bytes."""
+"""The GPU benchmark's parts that do not need one: what it times is what fairseq computes,
+and its floor counts bytes."""
 
 import functools
 import sys
@@ -42,7 +43,8 @@ class Wrong:
 
 def test_the_floor_counts_what_a_step_reads(model):
     d, f, V, layers = 16, 24, 50, 2
-    weights_of_a_layer = 3 * d * d + d * d + d * d + d * d + 2 * d * f  # query, key, value; output; query and output to the source
+    # query, key, value; output; query and output to the source
+    weights_of_a_layer = 3 * d * d + d * d + d * d + d * d + 2 * d * f
     biases = 3 * d + d + d + d + f + d
     norms = 3 * 2 * d
     weights = layers * (weights_of_a_layer + biases + norms) + V * d

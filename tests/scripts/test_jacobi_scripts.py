@@ -1,4 +1,5 @@
-"""scripts/experiments/jacobi: gains by sentence length, computed from made-up runs and from a run on a few lines."""
+"""scripts/experiments/jacobi: gains by sentence length, computed from made-up runs and from
+a run on a few lines."""
 
 import os
 import re
@@ -19,11 +20,16 @@ import by_length  # noqa: E402
 
 def test_gains_are_of_the_sentences_of_a_class():
     short, long = [4, 9, 10, 8, 7, 3], [46, 50, 60, 99, 47]
-    tokens = [n for pair in zip(short, [*long, 30], strict=True) for n in pair]  # both kinds mixed; a single line of 30 tokens is no class
+    # both kinds mixed; a single line of 30 tokens is no class
+    tokens = [n for pair in zip(short, [*long, 30], strict=True) for n in pair]
     found = by_length.classes(tokens)
-    assert {name: [tokens[i] for i in places] for name, places in found.items()} == {"1-10": short, "46 and more": long}
+    assert {name: [tokens[i] for i in places] for name, places in found.items()} == {
+        "1-10": short,
+        "46 and more": long,
+    }
     method = [n / 2 if n <= 10 else n / 4 for n in tokens]
-    assert by_length.gain(tokens, method, found["1-10"]) == pytest.approx((2, 2, 2))  # no spread: the interval is a point
+    # no spread: the interval is a point
+    assert by_length.gain(tokens, method, found["1-10"]) == pytest.approx((2, 2, 2))
     middle, low, high = by_length.gain([1.0, 3.0], [1.0, 1.0], by_length.np.arange(2))
     assert (low, middle, high) == pytest.approx((1, 2, 3))
 
@@ -31,13 +37,25 @@ def test_gains_are_of_the_sentences_of_a_class():
 @drawn(0)  # long
 def test_a_run_on_a_few_lines_has_tables_by_length(tmp_path):
     demo = ROOT / "data" / "demo"
-    flags = ["--models", ROOT / "checkpoints" / "demo", "--train", demo / "dev", "--text", demo / "test", "--out", tmp_path]
+    flags = [
+        "--models",
+        ROOT / "checkpoints" / "demo",
+        "--train",
+        demo / "dev",
+        "--text",
+        demo / "test",
+        "--out",
+        tmp_path,
+    ]
     flags += ["--limit", "12", "--repeats", "1", "--only", "PGJ b=3"]
     environment = os.environ | {"PYTHON": warm.python(), "OMP_NUM_THREADS": "1"}
-    done = subprocess.run([str(HERE / "run.sh"), *map(str, flags)], env=environment, capture_output=True, text=True)
+    done = subprocess.run(
+        [str(HERE / "run.sh"), *map(str, flags)], env=environment, capture_output=True, text=True
+    )
     assert done.returncode == 0, done.stderr
     text = (tmp_path / "by_length.md").read_text(encoding="utf-8")
     calls, time = re.findall(r"^\| PGJ b=3 \| (.*) \|$", text, re.MULTILINE)
     assert len(calls.split("|")) == len(time.split("|")) == text.splitlines()[4].count("|") - 2
-    assert all(float(cell.split("x")[0]) >= 1 for cell in calls.split("|"))  # never more calls than greedy
+    # never more calls than greedy
+    assert all(float(cell.split("x")[0]) >= 1 for cell in calls.split("|"))
     assert (tmp_path / "by_length.svg").exists() and (tmp_path / "tables.md").exists()

@@ -1,4 +1,5 @@
-"""scripts/experiments/lsh: shares of a search put together, tables with intervals and figures from them."""
+"""scripts/experiments/lsh: shares of a search put together, tables with intervals
+and figures from them."""
 
 import importlib.util
 import json
@@ -22,31 +23,65 @@ def module(name: str):
 
 
 RUNS = module("runs")
-REFERENCES = [" ".join(random.Random(i).choices("ein Mann Hund läuft über rotes Gras . , und".split(), k=9)) for i in range(40)]
+REFERENCES = [
+    " ".join(random.Random(i).choices("ein Mann Hund läuft über rotes Gras . , und".split(), k=9))
+    for i in range(40)
+]
 
 
 def share(lines: slice, seconds: float, errors: int) -> dict:
     """What one round of a search leaves behind: every `errors`-th line lacks a word."""
     references = REFERENCES[lines]
-    texts = [" ".join(line.split()[1:]) if i % errors == 0 else line for i, line in enumerate(references)]
-    parts = {"source side": 0.1, "decoder layers": 0.4, "softmax": seconds - 1, "beam expansion": 0.2, "hidden states reorder": 0.1}
-    found = {"seconds": seconds, "parts": parts, "calls": 10, "signature": "s", "words": 300.0, "stages": {"hash": 0.1, "probe": None}}
+    texts = [
+        " ".join(line.split()[1:]) if i % errors == 0 else line for i, line in enumerate(references)
+    ]
+    parts = {
+        "source side": 0.1,
+        "decoder layers": 0.4,
+        "softmax": seconds - 1,
+        "beam expansion": 0.2,
+        "hidden states reorder": 0.1,
+    }
+    found = {
+        "seconds": seconds,
+        "parts": parts,
+        "calls": 10,
+        "signature": "s",
+        "words": 300.0,
+        "stages": {"hash": 0.1, "probe": None},
+    }
     return found | {"texts": texts, "references": references, "recall": [5, 4.0, 3.0]}
 
 
 def test_shares_of_a_search_become_one():
     whole = RUNS.together([share(slice(0, None, 2), 2.0, 2), share(slice(1, None, 2), 3.0, 2)])
     assert whole["rounds"] == [2.0, 3.0] and whole["seconds"] == 5.0 and whole["sentences"] == 40
-    assert whole["calls"] == 20 and whole["parts"]["softmax"] == 3.0 and whole["stages"] == {"hash": 0.2, "probe": 0.0}
-    assert sorted(whole["references"]) == sorted(REFERENCES) and whole["recall"] == {"rows": 10, "at_1": 0.8, "at_k": 0.6}
+    assert (
+        whole["calls"] == 20
+        and whole["parts"]["softmax"] == 3.0
+        and whole["stages"] == {"hash": 0.2, "probe": 0.0}
+    )
+    assert sorted(whole["references"]) == sorted(REFERENCES) and whole["recall"] == {
+        "rows": 10,
+        "at_1": 0.8,
+        "at_k": 0.6,
+    }
 
 
 @pytest.fixture
 def folder(tmp_path):
-    """runs.json of three searches, of which two are as good as the references allow: every second line with an error, every fifth."""
+    """runs.json of three searches, of which two are as good as the references allow: every second
+    line with an error, every fifth."""
     found = {}
-    for name, seconds, errors in (("full", 4.0, 5), ("lsh T=6000 t=2", 2.0, 2), ("screened", 3.0, 5)):
-        shares = [share(slice(i, None, 2), seconds * (1 + 0.5 * i * (name == "full")), errors) for i in range(2)]
+    for name, seconds, errors in (
+        ("full", 4.0, 5),
+        ("lsh T=6000 t=2", 2.0, 2),
+        ("screened", 3.0, 5),
+    ):
+        shares = [
+            share(slice(i, None, 2), seconds * (1 + 0.5 * i * (name == "full")), errors)
+            for i in range(2)
+        ]
         found[name] = RUNS.together(shares) | {"flags": {"softmax": "lsh"}}
     (tmp_path / "runs.json").write_text(json.dumps(found))
     return tmp_path
@@ -56,10 +91,25 @@ def test_tables_have_bleu_with_intervals_and_ratios_with_rounds(folder):
     subprocess.run([warm.python(), str(LSH / "tables.py"), "--out", str(folder)], check=True)
     text = (folder / "tables.md").read_text()
     runs = json.loads((folder / "runs.json").read_text())
-    bleu = {name: sacrebleu.corpus_bleu(run["texts"], [run["references"]], tokenize="none", force=True).score for name, run in runs.items()}
-    row = next(line for line in text.splitlines() if line.startswith("| lsh T=6000 t=2 | ") and "to" in line)
-    assert "| 2.50 (2.00-3.00) |" in row and f"| {bleu['full'] - bleu['lsh T=6000 t=2']:+.2f} (+" in row  # better outside chance
-    assert "| +0.00 (+0.00 to +0.00) |" in next(line for line in text.splitlines() if line.startswith("| screened | ") and "to" in line)
+    bleu = {
+        name: sacrebleu.corpus_bleu(
+            run["texts"], [run["references"]], tokenize="none", force=True
+        ).score
+        for name, run in runs.items()
+    }
+    row = next(
+        line
+        for line in text.splitlines()
+        if line.startswith("| lsh T=6000 t=2 | ") and "to" in line
+    )
+    # better outside chance
+    assert (
+        "| 2.50 (2.00-3.00) |" in row
+        and f"| {bleu['full'] - bleu['lsh T=6000 t=2']:+.2f} (+" in row
+    )
+    assert "| +0.00 (+0.00 to +0.00) |" in next(
+        line for line in text.splitlines() if line.startswith("| screened | ") and "to" in line
+    )
     assert f"| full | 40 | {bleu['full']:.2f} ±" in text and "| 0.8000 | 0.6000 |" in text
 
 
@@ -71,7 +121,11 @@ def test_figures_are_drawn_from_what_is_there(folder):
 
 
 def test_sentences_are_spread_over_the_text():
-    assert RUNS.spread(4, 8) == [0, 2, 4, 6] and RUNS.spread(3, 8) == [0, 2, 5] and RUNS.spread(5, 5) == [0, 1, 2, 3, 4]
+    assert (
+        RUNS.spread(4, 8) == [0, 2, 4, 6]
+        and RUNS.spread(3, 8) == [0, 2, 5]
+        and RUNS.spread(5, 5) == [0, 1, 2, 3, 4]
+    )
 
 
 @pytest.mark.parametrize(
@@ -80,8 +134,20 @@ def test_sentences_are_spread_over_the_text():
         (["--sentences", "0"], "--sentences wants 1 or more, not 0"),
         (["--rounds", "-1"], "--rounds wants 1 or more, not -1"),
         (["--few", "0"], "--few wants 1 or more, not 0"),
-        (["--rounds", "3", "--few", "2"], "--rounds 3 leaves rounds without a sentence: of 3 lines, --sentences takes 3 and --few 2"),
-        (["--rounds", "4"], "--rounds 4 leaves rounds without a sentence: of 3 lines, --sentences takes 3 and --few 3"),
+        (
+            ["--rounds", "3", "--few", "2"],
+            (
+                "--rounds 3 leaves rounds without a sentence: of 3 lines, --sentences "
+                "takes 3 and --few 2"
+            ),
+        ),
+        (
+            ["--rounds", "4"],
+            (
+                "--rounds 4 leaves rounds without a sentence: of 3 lines, --sentences "
+                "takes 3 and --few 3"
+            ),
+        ),
         (["--few", "2", "--rounds", "2"], "lexicon is missing"),
     ],
 )
@@ -90,6 +156,18 @@ def test_what_cannot_be_run_is_said_in_one_sentence(arguments, said, tmp_path):
         (tmp_path / name).write_text("a\n" * 3)
     if "missing" in said:
         (tmp_path / "lexicon").unlink()
-    command = [warm.python(), str(LSH / "runs.py"), "--model", str(tmp_path), "--out", str(tmp_path / "out"), *arguments]
+    command = [
+        warm.python(),
+        str(LSH / "runs.py"),
+        "--model",
+        str(tmp_path),
+        "--out",
+        str(tmp_path / "out"),
+        *arguments,
+    ]
     done = subprocess.run(command, capture_output=True, text=True)
-    assert done.returncode == 2 and said in done.stderr.splitlines()[-1] and not (tmp_path / "out").exists()
+    assert (
+        done.returncode == 2
+        and said in done.stderr.splitlines()[-1]
+        and not (tmp_path / "out").exists()
+    )

@@ -1,4 +1,5 @@
-"""Checkpoints as Marian's, for the benchmark: Marian finds what fairseq does where positions and the start are as in Marian."""
+"""Checkpoints as Marian's, for the benchmark: Marian finds what fairseq does where positions and
+the start are as in Marian."""
 
 import math
 import sys
@@ -18,19 +19,27 @@ from marian import marian, settings  # noqa: E402
 from text import prepare  # noqa: E402
 
 TOKENS = 8  # of a translation, without fairseq's </s>
-SMALL = {f"{side}_{name}": n for side in ("encoder", "decoder") for name, n in
-         {"layers": 2, "embed_dim": 32, "ffn_embed_dim": 64, "attention_heads": 4}.items()}  # fmt: skip
+SMALL = {
+    f"{side}_{name}": n
+    for side in ("encoder", "decoder")
+    for name, n in {"layers": 2, "embed_dim": 32, "ffn_embed_dim": 64, "attention_heads": 4}.items()
+}
 
 
 def with_marians_positions(saved: dict) -> dict:
-    """A checkpoint whose positions count from 0 and whose decoder begins with zeros: as a table, of which </s> is taken away."""
+    """A checkpoint whose positions count from 0 and whose decoder begins with zeros: as a table,
+    of which </s> is taken away."""
     weights, args = saved["model"], saved["args"]
     table = weights["decoder.embed_tokens.weight"]
     d = table.size(1)
-    angles = torch.arange(64)[:, None] * torch.exp(torch.arange(d // 2) * -(math.log(10000) / (d // 2 - 1)))
+    angles = torch.arange(64)[:, None] * torch.exp(
+        torch.arange(d // 2) * -(math.log(10000) / (d // 2 - 1))
+    )
     for side in ("encoder", "decoder"):
         del weights[f"{side}.embed_positions._float_tensor"]
-        weights[f"{side}.embed_positions.weight"] = torch.cat([torch.zeros(2, d), torch.cat([angles.sin(), angles.cos()], 1)])
+        weights[f"{side}.embed_positions.weight"] = torch.cat(
+            [torch.zeros(2, d), torch.cat([angles.sin(), angles.cos()], 1)]
+        )
     weights["decoder.embed_positions.weight"][2] -= math.sqrt(d) * table[2]
     args.encoder_learned_pos = args.decoder_learned_pos = True
     args.max_source_positions = args.max_target_positions = 64
@@ -46,15 +55,36 @@ def test_marian_gives_the_same_translations_and_scores(tmp_path, monkeypatch):
     for name, change in (("fairseqs", dict), ("marians", with_marians_positions)):
         saved = torch.load(tmp_path / name / "checkpoint.pt", weights_only=False)
         for key, weight in saved["model"].items():
-            weight *= 4 if "attn" in key and key.endswith("proj.weight") else 1  # as they are made, all sentences have one translation
+            # as they are made, all sentences have one translation
+            weight *= 4 if "attn" in key and key.endswith("proj.weight") else 1
         torch.save(change(saved), tmp_path / name / "checkpoint.pt")
     made = []
     for kind, name, tokens in ((ours, "marians", TOKENS), (marian, "fairseqs", TOKENS - 1)):
         (place := tmp_path / f"text-{name}").mkdir()
         text = prepare(place, tmp_path / name, str(tmp_path / name / "text"), "de", "en", 8)
-        made.append(kind(text, ["--cpu", "--beam", "1", "--batch-size", "4", "--unnormalized", "--max-len-b", str(tokens)]))
-    of = {i: found[0] for numbers, batch in made[0].run() for i, found in zip(numbers, batch, strict=True)}
-    assert len({tuple(each["tokens"].tolist()) for each in of.values()}) > 4, "these weights tell sentences apart"
+        made.append(
+            kind(
+                text,
+                [
+                    "--cpu",
+                    "--beam",
+                    "1",
+                    "--batch-size",
+                    "4",
+                    "--unnormalized",
+                    "--max-len-b",
+                    str(tokens),
+                ],
+            )
+        )
+    of = {
+        i: found[0]
+        for numbers, batch in made[0].run()
+        for i, found in zip(numbers, batch, strict=True)
+    }
+    assert len({tuple(each["tokens"].tolist()) for each in of.values()}) > 4, (
+        "these weights tell sentences apart"
+    )
     for i, ((tokens, score),) in enumerate(made[1].read(made[1].run())):
         assert tokens == of[i]["tokens"][:-1].tolist()
         assert score == pytest.approx(float(of[i]["positional_scores"][:-1].sum()), abs=1e-3)
@@ -62,9 +92,12 @@ def test_marian_gives_the_same_translations_and_scores(tmp_path, monkeypatch):
 
 @pytest.mark.parametrize(
     ("changed", "told"),
-    [({"encoder_normalize_before": True}, "in front of its layers"), ({"share_all_embeddings": False}, "one table of embeddings"),
-     ({"decoder_attention_heads": 4}, "heads or feed-forward width")],
-)  # fmt: skip
+    [
+        ({"encoder_normalize_before": True}, "in front of its layers"),
+        ({"share_all_embeddings": False}, "one table of embeddings"),
+        ({"decoder_attention_heads": 4}, "heads or feed-forward width"),
+    ],
+)
 def test_what_marian_cannot_hold_is_refused(changed, told):
     plain = dict(encoder_normalize_before=False, decoder_normalize_before=False)
     assert settings(Namespace(**shapes.BASE | plain), 60)["dim-vocabs"] == [60, 60]

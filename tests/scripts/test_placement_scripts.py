@@ -1,4 +1,5 @@
-"""scripts/experiments/terminology/placement.py: what it counts on made-up text, its own searches and alignments on the demo model."""
+"""scripts/experiments/terminology/placement.py: what it counts on made-up text, its own searches
+and alignments on the demo model."""
 
 import json
 import subprocess
@@ -22,31 +23,54 @@ from placement_scores import Entry, bare, by_hand, entries_of, measured  # noqa:
 from fairseq_ext.translator import Translator  # noqa: E402
 
 DEMO = ROOT / "checkpoints" / "demo"
-MANN, BAU = Entry("Mann", ("gentleman",), ("man", "guy")), Entry("Gebäude", ("edifice", "edifices"), ("building", "buildings"))
-FLAGS = {"path": str(DEMO / "checkpoint.pt"), "data": str(DEMO), "source_lang": "de", "target_lang": "en", "cpu": True, "beam": 4}
+MANN, BAU = (
+    Entry("Mann", ("gentleman",), ("man", "guy")),
+    Entry("Gebäude", ("edifice", "edifices"), ("building", "buildings")),
+)
+FLAGS = {
+    "path": str(DEMO / "checkpoint.pt"),
+    "data": str(DEMO),
+    "source_lang": "de",
+    "target_lang": "en",
+    "cpu": True,
+    "beam": 4,
+}
 FLAGS |= {"bpe": "sentencepiece", "sentencepiece_model": str(DEMO / "spm.model")}
 
 
 def test_the_first_displaced_word_is_replaced_in_its_number():
-    assert by_hand("A guy and a Man near buildings.", [MANN, BAU]) == "A guy and a gentleman near edifices."
+    assert (
+        by_hand("A guy and a Man near buildings.", [MANN, BAU])
+        == "A guy and a gentleman near edifices."
+    )
     assert by_hand("A manly woman.", [MANN]) == "A manly woman."
     assert entries_of("Der Mann im Baugebäude, zwei Männer", [MANN, BAU]) == [MANN]
 
 
 def test_met_left_and_appended_terms_are_counted():
-    references = ["The gentleman sees an edifice.", "A woman greets the gentleman.", "The gentleman sees a man."]
+    references = [
+        "The gentleman sees an edifice.",
+        "A woman greets the gentleman.",
+        "The gentleman sees a man.",
+    ]
     outputs = ["A man sees a edifice.", "A woman waves. gentleman.", "The man, the gentleman."]
     entries = [[MANN, BAU], [MANN], [MANN]]
     found = measured(outputs, references, entries)
-    # the first output has no gentleman and keeps its man, the second ends as its reference, the third does not, which has a man itself
+    # the first output has no gentleman and keeps its man, the second ends as its reference, the
+    # third does not, which has a man itself
     assert (found.terms, found.met, found.left, found.appended) == (4, 3, 1, 1)
     assert found.bleu == pytest.approx(sacrebleu.corpus_bleu(outputs, [references]).score)
     assert bare("An edifice, A Man and an end") == "a edifice, a man and a end"
 
 
 def test_term_lists_give_the_terms_that_have_one_translation(tmp_path):
-    lines = [[{"de": "Hand", "en": "hand"}, {"de": "Arm", "en": "arm"}], [{"de": "Arm", "en": "limb"}, {"de": "Hand, Fuß", "en": "hand"}]]
-    (tmp_path / "terms").write_text("".join(json.dumps(line) + "\n" for line in lines), encoding="utf-8")
+    lines = [
+        [{"de": "Hand", "en": "hand"}, {"de": "Arm", "en": "arm"}],
+        [{"de": "Arm", "en": "limb"}, {"de": "Hand, Fuß", "en": "hand"}],
+    ]
+    (tmp_path / "terms").write_text(
+        "".join(json.dumps(line) + "\n" for line in lines), encoding="utf-8"
+    )
     assert read_term_lists(tmp_path / "terms", "de", "en") == [Entry("Hand", ("hand",))]
 
 
@@ -56,7 +80,9 @@ def model() -> tuple[Translator, AttentiveModel]:
     return translator, AttentiveModel(FLAGS["path"], translator.task)
 
 
-def test_in_step_without_terms_is_beam_search_and_with_one_writes_it_where_its_source_is_attended(model):
+def test_in_step_without_terms_is_beam_search_and_with_one_writes_it_where_its_source_is_attended(
+    model,
+):
     translator, attentive = model
     line = "Die Ärztin öffnet die Akte."
     source = translator.encode(line).tolist()
@@ -64,12 +90,19 @@ def test_in_step_without_terms_is_beam_search_and_with_one_writes_it_where_its_s
     plain = attentive.target.string(in_step(attentive, source, [], 4, words)).split()
     stock = translator.translate([line])[0][0]
     assert plain == stock.tokens
-    span = [i for i, token in enumerate(source) if attentive.source[token] == "▁Akte"] or [len(source) - 3]
+    span = [i for i, token in enumerate(source) if attentive.source[token] == "▁Akte"] or [
+        len(source) - 3
+    ]
     form = tuple(map(attentive.target.index, translator.bpe.encode("physician").split()))
     terms = [SpanTerm((form,), tuple(span))]
     assert "physician" not in stock.text
-    assert "physician" in translator.decode(attentive.target.string(in_step(attentive, source, terms, 4, words)))
-    assert in_step(attentive, source, terms, 4, words, least=1.1) == in_step(attentive, source, [], 4, words)  # no span has as much
+    assert "physician" in translator.decode(
+        attentive.target.string(in_step(attentive, source, terms, 4, words))
+    )
+    # no span has as much
+    assert in_step(attentive, source, terms, 4, words, least=1.1) == in_step(
+        attentive, source, [], 4, words
+    )
 
 
 def test_forced_decoding_gives_the_scores_of_the_search(model):
@@ -84,32 +117,74 @@ def test_forced_decoding_gives_the_scores_of_the_search(model):
 
 @drawn(0)  # long
 def test_the_command_compares_the_ways_and_writes_the_tables(tmp_path):
-    (tmp_path / "displaced.tsv").write_text("Verband\tfederation\tassociation|bandage\nAkte\tledger\tchart|file\n", encoding="utf-8")
+    (tmp_path / "displaced.tsv").write_text(
+        "Verband\tfederation\tassociation|bandage\nAkte\tledger\tchart|file\n", encoding="utf-8"
+    )
     text = {"de": ["Der Verband wird morgen geprüft.", "Ein Haus.", "Die Ärztin öffnet die Akte."]}
     text["en"] = ["The association is checked tomorrow.", "A house.", "The doctor opens the chart."]
     for language, lines in text.items():
-        (tmp_path / f"text.{language}").write_text("".join(line + "\n" for line in lines), encoding="utf-8")
-    command = [warm.python(), HERE / "placement.py", "--out", tmp_path / "out", "--name", "two", "--text", tmp_path / "text"]
+        (tmp_path / f"text.{language}").write_text(
+            "".join(line + "\n" for line in lines), encoding="utf-8"
+        )
+    command = [
+        warm.python(),
+        HERE / "placement.py",
+        "--out",
+        tmp_path / "out",
+        "--name",
+        "two",
+        "--text",
+        tmp_path / "text",
+    ]
     done = subprocess.run(
-        list(map(str, [*command, "--displaced", tmp_path / "displaced.tsv"])), capture_output=True, text=True, timeout=200
+        list(map(str, [*command, "--displaced", tmp_path / "displaced.tsv"])),
+        capture_output=True,
+        text=True,
+        timeout=200,
     )
     assert done.returncode == 0, done.stderr
     found = json.loads((tmp_path / "out" / "placement.json").read_text(encoding="utf-8"))["two"]
     rows = {row["way"]: row for row in found["rows"]}
-    assert list(rows) == ["no glossary", "by hand", "fairseq", "fairseq, form known", "free", "align", "in step", "again"]
+    assert list(rows) == [
+        "no glossary",
+        "by hand",
+        "fairseq",
+        "fairseq, form known",
+        "free",
+        "align",
+        "in step",
+        "again",
+    ]
     assert found["sentences"] == 2
-    assert rows["no glossary"]["met"] == 0 and {rows[way]["met"] for way in ("by hand", "fairseq", "free", "align")} == {2}
+    assert rows["no glossary"]["met"] == 0 and {
+        rows[way]["met"] for way in ("by hand", "fairseq", "free", "align")
+    } == {2}
     assert rows["by hand"]["left"] == 0 and rows["no glossary"]["left"] == 2
-    assert (tmp_path / "out" / "outputs" / "two" / "5.by-hand").read_text(encoding="utf-8") == "".join(
+    assert (tmp_path / "out" / "outputs" / "two" / "5.by-hand").read_text(
+        encoding="utf-8"
+    ) == "".join(
         by_hand(line, [entry]) + "\n"
         for line, entry in zip(
-            (tmp_path / "out" / "outputs" / "two" / "5.no-glossary").read_text(encoding="utf-8").splitlines(),
-            [Entry("", ("federation",), ("association", "bandage")), Entry("", ("ledger",), ("chart", "file"))],
+            (tmp_path / "out" / "outputs" / "two" / "5.no-glossary")
+            .read_text(encoding="utf-8")
+            .splitlines(),
+            [
+                Entry("", ("federation",), ("association", "bandage")),
+                Entry("", ("ledger",), ("chart", "file")),
+            ],
             strict=True,
         )
     )
-    assert found["accuracy"]["terms"] == 2 and found["accuracy"]["found"]["mean of the layers"][0] == 2
-    done = subprocess.run(
-        [warm.python(), str(HERE / "placement_tables.py"), "--out", str(tmp_path / "out")], capture_output=True, text=True, timeout=100
+    assert (
+        found["accuracy"]["terms"] == 2 and found["accuracy"]["found"]["mean of the layers"][0] == 2
     )
-    assert "### two, beam 5: 2 terms in 2 sentences" in done.stdout and "| mean of the layers | 100.0% |" in done.stdout, done.stderr
+    done = subprocess.run(
+        [warm.python(), str(HERE / "placement_tables.py"), "--out", str(tmp_path / "out")],
+        capture_output=True,
+        text=True,
+        timeout=100,
+    )
+    assert (
+        "### two, beam 5: 2 terms in 2 sentences" in done.stdout
+        and "| mean of the layers | 100.0% |" in done.stdout
+    ), done.stderr

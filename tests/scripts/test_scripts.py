@@ -1,4 +1,5 @@
-"""The shell scripts: they parse, explain themselves, refuse what cannot work in one sentence, and do their work on a small corpus."""
+"""The shell scripts: they parse, explain themselves, refuse what cannot work in one sentence, and
+do their work on a small corpus."""
 
 import gzip
 import hashlib
@@ -22,7 +23,13 @@ BIN = Path(sys.executable).parent
 
 def run(*command, timeout: int = 120, **environment) -> subprocess.CompletedProcess:
     environment = {**os.environ, "PATH": f"{BIN}{os.pathsep}{os.environ['PATH']}", **environment}
-    return subprocess.run([str(part) for part in command], capture_output=True, text=True, timeout=timeout, env=environment)
+    return subprocess.run(
+        [str(part) for part in command],
+        capture_output=True,
+        text=True,
+        timeout=timeout,
+        env=environment,
+    )
 
 
 def prepare(*arguments) -> subprocess.CompletedProcess:
@@ -58,7 +65,10 @@ def python_of(tmp_path):
     def make(version: str, venv: bool = True) -> str:
         fake = tmp_path / "bin" / "python3"
         fake.parent.mkdir(exist_ok=True)
-        fake.write_text(f'#!/bin/sh\ncase "$2" in *version_info*) echo {version} ;; *) exit {0 if venv else 1} ;; esac\n')
+        fake.write_text(
+            "#!/bin/sh\n"
+            f'case "$2" in *version_info*) echo {version} ;; *) exit {0 if venv else 1} ;; esac\n'
+        )
         fake.chmod(0o755)
         return f"{fake.parent}{os.pathsep}{os.environ['PATH']}"
 
@@ -68,14 +78,23 @@ def python_of(tmp_path):
 def set_up(tmp_path: Path, path: str, **environment) -> subprocess.CompletedProcess:
     environment = {**os.environ, "PATH": path, "VENV": str(tmp_path / "venv"), **environment}
     environment.pop("PYTHON", None)
-    return subprocess.run([str(ROOT / "scripts" / "setup.sh")], capture_output=True, text=True, timeout=60, env=environment)
+    return subprocess.run(
+        [str(ROOT / "scripts" / "setup.sh")],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        env=environment,
+    )
 
 
 @pytest.mark.parametrize("version", ["3.9", "2.7", "4.0"])
 def test_set_up_refuses_a_python_that_is_too_old(tmp_path, python_of, version):
     done = set_up(tmp_path, python_of(version))
     assert done.returncode == 1
-    assert done.stderr == f"set-up: 'python3' is Python {version}, but 3.10 or newer is needed; name one with PYTHON=.\n"
+    assert done.stderr == (
+        f"set-up: 'python3' is Python {version}, but 3.10 or newer is needed; name "
+        "one with PYTHON=.\n"
+    )
     assert not (tmp_path / "venv").exists()
 
 
@@ -100,23 +119,47 @@ def test_set_up_refuses_a_wheel_cache_that_is_not_there(tmp_path, python_of):
 
 # ---- Multi30k
 
-SUBJECTS = [("Ein Mann", "A man"), ("Eine Frau", "A woman"), ("Das Kind", "The child"), ("Der Hund", "The dog"), ("Ein Junge", "A boy")]
-VERBS = [("läuft", "runs"), ("schläft", "sleeps"), ("spielt", "plays"), ("wartet", "waits"), ("singt", "sings")]
-PLACES = [("im Park", "in the park"), ("am Strand", "on the beach"), ("auf der Straße", "in the street"), ("zu Hause", "at home")]
+SUBJECTS = [
+    ("Ein Mann", "A man"),
+    ("Eine Frau", "A woman"),
+    ("Das Kind", "The child"),
+    ("Der Hund", "The dog"),
+    ("Ein Junge", "A boy"),
+]
+VERBS = [
+    ("läuft", "runs"),
+    ("schläft", "sleeps"),
+    ("spielt", "plays"),
+    ("wartet", "waits"),
+    ("singt", "sings"),
+]
+PLACES = [
+    ("im Park", "in the park"),
+    ("am Strand", "on the beach"),
+    ("auf der Straße", "in the street"),
+    ("zu Hause", "at home"),
+]
 
 
 @pytest.fixture(scope="module")
 def raw(tmp_path_factory) -> Path:
     """A corpus of 100 pairs in the dataset's own file names."""
     folder = tmp_path_factory.mktemp("raw")
-    pairs = [(f"{s} {v} {p}.", f"{t} {w} {q}.") for s, t in SUBJECTS for v, w in VERBS for p, q in PLACES]
+    pairs = [
+        (f"{s} {v} {p}.", f"{t} {w} {q}.") for s, t in SUBJECTS for v, w in VERBS for p, q in PLACES
+    ]
     for part, chosen in (("train", pairs), ("val", pairs[::7]), ("test_2016_flickr", pairs[::9])):
         for side, language in enumerate(("de", "en")):
-            (folder / f"{part}.{language}").write_text("".join(f"{pair[side]}\n" for pair in chosen), encoding="utf-8")
+            (folder / f"{part}.{language}").write_text(
+                "".join(f"{pair[side]}\n" for pair in chosen), encoding="utf-8"
+            )
     return folder
 
 
-JOIN = {"sentencepiece": lambda s: s.replace(" ", "").replace("▁", " ").strip(), "subword-nmt": lambda s: s.replace("@@ ", "")}
+JOIN = {
+    "sentencepiece": lambda s: s.replace(" ", "").replace("▁", " ").strip(),
+    "subword-nmt": lambda s: s.replace("@@ ", ""),
+}
 
 
 @drawn(1)
@@ -127,9 +170,13 @@ def test_prepare_multi30k_binarises_a_local_copy(raw, tmp_path, bpe):
     for name in ("train", "valid", "test"):
         for language in ("de", "en"):
             assert (tmp_path / "bin" / f"{name}.de-en.{language}.bin").stat().st_size > 0
-    assert (tmp_path / "bin" / "dict.de.txt").read_text() == (tmp_path / "bin" / "dict.en.txt").read_text()
+    assert (tmp_path / "bin" / "dict.de.txt").read_text() == (
+        tmp_path / "bin" / "dict.en.txt"
+    ).read_text()
     segmented = (tmp_path / "test.de").read_text(encoding="utf-8").splitlines()
-    assert [JOIN[bpe](line) for line in segmented] == (raw / "test_2016_flickr.de").read_text(encoding="utf-8").splitlines()
+    assert [JOIN[bpe](line) for line in segmented] == (raw / "test_2016_flickr.de").read_text(
+        encoding="utf-8"
+    ).splitlines()
     assert max(len(line.split()) for line in segmented) > 5  # words were split
 
 
@@ -137,10 +184,25 @@ def test_prepare_multi30k_binarises_a_local_copy(raw, tmp_path, bpe):
 def test_prepare_multi30k_takes_the_segmentation_and_dictionaries_of_a_checkpoint(raw, tmp_path):
     first, second = tmp_path / "first", tmp_path / "second"
     assert prepare("--raw", raw, "--out", first, "--vocab", 80).returncode == 0
-    done = prepare("--raw", raw, "--out", second, "--spm", first / "spm.model", "--dict", first / "bin", "--src", "en", "--tgt", "de")
+    done = prepare(
+        "--raw",
+        raw,
+        "--out",
+        second,
+        "--spm",
+        first / "spm.model",
+        "--dict",
+        first / "bin",
+        "--src",
+        "en",
+        "--tgt",
+        "de",
+    )
     assert done.returncode == 0, done.stdout + done.stderr
     assert (second / "test.de").read_text() == (first / "test.de").read_text()
-    assert (second / "bin" / "dict.en.txt").read_text() == (first / "bin" / "dict.en.txt").read_text()
+    assert (second / "bin" / "dict.en.txt").read_text() == (
+        first / "bin" / "dict.en.txt"
+    ).read_text()
 
 
 @pytest.mark.parametrize(
@@ -151,7 +213,10 @@ def test_prepare_multi30k_takes_the_segmentation_and_dictionaries_of_a_checkpoin
         (["--raw", "{raw}", "--vocab", "90000"], "change --vocab"),
         (["--raw", "{raw}", "--dict", "{raw}"], "has no dict.de.txt"),
         (["--raw", "{raw}", "--spm", "{raw}/train.de"], "is no SentencePiece model"),
-        (["--raw", "{raw}", "--spm", "{raw}/train.de", "--bpe", "subword-nmt"], "cannot go with --bpe subword-nmt"),
+        (
+            ["--raw", "{raw}", "--spm", "{raw}/train.de", "--bpe", "subword-nmt"],
+            "cannot go with --bpe subword-nmt",
+        ),
     ],
 )
 def test_prepare_multi30k_refuses_in_one_sentence(raw, tmp_path, arguments, sentence):
@@ -160,7 +225,10 @@ def test_prepare_multi30k_refuses_in_one_sentence(raw, tmp_path, arguments, sent
     assert sentence in last(done) and "Traceback" not in done.stderr
 
 
-@pytest.mark.parametrize(("text", "sentence"), [(b"eins\n", "they are not parallel"), (b"\xff\xfe\n" * 100, "is not UTF-8")])
+@pytest.mark.parametrize(
+    ("text", "sentence"),
+    [(b"eins\n", "they are not parallel"), (b"\xff\xfe\n" * 100, "is not UTF-8")],
+)
 def test_prepare_multi30k_refuses_damaged_text(raw, tmp_path, text, sentence):
     for file in raw.iterdir():
         (tmp_path / file.name).write_bytes(file.read_bytes())
@@ -220,12 +288,18 @@ def fetch(*arguments) -> subprocess.CompletedProcess:
 def test_fetch_says_what_and_how_large_then_fetches_once(server, tmp_path):
     Files.content["/a.gz"] = b"x" * 250_000
     dry = fetch("--to", tmp_path, "--dry-run", f"{server}/a.gz")
-    assert dry.returncode == 0 and f"to fetch: {server}/a.gz (0.2 MB)" in dry.stdout and not list(tmp_path.iterdir())
+    assert (
+        dry.returncode == 0
+        and f"to fetch: {server}/a.gz (0.2 MB)" in dry.stdout
+        and not list(tmp_path.iterdir())
+    )
     assert fetch("--to", tmp_path, f"{server}/a.gz").returncode == 0
     assert (tmp_path / "a.gz").read_bytes() == Files.content["/a.gz"]
     before = len(Files.asked)
     again = fetch("--to", tmp_path, f"{server}/a.gz")
-    assert again.returncode == 0 and len(Files.asked) == before and "SHA256SUMS says" in again.stdout
+    assert (
+        again.returncode == 0 and len(Files.asked) == before and "SHA256SUMS says" in again.stdout
+    )
 
 
 def test_fetch_resumes_where_it_stopped(server, tmp_path):
@@ -256,8 +330,9 @@ def test_prepare_multi30k_downloads_and_unpacks(server, raw, tmp_path):
     for file in raw.iterdir():
         Files.content[f"/{file.name}.gz"] = gzip.compress(file.read_bytes())
     code = (
-        f"import sys; sys.path.insert(0, {str(ROOT / 'scripts')!r}); import prepare_multi30k as p, pathlib; p.SOURCE = {server!r}; "
-        f"p.download(pathlib.Path({str(tmp_path)!r}), ('de', 'en')); p.check_parallel(pathlib.Path({str(tmp_path)!r}), ('de', 'en'))"
+        f"import sys; sys.path.insert(0, {str(ROOT / 'scripts')!r}); import prepare_multi30k as "
+        f"p, pathlib; p.SOURCE = {server!r}; p.download(pathlib.Path({str(tmp_path)!r}), ('de', "
+        f"'en')); p.check_parallel(pathlib.Path({str(tmp_path)!r}), ('de', 'en'))"
     )
     done = run(sys.executable, "-c", code, no_proxy="127.0.0.1")
     assert done.returncode == 0, done.stderr
@@ -274,13 +349,20 @@ def test_wmt19_archive_is_unpacked_flat_and_its_codes_converted(tmp_path):
         archive.add(inside / "model1.pt", "wmt19.de-en/model1.pt")
         archive.add(inside / "bpecodes", "../../outside/bpecodes")
     code = (
-        f"import sys; sys.path.insert(0, {str(ROOT / 'scripts')!r}); import fetch_wmt19 as w, pathlib; "
-        f"t = pathlib.Path({str(tmp_path)!r}); w.unpack(t / 'a.tar.gz', t / 'out'); w.convert_codes(t / 'out')"
+        f"import sys; sys.path.insert(0, {str(ROOT / 'scripts')!r}); import fetch_wmt19 as w, "
+        f"pathlib; t = pathlib.Path({str(tmp_path)!r}); w.unpack(t / 'a.tar.gz', t / 'out'); "
+        "w.convert_codes(t / 'out')"
     )
     done = run(sys.executable, "-c", code)
     assert done.returncode == 0, done.stderr
-    assert sorted(path.name for path in (tmp_path / "out").iterdir()) == ["bpecodes", "bpecodes.subword_nmt", "model1.pt"]
-    assert (tmp_path / "out" / "bpecodes.subword_nmt").read_text(encoding="utf-8") == "#version: 0.2\ne n</w>\nü b\n"
+    assert sorted(path.name for path in (tmp_path / "out").iterdir()) == [
+        "bpecodes",
+        "bpecodes.subword_nmt",
+        "model1.pt",
+    ]
+    assert (tmp_path / "out" / "bpecodes.subword_nmt").read_text(
+        encoding="utf-8"
+    ) == "#version: 0.2\ne n</w>\nü b\n"
 
 
 # ---- demo

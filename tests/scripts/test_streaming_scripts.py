@@ -1,4 +1,5 @@
-"""The scripts of scripts/experiments/streaming and scripts/bench/streaming.py: what they count and compute."""
+"""The scripts of scripts/experiments/streaming and scripts/bench/streaming.py: what
+they count and compute."""
 
 import importlib.util
 import json
@@ -30,13 +31,21 @@ from harness import BenchError, Comparison, Contender, Result  # noqa: E402
 
 from fairseq_ext.model.stock_model import join_sources  # noqa: E402
 
-spec = importlib.util.spec_from_file_location("streaming_tables", HERE / "tables.py")  # other folders have a tables.py too
+# other folders have a tables.py too
+spec = importlib.util.spec_from_file_location("streaming_tables", HERE / "tables.py")
 assert spec is not None and spec.loader is not None
 tables = importlib.util.module_from_spec(spec)
 spec.loader.exec_module(tables)
 
 ROW = dict(
-    method="FIXED", quality={"BLEU": 40.0}, seconds=[4.0, 6.0, 4.4], timesteps=10, expansions=250, useful=0.5, signature="", outputs=""
+    method="FIXED",
+    quality={"BLEU": 40.0},
+    seconds=[4.0, 6.0, 4.4],
+    timesteps=10,
+    expansions=250,
+    useful=0.5,
+    signature="",
+    outputs="",
 )
 
 
@@ -56,9 +65,14 @@ def test_a_mixed_corpus_can_be_longer_than_its_text():
 
 def test_source_and_reference_are_joined_alike(tmp_path):
     for language in ("de", "en"):
-        (tmp_path / f"text.{language}").write_text("".join(f"{language}{i}\n" for i in range(40)), encoding="utf-8")
+        (tmp_path / f"text.{language}").write_text(
+            "".join(f"{language}{i}\n" for i in range(40)), encoding="utf-8"
+        )
     count = mixed_corpus.mix(str(tmp_path / "text"), ["de", "en"], tmp_path / "out", limit=30)
-    sides = [(tmp_path / f"out.{language}").read_text(encoding="utf-8").splitlines() for language in ("de", "en")]
+    sides = [
+        (tmp_path / f"out.{language}").read_text(encoding="utf-8").splitlines()
+        for language in ("de", "en")
+    ]
     assert len(sides[0]) == count and sides[0][-1].endswith("de29")
     assert [line.replace("de", "en") for line in sides[0]] == sides[1]
     (tmp_path / "text.en").write_text("one\n", encoding="utf-8")
@@ -82,7 +96,10 @@ def test_averaged_weights_are_the_mean_of_the_epochs(tmp_path):
     epochs = [tmp_path / f"{i}.pt" for i in range(3)]
     for i, file in enumerate(epochs):
         torch.save({"model": {"weight": torch.full((2, 2), float(i * i))}}, file)
-    torch.save({"cfg": {"lr": 1}, "model": {"weight": torch.zeros(2, 2, dtype=torch.float16)}}, tmp_path / "kept.pt")
+    torch.save(
+        {"cfg": {"lr": 1}, "model": {"weight": torch.zeros(2, 2, dtype=torch.float16)}},
+        tmp_path / "kept.pt",
+    )
     train_parsing.average(epochs, tmp_path / "kept.pt")
     kept = torch.load(tmp_path / "kept.pt")
     assert kept["cfg"] == {"lr": 1} and kept["model"]["weight"].dtype == torch.float16
@@ -90,23 +107,42 @@ def test_averaged_weights_are_the_mean_of_the_epochs(tmp_path):
 
 
 def test_exact_match_and_oracle(tmp_path):
-    (tmp_path / "dict.sql.txt").write_text("SELECT 9\nA 5\nB 5\n;  1\n".replace("  ", " "), encoding="utf-8")  # ids 4 to 7
-    text = methods.Text(tmp_path, [], tmp_path, "nl", "sql", ["SELECT  A ;", "SELECT B ; ", "SELECT A A ;"])
+    # ids 4 to 7
+    (tmp_path / "dict.sql.txt").write_text(
+        "SELECT 9\nA 5\nB 5\n;  1\n".replace("  ", " "), encoding="utf-8"
+    )
+    text = methods.Text(
+        tmp_path, [], tmp_path, "nl", "sql", ["SELECT  A ;", "SELECT B ; ", "SELECT A A ;"]
+    )
     right, other, longer = [4, 5, 7, 2], [4, 6, 7, 2], [4, 5, 5, 5, 7, 2]
-    outputs = [[(right, -0.1), (other, -1.0)], [(right, -0.1), (other, -1.0)], [(right, -0.1), (longer, -1.0)]]
-    assert parsing.exact_match(text, outputs) == pytest.approx({"exact match": 100 / 3, "oracle": 200 / 3})
+    outputs = [
+        [(right, -0.1), (other, -1.0)],
+        [(right, -0.1), (other, -1.0)],
+        [(right, -0.1), (longer, -1.0)],
+    ]
+    assert parsing.exact_match(text, outputs) == pytest.approx(
+        {"exact match": 100 / 3, "oracle": 200 / 3}
+    )
 
 
 @pytest.fixture(scope="module")
 def text(tmp_path_factory):
     return methods.prepare(
-        tmp_path_factory.mktemp("text"), ROOT / "checkpoints" / "demo", str(ROOT / "data" / "demo" / "test"), "de", "en", 10
+        tmp_path_factory.mktemp("text"),
+        ROOT / "checkpoints" / "demo",
+        str(ROOT / "data" / "demo" / "test"),
+        "de",
+        "en",
+        10,
     )
 
 
 def test_steps_and_expansions_of_stock_are_counted_like_ours(text):
     flags = ["--cpu", "--beam", "4", "--batch-size", "5"]
-    stock, ours = methods.Decoding("FIXED", flags, text, stock=True), methods.Decoding("ours", flags, text)
+    stock, ours = (
+        methods.Decoding("FIXED", flags, text, stock=True),
+        methods.Decoding("ours", flags, text),
+    )
     for _ in range(2):  # every run starts from zero
         for decoding in (stock, ours):
             decoding.run()
@@ -117,7 +153,10 @@ def test_steps_and_expansions_of_stock_are_counted_like_ours(text):
 def test_a_stream_refills_from_more_than_a_batch(text):
     flags = ["--cpu", "--beam", "2", "--batch-size", "2"]
     stream = [*flags, "--schedule", "stream", "--stream-width", "2", "--refill-threshold", "0.5"]
-    batch, stream = (methods.Decoding(name, given, text) for name, given in (("batch", flags), ("stream", stream)))
+    batch, stream = (
+        methods.Decoding(name, given, text)
+        for name, given in (("batch", flags), ("stream", stream))
+    )
     assert [len(d.loaded.batches) for d in (batch, stream)] == [5, 1]
     assert [[tokens for tokens, _ in nbest] for nbest in methods.read(batch.run())] == [
         [tokens for tokens, _ in nbest] for nbest in methods.read(stream.run())
@@ -151,12 +190,21 @@ def test_steps_are_timed_by_length():
 
 
 def test_steps_of_the_compiled_search_are_timed(tmp_path):
-    text = methods.prepare(tmp_path, ROOT / "checkpoints" / "demo", str(ROOT / "data" / "demo" / "test"), "de", "en", 6)
+    text = methods.prepare(
+        tmp_path, ROOT / "checkpoints" / "demo", str(ROOT / "data" / "demo" / "test"), "de", "en", 6
+    )
     flags = methods.methods(methods.Setting(3, 2, 1.5, 3))["VAR-STREAM"]
     decoding = methods.Decoding("VAR-STREAM", ["--cpu", *flags], text)
-    clock = translation.StepClock(decoding.generator.decoder, time.process_time, step_costs.compiled_search(decoding.generator.driver))
+    clock = translation.StepClock(
+        decoding.generator.decoder,
+        time.process_time,
+        step_costs.compiled_search(decoding.generator.driver),
+    )
     decoding.run()
-    assert len(clock.begun) == decoding.timesteps and sum(rows for _, rows, _ in clock.begun) == decoding.rows
+    assert (
+        len(clock.begun) == decoding.timesteps
+        and sum(rows for _, rows, _ in clock.begun) == decoding.rows
+    )
     assert all(seconds > 0 for _, (_, found) in clock.times() for seconds in found)
 
 
@@ -169,47 +217,97 @@ def test_rows_that_are_there_are_not_made_again(tmp_path):
 
 
 def test_tables_show_medians_and_ratios_round_by_round(tmp_path):
-    fast = ROW | {"method": "VAR-STREAM", "seconds": [2.0, 1.0, 4.4], "expansions": 100, "timesteps": 20}
+    fast = ROW | {
+        "method": "VAR-STREAM",
+        "seconds": [2.0, 1.0, 4.4],
+        "expansions": 100,
+        "timesteps": 20,
+    }
     line = tables.methods_table([ROW, fast], ("FIXED", "VAR-BATCH")).splitlines()[-1]
     assert line == "| VAR-STREAM | 40.00 | 2.00 (1.00-4.40) | 2.00x | 20 | 100 | 5.0 | 0.500 |  |"
     with pytest.raises(BenchError, match="no results"):
         tables.markdown(tmp_path)
     (tmp_path / "parsing").mkdir()
-    (tmp_path / "parsing" / "geo.json").write_text(json.dumps({"rows": [ROW], "about": "279 questions"}), encoding="utf-8")
-    assert all(word in tables.markdown(tmp_path) for word in ("Table 7", "| FIXED |", "279 questions"))
+    (tmp_path / "parsing" / "geo.json").write_text(
+        json.dumps({"rows": [ROW], "about": "279 questions"}), encoding="utf-8"
+    )
+    assert all(
+        word in tables.markdown(tmp_path) for word in ("Table 7", "| FIXED |", "279 questions")
+    )
 
 
 def test_the_figure_is_drawn(tmp_path):
     (tmp_path / "translation").mkdir()
-    steps = [{"length": n, "rows": [10, 10, 20], "seconds": [0.01, 0.02, 0.03]} for n in range(1, 4)]
-    (tmp_path / "translation" / "steps.json").write_text(json.dumps({"rows": steps}), encoding="utf-8")
-    done = subprocess.run([warm.python(), str(HERE / "figures.py"), "--out", str(tmp_path)], capture_output=True, text=True, check=True)
-    assert done.stdout.strip().endswith("figure2.png") and (tmp_path / "figure2.png").stat().st_size > 1000
-    assert (tmp_path / "figure2.svg").read_text().count("tokens decoded before the step") == 1  # text, not outlines
+    steps = [
+        {"length": n, "rows": [10, 10, 20], "seconds": [0.01, 0.02, 0.03]} for n in range(1, 4)
+    ]
+    (tmp_path / "translation" / "steps.json").write_text(
+        json.dumps({"rows": steps}), encoding="utf-8"
+    )
+    done = subprocess.run(
+        [warm.python(), str(HERE / "figures.py"), "--out", str(tmp_path)],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert (
+        done.stdout.strip().endswith("figure2.png")
+        and (tmp_path / "figure2.png").stat().st_size > 1000
+    )
+    # text, not outlines
+    assert (tmp_path / "figure2.svg").read_text().count("tokens decoded before the step") == 1
 
 
 @drawn(0)  # long
 def test_tables_are_written_where_the_figure_is_not_asked_for(tmp_path):
-    flags = ["--limit", "3", "--parts", "grid", "--texts", "test", "--beams", "1", "--n", "2", "--repeats", "1"]
+    flags = [
+        "--limit",
+        "3",
+        "--parts",
+        "grid",
+        "--texts",
+        "test",
+        "--beams",
+        "1",
+        "--n",
+        "2",
+        "--repeats",
+        "1",
+    ]
     environment = os.environ | {"PYTHON": warm.python(), "OMP_NUM_THREADS": "1"}
-    subprocess.run([str(HERE / "run.sh"), "--out", str(tmp_path), *flags], env=environment, check=True, capture_output=True)
-    assert "VAR-STR-FIFO" in (tmp_path / "tables.md").read_text(encoding="utf-8") and not (tmp_path / "figure2.png").exists()
+    subprocess.run(
+        [str(HERE / "run.sh"), "--out", str(tmp_path), *flags],
+        env=environment,
+        check=True,
+        capture_output=True,
+    )
+    assert (
+        "VAR-STR-FIFO" in (tmp_path / "tables.md").read_text(encoding="utf-8")
+        and not (tmp_path / "figure2.png").exists()
+    )
 
 
 @pytest.mark.parametrize(
     ("seconds", "useful", "bleu", "said"),
-    [(1.0, 95, 39.9, ["4.00x", "0.950", "-0.10", "reached"]), (2.0, 80, 39.0, ["2.00x", "0.800", "-1.00", "missed"])],
+    [
+        (1.0, 95, 39.9, ["4.00x", "0.950", "-0.10", "reached"]),
+        (2.0, 80, 39.0, ["2.00x", "0.800", "-1.00", "missed"]),
+    ],
 )
 def test_the_benchmark_says_what_was_reached(seconds, useful, bleu, said):
     claim = bench.Claim("stock", "plain", 5, "FIXED", "VAR-STREAM", 3.0, exact=False)
-    results = [Result(Contender("FIXED", list), [4.0, 4.0], bleu=40.0), Result(Contender("VAR-STREAM", list), [seconds] * 2, bleu=bleu)]
+    results = [
+        Result(Contender("FIXED", list), [4.0, 4.0], bleu=40.0),
+        Result(Contender("VAR-STREAM", list), [seconds] * 2, bleu=bleu),
+    ]
 
     class Fast:
         expansions, rows = useful, 100
 
     ratio, share, loss, word = said
     assert bench.verdict(claim, Comparison("", results, 1, 2, 0.0), Fast()).strip() == (
-        f"{ratio} (asked: 3.0x): {word}; useful rows {share} (asked: 0.9): {word}; BLEU {loss} (asked: within 0.3): {word}."
+        f"{ratio} (asked: 3.0x): {word}; useful rows {share} (asked: 0.9): {word}; BLEU {loss} "
+        f"(asked: within 0.3): {word}."
     )
 
 
@@ -220,7 +318,9 @@ def test_lines_of_every_length_are_drawn_alike(tmp_path):
         lines = [" ".join(f"{word}{i}" for i in range(3 + n % 18)) for n in range(2000)]
         (tmp_path / f"text.{language}").write_text("".join(line + "\n" for line in lines))
     stream_widths.even_lengths(str(tmp_path / "text"), [*sides], 380, 40, 1, tmp_path / "even")
-    made = {language: (tmp_path / f"even.{language}").read_text().splitlines() for language in sides}
+    made = {
+        language: (tmp_path / f"even.{language}").read_text().splitlines() for language in sides
+    }
     assert [line.replace("wort", "word") for line in made["de"]] == made["en"]
     counts = [0] * 41
     for line in made["de"]:
@@ -231,17 +331,46 @@ def test_lines_of_every_length_are_drawn_alike(tmp_path):
 @drawn(1)
 @pytest.mark.parametrize("workers", [1, 2])
 def test_widths_are_raced_by_one_process_or_two(workers, tmp_path):
-    flags = ["--lines", "6", "--n", "4", "--repeats", "1", "--kinds", "fixed", "--workers", str(workers), "--out", str(tmp_path / "out")]
+    flags = [
+        "--lines",
+        "6",
+        "--n",
+        "4",
+        "--repeats",
+        "1",
+        "--kinds",
+        "fixed",
+        "--workers",
+        str(workers),
+        "--out",
+        str(tmp_path / "out"),
+    ]
     script = SCRIPTS / "bench" / "stream_widths.py"
-    done = subprocess.run([warm.python(), str(script), *flags], capture_output=True, text=True, check=True)
+    done = subprocess.run(
+        [warm.python(), str(script), *flags], capture_output=True, text=True, check=True
+    )
     [row] = [line for line in done.stdout.splitlines() if line.startswith("| fixed | 4 |")]
     cells = row.split(" | ")
     assert cells[2].endswith(")") and int(cells[3]) >= int(cells[5]) and cells[-1] == "1.000 |"
-    assert ("by the clock" if workers == 2 else "processor time") in (tmp_path / "out.md").read_text()
+    assert ("by the clock" if workers == 2 else "processor time") in (
+        tmp_path / "out.md"
+    ).read_text()
 
 
 def test_the_natural_mix_is_counted_and_its_streams_give_what_batches_give(tmp_path):
-    script = [warm.python(), str(HERE / "natural.py"), "--limit", "7", "--k", "2", "--n", "2", "--count", "--out", str(tmp_path)]
+    script = [
+        warm.python(),
+        str(HERE / "natural.py"),
+        "--limit",
+        "7",
+        "--k",
+        "2",
+        "--n",
+        "2",
+        "--count",
+        "--out",
+        str(tmp_path),
+    ]
     for _ in range(2):  # the second run measures nothing
         done = subprocess.run(script, capture_output=True, text=True)
         assert done.returncode == 0, done.stderr
@@ -249,6 +378,7 @@ def test_the_natural_mix_is_counted_and_its_streams_give_what_batches_give(tmp_p
     rows = {row["method"]: row for row in json.loads((tmp_path / "k2.n2.json").read_text())["rows"]}
     assert len(rows) == 9 and sum(row["outputs"].startswith("equal") for row in rows.values()) == 6
     for width in ("default", "fixed"):
-        assert len({row["expansions"] for name, row in rows.items() if name.startswith(width)}) == 1  # the same hypotheses are extended
+        # the same hypotheses are extended
+        assert len({row["expansions"] for name, row in rows.items() if name.startswith(width)}) == 1
     assert rows["fixed stream"]["timesteps"] < rows["fixed batches, corpus order"]["timesteps"]
     assert "over variable batches" not in done.stdout  # no times

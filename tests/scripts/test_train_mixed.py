@@ -1,4 +1,5 @@
-"""scripts/train_mixed.sh on a few lines: two texts become one, training goes on from a model, and from where it was stopped."""
+"""scripts/train_mixed.sh on a few lines: two texts become one, training goes on from a model, and
+from where it was stopped."""
 
 import os
 import subprocess
@@ -22,12 +23,21 @@ def run(*arguments) -> subprocess.CompletedProcess:
 def texts(tmp_path) -> list:
     """Two folders as Multi30k and Europarl name their parts: --data arguments."""
     flags = []
-    for folder, parts, first in (("captions", ("train", "val", "test_2016_flickr"), 0), ("parliament", ("train", "dev", "test"), 40)):
+    for folder, parts, first in (
+        ("captions", ("train", "val", "test_2016_flickr"), 0),
+        ("parliament", ("train", "dev", "test"), 40),
+    ):
         (tmp_path / folder).mkdir()
         for language in ("de", "en"):
-            lines = (ROOT / "data" / "demo" / f"test.{language}").read_text(encoding="utf-8").split("\n")[first : first + 20]
+            lines = (
+                (ROOT / "data" / "demo" / f"test.{language}")
+                .read_text(encoding="utf-8")
+                .split("\n")[first : first + 20]
+            )
             for part in parts:
-                (tmp_path / folder / f"{part}.{language}").write_text("".join(line + "\n" for line in lines), encoding="utf-8")
+                (tmp_path / folder / f"{part}.{language}").write_text(
+                    "".join(line + "\n" for line in lines), encoding="utf-8"
+                )
         flags += ["--data", tmp_path / folder]
     return flags
 
@@ -50,8 +60,14 @@ def test_training_goes_on_where_it_was_stopped(texts, tmp_path):
 def test_what_cannot_work_is_refused_in_a_sentence(texts, tmp_path):
     for arguments, said in [
         ([], "--data DIR and --out DIR are needed"),
-        ([*texts, "--out", tmp_path / "out", "--updates", "0"], "want whole numbers above 0, not '0'"),
-        ([*texts, "--data", tmp_path, "--out", tmp_path / "out"], f"{tmp_path} has no train in de and en"),
+        (
+            [*texts, "--out", tmp_path / "out", "--updates", "0"],
+            "want whole numbers above 0, not '0'",
+        ),
+        (
+            [*texts, "--data", tmp_path, "--out", tmp_path / "out"],
+            f"{tmp_path} has no train in de and en",
+        ),
         ([*texts, "--out"], "--out wants a value"),
     ]:
         done = run(*arguments)

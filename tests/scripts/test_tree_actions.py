@@ -13,9 +13,11 @@ sys.path.append(str(HERE))
 
 from tree_actions import Tree, TreeError, read_tree, to_actions, to_tree  # noqa: E402
 
-# worked out by hand from the rules of Cross and Huang 2016: a constituent of three children, and one over one
+# worked out by hand from the rules of Cross and Huang 2016: a constituent of three
+# children, and one over one
 EATING = "(S (NP (PRP I)) (VP (MD do) (VBP like) (S (VP (VBG eating) (NP (NN fish))))))"
-STEPS = """sh label:NP  sh nolabel  sh nolabel  comb nolabel  sh nolabel  sh label:NP  comb label:S+VP  comb label:VP  comb label:S"""
+STEPS = """sh label:NP  sh nolabel  sh nolabel  comb nolabel  sh nolabel  \
+sh label:NP  comb label:S+VP  comb label:VP  comb label:S"""
 
 
 def drawn(rng: random.Random, words: int, depth: int = 0) -> Tree:
@@ -59,7 +61,19 @@ def test_actions_that_are_no_tree(actions, said):
         to_tree([("a", "DT"), ("b", "NN")], actions.split())
 
 
-@pytest.mark.parametrize("line", ["(S (NN a)", "(S (NN a)))", "(S)", "(NN a b)", "(NN a) (NN b)", "", "((NN a))", "(S (NN a) b)"])
+@pytest.mark.parametrize(
+    "line",
+    [
+        "(S (NN a)",
+        "(S (NN a)))",
+        "(S)",
+        "(NN a b)",
+        "(NN a) (NN b)",
+        "",
+        "((NN a))",
+        "(S (NN a) b)",
+    ],
+)
 def test_lines_that_are_no_tree(line):
     with pytest.raises(TreeError):
         read_tree(line)
@@ -68,12 +82,30 @@ def test_lines_that_are_no_tree(line):
 def test_files_there_and_back(tmp_path):
     script = [warm.python(), str(HERE / "tree_actions.py")]
     (tmp_path / "gold").write_text(f"{EATING}\n(NP (DT a) (JJ b|c))\n")
-    there = subprocess.run([*script, "--trees", tmp_path / "gold", "--out", tmp_path / "set"], capture_output=True, text=True)
+    there = subprocess.run(
+        [*script, "--trees", tmp_path / "gold", "--out", tmp_path / "set"],
+        capture_output=True,
+        text=True,
+    )
     assert there.returncode == 0, there.stderr
-    assert (tmp_path / "set.words").read_text().splitlines()[0] == "I|PRP do|MD like|VBP eating|VBG fish|NN"
-    back = [*script, "--words", tmp_path / "set.words", "--actions", tmp_path / "set.actions", "--out", tmp_path / "back"]
+    assert (tmp_path / "set.words").read_text().splitlines()[
+        0
+    ] == "I|PRP do|MD like|VBP eating|VBG fish|NN"
+    back = [
+        *script,
+        "--words",
+        tmp_path / "set.words",
+        "--actions",
+        tmp_path / "set.actions",
+        "--out",
+        tmp_path / "back",
+    ]
     (tmp_path / "gold").write_text(f"{EATING}\n(S (NN a)\n")
-    bad = subprocess.run([*script, "--trees", tmp_path / "gold", "--out", tmp_path / "bad"], capture_output=True, text=True)
+    bad = subprocess.run(
+        [*script, "--trees", tmp_path / "gold", "--out", tmp_path / "bad"],
+        capture_output=True,
+        text=True,
+    )
     assert bad.returncode == 1 and bad.stderr == "error: a line must be one tree: (S (NN a)\n"
     assert subprocess.run(back, capture_output=True).returncode == 0
     assert (tmp_path / "back").read_text() == f"{EATING}\n(NP (DT a) (JJ b|c))\n"

@@ -37,7 +37,11 @@ def followed(words: int) -> set[tuple[str, ...]]:
     found, open_ones = set(), [()]
     while open_ones:
         length = max(map(len, open_ones))
-        rows = [[-1] * (length - len(actions)) + [known.index(a) for a in actions] for actions in open_ones]  # shorter rows on the right
+        # shorter rows on the right
+        rows = [
+            [-1] * (length - len(actions)) + [known.index(a) for a in actions]
+            for actions in open_ones
+        ]
         allowed = legal(torch.tensor(rows).view(len(rows), length), torch.full((len(rows),), words))
         following = []
         for actions, row in zip(open_ones, allowed, strict=True):
@@ -58,17 +62,21 @@ def is_tree(words: int, actions: tuple[str, ...]) -> bool:
 
 
 def test_legal_actions_are_those_of_the_trees_of_two_words():
-    assert followed(2) == {actions for actions in itertools.product(ACTIONS, repeat=6) if is_tree(2, actions)}
+    assert followed(2) == {
+        actions for actions in itertools.product(ACTIONS, repeat=6) if is_tree(2, actions)
+    }
 
 
 def test_legal_actions_are_those_of_the_trees_of_three_words():
-    turns = itertools.product(*[ACTIONS[:2], ACTIONS[2:]] * 5)  # the others are no trees at any number of words
+    # the others are no trees at any number of words
+    turns = itertools.product(*[ACTIONS[:2], ACTIONS[2:]] * 5)
     assert followed(3) == {actions for actions in turns if is_tree(3, actions)}
 
 
 @pytest.fixture(scope="module")
 def parser(tmp_path_factory):
-    """An untrained LSTM over the words and actions of a few random trees, laid out as train_trees.py leaves it."""
+    """An untrained LSTM over the words and actions of a few random trees, laid out as
+    train_trees.py leaves it."""
     out = tmp_path_factory.mktemp("trees")
     chance = random.Random(3)
     made = [drawn(chance, words) for words in (2, 3, 3, 5, 7, 4)]
@@ -88,7 +96,10 @@ def parser(tmp_path_factory):
 def test_all_searches_find_the_trees_that_fairseqs_own_does(parser):
     _, text, made = parser
     setting = methods.Setting(k=4, n=3, delta=float("inf"), M=100, rows=8)
-    flags = {name: [*given, "--max-len-b", "60", "--unnormalized", "--nbest", "4"] for name, given in methods.methods(setting).items()}
+    flags = {
+        name: [*given, "--max-len-b", "60", "--unnormalized", "--nbest", "4"]
+        for name, given in methods.methods(setting).items()
+    }
     found = {}
     for name in ("FIXED", "FIXED-OURS", "FIXED-STREAM", "VAR-BATCH", "VAR-STREAM"):
         decoding = trees.TreeDecoding(name, ["--cpu", *flags[name]], text, stock=name == "FIXED")
@@ -105,7 +116,8 @@ def test_all_searches_find_the_trees_that_fairseqs_own_does(parser):
 
 
 def test_brackets_are_counted_as_evalb_counts_them():
-    """By hand: EATING has S NP VP S VP NP, six constituents; without the verb phrase of "eating fish" five are found, all right."""
+    """By hand: EATING has S NP VP S VP NP, six constituents; without the verb phrase of "eating
+    fish" five are found, all right."""
     pytest.importorskip("PYEVALB")
     count = trees.scorer()
     assert count(EATING, EATING) == (6, 6, 6)

@@ -1,4 +1,5 @@
-"""The data of a decoding step: top-k in blocks, log-probabilities of a vocabulary or a shortlist, ragged beams."""
+"""The data of a decoding step: top-k in blocks, log-probabilities of a vocabulary or a
+shortlist, ragged beams."""
 
 import pytest
 import torch
@@ -23,10 +24,12 @@ SHORTLIST = torch.tensor([2, 3, 5, 9])  # of a vocabulary of 12
     dtype=st.sampled_from([torch.float32, torch.float64]),
 )
 def test_blockwise_topk_equals_topk(rows, columns, k, levels, seed, dtype):
-    """The same values, from columns that hold them, each used once; few levels make many ties, the lowest is -inf. In float64 it is torch's
-    operations that find them."""
+    """The same values, from columns that hold them, each used once; few levels make many ties, the
+    lowest is -inf. In float64 it is torch's operations that find them."""
     k = min(k, columns)
-    value = torch.randint(levels, (rows, columns), generator=torch.Generator().manual_seed(seed)).to(dtype)
+    value = torch.randint(
+        levels, (rows, columns), generator=torch.Generator().manual_seed(seed)
+    ).to(dtype)
     value[value == 0] = -INF
     score, column = blockwise_topk(value, k)
     assert torch.equal(score, value.topk(k, dim=1).values)
@@ -87,7 +90,9 @@ def test_only_leaves_one_word_to_a_row_at_its_own_probability():
 def ragged() -> Beam:
     counts = torch.tensor([2, 1, 3])
     tokens = torch.tensor([[2, 10], [2, 11], [2, 20], [2, 30], [2, 31], [2, 32]])
-    return Beam([4, 7, 8], 3, counts, tokens, -torch.arange(6.0)[:, None], {"name": tokens[:, 1] + 100})
+    return Beam(
+        [4, 7, 8], 3, counts, tokens, -torch.arange(6.0)[:, None], {"name": tokens[:, 1] + 100}
+    )
 
 
 def test_ragged_rows_know_their_sentence():
@@ -99,7 +104,11 @@ def test_ragged_rows_know_their_sentence():
 
 def test_by_sentence_fills_up_where_rows_are_missing():
     beam = ragged()
-    assert beam.by_sentence(beam.tokens[:, 1], -1).tolist() == [[10, 11, -1], [20, -1, -1], [30, 31, 32]]
+    assert beam.by_sentence(beam.tokens[:, 1], -1).tolist() == [
+        [10, 11, -1],
+        [20, -1, -1],
+        [30, 31, 32],
+    ]
     assert beam.by_sentence(beam.last_score()[:, None], -INF)[1].tolist() == [[-2], [-INF], [-INF]]
 
 
@@ -122,9 +131,24 @@ def test_select_moves_everything_with_the_row_and_extend_leaves_the_old_beam():
 def test_finished_lists_are_sorted_by_score_and_equal_scores_keep_their_order():
     finished = Finished.empty(2, 3, torch.device("cpu"))
     cumulative = torch.tensor([[-1.0, -3.0], [-1.0, -2.0], [-0.5, -3.0]])
-    ended = FinishedStep(torch.tensor([[5, 2], [6, 2], [7, 2]]), cumulative, torch.tensor([-1.5, -1.0, -1.5]), None, None)
+    ended = FinishedStep(
+        torch.tensor([[5, 2], [6, 2], [7, 2]]),
+        cumulative,
+        torch.tensor([-1.5, -1.0, -1.5]),
+        None,
+        None,
+    )
     finished.add_([0, 1, 0], ended)
-    finished.add_([0], FinishedStep(torch.tensor([[5, 8, 2]]), torch.tensor([[-1.0, -1.5, -2.1]]), torch.tensor([-0.7]), None, None))
+    finished.add_(
+        [0],
+        FinishedStep(
+            torch.tensor([[5, 8, 2]]),
+            torch.tensor([[-1.0, -1.5, -2.1]]),
+            torch.tensor([-0.7]),
+            None,
+            None,
+        ),
+    )
     first, second = finished.take(0), finished.take(1)
     assert [h.tokens.tolist() for h in first] == [[5, 8, 2], [5, 2], [7, 2]]
     assert [h.tokens.tolist() for h in second] == [[6, 2]]

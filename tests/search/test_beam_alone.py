@@ -1,5 +1,6 @@
-"""The compiled search (search/compiled.py) gives the loop's hypotheses to the last bit: to a sentence that is alone, in one call
-(search/strategies/decoding/beam.py), and to sentences that come and go."""
+"""The compiled search (search/compiled.py) gives the loop's hypotheses to the last bit:
+to a sentence that is alone, in one call (search/strategies/decoding/beam.py), and to
+sentences that come and go."""
 
 import functools
 import os
@@ -23,15 +24,32 @@ from fairseq_ext.search.strategies.stop.first import First
 from fairseq_ext.search.strategies.stop.ranked import Ranked
 from fairseq_ext.search.strategies.stop.shrink import Shrink
 
-pytestmark = [pytest.mark.skipif(library() is None, reason="there is no compiled library"), pytest.mark.usefixtures("on_the_cpu")]
+pytestmark = [
+    pytest.mark.skipif(library() is None, reason="there is no compiled library"),
+    pytest.mark.usefixtures("on_the_cpu"),
+]
 CASES = int(os.environ.get("ONE_SENTENCE_CASES", "300"))  # 10,000 take some minutes
 SEED = int(os.environ.get("ONE_SENTENCE_SEED", "3"))
 PLAIN = {"tokens", "positional_scores"}
-COUNTS = ("decoder_calls", "refills", "encoder_calls", "decoder_rows", "decoder_positions", "expansions", "target_tokens", "dropped_rows")
+COUNTS = (
+    "decoder_calls",
+    "refills",
+    "encoder_calls",
+    "decoder_rows",
+    "decoder_positions",
+    "expansions",
+    "target_tokens",
+    "dropped_rows",
+)
 ENDINGS: list[dict] = [
-    {}, {"stop": "ranked"}, {"stop": "first"}, {"stop": "shrink"}, {"stop": "optimal"}, {"stop": "optimal", "prune_bound": True},
+    {},
+    {"stop": "ranked"},
+    {"stop": "first"},
+    {"stop": "shrink"},
+    {"stop": "optimal"},
+    {"stop": "optimal", "prune_bound": True},
     {"stop": "optimal", "stop_expansion": "paper"},
-]  # fmt: skip
+]
 
 
 @functools.cache
@@ -40,14 +58,14 @@ def model(architecture: str, seed: int):
 
 
 def both(ours, sample: dict, calls: bool = True) -> tuple[list, list, bool]:
-    """What the driver and the loop find, and whether the driver has found it in compiled code; then the counts of both must be equal.
-    calls: those of calls, too."""
+    """What the driver and the loop find, and whether the driver has found it in compiled code; then
+    the counts of both must be equal. calls: those of calls, too."""
     driver, searched = ours.driver, []
     assert isinstance(driver, BeamSearch)
     before = ours.stats.copy()
     admit = LoopSearch.admit
     try:
-        LoopSearch.admit = lambda self, requests: searched.extend(requests) or admit(self, requests)  # type: ignore[method-assign]
+        LoopSearch.admit = lambda self, requests: searched.extend(requests) or admit(self, requests)  # type: ignore
         alone = run(ours, sample)
     finally:
         LoopSearch.admit = admit  # type: ignore[method-assign]
@@ -64,7 +82,8 @@ def both(ours, sample: dict, calls: bool = True) -> tuple[list, list, bool]:
     if was_compiled and hasattr(counts, "certificates"):
         some, others = counts.certificates, theirs.certificates
         assert (some.proved, some.open, counts.saved) == (others.proved, others.open, theirs.saved)
-        assert some.gap_mean.over == pytest.approx(others.gap_mean.over, abs=1e-9)  # powers are rounded in two ways
+        # powers are rounded in two ways
+        assert some.gap_mean.over == pytest.approx(others.gap_mean.over, abs=1e-9)
     return alone, loop, was_compiled
 
 
@@ -77,24 +96,37 @@ def equal_bits(alone: list, loop: list, nbest: int | None = None) -> None:
 
 def test_random_searches_give_the_loops_bits():
     draw, compiled = random.Random(SEED), 0
-    architectures = ["transformer", "transformer-pre-norm", "transformer-tied", "bart"]  # BART normalises its embeddings
+    # BART normalises its embeddings
+    architectures = ["transformer", "transformer-pre-norm", "transformer-tied", "bart"]
     for case in range(CASES):
         if case % 10 == 0:
             generation = dict(
-                beam=draw.choice([1, 1, 2, 3, 5, 8, 12]), max_len_b=draw.randint(3, 20), lenpen=draw.choice([0.0, 0.6, 1.0, 2.0]),
-                unnormalized=draw.random() < 0.2, temperature=draw.choice([1.0, 1.0, 0.7, 1.9]),
+                beam=draw.choice([1, 1, 2, 3, 5, 8, 12]),
+                max_len_b=draw.randint(3, 20),
+                lenpen=draw.choice([0.0, 0.6, 1.0, 2.0]),
+                unnormalized=draw.random() < 0.2,
+                temperature=draw.choice([1.0, 1.0, 0.7, 1.9]),
                 no_repeat_ngram_size=draw.choice([0, 0, 1, 2, 3]),
-            )  # fmt: skip
+            )
             generation["min_len"] = draw.choice([1, 1, 0, draw.randint(1, generation["max_len_b"])])
             generation["nbest"] = draw.randint(1, generation["beam"])
             strategy = other_width(draw, generation["unnormalized"]) if case % 20 else {}
-            ours = generators([model(draw.choice(architectures), draw.randint(1, 9))], strategy=strategy, **generation).ours
+            ours = generators(
+                [model(draw.choice(architectures), draw.randint(1, 9))],
+                strategy=strategy,
+                **generation,
+            ).ours
         lengths = [draw.randint(1, 12) for _ in range(draw.choice([1, 1, 2, 5]))]
         alone, loop, was_compiled = both(ours, batch(lengths, seed=case))
         for found, expected in zip(alone, loop, strict=True):
-            equal_bits([found], [expected], generation["nbest"] if strategy.get("stop") == "optimal" else None)
+            equal_bits(
+                [found],
+                [expected],
+                generation["nbest"] if strategy.get("stop") == "optimal" else None,
+            )
         compiled += was_compiled
-    assert compiled > 0.7 * CASES  # the widest beams want more continuations than the small vocabulary has
+    # the widest beams want more continuations than the small vocabulary has
+    assert compiled > 0.7 * CASES
 
 
 def other_width(draw: random.Random, unnormalized: bool) -> dict:
@@ -107,24 +139,36 @@ def other_width(draw: random.Random, unnormalized: bool) -> dict:
     if draw.random() < 0.3:
         strategy["prune_finished"] = draw.choice([1.0, 20.0])
     if unnormalized and draw.random() < 0.7:
-        strategy |= {"length_reward": draw.choice([0.3, 1.2]), "length_ratio": draw.choice([0.7, 1.0])}
+        strategy |= {
+            "length_reward": draw.choice([0.3, 1.2]),
+            "length_ratio": draw.choice([0.7, 1.0]),
+        }
         strategy["length_offset"] = draw.choice([0.0, 2.5])
     return strategy
 
 
-VARIABLE = [{"stop": "ranked", "prune_threshold": 2.5, "prune_children": 3}, {"stop": "optimal", "prune_bound": True}]
+VARIABLE = [
+    {"stop": "ranked", "prune_threshold": 2.5, "prune_children": 3},
+    {"stop": "optimal", "prune_bound": True},
+]
 
 
 @drawn(2)
 @pytest.mark.parametrize("strategy", [{}, {"int8": True}, {"stop": "ranked"}, *VARIABLE], ids=str)
 def test_sentences_that_come_and_go_get_the_loops_bits(strategy):
-    """Some are cancelled; slots, the KV cache and its positions grow, and positions that no row needs are given up. What is certain of
-    a live sentence is so."""
+    """Some are cancelled; slots, the KV cache and its positions grow, and positions that no row
+    needs are given up. What is certain of a live sentence is so."""
     draw, ended, unsuitable = random.Random(SEED), 0, 0
     for turn in range(12):
         architecture = draw.choice(["transformer", "transformer-pre-norm", "bart"])
-        settings = dict(beam=draw.choice([1, 2, 5]), max_len_b=draw.choice([10, 40]), no_repeat_ngram_size=draw.choice([0, 2]))
-        ours = generators([model(architecture, draw.randint(1, 9))], strategy=strategy, **settings).ours
+        settings = dict(
+            beam=draw.choice([1, 2, 5]),
+            max_len_b=draw.choice([10, 40]),
+            no_repeat_ngram_size=draw.choice([0, 2]),
+        )
+        ours = generators(
+            [model(architecture, draw.randint(1, 9))], strategy=strategy, **settings
+        ).ours
         ours.driver = functools.partial(beam_search, ours.setup)
         search, expected, waiting, steps = CompiledSearch(ours.setup), {}, list(range(15)), []
         most = draw.choice([2, 5])
@@ -132,8 +176,15 @@ def test_sentences_that_come_and_go_get_the_loops_bits(strategy):
         while waiting or expected:
             room = min(most - search.live, len(waiting), draw.choice([0, 1, 3]))
             if room:
-                samples = [batch([draw.randint(1, 12)], seed=100 * turn + waiting.pop(0)) for _ in range(room)]
-                pool = pool_of([sample["net_input"]["src_tokens"][0] for sample in samples], ours, settings["max_len_b"])
+                samples = [
+                    batch([draw.randint(1, 12)], seed=100 * turn + waiting.pop(0))
+                    for _ in range(room)
+                ]
+                pool = pool_of(
+                    [sample["net_input"]["src_tokens"][0] for sample in samples],
+                    ours,
+                    settings["max_len_b"],
+                )
                 requests = [Request(i, ours.spec.nbest, pool=pool, sentence=i) for i in range(room)]
                 search.admit(requests)
                 for place, sample in zip(requests, samples, strict=True):
@@ -146,7 +197,9 @@ def test_sentences_that_come_and_go_get_the_loops_bits(strategy):
                 ended += 1
                 assert found[0].tokens[: len(told[place])].tolist() == told[place]
                 for h, e in zip(found, run(ours, sample)[0][: len(found)], strict=True):
-                    assert torch.equal(h.tokens, e["tokens"]) and torch.equal(h.positional_scores, e["positional_scores"])
+                    assert torch.equal(h.tokens, e["tokens"]) and torch.equal(
+                        h.positional_scores, e["positional_scores"]
+                    )
                     assert h.score == float(e["score"])
             if expected and draw.random() < 0.05:
                 place = draw.choice(list(expected))
@@ -160,7 +213,9 @@ def test_sentences_that_come_and_go_get_the_loops_bits(strategy):
 
 def pool_of(sources: list[torch.Tensor], ours, limit: int) -> Pool:
     """Sentences as a batch of them is padded."""
-    rows = torch.nn.utils.rnn.pad_sequence(sources, batch_first=True, padding_value=ours.pad, padding_side="left")
+    rows = torch.nn.utils.rnn.pad_sequence(
+        sources, batch_first=True, padding_value=ours.pad, padding_side="left"
+    )
     length = rows.ne(ours.pad).sum(1)
     inputs, ids = {"src_tokens": rows, "src_lengths": length}, torch.arange(len(rows))
     return Pool(inputs, length, [limit] * len(rows), ids, bos=ours.eos, pad=ours.pad)
@@ -185,12 +240,18 @@ def test_int8_gives_the_loops_bits():
 
 FLAGS: list[dict] = [{"patience": 2}, {"decoder_backend": "fairseq"}, {"softmax": "screened"}]
 UNBOUNDED = ({"length_reward": 0.5, "length_reward_unbounded": True}, {"unnormalized": True})
-OTHERS = [(flags, {}) for flags in FLAGS] + [({}, {"unkpen": 0.5}), ({"stop": "optimal"}, {"lenpen": -0.5}), UNBOUNDED]
+OTHERS = [(flags, {}) for flags in FLAGS] + [
+    ({}, {"unkpen": 0.5}),
+    ({"stop": "optimal"}, {"lenpen": -0.5}),
+    UNBOUNDED,
+]
 
 
 @pytest.mark.parametrize(("strategy", "generation"), OTHERS, ids=str)
 def test_other_searches_go_through_the_loop(strategy, generation):
-    ours = generators([model("transformer", 1)], strategy=strategy, beam=3, max_len_b=8, **generation).ours
+    ours = generators(
+        [model("transformer", 1)], strategy=strategy, beam=3, max_len_b=8, **generation
+    ).ours
     sample = batch([5])
     run(ours, sample)
     before = ours.stats.copy()
@@ -204,11 +265,24 @@ def test_other_searches_go_through_the_loop(strategy, generation):
 @pytest.mark.parametrize("order", ["fifo", "shortest"])
 @pytest.mark.parametrize("ending", [{}, *VARIABLE], ids=str)
 def test_streams_give_the_loops_bits_in_the_same_calls(order, width, ending):
-    strategy = {"schedule": "stream", "stream_order": order, "stream_width": width, "refill_threshold": 0.5, **ending}
+    strategy = {
+        "schedule": "stream",
+        "stream_order": order,
+        "stream_width": width,
+        "refill_threshold": 0.5,
+        **ending,
+    }
     draw, compiled = random.Random(SEED), 0
     for seed in (seeds := part_of(8, 4)):
-        ours = generators([model("transformer", draw.randint(1, 9))], strategy=strategy, beam=draw.choice([1, 3]), max_len_b=12).ours
-        found, expected, was_compiled = both(ours, batch([draw.randint(1, 12) for _ in range(9)], seed=seed))
+        ours = generators(
+            [model("transformer", draw.randint(1, 9))],
+            strategy=strategy,
+            beam=draw.choice([1, 3]),
+            max_len_b=12,
+        ).ours
+        found, expected, was_compiled = both(
+            ours, batch([draw.randint(1, 12) for _ in range(9)], seed=seed)
+        )
         for some, others in zip(found, expected, strict=True):
             equal_bits([some], [others], 1 if ending.get("stop") == "optimal" else None)
         compiled += was_compiled
@@ -219,20 +293,38 @@ def test_streams_give_the_loops_bits_in_the_same_calls(order, width, ending):
 @pytest.mark.parametrize("order", ["fifo", "shortest"])
 @pytest.mark.parametrize("ending", [{}, *VARIABLE], ids=str)
 def test_a_limit_on_rows_holds_and_changes_no_result(order, ending, monkeypatch):
-    strategy = {"schedule": "stream", "stream_order": order, "stream_rows": 10, "refill_threshold": 0.6, **ending}
+    strategy = {
+        "schedule": "stream",
+        "stream_order": order,
+        "stream_rows": 10,
+        "refill_threshold": 0.6,
+        **ending,
+    }
     count, widest = Stats.count_steps, []
-    monkeypatch.setattr(Stats, "count_steps", lambda self, calls, rows: widest.append(rows / calls) or count(self, calls, rows))
+    monkeypatch.setattr(
+        Stats,
+        "count_steps",
+        lambda self, calls, rows: widest.append(rows / calls) or count(self, calls, rows),
+    )
     draw, compiled = random.Random(SEED), 0
     for seed in (seeds := part_of(8, 4)):
-        ours = generators([model("transformer", draw.randint(1, 9))], strategy=strategy, beam=4, max_len_b=12).ours
-        found, expected, was_compiled = both(ours, batch([draw.randint(1, 12) for _ in range(9)], seed=seed), calls=False)
+        ours = generators(
+            [model("transformer", draw.randint(1, 9))], strategy=strategy, beam=4, max_len_b=12
+        ).ours
+        found, expected, was_compiled = both(
+            ours, batch([draw.randint(1, 12) for _ in range(9)], seed=seed), calls=False
+        )
         for some, others in zip(found, expected, strict=True):
             equal_bits([some], [others], 1 if ending.get("stop") == "optimal" else None)
         compiled += was_compiled
     assert compiled > len(seeds) / 2 and 7 < max(widest) <= 10
 
 
-@pytest.mark.parametrize(("kind", "arguments"), [(TopK, (5,)), (Count, (2,)), (First, (2,)), (Shrink, (5, 2)), (Ranked, (5, 2))], ids=str)
+@pytest.mark.parametrize(
+    ("kind", "arguments"),
+    [(TopK, (5,)), (Count, (2,)), (First, (2,)), (Shrink, (5, 2)), (Ranked, (5, 2))],
+    ids=str,
+)
 def test_who_derives_from_a_strategy_is_asked_itself(kind, arguments):
     derived = type("Mine", (kind,), {"__call__": kind.__call__})
     assert kind(*arguments).rules is not None and derived(*arguments).rules is None

@@ -1,5 +1,5 @@
-"""Batches with required phrases are searched in compiled calls, and get the loop's hypotheses to the last bit
-(search/constrained.py)."""
+"""Batches with required phrases are searched in compiled calls, and get the loop's hypotheses to
+the last bit (search/constrained.py)."""
 
 import functools
 import os
@@ -14,11 +14,23 @@ from fairseq_ext.search.interpreted import LoopSearch
 from fairseq_ext.search.phrases.sentence import EMPTY, SentenceConstraints
 from fairseq_ext.search.strategies.decoding.beam import beam_search
 
-pytestmark = [pytest.mark.skipif(library() is None, reason="there is no compiled library"), pytest.mark.usefixtures("on_the_cpu")]
+pytestmark = [
+    pytest.mark.skipif(library() is None, reason="there is no compiled library"),
+    pytest.mark.usefixtures("on_the_cpu"),
+]
 CASES = int(os.environ.get("CONSTRAINED_CASES", "150"))
 SEED = int(os.environ.get("CONSTRAINED_SEED", "5"))
 WORD = dictionary().nspecial
-COUNTS = ("encoder_calls", "decoder_calls", "decoder_rows", "decoder_positions", "expansions", "dropped_rows", "sentences", "target_tokens")
+COUNTS = (
+    "encoder_calls",
+    "decoder_calls",
+    "decoder_rows",
+    "decoder_positions",
+    "expansions",
+    "dropped_rows",
+    "sentences",
+    "target_tokens",
+)
 
 
 @functools.cache
@@ -30,7 +42,10 @@ def phrases(draw: random.Random, most: int, **more) -> SentenceConstraints:
     """Up to `most` phrases, some with an alternative."""
     given = []
     for _ in range(draw.randint(0, most)):
-        of_phrase = [tuple(draw.randrange(WORD, WORD + 8) for _ in range(draw.choice([1, 1, 2, 3]))) for _ in range(draw.choice([1, 1, 2]))]
+        of_phrase = [
+            tuple(draw.randrange(WORD, WORD + 8) for _ in range(draw.choice([1, 1, 2, 3])))
+            for _ in range(draw.choice([1, 1, 2]))
+        ]
         given.append(tuple(of_phrase))
     return SentenceConstraints(tuple(given), tuple(map(str, given)), **more)
 
@@ -46,18 +61,25 @@ def pool_of(ours, sample: dict):
     return pools[0]
 
 
-def both(ours, sample: dict, monkeypatch, wanted: list[int] | None = None, counted: tuple = COUNTS) -> bool:
-    """Whether the driver has searched without the loop; its hypotheses and its counts must be the loop's, and their order where calls are
-    counted."""
+def both(
+    ours, sample: dict, monkeypatch, wanted: list[int] | None = None, counted: tuple = COUNTS
+) -> bool:
+    """Whether the driver has searched without the loop; its hypotheses and its counts must be the
+    loop's, and their order where calls are counted."""
     called: list = []
     admit = LoopSearch.admit
-    monkeypatch.setattr(LoopSearch, "admit", lambda self, requests: called.append(search) or admit(self, requests))
+    monkeypatch.setattr(
+        LoopSearch, "admit", lambda self, requests: called.append(search) or admit(self, requests)
+    )
     found, counts = [], []
     once = getattr(ours.driver, "search", ours.driver)  # not what Shorter searches again
     for search in (once, functools.partial(beam_search, ours.setup)):
         pool, answers, before = pool_of(ours, sample), [], ours.stats.copy()
         pool.to_decode = wanted
-        search(pool, lambda sentence, hypotheses, answers=answers: answers.append((sentence, hypotheses)))
+        search(
+            pool,
+            lambda sentence, hypotheses, answers=answers: answers.append((sentence, hypotheses)),
+        )
         found.append(answers)
         counts.append({name: vars(ours.stats.since(before)).get(name) for name in counted})
     compiled, loop = found if counted is COUNTS else map(sorted, found)
@@ -65,7 +87,9 @@ def both(ours, sample: dict, monkeypatch, wanted: list[int] | None = None, count
     for (_, some), (_, others) in zip(compiled, loop, strict=True):
         assert [h.score for h in some] == [h.score for h in others]
         for a, b in zip(some, others, strict=True):
-            assert torch.equal(a.tokens, b.tokens) and torch.equal(a.positional_scores, b.positional_scores)
+            assert torch.equal(a.tokens, b.tokens) and torch.equal(
+                a.positional_scores, b.positional_scores
+            )
     assert {name: None if n is None else int(n) for name, n in counts[0].items()} == {
         name: None if n is None else int(n) for name, n in counts[1].items()
     }
@@ -77,15 +101,25 @@ def test_random_batches_give_the_loops_bits(monkeypatch):
     for case in range(CASES):
         if case % 5 == 0:
             generation = dict(
-                beam=draw.choice([1, 2, 3, 5, 8, 15]), max_len_b=draw.randint(2, 25), lenpen=draw.choice([0.0, 0.6, 1.0, 2.0]),
-                unnormalized=draw.random() < 0.2, temperature=draw.choice([1.0, 1.0, 0.7, 1.9]),
-                no_repeat_ngram_size=draw.choice([0, 0, 0, 2, 3]), constraints=draw.choice(["ordered", "unordered"]),
-            )  # fmt: skip
+                beam=draw.choice([1, 2, 3, 5, 8, 15]),
+                max_len_b=draw.randint(2, 25),
+                lenpen=draw.choice([0.0, 0.6, 1.0, 2.0]),
+                unnormalized=draw.random() < 0.2,
+                temperature=draw.choice([1.0, 1.0, 0.7, 1.9]),
+                no_repeat_ngram_size=draw.choice([0, 0, 0, 2, 3]),
+                constraints=draw.choice(["ordered", "unordered"]),
+            )
             generation["min_len"] = draw.choice([1, 1, 0, draw.randint(1, generation["max_len_b"])])
             generation["nbest"] = draw.randint(1, generation["beam"])
             strategy = {"select": "dba", "dba_allocation": draw.choice(["even", "even", "paper"])}
-            architecture = draw.choice(["transformer", "transformer-pre-norm", "transformer-tied", "bart"])
-            ours = generators([model(architecture, draw.randint(1, 9), draw.choice([0.5, 2.0]))], strategy, **generation).ours
+            architecture = draw.choice(
+                ["transformer", "transformer-pre-norm", "transformer-tied", "bart"]
+            )
+            ours = generators(
+                [model(architecture, draw.randint(1, 9), draw.choice([0.5, 2.0]))],
+                strategy,
+                **generation,
+            ).ours
         sample = batch([draw.randint(1, 12) for _ in range(draw.choice([1, 2, 5, 9]))], seed=case)
         constraints = [phrases(draw, 4) for _ in range(sample["nsentences"])]
         compiled = both(ours, {**sample, "sentence_constraints": constraints}, monkeypatch)
@@ -97,15 +131,27 @@ def test_random_batches_give_the_loops_bits(monkeypatch):
 def test_long_sentences_outgrow_the_cache_and_the_places_for_tokens(beam, places, monkeypatch):
     monkeypatch.setattr("fairseq_ext.kernels.constrained.FIRST_PLACES", places)
     draw = random.Random(beam)
-    ours = generators([model("transformer", 3)], {"select": "dba"}, beam=beam, min_len=draw.choice([1, 45]), nbest=beam, max_len_b=58).ours
+    ours = generators(
+        [model("transformer", 3)],
+        {"select": "dba"},
+        beam=beam,
+        min_len=draw.choice([1, 45]),
+        nbest=beam,
+        max_len_b=58,
+    ).ours
     sample = batch([9, 5, 3, 1])
-    assert both(ours, {**sample, "sentence_constraints": [phrases(draw, 3) for _ in range(4)]}, monkeypatch)
+    assert both(
+        ours, {**sample, "sentence_constraints": [phrases(draw, 3) for _ in range(4)]}, monkeypatch
+    )
 
 
 def test_some_sentences_of_a_batch_in_another_order(monkeypatch):
     draw = random.Random(2)
     ours = generators([model("transformer", 3)], {"select": "dba"}, beam=5, max_len_b=15).ours
-    sample = {**batch([9, 5, 3, 2, 1]), "sentence_constraints": [phrases(draw, 3) for _ in range(5)]}
+    sample = {
+        **batch([9, 5, 3, 2, 1]),
+        "sentence_constraints": [phrases(draw, 3) for _ in range(5)],
+    }
     for wanted in ([3, 0], [2], [4, 3, 2, 1, 0], []):
         assert both(ours, sample, monkeypatch, wanted)
 
@@ -116,15 +162,20 @@ def test_a_stream_gives_the_loops_bits(monkeypatch):
     ours = generators([model("transformer", 3)], flags, beam=4, max_len_b=15).ours
     sample = batch([9, 7, 6, 5, 5, 3, 2, 1])
     given = {**sample, "sentence_constraints": [phrases(draw, 3) for _ in range(8)]}
-    assert both(ours, given, monkeypatch, counted=("decoder_rows", "expansions"))  # groups take turns otherwise
+    # groups take turns otherwise
+    assert both(ours, given, monkeypatch, counted=("decoder_rows", "expansions"))
     assert ours.stats.refills
 
 
 def test_int8_gives_the_loops_bits(monkeypatch):
     draw = random.Random(1)
-    ours = generators([model("transformer", 4)], {"select": "dba", "int8": True}, beam=4, max_len_b=15).ours
+    ours = generators(
+        [model("transformer", 4)], {"select": "dba", "int8": True}, beam=4, max_len_b=15
+    ).ours
     sample = batch([7, 4, 2])
-    assert both(ours, {**sample, "sentence_constraints": [phrases(draw, 3) for _ in range(3)]}, monkeypatch)
+    assert both(
+        ours, {**sample, "sentence_constraints": [phrases(draw, 3) for _ in range(3)]}, monkeypatch
+    )
 
 
 def test_sentences_without_phrases_equal_stock_beside_others():
@@ -133,22 +184,35 @@ def test_sentences_without_phrases_equal_stock_beside_others():
     sample = batch([8, 5, 3, 2])
     constraints = [phrases(draw, 3), EMPTY, phrases(draw, 3), EMPTY]
     assert constraints[0].any_of
-    stock, got = run(pair.stock, sample), run(pair.ours, {**sample, "sentence_constraints": constraints})
+    stock, got = (
+        run(pair.stock, sample),
+        run(pair.ours, {**sample, "sentence_constraints": constraints}),
+    )
     same([stock[1], stock[3]], [got[1], got[3]], 1e-4)
 
 
 FLAGS: list[dict] = [
-    {"stop": "count"}, {"patience": 2}, {"prune_finished": 5.0}, {"prune_children": 2}, {"schedule": "stream", "stream_rows": 6},
-    {"select": "gbs"}, {"decoder_backend": "fairseq"}, {"softmax": "screened"},
-]  # fmt: skip
+    {"stop": "count"},
+    {"patience": 2},
+    {"prune_finished": 5.0},
+    {"prune_children": 2},
+    {"schedule": "stream", "stream_rows": 6},
+    {"select": "gbs"},
+    {"decoder_backend": "fairseq"},
+    {"softmax": "screened"},
+]
 
 
 @pytest.mark.parametrize("strategy", FLAGS, ids=str)
 def test_other_searches_go_through_the_loop(strategy, monkeypatch):
     draw = random.Random(4)
-    ours = generators([model("transformer", 1)], {"select": "dba"} | strategy, beam=3, max_len_b=12).ours
+    ours = generators(
+        [model("transformer", 1)], {"select": "dba"} | strategy, beam=3, max_len_b=12
+    ).ours
     sample = batch([5, 3])
-    assert not both(ours, {**sample, "sentence_constraints": [phrases(draw, 2), phrases(draw, 2)]}, monkeypatch)
+    assert not both(
+        ours, {**sample, "sentence_constraints": [phrases(draw, 2), phrases(draw, 2)]}, monkeypatch
+    )
 
 
 def test_banned_phrases_go_through_the_loop(monkeypatch):
@@ -163,5 +227,7 @@ def test_nan_is_told_as_by_the_loop():
     with torch.no_grad():
         poisoned.decoder.layers[0].final_layer_norm.weight[0] = float("nan")
     given = [SentenceConstraints((((WORD,),),), ("a",))] * 2
-    with pytest.raises(FloatingPointError, match="the model gives NaN at target position 0 of one of the sentences"):
+    with pytest.raises(
+        FloatingPointError, match="the model gives NaN at target position 0 of one of the sentences"
+    ):
         run(ours, {**batch([5, 3]), "sentence_constraints": given})

@@ -1,4 +1,5 @@
-"""Each logits processor against a loop over rows and words, for a whole vocabulary and for a shortlist of it."""
+"""Each logits processor against a loop over rows and words, for a whole vocabulary and
+for a shortlist of it."""
 
 import models
 import pytest
@@ -24,7 +25,13 @@ def there(x: torch.Tensor | None) -> torch.Tensor | None:
 
 
 def beam() -> Beam:
-    return Beam([0, 1], 2, None, there(torch.tensor(TOKENS)), there(-torch.rand(4, 3, generator=torch.Generator().manual_seed(1))))
+    return Beam(
+        [0, 1],
+        2,
+        None,
+        there(torch.tensor(TOKENS)),
+        there(-torch.rand(4, 3, generator=torch.Generator().manual_seed(1))),
+    )
 
 
 def pool(max_len=(10, 10), prefix=None) -> Pool:
@@ -36,10 +43,15 @@ def apply(
 ) -> tuple[list[dict], list[dict]]:
     """Each row's word -> log-probability before and after the processors."""
     words = list(range(V)) if ids is None else ids
-    value = torch.randn(4, len(words), generator=torch.Generator().manual_seed(2), dtype=torch.float64).log_softmax(-1)
+    value = torch.randn(
+        4, len(words), generator=torch.Generator().manual_seed(2), dtype=torch.float64
+    ).log_softmax(-1)
     log_probs = LogProbs(there(value).clone(), None if ids is None else there(torch.tensor(ids)), V)
     after = processors(log_probs, beam(), the_pool or pool(), there(at_limit))
-    return tuple([dict(zip(words, row, strict=True)) for row in rows.tolist()] for rows in (value, after.dense()[:, words]))
+    return tuple(
+        [dict(zip(words, row, strict=True)) for row in rows.tolist()]
+        for rows in (value, after.dense()[:, words])
+    )
 
 
 def processors(**settings) -> LogitsProcessors:
@@ -64,7 +76,11 @@ def test_unk_is_made_dearer(ids):
 def test_a_sentence_at_its_limit_may_only_end_at_the_true_probability(ids):
     before, after = apply(processors(), ids, at_limit=torch.tensor([False, True]))
     for i, row in enumerate(after):
-        expected = before[i] | {PAD: -INF} if i < 2 else {w: before[i][w] if w == EOS else -INF for w in row}
+        expected = (
+            before[i] | {PAD: -INF}
+            if i < 2
+            else {w: before[i][w] if w == EOS else -INF for w in row}
+        )
         assert row == expected
 
 
@@ -83,11 +99,18 @@ def test_a_prefix_leaves_one_word_and_is_exempt_from_min_len(ids):
     prefix = torch.tensor([[5, 6, 5, 9], [9, 5, 9, PAD]])  # reaches this step in sentence 0 only
     before, after = apply(processors(min_len=8), ids, pool(prefix=prefix))
     for i, row in enumerate(after):
-        assert row == ({w: before[i][w] if w == 9 else -INF for w in row} if i < 2 else before[i] | {PAD: -INF})
+        assert row == (
+            {w: before[i][w] if w == 9 else -INF for w in row} if i < 2 else before[i] | {PAD: -INF}
+        )
 
 
 @pytest.mark.parametrize(
-    "n, banned", [(1, [{5, 6}, {6}, {9, 5}, {5, 9, 14}]), (2, [{6}, {6}, {5}, set()]), (3, [set(), {6}, set(), set()])]
+    "n, banned",
+    [
+        (1, [{5, 6}, {6}, {9, 5}, {5, 9, 14}]),
+        (2, [{6}, {6}, {5}, set()]),
+        (3, [set(), {6}, set(), set()]),
+    ],
 )
 def test_no_word_completes_an_ngram_of_its_row(ids, n, banned):
     before, after = apply(processors(no_repeat_ngram=n), ids)
@@ -98,7 +121,11 @@ def test_no_word_completes_an_ngram_of_its_row(ids, n, banned):
 def test_a_language_model_is_added_by_weight(ids):
     lm = language_model()
     with torch.no_grad():
-        added = lm.get_normalized_probs(lm(there(torch.tensor(TOKENS))), log_probs=True, sample=None)[:, -1].tolist()
+        added = lm.get_normalized_probs(
+            lm(there(torch.tensor(TOKENS))), log_probs=True, sample=None
+        )[:, -1].tolist()
         before, after = apply(processors(lm=lm, lm_weight=0.3), ids)
     for i, row in enumerate(after):
-        assert row == pytest.approx({w: -INF if w == PAD else p + 0.3 * added[i][w] for w, p in before[i].items()})
+        assert row == pytest.approx(
+            {w: -INF if w == PAD else p + 0.3 * added[i][w] for w, p in before[i].items()}
+        )

@@ -1,10 +1,23 @@
-"""The loop: order of rows, beams of unequal width, late starts, shortlists, and models that give NaN."""
+"""The loop: order of rows, beams of unequal width, late starts, shortlists, and
+models that give NaN."""
 
 import copy
 
 import pytest
 import torch
-from models import ARCHITECTURES, alone, batch, build, dictionary, generators, language_model, plain_beam_search, run, same, same_as_plain
+from models import (
+    ARCHITECTURES,
+    alone,
+    batch,
+    build,
+    dictionary,
+    generators,
+    language_model,
+    plain_beam_search,
+    run,
+    same,
+    same_as_plain,
+)
 from table_model import called_through
 
 from fairseq_ext.search.log_probs import LogProbs
@@ -28,7 +41,8 @@ class DropNothing(Prune):
 
 
 def dropped(row: list[int], seed: int) -> bool:
-    """A made-up rule by which a continued row is dropped or not; the same rule for the plug and for the oracle."""
+    """A made-up rule by which a continued row is dropped or not; the same rule for the
+    plug and for the oracle."""
     return (sum((i + 3) * t for i, t in enumerate(row)) * 7 + seed) % 5 < 3
 
 
@@ -37,8 +51,14 @@ class DropSome(Prune):
         self.seed = seed
 
     def __call__(self, candidates, beam, pool, finished):
-        continued = torch.cat([beam.tokens[candidates.row, 1:], candidates.token[:, :, None]], dim=2)  # (S, c, L)
-        return torch.tensor([[not dropped(row, self.seed) for row in rows] for rows in continued.tolist()], device=continued.device)
+        # (S, c, L)
+        continued = torch.cat(
+            [beam.tokens[candidates.row, 1:], candidates.token[:, :, None]], dim=2
+        )
+        return torch.tensor(
+            [[not dropped(row, self.seed) for row in rows] for rows in continued.tolist()],
+            device=continued.device,
+        )
 
 
 @pytest.mark.parametrize("architecture", ARCHITECTURES)
@@ -51,29 +71,38 @@ def test_ragged_path_without_pruning_equals_stock(architecture):
 def test_ragged_path_keeps_attention_with_its_row():
     pair = generators([build("transformer")], beam=3, max_len_b=12, print_alignment="hard")
     pair.ours.strategies.prune = [DropNothing()]
-    for theirs, mine in zip(run(pair.stock, batch(MIXED)), run(pair.ours, batch(MIXED)), strict=True):
+    for theirs, mine in zip(
+        run(pair.stock, batch(MIXED)), run(pair.ours, batch(MIXED)), strict=True
+    ):
         assert [h["alignment"] for h in mine] == [h["alignment"] for h in theirs]
 
 
 @pytest.mark.parametrize("seed", range(4))
 @pytest.mark.parametrize("architecture", ["transformer", "bart", "lstm", "fconv", "lightconv"])
 def test_pruned_rows_equal_brute_force_one_sentence_at_a_time(architecture, seed):
-    """No row reads another sentence's source, whatever rows are dropped: fairseq's own reordering fails here when row counts happen
-    to agree (multihead_attention.py, reorder_incremental_state)."""
+    """No row reads another sentence's source, whatever rows are dropped: fairseq's
+    own reordering fails here when row counts happen to agree (multihead_attention.py,
+    reorder_incremental_state)."""
     generator = ours(architecture, seed)
     generator.strategies.prune = [DropSome(seed)]
     sample = batch(MIXED, seed)
     oracle = build(architecture, seed)  # of its own: a generator leaves a BART model changed
     for i, nbest in enumerate(run(generator, sample)):
-        expected = plain_beam_search(oracle, alone(sample, i), 4, 10, drop=lambda row: dropped(row, seed))
+        expected = plain_beam_search(
+            oracle, alone(sample, i), 4, 10, drop=lambda row: dropped(row, seed)
+        )
         if expected:
             same_as_plain(expected, nbest, LOOSE.get(architecture, 1e-9))
         else:  # everything was dropped
-            assert [h["tokens"].tolist() for h in nbest] == [[dictionary().eos()]] and nbest[0]["score"] == -torch.inf
+            assert [h["tokens"].tolist() for h in nbest] == [[dictionary().eos()]] and nbest[0][
+                "score"
+            ] == -torch.inf
 
 
 def test_pruned_ensemble_does_not_depend_on_the_batch():
-    generator = generators([build("transformer", 1), build("lstm", 2), build("fconv", 3)], beam=4, max_len_b=10).ours
+    generator = generators(
+        [build("transformer", 1), build("lstm", 2), build("fconv", 3)], beam=4, max_len_b=10
+    ).ours
     generator.strategies.prune = [DropSome(1)]
     sample = batch(MIXED)
     together = run(generator, sample)
@@ -81,7 +110,9 @@ def test_pruned_ensemble_does_not_depend_on_the_batch():
         same(run(generator, alone(sample, i)), together[i : i + 1], 1e-5)
 
 
-@pytest.mark.parametrize("prune", [[], [DropNothing()], [DropSome(3)]], ids=["uniform", "ragged", "pruned"])
+@pytest.mark.parametrize(
+    "prune", [[], [DropNothing()], [DropSome(3)]], ids=["uniform", "ragged", "pruned"]
+)
 def test_rows_of_one_sentence_are_neighbours_and_best_first(prune):
     generator = ours()
     generator.strategies.prune = prune
@@ -89,7 +120,9 @@ def test_rows_of_one_sentence_are_neighbours_and_best_first(prune):
 
     def watching(beam, log_probs, pool):
         owner = beam.sentence_of_row()
-        assert owner.tolist() == sorted(owner.tolist()) and set(owner.tolist()) == set(range(len(beam.live)))
+        assert owner.tolist() == sorted(owner.tolist()) and set(owner.tolist()) == set(
+            range(len(beam.live))
+        )
         assert beam.live == sorted(beam.live)
         for s in range(len(beam.live)):
             score = beam.last_score()[owner == s]
@@ -125,7 +158,9 @@ class Shortlist(Softmax):
         return LogProbs(decoder.log_probs(features, 1.0)[:, ids], ids)
 
 
-@pytest.mark.parametrize("flags", [{}, {"beam": 20}, {"min_len": 4}, {"unkpen": 1.0}, {"max_len_b": 2}], ids=str)
+@pytest.mark.parametrize(
+    "flags", [{}, {"beam": 20}, {"min_len": 4}, {"unkpen": 1.0}, {"max_len_b": 2}], ids=str
+)
 def test_every_word_on_the_shortlist_equals_stock(flags):
     pair = generators([build("transformer")], **({"beam": 4, "max_len_b": 10} | flags))
     pair.ours.strategies.softmax = Shortlist(list(range(len(dictionary()))))
@@ -139,18 +174,27 @@ def test_a_shortlist_equals_a_search_without_the_other_words():
     sample = batch(MIXED)
     others = set(range(len(dictionary()))) - set(words)
     for i, nbest in enumerate(run(generator, sample)):
-        same_as_plain(plain_beam_search(generator.model.models[0], alone(sample, i), 4, 10, ban=lambda row: others), nbest)
+        same_as_plain(
+            plain_beam_search(
+                generator.model.models[0], alone(sample, i), 4, 10, ban=lambda row: others
+            ),
+            nbest,
+        )
 
 
 # ---- NaN
 
 
 def test_nan_raises_and_says_where():
-    """Stock turns NaN into -inf and goes on. Weights that are NaN from the start are refused (tests/model/test_finite_weights.py)."""
+    """Stock turns NaN into -inf and goes on.
+
+    Weights that are NaN from the start are refused (tests/model/test_finite_weights.py).
+    """
     model = build("transformer")
     pair = generators([model], beam=2, max_len_b=5)
     with torch.no_grad():
-        model.decoder.embed_tokens.weight[5:] = torch.nan  # every word but EOS, so that the first step is still sound
+        # every word but EOS, so that the first step is still sound
+        model.decoder.embed_tokens.weight[5:] = torch.nan
     with pytest.raises(FloatingPointError, match="NaN at target position 1 of "):
         run(pair.ours, batch([3, 1]))
 
@@ -168,7 +212,13 @@ def test_nan_in_one_model_of_an_ensemble_raises():
 @pytest.mark.parametrize("select", ["topk", "dba"])
 def test_nan_in_the_language_model_alone_raises(select):
     lm = language_model()
-    ours = generators([build("transformer")], {"select": select}, {"lm_model": lm, "lm_weight": 0.3}, beam=2, max_len_b=5).ours
+    ours = generators(
+        [build("transformer")],
+        {"select": select},
+        {"lm_model": lm, "lm_weight": 0.3},
+        beam=2,
+        max_len_b=5,
+    ).ours
     with torch.no_grad():
         lm.decoder.embed_tokens.weight[5:] = torch.nan
     with pytest.raises(FloatingPointError, match="NaN at target position 1 of "):

@@ -1,4 +1,5 @@
-"""Every strategy gives on a GPU, here a pretended one (pretended_device.py), what it gives on the CPU; what a step asks for is counted."""
+"""Every strategy gives on a GPU, here a pretended one (pretended_device.py), what it gives on the
+CPU; what a step asks for is counted."""
 
 from __future__ import annotations
 
@@ -32,7 +33,11 @@ def on_both(flags: dict, device: torch.device, **generation) -> list:
     if flags.get("select") in TAKE_CONSTRAINTS:
         sample["sentence_constraints"] = CONSTRAINTS
     for there in ("cpu", device):
-        generator = generators([build("transformer", seed=2).to(there)], flags, **{"beam": 4, "max_len_b": 10} | generation).ours
+        generator = generators(
+            [build("transformer", seed=2).to(there)],
+            flags,
+            **{"beam": 4, "max_len_b": 10} | generation,
+        ).ours
         found.append(run(generator, on_device(sample, there)))
     return found
 
@@ -52,7 +57,9 @@ def test_lsh_by_its_cuda_kernels_gives_what_the_cpu_gives(pretended, monkeypatch
     waits = {place.split(":")[0] for place in counts.waits}
     assert "_local_scalar_dense in kernels/lsh_cuda.py" in waits  # the shortlist's length
     assert "a mask as an index in kernels/lsh_cuda.py" not in waits
-    assert {"wta_hash", "lookup_cuckoo", "count_hits", "compact_count", "compact_write"} <= set(launched)
+    assert {"wta_hash", "lookup_cuckoo", "count_hits", "compact_count", "compact_write"} <= set(
+        launched
+    )
 
 
 # ---- CUDA graphs
@@ -63,7 +70,11 @@ def test_steps_are_recorded_while_the_kv_cache_grows(beam, pretended, monkeypatc
     monkeypatch.setattr(cuda_graph, "FIRST_POSITIONS", 1)
     monkeypatch.setattr(cuda_graph, "PATIENCE", 0)
     shapes, made = [], Buffers.__init__
-    monkeypatch.setattr(Buffers, "__init__", lambda self, like, *shape: (shapes.append(shape), made(self, like, *shape))[1])
+    monkeypatch.setattr(
+        Buffers,
+        "__init__",
+        lambda self, like, *shape: (shapes.append(shape), made(self, like, *shape))[1],
+    )
     with counting() as counts:
         same(*on_both({}, pretended, beam=beam, max_len_b=40, min_len=40))
     assert counts.launches["graph"] >= 30 and "operation by operation" not in caplog.text
@@ -111,7 +122,11 @@ def test_recording_leaves_other_threads_alone_or_stops_them(mode, pretended):
         thread.start()
         thread.join()
     assert not graph.calls
-    assert found == [[0, 2, 4]] if mode == "thread_local" else "outside of the graph's pool" in found[0]
+    assert (
+        found == [[0, 2, 4]]
+        if mode == "thread_local"
+        else "outside of the graph's pool" in found[0]
+    )
 
 
 def test_a_recorded_function_reads_its_tensors_again_and_the_hosts_numbers_never(pretended):
@@ -121,7 +136,8 @@ def test_a_recorded_function_reads_its_tensors_again_and_the_hosts_numbers_never
     number = 100
     kept = first()[0]
     assert kept.tolist() == [6, 6]
-    assert second()[0].tolist() == [10, 10] and kept.tolist() != [6, 6]  # both graphs' results lie in one pool
+    # both graphs' results lie in one pool
+    assert second()[0].tolist() == [10, 10] and kept.tolist() != [6, 6]
 
 
 def test_a_graph_whose_tensor_from_outside_of_the_pool_is_freed_is_refused(pretended):
@@ -160,18 +176,28 @@ def test_lines_in_half_precision_score_as_in_float32(half, tolerance, pretended,
     assert [h.score for h in best[0]] != [h.score for h in best[1]]
     assert [h.score for h in best[1]] == pytest.approx([h.score for h in best[0]], abs=tolerance)
     if "fp16" in half:  # fairseq's commands take no notice of --bf16
-        arguments = as_arguments({"path": tiny / "model.pt", "task": "translation_ext", "buffer_size": 3} | flags | half)
+        arguments = as_arguments(
+            {"path": tiny / "model.pt", "task": "translation_ext", "buffer_size": 3} | flags | half
+        )
         out = interactive_forked("\n".join(lines) + "\n", tiny / "data", *arguments).stdout
         told = [line.split("\t")[1:] for line in out.splitlines() if line.startswith("H-")]
         assert [text for _, text in told] == [h.text for h in best[1]]
-        assert [float(score) * math.log(2) for score, _ in told] == pytest.approx([h.score for h in best[1]], abs=1e-4)
+        assert [float(score) * math.log(2) for score, _ in told] == pytest.approx(
+            [h.score for h in best[1]], abs=1e-4
+        )
 
 
 def test_sums_of_log_probabilities_beyond_half_precision_stay_finite(pretended):
     """The largest number of float16 is 65,504."""
     model = build("transformer", seed=2, dtype=torch.float16, peak=3e3).to(pretended)
-    forced = torch.randint(4, 25, (len(LENGTHS), 50), generator=torch.Generator().manual_seed(1)).to(pretended)
-    for nbest in run(generators([model], beam=1, max_len_b=51).ours, on_device(batch(LENGTHS), pretended), prefix_tokens=forced):
+    forced = torch.randint(
+        4, 25, (len(LENGTHS), 50), generator=torch.Generator().manual_seed(1)
+    ).to(pretended)
+    for nbest in run(
+        generators([model], beam=1, max_len_b=51).ours,
+        on_device(batch(LENGTHS), pretended),
+        prefix_tokens=forced,
+    ):
         assert -torch.inf < float(nbest[0]["positional_scores"].sum()) < -65504
 
 
@@ -185,7 +211,16 @@ def test_logits_beyond_half_precision_are_told(pretended):
 
 # ---- what a step asks for
 
-WAITS = {"plain": 1, "optimal": 1, "window": 1, "stream": 1, "DBA": 1, "LSH": 3, "LSH, CUDA kernels": 2}  # at most
+# at most
+WAITS = {
+    "plain": 1,
+    "optimal": 1,
+    "window": 1,
+    "stream": 1,
+    "DBA": 1,
+    "LSH": 3,
+    "LSH, CUDA kernels": 2,
+}
 BEYOND = {"LSH"}  # a third of stock's launches; docs/gpu.md says why
 PAGE = Path(__file__).parents[2] / "docs" / "gpu.md"
 
@@ -196,13 +231,19 @@ def on_page(way: str) -> tuple[float, int]:
 
 
 @pytest.mark.parametrize("way", WAITS)
-def test_a_step_waits_no_more_than_it_must_and_asks_for_what_the_page_says(way, pretended, monkeypatch, tmp_path):
+def test_a_step_waits_no_more_than_it_must_and_asks_for_what_the_page_says(
+    way, pretended, monkeypatch, tmp_path
+):
     if way == "LSH, CUDA kernels":
         use_kernels(tmp_path, monkeypatch)
     step = counted(WAYS[way], pretended)
     assert 0 < step.waits.total() <= WAITS[way], step.waits
-    (waits, launches), (_, of_stock) = on_page(way), on_page("stock, constrained" if way == "DBA" else "stock")
-    apart = step.launches.total() / launches  # over a shorter span than the page's, in which a window meets fewer words of its draft
+    (waits, launches), (_, of_stock) = (
+        on_page(way),
+        on_page("stock, constrained" if way == "DBA" else "stock"),
+    )
+    # over a shorter span than the page's, in which a window meets fewer words of its draft
+    apart = step.launches.total() / launches
     assert waits <= WAITS[way] and (way == "window" or 0.95 < apart < 1.05), step.launches
     assert way in BEYOND or 3 * step.launches.total() <= of_stock
     if way == "plain":
@@ -210,9 +251,12 @@ def test_a_step_waits_no_more_than_it_must_and_asks_for_what_the_page_says(way, 
 
 
 def test_stocks_step_is_counted_by_the_same_harness(pretended):
-    for way in ["stock", "stock, constrained"][: len(part_of(2, 1))]:  # the second waits for each of its candidates, and takes long
+    # the second waits for each of its candidates, and takes long
+    for way in ["stock", "stock, constrained"][: len(part_of(2, 1))]:
         stock, (waits, launches) = counted(WAYS[way], pretended), on_page(way)
-        assert stock.waits.total() == pytest.approx(waits, rel=0.05) and stock.launches.total() == pytest.approx(launches, rel=0.05)
+        assert stock.waits.total() == pytest.approx(
+            waits, rel=0.05
+        ) and stock.launches.total() == pytest.approx(launches, rel=0.05)
 
 
 # ---- the pretended device itself
@@ -220,38 +264,64 @@ def test_stocks_step_is_counted_by_the_same_harness(pretended):
 
 def test_what_a_gpu_refuses_is_refused(pretended):
     there, host = torch.arange(6, device=pretended), torch.arange(6)
-    for wrong in (lambda: there + host, lambda: torch.cat([there, host]), lambda: host[there], lambda: there.gather(0, host)):
+    for wrong in (
+        lambda: there + host,
+        lambda: torch.cat([there, host]),
+        lambda: host[there],
+        lambda: there.gather(0, host),
+    ):
         with pytest.raises(RuntimeError, match="same device|cuda"):
             wrong()
     for wrong in (lambda: host[0].add_(there[0]), lambda: host.add_(there)):
         with pytest.raises(RuntimeError, match="same device"):
             wrong()
     drawn = torch.Generator()
-    for wrong in (lambda: torch.rand(2, device=pretended, generator=drawn), lambda: there.float().exponential_(generator=drawn)):
+    for wrong in (
+        lambda: torch.rand(2, device=pretended, generator=drawn),
+        lambda: there.float().exponential_(generator=drawn),
+    ):
         with pytest.raises(RuntimeError, match="device type for generator"):
             wrong()
     with pytest.raises(TypeError, match="numpy"):
         there.numpy()
     with pytest.raises(RuntimeError, match="not implemented"):
         there.view(2, 3) @ there.view(3, 2)
-    assert (there + torch.tensor(1)).tolist() == [1, 2, 3, 4, 5, 6]  # a number of the host may stand anywhere
+    # a number of the host may stand anywhere
+    assert (there + torch.tensor(1)).tolist() == [1, 2, 3, 4, 5, 6]
     assert copy.deepcopy(there).device == pretended
 
 
 WAIT = {
-    "item": lambda x: x[0].item(), "bool": lambda x: bool(x.any()), "tolist": lambda x: x.tolist(), "cpu": lambda x: x.cpu(),
-    "mask": lambda x: x[x > 1], "nonzero": lambda x: x.nonzero(), "repeat": lambda x: x.repeat_interleave(x), "equal": lambda x: x.equal(x),
-    "upload": lambda x: torch.tensor([1, 2], device=x.device), "list": lambda x: x[[0, 1]], "into": lambda x: x.copy_(torch.arange(6)),
-    "histc": lambda x: x.float().histc(4), "close": lambda x: torch.allclose(x, x),
-    "print": lambda x: str(x), "format": lambda x: f"{x[0]:03}",
-    "int": lambda x: int(x.max()), "unique": lambda x: x.unique(), "synchronize": lambda x: torch.cuda.synchronize(),
-}  # fmt: skip
+    "item": lambda x: x[0].item(),
+    "bool": lambda x: bool(x.any()),
+    "tolist": lambda x: x.tolist(),
+    "cpu": lambda x: x.cpu(),
+    "mask": lambda x: x[x > 1],
+    "nonzero": lambda x: x.nonzero(),
+    "repeat": lambda x: x.repeat_interleave(x),
+    "equal": lambda x: x.equal(x),
+    "upload": lambda x: torch.tensor([1, 2], device=x.device),
+    "list": lambda x: x[[0, 1]],
+    "into": lambda x: x.copy_(torch.arange(6)),
+    "histc": lambda x: x.float().histc(4),
+    "close": lambda x: torch.allclose(x, x),
+    "print": lambda x: str(x),
+    "format": lambda x: f"{x[0]:03}",
+    "int": lambda x: int(x.max()),
+    "unique": lambda x: x.unique(),
+    "synchronize": lambda x: torch.cuda.synchronize(),
+}
 NO_WAIT = {
-    "sum": lambda x: x.sum(), "where": lambda x: torch.where(x > 1, x, 0), "fill": lambda x: x.masked_fill(x > 1, 0),
-    "slice": lambda x: x[1:], "sized": lambda x: x.repeat_interleave(x, output_size=15), "place": lambda x: x[x],
+    "sum": lambda x: x.sum(),
+    "where": lambda x: torch.where(x > 1, x, 0),
+    "fill": lambda x: x.masked_fill(x > 1, 0),
+    "slice": lambda x: x[1:],
+    "sized": lambda x: x.repeat_interleave(x, output_size=15),
+    "place": lambda x: x[x],
     "number": lambda x: x.clone().index_fill_(0, x, 3),
-    "zeros": lambda x: torch.zeros(3, device=x.device), "staged": lambda x: torch.arange(3).to(x.device, non_blocking=True),
-}  # fmt: skip
+    "zeros": lambda x: torch.zeros(3, device=x.device),
+    "staged": lambda x: torch.arange(3).to(x.device, non_blocking=True),
+}
 
 
 @pytest.mark.parametrize("name", [*WAIT, *NO_WAIT])

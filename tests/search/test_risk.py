@@ -21,19 +21,31 @@ from fairseq_ext.search.finished import Hypothesis
 from fairseq_ext.search.mbr import BayesRisk, utility_of
 from fairseq_ext.serve.records import Record, answer_json
 
-TEXTS = ["a dog runs over the grass .", "a dog is running on the grass .", "the dog runs .", "a cat sleeps", ""]
+TEXTS = [
+    "a dog runs over the grass .",
+    "a dog is running on the grass .",
+    "the dog runs .",
+    "a cat sleeps",
+    "",
+]
 TEXTS += TEXTS[:1]
 SCORES = [-0.5, -0.7, -0.9, -1.4, -2.0, -2.5]
 METRICS = {"chrf": CHRF(), "bleu": BLEU(effective_order=True), "ter": TER()}
 
 
 def risk(utility: str = "chrf", **flags) -> BayesRisk:
-    return BayesRisk(Flags(mbr=utility, **{"mbr_weights": "uniform"} | flags), lambda tokens: TEXTS[int(tokens[0])])
+    return BayesRisk(
+        Flags(mbr=utility, **{"mbr_weights": "uniform"} | flags),
+        lambda tokens: TEXTS[int(tokens[0])],
+    )
 
 
 def hypotheses(unmet=()) -> list[Hypothesis]:
     lacks = (("phrase", "reason"),)
-    return [Hypothesis(torch.tensor([i, 2]), s / 2, torch.full((2,), s / 2), unmet=lacks * (i in unmet)) for i, s in enumerate(SCORES)]
+    return [
+        Hypothesis(torch.tensor([i, 2]), s / 2, torch.full((2,), s / 2), unmet=lacks * (i in unmet))
+        for i, s in enumerate(SCORES)
+    ]
 
 
 def expected(utility: str, weights: list[float], among=range(6)) -> dict[str, float]:
@@ -41,7 +53,11 @@ def expected(utility: str, weights: list[float], among=range(6)) -> dict[str, fl
     sign = -1 if utility == "ter" else 1
     whole = sum(weights[i] for i in among)
     return {
-        TEXTS[h]: sum(sign * weights[r] / whole * METRICS[utility].sentence_score(TEXTS[h], [TEXTS[r]]).score for r in among) for h in among
+        TEXTS[h]: sum(
+            sign * weights[r] / whole * METRICS[utility].sentence_score(TEXTS[h], [TEXTS[r]]).score
+            for r in among
+        )
+        for h in among
     }
 
 
@@ -52,16 +68,26 @@ def test_expected_utilities_are_those_of_all_pairs(utility, weights, monkeypatch
         monkeypatch.setitem(sys.modules, "fastchrf", None)
     found = risk(utility, mbr_weights=weights)(hypotheses(), "")
     brute = expected(utility, [1.0] * 6 if weights == "uniform" else [math.exp(s) for s in SCORES])
-    assert [h.utility for h in found] == pytest.approx([brute[TEXTS[int(h.tokens[0])]] for h in found], abs=1e-4)
-    assert [h.utility for h in found] == sorted((h.utility for h in found), reverse=True) and len(found) == 6
-    assert {int(h.tokens[0]): h.score for h in found} == {i: pytest.approx(s / 2) for i, s in enumerate(SCORES)}
+    assert [h.utility for h in found] == pytest.approx(
+        [brute[TEXTS[int(h.tokens[0])]] for h in found], abs=1e-4
+    )
+    assert [h.utility for h in found] == sorted((h.utility for h in found), reverse=True) and len(
+        found
+    ) == 6
+    assert {int(h.tokens[0]): h.score for h in found} == {
+        i: pytest.approx(s / 2) for i, s in enumerate(SCORES)
+    }
 
 
 def test_only_hypotheses_that_meet_the_most_constraints_are_compared_and_chosen():
     found = risk()(hypotheses(unmet=(0, 5)), "")
     brute = expected("chrf", [1.0] * 6, among=(1, 2, 3, 4))
-    assert [h.utility for h in found[:4]] == pytest.approx(sorted(brute.values(), reverse=True), abs=1e-4)
-    assert [int(h.tokens[0]) for h in found[4:]] == [0, 5] and all(h.utility is None for h in found[4:])
+    assert [h.utility for h in found[:4]] == pytest.approx(
+        sorted(brute.values(), reverse=True), abs=1e-4
+    )
+    assert [int(h.tokens[0]) for h in found[4:]] == [0, 5] and all(
+        h.utility is None for h in found[4:]
+    )
 
 
 def test_fewer_candidates_and_references_are_the_best_of_the_list_and_spread_over_it():
@@ -69,11 +95,16 @@ def test_fewer_candidates_and_references_are_the_best_of_the_list_and_spread_ove
     value = METRICS["chrf"].sentence_score
     brute = [sum(value(TEXTS[h], [TEXTS[r]]).score for r in (0, 2, 4)) / 3 for h in (0, 1)]
     known = {int(h.tokens[0]): h.utility for h in found if h.utility is not None}
-    assert known[0] == known[5] == pytest.approx(brute[0], abs=1e-4) and known[1] == pytest.approx(brute[1], abs=1e-4) and len(known) == 3
+    assert (
+        known[0] == known[5] == pytest.approx(brute[0], abs=1e-4)
+        and known[1] == pytest.approx(brute[1], abs=1e-4)
+        and len(known) == 3
+    )
 
 
 def test_aggregated_references_are_scored_as_their_authors_do():
-    """Vamvas and Sennrich 2024: precision and recall against the mean counts of n-grams, here by counting them."""
+    """Vamvas and Sennrich 2024: precision and recall against the mean counts of n-grams,
+    here by counting them."""
     pytest.importorskip("fastchrf")
 
     def grams(text: str, n: int) -> dict[str, float]:
@@ -99,7 +130,9 @@ def test_aggregated_references_are_scored_as_their_authors_do():
 
     full = TEXTS[:4]
     utility = utility_of(Flags(mbr="chrf", mbr_aggregate=True))
-    assert utility(full, full, "")[:, 0].tolist() == pytest.approx([score(text, full) for text in full], abs=1e-3)
+    assert utility(full, full, "")[:, 0].tolist() == pytest.approx(
+        [score(text, full) for text in full], abs=1e-3
+    )
 
 
 def test_pruning_drops_the_hopeless_and_keeps_the_best(monkeypatch):
@@ -123,16 +156,27 @@ def test_pruning_drops_the_hopeless_and_keeps_the_best(monkeypatch):
 
 def test_comet_is_given_source_candidate_and_reference(monkeypatch, tmp_path):
     def predict(pairs, gpus, progress_bar):
-        return SimpleNamespace(scores=[len(p["src"]) + 10 * len(p["mt"]) + 100 * len(p["ref"]) for p in pairs])
+        return SimpleNamespace(
+            scores=[len(p["src"]) + 10 * len(p["mt"]) + 100 * len(p["ref"]) for p in pairs]
+        )
 
-    monkeypatch.setitem(sys.modules, "comet", SimpleNamespace(load_from_checkpoint=lambda path: SimpleNamespace(predict=predict)))
+    monkeypatch.setitem(
+        sys.modules,
+        "comet",
+        SimpleNamespace(load_from_checkpoint=lambda path: SimpleNamespace(predict=predict)),
+    )
     (tmp_path / "model").write_text("")
     utility = utility_of(Flags(mbr="comet", mbr_model=str(tmp_path / "model")))
     assert utility(["a", "bb"], ["", "ccc"], "four").tolist() == [[14, 314], [24, 324]]
     with pytest.raises(UsageError, match="nowhere is not there"):
         utility_of(Flags(mbr="comet", mbr_model="nowhere"))
-    monkeypatch.setitem(sys.modules, "comet", SimpleNamespace(load_from_checkpoint=lambda path: {}["weights"]))
-    with pytest.raises(UsageError, match=r"model: COMET cannot load it \('weights'\): name the file of a COMET model"):
+    monkeypatch.setitem(
+        sys.modules, "comet", SimpleNamespace(load_from_checkpoint=lambda path: {}["weights"])
+    )
+    with pytest.raises(
+        UsageError,
+        match=r"model: COMET cannot load it \('weights'\): name the file of a COMET model",
+    ):
         utility_of(Flags(mbr="comet", mbr_model=str(tmp_path / "model")))
 
 
@@ -141,61 +185,132 @@ def test_comet_is_given_source_candidate_and_reference(monkeypatch, tmp_path):
 
 def tokens_alike(candidates, references, source):
     """A utility: the share of the candidate's words that the reference has."""
-    return [[sum(w in r.split() for w in c.split()) / (1 + len(c.split())) for r in references] for c in candidates]
+    return [
+        [sum(w in r.split() for w in c.split()) / (1 + len(c.split())) for r in references]
+        for c in candidates
+    ]
 
 
-@pytest.mark.parametrize("flags", [{}, {"sampling": True}, {"stop": "optimal", "unnormalized": True}, {"schedule": "stream"}], ids=str)
+@pytest.mark.parametrize(
+    "flags",
+    [{}, {"sampling": True}, {"stop": "optimal", "unnormalized": True}, {"schedule": "stream"}],
+    ids=str,
+)
 def test_a_generator_answers_with_the_best_on_average(flags):
     ours = {name: value for name, value in flags.items() if name in ("stop", "schedule")}
-    stock = {name: value for name, value in flags.items() if name not in ours} | {"beam": 6, "max_len_b": 12}
+    stock = {name: value for name, value in flags.items() if name not in ours} | {
+        "beam": 6,
+        "max_len_b": 12,
+    }
     models, sample = [build("transformer", 2)], batch([5, 3, 7])
     every = run(generators(models, ours, nbest=6, **stock).ours, sample)
-    chosen = run(generators(models, {**ours, "mbr": f"{__name__}:tokens_alike", "mbr_weights": "uniform"}, nbest=1, **stock).ours, sample)
+    chosen = run(
+        generators(
+            models,
+            {**ours, "mbr": f"{__name__}:tokens_alike", "mbr_weights": "uniform"},
+            nbest=1,
+            **stock,
+        ).ours,
+        sample,
+    )
     for nbest, found in zip(every, chosen, strict=True):
         texts = [dictionary().string(h["tokens"]) for h in nbest]
         means = [sum(row) / len(texts) for row in tokens_alike(texts, texts, "")]
         assert found[0]["utility"] == pytest.approx(max(means))
         best = nbest[means.index(max(means))]
-        assert found[0]["tokens"].tolist() == best["tokens"].tolist() and float(found[0]["score"]) == float(best["score"])
-        assert sorted(map(str, (h["tokens"].tolist() for h in found))) == sorted(map(str, (h["tokens"].tolist() for h in nbest)))
+        assert found[0]["tokens"].tolist() == best["tokens"].tolist() and float(
+            found[0]["score"]
+        ) == float(best["score"])
+        assert sorted(map(str, (h["tokens"].tolist() for h in found))) == sorted(
+            map(str, (h["tokens"].tolist() for h in nbest))
+        )
 
 
-DOORS = dict(source_lang="de", target_lang="en", bpe="sentencepiece", sentencepiece_model=str(DEMO / "spm.model"), beam=6, cpu=True)
+DOORS = dict(
+    source_lang="de",
+    target_lang="en",
+    bpe="sentencepiece",
+    sentencepiece_model=str(DEMO / "spm.model"),
+    beam=6,
+    cpu=True,
+)
 LINES = ["Der Verband wird morgen geprüft."]
 
 
 def test_doors_agree():
     flags = {"sampling": True, "sampling_epsilon": 0.02, "seed": 3}
     given = DOORS | flags | {"mbr": "chrf"}
-    answers = Translator(str(DEMO / "checkpoint.pt"), str(DEMO), **given).translate(LINES, nbest=6)[0]
-    texts = [h.text for h in Translator(str(DEMO / "checkpoint.pt"), str(DEMO), **(DOORS | flags)).translate(LINES, nbest=6)[0]]
-    brute = {h: sum(METRICS["chrf"].sentence_score(h, [r]).score for r in texts) / len(texts) for h in texts}
-    assert [h.utility for h in answers] == pytest.approx(sorted((brute[text] for text in texts), reverse=True), abs=1e-4)
+    answers = Translator(str(DEMO / "checkpoint.pt"), str(DEMO), **given).translate(LINES, nbest=6)[
+        0
+    ]
+    texts = [
+        h.text
+        for h in Translator(str(DEMO / "checkpoint.pt"), str(DEMO), **(DOORS | flags)).translate(
+            LINES, nbest=6
+        )[0]
+    ]
+    brute = {
+        h: sum(METRICS["chrf"].sentence_score(h, [r]).score for r in texts) / len(texts)
+        for h in texts
+    }
+    assert [h.utility for h in answers] == pytest.approx(
+        sorted((brute[text] for text in texts), reverse=True), abs=1e-4
+    )
     engine = Engine(str(DEMO / "checkpoint.pt"), str(DEMO), **given)
     try:
         answer = engine.submit(LINES[0], nbest=2).result()
-        assert [(h.text, h.score, h.utility) for h in answer.hypotheses] == [(h.text, h.score, h.utility) for h in answers[:2]]
-        assert answer_json(Record({"source": LINES[0]}), answer)["nbest"][0]["utility"] == answers[0].utility
+        assert [(h.text, h.score, h.utility) for h in answer.hypotheses] == [
+            (h.text, h.score, h.utility) for h in answers[:2]
+        ]
+        assert (
+            answer_json(Record({"source": LINES[0]}), answer)["nbest"][0]["utility"]
+            == answers[0].utility
+        )
     finally:
         engine.close()
 
 
 def test_commands_print_utilities_and_keep_scores_and_phrases(tiny, tmp_path, monkeypatch):
-    monkeypatch.setitem(sys.modules, "fastchrf", None)  # whose threads, of tests before this one, a forked process lacks
-    (tmp_path / "phrases").write_text("\n".join(json.dumps({"constraints": ["en3"]}) for _ in range(11)) + "\n")
-    flags = ("--mbr", "bleu", "--mbr-weights", "uniform", "--print-utility", "--nbest", 2, "--constraints-file", tmp_path / "phrases")
+    # whose threads, of tests before this one, a forked process lacks
+    monkeypatch.setitem(sys.modules, "fastchrf", None)
+    (tmp_path / "phrases").write_text(
+        "\n".join(json.dumps({"constraints": ["en3"]}) for _ in range(11)) + "\n"
+    )
+    flags = (
+        "--mbr",
+        "bleu",
+        "--mbr-weights",
+        "uniform",
+        "--print-utility",
+        "--nbest",
+        2,
+        "--constraints-file",
+        tmp_path / "phrases",
+    )
     done = generate(tiny, *EXT, *flags, run=forked.command)
     fields = [line.split("\t") for line in done.stdout.splitlines()]
     utilities = {f[0][2:]: float(f[1]) for f in fields if f[0].startswith("U-")}
     found = [f for f in fields if f[0].startswith("D-")]
     assert len(utilities) == 11 and all(0 <= value <= 100 for value in utilities.values())
     assert len(found) == 22 and all("en3" in f[2].split() for f in found)
-    plain = [line.split("\t") for line in generate(tiny, *EXT, "--nbest", 4, *flags[-2:], run=forked.command).stdout.splitlines()]
+    plain = [
+        line.split("\t")
+        for line in generate(
+            tiny, *EXT, "--nbest", 4, *flags[-2:], run=forked.command
+        ).stdout.splitlines()
+    ]
     scores = {(f[0], f[2]): f[1] for f in plain if f[0].startswith("H-")}
-    known = [f for f in fields if len(f) > 2 and (f[0], f[2]) in scores]  # the search has found more than the four that it prints
+    # the search has found more than the four that it prints
+    known = [f for f in fields if len(f) > 2 and (f[0], f[2]) in scores]
     assert len(known) >= 12 and all(scores[f[0], f[2]] == f[1] for f in known)
-    typed = interactive(tiny, *EXT, "--mbr", "chrf", "--print-utility", stdin="de1 de2\n\nde4\n", run=forked.command)
-    assert [line.split("\t")[0] for line in typed.stdout.splitlines() if line.startswith("U-")] == ["U-0", "U-1", "U-2"]
+    typed = interactive(
+        tiny, *EXT, "--mbr", "chrf", "--print-utility", stdin="de1 de2\n\nde4\n", run=forked.command
+    )
+    assert [line.split("\t")[0] for line in typed.stdout.splitlines() if line.startswith("U-")] == [
+        "U-0",
+        "U-1",
+        "U-2",
+    ]
 
 
 def no_number_for_four(candidates, references, source):
@@ -204,28 +319,59 @@ def no_number_for_four(candidates, references, source):
 
 
 def test_a_utility_that_fails_costs_its_own_sentence(tiny):
-    typed = interactive(tiny, *EXT, "--mbr", f"{__name__}:no_number_for_four", stdin="de1\nde4\nde3\n", run=forked.command, check=False)
-    found = dict(line.split("\t")[::2] for line in typed.stdout.splitlines() if line.startswith("H-"))
+    typed = interactive(
+        tiny,
+        *EXT,
+        "--mbr",
+        f"{__name__}:no_number_for_four",
+        stdin="de1\nde4\nde3\n",
+        run=forked.command,
+        check=False,
+    )
+    found = dict(
+        line.split("\t")[::2] for line in typed.stdout.splitlines() if line.startswith("H-")
+    )
     assert typed.returncode == 3 and found["H-0"] and found["H-2"] and not found["H-1"]
-    assert "E-1" in typed.stderr and f"--mbr {__name__}:no_number_for_four raises ZeroDivisionError" in typed.stderr
+    assert (
+        "E-1" in typed.stderr
+        and f"--mbr {__name__}:no_number_for_four raises ZeroDivisionError" in typed.stderr
+    )
 
 
 @pytest.mark.parametrize(
     "flags, said",
     [
         (["--mbr", "chrf", "--beam", 1], "--mbr chooses among the hypotheses of a sentence"),
-        (["--mbr", "nonsense"], "--mbr must be chrf, bleu, ter, comet or module:function, not nonsense"),
+        (
+            ["--mbr", "nonsense"],
+            "--mbr must be chrf, bleu, ter, comet or module:function, not nonsense",
+        ),
         (["--mbr", "no_module_here:f"], "--mbr no_module_here:f cannot be loaded"),
         (["--mbr", ""], "--mbr must be chrf, bleu, ter, comet or module:function, not"),
         (["--mbr", "os:path"], "--mbr os:path cannot be loaded (path cannot be called)"),
         (["--mbr", "comet"], "--mbr comet and --mbr-model"),
-        (["--mbr", "comet", "--mbr-model", "nowhere"], "--mbr comet needs COMET: pip install unbabel-comet"),
+        (
+            ["--mbr", "comet", "--mbr-model", "nowhere"],
+            "--mbr comet needs COMET: pip install unbabel-comet",
+        ),
         (["--mbr-candidates", 3], "--mbr-candidates belongs to --mbr"),
-        (["--mbr", "chrf", "--mbr-references", -1], "--mbr-references (number of hypotheses) must be 0 or more"),
-        (["--mbr", "chrf", "--mbr-prune", 1.0], "--mbr-prune (share of resamplings) must be 0 or more and below 1"),
+        (
+            ["--mbr", "chrf", "--mbr-references", -1],
+            "--mbr-references (number of hypotheses) must be 0 or more",
+        ),
+        (
+            ["--mbr", "chrf", "--mbr-prune", 1.0],
+            "--mbr-prune (share of resamplings) must be 0 or more and below 1",
+        ),
         (["--mbr", "ter", "--mbr-aggregate"], "--mbr-aggregate joins the n-grams"),
-        (["--mbr", "chrf", "--mbr-aggregate", "--mbr-prune", 0.9], "--mbr-aggregate compares each candidate once"),
-        (["--mbr", "chrf", "--match-source-len"], "--match-source-len replaces beam search, so --mbr cannot"),
+        (
+            ["--mbr", "chrf", "--mbr-aggregate", "--mbr-prune", 0.9],
+            "--mbr-aggregate compares each candidate once",
+        ),
+        (
+            ["--mbr", "chrf", "--match-source-len"],
+            "--match-source-len replaces beam search, so --mbr cannot",
+        ),
     ],
     ids=str,
 )

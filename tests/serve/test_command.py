@@ -23,21 +23,53 @@ SOURCE = "Der Patient hat einen Port."
 
 
 def test_it_says_where_it_listens_and_ends_at_sigterm_when_what_runs_is_answered(started, tmp_path):  # noqa: F811
-    flags = ["--glossary-folder", str(tmp_path), "--glossary-match", "casefold", "--glossary-repeat", "each"]  # of requests' glossaries
-    process, url, said = started("--beam", "4", "--stop", "optimal", "--unnormalized", "--grace", "60", "--max-line-tokens", "60", *flags)
+    # of requests' glossaries
+    flags = [
+        "--glossary-folder",
+        str(tmp_path),
+        "--glossary-match",
+        "casefold",
+        "--glossary-repeat",
+        "each",
+    ]
+    process, url, said = started(
+        "--beam",
+        "4",
+        "--stop",
+        "optimal",
+        "--unnormalized",
+        "--grace",
+        "60",
+        "--max-line-tokens",
+        "60",
+        *flags,
+    )
     assert "; no --api-keys, so this machine alone can reach it" in said
     assert re.search(r"ready: de to en, fairseq_ext:\S+stop:optimal", said)
     with httpx.Client(base_url=url, timeout=120) as client:
         one = client.post("/v1/translate", json={"source": SOURCE}).json()
         assert one["certificate"] == {"proved": True, "gap": 0.0}
         long = {"source": "Ja , " * 60, "prefix": "Yes"}  # one sentence, as it must begin so
-        assert "tokens and the limit is 60: " in client.post("/v1/translate", json=long).json()["error"]
-        assert client.put("/v1/glossaries/clinic", content="patient\temployee\n", headers=TSV).status_code == 201
+        assert (
+            "tokens and the limit is 60: "
+            in client.post("/v1/translate", json=long).json()["error"]
+        )
+        assert (
+            client.put(
+                "/v1/glossaries/clinic", content="patient\temployee\n", headers=TSV
+            ).status_code
+            == 201
+        )
         for glossary in ("clinic", {"patient": "employee"}):
-            twice = client.post("/v1/translate", json={"source": "Der Patient sieht den Patient.", "glossary": glossary}).json()
+            twice = client.post(
+                "/v1/translate",
+                json={"source": "Der Patient sieht den Patient.", "glossary": glossary},
+            ).json()
             assert twice["text"].count("employee") == 2 and "employee" not in one["text"], twice
     api = LibreTranslateAPI(url)  # its own client, unmodified
-    assert api.translate(SOURCE, "de", "en") == one["text"] and [each["code"] for each in api.languages()] == ["de", "en"]
+    assert api.translate(SOURCE, "de", "en") == one["text"] and [
+        each["code"] for each in api.languages()
+    ] == ["de", "en"]
     answers = []
 
     def ask() -> None:
@@ -48,12 +80,19 @@ def test_it_says_where_it_listens_and_ends_at_sigterm_when_what_runs_is_answered
     asking.start()
     end = time.monotonic() + 60
     while time.monotonic() < end:
-        pending = next(line for line in httpx.get(f"{url}/metrics").text.splitlines() if line.startswith("fairseq_ext_pending "))
+        pending = next(
+            line
+            for line in httpx.get(f"{url}/metrics").text.splitlines()
+            if line.startswith("fairseq_ext_pending ")
+        )
         if float(pending.split()[1]) > 0 or answers:
             break
     process.send_signal(signal.SIGTERM)
     asking.join()
-    assert answers[0].status_code == 200 and [each["text"] for each in answers[0].json()] == [one["text"]] * 60
+    assert (
+        answers[0].status_code == 200
+        and [each["text"] for each in answers[0].json()] == [one["text"]] * 60
+    )
     assert process.wait(60) == 0
     with pytest.raises(httpx.TransportError):
         httpx.get(f"{url}/health")
@@ -67,25 +106,53 @@ def test_what_cannot_be_is_refused_in_one_sentence(tmp_path):
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = str(taken.getsockname()[1])
         for arguments, sentence in [
-            (["--host", "0.0.0.0"], "--host 0.0.0.0 opens the server to others and no keys are given: add --api-keys FILE"),
-            (["--api-keys", str(keys)], f"line 1 of {keys} does not begin with the SHA-256 of a key"),
-            (["--api-keys", str(empty)], f"--api-keys {empty} has no key: make one with python -m fairseq_ext.serve.guard NAME"),
+            (
+                ["--host", "0.0.0.0"],
+                (
+                    "--host 0.0.0.0 opens the server to others and no keys are given: "
+                    "add --api-keys FILE"
+                ),
+            ),
+            (
+                ["--api-keys", str(keys)],
+                f"line 1 of {keys} does not begin with the SHA-256 of a key",
+            ),
+            (
+                ["--api-keys", str(empty)],
+                (
+                    f"--api-keys {empty} has no key: make one with python -m "
+                    "fairseq_ext.serve.guard NAME"
+                ),
+            ),
             (["--api-keys", str(tmp_path / "none")], "--api-keys: cannot read"),
             (["--deadline", "0"], "--deadline 0 allows nothing: use a number above 0"),
             (["--read-timeout", "nan"], "--read-timeout nan allows nothing: use a number above 0"),
-            (["--max-connections", "0"], "--max-connections 0 allows nothing: use a number above 0"),
+            (
+                ["--max-connections", "0"],
+                "--max-connections 0 allows nothing: use a number above 0",
+            ),
             (["--keep-alive", "-1"], "--keep-alive -1 allows nothing: use a number above 0"),
             (["--grace", "-1"], "--grace (seconds) must be 0 or more, not -1"),
-            (["--port", port], f"cannot listen on 127.0.0.1:{port} (Address already in use): choose another --host or --port"),
+            (
+                ["--port", port],
+                (
+                    f"cannot listen on 127.0.0.1:{port} (Address already in use): choose "
+                    "another --host or --port"
+                ),
+            ),
             (["--host", "1.2.3.4", "--api-keys", "x"], "--api-keys: cannot read x"),
             (["5"], "'5' belongs to no flag: write a flag before its value"),
         ]:
             done = forked(main, "serve", *arguments, *NEEDED)
-            assert done.status == 1 and done.stderr.splitlines()[-1].startswith(f"error: {sentence}"), (arguments, done)
+            assert done.status == 1 and done.stderr.splitlines()[-1].startswith(
+                f"error: {sentence}"
+            ), (arguments, done)
 
 
 def test_a_port_that_is_taken_is_told_before_a_worker_is_started(monkeypatch, capsys):
-    monkeypatch.setattr("fairseq_ext.serve.__main__.Engine", lambda **flags: pytest.fail("a worker was started"))
+    monkeypatch.setattr(
+        "fairseq_ext.serve.__main__.Engine", lambda **flags: pytest.fail("a worker was started")
+    )
     with socket.create_server(("127.0.0.1", 0)) as taken:
         assert main([*NEEDED, "--port", str(taken.getsockname()[1])]) == 1
     assert "error: cannot listen on 127.0.0.1:" in capsys.readouterr().err
@@ -93,7 +160,9 @@ def test_a_port_that_is_taken_is_told_before_a_worker_is_started(monkeypatch, ca
 
 def test_a_server_whose_standard_output_is_closed_starts():
     words = [sys.executable, "-m", "fairseq_ext.serve", *NEEDED, "--port", "0"]
-    with subprocess.Popen(["sh", "-c", 'exec "$@" >&-', "sh", *words], stderr=subprocess.PIPE, text=True, cwd=ROOT) as server:
+    with subprocess.Popen(
+        ["sh", "-c", 'exec "$@" >&-', "sh", *words], stderr=subprocess.PIPE, text=True, cwd=ROOT
+    ) as server:
         assert server.stderr is not None
         said = [server.stderr.readline(), server.stderr.readline()]
         server.terminate()
@@ -107,13 +176,24 @@ def test_a_model_that_cannot_be_loaded_ends_the_server_with_its_sentence():
 
 def test_a_folder_without_a_checkpoint_is_told(tmp_path):
     done = forked(main, "serve", "--data", str(tmp_path))
-    assert done.status == 1 and done.stderr.splitlines()[-1] == f"error: {tmp_path} has no checkpoint (*.pt): name one by --path"
+    assert (
+        done.status == 1
+        and done.stderr.splitlines()[-1]
+        == f"error: {tmp_path} has no checkpoint (*.pt): name one by --path"
+    )
 
 
 def test_a_key_is_made_with_the_line_for_its_file():
-    command, environment = [sys.executable, "-m", "fairseq_ext.serve.guard", "me"], {**os.environ, "PYTHONPATH": str(ROOT)}
+    command, environment = (
+        [sys.executable, "-m", "fairseq_ext.serve.guard", "me"],
+        {**os.environ, "PYTHONPATH": str(ROOT)},
+    )
     done = subprocess.run(command, capture_output=True, text=True, env=environment)
     key, line = (text.split()[1:] for text in done.stdout.splitlines())
     assert line == [hashlib.sha256(key[0].encode()).hexdigest(), "me"] and len(key[0]) > 40
-    asked = subprocess.run([*command[:-1], "--help"], capture_output=True, text=True, env=environment)
-    assert asked.returncode == 0 and asked.stdout.startswith("usage: ") and "key:" not in asked.stdout
+    asked = subprocess.run(
+        [*command[:-1], "--help"], capture_output=True, text=True, env=environment
+    )
+    assert (
+        asked.returncode == 0 and asked.stdout.startswith("usage: ") and "key:" not in asked.stdout
+    )

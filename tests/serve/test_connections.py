@@ -1,4 +1,5 @@
-"""Who is let in, and for how long: names, origins, headers that no form sends, slow clients, many of them, and the end of a server."""
+"""Who is let in, and for how long: names, origins, headers that no form sends, slow clients, many
+of them, and the end of a server."""
 
 import http.client
 import os
@@ -31,45 +32,83 @@ def raw(client: httpx.Client) -> socket.socket:
 @pytest.mark.parametrize(
     ("name", "origin", "status"),
     [
-        ("localhost:8000", None, 200), ("127.0.0.1", "http://localhost:3000", 200), ("[::1]:80", None, 200), ("LOCALHOST.", None, 200),
-        ("evil.example", None, 403), ("127.0.0.1.evil.example", None, 403), ("", None, 403), ("[", None, 403),
-        ("localhost", "http://evil.example", 403), ("localhost", "null", 403),
+        ("localhost:8000", None, 200),
+        ("127.0.0.1", "http://localhost:3000", 200),
+        ("[::1]:80", None, 200),
+        ("LOCALHOST.", None, 200),
+        ("evil.example", None, 403),
+        ("127.0.0.1.evil.example", None, 403),
+        ("", None, 403),
+        ("[", None, 403),
+        ("localhost", "http://evil.example", 403),
+        ("localhost", "null", 403),
     ],
-)  # fmt: skip
-def test_without_keys_the_server_answers_under_its_own_names_and_to_its_own_pages(client, name, origin, status):
+)
+def test_without_keys_the_server_answers_under_its_own_names_and_to_its_own_pages(
+    client, name, origin, status
+):
     headers = {"Host": name} | ({} if origin is None else {"Origin": origin})
     found = client.get("/health", headers=headers)
     assert found.status_code == status, found.text
     if status == 403:
-        assert found.json()["error"].endswith(("use its own, or add --allowed-hosts", "use its own, or add --allowed-origins"))
+        assert found.json()["error"].endswith(
+            ("use its own, or add --allowed-hosts", "use its own, or add --allowed-origins")
+        )
 
 
 def test_more_names_are_allowed_by_a_flag_and_keys_guard_any(serving, tmp_path):
     with serving(allowed_hosts=("mt.example",)) as client:
-        assert client.get("/health", headers={"Host": "mt.example:443", "Origin": "https://mt.example"}).status_code == 200
+        assert (
+            client.get(
+                "/health", headers={"Host": "mt.example:443", "Origin": "https://mt.example"}
+            ).status_code
+            == 200
+        )
         assert client.get("/health", headers={"Host": "evil.example"}).status_code == 403
     (tmp_path / "keys").write_text("0" * 64 + "\n", encoding="utf-8")
     with serving(api_keys=str(tmp_path / "keys")) as client:
-        assert client.get("/health", headers={"Host": "any.example", "Origin": "null"}).status_code == 200
+        assert (
+            client.get("/health", headers={"Host": "any.example", "Origin": "null"}).status_code
+            == 200
+        )
 
 
 def test_what_a_form_could_have_sent_changes_nothing(client):
-    for kind in (None, "text/plain", "application/x-www-form-urlencoded", "multipart/form-data; boundary=x"):
+    for kind in (
+        None,
+        "text/plain",
+        "application/x-www-form-urlencoded",
+        "multipart/form-data; boundary=x",
+    ):
         headers = {} if kind is None else {"Content-Type": kind}
         for path in ("/v1/translate", "/v1/translate/stream"):
             refused = client.post(path, content=b'{"source": "Ja."}', headers=headers)
             assert (refused.status_code, refused.json()["error"][:16]) == (415, "the body is JSON")
         refused = client.put("/v1/glossaries/formed", content=b"Ja\tyes\n", headers=headers)
-        assert refused.status_code == 415 and "a header that no form sends" in refused.json()["error"]
+        assert (
+            refused.status_code == 415 and "a header that no form sends" in refused.json()["error"]
+        )
         assert client.delete("/v1/glossaries/formed", headers=headers).status_code == 415
     assert client.get("/v1/glossaries").json()["glossaries"] == []
-    assert client.put("/v1/glossaries/formed", content=b"Ja\tyes\n", headers={"X-Requested-With": "curl"}).status_code == 201
+    assert (
+        client.put(
+            "/v1/glossaries/formed", content=b"Ja\tyes\n", headers={"X-Requested-With": "curl"}
+        ).status_code
+        == 201
+    )
     assert client.delete("/v1/glossaries/formed", headers=TSV).status_code == 204
 
 
 def test_a_client_that_hangs_up_inside_its_body_is_cancelled_and_no_fault(client, caplog):
     def counted(status: int) -> float:
-        return sum(map(float, re.findall(rf'requests_total{{.*status="{status}"}} (\S+)', client.get("/metrics").text)))
+        return sum(
+            map(
+                float,
+                re.findall(
+                    rf'requests_total{{.*status="{status}"}} (\S+)', client.get("/metrics").text
+                ),
+            )
+        )
 
     gone, faults = counted(499), counted(500)
     for path in ("/v1/translate", "/v1/translate/stream", "/translate"):
@@ -85,7 +124,10 @@ def test_a_client_that_hangs_up_inside_its_body_is_cancelled_and_no_fault(client
 
 def test_a_stream_of_no_record_is_told_in_our_form(client):
     found = client.post("/v1/translate/stream", content=b"[]", headers=JSON)
-    assert (found.status_code, found.json()) == (400, {"error": "a stream has one record: send an object, not a list"})
+    assert (found.status_code, found.json()) == (
+        400,
+        {"error": "a stream has one record: send an object, not a list"},
+    )
 
 
 def test_keys_are_read_before_the_body(serving, tmp_path):
@@ -93,7 +135,10 @@ def test_keys_are_read_before_the_body(serving, tmp_path):
     with serving(api_keys=str(tmp_path / "keys")) as client:
         for path in ("/v1/translate", "/v1/translate/stream", "/translate"):
             with raw(client) as sock:
-                sock.sendall(head(path, b"x" * 1000).replace(b"\r\n\r\n", b"\r\nX-API-Key: wrong\r\n\r\n"))  # and no body
+                # and no body
+                sock.sendall(
+                    head(path, b"x" * 1000).replace(b"\r\n\r\n", b"\r\nX-API-Key: wrong\r\n\r\n")
+                )
                 assert sock.recv(1000).startswith(b"HTTP/1.1 403 ")
 
 
@@ -102,12 +147,17 @@ def test_slow_clients_are_told_and_hung_up(serving):
         with raw(client) as sock:
             sock.sendall(head("/v1/translate", b"x" * 1000) + b"{")
             answer = sock.recv(1000)
-            assert answer.startswith(b"HTTP/1.1 408 ") and b"the body has not come within 0.3 seconds" in answer + sock.recv(1000)
+            assert answer.startswith(
+                b"HTTP/1.1 408 "
+            ) and b"the body has not come within 0.3 seconds" in answer + sock.recv(1000)
         for sent in (b"", b"GET /health HTTP/1.1\r\nHost: local"):
             with raw(client) as sock:
                 sock.sendall(sent)
                 answer = b"".join(iter(lambda: sock.recv(1000), b""))  # until it is closed
-                assert answer.startswith(b"HTTP/1.1 408 ") and b"the request has not come within 0.3 seconds" in answer
+                assert (
+                    answer.startswith(b"HTTP/1.1 408 ")
+                    and b"the request has not come within 0.3 seconds" in answer
+                )
         with raw(client) as sock:  # the second request of a connection, too
             sock.sendall(b"GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n")
             assert sock.recv(1000).startswith(b"HTTP/1.1 200 ")
@@ -121,7 +171,8 @@ def test_connections_that_ask_nothing_make_room(serving):
         for sock in held:
             sock.sendall(b"GET /health HTTP/1.1\r\nHost: local")
         assert client.post("/v1/translate", json=BODY).json()["text"]
-        working = [raw(client) for _ in range(4)]  # all places are taken by requests whose body is still to come
+        # all places are taken by requests whose body is still to come
+        working = [raw(client) for _ in range(4)]
         for sock in working:
             sock.sendall(head("/v1/translate", b"x" * 1000) + b"{")
         time.sleep(0.1)
@@ -142,11 +193,24 @@ def test_a_file_that_a_killed_put_has_left_is_removed(tmp_path):
 
 
 def test_the_limits_as_they_are_typed(started):  # noqa: F811
-    flags = ["--allowed-hosts", "mt.example, b.example", "--read-timeout", "0.5", "--keep-alive", "1", "--max-connections", "2"]
+    flags = [
+        "--allowed-hosts",
+        "mt.example, b.example",
+        "--read-timeout",
+        "0.5",
+        "--keep-alive",
+        "1",
+        "--max-connections",
+        "2",
+    ]
     _, url, _ = started(*flags)
     host, port = url.removeprefix("http://").split(":")
-    unfinished, idle, third = (socket.create_connection((host, int(port)), timeout=60) for _ in range(3))
-    assert unfinished.recv(1000) == b"", "the third connection takes the place of the one that has waited longest"
+    unfinished, idle, third = (
+        socket.create_connection((host, int(port)), timeout=60) for _ in range(3)
+    )
+    assert unfinished.recv(1000) == b"", (
+        "the third connection takes the place of the one that has waited longest"
+    )
     begun = time.monotonic()
     idle.sendall(b"GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n")
     assert idle.recv(1000).startswith(b"HTTP/1.1 200 ")
@@ -155,12 +219,16 @@ def test_the_limits_as_they_are_typed(started):  # noqa: F811
     while idle.recv(1000):
         pass
     assert 0.9 < time.monotonic() - begun < 30
-    statuses = [httpx.get(f"{url}/health", headers={"Host": name}).status_code for name in ("mt.example", "b.example", "evil.example")]
+    statuses = [
+        httpx.get(f"{url}/health", headers={"Host": name}).status_code
+        for name in ("mt.example", "b.example", "evil.example")
+    ]
     assert statuses == [200, 200, 403]
 
 
 def test_few_open_files_are_enough_and_no_request_is_lost_at_the_end(started, monkeypatch):  # noqa: F811
-    """300 unfinished headers lock nobody out; at SIGTERM every request on a connection that is kept gets an answer."""
+    """300 unfinished headers lock nobody out; at SIGTERM every request on a connection that
+    is kept gets an answer."""
     import resource
 
     files = resource.getrlimit(resource.RLIMIT_NOFILE)

@@ -1,4 +1,5 @@
-"""Wrong requests, clients that hang up or read slowly, full queues, workers that die: one clear answer to every accepted request."""
+"""Wrong requests, clients that hang up or read slowly, full queues, workers that die: one clear
+answer to every accepted request."""
 
 import json
 import os
@@ -26,30 +27,69 @@ KEYS = "source, id, constraints, any_of, avoid, prefix, glossary, nbest, detail"
     [
         (b"{", "the body is not valid JSON ("),
         (b"", "the body is not valid JSON ("),
-        (b"[" * 5000 + b"]" * 5000, "the body has lists and objects nested more than 100 deep: make it flat"),
+        (
+            b"[" * 5000 + b"]" * 5000,
+            "the body has lists and objects nested more than 100 deep: make it flat",
+        ),
         (b'{"source": "\xff"}', "the body is not valid UTF-8 (byte 13): send it as UTF-8"),
-        (b'{"source": "\\ud800"}', "the body has half a character (a lone surrogate): send whole characters"),
-        (b'{"source": "a", "id": 1e999}', "the body has a number that JSON has no form for (NaN or Infinity): write a finite one"),
-        (b'{"source": "a", "id": ' + b"[" * 970 + b"]" * 970 + b"}", "the body has lists and objects nested more than 100 deep"),
+        (
+            b'{"source": "\\ud800"}',
+            "the body has half a character (a lone surrogate): send whole characters",
+        ),
+        (
+            b'{"source": "a", "id": 1e999}',
+            "the body has a number that JSON has no form for (NaN or Infinity): write a finite one",
+        ),
+        (
+            b'{"source": "a", "id": ' + b"[" * 970 + b"]" * 970 + b"}",
+            "the body has lists and objects nested more than 100 deep",
+        ),
         (b'{"source": "a", "nbest": -1e999}', "the body has a number that JSON has no form for"),
         (b'{"source": NaN}', "the body is not valid JSON (NaN is not JSON)"),
         (b'{"source": "a", "source": "b"}', "the request has a key twice: join their values"),
-        (b'[{"source": "a", "id": {"b": 1, "b": 2}}]', "the request has a key twice: join their values"),
+        (
+            b'[{"source": "a", "id": {"b": 1, "b": 2}}]',
+            "the request has a key twice: join their values",
+        ),
         (b'"text"', f'the request is "text": send an object with the keys {KEYS}'),
         (b'[{"source": "a"}, 1]', f"record 2 is 1: send an object with the keys {KEYS}"),
         (b'{"text": "a"}', f"the request has the unknown key 'text': the keys are {KEYS}"),
         (b'{"id": 1}', 'the request has no text in "source": write the sentence there'),
         (b'{"source": 7}', 'the request has no text in "source": write the sentence there'),
         (b'{"source": "a", "nbest": "2"}', 'the request has "2" for "nbest": write a whole number'),
-        (b'{"source": "a", "nbest": true}', 'the request has true for "nbest": write a whole number'),
-        (b'{"source": "a", "constraints": "x"}', 'the request has "x" for "constraints": write a list of phrases'),
-        (b'{"source": "a", "avoid": [""]}', 'the request has an empty phrase in "avoid": remove it'),
-        (b'{"source": "a", "glossary": 3}', 'the request has 3 for "glossary": write a name, a list of names, or an object of terms'),
-        (b'{"source": "a", "glossary": {"b": ""}}', "the request has the glossary term 'b' without its translation"),
+        (
+            b'{"source": "a", "nbest": true}',
+            'the request has true for "nbest": write a whole number',
+        ),
+        (
+            b'{"source": "a", "constraints": "x"}',
+            'the request has "x" for "constraints": write a list of phrases',
+        ),
+        (
+            b'{"source": "a", "avoid": [""]}',
+            'the request has an empty phrase in "avoid": remove it',
+        ),
+        (
+            b'{"source": "a", "glossary": 3}',
+            (
+                'the request has 3 for "glossary": write a name, a list of names, or '
+                "an object of terms"
+            ),
+        ),
+        (
+            b'{"source": "a", "glossary": {"b": ""}}',
+            "the request has the glossary term 'b' without its translation",
+        ),
         (b'{"source": "a", "glossary": ".."}', "a glossary's name has 1 to 64 letters"),
         (b'{"source": "a", "nbest": 6}', "nbest is 6 and the beam is 5: ask for 1 to 5 hypotheses"),
-        (json.dumps([{"source": "a"}] * 301).encode(), "the request has 301 records and the limit is 300 (--max-lines): send fewer"),
-        (json.dumps({"source": "wort " * 5000, "constraints": ["word"]}).encode(), "the source has"),
+        (
+            json.dumps([{"source": "a"}] * 301).encode(),
+            "the request has 301 records and the limit is 300 (--max-lines): send fewer",
+        ),
+        (
+            json.dumps({"source": "wort " * 5000, "constraints": ["word"]}).encode(),
+            "the source has",
+        ),
     ],
     ids=lambda value: value[:40] if isinstance(value, bytes) else None,
 )
@@ -62,8 +102,12 @@ def test_wrong_requests_get_one_sentence(client, body, sentence):
 def test_a_body_that_is_too_large_is_not_read_to_its_end(client):
     line = json.dumps({"source": "x" * (1 << 20)}).encode()
     response = client.post("/v1/translate", content=line, headers=JSON)
-    assert response.status_code == 413 and response.json()["error"] == "the body has more than 65536 bytes: send less at once"
-    chunks = client.post("/v1/translate", content=(b"x" * 8192 for _ in range(64)), headers=JSON)  # without a length
+    assert (
+        response.status_code == 413
+        and response.json()["error"] == "the body has more than 65536 bytes: send less at once"
+    )
+    # without a length
+    chunks = client.post("/v1/translate", content=(b"x" * 8192 for _ in range(64)), headers=JSON)
     assert chunks.status_code == 413
 
     def endless():
@@ -79,10 +123,15 @@ def test_a_body_that_is_too_large_is_not_read_to_its_end(client):
     assert time.monotonic() - begin < 60
 
 
-def test_a_line_of_a_megabyte_is_cut_ends_at_the_deadline_and_costs_nobody_else_anything(serving, engine):
+def test_a_line_of_a_megabyte_is_cut_ends_at_the_deadline_and_costs_nobody_else_anything(
+    serving, engine
+):
     with serving(max_body=4 << 20, deadline=3.0) as client:
         assert client.post("/v1/translate", json={"source": "x" * (1 << 20)}).status_code == 504
-        assert client.post("/v1/translate", json={"source": SOURCE}).json()["text"] and not engine.pending
+        assert (
+            client.post("/v1/translate", json={"source": SOURCE}).json()["text"]
+            and not engine.pending
+        )
 
 
 def test_unknown_routes_and_methods(client):
@@ -101,12 +150,17 @@ def test_keys(serving, tmp_path, lines):
         without = client.post("/v1/translate", json=body)
         assert without.status_code == 401 and without.headers["www-authenticate"] == "Bearer"
         wrong = client.post("/v1/translate", json=body, headers={"Authorization": "Bearer wrong"})
-        assert wrong.status_code == 403 and wrong.json()["error"].startswith("this server does not know the key")
+        assert wrong.status_code == 403 and wrong.json()["error"].startswith(
+            "this server does not know the key"
+        )
         for headers in ({"Authorization": "Bearer right"}, {"X-API-Key": "other"}):
             assert client.post("/v1/translate", json=body, headers=headers).json()["text"]
             assert client.get("/metrics", headers=headers).status_code == 200
         asked = {"q": SOURCE, "source": "de", "target": "en"}
-        for key, status, text in ((None, 400, "Please contact the server operator to get an API key"), ("x", 403, "Invalid API key")):
+        for key, status, text in (
+            (None, 400, "Please contact the server operator to get an API key"),
+            ("x", 403, "Invalid API key"),
+        ):
             refused = client.post("/translate", json={**asked, "api_key": key})
             assert (refused.status_code, refused.json()) == (status, {"error": text})
         assert client.post("/translate", json={**asked, "api_key": "right"}).status_code == 200
@@ -134,26 +188,42 @@ def test_every_known_hash_is_compared(monkeypatch, tmp_path):
 def test_the_deadline_frees_the_rows(serving, engine, lines):
     with serving(deadline=0.01) as client:
         response = client.post("/v1/translate", json=[{"source": " ".join(lines[:4])}] * 40)
-        assert response.status_code == 504 and response.json()["error"].startswith("the translation took more than 0.01 seconds")
-        with client.stream("POST", "/v1/translate/stream", json={"source": " ".join(lines[:6])}) as stream:
+        assert response.status_code == 504 and response.json()["error"].startswith(
+            "the translation took more than 0.01 seconds"
+        )
+        with client.stream(
+            "POST", "/v1/translate/stream", json={"source": " ".join(lines[:6])}
+        ) as stream:
             assert "event: error" in stream.read().decode()
     assert nothing_pending(engine)
 
 
-def test_a_file_ends_with_its_client_and_where_nothing_is_done_for_a_deadline(serving, engine, lines, monkeypatch):
-    file = {"files": {"file": ("a.txt", " ".join(lines * 20).encode())}, "data": {"source": "de", "target": "en"}}
+def test_a_file_ends_with_its_client_and_where_nothing_is_done_for_a_deadline(
+    serving, engine, lines, monkeypatch
+):
+    file = {
+        "files": {"file": ("a.txt", " ".join(lines * 20).encode())},
+        "data": {"source": "de", "target": "en"},
+    }
     with serving(max_body=4 << 20) as client:
         request = client.build_request("POST", "/translate_file", **file)
         host = f"{client.base_url.host}:{client.base_url.port}"
-        headers = "".join(f"{name}: {value}\r\n" for name, value in request.headers.items() if name != "host")
+        headers = "".join(
+            f"{name}: {value}\r\n" for name, value in request.headers.items() if name != "host"
+        )
         with socket.create_connection((client.base_url.host, client.base_url.port)) as raw:
-            raw.sendall(f"POST /translate_file HTTP/1.1\r\nHost: {host}\r\n{headers}\r\n".encode() + request.read())
+            raw.sendall(
+                f"POST /translate_file HTTP/1.1\r\nHost: {host}\r\n{headers}\r\n".encode()
+                + request.read()
+            )
             assert until(lambda: engine.pending > 0)
         assert nothing_pending(engine)
     with serving(deadline=0.5) as client:
         monkeypatch.setattr(engine, "submit", lambda source, **request: Future())
         response = client.post("/translate_file", **file)
-        assert response.status_code == 504 and "took more than 0.5 seconds" in response.json()["error"]
+        assert (
+            response.status_code == 504 and "took more than 0.5 seconds" in response.json()["error"]
+        )
         monkeypatch.undo()
         answers = iter([engine.submit(each).result() for each in lines[:6]])
 
@@ -166,7 +236,10 @@ def test_a_file_ends_with_its_client_and_where_nothing_is_done_for_a_deadline(se
 
         timers: list[threading.Timer] = []
         monkeypatch.setattr(engine, "submit", steady)
-        response = client.post("/translate_file", **file | {"files": {"file": ("a.txt", "\n".join(lines[:6]).encode())}})
+        response = client.post(
+            "/translate_file",
+            **file | {"files": {"file": ("a.txt", "\n".join(lines[:6]).encode())}},
+        )
         assert response.status_code == 200 and len(timers) == 6, "something was done all the time"
 
 
@@ -197,7 +270,11 @@ def test_a_client_that_reads_slowly_holds_up_nobody(client, engine, lines):
         answer = b""
         while b"\r\n\r\n" not in answer:
             answer += raw.recv(512)
-        length = next(int(line.split()[1]) for line in answer.split(b"\r\n") if line.lower().startswith(b"content-length"))
+        length = next(
+            int(line.split()[1])
+            for line in answer.split(b"\r\n")
+            if line.lower().startswith(b"content-length")
+        )
         answer = answer.partition(b"\r\n\r\n")[2]
         while len(answer) < length:
             answer += raw.recv(1 << 16)
@@ -210,12 +287,17 @@ def test_a_full_queue_is_told_and_what_was_accepted_is_answered(client, engine, 
     lock = threading.Lock()
 
     def ask(number: int) -> None:
-        response = client.post("/v1/translate", json=[{"source": lines[(number + i) % len(lines)]} for i in range(100)])
+        response = client.post(
+            "/v1/translate", json=[{"source": lines[(number + i) % len(lines)]} for i in range(100)]
+        )
         with lock:
             done.append(response.status_code)
         if response.status_code == 429:
             assert int(response.headers["retry-after"]) >= 1
-            assert "requests are waiting, which is all that the queue takes" in response.json()["error"]
+            assert (
+                "requests are waiting, which is all that the queue takes"
+                in response.json()["error"]
+            )
         else:
             assert response.status_code == 200 and all(each["text"] for each in response.json())
 
@@ -226,7 +308,10 @@ def test_a_full_queue_is_told_and_what_was_accepted_is_answered(client, engine, 
 
 
 def test_an_engine_that_is_killed_under_load_answers_every_request_once(client, engine, lines):
-    expected = [each["text"] for each in client.post("/v1/translate", json=[{"source": line} for line in lines]).json()]
+    expected = [
+        each["text"]
+        for each in client.post("/v1/translate", json=[{"source": line} for line in lines]).json()
+    ]
     answers: dict[int, str] = {}
 
     def ask(number: int) -> None:
@@ -245,14 +330,21 @@ def test_an_engine_that_is_killed_under_load_answers_every_request_once(client, 
 
 
 def test_a_request_that_kills_its_worker_is_answered_with_the_error(client, lines):
-    """A source of four tokens (tests/engine/deadly.py); those that come with it have their translations."""
+    """A source of four tokens (tests/engine/deadly.py); those that come with it have
+    their translations."""
     pieces = sentencepiece.SentencePieceProcessor(model_file=FLAGS["sentencepiece_model"])
     parts = (" ".join(line.split()[:n]) for line in lines for n in range(1, 6))
     deadly = next(part for part in parts if len(pieces.encode(part)) + 1 == 4)
     with ThreadPoolExecutor(3) as pool:
-        before, found, behind = pool.map(lambda text: client.post("/v1/translate", json={"source": text}), (lines[0], deadly, lines[1]))
+        before, found, behind = pool.map(
+            lambda text: client.post("/v1/translate", json={"source": text}),
+            (lines[0], deadly, lines[1]),
+        )
     assert before.json()["text"] and behind.json()["text"]
-    assert (found.status_code, found.json()) == (500, {"error": "the sentence could not be translated: two worker processes died over it"})
+    assert (found.status_code, found.json()) == (
+        500,
+        {"error": "the sentence could not be translated: two worker processes died over it"},
+    )
 
 
 def until(condition, seconds: float = 60.0) -> bool:

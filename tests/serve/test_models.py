@@ -1,4 +1,5 @@
-"""Several models behind one server: loaded at first use, dropped for others, one behind the other; the command as it is typed."""
+"""Several models behind one server: loaded at first use, dropped for others, one behind the other;
+the command as it is typed."""
 
 import re
 import shutil
@@ -19,7 +20,8 @@ FIRST, SECOND = "Der Verband wird morgen geprüft.", "Die Ärztin öffnet die Ak
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
-    """de-en, the demo; en-fr, the same model under other names of languages; and what is no model."""
+    """de-en, the demo; en-fr, the same model under other names of languages;
+    and what is no model."""
     root = tmp_path_factory.mktemp("models")
     for name in ("de-en", "en-fr"):
         (root / name).mkdir()
@@ -32,42 +34,65 @@ def folder(tmp_path_factory):
 
 
 def translator(folder, source: str, target: str) -> Translator:
-    return Translator.from_folder(folder / f"{source}-{target}", cpu=True, source_lang=source, target_lang=target)
+    return Translator.from_folder(
+        folder / f"{source}-{target}", cpu=True, source_lang=source, target_lang=target
+    )
 
 
 def loaded(client: httpx.Client) -> int:
     """Models that are loaded, as the metrics say."""
-    return int(float(re.search(r"^fairseq_ext_models (\S+)", client.get("/metrics").text, re.MULTILINE)[1]))
+    return int(
+        float(re.search(r"^fairseq_ext_models (\S+)", client.get("/metrics").text, re.MULTILINE)[1])
+    )
 
 
 def test_one_folder_a_pair(started, folder, tmp_path):  # noqa: F811
-    """With one place each pair drops the other, and counts are kept; nothing is loaded before it is asked for."""
-    _, url, said = started("--models", str(folder), "--max-models", "1", "--glossary-folder", str(tmp_path))
+    """With one place each pair drops the other, and counts are kept; nothing is loaded
+    before it is asked for."""
+    _, url, said = started(
+        "--models", str(folder), "--max-models", "1", "--glossary-folder", str(tmp_path)
+    )
     assert "ready: de-en, en-fr\n" in said
     with httpx.Client(base_url=url, timeout=120) as client:
         assert client.get("/languages").json() == [
-            {"code": "de", "name": "German", "targets": ["en"]}, {"code": "en", "name": "English", "targets": ["fr"]},
+            {"code": "de", "name": "German", "targets": ["en"]},
+            {"code": "en", "name": "English", "targets": ["fr"]},
             {"code": "fr", "name": "French", "targets": []},
-        ]  # fmt: skip
+        ]
         assert loaded(client) == 0
         ours, theirs = (translator(folder, *pair) for pair in (("de", "en"), ("en", "fr")))
         middle = ours.translate([FIRST])[0][0].text
         for source, target, text, expected in (
-            ("de", "en", FIRST, middle), ("en", "fr", middle, theirs.translate([middle])[0][0].text), ("de", "en", FIRST, middle),
-        ):  # fmt: skip
+            ("de", "en", FIRST, middle),
+            ("en", "fr", middle, theirs.translate([middle])[0][0].text),
+            ("de", "en", FIRST, middle),
+        ):
             asked = {"q": text, "source": "auto" if source == "de" else source, "target": target}
             assert client.post("/translate", json=asked).json()["translatedText"] == expected
             assert loaded(client) == 1
-        counted = re.search(r"^fairseq_ext_sentences_total (\S+)", client.get("/metrics").text, re.MULTILINE)
+        counted = re.search(
+            r"^fairseq_ext_sentences_total (\S+)", client.get("/metrics").text, re.MULTILINE
+        )
         assert float(counted[1]) == 3, "of engines that are gone, too"
         wrong = client.post("/translate", json={"q": FIRST, "source": "de", "target": "fr"})
-        assert wrong.json() == {"error": "French (fr) is not available as a target language from German (de)"}
-        for query, sentence in (("", "this server translates de-en, en-fr: name one"), ("?source=de&target=fr", "this server translates")):
+        assert wrong.json() == {
+            "error": "French (fr) is not available as a target language from German (de)"
+        }
+        for query, sentence in (
+            ("", "this server translates de-en, en-fr: name one"),
+            ("?source=de&target=fr", "this server translates"),
+        ):
             refused = client.post(f"/v1/translate{query}", json={"source": FIRST})
             assert refused.status_code == 400 and refused.json()["error"].startswith(sentence)
-        asked = client.post("/v1/translate?source=de", json={"source": FIRST, "glossary": {"Verband": "bandage"}}).json()
+        asked = client.post(
+            "/v1/translate?source=de", json={"source": FIRST, "glossary": {"Verband": "bandage"}}
+        ).json()
         assert "bandage" in asked["text"]
-        assert client.put("/v1/glossaries/x?source=de&target=en", content="Akte\tfile\n", headers={"X-Requested-With": "x"}).is_success
+        assert client.put(
+            "/v1/glossaries/x?source=de&target=en",
+            content="Akte\tfile\n",
+            headers={"X-Requested-With": "x"},
+        ).is_success
         assert client.get("/v1/glossaries?source=de&target=en").json() == {"glossaries": ["x"]}
         assert client.get("/v1/glossaries?source=en&target=fr").json() == {"glossaries": []}
         assert (tmp_path / "de-en" / "x.tsv").is_file()
@@ -77,10 +102,15 @@ def test_pairs_without_a_model_go_through_a_third_language(started, folder):  # 
     _, url, said = started("--models", str(folder), "--pivot", "en")
     assert "ready: de-en, en-fr, de-fr\n" in said
     ours, theirs = (translator(folder, *pair) for pair in (("de", "en"), ("en", "fr")))
-    expected = [theirs.translate([found[0].text])[0][0].text for found in ours.translate([FIRST, SECOND])]
+    expected = [
+        theirs.translate([found[0].text])[0][0].text for found in ours.translate([FIRST, SECOND])
+    ]
     with httpx.Client(base_url=url, timeout=120) as client:
         asked = {"q": f"<p>{FIRST} {SECOND}</p>", "source": "de", "target": "fr", "format": "html"}
-        assert client.post("/translate", json=asked).json()["translatedText"] == f"<p>{' '.join(expected)}</p>"
+        assert (
+            client.post("/translate", json=asked).json()["translatedText"]
+            == f"<p>{' '.join(expected)}</p>"
+        )
         at = "/v1/translate?source=de&target=fr"
         answer = client.post(at, json={"source": SECOND, "alignment": True, "nbest": 2}).json()
         assert answer["text"] == expected[1] and len(answer["nbest"]) == 2
@@ -97,24 +127,51 @@ def test_pairs_without_a_model_go_through_a_third_language(started, folder):  # 
     [
         (["--models", "{folder}", "--data", "x"], "--data and --models both name what is served"),
         ([], "no model is named: add --data"),
-        (["--models", "{folder}", "-s", "de"], "--models finds each model's --source-lang in its folder: leave it out"),
-        (["--models", "{folder}/nothing"], "--models: cannot read {folder}/nothing (No such file or directory)"),
-        (["--models", "{folder}/de-en"], "--models {folder}/de-en has no folder that is named as a pair of languages"),
+        (
+            ["--models", "{folder}", "-s", "de"],
+            "--models finds each model's --source-lang in its folder: leave it out",
+        ),
+        (
+            ["--models", "{folder}/nothing"],
+            "--models: cannot read {folder}/nothing (No such file or directory)",
+        ),
+        (
+            ["--models", "{folder}/de-en"],
+            "--models {folder}/de-en has no folder that is named as a pair of languages",
+        ),
         (["--models", "{folder}", "--max-models", "0"], "--max-models 0 allows nothing"),
-        (["--models", "{folder}", "--max-models", "1", "--pivot", "en"], "--pivot takes two models at once: allow --max-models 2 or more"),
-        (["--models", "{folder}", "--pivot", "xx"], "--pivot xx is the language of no model of {folder}: use one of de, en, fr"),
-        ([*NEEDED, "--pivot", "en"], "--pivot belongs to --models, which is not given: add it, or leave --pivot out"),
-        ([*NEEDED, "--allowed-origins", "nonsense"], "--allowed-origins must be * or scheme://host[:port], such as"),
-        ([*NEEDED, "--allowed-origins", "*,https://a.org/b"], "--allowed-origins must be * or scheme://host[:port], such as"),
+        (
+            ["--models", "{folder}", "--max-models", "1", "--pivot", "en"],
+            "--pivot takes two models at once: allow --max-models 2 or more",
+        ),
+        (
+            ["--models", "{folder}", "--pivot", "xx"],
+            "--pivot xx is the language of no model of {folder}: use one of de, en, fr",
+        ),
+        (
+            [*NEEDED, "--pivot", "en"],
+            "--pivot belongs to --models, which is not given: add it, or leave --pivot out",
+        ),
+        (
+            [*NEEDED, "--allowed-origins", "nonsense"],
+            "--allowed-origins must be * or scheme://host[:port], such as",
+        ),
+        (
+            [*NEEDED, "--allowed-origins", "*,https://a.org/b"],
+            "--allowed-origins must be * or scheme://host[:port], such as",
+        ),
     ],
 )
 def test_what_cannot_be_is_refused_in_one_sentence(folder, arguments, sentence):
     done = forked(main, "serve", "--port", "0", *(each.format(folder=folder) for each in arguments))
-    assert done.status == 1 and done.stderr.splitlines()[-1].startswith(f"error: {sentence.format(folder=folder)}"), done
+    assert done.status == 1 and done.stderr.splitlines()[-1].startswith(
+        f"error: {sentence.format(folder=folder)}"
+    ), done
 
 
 def test_a_model_is_dropped_where_memory_is_short(folder, monkeypatch):
-    """The one that was used longest ago, of those that nobody uses; where all are in use, the system has to see."""
+    """The one that was used longest ago, of those that nobody uses; where all are in use,
+    the system has to see."""
     import asyncio
 
     class Pretended:
@@ -146,7 +203,11 @@ def test_a_model_is_dropped_where_memory_is_short(folder, monkeypatch):
         return ["".join(pair[0]) for pair in found.engines]
 
     async def story() -> None:
-        assert await use("a") == ["a"] and await use("b") == ["a", "b"] and await use("a") == ["b", "a"]
+        assert (
+            await use("a") == ["a"]
+            and await use("b") == ["a", "b"]
+            and await use("a") == ["b", "a"]
+        )
         assert await use("c") == ["a", "c"], "b was used longest ago"
         assert found.work().sentences == 3
         await use("a", lambda: use("b"))

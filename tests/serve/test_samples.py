@@ -1,4 +1,5 @@
-"""A request's own seed: its samples are those that the commands draw with that --seed, whatever is decoded beside it."""
+"""A request's own seed: its samples are those that the commands draw with that --seed, whatever
+is decoded beside it."""
 
 import functools
 import io
@@ -19,10 +20,13 @@ from fairseq_ext.serve.models import through
 from fairseq_ext.text.__main__ import through_translator
 from fairseq_ext.text.files import translate
 
-SAMPLES = {name: value for name, value in FLAGS.items() if name not in ("stop", "stream_width")} | {"beam": 4}
+SAMPLES = {name: value for name, value in FLAGS.items() if name not in ("stop", "stream_width")} | {
+    "beam": 4
+}
 LINE = "Die Ärztin öffnet die Akte."
 MANY = 2**32 - 1
-PARTS = {"word/document.xml": 4, "word/header1.xml": 2}  # of a docx, paragraphs in each; their sentences are counted together
+# of a docx, paragraphs in each; their sentences are counted together
+PARTS = {"word/document.xml": 4, "word/header1.xml": 2}
 
 
 @functools.cache
@@ -36,17 +40,32 @@ def drawn(select: str, seed: int) -> list[tuple[str, float]]:
 
 
 def test_the_server_draws_by_a_requests_seed():
-    with Engine(**SAMPLES, select="sampling", seed=3) as engine, listening(engine, Settings(max_lines=8)) as client:
+    with (
+        Engine(**SAMPLES, select="sampling", seed=3) as engine,
+        listening(engine, Settings(max_lines=8)) as client,
+    ):
         engine.wait(180)
         records = [{"source": LINE, "nbest": 4, "seed": seed} for seed in (None, 7, 7, MANY)]
         together = client.post("/v1/translate", json=records).json()
         for seed, answer in zip((3, 7, 7, MANY), together, strict=True):
-            assert [(h["text"], round(h["score"], 4)) for h in answer["nbest"]] == drawn("sampling", seed)
-        assert client.post("/v1/translate", json=records[1]).json()["nbest"] == together[1]["nbest"] != together[0]["nbest"]
-        found = client.post("/translate", json={"q": LINE, "source": "de", "target": "en", "alternatives": 3}).json()
+            assert [(h["text"], round(h["score"], 4)) for h in answer["nbest"]] == drawn(
+                "sampling", seed
+            )
+        assert (
+            client.post("/v1/translate", json=records[1]).json()["nbest"]
+            == together[1]["nbest"]
+            != together[0]["nbest"]
+        )
+        found = client.post(
+            "/translate", json={"q": LINE, "source": "de", "target": "en", "alternatives": 3}
+        ).json()
         texts = list(dict.fromkeys(h["text"] for h in together[0]["nbest"]))
         assert [found["translatedText"], *found["alternatives"]] == texts and len(texts) > 1
-        for seed, said in ((-1, "seed is -1: give a whole number from 0"), (MANY + 1, "a whole number"), (True, 'has true for "seed"')):
+        for seed, said in (
+            (-1, "seed is -1: give a whole number from 0"),
+            (MANY + 1, "a whole number"),
+            (True, 'has true for "seed"'),
+        ):
             wrong = client.post("/v1/translate", json={"source": LINE, "seed": seed})
             assert wrong.status_code == 400 and said in wrong.json()["error"]
 
@@ -55,29 +74,52 @@ def test_each_sentence_of_a_text_has_its_own_samples_by_every_door(tmp_path):
     """The i-th draws as the i-th line of a file does, though all are equal."""
     line, format = "Der Patient hat einen Port.", "html"
     text, page = f"{line} {line}\n{line}  {line}", f"<p title='{line}'>{line} {line}</p>"
-    three, found = ([nbest[0].text for nbest in seeded("sampling", seed).translate([line] * 6)] for seed in (3, 7))
+    three, found = (
+        [nbest[0].text for nbest in seeded("sampling", seed).translate([line] * 6)]
+        for seed in (3, 7)
+    )
     assert len(set(found[:4])) > 1 and len(set(three)) > 1
     expected = "{} {}\n{}  {}".format(*found), "<p title='{}'>{} {}</p>".format(*found)
     there = tmp_path / "in.docx"
     with zipfile.ZipFile(there, "w") as archive:
         for name, times in PARTS.items():
-            archive.writestr(name, f"<w:document xmlns:w='w'>{f'<w:p><w:r><w:t>{line}</w:t></w:r></w:p>' * times}</w:document>")
-    with Engine(**SAMPLES, select="sampling", seed=3) as engine, listening(engine, Settings(max_lines=8)) as client:
+            archive.writestr(
+                name,
+                f"<w:document xmlns:w='w'>{f'<w:p><w:r><w:t>{line}</w:t></w:r></w:p>' * times}"
+                "</w:document>",
+            )
+    with (
+        Engine(**SAMPLES, select="sampling", seed=3) as engine,
+        listening(engine, Settings(max_lines=8)) as client,
+    ):
         engine.wait(180)
         records = [{"source": text, "seed": 7}, {"source": page, "seed": 7, "format": format}]
-        assert [answer["text"] for answer in client.post("/v1/translate", json=records).json()] == [*expected]
+        assert [answer["text"] for answer in client.post("/v1/translate", json=records).json()] == [
+            *expected
+        ]
         assert engine.submit_text(text, seed=7).result(60).text == expected[0]
-        sent = {"files": {"file": (there.name, there.read_bytes())}, "data": {"source": "de", "target": "en"}}
-        made = client.get(client.post("/translate_file", **sent).json()["translatedFileUrl"]).content
+        sent = {
+            "files": {"file": (there.name, there.read_bytes())},
+            "data": {"source": "de", "target": "en"},
+        }
+        made = client.get(
+            client.post("/translate_file", **sent).json()["translatedFileUrl"]
+        ).content
     assert texts_of(io.BytesIO(made)) == three
-    assert [seeded("sampling", 7).translate_text(*each).text for each in ((text,), (page, format))] == [*expected]
-    translate(str(there), str(tmp_path / "out.docx"), through_translator(seeded("sampling", 7), (), []))
+    assert [
+        seeded("sampling", 7).translate_text(*each).text for each in ((text,), (page, format))
+    ] == [*expected]
+    translate(
+        str(there), str(tmp_path / "out.docx"), through_translator(seeded("sampling", 7), (), [])
+    )
     assert texts_of(tmp_path / "out.docx") == found
 
 
 def texts_of(docx: Path | io.BytesIO) -> list[str]:
     with zipfile.ZipFile(docx) as archive:
-        return re.findall("(?<=>)[^<>]+(?=</w:t>)", "".join(archive.read(name).decode() for name in PARTS))
+        return re.findall(
+            "(?<=>)[^<>]+(?=</w:t>)", "".join(archive.read(name).decode() for name in PARTS)
+        )
 
 
 def test_both_models_of_a_pair_draw_by_the_seed():
@@ -91,13 +133,24 @@ def test_both_models_of_a_pair_draw_by_the_seed():
 
     both = through(submit, submit)
     assert both("a", seed=7, number=2).result().text == "a''" and both("b").result().text == "b''"
-    assert [(source, seed) for source, seed, _ in asked] == [("a", 7), ("a'", 7), ("b", None), ("b'", None)]
-    assert [number for *_, number in asked[::2]] == [2, 0] and len({number for *_, number in asked}) == 4  # noise that is unrelated
+    assert [(source, seed) for source, seed, _ in asked] == [
+        ("a", 7),
+        ("a'", 7),
+        ("b", None),
+        ("b'", None),
+    ]
+    # noise that is unrelated
+    assert [number for *_, number in asked[::2]] == [2, 0] and len(
+        {number for *_, number in asked}
+    ) == 4
 
 
 def test_a_server_that_draws_nothing_refuses_a_seed(client):
     wrong = client.post("/v1/translate", json={"source": LINE, "seed": 1})
-    said = "seed is of samples, and this search draws none: leave it out, or use --select sampling or gumbel"
+    said = (
+        "seed is of samples, and this search draws none: leave it out, or use --select "
+        "sampling or gumbel"
+    )
     assert (wrong.status_code, wrong.json()) == (400, {"error": said})
 
 
@@ -114,7 +167,10 @@ def test_requests_of_one_search_and_calls_of_python_draw_by_their_seeds():
         assert found == drawn("gumbel", seed) != drawn("gumbel", 10 - seed)
     lines = ["Guten Morgen.", LINE]
     expected = [[h.text for h in nbest] for nbest in seven.translate(lines, nbest=4)]
-    for calls in (three.translate(lines, 4, seed=7), three.translate_iter(lines, 4, buffer=1, seed=7)):
+    for calls in (
+        three.translate(lines, 4, seed=7),
+        three.translate_iter(lines, 4, buffer=1, seed=7),
+    ):
         assert [[h.text for h in nbest] for nbest in calls] == expected
     with pytest.raises(UsageError, match="seed is 1.5"):
         three.translate([LINE], seed=1.5)

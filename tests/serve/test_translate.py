@@ -18,24 +18,45 @@ SOURCE = "Der Patient hat einen Port."
 
 @pytest.fixture(scope="module")
 def translator() -> Translator:
-    return Translator(**{name: value for name, value in FLAGS.items() if name not in ("stop", "stream_width")}, stop="count")
+    return Translator(
+        **{name: value for name, value in FLAGS.items() if name not in ("stop", "stream_width")},
+        stop="count",
+    )
 
 
 def test_one_record_and_a_list(client, translator, lines):
     expected = [found[0] for found in translator.translate(lines)]
     one = client.post("/v1/translate", json={"source": lines[0], "id": {"any": 1}}).json()
-    assert one["text"] == expected[0].text and one["score"] == pytest.approx(expected[0].score, abs=1e-4) and one["id"] == {"any": 1}
-    assert one["nbest"] == [{"text": one["text"], "score": one["score"]}] and one["certificate"] is None
+    assert (
+        one["text"] == expected[0].text
+        and one["score"] == pytest.approx(expected[0].score, abs=1e-4)
+        and one["id"] == {"any": 1}
+    )
+    assert (
+        one["nbest"] == [{"text": one["text"], "score": one["score"]}]
+        and one["certificate"] is None
+    )
     assert one["seconds"]["decoder"] > 0 and one["seconds"]["queue"] >= 0
-    many = client.post("/v1/translate", json=[{"source": line, "id": i} for i, line in enumerate(lines)]).json()
-    assert [(each["id"], each["text"]) for each in many] == [(i, h.text) for i, h in enumerate(expected)]
+    many = client.post(
+        "/v1/translate", json=[{"source": line, "id": i} for i, line in enumerate(lines)]
+    ).json()
+    assert [(each["id"], each["text"]) for each in many] == [
+        (i, h.text) for i, h in enumerate(expected)
+    ]
 
 
 def test_constraints_come_back_with_their_places(client, translator):
-    asked = {"constraints": ["very"], "any_of": [["house", "port"]], "avoid": ["has"], "prefix": "The"}
+    asked = {
+        "constraints": ["very"],
+        "any_of": [["house", "port"]],
+        "avoid": ["has"],
+        "prefix": "The",
+    }
     record = {"source": SOURCE, **asked, "nbest": 3, "detail": True}
     got = client.post("/v1/translate", json=record).json()
-    (expected,) = translator.translate([SOURCE], 3, [["very", ["house", "port"]]], [["has"]], ["The"])
+    (expected,) = translator.translate(
+        [SOURCE], 3, [["very", ["house", "port"]]], [["has"]], ["The"]
+    )
     assert [h["text"] for h in got["nbest"]] == [h.text for h in expected]
     assert [h["tokens"] for h in got["nbest"]] == [h.tokens for h in expected]
     assert [c["phrase"] for c in got["constraints"]] == ["The", "very", "house|port"]
@@ -46,17 +67,31 @@ def test_constraints_come_back_with_their_places(client, translator):
 
 
 def test_a_record_that_cannot_be_translated_costs_no_other_one_its_translation(client):
-    records = [{"source": SOURCE}, {"source": SOURCE, "constraints": ["</s>"], "id": "b"}, {"source": ""}]
+    records = [
+        {"source": SOURCE},
+        {"source": SOURCE, "constraints": ["</s>"], "id": "b"},
+        {"source": ""},
+    ]
     first, second, third = client.post("/v1/translate", json=records).json()
     assert first["text"] and third["text"] == "" and "warnings" not in first
-    (said,) = client.post("/v1/translate", json={"source": "Er kam. Sie ging.", "constraints": ["he"]}).json()["warnings"]
+    (said,) = client.post(
+        "/v1/translate", json={"source": "Er kam. Sie ging.", "constraints": ["he"]}
+    ).json()["warnings"]
     assert said.startswith("the source holds 2 sentences")
-    assert second["id"] == "b" and "a symbol that no translation holds" in second["error"] and "text" not in second
+    assert (
+        second["id"] == "b"
+        and "a symbol that no translation holds" in second["error"]
+        and "text" not in second
+    )
     alone = client.post("/v1/translate", json=records[1])
     assert alone.status_code == 400 and alone.json() == {"error": second["error"]}
     unmet = client.post("/v1/translate", json={"source": SOURCE, "constraints": ["漢"]}).json()
     (constraint,) = unmet["constraints"]
-    assert unmet["text"] == first["text"] and not constraint["met"] and "which the target dictionary lacks" in constraint["reason"]
+    assert (
+        unmet["text"] == first["text"]
+        and not constraint["met"]
+        and "which the target dictionary lacks" in constraint["reason"]
+    )
 
 
 def events(response) -> list[tuple[str, dict]]:
@@ -78,8 +113,12 @@ def test_a_stream_grows_to_the_answer(client, lines):
 
 
 def test_a_stream_tells_an_error_as_its_last_event(client):
-    with client.stream("POST", "/v1/translate/stream", json={"source": SOURCE, "nbest": 9}) as response:
-        assert events(response) == [("error", {"error": "nbest is 9 and the beam is 5: ask for 1 to 5 hypotheses"})]
+    with client.stream(
+        "POST", "/v1/translate/stream", json={"source": SOURCE, "nbest": 9}
+    ) as response:
+        assert events(response) == [
+            ("error", {"error": "nbest is 9 and the beam is 5: ask for 1 to 5 hypotheses"})
+        ]
     assert client.post("/v1/translate/stream", json=[{"source": SOURCE}]).json() == {
         "error": "a stream has one record: send an object, not a list"
     }
@@ -89,24 +128,45 @@ def test_the_unmodified_client_of_libretranslate(client, translator, lines):
     api = LibreTranslateAPI(str(client.base_url))
     assert api.translate(lines[2], "de", "en") == translator.translate([lines[2]])[0][0].text
     assert api.translate(f"{lines[2]}\n\n{lines[3]}", "auto", "en") == "\n".join(
-        [translator.translate([lines[2]])[0][0].text, "", translator.translate([lines[3]])[0][0].text]
+        [
+            translator.translate([lines[2]])[0][0].text,
+            "",
+            translator.translate([lines[3]])[0][0].text,
+        ]
     )
-    assert api.languages() == [{"code": "de", "name": "German", "targets": ["en"]}, {"code": "en", "name": "English", "targets": []}]
+    assert api.languages() == [
+        {"code": "de", "name": "German", "targets": ["en"]},
+        {"code": "en", "name": "English", "targets": []},
+    ]
 
 
 def test_libretranslate_in_json_with_lists_and_alternatives(client, translator, lines):
-    found = client.post("/translate", json={"q": lines[:2], "source": "de", "target": "en", "alternatives": 2}).json()
+    found = client.post(
+        "/translate", json={"q": lines[:2], "source": "de", "target": "en", "alternatives": 2}
+    ).json()
     expected = [[h.text for h in nbest] for nbest in translator.translate(lines[:2], 3)]
-    assert found == {"translatedText": [texts[0] for texts in expected], "alternatives": [texts[1:] for texts in expected]}
+    assert found == {
+        "translatedText": [texts[0] for texts in expected],
+        "alternatives": [texts[1:] for texts in expected],
+    }
     wrong = {  # the texts are LibreTranslate's
         "fr is not supported": {"q": "x", "source": "fr", "target": "en"},
         "zz is not supported": {"q": "x", "source": "de", "target": "zz"},
-        "German (de) is not available as a target language from English (en)": {"q": "x", "source": "en", "target": "de"},
+        "German (de) is not available as a target language from English (en)": {
+            "q": "x",
+            "source": "en",
+            "target": "de",
+        },
         "pdf format is not supported": {"q": "x", "source": "de", "target": "en", "format": "pdf"},
         "Invalid request: missing q parameter": {"source": "de", "target": "en"},
         "Invalid request: missing source parameter": {"q": "x", "target": "en"},
         "Invalid request: missing target parameter": {"q": "x", "source": "de"},
-        "Invalid request: alternatives parameter is not a number": {"q": "x", "source": "de", "target": "en", "alternatives": "many"},
+        "Invalid request: alternatives parameter is not a number": {
+            "q": "x",
+            "source": "de",
+            "target": "en",
+            "alternatives": "many",
+        },
         "Invalid JSON format": [],
     }
     for sentence, body in wrong.items():
@@ -118,32 +178,65 @@ def test_a_paragraph_is_translated_sentence_by_sentence(client, translator, line
     expected = [found[0].text for found in translator.translate(lines[:3])]
     record = {"source": f"{lines[0]} {lines[1]}\n\n{lines[2]} ", "alignment": True}
     answer = client.post("/v1/translate", json=record).json()
-    assert answer["text"] == f"{expected[0]} {expected[1]}\n\n{expected[2]} " and "warnings" not in answer and "left" not in answer
+    assert (
+        answer["text"] == f"{expected[0]} {expected[1]}\n\n{expected[2]} "
+        and "warnings" not in answer
+        and "left" not in answer
+    )
     for (a, b), (c, d) in answer["alignment"]:
-        assert record["source"][a:b].strip() == record["source"][a:b] != "" != answer["text"][c:d] == answer["text"][c:d].strip()
+        assert (
+            record["source"][a:b].strip()
+            == record["source"][a:b]
+            != ""
+            != answer["text"][c:d]
+            == answer["text"][c:d].strip()
+        )
     with client.stream("POST", "/v1/translate/stream", json=record) as response:
         *parts, last = events(response)
-    assert last[1]["text"] == answer["text"] and all(answer["text"].startswith(part["text"]) for _, part in parts)
+    assert last[1]["text"] == answer["text"] and all(
+        answer["text"].startswith(part["text"]) for _, part in parts
+    )
     assert parts
-    page = client.post("/v1/translate", json={"source": f"<p>{lines[0]}</p>", "format": "html"}).json()
+    page = client.post(
+        "/v1/translate", json={"source": f"<p>{lines[0]}</p>", "format": "html"}
+    ).json()
     assert page["text"] == f"<p>{expected[0]}</p>"
     wrong = client.post("/v1/translate", json={"source": "x", "format": "pdf"})
-    assert wrong.json() == {"error": "format must be one of text, html, xml, markdown, not 'pdf'"} and wrong.status_code == 400
+    assert (
+        wrong.json() == {"error": "format must be one of text, html, xml, markdown, not 'pdf'"}
+        and wrong.status_code == 400
+    )
 
 
 def test_html_and_detection_of_libretranslate(client, lines):
-    text = client.post("/translate", json={"q": lines[0], "source": "de", "target": "en"}).json()["translatedText"]
-    body = {"q": f"<p>{lines[0]}</p>", "source": "auto", "target": "en", "format": "html", "alternatives": 2}
+    text = client.post("/translate", json={"q": lines[0], "source": "de", "target": "en"}).json()[
+        "translatedText"
+    ]
+    body = {
+        "q": f"<p>{lines[0]}</p>",
+        "source": "auto",
+        "target": "en",
+        "format": "html",
+        "alternatives": 2,
+    }
     found = client.post("/translate", json=body).json()
     assert found["translatedText"] == f"<p>{text}</p>" and found["alternatives"] == []
-    assert found["detectedLanguage"]["language"] == "de" and found["detectedLanguage"]["confidence"] > 80
+    assert (
+        found["detectedLanguage"]["language"] == "de"
+        and found["detectedLanguage"]["confidence"] > 80
+    )
     english = "This is the story of a dog."
-    assert client.post("/translate", json={"q": [english], "source": "auto", "target": "en"}).json()["translatedText"] == [english]
+    assert client.post(
+        "/translate", json={"q": [english], "source": "auto", "target": "en"}
+    ).json()["translatedText"] == [english]
     (first, *_) = client.post("/detect", data={"q": english}).json()
     assert first["language"] == "en" and first["confidence"] > 80
     assert client.post("/detect").json() == {"error": "Invalid request: missing q parameter"}
     settings = client.get("/frontend/settings").json()
-    assert settings["language"]["source"] == {"code": "de", "name": "German"} and ".docx" in settings["supportedFilesFormat"]
+    assert (
+        settings["language"]["source"] == {"code": "de", "name": "German"}
+        and ".docx" in settings["supportedFilesFormat"]
+    )
     assert client.post("/suggest").json() == {"error": "Suggestions are disabled on this server."}
     assert client.get("/spec").json()["paths"]["/translate"]
 
@@ -151,17 +244,28 @@ def test_html_and_detection_of_libretranslate(client, lines):
 def test_a_file_is_translated_and_fetched(client, lines):
     """As the client of LibreTranslate uploads it."""
     api = LibreTranslateAPI(str(client.base_url))
-    text = client.post("/translate", json={"q": lines[0], "source": "de", "target": "en"}).json()["translatedText"]
-    sent = {"files": {"file": ("a b.md", f"# {lines[0]}\n\n`code`\n".encode())}, "data": {"source": "auto", "target": "en"}}
+    text = client.post("/translate", json={"q": lines[0], "source": "de", "target": "en"}).json()[
+        "translatedText"
+    ]
+    sent = {
+        "files": {"file": ("a b.md", f"# {lines[0]}\n\n`code`\n".encode())},
+        "data": {"source": "auto", "target": "en"},
+    }
     found = client.post("/translate_file", **sent)
     url = found.json()["translatedFileUrl"]
     fetched = client.get(url)
-    assert fetched.text == f"# {text}\n\n`code`\n" and "a%20b.md" in fetched.headers["content-disposition"]
+    assert (
+        fetched.text == f"# {text}\n\n`code`\n"
+        and "a%20b.md" in fetched.headers["content-disposition"]
+    )
     assert api.translate(lines[0], "de", "en") == text
     for changes, sentence in (
         ({"files": None}, "Invalid request: missing file parameter"),
         ({"files": {"file": ("a.exe", b"x")}}, "Invalid request: file format not supported"),
-        ({"files": {"file": ("a.docx", b"x")}}, "must be an archive, as its ending says: save it again"),
+        (
+            {"files": {"file": ("a.docx", b"x")}},
+            "must be an archive, as its ending says: save it again",
+        ),
         ({"data": {"source": "de"}}, "Invalid request: missing target parameter"),
     ):
         response = client.post("/translate_file", **(sent | changes))
@@ -173,21 +277,37 @@ def test_pages_of_other_sites_that_are_allowed(serving, lines):
     here, there = {"Origin": "https://example.org"}, {"Origin": "https://example.com"}
     body = {"q": lines[0], "source": "de", "target": "en"}
     with serving(allowed_origins=("https://example.org",)) as client:
-        asked = here | {"Access-Control-Request-Method": "POST", "Access-Control-Request-Headers": "content-type"}
+        asked = here | {
+            "Access-Control-Request-Method": "POST",
+            "Access-Control-Request-Headers": "content-type",
+        }
         preflight = client.options("/translate", headers=asked)
-        assert preflight.status_code == 200 and preflight.headers["access-control-allow-origin"] == "https://example.org"
+        assert (
+            preflight.status_code == 200
+            and preflight.headers["access-control-allow-origin"] == "https://example.org"
+        )
         found = client.post("/translate", json=body, headers=here)
-        assert found.status_code == 200 and found.headers["access-control-allow-origin"] == "https://example.org"
+        assert (
+            found.status_code == 200
+            and found.headers["access-control-allow-origin"] == "https://example.org"
+        )
         refused = client.post("/translate", json=body, headers=there)
         assert refused.status_code == 403 and "add --allowed-origins" in refused.json()["error"]
-        assert "access-control-allow-origin" not in client.options("/translate", headers=asked | there).headers
+        assert (
+            "access-control-allow-origin"
+            not in client.options("/translate", headers=asked | there).headers
+        )
 
 
 def test_the_unmodified_client_of_deep_translator(client, lines):
     from deep_translator import LibreTranslator
 
-    text = client.post("/translate", json={"q": lines[0], "source": "de", "target": "en"}).json()["translatedText"]
-    made = LibreTranslator(source="de", target="en", custom_url=f"{client.base_url}/", api_key="none")
+    text = client.post("/translate", json={"q": lines[0], "source": "de", "target": "en"}).json()[
+        "translatedText"
+    ]
+    made = LibreTranslator(
+        source="de", target="en", custom_url=f"{client.base_url}/", api_key="none"
+    )
     assert made.translate(lines[0]) == text and made.translate_batch(lines[:1]) == [text]
 
 
@@ -196,18 +316,29 @@ def test_a_page_s_own_fetch(client, lines):
     """As LibreTranslate's documentation calls it from JavaScript."""
     script = """const [url, q] = process.argv.slice(1), headers = { "Content-Type": "application/json" };
         const body = JSON.stringify({ q, source: "de", target: "en", format: "text", alternatives: 1, api_key: "" });
-        fetch(url + "/translate", { method: "POST", body, headers }).then(r => r.text()).then(found => console.log(found));"""
-    done = subprocess.run(["node", "-e", script, str(client.base_url), lines[0]], capture_output=True, text=True, timeout=60)
+        fetch(url + "/translate", { method: "POST", body, headers }).then(r => r.text()).then(found => console.log(found));"""  # noqa: E501
+    done = subprocess.run(
+        ["node", "-e", script, str(client.base_url), lines[0]],
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
     asked = {"q": lines[0], "source": "de", "target": "en", "alternatives": 1}
     assert json.loads(done.stdout) == client.post("/translate", json=asked).json(), done.stderr
 
 
 def test_the_language_of_a_file_is_that_of_its_text(client):
-    """Of a docx, whose bytes say nothing; one that is in the target language already stays as it is."""
-    for text, kept in (("Das ist die Geschichte von einem alten Hund.", False), ("This is the story of an old dog.", True)):
+    """Of a docx, whose bytes say nothing; one that is in the target language
+    already stays as it is."""
+    for text, kept in (
+        ("Das ist die Geschichte von einem alten Hund.", False),
+        ("This is the story of an old dog.", True),
+    ):
         content = docx(text)
         sent = {"files": {"file": ("a.docx", content)}, "data": {"source": "auto", "target": "en"}}
-        found = client.get(client.post("/translate_file", **sent).json()["translatedFileUrl"]).content
+        found = client.get(
+            client.post("/translate_file", **sent).json()["translatedFileUrl"]
+        ).content
         assert (found == content) is kept and zipfile.ZipFile(io.BytesIO(found)).testzip() is None
 
 
@@ -215,7 +346,10 @@ def docx(text: str) -> bytes:
     """As small as one can be."""
     file = io.BytesIO()
     with zipfile.ZipFile(file, "w") as archive:
-        archive.writestr("word/document.xml", f"<w:document><w:body><w:p><w:r><w:t>{text}</w:t></w:r></w:p></w:body></w:document>")
+        archive.writestr(
+            "word/document.xml",
+            f"<w:document><w:body><w:p><w:r><w:t>{text}</w:t></w:r></w:p></w:body></w:document>",
+        )
     return file.getvalue()
 
 
@@ -223,10 +357,16 @@ def test_glossaries_are_kept_replaced_and_forgotten(client, settings):
     path = "/v1/glossaries/clinic"
     assert client.get(path).status_code == 404
     assert client.put(path, content="Patient\thouse\n", headers=TSV).status_code == 201
-    assert client.get(path).content == b"Patient\thouse\n" and client.get("/v1/glossaries").json() == {"glossaries": ["clinic"]}
+    assert client.get(path).content == b"Patient\thouse\n" and client.get(
+        "/v1/glossaries"
+    ).json() == {"glossaries": ["clinic"]}
     record = {"source": SOURCE, "glossary": "clinic"}
     (constraint,) = client.post("/v1/translate", json=record).json()["constraints"]
-    assert constraint["term"] == "Patient" and constraint["met"] and constraint["source_spans"] == [[4, 11]]
+    assert (
+        constraint["term"] == "Patient"
+        and constraint["met"]
+        and constraint["source_spans"] == [[4, 11]]
+    )
     assert client.put(path, content="Patient\temployee\n", headers=TSV).status_code == 200
     text = client.post("/v1/translate", json=record).json()["text"]
     assert "employee" in text and "house" not in text
@@ -237,17 +377,30 @@ def test_glossaries_are_kept_replaced_and_forgotten(client, settings):
     assert client.put(path, content="no tab here\n", headers=TSV).status_code == 400
     assert client.get(path).content == b"Patient\temployee\n", "what is refused replaces nothing"
     assert [file.name for file in settings.glossary_folder.iterdir()] == ["clinic.tsv"]
-    assert client.delete(path, headers=TSV).status_code == 204 and client.delete(path, headers=TSV).status_code == 404
+    assert (
+        client.delete(path, headers=TSV).status_code == 204
+        and client.delete(path, headers=TSV).status_code == 404
+    )
     gone = client.post("/v1/translate", json=record)
-    assert gone.status_code == 404 and gone.json()["error"].startswith("there is no glossary 'clinic': put it first")
+    assert gone.status_code == 404 and gone.json()["error"].startswith(
+        "there is no glossary 'clinic': put it first"
+    )
     for name in ("..", ".hidden", "a%2Fb", "x" * 65):
-        assert client.put(f"/v1/glossaries/{name}", content="a\tb\n", headers=TSV).status_code in (400, 404, 405)
+        assert client.put(f"/v1/glossaries/{name}", content="a\tb\n", headers=TSV).status_code in (
+            400,
+            404,
+            405,
+        )
 
 
 def test_a_glossary_file_is_read_whatever_its_form(client):
     """What a page does with a file that a person drops on it: as --glossary reads it."""
     files = {
-        "a.tsv": ("Port\thouse\nnothing\nPort\thome|house\n", {"Port": "house|home"}, "line 2 of a.tsv has 1 column and needs 2"),
+        "a.tsv": (
+            "Port\thouse\nnothing\nPort\thome|house\n",
+            {"Port": "house|home"},
+            "line 2 of a.tsv has 1 column and needs 2",
+        ),
         "a.csv": ("en,de\nhouse,Port\n", {"Port": "house"}, None),
         "a.jsonl": ('{"source": "Port", "target": ["house"]}\n', {"Port": "house"}, None),
         "a.tbx": ("<", {}, "line 1 of a.tbx is not valid XML"),
@@ -255,7 +408,9 @@ def test_a_glossary_file_is_read_whatever_its_form(client):
     }
     for name, (content, terms, wrong) in files.items():
         found = client.post("/v1/terms", json={"name": name, "content": content}).json()
-        assert found["terms"] == terms and (found.get("error", "").startswith(wrong) if wrong else "error" not in found), found
+        assert found["terms"] == terms and (
+            found.get("error", "").startswith(wrong) if wrong else "error" not in found
+        ), found
     assert client.post("/v1/terms", json={"name": "a.tsv"}).status_code == 400
 
 
@@ -266,15 +421,27 @@ def test_a_file_of_bytes_is_read_and_kept(client, tmp_path):
     for row in (("Deutsch", "English"), ("Port", "house")):
         table.active.append(row)
     table.save(tmp_path / "a.xlsx")
-    tuv = "".join(f'<tuv xml:lang="{language}"><seg>{text}</seg></tuv>' for language, text in (("de", "Port"), ("en", "house")))
-    header = '<header creationtool="x" creationtoolversion="1" segtype="phrase" o-tmf="x" adminlang="en" srclang="de" datatype="text"/>'
-    (tmp_path / "a.tmx").write_text(f'<?xml version="1.0"?><tmx version="1.4">{header}<body><tu>{tuv}</tu></body></tmx>')
+    tuv = "".join(
+        f'<tuv xml:lang="{language}"><seg>{text}</seg></tuv>'
+        for language, text in (("de", "Port"), ("en", "house"))
+    )
+    header = (
+        '<header creationtool="x" creationtoolversion="1" segtype="phrase" o-tmf="x" '
+        'adminlang="en" srclang="de" datatype="text"/>'
+    )
+    (tmp_path / "a.tmx").write_text(
+        f'<?xml version="1.0"?><tmx version="1.4">{header}<body><tu>{tuv}</tu></body></tmx>'
+    )
     (tmp_path / "a.txt").write_text("Port\thouse\n", encoding="utf-16")
     (tmp_path / "a.csv").write_text("Port;house\n")
     for file in sorted(tmp_path.glob("a.*")):
         sent = {"name": file.name, "base64": base64.b64encode(file.read_bytes()).decode()}
         assert client.post("/v1/terms", json=sent).json() == {"terms": {"Port": "house"}}, file
-        kept = client.put(f"/v1/glossaries/kept?file={file.name}", content=file.read_bytes(), headers={"X-Requested-With": "x"})
+        kept = client.put(
+            f"/v1/glossaries/kept?file={file.name}",
+            content=file.read_bytes(),
+            headers={"X-Requested-With": "x"},
+        )
         assert kept.is_success, kept.text
 
 
@@ -282,25 +449,39 @@ def test_the_documentation_has_examples_that_work(client):
     paths = client.get("/openapi.json").json()["paths"]
     tried = 0
     for path, methods in paths.items():
-        for content_type, content in methods.get("post", {}).get("requestBody", {}).get("content", {}).items():
+        for content_type, content in (
+            methods.get("post", {}).get("requestBody", {}).get("content", {}).items()
+        ):
             for example in content["examples"].values():
-                response = client.post(path, json=example["value"], headers={"Content-Type": content_type})
+                response = client.post(
+                    path, json=example["value"], headers={"Content-Type": content_type}
+                )
                 assert response.status_code == 200, (path, example, response.text)
                 assert "error" not in response.text
                 tried += 1
-    example = paths["/v1/glossaries/{name}"]["put"]["requestBody"]["content"]["text/tab-separated-values"]["example"]
+    example = paths["/v1/glossaries/{name}"]["put"]["requestBody"]["content"][
+        "text/tab-separated-values"
+    ]["example"]
     assert client.put("/v1/glossaries/example", content=example, headers=TSV).status_code == 201
     assert client.delete("/v1/glossaries/example", headers=TSV).status_code == 204
     assert tried >= 7 and client.get("/docs").status_code == 200
 
 
 def test_health_readiness_model_and_metrics(client):
-    assert client.get("/health").json() == {"status": "ok"} and client.get("/ready").json() == {"status": "ready"}
+    assert client.get("/health").json() == {"status": "ok"} and client.get("/ready").json() == {
+        "status": "ready"
+    }
     model = client.get("/v1/model").json()
-    assert (model["source"], model["target"], model["beam"]) == ("de", "en", 5) and "stop:deadly" in model["signature"]
+    assert (model["source"], model["target"], model["beam"]) == (
+        "de",
+        "en",
+        5,
+    ) and "stop:deadly" in model["signature"]
 
     def value(name: str) -> float:
-        line = next(line for line in client.get("/metrics").text.splitlines() if line.startswith(name + " "))
+        line = next(
+            line for line in client.get("/metrics").text.splitlines() if line.startswith(name + " ")
+        )
         return float(line.split()[-1])
 
     before = value("fairseq_ext_latency_seconds_count")

@@ -6,7 +6,12 @@ from fairseq_ext.core.words import lemmatizer
 from fairseq_ext.terms.__main__ import forms_in, main
 
 ENGLISH = lemmatizer("en", "--lang")
-LINES = ["Boots are on the table, two boots and one boot.", "A rubber boot, rubber boots, RUBBER boots", "She boots it.", "“Rubber boots!”"]
+LINES = [
+    "Boots are on the table, two boots and one boot.",
+    "A rubber boot, rubber boots, RUBBER boots",
+    "She boots it.",
+    "“Rubber boots!”",
+]
 
 
 def test_forms_of_one_and_of_several_words():
@@ -25,22 +30,45 @@ def test_a_noun_that_has_a_capital_of_its_own_keeps_it():
 def test_the_command_prints_a_glossary_with_more_alternatives(tmp_path, capsys):
     (tmp_path / "g.csv").write_text("source,target\nStiefel,boot\nTisch,table|desk\n")
     (tmp_path / "mono.en").write_text("\n".join(LINES))
-    command = ["expand", "--glossary", str(tmp_path / "g.csv"), "--lang", "en", "--text", str(tmp_path / "mono.en")]
+    command = [
+        "expand",
+        "--glossary",
+        str(tmp_path / "g.csv"),
+        "--lang",
+        "en",
+        "--text",
+        str(tmp_path / "mono.en"),
+    ]
     assert main(command) == 0
     printed = capsys.readouterr()
-    assert printed.out == "Stiefel\tboot|boots\nTisch\ttable|desk\n" and printed.err == "2 entries, 1 form added\n"
+    assert (
+        printed.out == "Stiefel\tboot|boots\nTisch\ttable|desk\n"
+        and printed.err == "2 entries, 1 form added\n"
+    )
     assert main([*command, "--min-count", "7"]) == 0
     assert capsys.readouterr().out.startswith("Stiefel\tboot\n")
 
 
 @pytest.mark.parametrize(
     ("change", "sentence"),
-    [(["--glossary", "nowhere"], "cannot read nowhere"), (["--text", "nowhere"], "cannot read nowhere"), (["--lang", "tlh"], "'tlh'")],
+    [
+        (["--glossary", "nowhere"], "cannot read nowhere"),
+        (["--text", "nowhere"], "cannot read nowhere"),
+        (["--lang", "tlh"], "'tlh'"),
+    ],
 )
 def test_wrong_arguments_are_one_sentence(tmp_path, capsys, change, sentence):
     (tmp_path / "g.tsv").write_text("Stiefel\tboot\n")
     (tmp_path / "mono.en").write_text("boots\n")
-    command = ["expand", "--glossary", str(tmp_path / "g.tsv"), "--lang", "en", "--text", str(tmp_path / "mono.en")]
+    command = [
+        "expand",
+        "--glossary",
+        str(tmp_path / "g.tsv"),
+        "--lang",
+        "en",
+        "--text",
+        str(tmp_path / "mono.en"),
+    ]
     assert main([*command, *change]) == 1
     printed = capsys.readouterr()
     assert sentence in printed.err and printed.err.count("\n") == 1

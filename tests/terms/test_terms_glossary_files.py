@@ -14,7 +14,8 @@ TBX2 = """<?xml version="1.0"?>
 <termEntry id="c1">
 <langSet xml:lang="de-AT"><tig><term>Ader</term></tig></langSet>
 <langSet xml:lang="en"><tig><term>vein</term></tig><tig><term>lode</term></tig>
-<tig><term>artery</term><termNote type="administrativeStatus">deprecatedTerm-admn-sts</termNote></tig></langSet>
+<tig><term>artery</term>\
+<termNote type="administrativeStatus">deprecatedTerm-admn-sts</termNote></tig></langSet>
 </termEntry>
 <termEntry id="c2"><langSet xml:lang="de"><ntig><termGrp><term>grüne
 Ader</term></termGrp></ntig></langSet>
@@ -25,14 +26,18 @@ Ader</term></termGrp></ntig></langSet>
 """
 TBX3 = """<tbx xmlns="urn:iso:std:iso:30042:ed-2" type="TBX-Basic"><text><body>
 <conceptEntry><langSec xml:lang="de"><termSec><term>Ader</term></termSec></langSec>
-<langSec xml:lang="en"><termSec><term>vein</term></termSec><termSec><term>lode</term></termSec></langSec></conceptEntry>
+<langSec xml:lang="en"><termSec><term>vein</term></termSec>\
+<termSec><term>lode</term></termSec></langSec></conceptEntry>
 <conceptEntry><langSec xml:lang="en"><termSec><term>green vein</term></termSec></langSec>
-<langSec xml:lang="de"><termSec><term>grüne Ader</term></termSec></langSec></conceptEntry></body></text></tbx>
+<langSec xml:lang="de"><termSec>\
+<term>grüne Ader</term></termSec></langSec></conceptEntry></body></text></tbx>
 """
 TMX = """<tmx version="1.4"><header/><body>
-<tu><tuv xml:lang="de-DE"><seg>Ader</seg></tuv><tuv xml:lang="en"><seg>vein</seg></tuv><tuv xml:lang="en-GB"><seg>lode</seg></tuv></tu>
+<tu><tuv xml:lang="de-DE"><seg>Ader</seg></tuv><tuv xml:lang="en">\
+<seg>vein</seg></tuv><tuv xml:lang="en-GB"><seg>lode</seg></tuv></tu>
 <tu><tuv xml:lang="fr"><seg>veine</seg></tuv></tu>
-<tu><tuv xml:lang="en"><seg>green <ph x="1"/>vein</seg></tuv><tuv xml:lang="de"><seg>grüne Ader</seg></tuv></tu>
+<tu><tuv xml:lang="en"><seg>green <ph x="1"/>vein</seg></tuv>\
+<tuv xml:lang="de"><seg>grüne Ader</seg></tuv></tu>
 </body></tmx>"""
 
 
@@ -59,9 +64,20 @@ def read_text(tmp_path, name, content, languages=BOTH):
     [
         ("g.tsv", "Ader\tvein|lode\n\ngrüne Ader\tgreen vein\n", (1, 3)),
         ("glossary", "Ader \t vein | lode | vein\ngrüne Ader\tgreen vein", (1, 2)),
-        ("g.csv", 'note,Target,source\n,vein|lode,Ader\n"a, b","green vein","grüne Ader"\n', (2, 3)),
+        (
+            "g.csv",
+            'note,Target,source\n,vein|lode,Ader\n"a, b","green vein","grüne Ader"\n',
+            (2, 3),
+        ),
         ("g.csv", "de,en\nAder,vein|lode\ngrüne Ader,green vein\n", (2, 3)),
-        ("g.jsonl", '{"source": "Ader", "target": ["vein", "lode"]}\n{"source": "grüne Ader", "target": "green vein", "id": 3}\n', (1, 2)),
+        (
+            "g.jsonl",
+            (
+                '{"source": "Ader", "target": ["vein", "lode"]}\n'
+                '{"source": "grüne Ader", "target": "green vein", "id": 3}\n'
+            ),
+            (1, 2),
+        ),
         ("g.csv", "Ader;vein|lode\ngrüne Ader;green vein\n", (1, 2)),
         ("g.csv", "sep=;\nEnglisch;Deutsch\nvein|lode;Ader\ngreen vein;grüne Ader\n", (3, 4)),
         ("g.csv", "Ader\tvein|lode\ngrüne Ader\tgreen vein\n", (1, 2)),
@@ -80,16 +96,25 @@ def test_formats(tmp_path, name, content, lines):
 @pytest.mark.parametrize("encoding", ["utf-8-sig", "utf-16", "utf-16-be"])
 @pytest.mark.parametrize("name", ["g.txt", "g.csv"])
 def test_what_spreadsheets_save_as_text(tmp_path, name, encoding):
-    text = ("\ufeff" if encoding == "utf-16-be" else "") + "German\tEnglish\r\nAder\tvein|lode\r\ngrüne Ader\tgreen vein\r\n"
+    text = (
+        "\ufeff" if encoding == "utf-16-be" else ""
+    ) + "German\tEnglish\r\nAder\tvein|lode\r\ngrüne Ader\tgreen vein\r\n"
     (tmp_path / name).write_bytes(text.encode(encoding))
     found = read(str(tmp_path / name), "--glossary", BOTH, Errors())
-    assert [(entry.source, entry.targets, entry.line) for entry in found] == [(*entry, i) for i, entry in enumerate(ENTRIES, 2)]
+    assert [(entry.source, entry.targets, entry.line) for entry in found] == [
+        (*entry, i) for i, entry in enumerate(ENTRIES, 2)
+    ]
 
 
 def test_a_spreadsheet_itself(tmp_path):
     openpyxl = pytest.importorskip("openpyxl")
     book = openpyxl.Workbook()
-    for row in (["Notiz", "Deutsch", "Englisch"], [None, "Ader", "vein|lode"], [], [7, "grüne Ader", "green vein"]):
+    for row in (
+        ["Notiz", "Deutsch", "Englisch"],
+        [None, "Ader", "vein|lode"],
+        [],
+        [7, "grüne Ader", "green vein"],
+    ):
         book.active.append(row)
     book.save(tmp_path / "g.xlsx")
     found = read(str(tmp_path / "g.xlsx"), "--glossary", BOTH, Errors())
@@ -101,21 +126,72 @@ def test_a_spreadsheet_itself(tmp_path):
     [
         ("g.tsv", "a\tb\nc\n", "line 2 of FILE has 1 column and needs 2"),
         ("g.tsv", "a\tb\tc\n", "line 1 of FILE has 3 columns and needs 2"),
-        ("g.tsv", "Haus, Garten\tx\n", "line 1 of FILE has the source term 'Haus, Garten' across a ',': make its parts terms of their own"),
+        (
+            "g.tsv",
+            "Haus, Garten\tx\n",
+            (
+                "line 1 of FILE has the source term 'Haus, Garten' across a ',': make its parts "
+                "terms of their own"
+            ),
+        ),
         ("g.tsv", "東京、大阪\tx\n", "across a '、'"),
-        ("g.tsv", "a\t\n\tb\n", "line 1 of FILE has no target for the term 'a': write it after the tab (1 more such line in the file)"),
-        ("g.tsv", "a;b\n", "line 1 of FILE has 1 column and needs 2; its separator is ';', which files in .csv may have: write the"),
-        ("g.csv", "a,b,c\nc,d,e\n", "FILE has 3 columns and no header that names two of them: write source and target, or the languages"),
-        ("g.csv", "source,target\na\n", "line 2 of FILE has 1 column and needs 2: give it a source and a target"),
-        ("g.csv", "a;b\nc,d\ne;f\n", "line 2 of FILE has 1 column and needs 2; its separator is ',': give it a source and a target"),
-        ("g.xlsx", "a", "cannot read FILE as XLSX (File is not a zip file): save it again, or as CSV"),
+        (
+            "g.tsv",
+            "a\t\n\tb\n",
+            (
+                "line 1 of FILE has no target for the term 'a': write it after the tab (1 more "
+                "such line in the file)"
+            ),
+        ),
+        (
+            "g.tsv",
+            "a;b\n",
+            (
+                "line 1 of FILE has 1 column and needs 2; its separator is ';', which files in "
+                ".csv may have: write the"
+            ),
+        ),
+        (
+            "g.csv",
+            "a,b,c\nc,d,e\n",
+            (
+                "FILE has 3 columns and no header that names two of them: write source and "
+                "target, or the languages"
+            ),
+        ),
+        (
+            "g.csv",
+            "source,target\na\n",
+            "line 2 of FILE has 1 column and needs 2: give it a source and a target",
+        ),
+        (
+            "g.csv",
+            "a;b\nc,d\ne;f\n",
+            (
+                "line 2 of FILE has 1 column and needs 2; its separator is ',': give it a "
+                "source and a target"
+            ),
+        ),
+        (
+            "g.xlsx",
+            "a",
+            "cannot read FILE as XLSX (File is not a zip file): save it again, or as CSV",
+        ),
         ("g.csv", 'source,target\n"a,b\n', "line 2 of FILE is not valid CSV"),
-        ("g.jsonl", '{"source": "a", "target": "b"}\n{"source": "a"}\n', "line 2 of FILE is not an entry"),
+        (
+            "g.jsonl",
+            '{"source": "a", "target": "b"}\n{"source": "a"}\n',
+            "line 2 of FILE is not an entry",
+        ),
         ("g.jsonl", '{"source": "a", "target": ["b", 3]}\n', "line 1 of FILE is not an entry"),
         ("g.jsonl", '{"source": "a", "target": "\\ud800"}\n', "line 1 of FILE is not an entry"),
         ("g.jsonl", "[" * 100_000 + "\n", "line 1 of FILE is not an entry"),
         ("g.tbx", "<tbx><text>\n</tbx>", "line 2 of FILE is not valid XML"),
-        ("g.tbx", TBX2.replace('xml:lang="en"', 'xml:lang="it"'), "has terms in de-at, it, de, fr, none in both de and en"),
+        (
+            "g.tbx",
+            TBX2.replace('xml:lang="en"', 'xml:lang="it"'),
+            "has terms in de-at, it, de, fr, none in both de and en",
+        ),
         ("g.tbx", "<tbx/>", "has 0 concepts with terms"),
     ],
 )
@@ -125,7 +201,9 @@ def test_wrong_lines_are_refused_by_number(tmp_path, name, content, message):
     assert message in str(error.value).replace(str(tmp_path / name), "FILE")
 
 
-@pytest.mark.parametrize("term", ["3,5", "C++", "Dr. Mabuse", "max. Last", "U.S. army", "9:30", "¿qué?"])
+@pytest.mark.parametrize(
+    "term", ["3,5", "C++", "Dr. Mabuse", "max. Last", "U.S. army", "9:30", "¿qué?"]
+)
 def test_marks_within_words_and_points_of_abbreviations_part_no_clauses(tmp_path, term):
     assert [entry.source for entry in read_text(tmp_path, "g", f"{term}\tx\n")] == [term]
 
@@ -138,7 +216,9 @@ def test_tbx_needs_the_languages(tmp_path):
 def test_entities_of_tbx_are_not_resolved(tmp_path):
     secret = tmp_path / "secret"
     secret.write_text("hidden")
-    bomb = TBX2.replace('"x"', f'SYSTEM "{secret}"').replace("<term>vein</term>", "<term>vein&name;</term>")
+    bomb = TBX2.replace('"x"', f'SYSTEM "{secret}"').replace(
+        "<term>vein</term>", "<term>vein&name;</term>"
+    )
     assert "hidden" not in str(read_text(tmp_path, "g.tbx", bomb))
 
 
@@ -147,7 +227,10 @@ def test_entities_of_tbx_are_not_resolved(tmp_path):
 def test_any_bytes_are_entries_or_one_sentence(tmp_path, name, data):
     valid = VALID[name]
     at = data.draw(st.integers(0, len(valid)))
-    content = data.draw(st.binary(max_size=30) | st.binary(max_size=8).map(lambda some: valid[:at] + some + valid[at:]))
+    content = data.draw(
+        st.binary(max_size=30)
+        | st.binary(max_size=8).map(lambda some: valid[:at] + some + valid[at:])
+    )
     (tmp_path / name).write_bytes(content)
     errors = Errors()
     try:
@@ -156,4 +239,7 @@ def test_any_bytes_are_entries_or_one_sentence(tmp_path, name, data):
     except UsageError as error:
         assert str(error) and "\n" not in str(error)
     else:
-        assert all(entry.source.strip() and all(target.strip() for target in entry.targets) for entry in found)
+        assert all(
+            entry.source.strip() and all(target.strip() for target in entry.targets)
+            for entry in found
+        )

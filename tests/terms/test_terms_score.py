@@ -28,9 +28,19 @@ SET = [
     Sentence("The bookshop is open.", "Der Laden ist offen.", (Term("bookshop", ("Laden",)),)),
     Sentence("A tree.", "Ein Baum.", (Term("cat", ("Katze",)),)),  # no cat there: does not count
     Sentence("Two houses.", "Zwei Häuser.", (Term("house", ("Haus", "Gebäude")),)),
-    Sentence("The child sees the child.", "Das Kind sieht das Kind.", (Term("child", ("Kind",)), Term("the child", ("das Kind",)))),
+    Sentence(
+        "The child sees the child.",
+        "Das Kind sieht das Kind.",
+        (Term("child", ("Kind",)), Term("the child", ("das Kind",))),
+    ),
 ]
-OUT = ["Hunde bellen.", "Der Buchladening ist offen.", "Ein Baum.", "Zwei Burgen.", "Sie sieht das Kind."]
+OUT = [
+    "Hunde bellen.",
+    "Der Buchladening ist offen.",
+    "Ein Baum.",
+    "Zwei Burgen.",
+    "Sie sieht das Kind.",
+]
 CASES = cases_of(SET, OUT, ENGLISH, GERMAN)
 BARE = cases_of(SET, OUT, None, None)
 
@@ -53,9 +63,19 @@ def test_a_source_term_is_found_in_another_form():
 def test_exact_match_claims_an_occurrence_once():
     # once: "das Kind" starts at another word than "Kind", so one "das Kind" serves both
     found = exact_match(CASES, lemmas=True)
-    assert found["once"]["words"] == {"cased": 2 / 5, "uncased": 2 / 5, "cased_lemmas": 3 / 5, "uncased_lemmas": 3 / 5}
+    assert found["once"]["words"] == {
+        "cased": 2 / 5,
+        "uncased": 2 / 5,
+        "cased_lemmas": 3 / 5,
+        "uncased_lemmas": 3 / 5,
+    }
     # cased: Hund in Hunde; Laden is not in Buchladening
-    assert found["once"]["substring"] == {"cased": 3 / 5, "uncased": 4 / 5, "cased_lemmas": 3 / 5, "uncased_lemmas": 4 / 5}
+    assert found["once"]["substring"] == {
+        "cased": 3 / 5,
+        "uncased": 4 / 5,
+        "cased_lemmas": 3 / 5,
+        "uncased_lemmas": 4 / 5,
+    }
     assert found["overlapping"] == found["once"]
 
 
@@ -63,7 +83,8 @@ def test_exact_match_claims_an_occurrence_once():
     ("terms", "text", "once", "overlapping"),
     [
         (["tension", "tension artérielle"], "la tension artérielle", 1, 2),
-        (["tension", "tension artérielle"], "tension et tension artérielle", 2, 2),  # tension takes the first of its places
+        # tension takes the first of its places
+        (["tension", "tension artérielle"], "tension et tension artérielle", 2, 2),
         (["tension", "tension", "tension artérielle"], "tension et tension artérielle", 2, 3),
         (["tension artérielle", "tension"], "tension et tension artérielle", 2, 2),
         (["eau", "eau"], "eau", 1, 2),
@@ -81,21 +102,31 @@ def test_claims_in_the_order_of_the_terms(terms, text, once, overlapping):
 def test_places_by_brute_force():
     draw = random.Random(1)
     for _ in range(2000):
-        units = ["".join(draw.choices("ab", k=draw.randint(1, 3))) for _ in range(draw.randint(0, 5))]
-        term = ["".join(draw.choices("ab", k=draw.randint(1, 2))) for _ in range(draw.randint(1, 2))]
+        units = [
+            "".join(draw.choices("ab", k=draw.randint(1, 3))) for _ in range(draw.randint(0, 5))
+        ]
+        term = [
+            "".join(draw.choices("ab", k=draw.randint(1, 2))) for _ in range(draw.randint(1, 2))
+        ]
         whole = [(i, 0) for i in range(len(units)) if units[i : i + len(term)] == term]
         parts = [
             (i, at)
             for i in range(len(units) - len(term) + 1)
             for at in range(len(units[i]))
-            if (units[i][at:].startswith(term[0]) if len(term) == 1 else units[i][at:] == term[0] and units[i + 1].startswith(term[1]))
+            if (
+                units[i][at:].startswith(term[0])
+                if len(term) == 1
+                else units[i][at:] == term[0] and units[i + 1].startswith(term[1])
+            )
         ]
         assert places(term, units, whole=True) == whole
         assert places(term, units, whole=False) == parts
 
 
 def case(reference, hypothesis, *targets, lemma=None, document=""):
-    terms = tuple(Term(target.split("=")[0], tuple(target.split("=")[-1].split("|"))) for target in targets)
+    terms = tuple(
+        Term(target.split("=")[0], tuple(target.split("=")[-1].split("|"))) for target in targets
+    )
     return cases_of([Sentence(None, reference, terms, document)], [hypothesis], lemma, lemma)[0]
 
 
@@ -111,8 +142,9 @@ def test_window_overlap_by_hand():
 
 
 def test_window_overlap_pairs_occurrences_by_falling_overlap():
-    # reference places: [a T b] and [c T d]; translation: [c T b] and [a T x]. Overlaps 1/2 1/2; 1/2 0: the better pairing is not
-    # looked for, pairs are taken in order: (first, first) 1/2 and (second, second) 0
+    # reference places: [a T b] and [c T d]; translation: [c T b] and [a T x]. Overlaps 1/2 1/2;
+    # 1/2 0: the better pairing is not looked for, pairs are taken in order: (first, first)
+    # 1/2 and (second, second) 0
     both = case("a T b . . c T d", "c T b . . a T x", "1=T", "2=T")
     windows = {(0, 0): {"b"}, (0, 1): {"a"}, (1, 0): {"c"}, (1, 1): set()}
     assert window_overlap([both], 1) == (len(windows[0, 0]) / 2 + len(windows[1, 1]) / 2) / 2
@@ -135,7 +167,10 @@ def test_term_with_weight_one_is_the_translation_edit_rate():
     draw = random.Random(2)
     for _ in range(300):
         hypothesis, reference = (draw.choices("abcdefg", k=draw.randint(1, 9)) for _ in range(2))
-        assert cost(hypothesis, reference, [1] * len(reference)) == translation_edit_rate(hypothesis, reference)[0]
+        assert (
+            cost(hypothesis, reference, [1] * len(reference))
+            == translation_edit_rate(hypothesis, reference)[0]
+        )
 
 
 def test_consistency_counts_the_most_frequent_translation_of_a_document():
@@ -144,7 +179,8 @@ def test_consistency_counts_the_most_frequent_translation_of_a_document():
         case("x", "Zwei Autos.", "car=Auto|Wagen", lemma=GERMAN, document="1"),
         case("x", "Der Wagen.", "car=Auto|Wagen", lemma=GERMAN, document="1"),
         case("x", "Es fehlt.", "car=Auto|Wagen", lemma=GERMAN, document="1"),
-        case("x", "Der Wagen.", "car=Auto|Wagen", lemma=GERMAN, document="2"),  # once in its document
+        # once in its document
+        case("x", "Der Wagen.", "car=Auto|Wagen", lemma=GERMAN, document="2"),
     ]
     assert consistency(lines) == 2 / 4
     assert consistency(lines[4:]) is None
@@ -152,8 +188,12 @@ def test_consistency_counts_the_most_frequent_translation_of_a_document():
 
 def test_terms_behind_the_final_punctuation():
     assert after_final_punctuation([case("Two dogs.", "Two jumping. canine.", "dog=canine")]) == 1
-    assert after_final_punctuation([case("Two dogs.", "Two canine jumping. canine.", "dog=canine")]) == 0
-    assert after_final_punctuation([case("A. Two dogs.", "A. Two canine.", "dog=canine")]) == 0  # the second of two sentences
+    assert (
+        after_final_punctuation([case("Two dogs.", "Two canine jumping. canine.", "dog=canine")])
+        == 0
+    )
+    # the second of two sentences
+    assert after_final_punctuation([case("A. Two dogs.", "A. Two canine.", "dog=canine")]) == 0
     assert after_final_punctuation([case("A dog", "He said: “No.” canine", "dog=canine")]) == 1
     assert after_final_punctuation([case("A dog", "Version 3.5 canine", "dog=canine")]) == 0
     assert after_final_punctuation([case("A dog", "No dog.", "dog=canine")]) is None
@@ -165,7 +205,9 @@ def test_paired_bootstrap_by_brute_force(monkeypatch):
     asked = [draw.randint(0, 2) for _ in range(20)]
     system, baseline = ([(draw.randint(0, n), n) for n in asked] for _ in range(2))
     drawn = np.random.default_rng(7).integers(20, size=(200, 20))
-    differences = [abs(share(system[i] for i in lines) - share(baseline[i] for i in lines)) for lines in drawn]
+    differences = [
+        abs(share(system[i] for i in lines) - share(baseline[i] for i in lines)) for lines in drawn
+    ]
     mean, observed = sum(differences) / 200, abs(share(system) - share(baseline))
     expected = (1 + sum(d - mean > observed for d in differences)) / 201
     assert p_value(system, baseline, 200) == pytest.approx(expected)
@@ -175,13 +217,17 @@ def test_paired_bootstrap_by_brute_force(monkeypatch):
 def test_a_system_against_itself_and_against_nothing():
     test_set = EvaluationSet(SET, ENGLISH, GERMAN, "x")
     same = compare(test_set, OUT, OUT, 50)
-    assert [same[name]["p"] for name in ("bleu", "chrf2pp", "term_success", "term_success_words")] == [1.0] * 4
+    assert [
+        same[name]["p"] for name in ("bleu", "chrf2pp", "term_success", "term_success_words")
+    ] == [1.0] * 4
     worse = compare(test_set, [sentence.reference for sentence in SET], ["nichts"] * len(SET), 200)
     assert worse["term_success"]["difference"] == 1.0 and worse["term_success"]["p"] < 0.05
 
 
 def test_another_number_of_lines_is_refused():
-    with pytest.raises(UsageError, match="--hypotheses has 1 translation and --references has 5 lines"):
+    with pytest.raises(
+        UsageError, match="--hypotheses has 1 translation and --references has 5 lines"
+    ):
         score(EvaluationSet(SET, None, None, ""), ["x"])
 
 

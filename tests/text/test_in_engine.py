@@ -1,4 +1,5 @@
-"""Texts through an engine are what they are through a translator; what comes of their segments is told as the text's."""
+"""Texts through an engine are what they are through a translator; what comes of their segments
+is told as the text's."""
 
 from concurrent.futures import Future
 
@@ -12,7 +13,10 @@ from fairseq_ext.plugin.calls import Translation
 from fairseq_ext.text.segments import of_text
 from fairseq_ext.text.splitter import plain_ends
 
-TEXT = "Der Patient hat einen Port. Die Ärztin öffnet die Akte {name}.\n\n  Er ist sehr alt (https://a.example/b)!  "
+TEXT = (
+    "Der Patient hat einen Port. Die Ärztin öffnet die Akte {name}.\n\n"
+    "  Er ist sehr alt (https://a.example/b)!  "
+)
 
 
 @pytest.fixture(scope="module")
@@ -23,13 +27,26 @@ def translator() -> Translator:
 def test_a_text_is_what_a_translator_makes_of_it(engine, translator, lines):
     long = " ".join(line.rstrip(".?!") + "," for line in lines * 4)
     page = f"<p title='{lines[2]}'>Er ist <b>sehr</b> alt.<p>{lines[0]} {lines[1]}"
-    for text, format in ((TEXT, "text"), (f"{long}\n{lines[3]}", "text"), (page, "html"), ("", "text"), (" !\n", "text")):
-        assert engine.submit_text(text, format).result(120).text == translator.translate_text(text, format).text
+    for text, format in (
+        (TEXT, "text"),
+        (f"{long}\n{lines[3]}", "text"),
+        (page, "html"),
+        ("", "text"),
+        (" !\n", "text"),
+    ):
+        assert (
+            engine.submit_text(text, format).result(120).text
+            == translator.translate_text(text, format).text
+        )
 
 
 def test_places_are_of_the_whole_text(engine):
-    answer = engine.submit_text(TEXT, terms={"Ärztin": "employee", "Patient": "house"}, align=True, nbest=2).result(60)
-    assert [c.phrase for c in answer.constraints] == ["house", "employee"] and len(answer.hypotheses) == 2
+    answer = engine.submit_text(
+        TEXT, terms={"Ärztin": "employee", "Patient": "house"}, align=True, nbest=2
+    ).result(60)
+    assert [c.phrase for c in answer.constraints] == ["house", "employee"] and len(
+        answer.hypotheses
+    ) == 2
     for constraint, source in zip(answer.constraints, ("Patient", "Ärztin"), strict=True):
         (span,), (of_source,) = constraint.spans, constraint.source_spans
         assert answer.text[slice(*span)] == constraint.phrase and TEXT[slice(*of_source)] == source
@@ -47,14 +64,23 @@ def test_partial_results_grow_to_the_text(engine):
 def test_one_bad_segment_stays_and_a_text_of_them_is_refused(engine, translator):
     """The engine's search fails at sources of 5 tokens."""
     assert translator.encode("Er ist alt.").numel() == 5
-    answer = engine.submit_text("Der Patient hat einen Port. Er ist alt.  Er ist sehr alt.").result(60)
-    others = [found[0].text for found in translator.translate(["Der Patient hat einen Port.", "Er ist sehr alt."])]
+    answer = engine.submit_text("Der Patient hat einen Port. Er ist alt.  Er ist sehr alt.").result(
+        60
+    )
+    others = [
+        found[0].text
+        for found in translator.translate(["Der Patient hat einen Port.", "Er ist sehr alt."])
+    ]
     assert answer.text == f"{others[0]} Er ist alt.  {others[1]}"
     ((source, reason),) = answer.left
     assert source == "Er ist alt." and "no room for this one" in reason
     with pytest.raises(UsageError, match="a symbol that no translation holds"):
-        engine.submit_text("Der Patient hat einen Port. Er ist sehr alt.", avoid=["</s>"]).result(60)
-    with pytest.raises(UsageError, match="format must be one of text, html, xml, markdown, not 'pdf'"):
+        engine.submit_text("Der Patient hat einen Port. Er ist sehr alt.", avoid=["</s>"]).result(
+            60
+        )
+    with pytest.raises(
+        UsageError, match="format must be one of text, html, xml, markdown, not 'pdf'"
+    ):
         engine.submit_text("x", "pdf")
 
 
@@ -66,7 +92,8 @@ def test_a_cancelled_text_leaves_the_engine(engine, lines):
 
 
 def test_a_long_text_is_read_and_told_as_it_goes():
-    """No more of it is read than the engine has at once, the first parts are there when later ones are not, and what is told is let go."""
+    """No more of it is read than the engine has at once, the first parts are there when later ones
+    are not, and what is told is let go."""
     asked, told, read = [], [], 0
 
     def submit(source, **request):
@@ -91,7 +118,11 @@ def test_a_long_text_is_read_and_told_as_it_goes():
             answer(number)
     assert not told and len(asked) < 2 * OPEN and len(request.slots) < 2 * OPEN
     answer(0)
-    assert "".join(told).startswith("SATZ A 0.\nSATZ B 1.\n") and not request.future.done() and len(request.slots) < 2 * OPEN
+    assert (
+        "".join(told).startswith("SATZ A 0.\nSATZ B 1.\n")
+        and not request.future.done()
+        and len(request.slots) < 2 * OPEN
+    )
     number = next(i for i, (_, future) in enumerate(asked) if not future.done())
     while number < len(asked):
         if not asked[number][1].done():

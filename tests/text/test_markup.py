@@ -1,4 +1,5 @@
-"""Markup: every tag once, nested as it was, whatever the words do; around the translation of what it stood around."""
+"""Markup: every tag once, nested as it was, whatever the words do; around the translation
+of what it stood around."""
 
 import html
 import re
@@ -23,9 +24,12 @@ sys.path.append(str(ROOT / "scripts" / "bench"))
 import tags  # noqa: E402
 
 PAGE = """<!DOCTYPE html>
-<html><head><title>Der Port</title><style>p {x: "</b>"}</style><script>if (a<b) "</p>";</script></head><body class='x'>
-<p>Ein <b>Hund</b> l&auml;uft &amp; <a href="x?a=1&amp;b=2" title="Der Patient">die <i>kleine</i> Katze</a> schl\u00e4ft.<br>
-Noch <code>x = 1</code> ein   Satz. <b>Ganz fett. Zwei Sätze.</b> Ende</p><!-- Hund. --><ul><li>eins<li>zwei</ul>
+<html><head><title>Der Port</title><style>p {x: "</b>"}</style>\
+<script>if (a<b) "</p>";</script></head><body class='x'>
+<p>Ein <b>Hund</b> l&auml;uft &amp; \
+<a href="x?a=1&amp;b=2" title="Der Patient">die <i>kleine</i> Katze</a> schl\u00e4ft.<br>
+Noch <code>x = 1</code> ein   Satz. <b>Ganz fett. Zwei Sätze.</b> Ende</p>\
+<!-- Hund. --><ul><li>eins<li>zwei</ul>
 <img src=y alt='Ein Bild'> <span translate="no">Ein Hund</span> 10&nbsp;km</body></html>
 """
 
@@ -63,8 +67,17 @@ class Tags(HTMLParser):
 @st.composite
 def marked(draw, depth: int = 0) -> str:
     """Well-formed inline markup, each tag with another name."""
-    parts = draw(st.lists(st.sampled_from(["Hund ", "Katze", " ", ", ", ".", "{x} ", "&amp;", "&nbsp;"]) | st.just(None), max_size=6))
-    inside = (f"<{name}>{draw(marked(depth + 1))}</{name}>" if depth < 3 else "" for name in iter(lambda: draw(NAMES), None))
+    parts = draw(
+        st.lists(
+            st.sampled_from(["Hund ", "Katze", " ", ", ", ".", "{x} ", "&amp;", "&nbsp;"])
+            | st.just(None),
+            max_size=6,
+        )
+    )
+    inside = (
+        f"<{name}>{draw(marked(depth + 1))}</{name}>" if depth < 3 else ""
+        for name in iter(lambda: draw(NAMES), None)
+    )
     return "".join(next(inside) if part is None else part for part in parts)
 
 
@@ -88,37 +101,56 @@ def test_every_tag_comes_out_once_and_nested_as_it_was(text, draw):
         rendered = projection.rendered()
         shown = re.sub(r"\s", "", html.unescape(re.sub(r"<[^>]*>|\{x\}|&nbsp;", "", rendered)))
         said = "".join(words).replace("{x}", "")
-        assert shown in (said, said.removesuffix(".")), "the full stop goes where the source has none"
+        assert shown in (said, said.removesuffix(".")), (
+            "the full stop goes where the source has none"
+        )
         out += rendered
     assert Tags(out).seen == Tags(text).seen
     assert out.count("{x}") == text.count("{x}") and out.count("&nbsp;") == text.count("&nbsp;")
 
 
 def test_a_tag_around_parts_of_two_sentences_ends_in_the_second(translator):
-    """As LibreOffice writes epubs: the sentence goes on behind the tag, and is translated as a whole."""
+    """As LibreOffice writes epubs: the sentence goes on behind the tag, and is
+    translated as a whole."""
     first, second = "Der Verband wird morgen geprüft.", "Die Ärztin öffnet die Akte."
     plain = translator.translate_text(f"{first} {second}").text
     for text, expected in (
-        (f"<i>{first} Die </i><b>Ärztin</b><i> öffnet die Akte.</i>", "<i>.* The ?</i> ?<b>doctor</b> ?<i> ?opens the chart.</i>"),
-        ("Die Ärztin öffnet <a href='x'>die Akte. Der Patient</a> ist alt.", "The .* opens <a href='x'>the chart. The patient</a> is old."),
-        ("<i>Die Ärztin <b>öffnet die Akte. Der Patient</b> ist</i> alt.", "<i>The doctor <b>opens the chart. The patient</b> is</i> old."),
-    ):  # fmt: skip
+        (
+            f"<i>{first} Die </i><b>Ärztin</b><i> öffnet die Akte.</i>",
+            "<i>.* The ?</i> ?<b>doctor</b> ?<i> ?opens the chart.</i>",
+        ),
+        (
+            "Die Ärztin öffnet <a href='x'>die Akte. Der Patient</a> ist alt.",
+            "The .* opens <a href='x'>the chart. The patient</a> is old.",
+        ),
+        (
+            "<i>Die Ärztin <b>öffnet die Akte. Der Patient</b> ist</i> alt.",
+            "<i>The doctor <b>opens the chart. The patient</b> is</i> old.",
+        ),
+    ):
         found = translator.translate_text(text, "html").text
         assert re.fullmatch(expected, found), found
-        assert re.sub("<[^>]*>", "", found) in (plain, "The doctor opens the chart. The patient is old.")
+        assert re.sub("<[^>]*>", "", found) in (
+            plain,
+            "The doctor opens the chart. The patient is old.",
+        )
 
 
 @pytest.mark.parametrize(
     ("text", "expected"),
     [
-        ("Klicken Sie <a>hier</a>.", "[^<]*<a>[^<]+</a>.*"),  # whatever it is: a link around nothing cannot be clicked
+        # whatever it is: a link around nothing cannot be clicked
+        ("Klicken Sie <a>hier</a>.", "[^<]*<a>[^<]+</a>.*"),
         ("Der Patient<sup>1</sup> schläft.", "The patient<sup>1</sup> sleeps."),
         ("Der Patient schläft in <b>{x}</b>.", "The patient [^<]*[^< ] <b>{x}</b>\\."),
         ('<a><img></a> <a href="z">Die Akte</a>', '<a><img></a> <a href="z">The file</a>'),
         ("Der Patient schläft 🙂. 12.03.2024", "The patient sleeps 🙂. 12.03.2024"),
         ("<b>12 €</b>", "<b>12 €</b>"),
         ("<h1>Der Patient schläft</h1>", "<h1>The patient sleeps</h1>"),
-        ("Der Patient schläft.Die Ärztin öffnet die Akte.", "The patient sleeps.The doctor opens the chart."),
+        (
+            "Der Patient schläft.Die Ärztin öffnet die Akte.",
+            "The patient sleeps.The doctor opens the chart.",
+        ),
     ],
 )
 def test_what_people_send(translator, text, expected):
@@ -128,16 +160,37 @@ def test_what_people_send(translator, text, expected):
 
 def test_segments_of_a_page():
     assert sentences(PAGE) == [
-        "Der Port", "Ein Hund läuft & die kleine Katze schläft.", "Noch ein Satz.", "Ganz fett.", "Zwei Sätze.", "Ende", "eins",
-        "zwei", "10 km",
-    ]  # fmt: skip
-    assert sentences("<r><p>Ein <x>Hund</x>.</p><q>Nur</q><c><![CDATA[Hund]]></c></r>", "xml") == ["Ein Hund.", "Nur"]
+        "Der Port",
+        "Ein Hund läuft & die kleine Katze schläft.",
+        "Noch ein Satz.",
+        "Ganz fett.",
+        "Zwei Sätze.",
+        "Ende",
+        "eins",
+        "zwei",
+        "10 km",
+    ]
+    assert sentences("<r><p>Ein <x>Hund</x>.</p><q>Nur</q><c><![CDATA[Hund]]></c></r>", "xml") == [
+        "Ein Hund.",
+        "Nur",
+    ]
     with pytest.raises(UsageError, match="line 1 of the XML is not well-formed"):
         sentences("<a><b></a>", "xml")
     text = "Ein Absatz mit [Link](http://x.y) und `code`,\nder weiter geht. Zwei."
     markdown = f"# Ein **Titel**\n\n{text}\n\n- eins\n\n```\nx\n```\n| a | b |\n|---|---|\n"
-    assert [each.marks[0].closing for each in items_of("Siehe [die Akte][1].", "markdown") if isinstance(each, Segment)] == ["][1]"]
-    assert sentences(markdown, "markdown") == ["Ein Titel", "Ein Absatz mit Link und, der weiter geht.", "Zwei.", "eins", "a", "b"]
+    assert [
+        each.marks[0].closing
+        for each in items_of("Siehe [die Akte][1].", "markdown")
+        if isinstance(each, Segment)
+    ] == ["][1]"]
+    assert sentences(markdown, "markdown") == [
+        "Ein Titel",
+        "Ein Absatz mit Link und, der weiter geht.",
+        "Zwei.",
+        "eins",
+        "a",
+        "b",
+    ]
 
 
 @pytest.fixture(scope="module")
@@ -148,25 +201,44 @@ def translator() -> Translator:
 def test_a_page_is_translated_with_its_attributes(translator):
     found = translator.translate_text(PAGE, "html")
     assert (
-        not found.left and Tags(re.sub("<(li|br|img|!)[^>]*>", "", found.text)).seen == Tags(re.sub("<(li|br|img|!)[^>]*>", "", PAGE)).seen
+        not found.left
+        and Tags(re.sub("<(li|br|img|!)[^>]*>", "", found.text)).seen
+        == Tags(re.sub("<(li|br|img|!)[^>]*>", "", PAGE)).seen
     )
-    for kept in ('<style>p {x: "</b>"}</style>', '<script>if (a<b) "</p>";</script>', "<code>x = 1</code>",
-                 '<span translate="no">Ein Hund</span>', "<!-- Hund. -->", "&nbsp;", 'href="x?a=1&amp;b=2"'):  # fmt: skip
+    for kept in (
+        '<style>p {x: "</b>"}</style>',
+        '<script>if (a<b) "</p>";</script>',
+        "<code>x = 1</code>",
+        '<span translate="no">Ein Hund</span>',
+        "<!-- Hund. -->",
+        "&nbsp;",
+        'href="x?a=1&amp;b=2"',
+    ):
         assert found.text.count(kept) == 1, kept
     title = translator.translate(["Der Patient"])[0][0].text.removesuffix(".")
     assert f'title="{title}"' in found.text
-    sheet = translator.translate_text("<r>Der <x>Patient</x> ist sehr alt &amp; müde.</r>", "xml").text
+    sheet = translator.translate_text(
+        "<r>Der <x>Patient</x> ist sehr alt &amp; müde.</r>", "xml"
+    ).text
     assert etree.fromstring(sheet).find("x").text and sheet.count("&amp;") == sheet.count("&")
 
 
 def test_a_tag_around_a_word_comes_around_its_translation(translator):
-    """Where the translation of a noun of the lexicon stands once in the output, the tag is around it in 9 of 10 cases."""
+    """Where the translation of a noun of the lexicon stands once in the output, the tag is
+    around it in 9 of 10 cases."""
     known, cases = tags.nouns(), []
     lines = (ROOT / "data" / "demo" / "test.de").read_text(encoding="utf-8").splitlines()
     for line in (lines[i] for i in part_of(len(lines), 40)):
         words = re.findall(r"\w+", line)
-        cases += [(line, word) for word in dict.fromkeys(words) if word in known and words.count(word) == 1]
-    text = "".join("<p>" + re.sub(rf"\b{word}\b", f"<b>{word}</b>", line, count=1) + "</p>\n" for line, word in cases)
+        cases += [
+            (line, word)
+            for word in dict.fromkeys(words)
+            if word in known and words.count(word) == 1
+        ]
+    text = "".join(
+        "<p>" + re.sub(rf"\b{word}\b", f"<b>{word}</b>", line, count=1) + "</p>\n"
+        for line, word in cases
+    )
     found = translator.translate_text(text, "html").text.splitlines()
     right = total = 0
     for (_, word), out in zip(cases, found, strict=True):

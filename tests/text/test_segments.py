@@ -1,4 +1,5 @@
-"""Segments: nothing of a text is lost, whatever it holds, and sentences are told apart as their language's rules say."""
+"""Segments: nothing of a text is lost, whatever it holds, and sentences are told apart as
+their language's rules say."""
 
 import pytest
 from hypothesis import given, settings
@@ -10,9 +11,41 @@ from fairseq_ext.text.placeholders import find
 from fairseq_ext.text.segments import Segment, halves
 from fairseq_ext.text.splitter import plain_ends, splitter
 
-PARTS = ("Zwei Hunde. ", "Er kam ", "Dr. Müller", "z.B. ", "\n", "\n\n", "  ", "\t", "{name}", "https://a.b/c?d=e", "%s", "%1$d", "&nbsp;",
-         "a@b.de", "(", ")", "„", "“", "!", "?", ".", ",", "漢字。",
-         "\u00a0", "\u2028", "é", "0", "5 km", "<", ">", "{", "\r\n", "🙂")  # fmt: skip
+PARTS = (
+    "Zwei Hunde. ",
+    "Er kam ",
+    "Dr. Müller",
+    "z.B. ",
+    "\n",
+    "\n\n",
+    "  ",
+    "\t",
+    "{name}",
+    "https://a.b/c?d=e",
+    "%s",
+    "%1$d",
+    "&nbsp;",
+    "a@b.de",
+    "(",
+    ")",
+    "„",
+    "“",
+    "!",
+    "?",
+    ".",
+    ",",
+    "漢字。",
+    "\u00a0",
+    "\u2028",
+    "é",
+    "0",
+    "5 km",
+    "<",
+    ">",
+    "{",
+    "\r\n",
+    "🙂",
+)
 TEXTS = st.lists(st.sampled_from(PARTS), max_size=25).map("".join) | st.text(max_size=60)
 
 
@@ -36,11 +69,18 @@ def test_every_character_belongs_to_one_segment(ends, text):
     assert "".join(map(source, items)) == text
     for item in items:
         if isinstance(item, Segment):
-            assert item.plain.strip() == item.plain != "" and not any(end in item.plain for end in "\r\n\u2028")
-            assert [item.source[i] if not c.isspace() else " " for c, i in zip(item.plain, item.origin, strict=True)] == list(item.plain)
+            assert item.plain.strip() == item.plain != "" and not any(
+                end in item.plain for end in "\r\n\u2028"
+            )
+            assert [
+                item.source[i] if not c.isspace() else " "
+                for c, i in zip(item.plain, item.origin, strict=True)
+            ] == list(item.plain)
             pieces = halves(item)
             assert "".join(map(source, pieces)) == item.source
-            longest = max((len(each.plain) for each in pieces if isinstance(each, Segment)), default=0)
+            longest = max(
+                (len(each.plain) for each in pieces if isinstance(each, Segment)), default=0
+            )
             assert longest < len(item.plain) or len(pieces) == 1
 
 
@@ -49,43 +89,84 @@ def test_every_character_belongs_to_one_segment(ends, text):
 def test_placeholders_are_taken_out_and_stand_in_the_marks(text):
     for item in items_of(text, plain_ends):
         if isinstance(item, Segment):
-            assert [mark.opening for mark in item.marks] == [item.source[a:b] for a, b in find(item.source)]
+            assert [mark.opening for mark in item.marks] == [
+                item.source[a:b] for a, b in find(item.source)
+            ]
             assert not find(item.plain)
 
 
 def test_a_language_in_front_of_a_sentence_is_that_of_those_behind_it():
-    text = ">>fra<< Zwei Hunde. Eine {name} Katze.\n\n>>deu<<\nDrei {name} Vögel, vier lange Fische.\n>>deu<<Fünf.\n>>xxx<< Ende."
+    text = (
+        ">>fra<< Zwei Hunde. Eine {name} Katze.\n\n"
+        ">>deu<<\n"
+        "Drei {name} Vögel, vier lange Fische.\n"
+        ">>deu<<Fünf.\n"
+        ">>xxx<< Ende."
+    )
     items = list(passes("text", plain_ends, leads={">>fra<<", ">>deu<<"})[-1](text))
     assert "".join(map(source, items)) == text
     found = [item for item in items if isinstance(item, Segment)]
     assert [item.plain for item in found] == [
-        ">>fra<< Zwei Hunde.", ">>fra<< Eine Katze.", ">>deu<< Drei Vögel, vier lange Fische.", ">>deu<<Fünf.", ">>deu<< >>xxx<< Ende.",
-    ]  # fmt: skip
+        ">>fra<< Zwei Hunde.",
+        ">>fra<< Eine Katze.",
+        ">>deu<< Drei Vögel, vier lange Fische.",
+        ">>deu<<Fünf.",
+        ">>deu<< >>xxx<< Ende.",
+    ]
     for item in found[1:3]:
-        assert "".join(item.source[i] for i in item.origin[8:]) == item.plain[8:] and item.marks[0].start == len(">>deu<< Drei ")
-    assert [each.plain for each in halves(found[2]) if isinstance(each, Segment)] == [">>deu<< Drei Vögel,", ">>deu<< vier lange Fische."]
-    assert not any(item.lead for item in items_of(text, plain_ends) if isinstance(item, Segment))  # of other models it is text
+        assert "".join(item.source[i] for i in item.origin[8:]) == item.plain[8:] and item.marks[
+            0
+        ].start == len(">>deu<< Drei ")
+    assert [each.plain for each in halves(found[2]) if isinstance(each, Segment)] == [
+        ">>deu<< Drei Vögel,",
+        ">>deu<< vier lange Fische.",
+    ]
+    # of other models it is text
+    assert not any(item.lead for item in items_of(text, plain_ends) if isinstance(item, Segment))
 
 
 def test_sentences_of_a_paragraph():
-    text = "Zwei Hunde spielen. Dr. Müller kam z.B. am 3. Mai nach Hause!  Wer?\nNoch eine Zeile ohne Punkt\n\n - \nEnde."
+    text = (
+        "Zwei Hunde spielen. Dr. Müller kam z.B. am 3. Mai nach Hause!  Wer?\n"
+        "Noch eine Zeile ohne Punkt\n\n"
+        " - \n"
+        "Ende."
+    )
     assert sentences(text) == [
-        "Zwei Hunde spielen.", "Dr. Müller kam z.B. am 3. Mai nach Hause!", "Wer?", "Noch eine Zeile ohne Punkt", "Ende."
-    ]  # fmt: skip
-    assert sentences("See https://a.b/c.d?e=F. Next one (a@b.de).", "en") == ["See https://a.b/c.d?e=F.", "Next one (a@b.de)."]
+        "Zwei Hunde spielen.",
+        "Dr. Müller kam z.B. am 3. Mai nach Hause!",
+        "Wer?",
+        "Noch eine Zeile ohne Punkt",
+        "Ende.",
+    ]
+    assert sentences("See https://a.b/c.d?e=F. Next one (a@b.de).", "en") == [
+        "See https://a.b/c.d?e=F.",
+        "Next one (a@b.de).",
+    ]
 
 
 def test_sentences_that_rules_for_other_languages_pass_over():
-    line = "Ist das neu? „Ja.“ „Nein“, sagt er. Der Hund bellt.Die Katze nicht. Node.js geht, U.S.A. auch."
+    line = (
+        "Ist das neu? „Ja.“ „Nein“, sagt er. Der Hund bellt.Die Katze nicht. Node.js "
+        "geht, U.S.A. auch."
+    )
     (items,) = passes("text", splitter("de"))
     assert [each.plain for each in items(f"- {line}\n2) Eins.\n") if isinstance(each, Segment)] == [
-        "Ist das neu?", "„Ja.“", "„Nein“, sagt er.", "Der Hund bellt.", "Die Katze nicht.", "Node.js geht, U.S.A. auch.", "Eins.",
-    ]  # fmt: skip
+        "Ist das neu?",
+        "„Ja.“",
+        "„Nein“, sagt er.",
+        "Der Hund bellt.",
+        "Die Katze nicht.",
+        "Node.js geht, U.S.A. auch.",
+        "Eins.",
+    ]
 
 
 def test_long_lines_take_little_time():
     line = "Der Hund läuft über die Straße. " * 4000
-    assert sum(isinstance(item, Segment) for item in items_of(line, splitter("de"))) == pytest.approx(4000, abs=40)
+    assert sum(
+        isinstance(item, Segment) for item in items_of(line, splitter("de"))
+    ) == pytest.approx(4000, abs=40)
     letters = "x" * 300_000
     assert "".join(map(source, items_of(letters, splitter("de")))) == letters
 
@@ -94,13 +175,19 @@ def test_a_language_without_rules_gets_the_plain_rule_and_says_so(caplog):
     splitter.cache_clear()
     assert sentences("Foo bar. Baz qux.", "xx") == ["Foo bar.", "Baz qux."]
     (record,) = caplog.records
-    assert record.getMessage() == "no rules for sentences in 'xx': they are told apart by a plain rule, which knows few abbreviations"
+    assert record.getMessage() == (
+        "no rules for sentences in 'xx': they are told apart by a plain rule, which knows "
+        "few abbreviations"
+    )
 
 
 @pytest.mark.parametrize(
     ("text", "placeholders"),
     [
-        ("Siehe https://a.b/c_(d)?e=f#g, dann (www.x.org).", ["https://a.b/c_(d)?e=f#g", "(www.x.org)"]),
+        (
+            "Siehe https://a.b/c_(d)?e=f#g, dann (www.x.org).",
+            ["https://a.b/c_(d)?e=f#g", "(www.x.org)"],
+        ),
         ("Mail an a.b+c@d-e.co.uk!", ["a.b+c@d-e.co.uk"]),
         ("Hallo {name}, {{x}} und ${y} sind „{z}“.", ["{name}", "{{x}}", "${y}", "„{z}“"]),
         ("%s hat %1$d von %(all)s, %.2f oder 50%, 5%igen.", ["%s", "%1$d", "%(all)s", "%.2f"]),
@@ -132,4 +219,8 @@ def test_each_segment_and_each_piece_of_one_has_its_own_number(format):
             item = waiting.pop()
             numbers.append(item.number)
             waiting += [piece for piece in halves(item) if isinstance(piece, Segment)]
-    assert whole == list(range(len(whole))) and len(numbers) == len({*numbers}) > 80 and max(numbers) < 2**63
+    assert (
+        whole == list(range(len(whole)))
+        and len(numbers) == len({*numbers}) > 80
+        and max(numbers) < 2**63
+    )

@@ -1,4 +1,5 @@
-"""Files of all kinds: read by other programs before and after, their text translated and all else as it was."""
+"""Files of all kinds: read by other programs before and after, their text translated and
+all else as it was."""
 
 import io
 import os
@@ -25,15 +26,29 @@ from fairseq_ext.text.splitter import splitter
 W = "http://schemas.openxmlformats.org/wordprocessingml/2006/main"
 DOCX = f"""<?xml version="1.0" encoding="UTF-8" standalone="yes"?>
 <w:document xmlns:w="{W}"><w:body><w:p w:rsidR="0A"><w:pPr><w:pStyle w:val="x"/></w:pPr>
-<w:r w:rsidR="1"><w:t xml:space="preserve">Ein </w:t></w:r><w:proofErr w:type="spellStart"/><w:r w:rsidR="2"><w:t>alter </w:t></w:r>
+<w:r w:rsidR="1"><w:t xml:space="preserve">Ein </w:t></w:r>\
+<w:proofErr w:type="spellStart"/><w:r w:rsidR="2"><w:t>alter </w:t></w:r>
 <w:r><w:rPr><w:b/></w:rPr><w:t>Hund</w:t></w:r><w:r><w:t> läuft &amp; </w:t></w:r>
-<w:hyperlink r="1"><w:r><w:t>schläft</w:t></w:r></w:hyperlink><w:r><w:t>. Er ist alt.</w:t><w:tab/><w:t>Ende</w:t></w:r></w:p><w:p/>
+<w:hyperlink r="1"><w:r><w:t>schläft</w:t></w:r></w:hyperlink><w:r>\
+<w:t>. Er ist alt.</w:t><w:tab/><w:t>Ende</w:t></w:r></w:p><w:p/>
 </w:body></w:document>"""
-ODT = """<o:c xmlns:o="o" xmlns:text="t"><text:p><text:span>Ein </text:span><text:span a="b">Hund</text:span> läuft.</text:p></o:c>"""
-SRT = "1\n00:00:01,000 --> 00:00:02,000\nEin <i>alter</i>\nHund.\n\n2\n00:00:03,000 --> 00:00:04,000\n- Ja!\n- Nein,\nnie!\n"
+ODT = """<o:c xmlns:o="o" xmlns:text="t"><text:p><text:span>Ein </text:span>\
+<text:span a="b">Hund</text:span> läuft.</text:p></o:c>"""
+SRT = (
+    "1\n"
+    "00:00:01,000 --> 00:00:02,000\n"
+    "Ein <i>alter</i>\n"
+    "Hund.\n\n"
+    "2\n"
+    "00:00:03,000 --> 00:00:04,000\n"
+    "- Ja!\n"
+    "- Nein,\n"
+    "nie!\n"
+)
 XLF = """<xliff version="1.2" xmlns="urn:oasis:names:tc:xliff:document:1.2"><file><body>
 <trans-unit id="1"><source>Ein <g id="1">Hund</g>.</source>
-</trans-unit><trans-unit id="2"><source>Katze</source><target>cat</target></trans-unit></body></file></xliff>"""
+</trans-unit><trans-unit id="2"><source>Katze</source>\
+<target>cat</target></trans-unit></body></file></xliff>"""
 PO = """msgid ""
 msgstr "Content-Type: text/plain; charset=UTF-8\\n"
 
@@ -85,14 +100,22 @@ def done(tmp_path, name: str, content: bytes) -> tuple[bytes, list[str]]:
 
 
 def test_docx_keeps_its_formatting_and_everything_else(tmp_path):
-    out, seen = done(tmp_path, "a.docx", archive(word__document=DOCX, word__other="<keep>Hund</keep>"))
+    out, seen = done(
+        tmp_path, "a.docx", archive(word__document=DOCX, word__other="<keep>Hund</keep>")
+    )
     assert seen == ["Ein alter Hund läuft & schläft.", "Er ist alt.", "Ende"]
     with zipfile.ZipFile(io.BytesIO(out)) as made:
         assert made.read("word/other.xml") == b"<keep>Hund</keep>"
         root = etree.fromstring(made.read("word/document.xml"))
     runs = []
     for run in root.iter(f"{{{W}}}r"):
-        runs.append(("".join(run.itertext()), run.find(f"{{{W}}}rPr/{{{W}}}b") is not None, run.getparent().tag.endswith("link")))
+        runs.append(
+            (
+                "".join(run.itertext()),
+                run.find(f"{{{W}}}rPr/{{{W}}}b") is not None,
+                run.getparent().tag.endswith("link"),
+            )
+        )
     bold = [text for text, is_bold, _ in runs if is_bold]
     assert "".join(text for text, *_ in runs) == "EIN ALTER HUND LÄUFT & SCHLÄFT. ER IST ALT.ENDE"
     assert bold == ["HUND"] and [text for text, _, is_link in runs if is_link] == ["SCHLÄFT"]
@@ -102,13 +125,22 @@ def test_docx_keeps_its_formatting_and_everything_else(tmp_path):
 def test_texts_of_other_files(tmp_path):
     out, seen = done(tmp_path, "a.odt", archive(content=ODT, meta="<x>Hund</x>"))
     with zipfile.ZipFile(io.BytesIO(out)) as made:
-        assert b'<text:span a="b">HUND</text:span>' in made.read("content.xml") and made.read("meta.xml") == b"<x>Hund</x>"
+        assert (
+            b'<text:span a="b">HUND</text:span>' in made.read("content.xml")
+            and made.read("meta.xml") == b"<x>Hund</x>"
+        )
     out, seen = done(tmp_path, "a.srt", SRT.encode())
-    expected = SRT.replace("Ein <i>alter</i>\nHund.", "EIN <i>ALTER</i> HUND.").replace("Ja!", "JA!").replace("Nein,\nnie!", "NEIN, NIE!")
+    expected = (
+        SRT.replace("Ein <i>alter</i>\nHund.", "EIN <i>ALTER</i> HUND.")
+        .replace("Ja!", "JA!")
+        .replace("Nein,\nnie!", "NEIN, NIE!")
+    )
     assert out.decode() == expected
     out, seen = done(tmp_path, "a.xlf", XLF.encode())
     units = etree.fromstring(out).findall(".//{*}target")
-    assert ["".join(unit.itertext()) for unit in units] == ["EIN HUND.", "cat"] and units[0].find("{*}g").get("id") == "1"
+    assert ["".join(unit.itertext()) for unit in units] == ["EIN HUND.", "cat"] and units[0].find(
+        "{*}g"
+    ).get("id") == "1"
     out, seen = done(tmp_path, "a.txt", "Ein Hund.\n".encode("utf-16"))
     assert out == b"EIN HUND.\n"
 
@@ -117,7 +149,11 @@ def test_po(tmp_path):
     polib = pytest.importorskip("polib")
     done(tmp_path, "a.po", PO.encode())
     first, second, third = polib.pofile(str(tmp_path / "out-a.po"))
-    assert (first.msgstr, second.msgstr, third.msgstr_plural) == ("EIN HUND %s.", "cat", {0: "EIN HUND", 1: "%d HUNDE"})
+    assert (first.msgstr, second.msgstr, third.msgstr_plural) == (
+        "EIN HUND %s.",
+        "cat",
+        {0: "EIN HUND", 1: "%d HUNDE"},
+    )
 
 
 @pytest.mark.parametrize(
@@ -138,27 +174,44 @@ def test_what_is_refused_leaves_no_file(tmp_path, name, content, message):
 
 
 def test_the_command(tmp_path):
-    (tmp_path / "a.md").write_text("# Der Patient hat einen Port.\n\nEr ist *sehr* alt. {x}\n", encoding="utf-8")
+    (tmp_path / "a.md").write_text(
+        "# Der Patient hat einen Port.\n\nEr ist *sehr* alt. {x}\n", encoding="utf-8"
+    )
     command = [sys.executable, "-m", "fairseq_ext.text", "translate", "a.md"]
     model = ["--data", FLAGS["data"], "--cpu", "--beam", "2"]
     ran = subprocess.run([*command, "b.md", *model], cwd=tmp_path, capture_output=True, text=True)
     assert ran.returncode == 0, ran.stderr
     head, _, text = (tmp_path / "b.md").read_text(encoding="utf-8").splitlines()
-    assert head.startswith("# The patient") and text.count("*") == 2 and text.count("{x}") == 1 and "characters" in ran.stderr
+    assert (
+        head.startswith("# The patient")
+        and text.count("*") == 2
+        and text.count("{x}") == 1
+        and "characters" in ran.stderr
+    )
     same = subprocess.run([*command, "a.md", *model], cwd=tmp_path, capture_output=True, text=True)
-    assert same.returncode == 1 and same.stderr.startswith("error: OUT would be written over") and "Traceback" not in same.stderr
+    assert (
+        same.returncode == 1
+        and same.stderr.startswith("error: OUT would be written over")
+        and "Traceback" not in same.stderr
+    )
 
 
 LETTER = """<html><head><meta charset="utf-8"></head><body><h1>Der Bericht</h1>
-<p>Der Hund <b>l&auml;uft</b>. Die <i>alte Katze</i> schl&auml;ft, und <u>alles</u> ist <span style="color:blue">gut</span>.<br>Ende</p>
-<ul><li>Das <a href="https://example.org/">Kabel</a> ist neu.</li></ul><table><tr><td>Name</td><td>12 Euro</td></tr></table>
+<p>Der Hund <b>l&auml;uft</b>. Die <i>alte Katze</i> schl&auml;ft, \
+und <u>alles</u> ist <span style="color:blue">gut</span>.<br>Ende</p>
+<ul><li>Das <a href="https://example.org/">Kabel</a> ist neu.</li></ul>\
+<table><tr><td>Name</td><td>12 Euro</td></tr></table>
 </body></html>"""
 SLIDES = """<?xml version="1.0" encoding="UTF-8"?>
 <office:document office:mimetype="application/vnd.oasis.opendocument.presentation"
- xmlns:office="urn:oasis:names:tc:opendocument:xmlns:office:1.0" xmlns:draw="urn:oasis:names:tc:opendocument:xmlns:drawing:1.0"
- xmlns:text="urn:oasis:names:tc:opendocument:xmlns:text:1.0" xmlns:svg="urn:oasis:names:tc:opendocument:xmlns:svg-compatible:1.0">
-<office:body><office:presentation><draw:page><draw:frame svg:width="9cm" svg:height="9cm"><draw:text-box>
-<text:p>Der Hund schläft.</text:p><text:p>Die Katze nicht.</text:p></draw:text-box></draw:frame></draw:page></office:presentation>
+ xmlns:office="urn:oasis:names:tc:opendocument:xmlns:office:1.0" \
+xmlns:draw="urn:oasis:names:tc:opendocument:xmlns:drawing:1.0"
+ xmlns:text="urn:oasis:names:tc:opendocument:xmlns:text:1.0" \
+xmlns:svg="urn:oasis:names:tc:opendocument:xmlns:svg-compatible:1.0">
+<office:body><office:presentation><draw:page>\
+<draw:frame svg:width="9cm" svg:height="9cm"><draw:text-box>
+<text:p>Der Hund schläft.</text:p><text:p>Die Katze nicht.</text:p>\
+</draw:text-box></draw:frame></draw:page></office:presentation>
 </office:body></office:document>"""
 
 
@@ -171,11 +224,17 @@ def office(folder, given, ending: str) -> str:
     return str(folder / f"{given.stem}.{ending}")
 
 
-@pytest.mark.skipif(shutil.which("soffice") is None, reason="no LibreOffice: apt-get install libreoffice-writer libreoffice-impress")
+@pytest.mark.skipif(
+    shutil.which("soffice") is None,
+    reason="no LibreOffice: apt-get install libreoffice-writer libreoffice-impress",
+)
 @pytest.mark.skipif(not os.environ.get(ALL), reason="LibreOffice takes 30 seconds: --all")
-@pytest.mark.parametrize(("ending", "source"), [("docx", LETTER), ("odt", LETTER), ("epub", LETTER), ("pptx", SLIDES)])
+@pytest.mark.parametrize(
+    ("ending", "source"), [("docx", LETTER), ("odt", LETTER), ("epub", LETTER), ("pptx", SLIDES)]
+)
 def test_files_of_libreoffice(tmp_path, ending, source):
-    """They open again in it, with all text translated, and with as many of all elements but runs as before."""
+    """They open again in it, with all text translated, and with as many of all elements
+    but runs as before."""
     given = tmp_path / ("given.html" if source is LETTER else "given.fodp")
     given.write_text(source, encoding="utf-8")
     if ending in ("docx", "epub"):  # which it does not write from a page
@@ -186,12 +245,26 @@ def test_files_of_libreoffice(tmp_path, ending, source):
     for file in (there, out):
         with zipfile.ZipFile(file) as made:
             assert made.testzip() is None
-            trees = [etree.fromstring(made.read(name)) for name in sorted(made.namelist()) if re.search(r"(xml|html|rels)$", name)]
-        tags = Counter(str(each.tag) for tree in trees for each in tree.iter() if not re.search(r"\}(r|t|rPr|lang|span)$", str(each.tag)))
+            trees = [
+                etree.fromstring(made.read(name))
+                for name in sorted(made.namelist())
+                if re.search(r"(xml|html|rels)$", name)
+            ]
+        tags = Counter(
+            str(each.tag)
+            for tree in trees
+            for each in tree.iter()
+            if not re.search(r"\}(r|t|rPr|lang|span)$", str(each.tag))
+        )
         parts.append(tags)
     assert parts[0] == parts[1]
     if ending in ("docx", "odt"):
-        before, after = (Path(office(tmp_path, Path(file), "txt")).read_text(encoding="utf-8") for file in (there, out))
+        before, after = (
+            Path(office(tmp_path, Path(file), "txt")).read_text(encoding="utf-8")
+            for file in (there, out)
+        )
         assert after == before.upper() != before
     elif ending == "pptx":
-        assert office(tmp_path, out, "pdf") and b"DER HUND SCHL" in zipfile.ZipFile(out).read("ppt/slides/slide1.xml")
+        assert office(tmp_path, out, "pdf") and b"DER HUND SCHL" in zipfile.ZipFile(out).read(
+            "ppt/slides/slide1.xml"
+        )

@@ -1,4 +1,5 @@
-"""Decoding dependency graphs: what the JSON says is what the iterations were, and the pictures are there and whole."""
+"""Decoding dependency graphs: what the JSON says is what the iterations were, and the pictures
+are there and whole."""
 
 import json
 import random
@@ -19,12 +20,19 @@ DEMO = Path(__file__).parents[2] / "checkpoints" / "demo"
 
 
 def iteration(first: int, out: list[int], verified: int) -> Iteration:
-    return Iteration(0, first, np.array(out[:-1]), np.array(out), np.log(np.full(len(out), 0.5)), verified)
+    return Iteration(
+        0, first, np.array(out[:-1]), np.array(out), np.log(np.full(len(out), 0.5)), verified
+    )
 
 
 def test_a_position_is_solved_from_the_first_iteration_that_keeps_it_right():
-    """Final output 5 6 7 8: 7 is right at once, lost again, and found for good in the third iteration."""
-    calls = [iteration(0, [5, 9, 7, 9], 1), iteration(0, [5, 6, 9, 8], 2), iteration(0, [5, 6, 7, 8], 4)]
+    """Final output 5 6 7 8: 7 is right at once, lost again, and found for good in
+    the third iteration."""
+    calls = [
+        iteration(0, [5, 9, 7, 9], 1),
+        iteration(0, [5, 6, 9, 8], 2),
+        iteration(0, [5, 6, 7, 8], 4),
+    ]
     graph = Graph.build("0", ["w"], ["5", "6", "7", "8"], "jacobi", calls, str)
     assert graph.solved == [0, 1, 2, 1]
     assert graph.waits_for == [NEVER, 0, 1, 0]
@@ -59,14 +67,31 @@ def test_a_folder_that_cannot_be_written_is_named(tmp_path):
     (tmp_path / "file").write_text("")
     flags = {"decoding": "jacobi", "draft": "pad", "ddg_dir": str(tmp_path / "file" / "graphs")}
     ours = generators([build("transformer", 3, eos=1.0)], flags, beam=1, max_len_b=20).ours
-    with pytest.raises(UsageError, match=r"the graphs cannot be written to .*file/graphs \(Not a directory\): make room, or name another"):
+    with pytest.raises(
+        UsageError,
+        match=r"the graphs cannot be written to .*file/graphs \(Not a directory\): make room, "
+        r"or name another",
+    ):
         run(ours, batch([6, 2]))
 
 
 def test_lines_are_translated_and_drawn(tmp_path, capsys):
     pytest.importorskip("matplotlib")
-    lines = ["Der Verband wird morgen geprüft.", "Der Hund schläft.", "Der Verband wird morgen geprüft."]
-    model = ["--path", str(DEMO / "checkpoint.pt"), "--data", str(DEMO), "--bpe", "sentencepiece", "--spm", str(DEMO / "spm.model")]
+    lines = [
+        "Der Verband wird morgen geprüft.",
+        "Der Hund schläft.",
+        "Der Verband wird morgen geprüft.",
+    ]
+    model = [
+        "--path",
+        str(DEMO / "checkpoint.pt"),
+        "--data",
+        str(DEMO),
+        "--bpe",
+        "sentencepiece",
+        "--spm",
+        str(DEMO / "spm.model"),
+    ]
     main(["--out", str(tmp_path / "new" / "graphs"), *model, "-s", "de", "-t", "en", *lines])
     said = capsys.readouterr().out.splitlines()
     assert said[::2] == lines and len(said) == 6
@@ -76,13 +101,20 @@ def test_lines_are_translated_and_drawn(tmp_path, capsys):
         xml.etree.ElementTree.parse(file.with_suffix(".svg"))
         assert file.with_suffix(".png").read_bytes().startswith(b"\x89PNG")
         page = file.with_suffix(".html").read_text()
-        assert "<svg" in page and "http-equiv" not in page and "<script" not in page and 'src="' not in page
+        assert (
+            "<svg" in page
+            and "http-equiv" not in page
+            and "<script" not in page
+            and 'src="' not in page
+        )
 
 
 @pytest.mark.parametrize("length", [1, 5, 20])
 def test_a_graph_is_drawn_again_from_its_json(tmp_path, length):
     tokens = [f"<{i}&" for i in range(length)]  # characters that markup must escape
-    calls = [iteration(0, [i if i <= k else -1 for i in range(length)], k + 1) for k in range(length)]
+    calls = [
+        iteration(0, [i if i <= k else -1 for i in range(length)], k + 1) for k in range(length)
+    ]
     graph = Graph.build("7", ["a"], tokens, "jacobi", calls, lambda t: tokens[t] if t >= 0 else "?")
     write(graph, tmp_path)
     again = tmp_path / "again"
@@ -92,10 +124,22 @@ def test_a_graph_is_drawn_again_from_its_json(tmp_path, length):
     assert Graph.load(again / "7.json") == graph
 
 
-@pytest.mark.parametrize("part, value", [("iterations", [{"first": 0}]), ("iterations", [1]), ("solved", []), ("tokens", 3)])
+@pytest.mark.parametrize(
+    "part, value",
+    [("iterations", [{"first": 0}]), ("iterations", [1]), ("solved", []), ("tokens", 3)],
+)
 def test_a_graph_with_a_part_that_is_none_is_refused(part, value, tmp_path):
-    whole = {"name": "7", "source": ["s"], "tokens": ["a"], "method": "jacobi", "solved": [0], "waits_for": [-1]}
-    whole["iterations"] = [{"first": 0, "verified": 1, "cells": [{"token": "a", "probability": 1.0, "right": True}]}]
+    whole = {
+        "name": "7",
+        "source": ["s"],
+        "tokens": ["a"],
+        "method": "jacobi",
+        "solved": [0],
+        "waits_for": [-1],
+    }
+    whole["iterations"] = [
+        {"first": 0, "verified": 1, "cells": [{"token": "a", "probability": 1.0, "right": True}]}
+    ]
     (tmp_path / "7.json").write_text(json.dumps(whole))
     assert Graph.load(tmp_path / "7.json").tokens == ["a"]
     (tmp_path / "7.json").write_text(json.dumps(whole | {part: value}))
@@ -103,40 +147,63 @@ def test_a_graph_with_a_part_that_is_none_is_refused(part, value, tmp_path):
         Graph.load(tmp_path / "7.json")
 
 
-WORDS = "▁The ▁competition ▁WWWWWWWW @@ization ▁Mannschaftsmeister , . ▁young ▁mountainbiking ▁$5 ▁$ </s>".split()
+WORDS = (
+    "▁The ▁competition ▁WWWWWWWW @@ization ▁Mannschaftsmeister , . ▁young ▁mountainbiking "
+    "▁$5 ▁$ </s>"
+).split()
 
 
 @pytest.mark.parametrize("length, block", [(1, 1), (5, 5), (14, 14), (20, 3), (60, 60), (60, 5)])
 def test_no_label_covers_another_or_leaves_the_picture(length, block):
-    """Short and long outputs, wide and narrow words: the boxes that matplotlib draws the texts in, at the size of the file."""
+    """Short and long outputs, wide and narrow words: the boxes that matplotlib draws the texts
+    in, at the size of the file."""
     draw = pytest.importorskip("fairseq_ext.viz.ddg").draw
     chance, calls, first = random.Random(length), [], 0
     tokens = [chance.choice(WORDS) for _ in range(length)]
     while first < length:
         w = min(block, length - first)
         right = chance.randint(1, min(4, w))
-        out = [first + j if j < right or chance.random() < 0.3 else 1000 + chance.randrange(len(WORDS)) for j in range(w)]
+        out = [
+            first + j if j < right or chance.random() < 0.3 else 1000 + chance.randrange(len(WORDS))
+            for j in range(w)
+        ]
         calls.append(iteration(first, out, right))
         first += right
     source = [chance.choice(WORDS) for _ in range(3 * length)]
-    graph = Graph.build("0", source, tokens, "gs-jacobi", calls, lambda t: tokens[t] if t < 1000 else WORDS[t - 1000])
+    graph = Graph.build(
+        "0",
+        source,
+        tokens,
+        "gs-jacobi",
+        calls,
+        lambda t: tokens[t] if t < 1000 else WORDS[t - 1000],
+    )
     figure = draw(graph)
     figure.canvas.draw()
     renderer = figure.canvas.get_renderer()
     texts = [text for axes in figure.axes for text in axes.texts] + figure.texts
-    boxes = np.array([text.get_window_extent(renderer).extents for text in texts])  # left, bottom, right, top
+    # left, bottom, right, top
+    boxes = np.array([text.get_window_extent(renderer).extents for text in texts])
     assert len(texts) > 2 * length
-    assert (boxes[:, :2] >= 0).all() and (boxes[:, 2:] <= [figure.bbox.width, figure.bbox.height]).all()
-    apart = (boxes[:, None, :2] >= boxes[None, :, 2:]) | (boxes[None, :, :2] >= boxes[:, None, 2:])  # (texts, texts, x and y)
+    assert (boxes[:, :2] >= 0).all() and (
+        boxes[:, 2:] <= [figure.bbox.width, figure.bbox.height]
+    ).all()
+    # (texts, texts, x and y)
+    apart = (boxes[:, None, :2] >= boxes[None, :, 2:]) | (boxes[None, :, :2] >= boxes[:, None, 2:])
     covering = ~apart.any(-1) & ~np.eye(len(boxes), dtype=bool)
-    assert not covering.any(), [(texts[i].get_text(), texts[j].get_text()) for i, j in zip(*covering.nonzero(), strict=True)][:5]
+    assert not covering.any(), [
+        (texts[i].get_text(), texts[j].get_text()) for i, j in zip(*covering.nonzero(), strict=True)
+    ][:5]
     fonts = [text.get_fontsize() for text in texts]
     assert min(fonts) >= 6, "small, but to be read at the file's size"
 
 
 def test_the_picture_shows_the_sentences_as_text_and_whole_tokens(tmp_path):
     """The source may take several lines; no token is cut."""
-    source, tokens = ["▁Donaudampfschifffahrts", "gesellschaft", *["▁Wort"] * 40], ["▁Mannschaftsmeisterschaft", "▁x", "</s>"]
+    source, tokens = (
+        ["▁Donaudampfschifffahrts", "gesellschaft", *["▁Wort"] * 40],
+        ["▁Mannschaftsmeisterschaft", "▁x", "</s>"],
+    )
     calls = [iteration(0, [0, 3, 3], 1), iteration(0, [0, 1, 2], 3)]
     symbols = [*tokens, "▁internationalization"]
 
@@ -145,11 +212,24 @@ def test_the_picture_shows_the_sentences_as_text_and_whole_tokens(tmp_path):
 
     graph = Graph.build("7", source, tokens, "jacobi", calls, symbols.__getitem__, plain)
     write(graph, tmp_path)
-    texts = ["".join(part.itertext()) for part in xml.etree.ElementTree.parse(tmp_path / "7.svg").iter() if part.tag.endswith("}text")]
-    assert " ".join(texts).count("Wort") == 40 and any(text.startswith("Donaudampfschifffahrtsgesellschaft Wort") for text in texts)
-    assert {"Mannschaftsmeisterschaft x", "▁Mannschaftsmeisterschaft", "▁internationalization"} <= set(texts)
+    texts = [
+        "".join(part.itertext())
+        for part in xml.etree.ElementTree.parse(tmp_path / "7.svg").iter()
+        if part.tag.endswith("}text")
+    ]
+    assert " ".join(texts).count("Wort") == 40 and any(
+        text.startswith("Donaudampfschifffahrtsgesellschaft Wort") for text in texts
+    )
+    assert {
+        "Mannschaftsmeisterschaft x",
+        "▁Mannschaftsmeisterschaft",
+        "▁internationalization",
+    } <= set(texts)
     page = (tmp_path / "7.html").read_text()
-    assert "Donaudampfschifffahrtsgesellschaft" in page and "▁Donaudampfschifffahrts gesellschaft" in page
+    assert (
+        "Donaudampfschifffahrtsgesellschaft" in page
+        and "▁Donaudampfschifffahrts gesellschaft" in page
+    )
 
 
 def test_a_graph_without_plain_text_is_read_with_its_tokens():

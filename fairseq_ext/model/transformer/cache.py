@@ -28,15 +28,20 @@ class KVCache:
     models: list[KeyValues]
     sentences: int
     positions: int = 0  # P: in use, the same number in every sentence
-    leaves_gaps: bool = False  # the step is told the slots, so sentences that leave need not be dropped at once
+    # the step is told the slots, so sentences that leave need not be dropped at once
+    leaves_gaps: bool = False
     may_share: bool = False  # the step is told the slots, so groups may share the tensors
-    slot: Tensor | None = None  # (S,) of each sentence; None: sentence i lies in slot i, and there are no gaps
-    sharing: weakref.WeakSet[KVCache] | None = None  # the caches that share these tensors, this one included; None: no other does
+    # (S,) of each sentence; None: sentence i lies in slot i, and there are no gaps
+    slot: Tensor | None = None
+    # the caches that share these tensors, this one included; None: no other does
+    sharing: weakref.WeakSet[KVCache] | None = None
 
     @staticmethod
     def of(models: list[KeyValues], leaves_gaps: bool = False, may_share: bool = False) -> KVCache:
         """Return a cache of its own for sentences whose target has not begun."""
-        return KVCache(models, models[0].source.size(2), leaves_gaps=leaves_gaps, may_share=may_share)
+        return KVCache(
+            models, models[0].source.size(2), leaves_gaps=leaves_gaps, may_share=may_share
+        )
 
     @property
     def slots(self) -> int:
@@ -55,10 +60,15 @@ class KVCache:
 
     def slot_of_sentence(self) -> Tensor:
         """Return the slot of each sentence (S,)."""
-        return torch.arange(self.sentences, device=self.like.device) if self.slot is None else self.slot
+        return (
+            torch.arange(self.sentences, device=self.like.device)
+            if self.slot is None
+            else self.slot
+        )
 
     def copy(self) -> KVCache:
-        """Return a cache for the same sentences: of its own, or, where that is allowed, in the same slots.
+        """Return a cache for the same sentences: of its own, or, where that is allowed,
+        in the same slots.
 
         In shared slots only one of the two may go on with a sentence.
         """
@@ -82,7 +92,8 @@ class KVCache:
         self.positions = positions
 
     def compact_(self, position: Tensor | None, room: int) -> None:
-        """Keep positions position[i] (S, P') of sentence i, in ascending order (None: all in use); have `room` free ones behind.
+        """Keep positions position[i] (S, P') of sentence i, in ascending order (None: all in use);
+        have `room` free ones behind.
 
         Gaps are closed where no other group shares the slots.
         """
@@ -109,13 +120,17 @@ class KVCache:
 
     @property
     def needs_compaction(self) -> bool:
-        """Whether gaps must be closed now: always where steps are not told the slots, else when more than half of the slots are gaps."""
+        """Whether gaps must be closed now: always where steps are not told the slots, else when
+        more than half of the slots are gaps."""
         if self.slot is None:
             return False
         return not self.leaves_gaps or (2 * self.sentences < self.slots and self.sharing is None)
 
     def close_gaps_(self) -> None:
-        """Drop the sentences that have left, for steps that are not told the slots. Positions stay as they are."""
+        """Drop the sentences that have left, for steps that are not told the slots.
+
+        Positions stay as they are.
+        """
         if self.slot is None:
             return
         for model in self.models:
@@ -124,7 +139,8 @@ class KVCache:
         self.slot = None
 
     def leave_shared_slots_(self) -> None:
-        """Have tensors of its own, without gaps, for steps that are not told the slots; the groups that share the slots keep them."""
+        """Have tensors of its own, without gaps, for steps that are not told the slots; the groups
+        that share the slots keep them."""
         if self.slot is not None:
             self.models = [model.of_slots(self.slot) for model in self.models]
             self.slot = self.sharing = None
@@ -147,7 +163,10 @@ class KVCache:
 
     @staticmethod
     def join(a: KVCache, b: KVCache) -> KVCache:
-        """Return one cache for the sentences of both, those of a first. Both must have been compacted unless both may share."""
+        """Return one cache for the sentences of both, those of a first.
+
+        Both must have been compacted unless both may share.
+        """
         sentences, positions = a.sentences + b.sentences, max(a.positions, b.positions)
         leaves_gaps = a.leaves_gaps and b.leaves_gaps
         if a.may_share and b.may_share:
@@ -164,18 +183,33 @@ class KVCache:
         assert a.slot is not None and b.slot is not None
         host, slots = a, [a.slot, b.slot]
         if a.models[0] is not b.models[0]:
-            # few sentences move rather than many, unless that would mean to enlarge the tensors first
+            # few sentences move rather than many, unless that would mean to enlarge
+            # the tensors first
             host, guest = (a, b) if a.sentences >= b.sentences else (b, a)
-            if host.free_slots().numel() < guest.sentences and guest.free_slots().numel() >= host.sentences:
+            if (
+                host.free_slots().numel() < guest.sentences
+                and guest.free_slots().numel() >= host.sentences
+            ):
                 host, guest = guest, host
-            slots = [host.slot if cache is host else host.take_in_(guest) for cache in (a, b)]  # type: ignore[misc]
-        both = KVCache(host.models, a.sentences + b.sentences, max(a.positions, b.positions), leaves_gaps, True, torch.cat(slots))
+            slots = [
+                host.slot if cache is host else host.take_in_(guest)  # type: ignore[misc]
+                for cache in (a, b)
+            ]
+        both = KVCache(
+            host.models,
+            a.sentences + b.sentences,
+            max(a.positions, b.positions),
+            leaves_gaps,
+            True,
+            torch.cat(slots),
+        )
         both.sharing = host.sharing
         both.share_()
         return both
 
     def take_in_(self, guest: KVCache) -> Tensor:
-        """Copy a guest's sentences into free slots, enlarging the tensors where there are too few; return these slots (G,)."""
+        """Copy a guest's sentences into free slots, enlarging the tensors where there are too few;
+        return these slots (G,)."""
         assert guest.slot is not None
         free, slots = self.free_slots(), self.slots
         missing = guest.sentences - free.numel()
@@ -212,48 +246,66 @@ class KeyValues:
 
     target: Tensor  # (L, 2, S, H, capacity, h)
     source: Tensor  # (L, 2, S, H, T, h)
-    source_mask: Tensor | None  # (S, 1, 1, T) -inf at padding, else 0; None when there is no padding
+    # (S, 1, 1, T) -inf at padding, else 0; None when there is no padding
+    source_mask: Tensor | None
     folded: list[FoldedSource] | None = None  # of each layer, where this is quicker than `source`
     views: list[LayerViews] = field(default_factory=list)  # what `layers` returns, made on demand
 
     @staticmethod
     def of(weights: Weights, encoded: dict, may_fold: bool = False) -> KeyValues:
-        """Return the source's keys and values for fairseq's encoder output, and no target position in use."""
+        """Return the source's keys and values for fairseq's encoder output, and no
+        target position in use."""
         states = encoded["encoder_out"][0]  # (T, S, e)
         T, S, _ = states.shape
         flat = states.transpose(0, 1).reshape(S * T, -1)  # (T, S, e) -> (S x T, e)
         h = weights.d // weights.heads
         source = flat.new_empty(len(weights.layers), 2, S, weights.heads, T, h)
         for layer, block in zip(weights.layers, source, strict=True):
-            block.copy_(layer.cross_source(flat).view(S, T, 2, weights.heads, h).permute(2, 0, 3, 1, 4))
+            block.copy_(
+                layer.cross_source(flat).view(S, T, 2, weights.heads, h).permute(2, 0, 3, 1, 4)
+            )
         mask = None
         padding = encoded["encoder_padding_mask"][0] if encoded["encoder_padding_mask"] else None
-        if padding is not None and not (padding.device.type == "cpu" and not padding.any()):  # (S, T)
+        # (S, T)
+        if padding is not None and not (padding.device.type == "cpu" and not padding.any()):
             mask = states.new_zeros(S, 1, 1, T).masked_fill_(padding[:, None, None], -torch.inf)
         target = flat.new_empty(len(weights.layers), 2, S, weights.heads, FIRST_CAPACITY, h)
-        is_small = S * T * (weights.heads - 1) <= weights.d  # the folded tensors have fewer numbers than the weights
+        # the folded tensors have fewer numbers than the weights
+        is_small = S * T * (weights.heads - 1) <= weights.d
         folded = None
         if may_fold and is_small:
-            folded = [FoldedSource.of(layer, block[0], block[1], mask) for layer, block in zip(weights.layers, source, strict=True)]
+            folded = [
+                FoldedSource.of(layer, block[0], block[1], mask)
+                for layer, block in zip(weights.layers, source, strict=True)
+            ]
         return KeyValues(target, source, mask, folded)
 
     @staticmethod
     def concatenated(parts: list[tuple[KeyValues, int]]) -> KeyValues:
-        """Return the slots of several tensors behind one another, each given with its number of positions in use."""
+        """Return the slots of several tensors behind one another, each given with its number
+        of positions in use."""
         P, T = max(used for _, used in parts), max(part.source.size(4) for part, _ in parts)
         target = [F.pad(part.target[..., :used, :], (0, 0, 0, P - used)) for part, used in parts]
         source = [F.pad(part.source, (0, 0, 0, T - part.source.size(4))) for part, _ in parts]
         mask = None
         if any(part.source_mask is not None or part.source.size(4) < T for part, _ in parts):
-            mask = torch.cat([F.pad(part.full_source_mask(), (0, T - part.source.size(4)), value=-torch.inf) for part, _ in parts])
+            mask = torch.cat(
+                [
+                    F.pad(part.full_source_mask(), (0, T - part.source.size(4)), value=-torch.inf)
+                    for part, _ in parts
+                ]
+            )
         # nothing is folded: for many sentences that is no quicker
         return KeyValues(torch.cat(target, dim=2), torch.cat(source, dim=2), mask)
 
     def layers(self) -> list[LayerViews]:
-        """Return of each layer: target keys and values together (2, S, H, capacity, h) and apart, source keys, source values."""
+        """Return of each layer: target keys and values together (2, S, H, capacity, h) and apart,
+        source keys, source values."""
         if not self.views:
             pairs = zip(self.target, self.source, strict=True)
-            self.views = [(target, target[0], target[1], source[0], source[1]) for target, source in pairs]
+            self.views = [
+                (target, target[0], target[1], source[0], source[1]) for target, source in pairs
+            ]
         return self.views
 
     def full_source_mask(self) -> Tensor:
@@ -266,7 +318,9 @@ class KeyValues:
         """Return a copy of these slots (G,)."""
         mask = None if self.source_mask is None else self.source_mask.index_select(0, slot)
         folded = None if self.folded is None else [layer.select(slot) for layer in self.folded]
-        return KeyValues(self.target.index_select(2, slot), self.source.index_select(2, slot), mask, folded)
+        return KeyValues(
+            self.target.index_select(2, slot), self.source.index_select(2, slot), mask, folded
+        )
 
     def keep_source_(self, slot: Tensor) -> None:
         """Keep the source of these slots (G,), in ascending order, and drop the other slots."""
@@ -280,7 +334,8 @@ class KeyValues:
         self.views = []
 
     def compact_(self, slot: Tensor, position: Tensor, room: int) -> None:
-        """Keep positions position[i] (G, P) of slot[i] (G,), in ascending order, as the first of slot i; have `room` free ones.
+        """Keep positions position[i] (G, P) of slot[i] (G,), in ascending order, as the first of
+        slot i; have `room` free ones.
 
         In place, layer by layer: fresh memory for all of it would cost more than the copy.
         """
@@ -289,14 +344,18 @@ class KeyValues:
         index = self.lines(slot, position)
         target = self.target.narrow(2, 0, G)
         if P + room > capacity:
-            target = self.target.new_empty(*self.target.shape[:2], G, H, max(2 * capacity, P + room), h)
-        for before, after in zip(self.target.flatten(0, 1), target.flatten(0, 1), strict=True):  # (S, H, capacity, h)
+            target = self.target.new_empty(
+                *self.target.shape[:2], G, H, max(2 * capacity, P + room), h
+            )
+        # (S, H, capacity, h)
+        for before, after in zip(self.target.flatten(0, 1), target.flatten(0, 1), strict=True):
             after[:, :, :P] = before.view(-1, h).index_select(0, index).view(G, H, P, h)
         self.target = target
         self.views = []
 
     def compact_in_slots_(self, slot: Tensor, position: Tensor, room: int) -> None:
-        """As `compact_`, but the sentences stay in their slots (G,), and other slots keep what they hold."""
+        """As `compact_`, but the sentences stay in their slots (G,), and other slots
+        keep what they hold."""
         S, H, capacity, h = self.target.shape[2:]
         G, P = position.shape
         if P + room > capacity:
@@ -308,13 +367,15 @@ class KeyValues:
         self.views = []
 
     def lines(self, slot: Tensor, position: Tensor) -> Tensor:
-        """Return where positions position[i] (G, P) of slot[i] (G,) lie in a layer's keys (S x H x capacity, h): (G x H x P,)."""
+        """Return where positions position[i] (G, P) of slot[i] (G,) lie in a layer's keys (S x H
+        x capacity, h): (G x H x P,)."""
         H, capacity = self.target.shape[3:5]
         head = (slot[:, None] * H + torch.arange(H, device=position.device)) * capacity  # (G, H)
         return (head[:, :, None] + position[:, None]).flatten()  # (G, H, P)
 
     def enlarge_(self, slots: int, positions: int, width: int) -> None:
-        """Have at least so many slots, target positions and source positions; what is there stays in its place."""
+        """Have at least so many slots, target positions and source positions; what is
+        there stays in its place."""
         target, source = self.target, self.source
         S, T = max(slots, source.size(2)), max(width, source.size(4))
         if self.source_mask is None and T > source.size(4):
@@ -330,22 +391,35 @@ class KeyValues:
         self.views = []
 
     def copy_slots_(self, slot: Tensor, other: KeyValues, there: Tensor, positions: int) -> None:
-        """Copy the slots there (G,) of other tensors, which have so many target positions in use, to slots slot (G,)."""
+        """Copy the slots there (G,) of other tensors, which have so many target positions
+        in use, to slots slot (G,)."""
         width = other.source.size(4)
-        for to, block in zip(self.source.flatten(0, 1), other.source.flatten(0, 1), strict=True):  # (S, H, T, h)
+        # (S, H, T, h)
+        for to, block in zip(self.source.flatten(0, 1), other.source.flatten(0, 1), strict=True):
             to[:, :, :width].index_copy_(0, slot, block.index_select(0, there))
         if positions:
-            for to, block in zip(self.target.flatten(0, 1), other.target.flatten(0, 1), strict=True):
-                to[:, :, :positions].index_copy_(0, slot, block[:, :, :positions].index_select(0, there))
-        if self.source_mask is None and (other.source_mask is not None or width < self.source.size(4)):
+            for to, block in zip(
+                self.target.flatten(0, 1), other.target.flatten(0, 1), strict=True
+            ):
+                to[:, :, :positions].index_copy_(
+                    0, slot, block[:, :, :positions].index_select(0, there)
+                )
+        if self.source_mask is None and (
+            other.source_mask is not None or width < self.source.size(4)
+        ):
             self.source_mask = self.full_source_mask()
         if self.source_mask is not None:
             self.source_mask[slot] = -torch.inf
-            self.source_mask[slot, :, :, :width] = 0.0 if other.source_mask is None else other.source_mask[there]
+            self.source_mask[slot, :, :, :width] = (
+                0.0 if other.source_mask is None else other.source_mask[there]
+            )
 
 
 def enlarged(tensor: Tensor, slots: int, positions: int) -> Tensor:
-    """Return (L, 2, S, H, P, h) with more slots or positions. What the new ones hold does not matter: no mask shows them."""
+    """Return (L, 2, S, H, P, h) with more slots or positions.
+
+    What the new ones hold does not matter: no mask shows them.
+    """
     L, two, S, H, P, h = tensor.shape
     out = tensor.new_empty(L, two, slots, H, positions, h)
     out[:, :, :S, :, :P] = tensor

@@ -53,11 +53,13 @@ Run = Callable[[], list[Tensor]]
 
 
 class CudaGraph:
-    """A function of static tensors, recorded; a call launches all of it at once and returns the same tensors each time."""
+    """A function of static tensors, recorded; a call launches all of it at once and returns
+    the same tensors each time."""
 
     def __init__(self, run: Run, pool: Any):
         """pool: torch.cuda.graph_pool_handle(), the memory of intermediate results."""
-        with torch.cuda.stream(torch.cuda.current_stream()):  # a recording that fails may leave another stream behind
+        # a recording that fails may leave another stream behind
+        with torch.cuda.stream(torch.cuda.current_stream()):
             side = torch.cuda.Stream()
             side.wait_stream(torch.cuda.current_stream())
             with torch.cuda.stream(side):
@@ -73,21 +75,24 @@ class CudaGraph:
 
 
 class GraphPool:
-    """Records functions as CUDA graphs that share the memory of intermediate results, since no two run at once.
+    """Records functions as CUDA graphs that share the memory of intermediate results,
+    since no two run at once.
 
     So the results of one graph must be read before another one runs.
     """
 
     def __init__(self) -> None:
         self.handle = torch.cuda.graph_pool_handle()
-        self.first = CudaGraph(lambda: [torch.zeros(1, device="cuda")], self.handle)  # a pool lives as long as one of its graphs
+        # a pool lives as long as one of its graphs
+        self.first = CudaGraph(lambda: [torch.zeros(1, device="cuda")], self.handle)
 
     def __call__(self, run: Run) -> CudaGraph:
         return CudaGraph(run, self.handle)
 
 
 class Buffers:
-    """Keys and values of one group at a time, at fixed addresses: while a group is here, its cache consists of views of these."""
+    """Keys and values of one group at a time, at fixed addresses: while a group is here, its cache
+    consists of views of these."""
 
     def __init__(self, like: list[KeyValues], sentences: int, positions: int, source: int):
         self.shape = (sentences, positions, source)
@@ -103,7 +108,10 @@ class Buffers:
     @staticmethod
     def count_bytes(like: list[KeyValues], sentences: int, positions: int, source: int) -> int:
         """Return the bytes that such buffers take, the small ones left out."""
-        line = sum(m.target.size(0) * 2 * m.target.size(3) * m.target.size(5) * m.target.element_size() for m in like)
+        line = sum(
+            m.target.size(0) * 2 * m.target.size(3) * m.target.size(5) * m.target.element_size()
+            for m in like
+        )
         return line * sentences * (positions + source)
 
     @property
@@ -115,14 +123,19 @@ class Buffers:
     def has(self, cache: KVCache) -> list[bool]:
         """Return which of a cache's tensors lie here: target and source of each model."""
         pairs = zip(self.models, cache.models, strict=True)
-        tensors = ((x, y) for here, there in pairs for x, y in ((here.target, there.target), (here.source, there.source)))
+        tensors = (
+            (x, y)
+            for here, there in pairs
+            for x, y in ((here.target, there.target), (here.source, there.source))
+        )
         return [x.data_ptr() == y.data_ptr() for x, y in tensors]
 
     def take_(self, cache: KVCache, positions: int) -> None:
         """Move a cache, of which so many positions are filled, in here."""
         for here, model in zip(self.models, cache.models, strict=True):
             s, width = model.source.size(2), model.source.size(4)
-            for tensor in (here.target, here.source):  # what is left of another group could be NaN, which no mask hides
+            # what is left of another group could be NaN, which no mask hides
+            for tensor in (here.target, here.source):
                 tensor.zero_()
             here.target[:, :, :s, :, :positions] = model.target[..., :positions, :]
             here.source[:, :, :s, :, :width] = model.source
@@ -149,9 +162,11 @@ class CudaGraphStep:
         self.weights, self.buffers, self.b = weights, buffers, b
         self.positions = [model.positions for model in weights]
         self.ids = torch.zeros(S, W * b, dtype=torch.long, device=like.device)
-        self.past = torch.zeros(S, W, dtype=torch.long, device=like.device)  # tokens that each row has read before
+        # tokens that each row has read before
+        self.past = torch.zeros(S, W, dtype=torch.long, device=like.device)
         self.mask = like.new_zeros(S, 1, W * b, C)
-        self.before = torch.zeros(1, dtype=torch.long, device=like.device)  # cache positions in use before
+        # cache positions in use before
+        self.before = torch.zeros(1, dtype=torch.long, device=like.device)
         self.new = torch.arange(W * b, device=like.device)
         self.step = Step(b, self.past.flatten(), 0, S, W, None, None, C, self.mask)
         self.run: Run = self.compute  # until it is recorded
@@ -160,7 +175,10 @@ class CudaGraphStep:
     @property
     def is_stale(self) -> bool:
         """Whether a table of position embeddings has been replaced by a longer one."""
-        return any(weights.positions is not before for weights, before in zip(self.weights, self.positions, strict=True))
+        return any(
+            weights.positions is not before
+            for weights, before in zip(self.weights, self.positions, strict=True)
+        )
 
     def compute(self) -> list[Tensor]:
         """Return each model's features (S x W x b, features). This is what is recorded."""
@@ -172,7 +190,8 @@ class CudaGraphStep:
         return out
 
     def fill_(self, step: Step, tokens: Tensor) -> None:
-        """Write a group's step into the static tensors: its tokens (n, b), past, mask and position."""
+        """Write a group's step into the static tensors: its tokens (n, b), past,
+        mask and position."""
         s, fill = step.sentences, step.row_of_place()
         put_(self.ids, at_rows(tokens, fill, 1).reshape(s, -1), step.slot)
         if isinstance(step.past, int):
@@ -182,8 +201,15 @@ class CudaGraphStep:
         mask = step.mask
         if mask is None:
             mask = self.mask.new_zeros(1, 1, step.width * self.b, step.positions)
-        # subtle: whole lines, so that slots without a sentence keep a mask under which they see something
-        put_(self.mask, F.pad(mask, (0, self.mask.size(3) - step.positions), value=-torch.inf).expand(s, -1, -1, -1), step.slot)
+        # subtle: whole lines, so that slots without a sentence keep a mask under
+        # which they see something
+        put_(
+            self.mask,
+            F.pad(mask, (0, self.mask.size(3) - step.positions), value=-torch.inf).expand(
+                s, -1, -1, -1
+            ),
+            step.slot,
+        )
         self.before.fill_(step.before)
 
     def read(self, step: Step) -> list[Tensor]:
@@ -191,7 +217,11 @@ class CudaGraphStep:
         out = []
         for x in self.run():
             sentences = x.view(self.ids.size(0), -1)  # (S, W x b x features)
-            sentences = sentences[: step.sentences].clone() if step.slot is None else sentences.index_select(0, step.slot)
+            sentences = (
+                sentences[: step.sentences].clone()
+                if step.slot is None
+                else sentences.index_select(0, step.slot)
+            )
             out.append(at_rows(sentences.view(-1, x.size(1)), step.place, self.b))
         return out
 
@@ -213,14 +243,16 @@ Capture = Callable[[Run], Run]  # records a function of static tensors
 
 PATIENCE = 4  # steps of a new shape before it is recorded: about what recording costs, by estimate
 MOST_STEPS = 96  # recorded ones
-MOST_ROWS = 4096  # new tokens of a step, padding included; larger steps keep a GPU busy without help
+# new tokens of a step, padding included; larger steps keep a GPU busy without help
+MOST_ROWS = 4096
 MOST_NEW = 16  # new tokens a row
 FIRST_POSITIONS = 2048  # of new buffers, of all sentences together; to grow means to move
 SHARE = 0.25  # of the GPU's memory, for buffers
 
 
 def bucket(n: int, least: int = 1) -> int:
-    """Return the smallest of 1, 2, 3, 4, 6, 8, 12, 16, 24, ... that is below neither n nor least."""
+    """Return the smallest of 1, 2, 3, 4, 6, 8, 12, 16, 24, ... that is below
+    neither n nor least."""
     n = max(n, least)
     power = 1 << (n - 1).bit_length()
     return power * 3 // 4 if power > 2 and n <= power * 3 // 4 else power
@@ -229,16 +261,25 @@ def bucket(n: int, least: int = 1) -> int:
 class CudaGraphCache:
     """The recorded steps of one model or ensemble."""
 
-    def __init__(self, weights: list[Weights], capture: Capture, limit: int, patience: int = PATIENCE, most_steps: int = MOST_STEPS):
+    def __init__(
+        self,
+        weights: list[Weights],
+        capture: Capture,
+        limit: int,
+        patience: int = PATIENCE,
+        most_steps: int = MOST_STEPS,
+    ):
         self.weights, self.capture, self.limit = weights, capture, limit
         self.patience, self.most_steps = patience, most_steps
         self.buffers: list[Buffers] = []  # used last at the end
-        self.steps: OrderedDict[tuple[Buffers, int, int], CudaGraphStep] = OrderedDict()  # by buffers, W and b; used last at the end
+        # by buffers, W and b; used last at the end
+        self.steps: OrderedDict[tuple[Buffers, int, int], CudaGraphStep] = OrderedDict()
         self.said: set[str] = set()
         self.broken = False  # recording has failed
 
     def read(self, cache: KVCache, step: Step, tokens: Tensor) -> list[Tensor] | None:
-        """Return each model's features (n x b, features) of tokens (n, b); None where the step has no graph."""
+        """Return each model's features (n x b, features) of tokens (n, b); None where
+        the step has no graph."""
         buffers = self.find(cache, step)
         if buffers is None:
             return None
@@ -252,12 +293,17 @@ class CudaGraphCache:
                 recorded.run = self.capture(recorded.compute)
             except RuntimeError as error:
                 self.broken = True
-                logger.warning("decoder steps run operation by operation, because recording one as a CUDA graph failed: %s", error)
+                logger.warning(
+                    "decoder steps run operation by operation, because recording one as a "
+                    "CUDA graph failed: %s",
+                    error,
+                )
         recorded.calls += 1
         return recorded.read(step)
 
     def find(self, cache: KVCache, step: Step) -> Buffers | None:
-        """Return buffers for this cache: those it lies in, if they are still large enough, else free ones. They become the last used."""
+        """Return buffers for this cache: those it lies in, if they are still large enough, else
+        free ones. They become the last used."""
         sentences = bucket(cache.slots)
         positions = bucket(cache.capacity, min(256, max(32, FIRST_POSITIONS // sentences)))
         shape = (sentences, positions, bucket(cache.models[0].source.size(4), 16))
@@ -267,14 +313,17 @@ class CudaGraphCache:
             self.refuse(f"it has more than {MOST_NEW} tokens a row, or {MOST_ROWS} in all")
             return None
         same = [x for x in self.buffers if x.shape == shape]
-        found = next((x for x in same if all(x.has(cache))), None) or next((x for x in reversed(same) if x.is_free), None)
+        found = next((x for x in same if all(x.has(cache))), None) or next(
+            (x for x in reversed(same) if x.is_free), None
+        )
         found = found or self.make(cache, shape)
         if found is not None:
             self.buffers = [x for x in self.buffers if x is not found] + [found]
         return found
 
     def make(self, cache: KVCache, shape: tuple[int, int, int]) -> Buffers | None:
-        """Return new buffers, in place of the oldest free ones where they would take too many bytes; None where there is no room."""
+        """Return new buffers, in place of the oldest free ones where they would take too many
+        bytes; None where there is no room."""
         needed = Buffers.count_bytes(cache.models, *shape)
         for old in self.buffers if needed <= self.limit else ():
             if sum(x.bytes for x in self.buffers) + needed > self.limit and old.is_free:
@@ -312,7 +361,9 @@ class CudaGraphCache:
         """Log once why a step has no CUDA graph."""
         if reason not in self.said:
             self.said.add(reason)
-            logger.info("a decoder step runs operation by operation and not as a CUDA graph: %s", reason)
+            logger.info(
+                "a decoder step runs operation by operation and not as a CUDA graph: %s", reason
+            )
 
 
 class MakeGraphs(Protocol):
@@ -321,6 +372,7 @@ class MakeGraphs(Protocol):
 
 
 def cuda_graphs() -> MakeGraphs:
-    """Return what makes a cache of CUDA graphs on the present GPU: all in one pool of memory, their buffers within SHARE of it."""
+    """Return what makes a cache of CUDA graphs on the present GPU: all in one pool of memory, their
+    buffers within SHARE of it."""
     total = torch.cuda.get_device_properties(torch.cuda.current_device()).total_memory
     return functools.partial(CudaGraphCache, capture=GraphPool(), limit=int(SHARE * total))

@@ -24,15 +24,32 @@ from fairseq_ext.kernels.library import give_back_memory
 from fairseq_ext.kernels.log_probs import log_softmax_
 from fairseq_ext.model.transformer.cache import KeyValues
 from fairseq_ext.model.transformer.cuda_graph import CudaGraphCache, MakeGraphs
-from fairseq_ext.model.transformer.encoder import FastEncoder, KeptStates, fast_encoder, is_plain_input, kept_or_made
-from fairseq_ext.model.transformer.layers import at_rows, attention_weights, decode, embed, reserve_positions
-from fairseq_ext.model.transformer.readers import CompiledBatchReader, CompiledRowReader, is_compiled_throughout
+from fairseq_ext.model.transformer.encoder import (
+    FastEncoder,
+    KeptStates,
+    fast_encoder,
+    is_plain_input,
+    kept_or_made,
+)
+from fairseq_ext.model.transformer.layers import (
+    at_rows,
+    attention_weights,
+    decode,
+    embed,
+    reserve_positions,
+)
+from fairseq_ext.model.transformer.readers import (
+    CompiledBatchReader,
+    CompiledRowReader,
+    is_compiled_throughout,
+)
 from fairseq_ext.model.transformer.rows import RowGroup, Step
 from fairseq_ext.model.transformer.weights import Linear, Weights, read_weights
 
 
 class TransformerBackend:
-    """One or several Transformer models as model/protocol.py asks: a Regroupable and a BlockDecoder."""
+    """One or several Transformer models as model/protocol.py asks: a Regroupable
+    and a BlockDecoder."""
 
     joins = joins_any_step = True  # every row has its own length and mask
 
@@ -43,7 +60,10 @@ class TransformerBackend:
         int8: bool = False,
         make_graphs: MakeGraphs | None = None,
     ):
-        """int8: linear maps round their weights to 8 bits. make_graphs: what records steps (cuda_graph.py, cuda_graphs)."""
+        """int8: linear maps round their weights to 8 bits.
+
+        make_graphs: what records steps (cuda_graph.py, cuda_graphs).
+        """
         self.models = models
         self.need_attention = need_attention
         self.int8 = int8
@@ -62,12 +82,18 @@ class TransformerBackend:
 
     def read_weights(self) -> None:
         """Take the weights from the models."""
-        self.weights: list[Weights] = [read_weights(model.decoder, self.int8) for model in self.models]
+        self.weights: list[Weights] = [
+            read_weights(model.decoder, self.int8) for model in self.models
+        ]
         compiled = any(weights.compiled is not None for weights in self.weights)
-        self.graphs = None if self.make_graphs is None or compiled else self.make_graphs(self.weights)
+        self.graphs = (
+            None if self.make_graphs is None or compiled else self.make_graphs(self.weights)
+        )
         if compiled:
             give_back_memory()  # of the copies from which weights were packed
-        self.encoders: list[FastEncoder | None] = [fast_encoder(model, self.int8) for model in self.models]
+        self.encoders: list[FastEncoder | None] = [
+            fast_encoder(model, self.int8) for model in self.models
+        ]
         if compiled:
             give_back_memory()
 
@@ -79,7 +105,9 @@ class TransformerBackend:
     def release_(self) -> bool:
         if self.need_attention:
             return False
-        return any([release_(*each) for each in zip(self.models, self.weights, self.encoders, strict=True)])
+        return any(
+            [release_(*each) for each in zip(self.models, self.weights, self.encoders, strict=True)]
+        )
 
     @property
     def rows(self) -> int:
@@ -94,16 +122,23 @@ class TransformerBackend:
     def admit(self, inputs: dict[str, Tensor]) -> None:
         self.follow_weights()
         encoded = [self.encode(i, inputs) for i in range(len(self.models))]
-        models = [KeyValues.of(w, out, self.may_fold(w)) for w, out in zip(self.weights, encoded, strict=True)]
+        models = [
+            KeyValues.of(w, out, self.may_fold(w))
+            for w, out in zip(self.weights, encoded, strict=True)
+        ]
         compiled = all(self.runs_compiled(weights) for weights in self.weights)
-        self.group = RowGroup.start(models, self.graphs is not None or compiled, may_share=self.graphs is None and compiled)
+        self.group = RowGroup.start(
+            models, self.graphs is not None or compiled, may_share=self.graphs is None and compiled
+        )
 
     def runs_compiled(self, weights: Weights) -> bool:
-        """Return whether this model's layers are one call of the compiled library, which keeps no attention weights."""
+        """Return whether this model's layers are one call of the compiled library, which
+        keeps no attention weights."""
         return weights.compiled is not None and not self.need_attention
 
     def may_fold(self, weights: Weights) -> bool:
-        """Return whether attention weights are not asked for, and there are digits to spare for products in another order."""
+        """Return whether attention weights are not asked for, and there are digits to spare for
+        products in another order."""
         if weights.compiled is not None or self.graphs is not None or not self.folds:
             return False
         return weights.embedding.dtype in (torch.float32, torch.float64)
@@ -113,7 +148,11 @@ class TransformerBackend:
         encoder = self.encoders[model]
         if encoder is None or not is_plain_input(inputs):
             return self.models[model].encoder.forward_torchscript(inputs)
-        return encoder(inputs["src_tokens"]) if not self.kept else kept_or_made(encoder, inputs["src_tokens"], self.kept, model)
+        return (
+            encoder(inputs["src_tokens"])
+            if not self.kept
+            else kept_or_made(encoder, inputs["src_tokens"], self.kept, model)
+        )
 
     @property
     def live(self) -> RowGroup:
@@ -121,11 +160,15 @@ class TransformerBackend:
         assert self.group is not None, "no sentence has been admitted"
         return self.group
 
-    def step(self, tokens: Tensor, new: int = 1, length: int | Tensor | None = None) -> list[Tensor]:
+    def step(
+        self, tokens: Tensor, new: int = 1, length: int | Tensor | None = None
+    ) -> list[Tensor]:
         group = self.live
         if length is not None:
             group.truncate_(length)
-        out, self.attentions = read_tokens(self.weights, group, tokens[:, -new:], self.need_attention, self.graphs)
+        out, self.attentions = read_tokens(
+            self.weights, group, tokens[:, -new:], self.need_attention, self.graphs
+        )
         return out if new == 1 else [x.view(group.rows, new, -1) for x in out]
 
     def source_attention(self, tokens: Tensor) -> Tensor:
@@ -146,13 +189,15 @@ class TransformerBackend:
             if temperature != 1.0:
                 logits = logits.div_(temperature)
             logits = logits.to(torch.promote_types(logits.dtype, torch.float32))
-            scores.append(torch.log_softmax(logits, dim=-1, out=logits))  # in place: a fresh (n, V) would cost as much again
+            # in place: a fresh (n, V) would cost as much again
+            scores.append(torch.log_softmax(logits, dim=-1, out=logits))
         if len(scores) == 1:
             return scores[0]
         return torch.logsumexp(torch.stack(scores), dim=0) - math.log(len(scores))
 
     def row_reader(self) -> CompiledRowReader | None:
-        """Return a quicker way to read the only row, where all is compiled; the group is the reader's from then on."""
+        """Return a quicker way to read the only row, where all is compiled; the group is
+        the reader's from then on."""
         return None if self.need_attention else CompiledRowReader.of(self.weights, self.live)
 
     @property
@@ -162,10 +207,13 @@ class TransformerBackend:
         return not self.need_attention and is_compiled_throughout(self.weights)
 
     def batch_reader(self, positions: int) -> CompiledBatchReader:
-        """Return a quicker way to read the sentences, where all is compiled; the group is the reader's from then on."""
+        """Return a quicker way to read the sentences, where all is compiled; the group is
+        the reader's from then on."""
         return CompiledBatchReader.of(self.weights, self.live, positions)
 
-    def select(self, row: Tensor, sentence: Tensor | None, width: int, sentence_of_row: Tensor) -> None:
+    def select(
+        self, row: Tensor, sentence: Tensor | None, width: int, sentence_of_row: Tensor
+    ) -> None:
         self.live.select_(row, sentence, width, sentence_of_row)
 
     def set_aside(self) -> RowGroup:
@@ -195,9 +243,14 @@ class TransformerBackend:
 
 
 def read_tokens(
-    weights: list[Weights], group: RowGroup, tokens: Tensor, need_attention: bool = False, graphs: CudaGraphCache | None = None
+    weights: list[Weights],
+    group: RowGroup,
+    tokens: Tensor,
+    need_attention: bool = False,
+    graphs: CudaGraphCache | None = None,
 ) -> tuple[list[Tensor], list[Tensor]]:
-    """Read tokens (n, b) in every row; return each model's features (n x b, features), and its attention (n, source) if needed.
+    """Read tokens (n, b) in every row; return each model's features (n x b, features), and its
+    attention (n, source) if needed.
 
     graphs: recorded steps of these weights, which give features and no attention.
     """
@@ -219,22 +272,35 @@ def read_tokens(
         x, queries = decode(model, cache, step, x)
         features.append(x)
         if need_attention:  # the last layer's, of the last token, averaged over heads
-            seen = attention_weights(queries[-1][:, :, step.b - 1 :: step.b], cache.layers()[-1][3], cache.source_mask)
-            attentions.append(at_rows(seen.flatten(0, 1), step.place, 1))  # (S x W, source) -> (n, source)
+            seen = attention_weights(
+                queries[-1][:, :, step.b - 1 :: step.b], cache.layers()[-1][3], cache.source_mask
+            )
+            # (S x W, source) -> (n, source)
+            attentions.append(at_rows(seen.flatten(0, 1), step.place, 1))
     return features, attentions
 
 
 def read_attention(weights: list[Weights], group: RowGroup, tokens: Tensor) -> Tensor:
-    """Read tokens (n, b) in every row, layer by layer; return how much each attends to the source (n, b, source), averaged over models,
-    layers and heads."""
+    """Read tokens (n, b) in every row, layer by layer; return how much each attends to the source
+    (n, b, source), averaged over models, layers and heads."""
     group.cache.leave_shared_slots_()
     step = group.append_(tokens.size(1))
     seen = []
     for model, cache in zip(weights, group.cache.models, strict=True):
         reserve_positions(model, step)
-        _, queries = decode(model, cache, step, embed(model, tokens.reshape(-1), step.b, step.past), queries_only=True)
+        _, queries = decode(
+            model,
+            cache,
+            step,
+            embed(model, tokens.reshape(-1), step.b, step.past),
+            queries_only=True,
+        )
         keys = [key for _, _, _, key, _ in cache.layers()]
-        seen += [attention_weights(query, key, cache.source_mask) for query, key in zip(queries, keys, strict=True)]  # (S, W x b, source)
+        # (S, W x b, source)
+        seen += [
+            attention_weights(query, key, cache.source_mask)
+            for query, key in zip(queries, keys, strict=True)
+        ]
     mean = torch.stack(seen).mean(0)
     rows = mean.view(step.sentences * step.width, step.b, -1)
     return rows if step.place is None else rows[step.place]
@@ -256,15 +322,21 @@ def decode_compiled(weights: Weights, cache: KeyValues, step: Step, x: Tensor) -
 # layer is compiled.
 
 
-SECOND_COPIES = ("in_proj_weight", "out_proj_weight", "fc1_weight", "fc2_weight")  # what fairseq holds for torch's fused encoder layer
+# what fairseq holds for torch's fused encoder layer
+SECOND_COPIES = ("in_proj_weight", "out_proj_weight", "fc1_weight", "fc2_weight")
 
 
 def release_(model: Any, weights: Weights, encoder: FastEncoder | None) -> bool:
-    """Drop the matrices of a model's layers, and of an output layer that is no embedding; return whether it could."""
+    """Drop the matrices of a model's layers, and of an output layer that is no embedding;
+    return whether it could."""
     if weights.compiled is None or encoder is None or encoder.compiled is None:
         return False
-    pairs = [*zip(encoder.layers, model.encoder.layers, strict=True), *zip(weights.layers, model.decoder.layers, strict=True)]
-    for ours, theirs in pairs:  # one layer after the other, so that few weights are held twice at a time
+    pairs = [
+        *zip(encoder.layers, model.encoder.layers, strict=True),
+        *zip(weights.layers, model.decoder.layers, strict=True),
+    ]
+    # one layer after the other, so that few weights are held twice at a time
+    for ours, theirs in pairs:
         for part in vars(ours).values():
             if isinstance(part, Linear):
                 part.release_()
@@ -292,4 +364,7 @@ def nothing() -> nn.Parameter:
 
 def is_embedding(model: Any, weight: torch.Tensor) -> bool:
     """Return whether a weight is an embedding's as well."""
-    return any(weight.data_ptr() == stack.embed_tokens.weight.data_ptr() for stack in (model.encoder, model.decoder))
+    return any(
+        weight.data_ptr() == stack.embed_tokens.weight.data_ptr()
+        for stack in (model.encoder, model.decoder)
+    )

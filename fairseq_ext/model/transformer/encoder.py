@@ -17,10 +17,24 @@ from fairseq.models.transformer import TransformerEncoder, TransformerEncoderBas
 from fairseq.modules.transformer_layer import TransformerEncoderLayer, TransformerEncoderLayerBase
 from torch import Tensor
 
-from fairseq_ext.model.transformer.supported import unsupported_attention, unsupported_linear, unsupported_module, unsupported_norm
-from fairseq_ext.model.transformer.weights import EncoderLayer, Norm, Watch, attend, compiled_layers, read_encoder_layer, read_positions
+from fairseq_ext.model.transformer.supported import (
+    unsupported_attention,
+    unsupported_linear,
+    unsupported_module,
+    unsupported_norm,
+)
+from fairseq_ext.model.transformer.weights import (
+    EncoderLayer,
+    Norm,
+    Watch,
+    attend,
+    compiled_layers,
+    read_encoder_layer,
+    read_positions,
+)
 
-KeptStates = dict[tuple[int, ...], dict[int, Tensor]]  # by source tokens, without padding, and model: (tokens, e)
+# by source tokens, without padding, and model: (tokens, e)
+KeptStates = dict[tuple[int, ...], dict[int, Tensor]]
 
 
 class FastEncoder:
@@ -31,20 +45,31 @@ class FastEncoder:
         self.pad = encoder.padding_idx
         self.scale = float(encoder.embed_scale)
         self.positions, self.grow_positions = read_positions(encoder)
-        self.embedding_norm = None if encoder.layernorm_embedding is None else Norm(encoder.layernorm_embedding)
+        self.embedding_norm = (
+            None if encoder.layernorm_embedding is None else Norm(encoder.layernorm_embedding)
+        )
         self.layers = [EncoderLayer(**read_encoder_layer(layer, int8)) for layer in encoder.layers]
         self.pre_norm = encoder.layers[0].normalize_before
         self.final_norm = None if encoder.layer_norm is None else Norm(encoder.layer_norm)
         self.heads = encoder.layers[0].self_attn.num_heads
         self.watch = Watch(encoder)
-        self.compiled = compiled_layers(self.layers, encoder.embed_tokens.embedding_dim, self.heads, self.pre_norm, self.final_norm)
+        self.compiled = compiled_layers(
+            self.layers,
+            encoder.embed_tokens.embedding_dim,
+            self.heads,
+            self.pre_norm,
+            self.final_norm,
+        )
 
     def __call__(self, tokens: Tensor) -> dict[str, list[Tensor]]:
         S, T = tokens.shape
         padding = tokens.eq(self.pad)  # (S, T)
         x = self.embed(tokens, padding)
         x = self.run_layers(x, padding) if self.compiled is None else self.run_compiled(x, padding)
-        return {"encoder_out": [x.view(S, T, -1).transpose(0, 1)], "encoder_padding_mask": [padding]}
+        return {
+            "encoder_out": [x.view(S, T, -1).transpose(0, 1)],
+            "encoder_padding_mask": [padding],
+        }
 
     def run_compiled(self, x: Tensor, padding: Tensor) -> Tensor:
         """Run all layers on x (S x T, e) in one call that skips padding."""
@@ -68,11 +93,18 @@ class FastEncoder:
             mask = x.new_zeros(S, 1, 1, T).masked_fill_(padding[:, None, None], -torch.inf)
         for layer in self.layers:
             y = layer.self_norm(x) if self.pre_norm else x
-            query, key, value = layer.self_in(y).view(S, T, 3, self.heads, -1).permute(2, 0, 3, 1, 4)  # (3, S, H, T, h)
+            # (3, S, H, T, h)
+            query, key, value = (
+                layer.self_in(y).view(S, T, 3, self.heads, -1).permute(2, 0, 3, 1, 4)
+            )
             x = layer.self_out(attend(query, key, value, mask)).add_(x)
             x = x if self.pre_norm else layer.self_norm(x)
             y = layer.ffn_norm(x) if self.pre_norm else x
-            y = layer.ffn_in.relu(y) if layer.activation is None else layer.activation(layer.ffn_in(y))
+            y = (
+                layer.ffn_in.relu(y)
+                if layer.activation is None
+                else layer.activation(layer.ffn_in(y))
+            )
             x = layer.ffn_out(y).add_(x)
             x = x if self.pre_norm else layer.ffn_norm(x)
         return x if self.final_norm is None else self.final_norm(x)
@@ -93,9 +125,15 @@ class FastEncoder:
 def fast_encoder(model: Any, int8: bool = False) -> FastEncoder | None:
     """Return the model's encoder if it is supported; else None."""
     encoder = model.encoder
-    if type(encoder) not in (TransformerEncoder, TransformerEncoderBase) or unsupported_module(encoder) or not len(encoder.layers):
+    if (
+        type(encoder) not in (TransformerEncoder, TransformerEncoderBase)
+        or unsupported_module(encoder)
+        or not len(encoder.layers)
+    ):
         return None
-    if encoder.quant_noise is not None or unsupported_norm([encoder.layernorm_embedding, encoder.layer_norm]):
+    if encoder.quant_noise is not None or unsupported_norm(
+        [encoder.layernorm_embedding, encoder.layer_norm]
+    ):
         return None
     if any(unsupported_encoder_layer(layer, encoder) for layer in encoder.layers):
         return None
@@ -109,7 +147,9 @@ def unsupported_encoder_layer(layer: Any, encoder: Any) -> bool:
         return True
     return bool(
         layer.normalize_before != first.normalize_before
-        or unsupported_attention(layer.self_attn, first.self_attn.num_heads, encoder.embed_tokens.embedding_dim)
+        or unsupported_attention(
+            layer.self_attn, first.self_attn.num_heads, encoder.embed_tokens.embedding_dim
+        )
         or unsupported_linear([layer.fc1, layer.fc2])
         or unsupported_norm([layer.self_attn_layer_norm, layer.final_layer_norm])
     )
@@ -120,14 +160,20 @@ def is_plain_input(inputs: dict) -> bool:
     return set(inputs) <= {"src_tokens", "src_lengths"}
 
 
-def kept_or_made(encoder: FastEncoder, tokens: Tensor, kept: KeptStates, model: int) -> dict[str, list[Tensor]]:
-    """What a model's encoder makes of source tokens (S, T): from the states that were kept, if they are all there; else those of the
-    sources that `kept` has are kept."""
+def kept_or_made(
+    encoder: FastEncoder, tokens: Tensor, kept: KeptStates, model: int
+) -> dict[str, list[Tensor]]:
+    """What a model's encoder makes of source tokens (S, T): from the states that were kept, if they
+    are all there; else those of the sources that `kept` has are kept."""
     is_word = tokens.ne(encoder.pad)
-    found = [kept.get(tuple(row[here].tolist()), {}) for row, here in zip(tokens, is_word, strict=True)]
+    found = [
+        kept.get(tuple(row[here].tolist()), {}) for row, here in zip(tokens, is_word, strict=True)
+    ]
     if not all(model in states for states in found):
         out = encoder(tokens)
-        for states, rows, here in zip(found, out["encoder_out"][0].transpose(0, 1), is_word, strict=True):
+        for states, rows, here in zip(
+            found, out["encoder_out"][0].transpose(0, 1), is_word, strict=True
+        ):
             states[model] = rows[here]
         return out
     words = torch.cat([states[model] for states in found])

@@ -19,27 +19,42 @@ from fairseq_ext.model.transformer.weights import Weights, attend
 
 
 def decode(
-    weights: Weights, cache: KeyValues, step: Step, x: Tensor, position: Tensor | None = None, queries_only: bool = False
+    weights: Weights,
+    cache: KeyValues,
+    step: Step,
+    x: Tensor,
+    position: Tensor | None = None,
+    queries_only: bool = False,
 ) -> tuple[Tensor, list[Tensor]]:
-    """Run all layers on x (n x b, d); return features (n x b, features) and each layer's queries to the source (S, H, W x b, h), none where
-    the source is folded.
+    """Run all layers on x (n x b, d); return features (n x b, features) and each layer's queries
+    to the source (S, H, W x b, h), none where the source is folded.
 
-    position (W x b,): where the new keys and values go; None: to the last positions in use. queries_only: the features are not needed.
+    position (W x b,): where the new keys and values go; None: to the last positions in use.
+    queries_only: the features are not needed.
     """
     fill, place, b = step.row_of_place(), step.place, step.b
     shape = (step.sentences, step.width * b, weights.heads, -1)  # (S, W x b, H, h)
     pre = weights.pre_norm
     queries = []
-    for i, (layer, (target, target_key, target_value, key, value)) in enumerate(zip(weights.layers, cache.layers(), strict=True)):
-        # the new tokens' keys and values join the cache, then every token attends to its row's history
+    for i, (layer, (target, target_key, target_value, key, value)) in enumerate(
+        zip(weights.layers, cache.layers(), strict=True)
+    ):
+        # the new tokens' keys and values join the cache, then every token attends
+        # to its row's history
         y = layer.self_norm(x) if pre else x
         y = at_rows(layer.self_in(y), fill, b)  # (S x W x b, 3d)
-        new = y.view(shape[0], shape[1], 3, shape[2], -1).permute(2, 0, 3, 1, 4)  # (3, S, H, W x b, h)
+        # (3, S, H, W x b, h)
+        new = y.view(shape[0], shape[1], 3, shape[2], -1).permute(2, 0, 3, 1, 4)
         if position is None:
             target.narrow(3, step.before, shape[1]).copy_(new[1:])
         else:
             target.index_copy_(3, position, new[1:])
-        y = attend(new[0], target_key.narrow(2, 0, step.positions), target_value.narrow(2, 0, step.positions), step.mask)
+        y = attend(
+            new[0],
+            target_key.narrow(2, 0, step.positions),
+            target_value.narrow(2, 0, step.positions),
+            step.mask,
+        )
         x = layer.self_out(at_rows(y, place, b)).add_(x)
         x = x if pre else layer.self_norm(x)
         # attention to the source
@@ -65,7 +80,8 @@ def decode(
 
 
 def embed(weights: Weights, ids: Tensor, b: int, past: int | Tensor) -> Tensor:
-    """Return the embeddings (n x b, d) of tokens ids (n x b,), b of each row, which follow past (n,) others."""
+    """Return the embeddings (n x b, d) of tokens ids (n x b,), b of each row, which
+    follow past (n,) others."""
     x = F.embedding(ids, weights.embedding)
     if weights.project_in is not None:
         x = weights.project_in(x * weights.scale)
@@ -75,7 +91,8 @@ def embed(weights: Weights, ids: Tensor, b: int, past: int | Tensor) -> Tensor:
             where = where if b == 1 else where.repeat(ids.numel() // b, 1)
         else:
             index = past[:, None] + torch.arange(b, device=past.device)  # (n, b)
-            index.clamp_(max=weights.positions.size(0) - 1)  # what is read behind a row's last position is not used
+            # what is read behind a row's last position is not used
+            index.clamp_(max=weights.positions.size(0) - 1)
             where = weights.positions.index_select(0, index.flatten())
         x = torch.add(where, x, alpha=1.0 if weights.project_in is not None else weights.scale)
     elif weights.project_in is None:
@@ -84,20 +101,29 @@ def embed(weights: Weights, ids: Tensor, b: int, past: int | Tensor) -> Tensor:
 
 
 def reserve_positions(weights: Weights, step: Step) -> None:
-    """Lengthen the table of position embeddings for a step; raise IndexError where the model has a limit."""
+    """Lengthen the table of position embeddings for a step; raise IndexError where
+    the model has a limit."""
     if weights.positions is None:
         return
     if step.longest > weights.positions.size(0) and weights.grow_positions is not None:
         weights.positions = weights.grow_positions(2 * step.longest)
     if isinstance(step.past, int) and step.past + step.b > weights.positions.size(0):
-        raise IndexError(f"target position {step.past + step.b} is beyond the model's {weights.positions.size(0)}")
+        raise IndexError(
+            f"target position {step.past + step.b} is beyond the model's "
+            f"{weights.positions.size(0)}"
+        )
 
 
 def attention_weights(query: Tensor, key: Tensor, mask: Tensor | None) -> Tensor:
-    """Return the weights (S, Q, T) with which queries (S, H, Q, h) attend to keys (S, H, T, h), averaged over heads."""
+    """Return the weights (S, Q, T) with which queries (S, H, Q, h) attend to keys (S, H, T,
+    h), averaged over heads."""
     score = query @ key.transpose(2, 3)
     score = score if mask is None else score + mask
-    return score.softmax(-1, dtype=torch.promote_types(score.dtype, torch.float32)).to(score.dtype).mean(1)
+    return (
+        score.softmax(-1, dtype=torch.promote_types(score.dtype, torch.float32))
+        .to(score.dtype)
+        .mean(1)
+    )
 
 
 def at_rows(value: Tensor, index: Tensor | None, b: int) -> Tensor:

@@ -24,12 +24,19 @@ from fairseq_ext.model.transformer.weights import Weights
 
 
 class CompiledRowReader:
-    """Reads the only sentence of a group, for one model whose layers and output layer are compiled."""
+    """Reads the only sentence of a group, for one model whose layers and output
+    layer are compiled."""
 
     def __init__(self, weights: Weights, cache: KeyValues):
         assert weights.compiled is not None
         self.weights, self.cache = weights, cache
-        self.struct = StepStruct(rows=1, sentences=1, width=1, source=cache_struct(cache.source), target=cache_struct(cache.target))
+        self.struct = StepStruct(
+            rows=1,
+            sentences=1,
+            width=1,
+            source=cache_struct(cache.source),
+            target=cache_struct(cache.target),
+        )
         if cache.source_mask is not None:
             self.struct.source_mask = cache.source_mask.data_ptr()
         self.capacity = cache.target.size(4)  # positions that the cache has room for
@@ -39,11 +46,17 @@ class CompiledRowReader:
     @staticmethod
     def of(weights: list[Weights], group: RowGroup) -> CompiledRowReader | None:
         """Return a reader; None where there is more than one row, or something is not compiled."""
-        is_alone = group.rows == 1 and not group.cache.positions and group.cache.slot is None and is_compiled_throughout(weights)
+        is_alone = (
+            group.rows == 1
+            and not group.cache.positions
+            and group.cache.slot is None
+            and is_compiled_throughout(weights)
+        )
         return CompiledRowReader(weights[0], group.cache.models[0]) if is_alone else None
 
     def reserve_(self, kept: int, w: int) -> None:
-        """Make room for w positions behind the first `kept` tokens; what was read beyond these is forgotten."""
+        """Make room for w positions behind the first `kept` tokens; what was read beyond
+        these is forgotten."""
         if w > self.compiled.struct.width:
             self.compiled.widen_(max(2 * w, 8))
         end = kept + w
@@ -69,11 +82,17 @@ class CompiledRowReader:
 
 
 def is_compiled_throughout(weights: list[Weights]) -> bool:
-    """Whether compiled code can read sentences by itself: those of one model, with nothing that it does not know."""
+    """Whether compiled code can read sentences by itself: those of one model, with nothing
+    that it does not know."""
     if len(weights) != 1 or weights[0].compiled is None:
         return False
     model = weights[0]
-    return model.positions is not None and not model.project_in and not model.project_out and model.output.is_compiled
+    return (
+        model.positions is not None
+        and not model.project_in
+        and not model.project_out
+        and model.output.is_compiled
+    )
 
 
 # ---- Rows of sentences that start and end at any step
@@ -99,8 +118,13 @@ class CompiledBatchReader:
 
     @staticmethod
     def of(weights: list[Weights], group: RowGroup, positions: int) -> CompiledBatchReader:
-        """Return a reader of sentences that have just been admitted, in the slots from 0 on, with room for so many positions."""
-        assert is_compiled_throughout(weights) and not group.cache.positions and group.cache.slot is None
+        """Return a reader of sentences that have just been admitted, in the slots from 0 on, with
+        room for so many positions."""
+        assert (
+            is_compiled_throughout(weights)
+            and not group.cache.positions
+            and group.cache.slot is None
+        )
         cache = group.cache.models[0]
         L, two, S, H, capacity, h = cache.target.shape
         if positions > capacity:
@@ -113,15 +137,19 @@ class CompiledBatchReader:
         return self.cache.source.size(2)
 
     def take_in_(self, group: RowGroup, slots: Sequence[int]) -> None:
-        """Copy sentences (G,) that have just been admitted into slots (G,) that are free; make more where there are too few."""
+        """Copy sentences (G,) that have just been admitted into slots (G,) that are free; make
+        more where there are too few."""
         other = group.cache.models[0]
         more = max(slots) + 1 > self.slots
-        self.cache.enlarge_(max(max(slots) + 1, 2 * self.slots) if more else self.slots, 0, other.source.size(4))
+        self.cache.enlarge_(
+            max(max(slots) + 1, 2 * self.slots) if more else self.slots, 0, other.source.size(4)
+        )
         self.cache.copy_slots_(torch.tensor(slots), other, torch.arange(len(slots)), 0)
         self.point_()
 
     def make_room_(self, rows: int, length: int) -> bool:
-        """Make room for so many rows, or for targets of so many tokens; return whether there was too little for one of both.
+        """Make room for so many rows, or for targets of so many tokens; return whether there was
+        too little for one of both.
 
         Raises IndexError where the model has no such position.
         """
@@ -133,17 +161,26 @@ class CompiledBatchReader:
         if length > reader.struct.room:
             if length > weights.positions.size(0):
                 if weights.grow_positions is None:
-                    raise IndexError(f"target position {length} is beyond the model's {weights.positions.size(0)}")
+                    raise IndexError(
+                        f"target position {length} is beyond the model's "
+                        f"{weights.positions.size(0)}"
+                    )
                 weights.positions = weights.grow_positions(2 * length)
             reader.room_(weights.positions.contiguous(), weights.positions.size(0))
             return True
         return False
 
     def enlarge_(self, slots: Sequence[int], positions: int) -> None:
-        """Double the room for positions. Keep these slots (G,), in ascending order, as the first, and so many positions of each."""
+        """Double the room for positions.
+
+        Keep these slots (G,), in ascending order, as the first, and so many positions of each.
+        """
         before, slot = self.cache.target, torch.tensor(slots)
-        target = before.new_empty(*before.shape[:2], len(slots), before.size(3), 2 * before.size(4), before.size(5))
-        for to, block in zip(target.flatten(0, 1), before.flatten(0, 1), strict=True):  # (S, H, capacity, h)
+        target = before.new_empty(
+            *before.shape[:2], len(slots), before.size(3), 2 * before.size(4), before.size(5)
+        )
+        # (S, H, capacity, h)
+        for to, block in zip(target.flatten(0, 1), before.flatten(0, 1), strict=True):
             to[:, :, :positions] = block[:, :, :positions].index_select(0, slot)
         if len(slots) < self.slots:
             self.cache.keep_source_(slot)
@@ -153,5 +190,9 @@ class CompiledBatchReader:
     def point_(self) -> None:
         """Tell the compiled library where the KV cache lies."""
         cache, struct = self.cache, self.struct
-        struct.target, struct.source, struct.sentences = cache_struct(cache.target), cache_struct(cache.source), self.slots
+        struct.target, struct.source, struct.sentences = (
+            cache_struct(cache.target),
+            cache_struct(cache.source),
+            self.slots,
+        )
         struct.source_mask = None if cache.source_mask is None else cache.source_mask.data_ptr()

@@ -20,7 +20,8 @@ from torch import Tensor
 
 from fairseq_ext.model.transformer.cache import KeyValues, KVCache
 
-ROOM_STEPS = 4  # a cache grows when compaction leaves less room than this many steps of all its rows take
+# a cache grows when compaction leaves less room than this many steps of all its rows take
+ROOM_STEPS = 4
 
 
 @dataclass
@@ -32,10 +33,12 @@ class Step:
     longest: int  # no row's history is longer, new tokens included
     sentences: int
     width: int  # W
-    place: Tensor | None  # (n,) place of each row among S x W; None when rows fill all places in order
+    # (n,) place of each row among S x W; None when rows fill all places in order
+    place: Tensor | None
     slot: Tensor | None  # (S,) slot of each sentence in the cache; None: sentence i lies in slot i
     positions: int  # P: positions in use, the new ones included, which are the last W x b
-    mask: Tensor | None  # (S or 1, 1, W x b, P) under which the new tokens attend; None: to everything
+    # (S or 1, 1, W x b, P) under which the new tokens attend; None: to everything
+    mask: Tensor | None
 
     @property
     def before(self) -> int:
@@ -43,32 +46,50 @@ class Step:
         return self.positions - self.width * self.b
 
     def row_of_place(self) -> Tensor | None:
-        """Return a row for every place (S x W,), any row where there is none; None when rows fill all places in order."""
+        """Return a row for every place (S x W,), any row where there is none; None when rows
+        fill all places in order."""
         if self.place is None:
             return None
-        return at_places(torch.arange(self.place.numel(), device=self.place.device), self.place, self.sentences * self.width, 0)
+        return at_places(
+            torch.arange(self.place.numel(), device=self.place.device),
+            self.place,
+            self.sentences * self.width,
+            0,
+        )
 
 
 @dataclass(eq=False)
 class RowGroup:
-    """Rows that are stepped together, and their KV cache. All models of an ensemble see the same positions."""
+    """Rows that are stepped together, and their KV cache.
+
+    All models of an ensemble see the same positions.
+    """
 
     cache: KVCache
     rows: int
     width: int = 1  # W: places of each sentence
-    place: Tensor | None = None  # (n,) place of each row among S x W; None when rows fill all places in order
-    mask: Tensor | None = None  # (S, W, P) 0 where a position is in a row's history, else -inf; None when all are in all histories
+    # (n,) place of each row among S x W; None when rows fill all places in order
+    place: Tensor | None = None
+    # (S, W, P) 0 where a position is in a row's history, else -inf; None when all
+    # are in all histories
+    mask: Tensor | None = None
     length: int | Tensor = 0  # tokens in each row's history, (n,) when the numbers differ
     longest: int = 0  # no row's history is longer
 
     @staticmethod
-    def start(models: list[KeyValues], leaves_gaps: bool = False, may_share: bool = False) -> RowGroup:
-        """Return one row a sentence, which has read nothing; leaves_gaps and may_share as in `KVCache`."""
+    def start(
+        models: list[KeyValues], leaves_gaps: bool = False, may_share: bool = False
+    ) -> RowGroup:
+        """Return one row a sentence, which has read nothing; leaves_gaps and may_share
+        as in `KVCache`."""
         cache = KVCache.of(models, leaves_gaps, may_share)
         return RowGroup(cache, cache.sentences)
 
     def copy(self) -> RowGroup:
-        """Return a group with the same rows. In shared slots only one of the two may go on with a sentence."""
+        """Return a group with the same rows.
+
+        In shared slots only one of the two may go on with a sentence.
+        """
         return replace(self, cache=self.cache.copy())
 
     @property
@@ -94,8 +115,13 @@ class RowGroup:
         return self.cache.like.new_zeros(self.sentences, self.width, self.cache.positions)
 
     def at_places(self, value: Tensor, fill: float) -> Tensor:
-        """Return row values (n, ...) as values of places (S x W, ...), `fill` where there is no row."""
-        return value if self.place is None else at_places(value, self.place, self.sentences * self.width, fill)
+        """Return row values (n, ...) as values of places (S x W, ...), `fill`
+        where there is no row."""
+        return (
+            value
+            if self.place is None
+            else at_places(value, self.place, self.sentences * self.width, fill)
+        )
 
     def truncate_(self, length: int | Tensor) -> None:
         """Forget what each row has read beyond its first length (n,) tokens."""
@@ -106,18 +132,25 @@ class RowGroup:
         lengths = self.lengths().clamp(max=length)
         mask = self.full_mask()
         # a row's positions lie in the order of its tokens
-        beyond = mask.eq(0).cumsum(2) > self.at_places(lengths, 0).view(self.sentences, self.width, 1)
+        beyond = mask.eq(0).cumsum(2) > self.at_places(lengths, 0).view(
+            self.sentences, self.width, 1
+        )
         mask = mask.masked_fill(beyond, -torch.inf)
-        if mask.device.type == "cpu":  # where asking costs nothing: positions at the end that are no row's are used again
+        # where asking costs nothing: positions at the end that are no row's are used again
+        if mask.device.type == "cpu":
             used = mask.eq(0).any(1).any(0).nonzero()
             self.cache.truncate_(int(used[-1]) + 1 if used.numel() else 0)
             self.longest = int(lengths.max())
             mask = mask[:, :, : self.cache.positions]
         self.mask, self.length = mask, lengths
 
-    def select_(self, row: Tensor, sentence: Tensor | None, width: int, sentence_of_row: Tensor) -> None:
-        """Reorder the rows: new row i continues what row[i] has read; arguments as of model/protocol.py, Decoder.select."""
-        before = row if self.place is None else self.place[row]  # (n',) place of each new row's past
+    def select_(
+        self, row: Tensor, sentence: Tensor | None, width: int, sentence_of_row: Tensor
+    ) -> None:
+        """Reorder the rows: new row i continues what row[i] has read; arguments as of
+        model/protocol.py, Decoder.select."""
+        # (n',) place of each new row's past
+        before = row if self.place is None else self.place[row]
         trivial = self.mask is None and self.width == 1 and width == 1
         histories = None if trivial else self.full_mask().flatten(0, 1).index_select(0, before)
         if isinstance(self.length, Tensor):
@@ -126,18 +159,23 @@ class RowGroup:
             self.cache.keep_(sentence)
         self.rows, self.width, self.place = row.numel(), width, None
         if width == 0:
-            first = torch.searchsorted(sentence_of_row, torch.arange(self.sentences, device=row.device))
+            first = torch.searchsorted(
+                sentence_of_row, torch.arange(self.sentences, device=row.device)
+            )
             rank = torch.arange(self.rows, device=row.device) - first[sentence_of_row]
             self.width = int(rank.max()) + 1
             self.place = sentence_of_row * self.width + rank
         self.mask = None
         if histories is not None:
-            self.mask = self.at_places(histories, -torch.inf).view(self.sentences, self.width, self.cache.positions)
+            self.mask = self.at_places(histories, -torch.inf).view(
+                self.sentences, self.width, self.cache.positions
+            )
         if sentence is not None and self.cache.needs_compaction:
             self.compact_()
 
     def compact_(self, new: int = 0) -> None:
-        """Drop the positions that are in no row's history, and the sentences that have left; have room for `new` positions."""
+        """Drop the positions that are in no row's history, and the sentences that have left;
+        have room for `new` positions."""
         position = None
         if self.mask is not None:
             used = self.mask.eq(0).any(1)  # (S, P)
@@ -155,17 +193,29 @@ class RowGroup:
         self.cache.append_(W * b)
         self.length = past + b
         self.longest += b
-        return Step(b, past, self.longest, self.sentences, W, self.place, self.cache.slot, self.cache.positions, mask)
+        return Step(
+            b,
+            past,
+            self.longest,
+            self.sentences,
+            W,
+            self.place,
+            self.cache.slot,
+            self.cache.positions,
+            mask,
+        )
 
     def extend_mask_(self, b: int) -> Tensor | None:
-        """Add b new positions of every place to the mask; return the mask (S or 1, 1, W x b, P) under which the new tokens attend."""
+        """Add b new positions of every place to the mask; return the mask (S or 1, 1, W x b, P)
+        under which the new tokens attend."""
         W, S, P, like = self.width, self.sentences, self.cache.positions, self.cache.like
         if self.mask is None and W == 1:
             if b == 1:
                 return None
             causal = like.new_full((b, b), -torch.inf).triu_(1)
             return torch.cat([like.new_zeros(b, P), causal], dim=1)[None, None]
-        fresh = (mask_of_step if b == 1 else mask_of_new)(W, b, like.dtype, like.device)  # (W, b, W x b)
+        # (W, b, W x b)
+        fresh = (mask_of_step if b == 1 else mask_of_new)(W, b, like.dtype, like.device)
         if b == 1:
             self.mask = torch.cat([self.full_mask(), fresh.view(1, W, W).expand(S, -1, -1)], dim=2)
             return self.mask[:, None]
@@ -186,31 +236,60 @@ class RowGroup:
             places = []
             for group, offset in ((a, 0), (b, a.sentences)):
                 sentence = group.sentence_of_row()
-                rank = (torch.arange(group.rows, device=sentence.device) if group.place is None else group.place) % group.width
+                rank = (
+                    torch.arange(group.rows, device=sentence.device)
+                    if group.place is None
+                    else group.place
+                ) % group.width
                 places.append((sentence + offset) * width + rank)
             place = torch.cat(places)
         mask = None
-        if a.mask is not None or b.mask is not None or width > 1 or a.cache.positions != b.cache.positions:
-            missing = [(0, positions - group.cache.positions, 0, width - group.width) for group in (a, b)]
-            mask = torch.cat([F.pad(group.full_mask(), more, value=-torch.inf) for group, more in zip((a, b), missing, strict=True)])
-        same_length = isinstance(a.length, int) and isinstance(b.length, int) and a.length == b.length
+        if (
+            a.mask is not None
+            or b.mask is not None
+            or width > 1
+            or a.cache.positions != b.cache.positions
+        ):
+            missing = [
+                (0, positions - group.cache.positions, 0, width - group.width) for group in (a, b)
+            ]
+            mask = torch.cat(
+                [
+                    F.pad(group.full_mask(), more, value=-torch.inf)
+                    for group, more in zip((a, b), missing, strict=True)
+                ]
+            )
+        same_length = (
+            isinstance(a.length, int) and isinstance(b.length, int) and a.length == b.length
+        )
         length = a.length if same_length else torch.cat([a.lengths(), b.lengths()])
-        return RowGroup(KVCache.join(a.cache, b.cache), a.rows + b.rows, width, place, mask, length, max(a.longest, b.longest))
+        return RowGroup(
+            KVCache.join(a.cache, b.cache),
+            a.rows + b.rows,
+            width,
+            place,
+            mask,
+            length,
+            max(a.longest, b.longest),
+        )
 
 
 def at_places(value: Tensor, place: Tensor, places: int, fill: float) -> Tensor:
-    """Return values of rows (n, ...) as values of so many places (places, ...); place (n,): of each row."""
+    """Return values of rows (n, ...) as values of so many places (places, ...);
+    place (n,): of each row."""
     out = value.new_full((places, *value.shape[1:]), fill)
     out[place] = value
     return out
 
 
 def mask_of_new(W: int, b: int, dtype: torch.dtype, device: torch.device) -> Tensor:
-    """Return (W, b, W x b): 0 at the new positions that each new token sees, its own row's up to itself; else -inf."""
+    """Return (W, b, W x b): 0 at the new positions that each new token sees, its own row's
+    up to itself; else -inf."""
     same_row = torch.eye(W, dtype=torch.bool, device=device)[:, None, :, None]
     before = torch.ones(b, b, dtype=torch.bool, device=device).tril()[None, :, None, :]
     sees = (same_row & before).view(W, b, W * b)
     return torch.zeros(W, b, W * b, dtype=dtype, device=device).masked_fill_(~sees, -torch.inf)
 
 
-mask_of_step = functools.lru_cache(maxsize=64)(mask_of_new)  # of one token a row; those of blocks take up to 16 MB and rarely come again
+# of one token a row; those of blocks take up to 16 MB and rarely come again
+mask_of_step = functools.lru_cache(maxsize=64)(mask_of_new)

@@ -11,8 +11,17 @@ from typing import Any
 
 from fairseq.models import FairseqDecoder, FairseqEncoderDecoderModel
 from fairseq.models.fairseq_model import BaseFairseqModel
-from fairseq.models.transformer import TransformerDecoder, TransformerDecoderBase, TransformerModelBase
-from fairseq.modules import LearnedPositionalEmbedding, MultiheadAttention, SinusoidalPositionalEmbedding, layer_norm
+from fairseq.models.transformer import (
+    TransformerDecoder,
+    TransformerDecoderBase,
+    TransformerModelBase,
+)
+from fairseq.modules import (
+    LearnedPositionalEmbedding,
+    MultiheadAttention,
+    SinusoidalPositionalEmbedding,
+    layer_norm,
+)
 from fairseq.modules.transformer_layer import TransformerDecoderLayer, TransformerDecoderLayerBase
 from torch import Tensor, nn
 
@@ -20,23 +29,31 @@ from fairseq_ext.core.errors import UsageError
 
 PLAIN_DECODERS = (TransformerDecoder, TransformerDecoderBase)
 PLAIN_SOFTMAX = (BaseFairseqModel.get_normalized_probs, TransformerModelBase.get_normalized_probs)
-NORMS = (nn.LayerNorm, getattr(layer_norm, "FusedLayerNorm", nn.LayerNorm))  # the second where apex is installed
+# the second where apex is installed
+NORMS = (nn.LayerNorm, getattr(layer_norm, "FusedLayerNorm", nn.LayerNorm))
 
 
 def has_plain_decoder(model: Any) -> bool:
-    """Return whether a model's decoder is fairseq's plain Transformer, or that of speech models, which only keeps no attention."""
+    """Return whether a model's decoder is fairseq's plain Transformer, or that of speech models,
+    which only keeps no attention."""
     speech = speech_models()
-    return type(model.decoder) in (PLAIN_DECODERS if speech is None else (*PLAIN_DECODERS, speech.TransformerDecoderScriptable))
+    return type(model.decoder) in (
+        PLAIN_DECODERS if speech is None else (*PLAIN_DECODERS, speech.TransformerDecoderScriptable)
+    )
 
 
 def has_plain_softmax(model: Any) -> bool:
-    """Return whether a model's probabilities are the softmax of its decoder's output, by fairseq's common code."""
+    """Return whether a model's probabilities are the softmax of its decoder's output, by
+    fairseq's common code."""
     speech, own = speech_models(), type(model).get_normalized_probs
-    return own in PLAIN_SOFTMAX or (speech is not None and own is speech.S2TTransformerModel.get_normalized_probs)
+    return own in PLAIN_SOFTMAX or (
+        speech is not None and own is speech.S2TTransformerModel.get_normalized_probs
+    )
 
 
 def speech_models() -> Any:
-    """Return fairseq's module of speech Transformers; None where nobody has imported it, so that no model is of it."""
+    """Return fairseq's module of speech Transformers; None where nobody has imported it,
+    so that no model is of it."""
     return sys.modules.get("fairseq.models.speech_to_text.s2t_transformer")
 
 
@@ -49,19 +66,36 @@ def unsupported(model: Any) -> str | None:
     if own_softmax or not has_plain_softmax(model):
         return f"{type(model).__name__} computes its probabilities in a way of its own"
     checks = [
-        (decoder.adaptive_softmax is not None or decoder.output_projection is None, "its decoder has an adaptive softmax"),
-        (decoder.cross_self_attention, "its decoder attends to source and target in one (--cross-self-attention)"),
-        (getattr(decoder, "quant_noise", None) is not None, "its embeddings have quantisation noise"),
+        (
+            decoder.adaptive_softmax is not None or decoder.output_projection is None,
+            "its decoder has an adaptive softmax",
+        ),
+        (
+            decoder.cross_self_attention,
+            "its decoder attends to source and target in one (--cross-self-attention)",
+        ),
+        (
+            getattr(decoder, "quant_noise", None) is not None,
+            "its embeddings have quantisation noise",
+        ),
         (not len(decoder.layers), "its decoder has no layers"),
-        (any(getattr(m, "apply_during_inference", False) for m in model.modules()), "its dropout stays on (--retain-dropout)"),
+        (
+            any(getattr(m, "apply_during_inference", False) for m in model.modules()),
+            "its dropout stays on (--retain-dropout)",
+        ),
     ]
     reason = next((text for bad, text in checks if bad), None) or unsupported_module(decoder)
     if reason is None:
-        reason = unsupported_linear([decoder.output_projection, decoder.project_in_dim, decoder.project_out_dim])
+        reason = unsupported_linear(
+            [decoder.output_projection, decoder.project_in_dim, decoder.project_out_dim]
+        )
     if reason is None:
         reason = unsupported_norm([decoder.layernorm_embedding, decoder.layer_norm])
     if reason is None:
-        reason = next((why for layer in decoder.layers for why in [unsupported_layer(layer, decoder)] if why), None)
+        reason = next(
+            (why for layer in decoder.layers for why in [unsupported_layer(layer, decoder)] if why),
+            None,
+        )
     return reason
 
 
@@ -75,8 +109,14 @@ def unsupported_layer(layer: Any, decoder: Any) -> str | None:
     own, cross = layer.self_attn, layer.encoder_attn
     scaled = [layer.attn_ln, layer.c_attn, layer.ffn_layernorm, layer.w_resid]
     checks = [
-        (any(part is not None for part in scaled), "its layers are scaled as in NormFormer (--scale-attn, -fc, -heads or -resids)"),
-        (layer.normalize_before != first.normalize_before, "its layers differ in where they normalise"),
+        (
+            any(part is not None for part in scaled),
+            "its layers are scaled as in NormFormer (--scale-attn, -fc, -heads or -resids)",
+        ),
+        (
+            layer.normalize_before != first.normalize_before,
+            "its layers differ in where they normalise",
+        ),
     ]
     reason = next((text for bad, text in checks if bad), None)
     if reason is not None:
@@ -92,10 +132,17 @@ def unsupported_layer(layer: Any, decoder: Any) -> str | None:
 def unsupported_module(stack: Any) -> str | None:
     """Return why an encoder or decoder may compute something else than its layers do."""
     checks = [
-        (type(stack.embed_tokens) is not nn.Embedding, f"its embedding is a {type(stack.embed_tokens).__name__}"),
-        (any(m._forward_hooks or m._forward_pre_hooks for m in stack.modules()), "hooks are set on its modules"),
         (
-            type(stack.embed_positions) not in (type(None), LearnedPositionalEmbedding, SinusoidalPositionalEmbedding),
+            type(stack.embed_tokens) is not nn.Embedding,
+            f"its embedding is a {type(stack.embed_tokens).__name__}",
+        ),
+        (
+            any(m._forward_hooks or m._forward_pre_hooks for m in stack.modules()),
+            "hooks are set on its modules",
+        ),
+        (
+            type(stack.embed_positions)
+            not in (type(None), LearnedPositionalEmbedding, SinusoidalPositionalEmbedding),
             f"its positions are a {type(stack.embed_positions).__name__}",
         ),
     ]
@@ -107,17 +154,23 @@ def unsupported_attention(attention: Any, heads: int, d: int) -> str | None:
     if type(attention) is not MultiheadAttention:
         return f"one of its attentions is a {type(attention).__name__}"
     checks = [
-        (attention.bias_k is not None or attention.add_zero_attn, "its attention has additional keys"),
+        (
+            attention.bias_k is not None or attention.add_zero_attn,
+            "its attention has additional keys",
+        ),
         (attention.use_xformers, "its attention is xFormers'"),
         (attention.num_heads != heads, "its attentions differ in heads"),
         (attention.q_proj.weight.size(0) != d, "heads have been pruned from its attention"),
     ]
     reason = next((text for bad, text in checks if bad), None)
-    return reason or unsupported_linear([attention.q_proj, attention.k_proj, attention.v_proj, attention.out_proj])
+    return reason or unsupported_linear(
+        [attention.q_proj, attention.k_proj, attention.v_proj, attention.out_proj]
+    )
 
 
 def unsupported_linear(modules: list) -> str | None:
-    """Return why one of these modules (None is skipped) is not a linear layer with plain weights."""
+    """Return why one of these modules (None is skipped) is not a linear layer
+    with plain weights."""
     odd = next((m for m in modules if m is not None and type(m) is not nn.Linear), None)
     return None if odd is None else f"one of its linear layers is a {type(odd).__name__}"
 
@@ -136,17 +189,27 @@ def unsupported_norm(modules: list) -> str | None:
 def output_layers(models: list[Any], flag: str) -> list[tuple[Tensor, Tensor | None]]:
     """Weight (V, d) and bias (V,) or None of each model; flag: what asks for them, for the error.
 
-    Raises UsageError where a model does not give its features apart from its scores (model/stock.py, has_output_layer).
+    Raises UsageError where a model does not give its features apart from its scores
+    (model/stock.py, has_output_layer).
     """
     out: list[tuple[Tensor, Tensor | None]] = []
     for model in models:
         decoder = getattr(model, "decoder", None)
         layer = getattr(decoder, "output_projection", None)
         plain = decoder is not None and has_plain_decoder(model) and has_plain_softmax(model)
-        if not plain or getattr(decoder, "adaptive_softmax", None) is not None or type(layer) is not nn.Linear:
-            kind = "an adaptive softmax" if getattr(decoder, "adaptive_softmax", None) is not None else "no plain Transformer decoder"
+        if (
+            not plain
+            or getattr(decoder, "adaptive_softmax", None) is not None
+            or type(layer) is not nn.Linear
+        ):
+            kind = (
+                "an adaptive softmax"
+                if getattr(decoder, "adaptive_softmax", None) is not None
+                else "no plain Transformer decoder"
+            )
             raise UsageError(
-                f"{flag} needs the decoder's features before its output layer, and {type(model).__name__} has {kind}: use --softmax full"
+                f"{flag} needs the decoder's features before its output layer, and "
+                f"{type(model).__name__} has {kind}: use --softmax full"
             )
         out.append((layer.weight.detach(), None if layer.bias is None else layer.bias.detach()))
     return out

@@ -25,23 +25,33 @@ from fairseq_ext.kernels.transformer import EPILOGUES, CompiledNorm, LayerStack,
 
 
 class Watch:
-    """Tells whether a model has been trained further, moved or cast since its weights were read, by its small parameters."""
+    """Tells whether a model has been trained further, moved or cast since its weights were read,
+    by its small parameters."""
 
     def __init__(self, module: Any):
         layers = module.layers
-        small = [p for layer in layers for p in (layer.final_layer_norm.weight, layer.fc1.bias, layer.self_attn.out_proj.bias)]
+        small = [
+            p
+            for layer in layers
+            for p in (layer.final_layer_norm.weight, layer.fc1.bias, layer.self_attn.out_proj.bias)
+        ]
         self.parameters = [p for p in small if p is not None]
         self.seen = self.together()
 
     @torch.no_grad()
     def together(self) -> Tensor:
-        """Return all of them, one behind the other: to compare them one by one would be a call each, and on a GPU a wait."""
+        """Return all of them, one behind the other: to compare them one by one would be a call
+        each, and on a GPU a wait."""
         return torch.cat(self.parameters) if self.parameters else torch.zeros(0)
 
     def stale(self) -> bool:
         """Return whether the weights must be read again."""
         now = self.together()
-        return now.device != self.seen.device or now.dtype != self.seen.dtype or not torch.equal(now, self.seen)
+        return (
+            now.device != self.seen.device
+            or now.dtype != self.seen.dtype
+            or not torch.equal(now, self.seen)
+        )
 
 
 @dataclass
@@ -59,12 +69,16 @@ class EncoderLayer:
     @property
     def activation_name(self) -> str:
         """Return relu, gelu, silu or other."""
-        return {None: "relu", utils.get_activation_fn("gelu"): "gelu", F.silu: "silu"}.get(self.activation, "other")
+        return {None: "relu", utils.get_activation_fn("gelu"): "gelu", F.silu: "silu"}.get(
+            self.activation, "other"
+        )
 
     @property
     def linears(self) -> dict[str, Linear]:
         """Return the linear maps that the compiled library applies, by name."""
-        return dict(self_in=self.self_in, self_out=self.self_out, ffn_in=self.ffn_in, ffn_out=self.ffn_out)
+        return dict(
+            self_in=self.self_in, self_out=self.self_out, ffn_in=self.ffn_in, ffn_out=self.ffn_out
+        )
 
     @property
     def norms(self) -> dict[str, Norm]:
@@ -98,7 +112,8 @@ class Weights:
     scale: float  # of the embedding
     project_in: Linear | None
     positions: Tensor | None  # (positions, d) position embeddings, the first target position first
-    grow_positions: Callable[[int], Tensor] | None  # gives a table of at least so many, where the model has no limit
+    # gives a table of at least so many, where the model has no limit
+    grow_positions: Callable[[int], Tensor] | None
     embedding_norm: Norm | CompiledNorm | None
     layers: list[Layer]
     pre_norm: bool
@@ -112,12 +127,17 @@ class Weights:
 
 
 def read_weights(decoder: TransformerDecoderBase, int8: bool = False) -> Weights:
-    """Return the weights of a decoder that `unsupported` lets through. int8: linear maps round their weights to 8 bits."""
+    """Return the weights of a decoder that `unsupported` lets through.
+
+    int8: linear maps round their weights to 8 bits.
+    """
     layers = [read_layer(layer, int8) for layer in decoder.layers]
     positions, grow = read_positions(decoder)
     heads, pre_norm = decoder.layers[0].self_attn.num_heads, decoder.layers[0].normalize_before
     final_norm = None if decoder.layer_norm is None else Norm(decoder.layer_norm)
-    embedding_norm = None if decoder.layernorm_embedding is None else Norm(decoder.layernorm_embedding)
+    embedding_norm = (
+        None if decoder.layernorm_embedding is None else Norm(decoder.layernorm_embedding)
+    )
     compiled = compiled_layers(layers, decoder.embed_dim, heads, pre_norm, final_norm)
     return Weights(
         embedding=decoder.embed_tokens.weight.detach(),
@@ -125,7 +145,9 @@ def read_weights(decoder: TransformerDecoderBase, int8: bool = False) -> Weights
         project_in=optional(decoder.project_in_dim),
         positions=positions,
         grow_positions=grow,
-        embedding_norm=embedding_norm if compiled is None or embedding_norm is None else CompiledNorm(embedding_norm),
+        embedding_norm=embedding_norm
+        if compiled is None or embedding_norm is None
+        else CompiledNorm(embedding_norm),
         layers=layers,
         pre_norm=pre_norm,
         final_norm=final_norm,
@@ -138,9 +160,14 @@ def read_weights(decoder: TransformerDecoderBase, int8: bool = False) -> Weights
     )
 
 
-def compiled_layers(layers: Sequence[EncoderLayer], d: int, heads: int, pre_norm: bool, final_norm: Norm | None) -> LayerStack | None:
-    """Return all layers as one compiled call; None where the library or one of the activations does not allow it."""
-    if not all(layer.self_in.is_compiled and layer.activation_name in EPILOGUES for layer in layers):
+def compiled_layers(
+    layers: Sequence[EncoderLayer], d: int, heads: int, pre_norm: bool, final_norm: Norm | None
+) -> LayerStack | None:
+    """Return all layers as one compiled call; None where the library or one of the activations
+    does not allow it."""
+    if not all(
+        layer.self_in.is_compiled and layer.activation_name in EPILOGUES for layer in layers
+    ):
         return None
     return LayerStack.of(layers, d, heads, pre_norm, final_norm)
 
@@ -181,15 +208,20 @@ def fairseq_activation(layer: Any) -> Callable[[Tensor], Tensor] | None:
     return None if layer.activation_fn is utils.get_activation_fn("relu") else layer.activation_fn
 
 
-def stacked(linears: list[nn.Linear], scale_of_first: float, int8: bool = False, is_folded: bool = False) -> Linear:
-    """Return several linear maps of one input as one, the results of the first multiplied by a number.
+def stacked(
+    linears: list[nn.Linear], scale_of_first: float, int8: bool = False, is_folded: bool = False
+) -> Linear:
+    """Return several linear maps of one input as one, the results of the first
+    multiplied by a number.
 
     is_folded: `FoldedSource` reads its weight, which therefore stays beside the packed one.
     """
     weights = [linears[0].weight * scale_of_first, *[linear.weight for linear in linears[1:]]]
     bias = None
     if linears[0].bias is not None:
-        bias = torch.cat([linears[0].bias * scale_of_first, *[linear.bias for linear in linears[1:]]])
+        bias = torch.cat(
+            [linears[0].bias * scale_of_first, *[linear.bias for linear in linears[1:]]]
+        )
     made = Linear(torch.cat(weights), bias, int8, is_copy=not is_folded)
     if made.is_compiled and not is_folded:
         made.pack()  # at once, so that there is one such copy at a time
@@ -197,7 +229,8 @@ def stacked(linears: list[nn.Linear], scale_of_first: float, int8: bool = False,
 
 
 def read_positions(stack: Any) -> tuple[Tensor | None, Callable[[int], Tensor] | None]:
-    """Return the position embeddings of an encoder or decoder, and what makes a longer table, None where the model has a limit."""
+    """Return the position embeddings of an encoder or decoder, and what makes a longer table, None
+    where the model has a limit."""
     module = stack.embed_positions
     if module is None:
         return None, None
@@ -207,7 +240,9 @@ def read_positions(stack: Any) -> tuple[Tensor | None, Callable[[int], Tensor] |
     like = module._float_tensor
 
     def grow(positions: int) -> Tensor:
-        table = SinusoidalPositionalEmbedding.get_embedding(first + positions, module.embedding_dim, module.padding_idx)
+        table = SinusoidalPositionalEmbedding.get_embedding(
+            first + positions, module.embedding_dim, module.padding_idx
+        )
         return table.to(like)[first:]
 
     return grow(module.weights.size(0)), grow
@@ -224,7 +259,8 @@ def read_positions(stack: Any) -> tuple[Tensor | None, Callable[[int], Tensor] |
 
 
 PACKED_FOR = 64  # rows that the packed layout is chosen for: any number but 1 gives the same one
-MANY_HEADS = 32  # from so many (sentence, head) pairs on, two `bmm` beat the fused attention on a CPU
+# from so many (sentence, head) pairs on, two `bmm` beat the fused attention on a CPU
+MANY_HEADS = 32
 
 
 def has_packed_linear() -> bool:
@@ -243,13 +279,15 @@ def has_packed_linear() -> bool:
 class Linear:
     """x -> x W' + b, with or without an activation. weight (out, in), bias (out,) or None.
 
-    int8: the compiled map rounds its weights to 8 bits. Weights are packed at their first use. is_copy: nobody else needs `weight`, so it
-    is dropped then.
+    int8: the compiled map rounds its weights to 8 bits. Weights are packed at their first use.
+    is_copy: nobody else needs `weight`, so it is dropped then.
     """
 
     packs: bool | None = None  # whether oneDNN can pack weights here, found out once a process
 
-    def __init__(self, weight: Tensor, bias: Tensor | None = None, int8: bool = False, is_copy: bool = False):
+    def __init__(
+        self, weight: Tensor, bias: Tensor | None = None, int8: bool = False, is_copy: bool = False
+    ):
         self.weight = weight.detach()
         self.inputs = weight.size(1)
         self.bias = None if bias is None else bias.detach()
@@ -262,14 +300,17 @@ class Linear:
         self.packed: Any = None
 
     def pack(self) -> Any:
-        """Return the packed weights: a compiled map (`PackedLinear`), or a tensor in oneDNN's layout."""
+        """Return the packed weights: a compiled map (`PackedLinear`), or a tensor
+        in oneDNN's layout."""
         if self.packed is None:
             if self.is_compiled:
                 self.packed = PackedLinear(self.weight, self.bias, 8 if self.int8 else 32)
                 if self.is_copy:
                     del self.weight
             else:
-                self.packed = torch.ops.mkldnn._reorder_linear_weight(self.weight.contiguous(), PACKED_FOR)
+                self.packed = torch.ops.mkldnn._reorder_linear_weight(
+                    self.weight.contiguous(), PACKED_FOR
+                )
         return self.packed
 
     def release_(self) -> None:
@@ -282,33 +323,50 @@ class Linear:
         """Return the activation (none or relu) of the map by packed weights."""
         if self.is_compiled:
             return self.pack()(x, activation)
-        return torch.ops.mkldnn._linear_pointwise.default(x, self.pack(), self.bias, activation, [], "")
+        return torch.ops.mkldnn._linear_pointwise.default(
+            x, self.pack(), self.bias, activation, [], ""
+        )
 
     def __call__(self, x: Tensor) -> Tensor:
-        return self.apply(x, "none") if self.may_pack or self.is_compiled else F.linear(x, self.weight, self.bias)
+        return (
+            self.apply(x, "none")
+            if self.may_pack or self.is_compiled
+            else F.linear(x, self.weight, self.bias)
+        )
 
     def relu(self, x: Tensor) -> Tensor:
         """Return ReLU of the map."""
-        return self.apply(x, "relu") if self.may_pack or self.is_compiled else F.linear(x, self.weight, self.bias).relu_()
+        return (
+            self.apply(x, "relu")
+            if self.may_pack or self.is_compiled
+            else F.linear(x, self.weight, self.bias).relu_()
+        )
 
 
 class Norm:
     """Layer normalisation over the last dimension."""
 
     def __init__(self, module: nn.LayerNorm):
-        self.arguments = (module.normalized_shape, module.weight.detach(), module.bias.detach(), module.eps)
+        self.arguments = (
+            module.normalized_shape,
+            module.weight.detach(),
+            module.bias.detach(),
+            module.eps,
+        )
 
     def __call__(self, x: Tensor) -> Tensor:
         return torch.layer_norm(x, *self.arguments)
 
 
 def attend(query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None) -> Tensor:
-    """Return what scaled queries (S, H, Q, h) find in key and value (S, H, P, h) under a mask broadcast to (S, H, Q, P): (S x Q, d)."""
+    """Return what scaled queries (S, H, Q, h) find in key and value (S, H, P, h) under a mask
+    broadcast to (S, H, Q, P): (S x Q, d)."""
     S, H, Q, h = query.shape
     if S * H < MANY_HEADS or query.device.type != "cpu":
         out = F.scaled_dot_product_attention(query, key, value, attn_mask=mask, scale=1.0)
     else:
-        score = torch.bmm(query.reshape(S * H, Q, h), key.flatten(0, 1).transpose(1, 2))  # (S x H, Q, P)
+        # (S x H, Q, P)
+        score = torch.bmm(query.reshape(S * H, Q, h), key.flatten(0, 1).transpose(1, 2))
         if mask is not None:
             score.view(S, H, Q, -1).add_(mask)
         out = torch.bmm(score.softmax(-1), value.flatten(0, 1)).view(S, H, Q, h)
@@ -335,22 +393,36 @@ class FoldedSource:
 
     @staticmethod
     def of(layer: Layer, key: Tensor, value: Tensor, mask: Tensor | None) -> FoldedSource:
-        """Fold a layer's weights into the source's key and value (S, H, T, h). mask (S, 1, 1, T): -inf at padding, else 0."""
+        """Fold a layer's weights into the source's key and value (S, H, T, h).
+
+        mask (S, 1, 1, T): -inf at padding, else 0.
+        """
         S, H, T, h = key.shape
         query, out = layer.cross_query, layer.cross_out
         d = query.weight.size(1)
         folded_key = torch.matmul(key, query.weight.view(H, h, d))  # (S, H, T, d)
-        bias = key.new_zeros(S, H, T) if query.bias is None else torch.matmul(key, query.bias.view(H, h, 1))[..., 0]
+        bias = (
+            key.new_zeros(S, H, T)
+            if query.bias is None
+            else torch.matmul(key, query.bias.view(H, h, 1))[..., 0]
+        )
         if mask is not None:
             bias = bias + mask[:, 0]
-        folded_value = torch.matmul(value, out.weight.view(d, H, h).permute(1, 2, 0))  # (S, H, T, d)
+        # (S, H, T, d)
+        folded_value = torch.matmul(value, out.weight.view(d, H, h).permute(1, 2, 0))
         if out.bias is not None:
             folded_value += out.bias / H  # the attention weights of a head sum to one
-        return FoldedSource(folded_key.flatten(1, 2).transpose(1, 2).contiguous(), bias.view(S, 1, -1), folded_value.flatten(1, 2))
+        return FoldedSource(
+            folded_key.flatten(1, 2).transpose(1, 2).contiguous(),
+            bias.view(S, 1, -1),
+            folded_value.flatten(1, 2),
+        )
 
     def select(self, sentence: Tensor) -> FoldedSource:
         """Return the part of these sentences (S',)."""
-        return FoldedSource(*(part.index_select(0, sentence) for part in (self.key, self.bias, self.value)))
+        return FoldedSource(
+            *(part.index_select(0, sentence) for part in (self.key, self.bias, self.value))
+        )
 
     def attend(self, x: Tensor, heads: int) -> Tensor:
         """Return the output (S x Q, d) of the attention layer for its input x (S x Q, d)."""

@@ -2,7 +2,8 @@
 
 | file | what is in it |
 | --- | --- |
-| startup.py, fairseq_ext.pth | the import hook that makes the changes, and the file that installs it |
+| startup.py, fairseq_ext.pth | the import hook that makes the changes, and the |
+| | file that installs it |
 | patches.py | the list of changes |
 | checkpoints.py | checkpoints and their settings run no code |
 | repairs.py, uncompiled.py | repairs of fairseq; its three compiled modules in Python |

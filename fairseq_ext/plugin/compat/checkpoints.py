@@ -1,7 +1,8 @@
 """fairseq's loading of checkpoints and their settings, changed so that no code of theirs runs.
 
 A refusal is one sentence that names the way out.
-startup.py loads this file by its path, while fairseq is being imported. torch is imported where it is used.
+startup.py loads this file by its path, while fairseq is being imported. torch is imported
+where it is used.
 """
 
 import argparse
@@ -21,39 +22,52 @@ from collections.abc import Callable, Iterator
 from types import ModuleType
 
 ALLOW = "FAIRSEQ_EXT_ALLOW_GLOBALS"
-SAFE_TORCH = (2, 6)  # the first whose torch.load runs no code unless told to (CVE-2025-32434 is of those before)
+# the first whose torch.load runs no code unless told to (CVE-2025-32434 is of those before)
+SAFE_TORCH = (2, 6)
 CALL = b"\nbytearray\n"
 reading = threading.RLock()
 
 
 def plain_classes() -> list:
-    """The few classes that real fairseq checkpoints hold, fairseq's own enums among them, and those that the user trusts."""
+    """The few classes that real fairseq checkpoints hold, fairseq's own enums among them, and
+    those that the user trusts."""
     import numpy
     from fairseq.dataclass import constants
 
-    scalar = numpy.float64(0).__reduce__()[0]  # numpy 1 and 2 name it differently, and read each other's files
+    # numpy 1 and 2 name it differently, and read each other's files
+    scalar = numpy.float64(0).__reduce__()[0]
     found: list = [argparse.Namespace, collections.OrderedDict, numpy.dtype]
     found += [(scalar, f"numpy.{core}.multiarray.scalar") for core in ("core", "_core")]
     found += [type(numpy.dtype(kind)) for kind in ("float32", "float64", "int32", "int64", "bool")]
-    found += [v for v in vars(constants).values() if isinstance(v, type) and issubclass(v, enum.Enum)]
+    found += [
+        v for v in vars(constants).values() if isinstance(v, type) and issubclass(v, enum.Enum)
+    ]
     for name in filter(None, os.environ.get(ALLOW, "").split(",")):
         module, _, attribute = name.strip().rpartition(".")
         try:
             found.append(getattr(importlib.import_module(module), attribute))
         except (ImportError, AttributeError, ValueError) as error:
             UsageError = importlib.import_module("fairseq_ext.core.errors").UsageError
-            raise UsageError(f"{ALLOW} names {name}, which cannot be imported ({error}): correct it, or leave it out") from None
+            raise UsageError(
+                f"{ALLOW} names {name}, which cannot be imported ({error}): correct it, "
+                "or leave it out"
+            ) from None
     return found
 
 
 @contextlib.contextmanager
 def safe() -> Iterator[None]:
-    """Let torch's code-free loader read those classes for as long as the context lasts. One thread at a time: torch has one list."""
+    """Let torch's code-free loader read those classes for as long as the context lasts.
+
+    One thread at a time: torch has one list.
+    """
     import torch
 
     with reading:
         known = torch.serialization.get_safe_globals()
-        with torch.serialization.safe_globals([each for each in plain_classes() if each not in known]):
+        with torch.serialization.safe_globals(
+            [each for each in plain_classes() if each not in known]
+        ):
             yield
 
 
@@ -65,12 +79,19 @@ def allow_plain_classes(module: ModuleType) -> None:
 
 
 def explain_refused_checkpoints(checkpoint_utils: ModuleType) -> None:
-    """Turn torch's refusal of a class in a checkpoint into one sentence that names the class and the opt-in."""
+    """Turn torch's refusal of a class in a checkpoint into one sentence that names the
+    class and the opt-in."""
     stock = checkpoint_utils.load_checkpoint_to_cpu
 
     def load_checkpoint_to_cpu(path, *args, **kwargs):
-        if tuple(int(part) for part in re.findall(r"\d+", checkpoint_utils.torch.__version__)[:2]) < SAFE_TORCH:
-            raise OSError(f"torch {checkpoint_utils.torch.__version__} runs code from checkpoints: install torch 2.6 or later")
+        if (
+            tuple(int(part) for part in re.findall(r"\d+", checkpoint_utils.torch.__version__)[:2])
+            < SAFE_TORCH
+        ):
+            raise OSError(
+                f"torch {checkpoint_utils.torch.__version__} runs code from checkpoints: install "
+                "torch 2.6 or later"
+            )
         try:
             if os.path.isfile(path):
                 refuse_any_length(path)
@@ -78,36 +99,55 @@ def explain_refused_checkpoints(checkpoint_utils: ModuleType) -> None:
         except (OSError, MemoryError):
             raise
         except Exception as error:  # the unpickler fails in any way on a file of another kind
-            is_other = isinstance(error, RuntimeError) and not re.search("PytorchStreamReader|weights_only", str(error))
+            is_other = isinstance(error, RuntimeError) and not re.search(
+                "PytorchStreamReader|weights_only", str(error)
+            )
             if is_other or type(error).__name__ == "UsageError":
                 raise
-            found = re.search(r"GLOBAL ([\w.]+)", str(error)) if isinstance(error, pickle.UnpicklingError) else None
+            found = (
+                re.search(r"GLOBAL ([\w.]+)", str(error))
+                if isinstance(error, pickle.UnpicklingError)
+                else None
+            )
             if not found:
-                raise OSError(f"{path} is not a checkpoint that fairseq can read: it is of another kind, or was cut short") from error
+                raise OSError(
+                    f"{path} is not a checkpoint that fairseq can read: it is of another kind, "
+                    "or was cut short"
+                ) from error
             name = found[1] if "." in found[1] else f"builtins.{found[1]}"
             raise OSError(
-                f"{path} holds {name}, which is not loaded because unpickling a class can run code; "
-                f"if you trust this file, set {ALLOW}={name}"
+                f"{path} holds {name}, which is not loaded because unpickling a class can run "
+                f"code; if you trust this file, set {ALLOW}={name}"
             ) from error
 
     checkpoint_utils.load_checkpoint_to_cpu = load_checkpoint_to_cpu  # type: ignore[attr-defined]
 
 
 def refuse_any_length(path: str) -> None:
-    """OSError for a pickle that calls bytearray: torch's loader lets it, and by its argument a few bytes of a file take all memory."""
+    """OSError for a pickle that calls bytearray: torch's loader lets it, and by its argument a few
+    bytes of a file take all memory."""
     import torch
 
     with open(path, "rb") as file:
         packed = file.read(4) == b"PK\3\4"  # an archive, whose weights stand apart from the pickle
         with contextlib.closing(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)) as data:
-            if (torch._C.PyTorchFileReader(path).get_record("data.pkl") if packed else data).find(CALL) >= 0:
-                raise OSError(f"{path} is not a checkpoint that fairseq can read: its pickle calls bytearray, which can take all memory")
+            if (torch._C.PyTorchFileReader(path).get_record("data.pkl") if packed else data).find(
+                CALL
+            ) >= 0:
+                raise OSError(
+                    f"{path} is not a checkpoint that fairseq can read: its pickle calls "
+                    "bytearray, which can take all memory"
+                )
 
 
 def build_plain_transformers(checkpoint_utils: ModuleType) -> None:
-    """Let our tasks build architectures that only have another name than fairseq's Transformer (plugin/loading/checkpoint.py), and tell in
-    a sentence why one cannot be built (plugin/loading/checkpoint.py)."""
-    stock, load = checkpoint_utils._upgrade_state_dict, checkpoint_utils.load_model_ensemble_and_task
+    """Let our tasks build architectures that only have another name than fairseq's
+    Transformer (plugin/loading/checkpoint.py), and tell in a sentence why one cannot be built
+    (plugin/loading/checkpoint.py)."""
+    stock, load = (
+        checkpoint_utils._upgrade_state_dict,
+        checkpoint_utils.load_model_ensemble_and_task,
+    )
     ours = threading.local()
 
     def load_model_ensemble_and_task(filenames, arg_overrides=None, task=None, *args, **kwargs):
@@ -119,7 +159,9 @@ def build_plain_transformers(checkpoint_utils: ModuleType) -> None:
         except Exception as error:
             if importlib.import_module("fairseq_ext.core.errors").explain(error) is not None:
                 raise
-            raise importlib.import_module("fairseq_ext.plugin.loading.checkpoint").unbuilt(filenames, error) from error
+            raise importlib.import_module("fairseq_ext.plugin.loading.checkpoint").unbuilt(
+                filenames, error
+            ) from error
         finally:
             ours.loads = False
 
@@ -131,23 +173,28 @@ def build_plain_transformers(checkpoint_utils: ModuleType) -> None:
         return stock(state)
 
     checkpoint_utils._upgrade_state_dict = upgrade  # type: ignore[attr-defined]
-    checkpoint_utils.load_model_ensemble_and_task = load_model_ensemble_and_task  # type: ignore[attr-defined]
+    checkpoint_utils.load_model_ensemble_and_task = load_model_ensemble_and_task  # type: ignore
 
 
 # ---- Configuration strings as literals
 #
 # This replaces fairseq's `eval`, because a checkpoint's strings could run code.
 #
-# fairseq writes lists such as `[(512, 3)] * 9 + [(1024, 3)] * 4` into a model's settings and evaluates them when it builds the model.
-# `literal` gives such strings the value that `eval` gives them: constants, lists, tuples, sets and dictionaries, sums, differences and
-# products of numbers, sums of lists or of tuples, and a list or tuple times a whole number. It refuses everything else.
+# fairseq writes lists such as `[(512, 3)] * 9 + [(1024, 3)] * 4` into a model's settings and
+# evaluates them when it builds the model. `literal` gives such strings the value that `eval` gives
+# them: constants, lists, tuples, sets and dictionaries, sums, differences and products of numbers,
+# sums of lists or of tuples, and a list or tuple times a whole number. It refuses everything else.
 
 
 MOST_CHARACTERS = 10_000  # of a string; fairseq's longest default has under 200
 MOST_ITEMS = 10_000  # of one list
 SHOWN = 80  # characters of a refused string that the message quotes
 SIGNS: dict[type, Callable] = {ast.UAdd: operator.pos, ast.USub: operator.neg}
-OPERATORS: dict[type, Callable] = {ast.Add: operator.add, ast.Sub: operator.sub, ast.Mult: operator.mul}
+OPERATORS: dict[type, Callable] = {
+    ast.Add: operator.add,
+    ast.Sub: operator.sub,
+    ast.Mult: operator.mul,
+}
 CONTAINERS: dict[type, Callable] = {ast.List: list, ast.Tuple: tuple, ast.Set: set}
 NUMBERS, SEQUENCES = (int, float), (list, tuple)
 WORDS = {
@@ -170,14 +217,17 @@ class Refused(ValueError):
 
 
 def replace_eval(module: ModuleType) -> None:
-    """Give a module of fairseq another `eval`, before it runs: the strings that fairseq evaluates come from checkpoints."""
+    """Give a module of fairseq another `eval`, before it runs: the strings that fairseq evaluates
+    come from checkpoints."""
     module.eval = literal  # type: ignore[attr-defined]
 
 
 def literal(text: str, *scopes: object) -> object:
-    """The value of a configuration string. `scopes`: the mappings that `eval` takes; a literal needs none.
+    """The value of a configuration string. `scopes`: the mappings that `eval` takes;
+    a literal needs none.
 
-    Errors: TypeError if `text` is no string, as from `eval` (fairseq's eval_bool relies on it); Refused for anything but a literal.
+    Errors: TypeError if `text` is no string, as from `eval` (fairseq's eval_bool relies on it);
+    Refused for anything but a literal.
     """
     if not isinstance(text, str):
         raise TypeError(f"a configuration string is expected, not {type(text).__name__}")
@@ -185,12 +235,21 @@ def literal(text: str, *scopes: object) -> object:
         if len(text) > MOST_CHARACTERS:
             raise Refused(f"it has more than {MOST_CHARACTERS} characters")
         return value(ast.parse(text.strip(), mode="eval").body)
-    except (Refused, SyntaxError, ValueError, TypeError, ArithmeticError, RecursionError, MemoryError) as error:
+    except (
+        Refused,
+        SyntaxError,
+        ValueError,
+        TypeError,
+        ArithmeticError,
+        RecursionError,
+        MemoryError,
+    ) as error:
         why = str(error) if isinstance(error, Refused) else "it cannot be read"
         shown = ascii(text if len(text) <= SHOWN else text[:SHOWN] + "...")
         raise Refused(
-            f"the setting {shown} is not evaluated because {why}: only numbers, lists and their sums and products are; "
-            "do not trust a checkpoint that holds another expression, or set the value with --model-overrides"
+            f"the setting {shown} is not evaluated because {why}: only numbers, lists and their "
+            "sums and products are; do not trust a checkpoint that holds another expression, or "
+            "set the value with --model-overrides"
         ) from None
 
 
@@ -201,7 +260,11 @@ def value(node: ast.AST) -> object:
     if isinstance(node, (ast.List, ast.Tuple, ast.Set)):
         return CONTAINERS[type(node)]([value(item) for item in node.elts])
     if isinstance(node, ast.Dict) and None not in node.keys:  # None: `**other`
-        return {value(name): value(item) for name, item in zip(node.keys, node.values, strict=True) if name is not None}
+        return {
+            value(name): value(item)
+            for name, item in zip(node.keys, node.values, strict=True)
+            if name is not None
+        }
     if isinstance(node, ast.UnaryOp) and type(node.op) in SIGNS:
         number = value(node.operand)
         if isinstance(number, NUMBERS):
@@ -210,11 +273,14 @@ def value(node: ast.AST) -> object:
         return combined(type(node.op), value(node.left), value(node.right))
     called = f" of {ast.unparse(node.func)[:SHOWN]}" if isinstance(node, ast.Call) else ""
     named = f" ({node.id[:SHOWN]})" if isinstance(node, ast.Name) else ""
-    raise Refused(f"it holds {WORDS.get(type(node), f'an expression ({type(node).__name__})')}{called}{named}")
+    raise Refused(
+        f"it holds {WORDS.get(type(node), f'an expression ({type(node).__name__})')}{called}{named}"
+    )
 
 
 def combined(kind: type, left, right) -> object:
-    """A sum, difference or product of two numbers, a sum of two lists or tuples, or a list or tuple times a whole number."""
+    """A sum, difference or product of two numbers, a sum of two lists or tuples, or a list or
+    tuple times a whole number."""
     if isinstance(left, NUMBERS) and isinstance(right, NUMBERS):
         return OPERATORS[kind](left, right)
     if kind is ast.Add and type(left) is type(right) and isinstance(left, SEQUENCES):

@@ -1,6 +1,8 @@
-"""A quick start of commands: configuration without hydra's parser, and fewer collections of garbage.
+"""A quick start of commands: configuration without hydra's parser, and fewer
+collections of garbage.
 
-patches.py loads this module by its path, while fairseq is being imported: it imports the standard library only.
+patches.py loads this module by its path, while fairseq is being imported: it imports the
+standard library only.
 """
 
 import argparse
@@ -17,10 +19,12 @@ from types import ModuleType
 #
 # It is composed as hydra does it. The parser reads some 400 settings in 0.8 s, this in 0.05 s.
 #
-# fairseq turns its command line into settings `group.name=value`, one for each field, and hydra parses each by a grammar. Nearly all values
-# are numbers, words in quotes, true, false or null, which `value_of` reads as the grammar does; hydra's own parser reads the others. What
-# follows is hydra's: the structured configuration of fairseq, the chosen entry of each group, the settings (hydra 1.3,
-# _internal/config_loader_impl.py). Where that fails, hydra itself composes, and tells its own error.
+# fairseq turns its command line into settings `group.name=value`, one for each field, and hydra
+# parses each by a grammar. Nearly all values are numbers, words in quotes, true, false or null,
+# which `value_of` reads as the grammar does; hydra's own parser reads the others. What follows
+# is hydra's: the structured configuration of fairseq, the chosen entry of each group, the
+# settings (hydra 1.3, _internal/config_loader_impl.py). Where that fails, hydra itself composes,
+# and tells its own error.
 
 
 WORDS = {"null": None, "True": True, "False": False}
@@ -51,7 +55,8 @@ def value_of(text: str, override: str) -> object:
 
 
 def compose(overrides: list[str]):
-    """The configuration of these settings (DictConfig), as hydra's compose("config", overrides, strict=False) in fairseq/config gives it.
+    """The configuration of these settings (DictConfig), as hydra's compose("config", overrides,
+    strict=False) in fairseq/config gives it.
 
     Errors: those of omegaconf and hydra for settings that do not fit.
     """
@@ -100,23 +105,28 @@ FEW_COLLECTIONS = (200_000, 50, 100)  # of the garbage collector, for gc.set_thr
 
 
 def spare_collections() -> None:
-    """Let the garbage collector look through what is imported less often, and not at all at the end: that takes a second in all.
+    """Let the garbage collector look through what is imported less often, and not at all at the
+    end: that takes a second in all.
 
-    What torch and fairseq import are a million objects that stay to the end, and are then looked through thrice before Python ends.
+    What torch and fairseq import are a million objects that stay to the end, and are then looked
+    through thrice before Python ends.
     """
     gc.set_threshold(*FEW_COLLECTIONS)
     atexit.register(gc.freeze)
 
 
 def leave_out_default_model(options: ModuleType) -> None:
-    """Let fairseq-generate have no --arch where none is given, as fairseq-interactive: its default, a speech model, is for other tasks."""
+    """Let fairseq-generate have no --arch where none is given, as fairseq-interactive: its default,
+    a speech model, is for other tasks."""
     stock = options.parse_args_and_arch
 
     def parse_args_and_arch(parser, input_args=None, *more, **named):
         from fairseq_ext.core import command_line
 
         given = command_line.arguments() if input_args is None else input_args
-        if not any(argument in ("-a", "--arch") or argument.startswith("--arch=") for argument in given):
+        if not any(
+            argument in ("-a", "--arch") or argument.startswith("--arch=") for argument in given
+        ):
             for action in parser._actions:
                 if action.dest == "arch" and action.default == "wav2vec2":
                     action.default = argparse.SUPPRESS
@@ -126,9 +136,11 @@ def leave_out_default_model(options: ModuleType) -> None:
 
 
 def read_plain_values(utils: ModuleType) -> None:
-    """Give a plain value of a configuration at once: omegaconf takes 40 us, and fairseq-interactive asks 23 times for each line.
+    """Give a plain value of a configuration at once: omegaconf takes 40 us, and fairseq-interactive
+    asks 23 times for each line.
 
-    Plain are numbers, truth values, None, groups that are there, and strings without interpolation. Whatever else, omegaconf gives.
+    Plain are numbers, truth values, None, groups that are there, and strings without interpolation.
+    Whatever else, omegaconf gives.
     """
     from omegaconf import DictConfig, ValueNode
 
@@ -149,8 +161,8 @@ def read_plain_values(utils: ModuleType) -> None:
 
 
 def log_as_stock(tasks: ModuleType) -> bool:
-    """Send the log of a command of fairseq's to standard error, as it goes in stock: there a task that few use says so when it is imported,
-    before the command would choose standard output."""
+    """Send the log of a command of fairseq's to standard error, as it goes in stock: there a task
+    that few use says so when it is imported, before the command would choose standard output."""
     of_fairseq = "fairseq_cli" in sys.modules
     if of_fairseq:
         logging.basicConfig(

@@ -1,12 +1,15 @@
-"""Runs the files of fairseq's models, tasks, criterions, ... when they are first needed, not all of them at every start.
+"""Runs the files of fairseq's models, tasks, criterions, ... when they are first needed, not
+all of them at every start.
 
-`import fairseq` runs some 200 files, each of which registers names: tasks, architectures, optimizers. A command that translates needs a
-dozen of them. Here such a file becomes a module that runs at the first look at one of its attributes, and fairseq's registries become
-dictionaries that know which names the files behind them register (`names_in` reads that from their text): a look-up of a name runs the
-files that register it, a look-up of a name that none registers runs all, and so does everything that asks for all entries. So the
-registries are whole for whoever reads them.
+`import fairseq` runs some 200 files, each of which registers names: tasks, architectures,
+optimizers. A command that translates needs a dozen of them. Here such a file becomes a module that
+runs at the first look at one of its attributes, and fairseq's registries become dictionaries that
+know which names the files behind them register (`names_in` reads that from their text): a look-up
+of a name runs the files that register it, a look-up of a name that none registers runs all, and so
+does everything that asks for all entries. So the registries are whole for whoever reads them.
 
-startup.py imports this module while fairseq is being imported, so it imports the standard library only.
+startup.py imports this module while fairseq is being imported, so it imports the
+standard library only.
 """
 
 import importlib.abc
@@ -19,26 +22,39 @@ from types import FunctionType, ModuleType
 
 # packages of fairseq whose every file is run at import because of what it registers
 FOLDERS = (
-    "fairseq.criterions", "fairseq.data.encoders", "fairseq.models", "fairseq.optim", "fairseq.optim.lr_scheduler", "fairseq.scoring",
+    "fairseq.criterions",
+    "fairseq.data.encoders",
+    "fairseq.models",
+    "fairseq.optim",
+    "fairseq.optim.lr_scheduler",
+    "fairseq.scoring",
     "fairseq.tasks",
-)  # fmt: skip
-ALONE = ("fairseq.benchmark", "fairseq.model_parallel")  # packages that fairseq imports for what they register
+)
+# packages that fairseq imports for what they register
+ALONE = ("fairseq.benchmark", "fairseq.model_parallel")
 REGISTERS = re.compile(
-    r"@(?:\w+\.)?register_(\w+)\(\s*(?:model_name=)?[\"']([^\"']+)[\"'](?:\s*,\s*(?:arch_name=)?[\"']([^\"']+)[\"'])?"
+    r"@(?:\w+\.)?register_(\w+)\(\s*(?:model_name=)?[\"']([^\"']+)[\"'](?:\s*,"
+    r"\s*(?:arch_name=)?[\"']([^\"']+)[\"'])?"
 )
 MODEL_DICTIONARIES = (
-    "MODEL_REGISTRY", "MODEL_DATACLASS_REGISTRY", "ARCH_MODEL_REGISTRY", "ARCH_MODEL_NAME_REGISTRY", "ARCH_MODEL_INV_REGISTRY",
+    "MODEL_REGISTRY",
+    "MODEL_DATACLASS_REGISTRY",
+    "ARCH_MODEL_REGISTRY",
+    "ARCH_MODEL_NAME_REGISTRY",
+    "ARCH_MODEL_INV_REGISTRY",
     "ARCH_CONFIG_REGISTRY",
-)  # fmt: skip
+)
 TASK_DICTIONARIES = ("TASK_REGISTRY", "TASK_DATACLASS_REGISTRY")
-KIND = {"model_architecture": "model", "scorer": "scoring"}  # what register_KIND fills, where it has another name
+# what register_KIND fills, where it has another name
+KIND = {"model_architecture": "model", "scorer": "scoring"}
 
 waiting: dict[str, ModuleSpec] = {}  # modules that have not run
 known: dict[str, dict[str, list[str]]] = {}  # kind -> name -> modules that register it
 
 
 def is_lazy(fullname: str) -> bool:
-    """Whether a module of fairseq runs when it is needed; the packages whose files register run at once, and so do their own parts."""
+    """Whether a module of fairseq runs when it is needed; the packages whose files register run at
+    once, and so do their own parts."""
     if fullname in FOLDERS:
         return False
     package, _, name = fullname.rpartition(".")
@@ -62,7 +78,8 @@ class LazyLoader(importlib.abc.Loader):
             known.setdefault(kind, {}).setdefault(each, []).append(name)
 
         def missing(attribute: str) -> object:
-            if attribute.startswith("__") and attribute != "__all__":  # inspect and its like ask every module for such
+            # inspect and its like ask every module for such
+            if attribute.startswith("__") and attribute != "__all__":
                 raise AttributeError(attribute)
             run(name)
             return getattr(module, attribute)
@@ -107,7 +124,8 @@ def run_all() -> None:
 
 
 def later(spec: ModuleSpec) -> ModuleSpec:
-    """Change a module's spec so that the module waits until it is needed, if it may wait; return the spec. Its packages run first."""
+    """Change a module's spec so that the module waits until it is needed, if it may wait; return
+    the spec. Its packages run first."""
     parents = spec.name.split(".")
     for i in range(2, len(parents)):
         run(".".join(parents[:i]))
@@ -115,14 +133,16 @@ def later(spec: ModuleSpec) -> ModuleSpec:
     made = sys.modules.get(spec.name)
     if made is not None:
         spec.loader = Made(made, spec.loader)
-        made.__spec__ = spec  # subtle: where a module is there already, Python goes on with the spec that it has
+        # subtle: where a module is there already, Python goes on with the spec that it has
+        made.__spec__ = spec
     elif is_lazy(spec.name):
         spec.loader = LazyLoader(spec.loader)
     return spec
 
 
 def names_in(spec: ModuleSpec) -> Iterator[tuple[str, str]]:
-    """The kind (model, task, criterion, ...) and name of what a module, or a package with all its files, registers."""
+    """The kind (model, task, criterion, ...) and name of what a module, or a package with
+    all its files, registers."""
     assert spec.origin is not None
     path = Path(spec.origin)
     for file in sorted(path.parent.rglob("*.py")) if path.name == "__init__.py" else [path]:
@@ -136,11 +156,13 @@ class Registry(dict):
     def __init__(self, kind: str, entries: dict, lists_names: bool) -> None:
         super().__init__(entries)
         self.kind = kind
-        self.lists_names = lists_names  # keys are all names of the kind, so that they are known without running files
+        # keys are all names of the kind, so that they are known without running files
+        self.lists_names = lists_names
 
     def find(self, name: object) -> None:
         """Run the files that register a name."""
-        for module in known.get(self.kind, {}).get(name, ()) if not dict.__contains__(self, name) else ():  # type: ignore[call-overload]
+        unknown = not dict.__contains__(self, name)
+        for module in known.get(self.kind, {}).get(name, ()) if unknown else ():  # type: ignore
             run(module)
 
     def __contains__(self, name: object) -> bool:
@@ -195,19 +217,25 @@ class Names(KeysView):
 
 
 def replace_registries(module: ModuleType) -> None:
-    """Make the registries of fairseq.models, fairseq.tasks or fairseq.registry lazy, once the module has run."""
+    """Make the registries of fairseq.models, fairseq.tasks or fairseq.registry lazy,
+    once the module has run."""
     (replace_set_up if module.__name__ == "fairseq.registry" else replace_dictionaries)(module)
 
 
 def replace_dictionaries(module: ModuleType) -> None:
     """Make the dictionaries of a package's module lazy."""
-    names, kind = (MODEL_DICTIONARIES, "model") if module.__name__ == "fairseq.models" else (TASK_DICTIONARIES, "task")
+    names, kind = (
+        (MODEL_DICTIONARIES, "model")
+        if module.__name__ == "fairseq.models"
+        else (TASK_DICTIONARIES, "task")
+    )
     for name in names:
         setattr(module, name, Registry(kind, getattr(module, name), name == "TASK_REGISTRY"))
 
 
 def replace_set_up(registry: ModuleType) -> None:
-    """Make the registries that fairseq.registry sets up lazy: its functions find them in their closures."""
+    """Make the registries that fairseq.registry sets up lazy: its functions find
+    them in their closures."""
     stock = registry.setup_registry
 
     def setup_registry(registry_name: str, *arguments, **more):
@@ -217,14 +245,17 @@ def replace_set_up(registry: ModuleType) -> None:
         build, register, *_ = made
         kind = registry_name.removeprefix("--").replace("-", "_")
         lazy = [in_closure(build, name, kind) for name in ("REGISTRY", "DATACLASS_REGISTRY")]
-        registry.REGISTRIES[kind] |= dict(zip(("registry", "dataclass_registry"), lazy, strict=True))
+        registry.REGISTRIES[kind] |= dict(
+            zip(("registry", "dataclass_registry"), lazy, strict=True)
+        )
         return build, register, *lazy
 
     registry.setup_registry = setup_registry  # type: ignore[attr-defined]
 
 
 def in_closure(function: FunctionType, name: str, kind: str) -> Registry:
-    """Put a lazy registry in the place of a dictionary that a function, and those beside it, have closed over."""
+    """Put a lazy registry in the place of a dictionary that a function, and those beside
+    it, have closed over."""
     assert function.__closure__ is not None
     cell = function.__closure__[function.__code__.co_freevars.index(name)]
     cell.cell_contents = Registry(kind, cell.cell_contents, name == "REGISTRY")

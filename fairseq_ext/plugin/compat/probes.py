@@ -1,6 +1,8 @@
-"""Code that doctor.py runs in processes of its own, because it may die or because this process must not be what it finds.
+"""Code that doctor.py runs in processes of its own, because it may die or because this process
+must not be what it finds.
 
-A fresh Python takes a while to start, so `start` lets one run beside what is examined meanwhile, and `probe` waits for it.
+A fresh Python takes a while to start, so `start` lets one run beside what is examined meanwhile,
+and `probe` waits for it.
 """
 
 from __future__ import annotations
@@ -15,11 +17,15 @@ from fairseq_ext.core import child
 
 LONGEST = 300  # seconds that a probe may take
 
-HOOK_PROBE = "import sys; sys.exit(not any(type(f).__name__ in ('FairseqExtStart', 'Hook') for f in sys.meta_path))"
+HOOK_PROBE = (
+    "import sys; sys.exit(not any(type(f).__name__ in ('FairseqExtStart', 'Hook') for f "
+    "in sys.meta_path))"
+)
 
 CLUSTER_PROBE = "import gc; gc.disable(); import pyarrow, ray; import os; os._exit(0)"
 
-# subtle: its arguments are those of a command, since that is what starts quickly (core/command_line.py)
+# subtle: its arguments are those of a command, since that is what starts quickly
+# (core/command_line.py)
 USER_DIR_PROBE = """
 import __main__, argparse, os, sys
 __main__.pose("fairseq-generate")
@@ -29,7 +35,7 @@ from fairseq_ext.core.command_line import values_of
 options.utils.import_user_module(argparse.Namespace(user_dir=values_of("--user-dir")[0]))
 if "translation_ext" not in TASK_REGISTRY:
     sys.exit("it registers no task translation_ext")
-os._exit(0)  # to look through all modules once more at the end takes as long as to import half of them
+os._exit(0)  # to look through all modules at the end takes as long as to import half of them
 """
 
 ONEDNN_PROBES = {
@@ -42,20 +48,27 @@ import torch, warnings
 warnings.simplefilter("ignore")
 if "onednn" in torch.backends.quantized.supported_engines:
     torch.backends.quantized.engine = "onednn"
-    layer = torch.nn.Sequential(torch.nn.Linear(512, 512))
-    torch.ao.quantization.quantize_dynamic(layer, {torch.nn.Linear}, torch.qint8)(torch.ones(64, 512))
+    layer, kinds = torch.nn.Sequential(torch.nn.Linear(512, 512)), {torch.nn.Linear}
+    torch.ao.quantization.quantize_dynamic(layer, kinds, torch.qint8)(torch.ones(64, 512))
 """,
 }
 
-under_way: dict[tuple[str, ...], subprocess.Popen[str]] = {}  # by code and arguments: probes that nobody has asked for yet
+# by code and arguments: probes that nobody has asked for yet
+under_way: dict[tuple[str, ...], subprocess.Popen[str]] = {}
 
 
 def start(code: str, *arguments: str, **environment: str) -> subprocess.Popen[str]:
     """Start code in a fresh Python, away from the working directory."""
     return subprocess.Popen(
-        child.python("-c", code, *arguments), cwd=os.path.abspath(os.sep), env={**os.environ, **environment}, stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, errors="replace",
-    )  # fmt: skip
+        child.python("-c", code, *arguments),
+        cwd=os.path.abspath(os.sep),
+        env={**os.environ, **environment},
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        errors="replace",
+    )
 
 
 def start_ahead(code: str, *arguments: str) -> None:
@@ -79,14 +92,24 @@ def probe(code: str, *arguments: str, **environment: str) -> subprocess.Complete
 
 def forked(code: str) -> subprocess.CompletedProcess[str]:
     """Run code in a copy of this process, which has torch already; it may die."""
-    with tempfile.TemporaryFile("w+", errors="replace") as out, tempfile.TemporaryFile("w+", errors="replace") as err:
+    with (
+        tempfile.TemporaryFile("w+", errors="replace") as out,
+        tempfile.TemporaryFile("w+", errors="replace") as err,
+    ):
         child = os.fork()
         if not child:
             os.dup2(out.fileno(), 1)
             os.dup2(err.fileno(), 2)
             status = 1
             try:
-                exec(code, {"print": functools.partial(print, file=open(1, "w", closefd=False), flush=True)})
+                exec(
+                    code,
+                    {
+                        "print": functools.partial(
+                            print, file=open(1, "w", closefd=False), flush=True
+                        )
+                    },
+                )
                 status = 0
             except BaseException as error:
                 os.write(2, f"{type(error).__name__}: {error}".encode(errors="replace"))

@@ -1,6 +1,8 @@
-"""Repairs of fairseq 0.12.2 for current Python, torch, numpy and hydra, and for lines of invalid bytes.
+"""Repairs of fairseq 0.12.2 for current Python, torch, numpy and hydra, and for
+lines of invalid bytes.
 
-startup.py loads this file by its path, while fairseq is being imported; patches.py says which module of fairseq each is for.
+startup.py loads this file by its path, while fairseq is being imported; patches.py says which
+module of fairseq each is for.
 """
 
 from __future__ import annotations
@@ -24,10 +26,12 @@ importing, counting = 0, threading.Lock()  # modules of fairseq that are being i
 
 @contextlib.contextmanager
 def dataclass_defaults(*module: ModuleType) -> Iterator[None]:
-    """Accept a fairseq dataclass instance as the default of a field, for as long as the context lasts.
+    """Accept a fairseq dataclass instance as the default of a field, for as long
+    as the context lasts.
 
-    Python >= 3.11 takes "has no __hash__" for "is mutable" and refuses such a default. fairseq reads the default itself (not a
-    factory), so the instance stays the default and its class is given identity hashing, which Python 3.10 never asked for.
+    Python >= 3.11 takes "has no __hash__" for "is mutable" and refuses such a default. fairseq
+    reads the default itself (not a factory), so the instance stays the default and its class is
+    given identity hashing, which Python 3.10 never asked for.
     """
     global importing
     with counting:
@@ -54,20 +58,24 @@ def get_field(cls, name, annotation, *more):
 
 
 def read_optional_types(utils: ModuleType) -> None:
-    """Take X for the type of an option whose field is X | None, as Python 3.14 writes Optional[X]: fairseq knows the older text."""
+    """Take X for the type of an option whose field is X | None, as Python 3.14 writes Optional[X]:
+    fairseq knows the older text."""
     stock = utils.interpret_dc_type
 
     @functools.wraps(stock)
     def interpret_dc_type(field_type):
-        optional = isinstance(field_type, types.UnionType) and field_type.__args__[-1] is types.NoneType
+        optional = (
+            isinstance(field_type, types.UnionType) and field_type.__args__[-1] is types.NoneType
+        )
         return field_type.__args__[0] if optional else stock(field_type)
 
     utils.interpret_dc_type = interpret_dc_type  # type: ignore[attr-defined]
 
 
 def avoid_fused_encoder_layer(transformer_layer: ModuleType) -> None:
-    """Keep fairseq from torch's fused encoder layer, which it calls without the mask type that torch >= 2 asks for: a checkpoint
-    of a post-norm Transformer would fail on every padded batch. fairseq's own layers beside it compute the same."""
+    """Keep fairseq from torch's fused encoder layer, which it calls without the mask type that
+    torch >= 2 asks for: a checkpoint of a post-norm Transformer would fail on every padded batch.
+    fairseq's own layers beside it compute the same."""
     layer = transformer_layer.TransformerEncoderLayerBase
     stock = layer.__init__
 
@@ -80,7 +88,8 @@ def avoid_fused_encoder_layer(transformer_layer: ModuleType) -> None:
 
 
 def pin_no_memory(iterators: ModuleType) -> None:
-    """Have fairseq's batches ask for pinned memory only where there is a GPU: torch warns elsewhere."""
+    """Have fairseq's batches ask for pinned memory only where there is a GPU:
+    torch warns elsewhere."""
     stock = iterators.CountingIterator.__init__
 
     @functools.wraps(stock)
@@ -94,8 +103,9 @@ def pin_no_memory(iterators: ModuleType) -> None:
 
 
 def silence_notices() -> None:
-    """Ignore what hydra 1.3 says about the way fairseq calls it (where fast_start.py gives up), what Ray says of its future,
-    and fairseq's advice to install a package that only training to speak would use."""
+    """Ignore what hydra 1.3 says about the way fairseq calls it (where fast_start.py gives
+    up), what Ray says of its future, and fairseq's advice to install a package that only
+    training to speak would use."""
     for message in (
         r"\s*The version_base parameter is not specified",
         r"hydra\.experimental\.(initialize|compose)\(\) is no longer experimental",
@@ -110,9 +120,13 @@ def silence_notices() -> None:
 
 
 def set_up_no_log(module: ModuleType) -> contextlib.AbstractContextManager | bool:
-    """Keep a module of fairseq from setting up the log of a program that imports our package, by a context; a program that imports fairseq
-    first, or one of its commands, has what stock does."""
-    return without_log(vars(module)) if "fairseq_ext" in sys.modules and "fairseq_cli" not in sys.modules else False
+    """Keep a module of fairseq from setting up the log of a program that imports our package, by
+    a context; a program that imports fairseq first, or one of its commands, has what stock does."""
+    return (
+        without_log(vars(module))
+        if "fairseq_ext" in sys.modules and "fairseq_cli" not in sys.modules
+        else False
+    )
 
 
 @contextlib.contextmanager
@@ -131,23 +145,27 @@ def without_log(caller: dict) -> Iterator[None]:
 
 
 def give_arguments(module: ModuleType) -> None:
-    """Let mBART's task find its arguments: it reads `self.args`, which fairseq 0.12.2 no longer sets on tasks of its kind."""
-    module.TranslationFromPretrainedBARTTask.args = property(lambda self: self.cfg)  # type: ignore[attr-defined]
+    """Let mBART's task find its arguments: it reads `self.args`, which fairseq 0.12.2 no longer
+    sets on tasks of its kind."""
+    module.TranslationFromPretrainedBARTTask.args = property(lambda self: self.cfg)  # type: ignore
 
 
 def give_numpy_long(module: ModuleType) -> bool:
-    """Give a module of fairseq a numpy with `compat.long`, which numpy 2 no longer has; whether it lacks it."""
+    """Give a module of fairseq a numpy with `compat.long`, which numpy 2 no longer has;
+    whether it lacks it."""
     numpy = module.np
     lacks = not hasattr(numpy, "compat")
     if lacks:
         module.np = types.ModuleType("numpy")  # type: ignore[attr-defined]
-        module.np.__dict__.update(vars(numpy), compat=types.SimpleNamespace(long=int))  # type: ignore[attr-defined]
+        compat = types.SimpleNamespace(long=int)
+        module.np.__dict__.update(vars(numpy), compat=compat)  # type: ignore[attr-defined]
     return lacks
 
 
 # ---- Invalid bytes
 #
-# fairseq-interactive reads bytes that are not valid UTF-8, so that they are their line's fault and not the session's.
+# fairseq-interactive reads bytes that are not valid UTF-8, so that they are their line's
+# fault and not the session's.
 
 
 COMMAND = "fairseq_cli.interactive"
@@ -160,14 +178,16 @@ def is_loaded(command: str) -> bool:
 
 
 def keep_invalid_bytes() -> None:
-    """Have the command's reading keep them as lone surrogates, from standard input and from --input."""
+    """Have the command's reading keep them as lone surrogates, from standard input
+    and from --input."""
     logging.getLogger(COMMAND).addFilter(holds_here)
     if isinstance(sys.stdin, io.TextIOWrapper):
         sys.stdin.reconfigure(errors="surrogateescape")
     hook = functools.partial(fileinput.hook_encoded, errors="surrogateescape")
     for name in (COMMAND, "__main__"):
         if getattr(sys.modules.get(name), "fileinput", None) is fileinput:
-            sys.modules[name].fileinput = SimpleNamespace(input=fileinput.input, hook_encoded=hook)  # type: ignore[attr-defined]
+            own = SimpleNamespace(input=fileinput.input, hook_encoded=hook)
+            sys.modules[name].fileinput = own  # type: ignore[attr-defined]
 
 
 def are_kept() -> bool:
@@ -176,5 +196,6 @@ def are_kept() -> bool:
 
 
 def holds_here(record: logging.LogRecord) -> bool:
-    """Whether a line of the command's log is true: our phrases are segmented for the target side, and need no shared vocabulary."""
+    """Whether a line of the command's log is true: our phrases are segmented for the target side,
+    and need no shared vocabulary."""
     return "assumes a shared subword vocabulary" not in str(record.msg)

@@ -1,10 +1,11 @@
 """Lets stock fairseq 0.12.2 run on current Python, torch and hydra, and starts our commands.
 
-The installed file `fairseq_ext.pth` puts a small import finder into every interpreter. In a command of ours it drops the working folder
-from the search path, and Ctrl-C ends the process at once until the package is imported. When `fairseq` itself is first asked for, the
-finder runs this module, whose `Hook` makes the changes that patches.py lists, each when the module of fairseq runs that it is for. A
-command of fairseq's that names an *_ext task becomes the package's own (core/command_line.py); in any other program nothing
-else is done.
+The installed file `fairseq_ext.pth` puts a small import finder into every interpreter. In a
+command of ours it drops the working folder from the search path, and Ctrl-C ends the process at
+once until the package is imported. When `fairseq` itself is first asked for, the finder runs this
+module, whose `Hook` makes the changes that patches.py lists, each when the module of fairseq
+runs that it is for. A command of fairseq's that names an *_ext task becomes the package's own
+(core/command_line.py); in any other program nothing else is done.
 """
 
 import contextlib
@@ -17,10 +18,13 @@ from types import ModuleType
 
 
 def patches() -> ModuleType:
-    """patches.py, loaded by its path where it is not loaded: importing the package would import fairseq, which is being imported."""
+    """patches.py, loaded by its path where it is not loaded: importing the package would import
+    fairseq, which is being imported."""
     name = "fairseq_ext.plugin.compat.patches"
     if name not in sys.modules:
-        spec = importlib.util.spec_from_file_location(name, os.path.join(os.path.dirname(__file__), "patches.py"))
+        spec = importlib.util.spec_from_file_location(
+            name, os.path.join(os.path.dirname(__file__), "patches.py")
+        )
         assert spec is not None and spec.loader is not None
         module = sys.modules[name] = importlib.util.module_from_spec(spec)
         spec.loader.exec_module(module)
@@ -28,7 +32,10 @@ def patches() -> ModuleType:
 
 
 class Hook(importlib.abc.MetaPathFinder):
-    """A finder that finds nothing: it has patches made as the modules of fairseq run. commands: those of a command as well."""
+    """A finder that finds nothing: it has patches made as the modules of fairseq run.
+
+    commands: those of a command as well.
+    """
 
     def __init__(self) -> None:
         self.asked = False
@@ -44,14 +51,20 @@ class Hook(importlib.abc.MetaPathFinder):
         spec = importlib.machinery.PathFinder.find_spec(fullname, path)
         if spec is not None and spec.loader is not None:
             all_patches = [*patches().EVERYWHERE, *self.commands]
-            spec.loader = Loader(spec.loader, [p for p in all_patches if fullname in p.modules or p.modules == patches().ALL])
+            spec.loader = Loader(
+                spec.loader,
+                [p for p in all_patches if fullname in p.modules or p.modules == patches().ALL],
+            )
             if self.commands:
                 spec = patches().beside("fairseq_ext.plugin.compat.lazy").later(spec)
         return spec
 
     def own_process(self) -> None:
         """Make the changes of a command (core/command_line.py)."""
-        quick = not patches().beside("fairseq_ext.core.command_line").asks_for_help() and "fairseq" not in sys.modules
+        quick = (
+            not patches().beside("fairseq_ext.core.command_line").asks_for_help()
+            and "fairseq" not in sys.modules
+        )
         self.commands = patches().QUICK if quick else ()
         for patch in patches().COMMANDS + self.commands:
             if not patch.modules:
@@ -91,9 +104,11 @@ def register() -> Hook:
 
 
 def own_this_process() -> None:
-    """Make this process a command's own: how it ends, what it says of errors, Ctrl-C, and a quick start (patches.py has the list).
+    """Make this process a command's own: how it ends, what it says of errors, Ctrl-C, and a quick
+    start (patches.py has the list).
 
-    `fairseq_ext/__init__.py` calls it for a command, and nobody else. --verbose, which every command takes, shows tracebacks.
+    `fairseq_ext/__init__.py` calls it for a command, and nobody else. --verbose, which every
+    command takes, shows tracebacks.
     """
     own = patches().beside("fairseq_ext.core.command_line")
     if own.owned:

@@ -16,7 +16,9 @@ def both() -> tuple[list[list[int]], ...]:
     """Each sentence's best tokens, by our generator and by fairseq's."""
     words = Dictionary()
     ids = [words.add_symbol(f"w{i}") for i in range(20)]
-    task = TASK_REGISTRY["translation_ext"](TASK_DATACLASS_REGISTRY["translation_ext"](), words, words)
+    task = TASK_REGISTRY["translation_ext"](
+        TASK_DATACLASS_REGISTRY["translation_ext"](), words, words
+    )
 
     config = TransformerConfig()
     for side in (config.encoder, config.decoder):
@@ -28,11 +30,20 @@ def both() -> tuple[list[list[int]], ...]:
         torch.manual_seed(1)
         models = [TransformerModelBase.build_model(config, task).eval()]
 
-    source = torch.tensor([[*ids[:5], words.eos()], [words.pad(), words.pad(), *ids[7:10], words.eos()]])  # (2, 6), left-padded
-    sample = {"id": torch.arange(2), "net_input": {"src_tokens": source, "src_lengths": torch.tensor([6, 4])}}
+    # (2, 6), left-padded
+    source = torch.tensor(
+        [[*ids[:5], words.eos()], [words.pad(), words.pad(), *ids[7:10], words.eos()]]
+    )
+    sample = {
+        "id": torch.arange(2),
+        "net_input": {"src_tokens": source, "src_lengths": torch.tensor([6, 4])},
+    }
     generation = GenerationConfig(beam=3, max_len_b=12)
     stock = SequenceGenerator(models, words, beam_size=3, max_len_b=12)
     return tuple(
-        [sentence[0]["tokens"].tolist() for sentence in task.inference_step(generator, models, sample)]
+        [
+            sentence[0]["tokens"].tolist()
+            for sentence in task.inference_step(generator, models, sample)
+        ]
         for generator in (task.build_generator(models, generation), stock)
     )

@@ -1,5 +1,6 @@
-"""What fairseq's three compiled modules do for translation, where fairseq was installed without a compiler (`python -m fairseq_ext.doctor
---install-fairseq`): batches by size, blocks of a language model's text, and the n-gram counts of its BLEU.
+"""What fairseq's three compiled modules do for translation, where fairseq was installed without
+a compiler (`python -m fairseq_ext.doctor --install-fairseq`): batches by size, blocks of a language
+model's text, and the n-gram counts of its BLEU.
 
 startup.py loads this file by its path, while fairseq is being imported.
 """
@@ -16,12 +17,15 @@ import numpy as np
 
 
 def batch_by_size_vec(indices, sizes, most_tokens: int, most_sentences: int, multiple: int) -> list:
-    """indices (n,) in batches, sizes (n,) being their tokens: each of at most so many tokens, padding included, and sentences; a number of
-    sentences that `multiple` divides, or fewer than it, wherever a batch may go on. A limit of 0 or less is none.
+    """indices (n,) in batches, sizes (n,) being their tokens: each of at most so many tokens,
+    padding included, and sentences; a number of sentences that `multiple` divides, or fewer than
+    it, wherever a batch may go on. A limit of 0 or less is none.
 
     Errors: AssertionError for a sentence longer than a batch.
     """
-    assert most_tokens <= 0 or not len(sizes) or max(sizes) <= most_tokens, f"Sentences lengths should not exceed max_tokens={most_tokens}"
+    assert most_tokens <= 0 or not len(sizes) or max(sizes) <= most_tokens, (
+        f"Sentences lengths should not exceed max_tokens={most_tokens}"
+    )
     ends: list[int] = []
     start = good = 0  # where the batch begins, and where it could end: what lies behind is its tail
     longest = longest_of_tail = 0
@@ -30,7 +34,8 @@ def batch_by_size_vec(indices, sizes, most_tokens: int, most_sentences: int, mul
         count, most = i + 1 - start, max(longest, longest_of_tail)
         is_full = 0 < most_sentences < count or 0 < most_tokens < count * most
         if is_full:
-            if 0 < most_tokens < (i + 1 - good) * longest_of_tail:  # so is the tail: it ends before this sentence
+            # so is the tail: it ends before this sentence
+            if 0 < most_tokens < (i + 1 - good) * longest_of_tail:
                 ends.append(good)
                 good, longest_of_tail = i, size
             ends.append(good)
@@ -48,19 +53,26 @@ def batch_by_size_fn(indices, size_of: Callable, *limits: int) -> list:
 
 
 def slices(sizes, break_mode: str, block_size: int, document_sep_len: int):
-    """Where each block of a text begins and ends, (blocks, 2): a sentence each (`eos`), or so many tokens (`none`)."""
+    """Where each block of a text begins and ends, (blocks, 2): a sentence each (`eos`), or
+    so many tokens (`none`)."""
     ends = sizes.cumsum()
     if break_mode == "none":
         ends = np.minimum(np.arange(block_size, ends[-1] + block_size, block_size), ends[-1])
     elif break_mode != "eos":
-        raise ValueError(f"--sample-break-mode {break_mode} needs fairseq's compiled parts: install fairseq where there is a C++ compiler")
+        raise ValueError(
+            f"--sample-break-mode {break_mode} needs fairseq's compiled parts: install fairseq "
+            "where there is a C++ compiler"
+        )
     return np.stack([np.concatenate([[0], ends[:-1]]), ends], 1)
 
 
 def sentences_of(sizes, blocks):
-    """In which sentence each block begins, how far behind that sentence's first token, and in which it ends: (blocks, 3)."""
+    """In which sentence each block begins, how far behind that sentence's first token, and in
+    which it ends: (blocks, 3)."""
     ends = sizes.cumsum()
-    first, last = (np.searchsorted(ends, place, "right") for place in (blocks[:, 0], blocks[:, 1] - 1))
+    first, last = (
+        np.searchsorted(ends, place, "right") for place in (blocks[:, 0], blocks[:, 1] - 1)
+    )
     return np.stack([first, blocks[:, 0] - (ends - sizes)[first], last], 1)
 
 
@@ -81,8 +93,11 @@ class Counts:
     @staticmethod
     def bleu_add(stat, reference_length, reference, length, output, pad, eos) -> None:
         def words(count, first) -> list[int]:
-            """Without padding on the left, and without that and ends on the right, where at least one word stays."""
-            found = list((ctypes.c_int * count.value).from_address(first.value)) if count.value else []
+            """Without padding on the left, and without that and ends on the right, where
+            at least one word stays."""
+            found = (
+                list((ctypes.c_int * count.value).from_address(first.value)) if count.value else []
+            )
             while found and found[0] == pad.value:
                 del found[0]
             while len(found) > 1 and found[-1] in (pad.value, eos.value):
@@ -93,17 +108,26 @@ class Counts:
         stat._obj.reflen += len(theirs)
         stat._obj.predlen += len(ours)
         for n in (1, 2, 3, 4):
-            expected, got = (Counter(zip(*(text[i:] for i in range(n)), strict=False)) for text in (theirs, ours))
+            expected, got = (
+                Counter(zip(*(text[i:] for i in range(n)), strict=False)) for text in (theirs, ours)
+            )
             setattr(stat._obj, f"count{n}", getattr(stat._obj, f"count{n}") + got.total())
-            setattr(stat._obj, f"match{n}", getattr(stat._obj, f"match{n}") + (expected & got).total())
+            setattr(
+                stat._obj, f"match{n}", getattr(stat._obj, f"match{n}") + (expected & got).total()
+            )
 
 
 TWINS: dict[str, dict[str, Callable | None]] = {
     "fairseq.data.data_utils_fast": {
-        "batch_by_size_vec": batch_by_size_vec, "batch_by_size_fn": batch_by_size_fn, "batch_fixed_shapes_fast": None,
+        "batch_by_size_vec": batch_by_size_vec,
+        "batch_by_size_fn": batch_by_size_fn,
+        "batch_fixed_shapes_fast": None,
     },
-    "fairseq.data.token_block_utils_fast": {"_get_slice_indices_fast": slices, "_get_block_to_dataset_index_fast": sentences_of},
-}  # fmt: skip
+    "fairseq.data.token_block_utils_fast": {
+        "_get_slice_indices_fast": slices,
+        "_get_block_to_dataset_index_fast": sentences_of,
+    },
+}
 
 
 def stand_in(module: ModuleType) -> bool:
@@ -122,7 +146,13 @@ def count_ngrams(module: ModuleType) -> bool:
         return False
 
     def initialise(self, cfg) -> None:
-        self.stat, self.pad, self.eos, self.unk, self.C = module.BleuStat(), cfg.pad, cfg.eos, cfg.unk, Counts
+        self.stat, self.pad, self.eos, self.unk, self.C = (
+            module.BleuStat(),
+            cfg.pad,
+            cfg.eos,
+            cfg.unk,
+            Counts,
+        )
         self.reset()
 
     module.Scorer.__init__ = initialise  # type: ignore[attr-defined]

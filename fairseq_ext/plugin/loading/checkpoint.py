@@ -21,15 +21,23 @@ from omegaconf import DictConfig, OmegaConf
 
 from fairseq_ext.core.errors import UsageError, cut
 
-MOST = {"_layers": 1000, "_heads": 1000, "_dim": 100_000, "_positions": 1_000_000}  # of settings whose names end so
-UNLIMITED = ("target_layers", -1)  # of fairseq's examples/latent_depth, which has no count of layers to come to
+# of settings whose names end so
+MOST = {"_layers": 1000, "_heads": 1000, "_dim": 100_000, "_positions": 1_000_000}
+# of fairseq's examples/latent_depth, which has no count of layers to come to
+UNLIMITED = ("target_layers", -1)
 NUMBERS = ("dropout", "normalize_before")  # endings of names whose values are read in decoding only
 NEEDED = ("dropout", "attention_dropout")  # others may be None
-FILES = ("encoder_embed_path", "decoder_embed_path", "load_pretrained_encoder_from", "load_pretrained_decoder_from")
+FILES = (
+    "encoder_embed_path",
+    "decoder_embed_path",
+    "load_pretrained_encoder_from",
+    "load_pretrained_decoder_from",
+)
 
 
 def check_(state: Any) -> None:
-    """UsageError for what is no checkpoint of a model; files that its training began with are forgotten, in place."""
+    """UsageError for what is no checkpoint of a model; files that its training began with
+    are forgotten, in place."""
     if not isinstance(state, Mapping):
         return  # which fairseq tells
     weights = state.get("model")
@@ -40,17 +48,36 @@ def check_(state: Any) -> None:
             raise wrong(f"has {type(weight).__name__} in the place of the weight {name}")
         if weight.is_meta or weight.layout is not torch.strided:
             raise wrong(f"has the weight {name} without its numbers, or in a sparse form")
-    for name, kinds in (("args", (Namespace,)), ("cfg", (Mapping, DictConfig)), ("task_state", (Mapping,))):
+    for name, kinds in (
+        ("args", (Namespace,)),
+        ("cfg", (Mapping, DictConfig)),
+        ("task_state", (Mapping,)),
+    ):
         if state.get(name) is not None and not isinstance(state[name], kinds):
             raise wrong(f'has {type(state[name]).__name__} in the place of "{name}"')
     groups = state.get("cfg")
-    holder = state["args"] if state.get("args") is not None else None if groups is None else groups.get("model")
+    holder = (
+        state["args"]
+        if state.get("args") is not None
+        else None
+        if groups is None
+        else groups.get("model")
+    )
     settings = plain(holder)
     for name, value in settings.items():
         most = next((most for ending, most in MOST.items() if name.endswith(ending)), None)
-        if most is not None and isinstance(value, int) and not 0 <= value <= most and (name, value) != UNLIMITED:
+        if (
+            most is not None
+            and isinstance(value, int)
+            and not 0 <= value <= most
+            and (name, value) != UNLIMITED
+        ):
             raise wrong(f"has {name}={value}, and 0 to {most} are allowed")
-        if name.endswith(NUMBERS) and not isinstance(value, (int, float)) and (value is not None or name in NEEDED):
+        if (
+            name.endswith(NUMBERS)
+            and not isinstance(value, (int, float))
+            and (value is not None or name in NEEDED)
+        ):
             raise wrong(f"has {name}={cut(repr(value))}, and a number or a truth value is needed")
         if name in FILES and value:
             if isinstance(holder, Namespace):
@@ -61,18 +88,27 @@ def check_(state: Any) -> None:
 
 
 def refuse_oversize(settings: Mapping[str, Any], room: int) -> None:
-    """UsageError for settings of a model that would hold more than `room` numbers, from the products that its matrices have."""
+    """UsageError for settings of a model that would hold more than `room` numbers, from the
+    products that its matrices have."""
     for side in ("encoder", "decoder"):
-        layers, width, inner = (settings.get(f"{side}_{name}") for name in ("layers", "embed_dim", "ffn_embed_dim"))
+        layers, width, inner = (
+            settings.get(f"{side}_{name}") for name in ("layers", "embed_dim", "ffn_embed_dim")
+        )
         if isinstance(layers, int) and isinstance(width, int):
             inner = max(width, inner) if isinstance(inner, int) else width
             if layers * width * inner > room:
-                raise wrong(f"has far fewer weights than {layers} layers of width {width} and {inner} in its {side}")
+                raise wrong(
+                    f"has far fewer weights than {layers} layers of width {width} and "
+                    f"{inner} in its {side}"
+                )
 
 
 def wrong(what: str) -> UsageError:
     """The error for a checkpoint."""
-    return UsageError(f"the checkpoint {what}: it is damaged, or of another kind; name one as fairseq-train has saved it")
+    return UsageError(
+        f"the checkpoint {what}: it is damaged, or of another kind; name one as fairseq-train "
+        "has saved it"
+    )
 
 
 def unbuilt(paths: Any, error: Exception) -> UsageError:
@@ -95,22 +131,41 @@ def plain(settings: Any) -> dict[str, Any]:
 
 # ---- Plain Transformers of other names
 #
-# Nobody has registered their architecture here, and their settings are those of a plain Transformer.
-# Many user directories register nothing but a name for sizes of fairseq's own Transformer, and checkpoints save the sizes themselves.
-# Such a one is built as `transformer`. The weights must then fit strictly, name by name and size by size, which fairseq checks.
+# Nobody has registered their architecture here, and their settings are those of
+# a plain Transformer.
+# Many user directories register nothing but a name for sizes of fairseq's own Transformer, and
+# checkpoints save the sizes themselves. Such a one is built as `transformer`. The weights must then
+# fit strictly, name by name and size by size, which fairseq checks.
 
 
 logger = logging.getLogger("fairseq_ext")
-SIDES = ("layers", "embed_dim", "ffn_embed_dim", "attention_heads", "normalize_before", "learned_pos")
+SIDES = (
+    "layers",
+    "embed_dim",
+    "ffn_embed_dim",
+    "attention_heads",
+    "normalize_before",
+    "learned_pos",
+)
 NEEDED_SETTINGS = tuple(f"{side}_{what}" for side in ("encoder", "decoder") for what in SIDES)
-NEEDED_SETTINGS += ("share_all_embeddings", "share_decoder_input_output_embed", "activation_fn", "no_token_positional_embeddings")
+NEEDED_SETTINGS += (
+    "share_all_embeddings",
+    "share_decoder_input_output_embed",
+    "activation_fn",
+    "no_token_positional_embeddings",
+)
 # of other releases of fairseq: settings of training, and of how files are read
 OTHER_RELEASES = frozenset(
-    "arch _name raw_text lazy_load log_keys remove_bpe min_lr max_sentences max_sentences_valid max_positions bmuf ddp_comm_hook "
-    "fast_stat_sync target_length_dict memory_efficient_fp16 no_seed_provided distributed_no_spawn enable_reservsed_directories_shards "
-    "device_id cpu_offload update_ordered_indices_seed skip_remainder_batch input_feeding upsample_primary multilang_sampler_type".split()
+    (
+        "arch _name raw_text lazy_load log_keys remove_bpe min_lr max_sentences "
+        "max_sentences_valid max_positions bmuf ddp_comm_hook fast_stat_sync "
+        "target_length_dict memory_efficient_fp16 no_seed_provided distributed_no_spawn "
+        "enable_reservsed_directories_shards device_id cpu_offload update_ordered_indices_seed "
+        "skip_remainder_batch input_feeding upsample_primary multilang_sampler_type"
+    ).split()
 )
-CHOICES = ("criterion", "optimizer", "lr_scheduler")  # settings that name an entry of fairseq's registries
+# settings that name an entry of fairseq's registries
+CHOICES = ("criterion", "optimizer", "lr_scheduler")
 
 
 @functools.cache
@@ -134,7 +189,9 @@ def known_settings() -> frozenset[str]:
         known |= {action.dest for action in parser._actions}
     sizes = Namespace()
     base_architecture(sizes)
-    default = options.parse_args_and_arch(options.get_training_parser(), ["--arch", "transformer", "--task", "translation", "data"])
+    default = options.parse_args_and_arch(
+        options.get_training_parser(), ["--arch", "transformer", "--task", "translation", "data"]
+    )
     return frozenset(known | set(vars(sizes)) | set(vars(default)))
 
 
@@ -143,7 +200,9 @@ def refusal(settings: Mapping[str, Any]) -> str | None:
     lacking = [name for name in NEEDED_SETTINGS if name not in settings]
     if lacking:
         return f"its settings lack {lacking[0]}"
-    unknown = {name: value for name, value in settings.items() if value and name not in known_settings()}
+    unknown = {
+        name: value for name, value in settings.items() if value and name not in known_settings()
+    }
     if unknown:
         name, value = next(iter(unknown.items()))
         return f"its settings have {name}={value!r}, which a plain Transformer does not have"
@@ -151,29 +210,50 @@ def refusal(settings: Mapping[str, Any]) -> str | None:
 
 
 def build_as_plain_(state: dict[str, Any]) -> None:
-    """Name the architecture of a loaded checkpoint `transformer`, in place, where it is unknown and a plain Transformer by its settings.
+    """Name the architecture of a loaded checkpoint `transformer`, in place, where it is unknown and
+    a plain Transformer by its settings.
 
     Errors: UsageError, which says why, where it is unknown and something else.
     """
     groups = state.get("cfg")
-    holder = state.get("args") if state.get("args") is not None else None if groups is None else groups.get("model")
+    holder = (
+        state.get("args")
+        if state.get("args") is not None
+        else None
+        if groups is None
+        else groups.get("model")
+    )
     settings = plain(holder)
     name = settings.get("arch") or settings.get("_name")
     if not name or name in ARCH_MODEL_REGISTRY or name in MODEL_REGISTRY:
         return
     reason = "it is spread over several files" if "fsdp_metadata" in state else refusal(settings)
     if reason is not None:
-        raise UsageError(f"the checkpoint's architecture {name} is not registered here, and {reason}: name its --user-dir")
-    sizes = f"{settings['encoder_layers']} + {settings['decoder_layers']} layers of width {settings['decoder_embed_dim']}"
-    logger.info("the checkpoint's architecture %s is not registered here: built as a plain Transformer, %s, by its settings", name, sizes)
+        raise UsageError(
+            f"the checkpoint's architecture {name} is not registered here, and {reason}: "
+            "name its --user-dir"
+        )
+    sizes = (
+        f"{settings['encoder_layers']} + {settings['decoder_layers']} layers of width "
+        f"{settings['decoder_embed_dim']}"
+    )
+    logger.info(
+        "the checkpoint's architecture %s is not registered here: built as a plain Transformer, "
+        "%s, by its settings",
+        name,
+        sizes,
+    )
     if isinstance(holder, Namespace):
         rename_(holder, settings)
     else:  # saved as a dictionary: fairseq takes a namespace of its architectures
-        state["cfg"]["model"] = Namespace(**settings | {"arch": "transformer", "_name": "transformer"})
+        state["cfg"]["model"] = Namespace(
+            **settings | {"arch": "transformer", "_name": "transformer"}
+        )
 
 
 def rename_(holder: Namespace, settings: Mapping[str, Any]) -> None:
-    """Settings that fairseq can read: the architecture's name, and no other name that is unknown here."""
+    """Settings that fairseq can read: the architecture's name, and no other name
+    that is unknown here."""
     holder.arch = "transformer"
     if "_name" in settings:
         holder._name = "transformer"

@@ -19,45 +19,69 @@ from fairseq_ext.search.phrases.pieces import MARKS, SHARE, kind_of
 # ---- Warnings of a wrong dictionary
 #
 # With one of the right size and other words a model gives nonsense and no error.
-# fairseq's checkpoints do not hold their dictionaries. What shows them: the checkpoint's folder and the data folder that it was trained on,
-# where they hold dict.LANGUAGE.txt, and a state of its task, where that holds a dictionary.
+# fairseq's checkpoints do not hold their dictionaries. What shows them: the checkpoint's folder
+# and the data folder that it was trained on, where they hold dict.LANGUAGE.txt, and a state of its
+# task, where that holds a dictionary.
 
 
 logger = logging.getLogger("fairseq_ext")
 
 
 def warn_of_other_words(task: Any, flags: Any) -> None:
-    """Log a warning for each dictionary of a task that differs from one that its checkpoint was trained with.
+    """Log a warning for each dictionary of a task that differs from one that its checkpoint
+    was trained with.
 
     task: one of ours, which knows what the checkpoint says of itself; flags: its settings.
     """
     data = str(flags.data).split(os.pathsep)[0]
     for side in ("source", "target"):
-        dictionary, language = getattr(task, f"{side}_dictionary"), getattr(flags, f"{side}_lang", None)
+        dictionary, language = (
+            getattr(task, f"{side}_dictionary"),
+            getattr(flags, f"{side}_lang", None),
+        )
         if not isinstance(dictionary, Dictionary):
             continue
-        for place, words in known_dictionaries(side, language, data, checkpoint_of(flags), task.trained_on, task.task_state or {}):
+        for place, words in known_dictionaries(
+            side, language, data, checkpoint_of(flags), task.trained_on, task.task_state or {}
+        ):
             if said := difference(dictionary.symbols, words):
                 logger.warning(
-                    "the %s dictionary in %s is not %s, with which the checkpoint seems to be trained: %s. "
-                    "With another dictionary translations are nonsense: use that of the training",
-                    side, data, place, said,
-                )  # fmt: skip
+                    "the %s dictionary in %s is not %s, with which the checkpoint seems to "
+                    "be trained: %s. With another dictionary translations are nonsense: use "
+                    "that of the training",
+                    side,
+                    data,
+                    place,
+                    said,
+                )
                 break
 
 
 def known_dictionaries(
-    side: str, language: str | None, data: str, checkpoint: str | None, trained_on: str | None, state: Mapping[str, Any]
+    side: str,
+    language: str | None,
+    data: str,
+    checkpoint: str | None,
+    trained_on: str | None,
+    state: Mapping[str, Any],
 ) -> Iterator[tuple[str, Sequence[str]]]:
-    """(where it is, its words by id) of each dictionary of this side that the checkpoint shows and that is not the file in use."""
+    """(where it is, its words by id) of each dictionary of this side that the checkpoint shows and
+    that is not the file in use."""
     kept = state.get(f"{side}_dictionary", state.get("dictionary"))
     words = getattr(kept, "symbols", kept)
     if isinstance(words, (list, tuple)) and all(isinstance(word, str) for word in words):
         yield "that in the state of its task", words
     in_use = os.path.join(data, f"dict.{language}.txt")
-    for folder in (os.path.dirname(os.path.abspath(checkpoint)) if checkpoint else None, trained_on):
+    for folder in (
+        os.path.dirname(os.path.abspath(checkpoint)) if checkpoint else None,
+        trained_on,
+    ):
         path = os.path.join(folder, f"dict.{language}.txt") if folder else ""
-        if language and os.path.isfile(path) and not (os.path.exists(in_use) and os.path.samefile(path, in_use)):
+        if (
+            language
+            and os.path.isfile(path)
+            and not (os.path.exists(in_use) and os.path.samefile(path, in_use))
+        ):
             try:
                 yield path, Dictionary.load(path).symbols
             except (OSError, ValueError, RuntimeError):  # not one that fairseq could have used
@@ -71,7 +95,10 @@ def difference(ours: Sequence[str], theirs: Sequence[str]) -> str | None:
     if not other:
         return None
     first = other[0]
-    return f"{len(other)} of {both} ids have other words, the first {first}, '{cut(theirs[first])}' there and '{cut(ours[first])}' here"
+    return (
+        f"{len(other)} of {both} ids have other words, the first {first}, '{cut(theirs[first])}' "
+        f"there and '{cut(ours[first])}' here"
+    )
 
 
 # ---- The segmentation of a folder
@@ -79,18 +106,34 @@ def difference(ours: Sequence[str], theirs: Sequence[str]) -> str | None:
 # Which model of subwords it holds, and what its dictionaries tell of the text they were made from.
 
 
-SAVED = ("sentencepiece_model", "target_sentencepiece_model", "bpe_codes", "gpt2_encoder_json", "gpt2_vocab_bpe")  # flags of files
+# flags of files
+SAVED = (
+    "sentencepiece_model",
+    "target_sentencepiece_model",
+    "bpe_codes",
+    "gpt2_encoder_json",
+    "gpt2_vocab_bpe",
+)
 CODES = ("bpecodes", "code", "codes")  # merges, as fairseq's archives and others name them
 CODE_SUFFIXES = (".code", ".codes")  # ende30k.fastbpe.code, of an archive of WMT19
 SUFFIX = ".model"  # of SentencePiece's
-ESCAPED = re.compile(r"^&(apos|quot|amp|lt|gt|#91|#93|#124);", re.MULTILINE)  # as Moses writes ' " & < > [ ] |
+# as Moses writes ' " & < > [ ] |
+ESCAPED = re.compile(r"^&(apos|quot|amp|lt|gt|#91|#93|#124);", re.MULTILINE)
 
 
 def segmentation_files(folder: str) -> list[str]:
-    """The names of a folder's SentencePiece models and lists of BPE merges; of equal files the first."""
+    """The names of a folder's SentencePiece models and lists of BPE merges; of
+    equal files the first."""
     out: list[str] = []
-    for name in sorted(name for name in os.listdir(folder) if name.endswith((SUFFIX, *CODE_SUFFIXES)) or name in CODES):
-        if not any(filecmp.cmp(os.path.join(folder, name), os.path.join(folder, other), shallow=False) for other in out):
+    for name in sorted(
+        name
+        for name in os.listdir(folder)
+        if name.endswith((SUFFIX, *CODE_SUFFIXES)) or name in CODES
+    ):
+        if not any(
+            filecmp.cmp(os.path.join(folder, name), os.path.join(folder, other), shallow=False)
+            for other in out
+        ):
             out.append(name)
     return out
 
@@ -104,31 +147,52 @@ def kind_of_codes(path: str) -> str:
     """The --bpe of a list of merges: fastBPE writes how often each pair was seen behind it."""
     with open(path, encoding="utf-8") as lines:
         first = next(lines, "").split()
-    return "fastbpe" if len(first) == 3 and first[2].isdigit() and not first[0].startswith("#version") else "subword_nmt"
+    return (
+        "fastbpe"
+        if len(first) == 3 and first[2].isdigit() and not first[0].startswith("#version")
+        else "subword_nmt"
+    )
 
 
 def is_moses(folder: str) -> bool:
     """Whether a folder's dictionaries have what Moses' tokenizer makes of quotes and brackets."""
-    return any(ESCAPED.search(path.read_text(encoding="utf-8", errors="replace")) for path in Path(folder).glob("dict.*txt"))
+    return any(
+        ESCAPED.search(path.read_text(encoding="utf-8", errors="replace"))
+        for path in Path(folder).glob("dict.*txt")
+    )
 
 
-def segmentation_flags(folder: str, given: Mapping[str, Any], saved: Mapping[str, Any]) -> dict[str, Any]:
-    """The flags of a folder's segmentation (bpe, its file, tokenizer) that are not given; {} where the folder has no file for one.
+def segmentation_flags(
+    folder: str, given: Mapping[str, Any], saved: Mapping[str, Any]
+) -> dict[str, Any]:
+    """The flags of a folder's segmentation (bpe, its file, tokenizer) that are not given; {} where
+    the folder has no file for one.
 
-    saved: the checkpoint's settings, which may name files of the folder. Errors: UsageError, naming the choices, where it has several.
+    saved: the checkpoint's settings, which may name files of the folder. Errors: UsageError, naming
+    the choices, where it has several.
     """
     files = {name: os.path.join(folder, str(saved[name])) for name in SAVED if saved.get(name)}
-    if files and not any(given.get(name) for name in ("bpe", "tokenizer", *SAVED)) and all(map(os.path.isfile, files.values())):
+    if (
+        files
+        and not any(given.get(name) for name in ("bpe", "tokenizer", *SAVED))
+        and all(map(os.path.isfile, files.values()))
+    ):
         return files | {name: saved[name] for name in ("bpe", "tokenizer") if saved.get(name)}
     if given.get("sentencepiece_model"):
         return {} if given.get("bpe") else {"bpe": "sentencepiece"}
-    needs = {"sentencepiece": "sentencepiece_model", "subword_nmt": "bpe_codes", "fastbpe": "bpe_codes"}.get(given.get("bpe") or "")
+    needs = {
+        "sentencepiece": "sentencepiece_model",
+        "subword_nmt": "bpe_codes",
+        "fastbpe": "bpe_codes",
+    }.get(given.get("bpe") or "")
     if given.get("bpe") and (needs is None or given.get(needs)):
         return {}
     names = [name for name in segmentation_files(folder) if needs in (None, flag_of(name))]
     codes = given.get("bpe_codes")
     if codes is None and len(names) > 1:
-        ways = [f"--{flag_of(name).replace('_', '-')} {os.path.join(folder, name)}" for name in names]
+        ways = [
+            f"--{flag_of(name).replace('_', '-')} {os.path.join(folder, name)}" for name in names
+        ]
         raise UsageError(f"{folder} has {len(names)} segmentation models: add {' or '.join(ways)}")
     if codes is None and not names:
         return {}
@@ -136,14 +200,16 @@ def segmentation_flags(folder: str, given: Mapping[str, Any], saved: Mapping[str
     if flag_of(file) == "sentencepiece_model" and codes is None:
         return {"bpe": "sentencepiece", "sentencepiece_model": file}
     found = {"bpe_codes": file} | ({} if given.get("bpe") else {"bpe": kind_of_codes(file)})
-    return found | ({"tokenizer": "moses"} if not given.get("tokenizer") and is_moses(folder) else {})
+    return found | (
+        {"tokenizer": "moses"} if not given.get("tokenizer") and is_moses(folder) else {}
+    )
 
 
 # ---- A warning where text is not segmented
 #
 # Text comes as people write it to a dictionary of subwords, and no flag says how to segment it.
-# The dictionary bears the marks of a segmentation (▁ or @@), and the lines bear none. Lines that are segmented already, as fairseq's
-# recipes pipe them in, are left in peace.
+# The dictionary bears the marks of a segmentation (▁ or @@), and the lines bear none. Lines that
+# are segmented already, as fairseq's recipes pipe them in, are left in peace.
 
 MARK = {"sentencepiece": "▁", "subword-nmt": "@@"}
 FLAG = {"sentencepiece": "sentencepiece_model", "subword-nmt": "bpe_codes"}
@@ -152,11 +218,14 @@ FLAG = {"sentencepiece": "sentencepiece_model", "subword-nmt": "bpe_codes"}
 class RawText:
     """Watches the lines of a run that has no --bpe, until it is known whether they are segmented.
 
-    kind: the segmentation of the dictionary, None for none. folder: where its model may lie. has_word: where --remove-bpe undoes the
-    segmentation of the output, whether the dictionary has a word; a line of such words is as good segmented as not.
+    kind: the segmentation of the dictionary, None for none. folder: where its model may lie.
+    has_word: where --remove-bpe undoes the segmentation of the output, whether the dictionary has
+    a word; a line of such words is as good segmented as not.
     """
 
-    def __init__(self, kind: str | None, folder: str, has_word: Callable[[str], bool] | None = None):
+    def __init__(
+        self, kind: str | None, folder: str, has_word: Callable[[str], bool] | None = None
+    ):
         self.kind, self.folder, self.has_word = kind, folder, has_word
 
     def look(self, lines: Sequence[str]) -> None:
@@ -166,24 +235,45 @@ class RawText:
             return
         kind, segmented = self.kind, any(MARK[self.kind] in line for line in text)
         words = (word for line in text for word in line.split())
-        if not segmented and kind == "subword-nmt" and self.has_word is not None and all(map(self.has_word, words)):
+        if (
+            not segmented
+            and kind == "subword-nmt"
+            and self.has_word is not None
+            and all(map(self.has_word, words))
+        ):
             return
         self.kind = None
         if not segmented:
             mark, flags = MARK[kind], advice(kind, self.folder)
-            logger.warning("the words of the dictionary are pieces (%s), and the input is not segmented: add %s", mark, flags)
+            logger.warning(
+                "the words of the dictionary are pieces (%s), and the input is not "
+                "segmented: add %s",
+                mark,
+                flags,
+            )
 
 
 def advice(kind: str, folder: str) -> str:
     """The flags that segment text as a dictionary was; with the folder's file, where it has one."""
-    files = [os.path.join(folder, name) for name in segmentation_files(folder) if flag_of(name) == FLAG[kind]]
+    files = [
+        os.path.join(folder, name)
+        for name in segmentation_files(folder)
+        if flag_of(name) == FLAG[kind]
+    ]
     file = files[0] if len(files) == 1 else "FILE"
-    bpe = "sentencepiece" if kind == "sentencepiece" else kind_of_codes(files[0]) if files else "subword_nmt"
+    bpe = (
+        "sentencepiece"
+        if kind == "sentencepiece"
+        else kind_of_codes(files[0])
+        if files
+        else "subword_nmt"
+    )
     return f"--bpe {bpe} --{FLAG[kind].replace('_', '-')} {file}"
 
 
 def kind_of_files(paths: Sequence[str]) -> str | None:
-    """The segmentation of dictionary files by the marks of their words, without loading them; None for none."""
+    """The segmentation of dictionary files by the marks of their words, without loading
+    them; None for none."""
     for path in paths:
         with open(path, encoding="utf-8", errors="replace") as lines:
             words = [line.rpartition(" ")[0] for line in lines]
@@ -199,4 +289,10 @@ def tell_segmented_output(dictionary: Dictionary, folder: str) -> None:
     if kind is not None:
         way = "--remove-bpe sentencepiece" if kind == "sentencepiece" else "--remove-bpe"
         mark, flags = MARK[kind], advice(kind, folder)
-        logger.warning("the words of the dictionary are pieces (%s), and translations stay segmented: add %s, or %s", mark, way, flags)
+        logger.warning(
+            "the words of the dictionary are pieces (%s), and translations stay segmented: "
+            "add %s, or %s",
+            mark,
+            way,
+            flags,
+        )

@@ -29,11 +29,14 @@ def languages_of(folder: str) -> list[str]:
     return sorted(found[1] for name in os.listdir(folder) if (found := DICTIONARY.fullmatch(name)))
 
 
-def language_pair(data: str, checkpoint: str | None, source: str | None, target: str | None) -> tuple[str, str]:
+def language_pair(
+    data: str, checkpoint: str | None, source: str | None, target: str | None
+) -> tuple[str, str]:
     """The source and the target language; source, target: as the flags name them.
 
-    data: fairseq's data directory, or several joined by colons. checkpoint: a file. Where a flag is missing, it is taken from the names
-    of binarised files, as fairseq does, else from the dictionaries: of two languages the checkpoint's own settings say which is which.
+    data: fairseq's data directory, or several joined by colons. checkpoint: a file. Where a flag
+    is missing, it is taken from the names of binarised files, as fairseq does, else from the
+    dictionaries: of two languages the checkpoint's own settings say which is which.
     Errors: UsageError, naming the choices, where all this leaves a choice.
     """
     folder = split_paths(data)[0]
@@ -41,14 +44,26 @@ def language_pair(data: str, checkpoint: str | None, source: str | None, target:
     if len(given) == 2:
         return source, target  # type: ignore[return-value]
     pair, known = tuple(infer_language_pair(folder)), languages_of(folder)
-    if set(given) <= set(pair) and set(pair) & set(known):  # a dictionary that is missing is told by fairseq
+    # a dictionary that is missing is told by fairseq
+    if set(given) <= set(pair) and set(pair) & set(known):
         return of_pair(pair, source, target)
     if not known:
-        raise UsageError(f"{folder} has no dictionary of a language (dict.XX.txt): name the folder with those of the model")
+        raise UsageError(
+            f"{folder} has no dictionary of a language (dict.XX.txt): name the folder with "
+            "those of the model"
+        )
     saved = saved_pair(checkpoint)
-    if saved is not None and source in (None, saved[0]) and target != own_target(folder, checkpoint, target):
+    if (
+        saved is not None
+        and source in (None, saved[0])
+        and target != own_target(folder, checkpoint, target)
+    ):
         return saved[0], str(target)
-    if saved is not None and set(saved) <= set(known) and (source or saved[0], target or saved[1]) == saved:
+    if (
+        saved is not None
+        and set(saved) <= set(known)
+        and (source or saved[0], target or saved[1]) == saved
+    ):
         return saved
     if len(known) == 2 and given and given[0] in known:
         return of_pair(tuple(known), source, target)
@@ -56,24 +71,37 @@ def language_pair(data: str, checkpoint: str | None, source: str | None, target:
 
 
 def own_target(data: str | None, checkpoint: str | None, target: str | None) -> str | None:
-    """The target language by which a folder names its dictionary, for one that is a word of the source's, as >>fra<< of OPUS-MT's models.
+    """The target language by which a folder names its dictionary, for one that is a word of the
+    source's, as >>fra<< of OPUS-MT's models.
 
     Errors: UsageError, naming the choices, for a language that such a model does not have.
     """
     folder = split_paths(data or "")[0]
-    saved = None if not data or os.path.exists(os.path.join(folder, f"dict.{target}.txt")) else saved_pair(checkpoint)
-    if target is None or saved is None or not os.path.exists(path := os.path.join(folder, f"dict.{saved[0]}.txt")):
+    saved = (
+        None
+        if not data or os.path.exists(os.path.join(folder, f"dict.{target}.txt"))
+        else saved_pair(checkpoint)
+    )
+    if (
+        target is None
+        or saved is None
+        or not os.path.exists(path := os.path.join(folder, f"dict.{saved[0]}.txt"))
+    ):
         return target
     with open(path, encoding="utf-8") as lines:
         words = [found[1] for line in lines if (found := re.match(r">>(\S+)<< ", line))]
     if words and target not in words:
-        raise UsageError(f"{folder} has no target language {cut(target)}: use one of {cut(', '.join(words))}")
+        raise UsageError(
+            f"{folder} has no target language {cut(target)}: use one of {cut(', '.join(words))}"
+        )
     return saved[1] if words else target
 
 
 def of_pair(pair: tuple, source: str | None, target: str | None) -> tuple[str, str]:
     """The pair, the other way round where a flag says so."""
-    turned = (source is not None and source != pair[0]) or (target is not None and target != pair[1])
+    turned = (source is not None and source != pair[0]) or (
+        target is not None and target != pair[1]
+    )
     return (pair[1], pair[0]) if turned else (pair[0], pair[1])
 
 
@@ -86,22 +114,40 @@ def saved_pair(checkpoint: str | None) -> tuple[str, str] | None:
     return (source, target) if source and target else None
 
 
-def ask(folder: str, known: list[str], source: str | None, target: str | None, saved: tuple[str, str] | None) -> str:
+def ask(
+    folder: str,
+    known: list[str],
+    source: str | None,
+    target: str | None,
+    saved: tuple[str, str] | None,
+) -> str:
     """The sentence that asks for the languages."""
-    missing = [flag for flag, given in (("--source-lang", source), ("--target-lang", target)) if not given]
+    missing = [
+        flag for flag, given in (("--source-lang", source), ("--target-lang", target)) if not given
+    ]
     told = f", and the checkpoint was trained from {saved[0]} to {saved[1]}" if saved else ""
     if len(known) == 1:
         way = " and ".join(missing)
-        return f"{folder} has a dictionary of {known[0]} alone{told}: add {way}, or name the folder that has both dictionaries"
+        return (
+            f"{folder} has a dictionary of {known[0]} alone{told}: add {way}, or name the folder "
+            "that has both dictionaries"
+        )
     listed = ", ".join(known[:-1]) + f" and {known[-1]}"
-    which = f"--source-lang {known[0]} --target-lang {known[1]} or --source-lang {known[1]} --target-lang {known[0]}"
+    which = (
+        f"--source-lang {known[0]} --target-lang {known[1]} or --source-lang {known[1]} "
+        f"--target-lang {known[0]}"
+    )
     if len(known) > 2 or len(missing) < 2:
         which = " and ".join(missing) + f", each one of {', '.join(known)}"
-    return f"{folder} has dictionaries of {listed}{told or ', which does not tell the source from the target'}: add {which}"
+    return (
+        f"{folder} has dictionaries of "
+        f"{listed}{told or ', which does not tell the source from the target'}: add {which}"
+    )
 
 
 def name_languages_(settings: Any, checkpoint: str | None) -> None:
-    """Write the languages into a task's settings where its command names none (raises UsageError)."""
+    """Write the languages into a task's settings where its command names none
+    (raises UsageError)."""
     if settings.data and (settings.source_lang is None or settings.target_lang is None):
         pair = language_pair(settings.data, checkpoint, settings.source_lang, settings.target_lang)
         settings.source_lang, settings.target_lang = pair
@@ -112,43 +158,67 @@ def name_languages_(settings: Any, checkpoint: str | None) -> None:
 # What is wrong there ends deep in fairseq, or in text of another language.
 
 
-PAIRED = (TranslationMultiSimpleEpochTask, MultilingualTranslationTask)  # tasks that are told the pairs of their training
+# tasks that are told the pairs of their training
+PAIRED = (TranslationMultiSimpleEpochTask, MultilingualTranslationTask)
 
 
 def check_languages(task: type[FairseqTask], name: str, settings: DictConfig | Namespace) -> None:
-    """UsageError where a command that translates names languages that its task cannot have, or none. task: the class; name: its --task;
-    settings: its own."""
-    if not setting(settings, "common_eval", "path") or not issubclass(task, (*PAIRED, TranslationFromPretrainedBARTTask)):
+    """UsageError where a command that translates names languages that its task cannot have, or
+    none. task: the class; name: its --task; settings: its own."""
+    if not setting(settings, "common_eval", "path") or not issubclass(
+        task, (*PAIRED, TranslationFromPretrainedBARTTask)
+    ):
         return
     known = known_languages(task, name, settings)
     listed = cut(", ".join(known))
     for flag in ("source_lang", "target_lang"):
         given, shown = getattr(settings, flag), "--" + flag.replace("_", "-")
         if not given:
-            raise UsageError(f"--task {name} translates from one language to another: add {shown}, one of {listed}")
+            raise UsageError(
+                f"--task {name} translates from one language to another: add {shown}, "
+                f"one of {listed}"
+            )
         if given not in known:
-            raise UsageError(f"{shown} {cut(given)} is not a language of the task: use one of {listed}")
+            raise UsageError(
+                f"{shown} {cut(given)} is not a language of the task: use one of {listed}"
+            )
     pair = f"{settings.source_lang}-{settings.target_lang}"
     if issubclass(task, MultilingualTranslationTask) and pair not in pairs_of(settings):
-        raise UsageError(f"--lang-pairs has no {cut(pair)}, and the checkpoint has a model for each of its pairs alone: use one of those")
+        raise UsageError(
+            f"--lang-pairs has no {cut(pair)}, and the checkpoint has a model for each of its "
+            "pairs alone: use one of those"
+        )
 
 
-def known_languages(task: type[FairseqTask], name: str, settings: DictConfig | Namespace) -> list[str]:
-    """The languages of a task, in the order of its flags (raises UsageError where they do not tell)."""
+def known_languages(
+    task: type[FairseqTask], name: str, settings: DictConfig | Namespace
+) -> list[str]:
+    """The languages of a task, in the order of its flags (raises UsageError where
+    they do not tell)."""
     langs = getattr(settings, "langs", None)
     if not issubclass(task, PAIRED):
         if not langs:
-            raise UsageError(f"--task {name} needs --langs: the languages of the pretraining, in its order, joined by commas")
+            raise UsageError(
+                f"--task {name} needs --langs: the languages of the pretraining, in its order, "
+                "joined by commas"
+            )
         return langs.split(",")
     if not settings.lang_pairs:
-        raise UsageError(f"--task {name} needs --lang-pairs: those of the training, such as de-en,en-de")
+        raise UsageError(
+            f"--task {name} needs --lang-pairs: those of the training, such as de-en,en-de"
+        )
     lang_dict = getattr(settings, "lang_dict", None)
     if langs and lang_dict:
-        raise UsageError("--langs and --lang-dict name the languages twice: leave one of the two out")
+        raise UsageError(
+            "--langs and --lang-dict name the languages twice: leave one of the two out"
+        )
     if lang_dict:
         with open(lang_dict, encoding="utf-8") as lines:
             return [line.strip() for line in lines if line.strip()]
-    return list(langs or dict.fromkeys(language for pair in pairs_of(settings) for language in pair.split("-")))
+    return list(
+        langs
+        or dict.fromkeys(language for pair in pairs_of(settings) for language in pair.split("-"))
+    )
 
 
 def pairs_of(settings: DictConfig | Namespace) -> list[str]:

@@ -19,38 +19,62 @@ from torch import Tensor
 from fairseq_ext.core.errors import SentenceError, UsageError, cut
 from fairseq_ext.plugin.loading.data_folder import segmentation_flags
 from fairseq_ext.plugin.loading.languages import language_pair, languages_of
-from fairseq_ext.plugin.loading.settings import as_keywords, parse, saved_settings, source_limit, too_long
+from fairseq_ext.plugin.loading.settings import (
+    as_keywords,
+    parse,
+    saved_settings,
+    source_limit,
+    too_long,
+)
 
 # ---- A model folder
 #
-# It holds all of a model: checkpoint, dictionaries, segmentation. What it does not tell is asked for.
+# It holds all of a model: checkpoint, dictionaries, segmentation. What it does not
+# tell is asked for.
 #
 #     checkpoints/demo                checkpoint.pt, dict.de.txt, dict.en.txt, spm.model
-#     an archive of fairseq's own     model.pt, or model1.pt to model4.pt; dict.en.txt, dict.de.txt; bpecodes or *.code
-#     one of many languages           model.pt; dict.txt, of all languages; sentencepiece.bpe.model; perhaps a list of the languages
+#     an archive of fairseq's own     model.pt, or model1.pt to model4.pt; dict.en.txt, dict.de.txt;
+#                                     bpecodes or *.code
+#     one of many languages           model.pt; dict.txt, of all languages; sentencepiece.bpe.model;
+#                                     perhaps a list of the languages
 
 
 logger = logging.getLogger("fairseq_ext")
 # flags that may name a file of the folder
-FILES = ("sentencepiece_model", "bpe_codes", "fixed_dictionary", "lang_dict", "source_dict", "target_dict")
+FILES = (
+    "sentencepiece_model",
+    "bpe_codes",
+    "fixed_dictionary",
+    "lang_dict",
+    "source_dict",
+    "target_dict",
+)
 MANY = "translation_multi_simple_epoch_ext"
 # what else the checkpoints of multilingual tasks know of their languages
 LANGUAGES = {
     MANY: (
-        "langs", "lang_pairs", "encoder_langtok", "decoder_langtok", "lang_tok_style", "lang_tok_replacing_bos_eos",
-        "add_data_source_prefix_tags", "lang_tok_behind_eos",
+        "langs",
+        "lang_pairs",
+        "encoder_langtok",
+        "decoder_langtok",
+        "lang_tok_style",
+        "lang_tok_replacing_bos_eos",
+        "add_data_source_prefix_tags",
+        "lang_tok_behind_eos",
     ),
     "translation_from_pretrained_bart_ext": ("langs", "prepend_bos"),
     "translation_bart_ext": ("free_start",),
     "multilingual_translation_ext": ("lang_pairs", "encoder_langtok", "decoder_langtok"),
     "language_modeling_ext": ("add_bos_token",),
     "multilingual_language_modeling_ext": ("langs", "add_bos_token"),
-}  # fmt: skip
-OF_PROMPTS = ("language_modeling_ext", "multilingual_language_modeling_ext")  # tasks without source and target
+}
+# tasks without source and target
+OF_PROMPTS = ("language_modeling_ext", "multilingual_language_modeling_ext")
 
 
 def checkpoint_of(folder: str) -> str:
-    """The checkpoint of a folder (raises UsageError, naming the choices, where there are several, and where there is none)."""
+    """The checkpoint of a folder (raises UsageError, naming the choices, where there are several,
+    and where there is none)."""
     names = sorted(name for name in os.listdir(folder) if name.endswith(".pt"))
     if not names:
         raise UsageError(f"{folder} has no checkpoint (*.pt): name one by --path")
@@ -58,14 +82,20 @@ def checkpoint_of(folder: str) -> str:
         listed = ", ".join(names[:-1]) + f" and {names[-1]}"
         together = ":".join(os.path.join(folder, name) for name in names)
         one = os.path.join(folder, names[0])
-        raise UsageError(f"{folder} has the checkpoints {listed}: name one by --path {one}, or all as an ensemble by --path {together}")
+        raise UsageError(
+            f"{folder} has the checkpoints {listed}: name one by --path {one}, or all as an "
+            f"ensemble by --path {together}"
+        )
     return os.path.join(folder, names[0])
 
 
 def within(folder: str, path: str) -> str:
-    """Paths joined by colons; those that there are in the folder, and not from here, are the folder's."""
+    """Paths joined by colons; those that there are in the folder, and not from here,
+    are the folder's."""
     return ":".join(
-        os.path.join(folder, part) if not os.path.exists(part) and os.path.exists(os.path.join(folder, part)) else part
+        os.path.join(folder, part)
+        if not os.path.exists(part) and os.path.exists(os.path.join(folder, part))
+        else part
         for part in path.split(":")
     )
 
@@ -73,23 +103,35 @@ def within(folder: str, path: str) -> str:
 def find_model(folder: str, given: Mapping[str, Any], any_pair: bool = False) -> dict[str, Any]:
     """The keywords of `Translator`: those given, and what the folder tells of the others.
 
-    given: keywords of `Translator`; path and those of FILES may name a file of the folder. Found are path, data, the
-    task that the checkpoint was trained for, source_lang and target_lang, bpe with its file, and tokenizer. any_pair: where all languages
-    share a dictionary and neither is given, the first two will do.
-    Errors: UsageError for a folder that is not there, and where it leaves a choice, which the sentence names.
+    given: keywords of `Translator`; path and those of FILES may name a file of the folder. Found
+    are path, data, the task that the checkpoint was trained for, source_lang and target_lang, bpe
+    with its file, and tokenizer. any_pair: where all languages share a dictionary and neither is
+    given, the first two will do.
+    Errors: UsageError for a folder that is not there, and where it leaves a choice, which
+    the sentence names.
     """
     if not os.path.isdir(folder):
-        raise UsageError(f"{folder} is not a folder: name the one that has the model's checkpoint and dictionaries")
+        raise UsageError(
+            f"{folder} is not a folder: name the one that has the model's checkpoint "
+            "and dictionaries"
+        )
     flags = {name: value for name, value in given.items() if value is not None}
     flags |= {name: within(folder, str(flags[name])) for name in FILES if name in flags}
     if "user_dir" in flags:
-        utils.import_user_module(Namespace(user_dir=str(flags["user_dir"])))  # it may have the checkpoint's task
+        # it may have the checkpoint's task
+        utils.import_user_module(Namespace(user_dir=str(flags["user_dir"])))
     path = within(folder, str(flags["path"])) if "path" in flags else checkpoint_of(folder)
     first = path.split(":")[0]
     task = saved_settings(first)["task"] if os.path.isfile(first) else {}
-    found: dict[str, Any] = {"path": path, "data": folder, "task": flags.get("task") or task_of(task)}
+    found: dict[str, Any] = {
+        "path": path,
+        "data": folder,
+        "task": flags.get("task") or task_of(task),
+    }
     found |= of_languages(task, found["task"]) | shared_files(folder, task, {**found, **flags})
-    if found["task"] not in OF_PROMPTS and not (flags.get("source_lang") and flags.get("target_lang")):
+    if found["task"] not in OF_PROMPTS and not (
+        flags.get("source_lang") and flags.get("target_lang")
+    ):
         pair = flags.get("source_lang"), flags.get("target_lang")
         if "fixed_dictionary" not in found:
             pair = language_pair(folder, first, *pair)
@@ -97,23 +139,36 @@ def find_model(folder: str, given: Mapping[str, Any], any_pair: bool = False) ->
             pair = known[0], known[1]
         else:
             there = f", each one of {cut(', '.join(known))}" if (known := listed(found)) else ""
-            raise UsageError(f"{folder} has one dictionary for all languages: add --source-lang and --target-lang{there}")
+            raise UsageError(
+                f"{folder} has one dictionary for all languages: add --source-lang and "
+                f"--target-lang{there}"
+            )
         flags["source_lang"], flags["target_lang"] = pair
     found |= segmentation_flags(folder, flags, task)
     whole = {**found, **flags, "path": path, "data": folder}
-    said = [f"{name}={value}" for name, value in whole.items() if name in found or name.endswith("_lang")]
+    said = [
+        f"{name}={value}"
+        for name, value in whole.items()
+        if name in found or name.endswith("_lang")
+    ]
     logger.info("%s: %s", folder, ", ".join(said))
     return whole
 
 
 def shared_files(folder: str, settings: dict[str, Any], known: Mapping[str, Any]) -> dict[str, Any]:
-    """The flags of the files that all languages of M2M-100's task share and that the folder has: their dictionary, where there is none of
-    a language, and the list of them, where the checkpoint was trained with one. known: flags that are given or found."""
+    """The flags of the files that all languages of M2M-100's task share and that the folder has:
+    their dictionary, where there is none of a language, and the list of them, where the checkpoint
+    was trained with one. known: flags that are given or found."""
     if known["task"] != MANY:
         return {}
-    saved = {name: os.path.basename(settings.get(name) or "") for name in ("fixed_dictionary", "lang_dict")}
+    saved = {
+        name: os.path.basename(settings.get(name) or "")
+        for name in ("fixed_dictionary", "lang_dict")
+    }
     out = {}
-    if not languages_of(folder) and not any(known.get(name) for name in ("fixed_dictionary", "source_dict", "target_dict")):
+    if not languages_of(folder) and not any(
+        known.get(name) for name in ("fixed_dictionary", "source_dict", "target_dict")
+    ):
         out["fixed_dictionary"] = file_of(folder, saved["fixed_dictionary"], "dict.txt")
     if not known.get("langs") and not known.get("lang_dict"):
         out["lang_dict"] = file_of(folder, saved["lang_dict"])
@@ -121,7 +176,8 @@ def shared_files(folder: str, settings: dict[str, Any], known: Mapping[str, Any]
 
 
 def listed(flags: Mapping[str, Any]) -> list[str]:
-    """The languages that the flags of M2M-100's task name; none where they leave it to --lang-pairs."""
+    """The languages that the flags of M2M-100's task name; none where they leave
+    it to --lang-pairs."""
     if path := flags.get("lang_dict"):
         with open(path, encoding="utf-8") as lines:
             return lines.read().split()
@@ -130,7 +186,10 @@ def listed(flags: Mapping[str, Any]) -> list[str]:
 
 def file_of(folder: str, *names: str) -> str | None:
     """The first of these files that the folder has."""
-    return next((path for name in names if name and os.path.isfile(path := os.path.join(folder, name))), None)
+    return next(
+        (path for name in names if name and os.path.isfile(path := os.path.join(folder, name))),
+        None,
+    )
 
 
 def task_of(settings: dict[str, Any]) -> str:
@@ -142,33 +201,60 @@ def task_of(settings: dict[str, Any]) -> str:
 def of_languages(settings: dict[str, Any], task: str) -> dict[str, Any]:
     """The flags of a multilingual task, as the checkpoint was trained with them."""
     found = {name: settings.get(name) for name in LANGUAGES.get(task, ())}
-    return {name: ",".join(value) if isinstance(value, list) else value for name, value in found.items() if value}
+    return {
+        name: ",".join(value) if isinstance(value, list) else value
+        for name, value in found.items()
+        if value
+    }
 
 
 def add_model(parse: ArgumentParser, needed: bool = True) -> None:
     """Add the flags that name a model to a command. needed: whether it always needs one."""
     add = parse.add_argument
-    add("--path", help="checkpoint, or several joined by colons (default: the one in --data, with its segmentation)")
-    add("--data", required=needed, help="folder with the dictionaries" + ("" if needed else " (default: none, with --models)"))
-    add("-s", "--source-lang", help="source language (default: as the dictionaries and the checkpoint say)")
+    add(
+        "--path",
+        help="checkpoint, or several joined by colons (default: the one in --data, with "
+        "its segmentation)",
+    )
+    add(
+        "--data",
+        required=needed,
+        help="folder with the dictionaries" + ("" if needed else " (default: none, with --models)"),
+    )
+    add(
+        "-s",
+        "--source-lang",
+        help="source language (default: as the dictionaries and the checkpoint say)",
+    )
     add("-t", "--target-lang", help="target language (default: the other dictionary's)")
 
 
 def flags_of(args: Any, others: list[str], any_pair: bool = False) -> dict[str, Any]:
-    """Keywords of `Translator` and `Engine` for the model that these flags name and its decoding, the other flags. any_pair, errors: as of
-    `find_model`."""
-    pair = {name: value for name in ("source_lang", "target_lang") if (value := getattr(args, name)) is not None}
+    """Keywords of `Translator` and `Engine` for the model that these flags name and its decoding,
+    the other flags. any_pair, errors: as of `find_model`."""
+    pair = {
+        name: value
+        for name in ("source_lang", "target_lang")
+        if (value := getattr(args, name)) is not None
+    }
     flags = as_keywords(others) | pair
-    return find_model(args.data, flags, any_pair) if args.path is None else {"path": args.path, "data": args.data, **flags}
+    return (
+        find_model(args.data, flags, any_pair)
+        if args.path is None
+        else {"path": args.path, "data": args.data, **flags}
+    )
 
 
 def configuration(arguments: list[str]) -> Any:
     """fairseq's configuration of fairseq-interactive, given its arguments (raises UsageError)."""
-    return convert_namespace_to_omegaconf(parse(options.get_interactive_generation_parser(), arguments))
+    return convert_namespace_to_omegaconf(
+        parse(options.get_interactive_generation_parser(), arguments)
+    )
 
 
 class LoadedModel:
-    """A checkpoint, or an ensemble, and what makes tokens of text and text of tokens. cfg: of `configuration`.
+    """A checkpoint, or an ensemble, and what makes tokens of text and text of tokens.
+    cfg: of `configuration`.
 
     Errors: UsageError for a task that reads no text; what fairseq raises for files it cannot read.
     """
@@ -184,7 +270,8 @@ class LoadedModel:
         self.task = tasks.setup_task(cfg.task)
         if self.task.source_dictionary is None:
             raise UsageError(
-                f"a Translator takes lines of text, and --task {cfg.task._name} reads speech: use fairseq-generate or fairseq-interactive"
+                f"a Translator takes lines of text, and --task {cfg.task._name} reads speech: use "
+                "fairseq-generate or fairseq-interactive"
             )
         overrides = ast.literal_eval(cfg.common_eval.model_overrides)
         self.models, _ = checkpoint_utils.load_model_ensemble(
@@ -205,7 +292,9 @@ class LoadedModel:
             model.prepare_for_inference_(cfg)
         self.tokenizer = self.task.build_tokenizer(cfg.tokenizer)
         self.bpe = self.task.build_bpe(cfg.bpe)
-        self.max_positions = utils.resolve_max_positions(self.task.max_positions(), *[m.max_positions() for m in self.models])
+        self.max_positions = utils.resolve_max_positions(
+            self.task.max_positions(), *[m.max_positions() for m in self.models]
+        )
 
     def encode(self, line: str) -> Tensor:
         """Source tokens of a line of text, EOS included."""
@@ -213,7 +302,9 @@ class LoadedModel:
 
     def target_tokens(self, line: str) -> Tensor:
         """The same of the target."""
-        return self.tokens(line, self.task.target_dictionary, self.task.session.sentences.segmenter.bpe)
+        return self.tokens(
+            line, self.task.target_dictionary, self.task.session.sentences.segmenter.bpe
+        )
 
     def tokens(self, line: str, dictionary: Any, bpe: Any) -> Tensor:
         """Tokens of a line of text, EOS included; EOS alone for a line of nothing but spaces."""
@@ -221,7 +312,8 @@ class LoadedModel:
         return torch.tensor([*map(dictionary.index, self.pieces(line, bpe)), dictionary.eos()])
 
     def pieces(self, line: str, bpe: Any) -> list[str]:
-        """Subword pieces of a line of text, segmented by `bpe`; none for one of nothing but spaces."""
+        """Subword pieces of a line of text, segmented by `bpe`; none for one of
+        nothing but spaces."""
         line = line if line.strip() else ""
         for step in (self.tokenizer, bpe) if line else ():
             line = step.encode(line) if step is not None else line
@@ -232,17 +324,24 @@ class LoadedModel:
         return self.task.session.sentences.segmenter.decode(text)
 
     def checked(self, line: str, where: str) -> Tensor:
-        """Source tokens of a line, EOS included. Errors: SentenceError for what cannot be translated."""
+        """Source tokens of a line, EOS included.
+
+        Errors: SentenceError for what cannot be translated.
+        """
         if not isinstance(line, str):
             raise SentenceError(f"{where} is {cut(repr(line))}: give text")
         if not line.isascii() and any("\ud800" <= character <= "\udfff" for character in line):
-            raise SentenceError(f"{where} is not valid Unicode ({cut(ascii(line))}): read it with errors='replace', or leave it out")
+            raise SentenceError(
+                f"{where} is not valid Unicode ({cut(ascii(line))}): read it with "
+                "errors='replace', or leave it out"
+            )
         encoded = self.encode(line)
         self.check_length(encoded, where)
         return encoded
 
     def check_length(self, tokens: Tensor, where: str, side: int = 0) -> None:
-        """SentenceError for source tokens (L,), or target tokens (side 1), that are more than the model takes."""
+        """SentenceError for source tokens (L,), or target tokens (side 1), that are more
+        than the model takes."""
         limit = self.max_positions[1] if side else source_limit(self.max_positions)
         if (error := too_long(where, tokens.numel(), limit, self.batch_limit)) is not None:
             raise error

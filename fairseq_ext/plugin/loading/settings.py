@@ -1,4 +1,5 @@
-"""Settings of commands and of checkpoints: read, made of keywords, and the length limits in them."""
+"""Settings of commands and of checkpoints: read, made of keywords, and the
+length limits in them."""
 
 from __future__ import annotations
 
@@ -21,15 +22,17 @@ from fairseq_ext.plugin.loading.checkpoint import plain
 
 
 def setting(settings: DictConfig | Namespace, group: str, name: str) -> Any:
-    """A flag of the command, which fairseq keeps in a group of its configuration; None where the settings do not have it.
+    """A flag of the command, which fairseq keeps in a group of its configuration; None where
+    the settings do not have it.
 
-    settings: a task's. Legacy tasks have all arguments of the command; for others fairseq keeps the whole configuration as the parent of
-    the task's own.
+    settings: a task's. Legacy tasks have all arguments of the command; for others fairseq keeps the
+    whole configuration as the parent of the task's own.
     """
     if isinstance(settings, DictConfig):
         whole = settings._get_parent()
-        return None if whole is None else OmegaConf.select(whole, f"{group}.{name}")  # type: ignore[arg-type]
-    return getattr(settings, name, None)  # a Namespace of fairseq's holds what its command was given
+        return None if whole is None else OmegaConf.select(whole, f"{group}.{name}")  # type: ignore
+    # a Namespace of fairseq's holds what its command was given
+    return getattr(settings, name, None)
 
 
 def segments_text(settings: DictConfig | Namespace) -> bool:
@@ -48,14 +51,21 @@ def checkpoint_of(settings: DictConfig | Namespace) -> str | None:
 
 def shows_bar(settings: DictConfig | Namespace) -> bool:
     """Whether the command draws progress bars: on a terminal, unless --no-progress-bar is given."""
-    return sys.stderr is not None and sys.stderr.isatty() and not setting(settings, "common", "no_progress_bar")
+    return (
+        sys.stderr is not None
+        and sys.stderr.isatty()
+        and not setting(settings, "common", "no_progress_bar")
+    )
 
 
 def longest_source(settings: DictConfig | Namespace, task: Any, models: list) -> int | None:
-    """How many source tokens the models take; None for any number, and where fairseq is told to leave out what is too long."""
+    """How many source tokens the models take; None for any number, and where fairseq is told to
+    leave out what is too long."""
     if setting(settings, "dataset", "skip_invalid_size_inputs_valid_test"):
         return None
-    return source_limit(resolve_max_positions(task.max_positions(), *[model.max_positions() for model in models]))
+    return source_limit(
+        resolve_max_positions(task.max_positions(), *[model.max_positions() for model in models])
+    )
 
 
 # ---- The settings that training has saved in a checkpoint
@@ -64,7 +74,8 @@ def longest_source(settings: DictConfig | Namespace, task: Any, models: list) ->
 
 
 def saved_settings(path: str) -> dict[str, dict[str, Any]]:
-    """The settings of the task and the model, {"task": ..., "model": ...}, each with its name as "_name".
+    """The settings of the task and the model, {"task": ..., "model": ...}, each with
+    its name as "_name".
 
     Errors: OSError for a file that is no checkpoint.
     """
@@ -79,7 +90,10 @@ def saved_settings(path: str) -> dict[str, dict[str, Any]]:
         return {"task": {}, "model": {}}
     if state.get("args") is not None:  # of fairseq before 0.10: all in one
         flat = plain(state["args"])
-        return {"task": {**flat, "_name": flat.get("task", "translation")}, "model": {**flat, "_name": flat.get("arch")}}
+        return {
+            "task": {**flat, "_name": flat.get("task", "translation")},
+            "model": {**flat, "_name": flat.get("arch")},
+        }
     groups = plain(state.get("cfg"))
     return {name: plain(groups.get(name)) for name in ("task", "model")}
 
@@ -88,7 +102,8 @@ def saved_settings(path: str) -> dict[str, dict[str, Any]]:
 
 
 def as_arguments(flags: Mapping[str, Any]) -> list[str]:
-    """Keyword flags as command-line arguments: True sets a switch, False and None leave it out, a list repeats values."""
+    """Keyword flags as command-line arguments: True sets a switch, False and None leave it
+    out, a list repeats values."""
     out: list[str] = []
     for name, value in flags.items():
         if value is None or value is False:
@@ -102,7 +117,8 @@ def as_arguments(flags: Mapping[str, Any]) -> list[str]:
 
 
 def as_keywords(words: list[str]) -> dict[str, Any]:
-    """Command-line arguments as keyword flags: ["--beam", "5", "--cpu"] is {"beam": "5", "cpu": True}.
+    """Command-line arguments as keyword flags: ["--beam", "5", "--cpu"] is {"beam":
+    "5", "cpu": True}.
 
     Errors: UsageError for a value without a flag.
     """
@@ -117,7 +133,10 @@ def as_keywords(words: list[str]) -> dict[str, Any]:
             raise UsageError(f"'{word}' belongs to no flag: write a flag before its value")
         else:
             values[name].append(word)
-    return {name: True if not given else given[0] if len(given) == 1 else given for name, given in values.items()}
+    return {
+        name: True if not given else given[0] if len(given) == 1 else given
+        for name, given in values.items()
+    }
 
 
 def parse(parser: ArgumentParser, argv: list[str]) -> Namespace:
@@ -127,7 +146,9 @@ def parse(parser: ArgumentParser, argv: list[str]) -> Namespace:
         with contextlib.redirect_stderr(said):
             return options.parse_args_and_arch(parser, argv)
     except SystemExit as error:
-        raise UsageError(said.getvalue().strip().rpartition("error: ")[2] or "these flags cannot be read") from error
+        raise UsageError(
+            said.getvalue().strip().rpartition("error: ")[2] or "these flags cannot be read"
+        ) from error
 
 
 # ---- How many tokens a sentence may have
@@ -138,9 +159,13 @@ class TooLong(SentenceError):
 
 
 def source_limit(limits: Any) -> int | None:
-    """The most source tokens, from what fairseq says of source and target, or of each pair of languages; None for any number."""
+    """The most source tokens, from what fairseq says of source and target, or of each pair of
+    languages; None for any number."""
     if isinstance(limits, dict):
-        return min((limit for limit in map(source_limit, limits.values()) if limit is not None), default=None)
+        return min(
+            (limit for limit in map(source_limit, limits.values()) if limit is not None),
+            default=None,
+        )
     return limits[0] if isinstance(limits, tuple) else limits
 
 
@@ -150,9 +175,14 @@ def limit_of(most: int | None) -> int | None:
 
 
 def too_long(where: str, tokens: int, of_model: int | None, of_batch: int | None) -> TooLong | None:
-    """The error of a sentence of so many tokens; None for one that fits. where: how messages name it; of_model, of_batch: the most that
-    the model and --max-tokens take, None for any number."""
+    """The error of a sentence of so many tokens; None for one that fits.
+
+    where: how messages name it; of_model, of_batch: the most that the model and --max-tokens
+    take, None for any number.
+    """
     for most, who in ((of_model, "the model"), (limit_of(of_batch), "--max-tokens")):
         if most is not None and tokens > most:
-            return TooLong(f"{where} has {tokens} tokens and {who} takes {most}: shorten or split it")
+            return TooLong(
+                f"{where} has {tokens} tokens and {who} takes {most}: shorten or split it"
+            )
     return None

@@ -35,16 +35,21 @@ class BannedTable:
     target: Tensor  # (E,) the state it leads to
     base: Tensor  # (M,) the first root of each state's automaton
     root: Tensor  # (M,) the root whose arcs count where a state has none
-    pending: Tensor  # (M,) bool: a phrase has come and is violated unless the next token continues the word
+    # (M,) bool: a phrase has come and is violated unless the next token continues the word
+    pending: Tensor
     finishing: Tensor  # (M, B) tokens that would finish a phrase, padded with -1
-    closing: Tensor  # (M, B) tokens that lead to a pending state, padded with -1; without those that its root has
+    # (M, B) tokens that lead to a pending state, padded with -1; without those that its root has
+    closing: Tensor
     behind: Tensor  # (V,) the root behind each token; (1,) where the target's words are not known
     glued: Tensor  # (V,) bool: tokens that continue a word; (1,) where that is not known
     vocabulary: int
     of_list: dict[tuple[Phrase, ...], int]  # start state of each list of phrases
 
     def ban_(self, log_probs: LogProbs, state: Tensor, last: Tensor | None = None) -> None:
-        """Make impossible what would violate a phrase in rows (n,) of these states. last (n,) bool: rows that end behind the next token."""
+        """Make impossible what would violate a phrase in rows (n,) of these states.
+
+        last (n,) bool: rows that end behind the next token.
+        """
         root = self.root[state]
         log_probs.ban_each_(torch.cat([self.finishing[state], self.finishing[root]], dim=1))
         if self.glued.numel() == 1:
@@ -67,12 +72,16 @@ class BannedTable:
 
 
 class BannedCompiler:
-    """Makes the automata of banned phrases, each once. any_case: texts are compared without case."""
+    """Makes the automata of banned phrases, each once.
+
+    any_case: texts are compared without case.
+    """
 
     def __init__(self, boundaries: Boundaries | None, any_case: bool):
         self.boundaries, self.any_case = boundaries, any_case
         self.known: dict[tuple[Phrase, ...], Automaton] = {}
-        self.table: BannedTable | None = None  # the last: of a pool whose sentences come and go most have the lists of those before them
+        # the last: of a pool whose sentences come and go most have the lists of those before them
+        self.table: BannedTable | None = None
 
     def __call__(self, phrases: tuple[Phrase, ...]) -> Automaton:
         """The automaton of these phrases."""
@@ -93,17 +102,35 @@ class BannedCompiler:
 
 
 def build_banned(
-    sentences: Sequence[Sequence[Phrase]], vocabulary: int, device: torch.device, compiler: BannedCompiler | None = None
+    sentences: Sequence[Sequence[Phrase]],
+    vocabulary: int,
+    device: torch.device,
+    compiler: BannedCompiler | None = None,
 ) -> BannedTable:
-    """The automata for each sentence's banned phrases; equal lists share one. compiler: where automata are kept, and the last table, which
-    is used again if it has all of the lists."""
+    """The automata for each sentence's banned phrases; equal lists share one.
+
+    compiler: where automata are kept, and the last table, which is used again if it
+    has all of the lists.
+    """
     compiler = BannedCompiler(None, False) if compiler is None else compiler
     boundaries = compiler.boundaries
-    of_object = {id(phrases): tuple(sorted({tuple(p) for p in phrases})) for phrases in {id(each): each for each in sentences}.values()}
+    of_object = {
+        id(phrases): tuple(sorted({tuple(p) for p in phrases}))
+        for phrases in {id(each): each for each in sentences}.values()
+    }
     names = [of_object[id(phrases)] for phrases in sentences]
     known = compiler.table
-    if known is not None and known.start.device == device and all(name in known.of_list for name in of_object.values()):
-        return replace(known, start=torch.tensor([known.of_list[name] for name in names], dtype=torch.long, device=device))
+    if (
+        known is not None
+        and known.start.device == device
+        and all(name in known.of_list for name in of_object.values())
+    ):
+        return replace(
+            known,
+            start=torch.tensor(
+                [known.of_list[name] for name in names], dtype=torch.long, device=device
+            ),
+        )
     first: dict[tuple[Phrase, ...], int] = {}
     parts = []
     states = 0
@@ -112,8 +139,12 @@ def build_banned(
             first[name] = states + START
             parts.append((states, compiler(name)))
             states += len(parts[-1][1].context)
-    arcs = [(base + state, token, hits, base + target) for base, automaton in parts for state, of_state in enumerate(automaton.arcs)
-            for token, (hits, target) in of_state.items()]  # fmt: skip
+    arcs = [
+        (base + state, token, hits, base + target)
+        for base, automaton in parts
+        for state, of_state in enumerate(automaton.arcs)
+        for token, (hits, target) in of_state.items()
+    ]
     arcs.sort()
     pending = [flag for _, automaton in parts for flag in automaton.pending]
     finishing: list[list[int]] = [[] for _ in range(states)]
@@ -123,9 +154,14 @@ def build_banned(
             finishing[state].append(token)
         elif pending[target]:
             closing[state].append(token)
-    base = np.repeat([base for base, _ in parts], [len(automaton.context) for _, automaton in parts])
+    base = np.repeat(
+        [base for base, _ in parts], [len(automaton.context) for _, automaton in parts]
+    )
     root = (base + [context for _, automaton in parts for context in automaton.context]).tolist()
-    closing = [each if root[state] == state else sorted({*each} - {*closing[root[state]]}) for state, each in enumerate(closing)]
+    closing = [
+        each if root[state] == state else sorted({*each} - {*closing[root[state]]})
+        for state, each in enumerate(closing)
+    ]
     behind = torch.tensor([OUT]) if boundaries is None else boundaries.behind
 
     def tensor(values: Sequence) -> Tensor:
@@ -145,7 +181,9 @@ def build_banned(
         finishing=padded(finishing),
         closing=padded(closing),
         behind=behind.to(device),
-        glued=(torch.zeros(1, dtype=torch.bool) if boundaries is None else boundaries.glued).to(device),
+        glued=(torch.zeros(1, dtype=torch.bool) if boundaries is None else boundaries.glued).to(
+            device
+        ),
         vocabulary=vocabulary,
         of_list=first,
     )

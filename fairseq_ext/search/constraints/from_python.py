@@ -1,4 +1,5 @@
-"""Constraints as Python gives them (lists of phrases) to what the search takes: `SentenceConstraints` of each line."""
+"""Constraints as Python gives them (lists of phrases) to what the search takes:
+`SentenceConstraints` of each line."""
 
 from __future__ import annotations
 
@@ -12,7 +13,8 @@ from fairseq_ext.core.errors import UsageError, counted, cut
 from fairseq_ext.search.constraints.sources import ConstraintSource
 from fairseq_ext.search.phrases.sentence import SentenceConstraints, merge
 
-Phrases = Sequence[str | Sequence[str]]  # of one line: each a phrase, or a list of phrases that any one of meets
+# of one line: each a phrase, or a list of phrases that any one of meets
+Phrases = Sequence[str | Sequence[str]]
 
 
 @dataclass
@@ -20,21 +22,33 @@ class Given:
     """The constraints of a call: of n lines. None says that the call has none of the kind."""
 
     constraints: Sequence[Phrases] | None = None  # n lists of phrases that must appear
-    avoid: Sequence[str] | Sequence[Sequence[str]] | None = None  # phrases that must not appear, in any line, or n lists of them
+    # phrases that must not appear, in any line, or n lists of them
+    avoid: Sequence[str] | Sequence[Sequence[str]] | None = None
     prefixes: Sequence[str | None] | None = None  # n: what each line starts with
     seed: int | None = None  # of their samples
     first: int = 0  # lines of the call before these n, for messages and for the files of the flags
-    numbers: Sequence[int] | None = None  # of the n in their text, where they are sentences of one (default: from `first` on)
+    # of the n in their text, where they are sentences of one (default: from `first` on)
+    numbers: Sequence[int] | None = None
 
     def __bool__(self) -> bool:
         return any(given is not None for given in (self.constraints, self.avoid, self.prefixes))
 
     def check(self, count: int) -> None:
         """Refuse arguments that are not for this number of lines (raises UsageError)."""
-        for name, given in (("constraints", self.constraints), ("avoid", self.avoid), ("prefixes", self.prefixes)):
-            if given is not None and len(given) != count and not (name == "avoid" and self.bans_everywhere):
+        for name, given in (
+            ("constraints", self.constraints),
+            ("avoid", self.avoid),
+            ("prefixes", self.prefixes),
+        ):
+            if (
+                given is not None
+                and len(given) != count
+                and not (name == "avoid" and self.bans_everywhere)
+            ):
                 has = counted(len(given), "entry", "entries")
-                raise UsageError(f"{name} has {has} for {counted(count, 'line')}: give one entry for each line")
+                raise UsageError(
+                    f"{name} has {has} for {counted(count, 'line')}: give one entry for each line"
+                )
 
     @property
     def bans_everywhere(self) -> bool:
@@ -42,24 +56,38 @@ class Given:
         return self.avoid is not None and all(isinstance(phrase, str) for phrase in self.avoid)
 
     def of_line(self, place: int, tokens: Tensor, source: ConstraintSource) -> SentenceConstraints:
-        """The constraints of a line, those of the flags (source) included. place: among the n; tokens: (L,).
+        """The constraints of a line, those of the flags (source) included. place: among
+        the n; tokens: (L,).
 
         Errors: UsageError, naming the line, for phrases that cannot be used.
         """
         number = self.first + place
         where = f"line {number + 1}"
-        phrases = items((self.constraints[place] or ()) if self.constraints is not None else (), f"constraints of {where}")
-        banned = () if self.avoid is None else self.avoid if self.bans_everywhere else self.avoid[place] or ()
+        phrases = items(
+            (self.constraints[place] or ()) if self.constraints is not None else (),
+            f"constraints of {where}",
+        )
+        banned = (
+            ()
+            if self.avoid is None
+            else self.avoid
+            if self.bans_everywhere
+            else self.avoid[place] or ()
+        )
         prefix = (self.prefixes[place] or "") if self.prefixes is not None else ""
         fields: dict[str, list[Any]] = {
             "constraints": [],
-            "any_of": [texts([p] if isinstance(p, str) else p, f"a constraint of {where}") for p in phrases],
+            "any_of": [
+                texts([p] if isinstance(p, str) else p, f"a constraint of {where}") for p in phrases
+            ],
             "avoid": texts(banned, f"avoid of {where}"),
             "prefix": texts([prefix] if prefix else [], f"prefixes of {where}"),
         }
         if [] in fields["any_of"]:
             raise UsageError(f"a constraint of {where} is an empty list: remove it")
-        return merge(source.sentence(number, tokens), source.of_fields(fields, where), source.consistent)
+        return merge(
+            source.sentence(number, tokens), source.of_fields(fields, where), source.consistent
+        )
 
 
 def items(given: Any, what: str) -> list[Any]:

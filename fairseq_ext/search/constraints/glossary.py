@@ -32,7 +32,12 @@ from fairseq_ext.search.phrases.segmenter import Segmenter
 from fairseq_ext.search.phrases.sentence import EXACT, Cased, Phrase, Unwritable
 
 # defaults of flags that need --glossary
-GLOSSARY = {"glossary_match": "surface", "glossary_repeat": "once", "glossary_placement": None, "glossary_report": None}
+GLOSSARY = {
+    "glossary_match": "surface",
+    "glossary_repeat": "once",
+    "glossary_placement": None,
+    "glossary_report": None,
+}
 logger = logging.getLogger("fairseq_ext")
 SEPARATOR = "‖"  # parts terms that go through an encoder together
 TOGETHER = 250  # terms in one call of an encoder
@@ -56,7 +61,8 @@ class Term:
     source: str  # as the file first has it
     line: int  # where
     targets: dict[str, int] = field(default_factory=dict)  # as the file has them, with their lines
-    forms: tuple[Phrase, ...] | None = None  # their tokens, once they were asked for; none where the dictionary cannot write them
+    # their tokens, once they were asked for; none where the dictionary cannot write them
+    forms: tuple[Phrase, ...] | None = None
     writable: tuple[str, ...] = ()  # the targets that it can write
     lacks: str = ""  # why it can write none
     cased: Cased = EXACT  # the same in the case of the options
@@ -80,7 +86,8 @@ class Required:
 class Glossary:
     """The terms of a file. merged: lines whose source term an earlier line has.
 
-    Errors: UsageError for lines that cannot be used, the first and how many more there are, and for a match `lemma` without lemmas.
+    Errors: UsageError for lines that cannot be used, the first and how many more there are, and for
+    a match `lemma` without lemmas.
     """
 
     def __init__(self, options: GlossaryOptions, segmenter: Segmenter):
@@ -89,18 +96,30 @@ class Glossary:
         self.merged = 0
         self.seen: set[int] = set()  # terms that a sentence had
         with without_garbage_collection():
-            lemma = lemmatizer(options.languages.source or "", "--glossary-match lemma") if options.match == "lemma" else None
+            lemma = (
+                lemmatizer(options.languages.source or "", "--glossary-match lemma")
+                if options.match == "lemma"
+                else None
+            )
             self.matcher = Matcher(options.match, lemma)
             self.read()
-        merged = f", {counted(self.merged, 'line')} merged with earlier ones of the same source term" if self.merged else ""
-        logger.info("glossary %s: %s%s", options.path, counted(len(self.terms), "source term"), merged)
+        merged = (
+            f", {counted(self.merged, 'line')} merged with earlier ones of the same source term"
+            if self.merged
+            else ""
+        )
+        logger.info(
+            "glossary %s: %s%s", options.path, counted(len(self.terms), "source term"), merged
+        )
 
     def read(self) -> None:
         """Take in the file."""
         options, errors = self.options, Errors()
         entries = read(options.path, "--glossary", options.languages, errors)
         self.check_targets(entries, errors)
-        for entry, words in zip(entries, self.source_words([entry.source for entry in entries]), strict=True):
+        for entry, words in zip(
+            entries, self.source_words([entry.source for entry in entries]), strict=True
+        ):
             self.add(entry, words, errors)
         errors.tell()
 
@@ -116,7 +135,8 @@ class Glossary:
         if not words:
             errors.add(
                 UsageError(
-                    f"{self.where(entry.line)} has the term '{entry.source}', of which segmentation leaves nothing: correct or remove it"
+                    f"{self.where(entry.line)} has the term '{entry.source}', of which "
+                    "segmentation leaves nothing: correct or remove it"
                 )
             )
             return
@@ -129,29 +149,45 @@ class Glossary:
             self.terms[number].targets.setdefault(target, entry.line)
 
     def check_targets(self, entries: Sequence[Entry], errors: Errors) -> None:
-        """Report targets that cannot be required, and warn of those that the dictionary cannot write. Lines are looked at one by one only
-        where words that no line before them had are such, many lines together."""
+        """Report targets that cannot be required, and warn of those that the dictionary cannot
+        write. Lines are looked at one by one only where words that no line before them had are
+        such, many lines together."""
         known: set[str] = set()  # words that can be written
         unwritable = Errors()
         for some in together(entries):
-            new = dict.fromkeys(word for entry in some for target in entry.targets for word in target.split() if word not in known)
+            new = dict.fromkeys(
+                word
+                for entry in some
+                for target in entry.targets
+                for word in target.split()
+                if word not in known
+            )
             if not new or self.segmenter.writable(" ".join(new)):
                 known.update(new)
                 continue
             for entry in some:
                 try:
                     for target in entry.targets:
-                        self.segmenter.phrases(target, self.where(entry.line), suggest=unwritable.first is None)
+                        self.segmenter.phrases(
+                            target, self.where(entry.line), suggest=unwritable.first is None
+                        )
                 except Unwritable as error:
                     unwritable.add(error)
                 except UsageError as error:
                     errors.add(error)
         if unwritable.first is not None:
-            more = f" ({counted(unwritable.lines - 1, 'more such line')} in the file)" if unwritable.lines > 1 else ""
-            logger.warning("%s; sentences with its term are translated without it%s", unwritable.first, more)
+            more = (
+                f" ({counted(unwritable.lines - 1, 'more such line')} in the file)"
+                if unwritable.lines > 1
+                else ""
+            )
+            logger.warning(
+                "%s; sentences with its term are translated without it%s", unwritable.first, more
+            )
 
     def source_words(self, terms: Sequence[str]) -> Iterator[list[str]]:
-        """The words of each source term, sent through the encoders as sources are (they may normalise)."""
+        """The words of each source term, sent through the encoders as sources are
+        (they may normalise)."""
         segmented = self.segmenter.takes_pieces
         for some in together(terms):
             texts = some if segmented else encoded_together(some, self.segmenter.normalised)
@@ -161,11 +197,18 @@ class Glossary:
     def forms(self, term: Term) -> tuple[Phrase, ...]:
         """The token phrases of a term's targets."""
         if term.forms is None:
-            each = {target: self.segmenter.alternatives([target], self.where(line)) for target, line in term.targets.items()}
+            each = {
+                target: self.segmenter.alternatives([target], self.where(line))
+                for target, line in term.targets.items()
+            }
             term.forms = tuple(dict.fromkeys(form for forms, _ in each.values() for form in forms))
             term.writable = tuple(target for target, (forms, _) in each.items() if forms)
             term.lacks = "" if term.forms else next(lacks for _, lacks in each.values())
-            spelled = (form for target in term.targets for form in self.segmenter.spellings(target, self.options.case))
+            spelled = (
+                form
+                for target in term.targets
+                for form in self.segmenter.spellings(target, self.options.case)
+            )
             term.cased = Cased(self.options.case, tuple(dict.fromkeys(spelled)))
         return term.forms
 
@@ -191,7 +234,8 @@ class Glossary:
 
 @contextlib.contextmanager
 def without_garbage_collection() -> Iterator[None]:
-    """A time in which Python does not look for garbage: over 100,000 new terms, all of which stay, that takes longer than the rest."""
+    """A time in which Python does not look for garbage: over 100,000 new terms, all of which stay,
+    that takes longer than the rest."""
     was_on = gc.isenabled()
     gc.disable()
     try:
@@ -208,9 +252,11 @@ def together(items: Sequence) -> Iterator[Sequence]:
 
 
 def encoded_together(texts: Sequence[str], step: Callable[[str], str]) -> list[str]:
-    """Each text after `step`, which is called once for all: an encoder takes most of its time to start.
+    """Each text after `step`, which is called once for all: an encoder takes most
+    of its time to start.
 
-    subtle: the texts are parted by a sign of its own; where the step did not keep every one of them, each text goes by itself.
+    subtle: the texts are parted by a sign of its own; where the step did not keep every one of
+    them, each text goes by itself.
     """
     found = step(f" {SEPARATOR} ".join(texts)).split(SEPARATOR)
     return found if len(found) == len(texts) else [step(text) for text in texts]
@@ -220,13 +266,14 @@ GLOSSARY |= {"glossary_documents": None}
 
 
 def places_terms(flags: Any, generation: Any = None) -> bool:
-    """Whether terms of the glossary are written in the place of what translates their source terms, once `choose_placement` has run."""
+    """Whether terms of the glossary are written in the place of what translates their source terms,
+    once `choose_placement` has run."""
     return str(flags.glossary_placement) == "align"
 
 
 def choose_placement(flags: Any, generation: Any, segmented: bool, of_requests: bool) -> None:
-    """Name the placement of the glossary's terms where the command names none. segmented: --bpe or --tokenizer says what words are;
-    of_requests: glossaries come with requests.
+    """Name the placement of the glossary's terms where the command names none. segmented: --bpe or
+    --tokenizer says what words are; of_requests: glossaries come with requests.
 
     Errors: UsageError for --glossary-placement align beside what it would not keep to.
     """
@@ -243,16 +290,29 @@ def choose_placement(flags: Any, generation: Any, segmented: bool, of_requests: 
     if flags.glossary_placement is None:
         flags.glossary_placement = "align" if segmented and against is None else "free"
     elif against is not None:
-        raise UsageError(f"--glossary-placement align writes terms behind the search, in which {against} works: leave one of the two out")
+        raise UsageError(
+            f"--glossary-placement align writes terms behind the search, in which {against} works: "
+            "leave one of the two out"
+        )
     elif not segmented:
-        raise UsageError("--glossary-placement align needs to know what words are: add --bpe or --tokenizer, or use free in its place")
+        raise UsageError(
+            "--glossary-placement align needs to know what words are: add --bpe or --tokenizer, "
+            "or use free in its place"
+        )
 
 
 def check_glossary(flags: Any, of_requests: bool = False) -> None:
-    """UsageError for a flag of the glossary's without a glossary. of_requests: glossaries may come with requests."""
-    given = [name for name, default in GLOSSARY.items() if (getattr(flags, name) or default) != default]
+    """UsageError for a flag of the glossary's without a glossary.
+
+    of_requests: glossaries may come with requests.
+    """
+    given = [
+        name for name, default in GLOSSARY.items() if (getattr(flags, name) or default) != default
+    ]
     if given and not flags.glossary and not of_requests:
-        raise UsageError(f"--{given[0].replace('_', '-')} needs a glossary: add --glossary, or leave it out")
+        raise UsageError(
+            f"--{given[0].replace('_', '-')} needs a glossary: add --glossary, or leave it out"
+        )
 
 
 def glossary_options(flags: Any) -> GlossaryOptions | None:
@@ -260,7 +320,13 @@ def glossary_options(flags: Any) -> GlossaryOptions | None:
     path = flags.glossary
     languages = Languages(getattr(flags, "source_lang", None), getattr(flags, "target_lang", None))
     case = case_of(flags, "initial")
-    return GlossaryOptions(path, str(flags.glossary_match), str(flags.glossary_repeat), languages, case) if path else None
+    return (
+        GlossaryOptions(
+            path, str(flags.glossary_match), str(flags.glossary_repeat), languages, case
+        )
+        if path
+        else None
+    )
 
 
 # ---- Forms that a document keeps (`--glossary-documents`)
@@ -280,7 +346,10 @@ Key = tuple[str | int, str]  # a document and a source term
 
 
 def lemmas_of(language: str) -> Callable[[str], str]:
-    """The lemmas of a language; its words where simplemma has none. Errors: UsageError where simplemma is not installed."""
+    """The lemmas of a language; its words where simplemma has none.
+
+    Errors: UsageError where simplemma is not installed.
+    """
     try:
         return lemmatizer(language, FLAG)
     except UsageError:
@@ -290,8 +359,10 @@ def lemmas_of(language: str) -> Callable[[str], str]:
 
 
 class Documents:
-    """The documents of a text, whose lines come in one or several parts. where: `blank`, or a file with the name of each line's document;
-    language: of the target."""
+    """The documents of a text, whose lines come in one or several parts.
+
+    where: `blank`, or a file with the name of each line's document; language: of the target.
+    """
 
     def __init__(self, where: str, language: str):
         self.names = None if where == BLANK else Lines(where, FLAG)
@@ -306,7 +377,8 @@ class Documents:
         self.kept: dict[Key, str] = {}  # what it has
 
     def levels(self, lines: Iterable[tuple[int, Sequence[str] | None]]) -> dict[int, int]:
-        """The level of each line of the next part, by its number. lines: number and source terms; None for the terms of a blank line.
+        """The level of each line of the next part, by its number. lines: number and source terms;
+        None for the terms of a blank line.
 
         Errors: UsageError where the file has fewer lines.
         """
@@ -317,7 +389,9 @@ class Documents:
             if terms is None and self.names is None:
                 self.number += 1
             document = self.of_line[number] = self.document(number)
-            waits_for = {self.deciding.setdefault((document, term), number) for term in terms or ()} - {number}
+            waits_for = {
+                self.deciding.setdefault((document, term), number) for term in terms or ()
+            } - {number}
             found[number] = max((found[line] + 1 for line in waits_for if line in found), default=0)
         return found
 
@@ -325,8 +399,8 @@ class Documents:
         """UsageError unless a file of documents has a line for each of so many sentences."""
         if self.names is not None and len(self.names) != sentences:
             raise UsageError(
-                f"{FLAG} {self.names.path} has {counted(len(self.names), 'line')} and the input has {counted(sentences, 'sentence')}: "
-                "write one line for each"
+                f"{FLAG} {self.names.path} has {counted(len(self.names), 'line')} and the input "
+                f"has {counted(sentences, 'sentence')}: write one line for each"
             )
 
     def begin(self, first: int) -> None:
@@ -350,7 +424,9 @@ class Documents:
     def forms(self, line: int, term: str, targets: Sequence[str]) -> tuple[str, ...]:
         """Those of a term's target forms that a line may have."""
         kept = self.kept.get((self.of_line.get(line, ""), term))
-        return tuple(form for form in targets if kept is None or self.lemmas(form) == self.lemmas(kept))
+        return tuple(
+            form for form in targets if kept is None or self.lemmas(form) == self.lemmas(kept)
+        )
 
     def lemmas(self, form: str) -> list[str]:
         """The lemmas of a target form, in small letters."""

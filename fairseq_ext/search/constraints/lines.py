@@ -23,7 +23,16 @@ from fairseq_ext.core.errors import UsageError, cut
 from fairseq_ext.core.files import Lines
 from fairseq_ext.core.words import LANGUAGE
 from fairseq_ext.search.phrases.segmenter import Segmenter
-from fairseq_ext.search.phrases.sentence import EMPTY, Cased, Dictionary, Phrase, SentenceConstraints, merge, unusable, within_limits
+from fairseq_ext.search.phrases.sentence import (
+    EMPTY,
+    Cased,
+    Dictionary,
+    Phrase,
+    SentenceConstraints,
+    merge,
+    unusable,
+    within_limits,
+)
 
 KEYS = ("constraints", "any_of", "avoid", "prefix")
 DEEPEST = 100  # lists and objects in one another, which Python's own limit would end somewhere else
@@ -54,16 +63,20 @@ def parse_tabs(line: str, where: str) -> dict[str, Any]:
 
 
 def parse_json(line: str, where: str) -> dict[str, Any]:
-    """A JSON line: constraints, avoid and prefix as lists of phrases, any_of as a list of lists; a phrase as one string."""
+    """A JSON line: constraints, avoid and prefix as lists of phrases, any_of as a list of lists;
+    a phrase as one string."""
     value = json_object(line, where)
     unknown = [key for key in value if key not in KEYS]
     if unknown:
-        raise UsageError(f"{where} has the unknown key '{unknown[0]}': the keys are {', '.join(KEYS)}")
+        raise UsageError(
+            f"{where} has the unknown key '{unknown[0]}': the keys are {', '.join(KEYS)}"
+        )
     return fields_of(value, where)
 
 
 def no_key_twice(where: str) -> Callable[[list[tuple[str, Any]]], dict[str, Any]]:
-    """What makes an object of its pairs as JSON is read, and raises UsageError for a key given twice; where: of what, for the message."""
+    """What makes an object of its pairs as JSON is read, and raises UsageError for a key given
+    twice; where: of what, for the message."""
 
     def made(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
         found = dict(pairs)
@@ -81,7 +94,9 @@ def json_object(line: str, where: str, keys: Sequence[str] = KEYS) -> dict[str, 
     except UsageError:
         raise
     except (ValueError, RecursionError) as error:
-        raise UsageError(f"{where} is not valid JSON ({error}): write an object with the keys {', '.join(keys)}") from None
+        raise UsageError(
+            f"{where} is not valid JSON ({error}): write an object with the keys {', '.join(keys)}"
+        ) from None
     if not isinstance(value, dict):
         raise UsageError(f"{where} is not a JSON object: write one with the keys {', '.join(keys)}")
     if (found := flaw(value)) is not None:
@@ -90,7 +105,8 @@ def json_object(line: str, where: str, keys: Sequence[str] = KEYS) -> dict[str, 
 
 
 def flaw(value: Any) -> str | None:
-    """What keeps a JSON value from being written again, as the end of a sentence; None where nothing does."""
+    """What keeps a JSON value from being written again, as the end of a sentence;
+    None where nothing does."""
     level = [value]
     for _ in range(DEEPEST + 1):
         following: list[Any] = []
@@ -98,7 +114,9 @@ def flaw(value: Any) -> str | None:
             if isinstance(each, (dict, list)):
                 following += each.values() if isinstance(each, dict) else each
             elif isinstance(each, float) and not math.isfinite(each):
-                return "has a number that JSON has no form for (NaN or Infinity): write a finite one"
+                return (
+                    "has a number that JSON has no form for (NaN or Infinity): write a finite one"
+                )
         if not following:
             return None
         level = following
@@ -106,12 +124,16 @@ def flaw(value: Any) -> str | None:
 
 
 def fields_of(value: dict[str, Any], where: str) -> dict[str, Any]:
-    """The constraint fields of an object, checked, in the form of `parse_json`; other keys are not looked at."""
+    """The constraint fields of an object, checked, in the form of `parse_json`; other
+    keys are not looked at."""
 
     def phrase(item: Any, key: str) -> str:
         words = [item] if isinstance(item, str) else item
         if not isinstance(words, list) or not all(isinstance(word, str) for word in words):
-            raise UsageError(f'{where} has {cut(json.dumps(item))} for a phrase in "{key}": write a string or a list of words')
+            raise UsageError(
+                f'{where} has {cut(json.dumps(item))} for a phrase in "{key}": write a string '
+                "or a list of words"
+            )
         if not all(word.strip() for word in words) or not words:
             raise UsageError(f'{where} has an empty phrase in "{key}": remove it')
         return " ".join(word.strip() for word in words)
@@ -119,12 +141,17 @@ def fields_of(value: dict[str, Any], where: str) -> dict[str, Any]:
     def listed(key: str, read: Callable[[Any, str], Any]) -> list[Any]:
         items = value.get(key, [])
         if not isinstance(items, list):
-            raise UsageError(f'{where} has {cut(json.dumps(items))} for "{key}": write a list of phrases')
+            raise UsageError(
+                f'{where} has {cut(json.dumps(items))} for "{key}": write a list of phrases'
+            )
         return [read(item, key) for item in items]
 
     def alternatives(item: Any, key: str) -> list[str]:
         if not isinstance(item, list) or not item:
-            raise UsageError(f'{where} has {cut(json.dumps(item))} for a constraint in "{key}": write a list of phrases')
+            raise UsageError(
+                f'{where} has {cut(json.dumps(item))} for a constraint in "{key}": write '
+                "a list of phrases"
+            )
         return [phrase(alternative, key) for alternative in item]
 
     return {
@@ -160,11 +187,13 @@ def from_packed(
     unknown: Sequence[str] = (),
     case: str = "exact",
 ) -> SentenceConstraints:
-    """One row (W,) of fairseq's packed constraints, as `fairseq-interactive --constraints` makes them of tab-separated fields.
+    """One row (W,) of fairseq's packed constraints, as `fairseq-interactive --constraints` makes
+    them of tab-separated fields.
 
-    number: of the sentence, from 0, for messages. segmenter: recovers the text, for the report and for the form that a word has
-    inside a sentence where that differs from its form alone (phrases/segmenter.py); without it phrases are taken as they are.
-    unknown: what the first `<unk>` stood for, for the message. case: as --constraint-case.
+    number: of the sentence, from 0, for messages. segmenter: recovers the text, for the report
+    and for the form that a word has inside a sentence where that differs from its form alone
+    (phrases/segmenter.py); without it phrases are taken as they are. unknown: what the first
+    `<unk>` stood for, for the message. case: as --constraint-case.
     Errors: UsageError for empty phrases, `<unk>`, `</s>`, `<pad>`, and more than the limits allow.
     """
     where = f"line {number + 1} of the input"
@@ -173,10 +202,14 @@ def from_packed(
         is_prefix = phrase[0] == dictionary.bos()
         phrase = phrase[is_prefix:]
         names = iter(unknown)
-        pieces = [next(names, dictionary[token]) if token == dictionary.unk() else dictionary[token] for token in phrase]
+        pieces = [
+            next(names, dictionary[token]) if token == dictionary.unk() else dictionary[token]
+            for token in phrase
+        ]
         text = " ".join(pieces) if segmenter is None else segmenter.decode(" ".join(pieces))
         if segmenter is not None and segmenter.is_of_target:
-            text = LANGUAGE.sub("", text, count=1).lstrip()  # which the source's segmentation has put there
+            # which the source's segmentation has put there
+            text = LANGUAGE.sub("", text, count=1).lstrip()
             pieces = segmenter.pieces(text)
             phrase = tuple(map(dictionary.index, pieces))
         forms: tuple[Phrase, ...] = (phrase,)
@@ -186,7 +219,11 @@ def from_packed(
                 found = replace(found, unmet=(*found.unmet, (text, reason)))
                 continue
         elif wrong := unusable(phrase, pieces, dictionary):
-            near = segmenter.nearest(text) if segmenter is not None and dictionary.unk() in phrase else ""
+            near = (
+                segmenter.nearest(text)
+                if segmenter is not None and dictionary.unk() in phrase
+                else ""
+            )
             raise UsageError(f"in {where}, the phrase '{text}' {wrong}{near}")
         elif segmenter is not None:
             again = segmenter.phrases(text, where)
@@ -196,15 +233,18 @@ def from_packed(
         else:
             found = replace(found, any_of=(*found.any_of, forms), text=(*found.text, text))
             if segmenter is not None and case != "exact":
-                found = replace(found, cased=(*found.cased, Cased(case, segmenter.spellings(text, case))))
+                found = replace(
+                    found, cased=(*found.cased, Cased(case, segmenter.spellings(text, case)))
+                )
     return within_limits(found, where)
 
 
 def unpack(row: Tensor, bos: int, where: str) -> list[Phrase]:
-    """The phrases of a packed row (W,), all of which fairseq's `unpack_constraints` would return too, save those with `<s>`.
+    """The phrases of a packed row (W,), all of which fairseq's `unpack_constraints` would return
+    too, save those with `<s>`.
 
-    subtle: `<s>` is token 0, which also ends a phrase. No phrase may be empty, so a 0 where a phrase starts is `<s>`; if it was an
-    empty phrase after all, the phrases do not come out even.
+    subtle: `<s>` is token 0, which also ends a phrase. No phrase may be empty, so a 0 where a
+    phrase starts is `<s>`; if it was an empty phrase after all, the phrases do not come out even.
     """
     values, at, phrases = row.tolist(), 1, []
     for _ in range(values[0]):

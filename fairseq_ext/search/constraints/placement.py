@@ -33,36 +33,52 @@ from fairseq_ext.search.constraints.word_alignment import (
     Sentence,
     Sources,
     WordAlignment,
-    agreeing,
-    put,
     widened,
     without,
     word_spans,
 )
 from fairseq_ext.search.finished import Hypothesis, OnFinal
-from fairseq_ext.search.phrases.places import banned_in_texts, token_spans
+from fairseq_ext.search.phrases.places import agreeing, banned_in_texts, put, token_spans
 from fairseq_ext.search.phrases.segmenter import TargetText
-from fairseq_ext.search.phrases.sentence import Meets, Phrase, SentenceConstraints, SourceTerm, banned_in_tokens
+from fairseq_ext.search.phrases.sentence import (
+    Meets,
+    Phrase,
+    SentenceConstraints,
+    SourceTerm,
+    banned_in_tokens,
+)
 from fairseq_ext.search.pool import Pool
 from fairseq_ext.search.protocols import SearchSpec
 
 TOGETHER = 128  # sentences whose hypotheses are scored in one call
 Driver = Callable[[Pool, OnFinal], None]
-SEARCHING = 3  # narrower beams have a forced term at the start of the sentence: there it is inserted
+# narrower beams have a forced term at the start of the sentence: there it is inserted
+SEARCHING = 3
 FORMS = 6  # most combinations of target forms of a hypothesis
 TRUST = 0.1  # weight of the score with terms beside that of the draft
 
 
 class GlossaryPlacement:
-    """A driver of three. draft: searches first, where a sentence has terms alone; forced: where it has other phrases too, and what
-    placement could not serve. score: forced decoding by the models; text: how the target side is read, which the command says after the
-    generator is built; meets: how it is counted which constraints a hypothesis of a pool meets; english: the target language;
-    reuses: whether the scores of drafts are the models' own."""
+    """A driver of three.
+
+    draft: searches first, where a sentence has terms alone; forced: where it has other phrases too,
+    and what placement could not serve. score: forced decoding by the models; text: how the target
+    side is read, which the command says after the generator is built; meets: how it is counted
+    which constraints a hypothesis of a pool meets; english: the target language; reuses: whether
+    the scores of drafts are the models' own.
+    """
 
     def __init__(
-        self, draft: Driver, forced: Driver, score: ForcedDecoding, spec: SearchSpec, text: Callable[[], TargetText],
-        meets: Callable[[Pool], Meets], english: bool, reuses: bool,
-    ):  # fmt: skip
+        self,
+        draft: Driver,
+        forced: Driver,
+        score: ForcedDecoding,
+        spec: SearchSpec,
+        text: Callable[[], TargetText],
+        meets: Callable[[Pool], Meets],
+        english: bool,
+        reuses: bool,
+    ):
         self.draft, self.forced, self.score, self.spec = draft, forced, score, spec
         self.target_text, self.meets, self.english, self.reuses = text, meets, english, reuses
 
@@ -94,14 +110,20 @@ class GlossaryPlacement:
         def keep(number: int, found: list[Hypothesis]) -> None:
             if not given[number].terms or not found:
                 return answer(number, found)
-            waiting.append(self.sentence(pool, number, found, self.spec.nbest, required.get(number, ())))
+            waiting.append(
+                self.sentence(pool, number, found, self.spec.nbest, required.get(number, ()))
+            )
             if len(waiting) == TOGETHER:
                 settle()
 
         others = [without_terms(each) for each in given]
         is_free = all(each.is_free for each in others)
-        with self.score.keeping(pool.source(i).tolist() for i in pool.sentences_to_decode() if given[i].terms):
-            (self.draft if is_free else self.forced)(replace(pool, constraints=None if is_free else others), keep)
+        with self.score.keeping(
+            pool.source(i).tolist() for i in pool.sentences_to_decode() if given[i].terms
+        ):
+            (self.draft if is_free else self.forced)(
+                replace(pool, constraints=None if is_free else others), keep
+            )
             settle()
         while again:
             required = dict(again)
@@ -111,28 +133,50 @@ class GlossaryPlacement:
             self.forced(replace(pool, constraints=others, to_decode=sorted(required)), keep)
             settle()
         if left:
-            self.forced(replace(pool, to_decode=sorted(left)), lambda number, found: answer(number, elsewhere(given[number], found)))
+            self.forced(
+                replace(pool, to_decode=sorted(left)),
+                lambda number, found: answer(number, elsewhere(given[number], found)),
+            )
 
-    def sentence(self, pool: Pool, number: int, drafts: Sequence[Hypothesis], nbest: int, required: tuple[SourceTerm, ...]) -> Sentence:
-        """A sentence of the pool and its drafts, best first. required: terms that the search was to bring in."""
+    def sentence(
+        self,
+        pool: Pool,
+        number: int,
+        drafts: Sequence[Hypothesis],
+        nbest: int,
+        required: tuple[SourceTerm, ...],
+    ) -> Sentence:
+        """A sentence of the pool and its drafts, best first.
+
+        required: terms that the search was to bring in.
+        """
         assert pool.constraints is not None
         constraints = pool.constraints[number]
-        candidates = [self.candidate(pool, constraints, draft, lead_of(pool, number)) for draft in drafts]
+        candidates = [
+            self.candidate(pool, constraints, draft, lead_of(pool, number)) for draft in drafts
+        ]
         mentions = [m for term in constraints.terms for m in term.mentions]
         return Sentence(number, constraints, candidates, nbest, mentions, required)
 
-    def candidate(self, pool: Pool, constraints: SentenceConstraints, draft: Hypothesis, lead: int) -> Candidate:
-        """A hypothesis with its text behind `lead` forced tokens, and which of the sentence's terms it has."""
+    def candidate(
+        self, pool: Pool, constraints: SentenceConstraints, draft: Hypothesis, lead: int
+    ) -> Candidate:
+        """A hypothesis with its text behind `lead` forced tokens, and which of the
+        sentence's terms it has."""
         is_met: dict[tuple, list[bool]] = {}
         met = self.meets(pool)(draft.tokens.tolist(), constraints, pool.ordered)
         for phrases, is_there in zip(constraints.any_of, met, strict=True):
             is_met.setdefault(phrases, []).append(is_there)
-        held = [is_met[term.phrases].pop(0) if is_met.get(term.phrases) else True for term in constraints.terms]
+        held = [
+            is_met[term.phrases].pop(0) if is_met.get(term.phrases) else True
+            for term in constraints.terms
+        ]
         tokens = draft.tokens[lead:].tolist()
         return Candidate(draft, tokens, normalize("NFKC", self.text.text(tokens)).rstrip(), held)
 
     def placed(self, pool: Pool, sentences: Sequence[Sentence]) -> list[list[Hypothesis] | None]:
-        """The hypotheses of each sentence with its terms, best first; None for a sentence that placement cannot serve."""
+        """The hypotheses of each sentence with its terms, best first; None for a sentence that
+        placement cannot serve."""
         for candidate in [c for sentence in sentences for c in sentence.candidates if all(c.held)]:
             candidate.finals.append(((1 + TRUST) * candidate.draft.score, candidate.draft))
         if lacking := [sentence for sentence in sentences if any(sentence.open(sentence.nbest))]:
@@ -143,56 +187,104 @@ class GlossaryPlacement:
         """Write the terms that hypotheses lack into them, and score what comes out."""
         for source, sentence in enumerate(sentences):
             sentence.source = source
-        sources = self.score.encode([pool.source(sentence.number).tolist() for sentence in sentences], pool.length.device)
+        sources = self.score.encode(
+            [pool.source(sentence.number).tolist() for sentence in sentences], pool.length.device
+        )
         self.align(pool, sources, [(s, c) for s in sentences for c in s.open(s.nbest)])
         lacking = [s for s in sentences if s.lacks(0)]
-        self.align(pool, sources, [(s, c) for s in lacking for c in s.open(SEARCHED) if c.words is None])
+        self.align(
+            pool, sources, [(s, c) for s in lacking for c in s.open(SEARCHED) if c.words is None]
+        )
         if self.spec.k < SEARCHING:
             self.insert(pool, sources, [s for s in lacking if s.lacks(1)])
-        jobs = [(sentence, candidate, tokens) for sentence in sentences for candidate, tokens in self.written(pool, sentence)]
+        jobs = [
+            (sentence, candidate, tokens)
+            for sentence in sentences
+            for candidate, tokens in self.written(pool, sentence)
+        ]
         scores = self.scored(pool, sources, jobs)
         for (sentence, candidate, tokens), each in zip(jobs, scores, strict=True):
             total = each.sum()
-            rewarded = self.spec.scoring.rewarded(pool, torch.tensor([sentence.number], device=pool.length.device)).cpu()[0]
+            rewarded = self.spec.scoring.rewarded(
+                pool, torch.tensor([sentence.number], device=pool.length.device)
+            ).cpu()[0]
             score = float(self.spec.scoring(total, len(tokens), rewarded))
-            final = replace(candidate.draft, tokens=torch.tensor(tokens), score=score, positional_scores=each, ending=None)
-            candidate.finals.append((candidate.draft.score + TRUST * float(total) / len(tokens), final))
+            final = replace(
+                candidate.draft,
+                tokens=torch.tensor(tokens),
+                score=score,
+                positional_scores=each,
+                ending=None,
+            )
+            candidate.finals.append(
+                (candidate.draft.score + TRUST * float(total) / len(tokens), final)
+            )
 
-    def scored(self, pool: Pool, sources: Sources, jobs: Sequence[tuple[Sentence, Candidate, list[int]]]) -> list[Tensor]:
-        """The log-probabilities of tokens that were made of candidates, whose own hold up to the first token that is another."""
-        same = [len(commonprefix([tokens, candidate.draft.tokens.tolist()])) for _, candidate, tokens in jobs]
-        known = [candidate.draft.positional_scores[:n] for (_, candidate, _), n in zip(jobs, same, strict=True)]
+    def scored(
+        self, pool: Pool, sources: Sources, jobs: Sequence[tuple[Sentence, Candidate, list[int]]]
+    ) -> list[Tensor]:
+        """The log-probabilities of tokens that were made of candidates, whose own hold up to the
+        first token that is another."""
+        same = [
+            len(commonprefix([tokens, candidate.draft.tokens.tolist()]))
+            for _, candidate, tokens in jobs
+        ]
+        known = [
+            candidate.draft.positional_scores[:n]
+            for (_, candidate, _), n in zip(jobs, same, strict=True)
+        ]
         pairs = [(sentence.source, tokens) for sentence, _, tokens in jobs]
         return self.score.log_probs(sources, pairs, pool.bos, known if self.reuses else ())
 
-    def align(self, pool: Pool, sources: Sources, given: Sequence[tuple[Sentence, Candidate]]) -> None:
-        """Find the words of all mentions in these candidates: by attention; where that finds none in the best draft, or the models have
-        none, by prediction difference."""
+    def align(
+        self, pool: Pool, sources: Sources, given: Sequence[tuple[Sentence, Candidate]]
+    ) -> None:
+        """Find the words of all mentions in these candidates: by attention; where that finds none
+        in the best draft, or the models have none, by prediction difference."""
         targets = [candidate.draft.tokens.tolist() for _, candidate in given]
-        pairs = [(sentence.source, target) for (sentence, _), target in zip(given, targets, strict=True)]
-        attention = self.score.attention(sources, pairs, pool.bos) if self.score.attends else [None] * len(given)
+        pairs = [
+            (sentence.source, target) for (sentence, _), target in zip(given, targets, strict=True)
+        ]
+        attention = (
+            self.score.attention(sources, pairs, pool.bos)
+            if self.score.attends
+            else [None] * len(given)
+        )
         jobs = []
         for (sentence, candidate), target, weights in zip(given, targets, attention, strict=True):
-            spans, lead = token_spans(candidate.tokens, self.text.text, self.text.own_texts), len(target) - len(candidate.tokens)
+            spans, lead = (
+                token_spans(candidate.tokens, self.text.text, self.text.own_texts),
+                len(target) - len(candidate.tokens),
+            )
             words = candidate.words = WordAlignment(candidate.text, spans, sentence.forms)
             if weights is not None:
-                words.attend_([weights[lead:, list(mention)].sum(1) for mention in sentence.mentions])
+                words.attend_(
+                    [weights[lead:, list(mention)].sum(1) for mention in sentence.mentions]
+                )
             if weights is None or candidate is sentence.candidates[0]:
                 jobs += [(sentence, candidate, mention, target) for mention in words.unsure]
         if not jobs:
             return
-        sources_without = [without(pool.source(s.number).tolist(), s.mentions[mention]) for s, _, mention, _ in jobs]
+        sources_without = [
+            without(pool.source(s.number).tolist(), s.mentions[mention])
+            for s, _, mention, _ in jobs
+        ]
         shortened = self.score.encode(sources_without, pool.length.device)
-        scores = self.score.log_probs(shortened, [(i, target) for i, (*_, target) in enumerate(jobs)], pool.bos)
+        scores = self.score.log_probs(
+            shortened, [(i, target) for i, (*_, target) in enumerate(jobs)], pool.bos
+        )
         drops: dict[Candidate, dict[int, Tensor]] = {}
         for (_, candidate, mention, _), each in zip(jobs, scores, strict=True):
-            drops.setdefault(candidate, {})[mention] = (candidate.draft.positional_scores.cpu() - each)[-len(candidate.tokens) :]
+            drops.setdefault(candidate, {})[mention] = (
+                candidate.draft.positional_scores.cpu() - each
+            )[-len(candidate.tokens) :]
         for candidate, of_mention in drops.items():
             assert candidate.words is not None
             candidate.words.differ_(of_mention)
 
     def insert(self, pool: Pool, sources: Sources, sentences: Sequence[Sentence]) -> None:
-        """Find a place for the terms that have no word in the best draft: behind the word where they are the most likely."""
+        """Find a place for the terms that have no word in the best draft: behind the word where
+        they are the most likely."""
         jobs = []
         for sentence in sentences:
             best = sentence.candidates[0]
@@ -200,7 +292,11 @@ class GlossaryPlacement:
                 for _, end in word_spans(best.text):
                     text = put(best.text, [((end, end), term.targets[0])], self.english)
                     jobs.append((sentence, term, (end, end), self.behind_lead(best, text)))
-        scores = self.scored(pool, sources, [(sentence, sentence.candidates[0], tokens) for sentence, *_, tokens in jobs])
+        scores = self.scored(
+            pool,
+            sources,
+            [(sentence, sentence.candidates[0], tokens) for sentence, *_, tokens in jobs],
+        )
         means: dict[tuple[Sentence, SourceTerm], float] = {}
         for (sentence, term, span, _), each in zip(jobs, scores, strict=True):
             if float(each.mean()) > means.get((sentence, term), -float("inf")):
@@ -208,19 +304,25 @@ class GlossaryPlacement:
                 sentence.candidates[0].inserted[term] = span
 
     def written(self, pool: Pool, sentence: Sentence) -> list[tuple[Candidate, list[int]]]:
-        """The candidates that have a word for each term, as tokens with the terms in place, once for each combination of forms."""
+        """The candidates that have a word for each term, as tokens with the terms in place, once
+        for each combination of forms."""
         limit = pool.max_len[sentence.number]
         out = []
         for candidate in filter(sentence.is_complete, sentence.open(len(sentence.candidates))):
             places = sentence.places(candidate)
             spans = [word for _, word in places if word is not None]
             targets = [
-                agreeing(term.targets, candidate.text[slice(*span)]) if self.english else term.targets
+                agreeing(term.targets, candidate.text[slice(*span)])
+                if self.english
+                else term.targets
                 for (term, _), span in zip(places, spans, strict=True)
             ]
             forms = itertools.islice(itertools.product(*targets), FORMS)
             for chosen in forms:
-                wide = [widened(candidate.text, span, form, spans) for span, form in zip(spans, chosen, strict=True)]
+                wide = [
+                    widened(candidate.text, span, form, spans)
+                    for span, form in zip(spans, chosen, strict=True)
+                ]
                 text = put(candidate.text, list(zip(wide, chosen, strict=True)), self.english)
                 tokens = self.behind_lead(candidate, text)
                 if self.spec.min_len < len(tokens) <= limit + 1:
@@ -230,23 +332,44 @@ class GlossaryPlacement:
     def behind_lead(self, candidate: Candidate, text: str) -> list[int]:
         """A text as target tokens, behind the tokens that the command forces."""
         segmenter, lead = self.text.segmenter(), len(candidate.draft.tokens) - len(candidate.tokens)
-        return [*candidate.draft.tokens[:lead].tolist(), *map(segmenter.dictionary.index, segmenter.known_pieces(text)), self.spec.eos]
+        return [
+            *candidate.draft.tokens[:lead].tolist(),
+            *map(segmenter.dictionary.index, segmenter.known_pieces(text)),
+            self.spec.eos,
+        ]
 
     def chosen(self, pool: Pool, sentence: Sentence) -> list[Hypothesis] | None:
-        """The hypotheses with their terms that meet all constraints, best first, of equal ones the first."""
-        constraints, lead, meets = sentence.constraints, lead_of(pool, sentence.number), self.meets(pool)
+        """The hypotheses with their terms that meet all constraints, best first, of
+        equal ones the first."""
+        constraints, lead, meets = (
+            sentence.constraints,
+            lead_of(pool, sentence.number),
+            self.meets(pool),
+        )
         banned = self.banned_in(pool)(constraints) if constraints.banned else lambda tokens: None
         out: dict[tuple[int, ...], Hypothesis] = {}
-        finals = ((sentence.rank(i), -value, final, each) for i, each in enumerate(sentence.candidates) for value, final in each.finals)
+        finals = (
+            (sentence.rank(i), -value, final, each)
+            for i, each in enumerate(sentence.candidates)
+            for value, final in each.finals
+        )
         for _, _, final, candidate in sorted(finals, key=lambda each: each[:2]):
             tokens = tuple(final.tokens.tolist())
-            is_allowed = tokens not in out and self.spec.unk not in tokens and banned(tokens[:-1]) is None
-            if is_allowed and all(met_with_prefix(list(tokens), constraints, pool.ordered, meets, lead)):
+            is_allowed = (
+                tokens not in out and self.spec.unk not in tokens and banned(tokens[:-1]) is None
+            )
+            if is_allowed and all(
+                met_with_prefix(list(tokens), constraints, pool.ordered, meets, lead)
+            ):
                 others = tuple(term.text for term in (*sentence.required, *candidate.inserted))
-                out[tokens] = replace(final, tokens=final.tokens.to(pool.length.device), elsewhere=others)
+                out[tokens] = replace(
+                    final, tokens=final.tokens.to(pool.length.device), elsewhere=others
+                )
         return list(out.values()) or None
 
-    def banned_in(self, pool: Pool) -> Callable[[SentenceConstraints], Callable[[Phrase], str | None]]:
+    def banned_in(
+        self, pool: Pool
+    ) -> Callable[[SentenceConstraints], Callable[[Phrase], str | None]]:
         """How a banned phrase is found in tokens: as the search finds it."""
         if pool.boundaries is None:
             return banned_in_tokens
@@ -264,7 +387,9 @@ def elsewhere(constraints: SentenceConstraints, found: list[Hypothesis]) -> list
     return [replace(hypothesis, elsewhere=terms) for hypothesis in found]
 
 
-def without_terms(constraints: SentenceConstraints, but: Sequence[SourceTerm] = ()) -> SentenceConstraints:
+def without_terms(
+    constraints: SentenceConstraints, but: Sequence[SourceTerm] = ()
+) -> SentenceConstraints:
     """The same without what its source terms require, but for these."""
     of_terms = [term.phrases for term in constraints.terms if term not in but]
     kept = [phrases not in of_terms for phrases in constraints.any_of]
@@ -272,4 +397,10 @@ def without_terms(constraints: SentenceConstraints, but: Sequence[SourceTerm] = 
     def left(values: tuple) -> tuple:
         return tuple(itertools.compress(values, kept)) if values else ()
 
-    return replace(constraints, any_of=left(constraints.any_of), text=left(constraints.text), cased=left(constraints.cased), terms=())
+    return replace(
+        constraints,
+        any_of=left(constraints.any_of),
+        text=left(constraints.text),
+        cased=left(constraints.cased),
+        terms=(),
+    )

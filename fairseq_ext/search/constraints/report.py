@@ -48,7 +48,8 @@ class GlossaryCounts(Section):
     of_answers = True
     terms: int = 0
     sentences: int = 0  # that hold any
-    in_place: int | None = None  # in the place of the words that translate the source term (--glossary-placement align)
+    # in the place of the words that translate the source term (--glossary-placement align)
+    in_place: int | None = None
     elsewhere: int | None = None  # where no word had to make place, or where the search put them
     met: int | None = None  # wherever they stand (--glossary-placement free)
     unmet: int = 0
@@ -65,7 +66,12 @@ class Asked:
 
 
 def report_constraints(
-    asked: Asked, found: list[Hypothesis], stats: Stats, ordered: bool = False, meets: Meets = met, soft: bool = False
+    asked: Asked,
+    found: list[Hypothesis],
+    stats: Stats,
+    ordered: bool = False,
+    meets: Meets = met,
+    soft: bool = False,
 ) -> list[Hypothesis]:
     """Add a sentence's constraints to the statistics. Returns its hypotheses that meet all of them;
     where none does, all, the one that meets most first, each flagged with what it lacks. meets:
@@ -78,34 +84,57 @@ def report_constraints(
     if not (constraints.any_of or constraints.prefix):
         return [replace(h, unmet=constraints.unmet) for h in found] if constraints.unmet else found
     which = [met_with_prefix(h.tokens.tolist(), constraints, ordered, meets, lead) for h in found]
-    # subtle: a search that ran into a dead end ends a row as it is, also where complete hypotheses were found before
+    # subtle: a search that ran into a dead end ends a row as it is, also where complete
+    # hypotheses were found before
     complete = [i for i, of_hypothesis in enumerate(which) if all(of_hypothesis)]
-    kept = list(range(len(found))) if soft else complete or sorted(range(len(found)), key=lambda i: -sum(which[i]))
+    kept = (
+        list(range(len(found)))
+        if soft
+        else complete or sorted(range(len(found)), key=lambda i: -sum(which[i]))
+    )
     best = which[kept[0]] if kept else met_with_prefix([], constraints, ordered, meets)
     total.met += sum(best)
     reason = LEFT_OUT if soft else why(constraints, asked.limit - lead)
     texts = constraints.text + ((constraints.prefix_text,) if constraints.prefix else ())
-    lacks = [tuple((text, reason) for text, is_met in zip(texts, each, strict=True) if not is_met) for each in (best, *which)]
+    lacks = [
+        tuple((text, reason) for text, is_met in zip(texts, each, strict=True) if not is_met)
+        for each in (best, *which)
+    ]
     total.unmet += [[number, text, reason] for text, reason in lacks[0]]
     return [replace(found[i], unmet=constraints.unmet + lacks[1 + i]) for i in kept]
 
 
 def count_terms(terms: Sequence[SourceTerm], best: Hypothesis, stats: Stats, placed: bool) -> None:
-    """Add the glossary terms of a sentence to the statistics. placed: by --glossary-placement align."""
+    """Add the glossary terms of a sentence to the statistics.
+
+    placed: by --glossary-placement align.
+    """
     if not terms:
         return
     total = stats.section(GlossaryCounts)
     held = Counter(term.text for term in terms) - Counter(text for text, _ in best.unmet)
-    total.terms, total.sentences, total.unmet = total.terms + len(terms), total.sentences + 1, total.unmet + len(terms) - held.total()
+    total.terms, total.sentences, total.unmet = (
+        total.terms + len(terms),
+        total.sentences + 1,
+        total.unmet + len(terms) - held.total(),
+    )
     if placed:
         elsewhere = (held & Counter(best.elsewhere)).total()
-        total.in_place, total.elsewhere = (total.in_place or 0) + held.total() - elsewhere, (total.elsewhere or 0) + elsewhere
+        total.in_place, total.elsewhere = (
+            (total.in_place or 0) + held.total() - elsewhere,
+            (total.elsewhere or 0) + elsewhere,
+        )
     else:
         total.met = (total.met or 0) + held.total()
 
 
-def report_unsearched(number: int, constraints: SentenceConstraints, stats: Stats, reason: str) -> list[tuple[str, str]]:
-    """Add the constraints of a sentence that is not searched to the statistics. Returns them, each with the reason."""
+def report_unsearched(
+    number: int, constraints: SentenceConstraints, stats: Stats, reason: str
+) -> list[tuple[str, str]]:
+    """Add the constraints of a sentence that is not searched to the statistics.
+
+    Returns them, each with the reason.
+    """
     prefix = (constraints.prefix_text,) if constraints.prefix else ()
     lacks = [*constraints.unmet, *((text, reason) for text in (*constraints.text, *prefix))]
     if lacks:
@@ -118,8 +147,16 @@ def report_unsearched(number: int, constraints: SentenceConstraints, stats: Stat
 def why(constraints: SentenceConstraints, limit: int) -> str:
     """The reason why a sentence's constraints cannot all be met."""
     prefix = constraints.prefix
-    left = [alternatives for alternatives, done in zip(constraints.any_of, met(prefix, constraints, False), strict=True) if not done]
-    begun = max((n for a in left for p in a for n in range(len(p)) if n and prefix[-n:] == p[:n]), default=0)
+    left = [
+        alternatives
+        for alternatives, done in zip(
+            constraints.any_of, met(prefix, constraints, False), strict=True
+        )
+        if not done
+    ]
+    begun = max(
+        (n for a in left for p in a for n in range(len(p)) if n and prefix[-n:] == p[:n]), default=0
+    )
     needed = sum(min(len(p) for p in alternatives) for alternatives in left) + len(prefix) - begun
     if needed > limit:
         return f"the constraints take {counted(needed, 'token')} and the sentence may have {limit}"
@@ -142,22 +179,37 @@ def why(constraints: SentenceConstraints, limit: int) -> str:
 
 
 class GlossaryReport:
-    """The file. segmented, whole: as in `forms_used`. Errors: UsageError for a place that cannot be written."""
+    """The file. segmented, whole: as in `forms_used`. Errors: UsageError for a place
+    that cannot be written."""
 
     def __init__(self, path: str, segmented: bool, whole: bool | None = True):
-        self.path, self.segmented, self.whole, self.is_stream = path, segmented, whole, is_stream(path)
+        self.path, self.segmented, self.whole, self.is_stream = (
+            path,
+            segmented,
+            whole,
+            is_stream(path),
+        )
         try:
             self.file: IO[bytes] = open(path, "ab", buffering=0)
             if not self.is_stream:
                 fcntl.lockf(self.file, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 self.file.truncate(0)
         except OSError as error:
-            if error.errno in (errno.EAGAIN, errno.EACCES) and error.filename is None:  # of the lock
-                raise UsageError(f"another run is writing to {path}: wait for it, or name another --glossary-report") from None
-            raise UsageError(f"--glossary-report {path} cannot be written ({error.strerror}): name another file") from error
+            # of the lock
+            if error.errno in (errno.EAGAIN, errno.EACCES) and error.filename is None:
+                raise UsageError(
+                    f"another run is writing to {path}: wait for it, or name another "
+                    "--glossary-report"
+                ) from None
+            raise UsageError(
+                f"--glossary-report {path} cannot be written ({error.strerror}): name another file"
+            ) from error
 
     def close(self) -> int:
-        """Have the file on disk. Return the status: 1, and a sentence on standard error, where that fails."""
+        """Have the file on disk.
+
+        Return the status: 1, and a sentence on standard error, where that fails.
+        """
         try:
             with self.file:
                 if not self.is_stream:
@@ -169,16 +221,26 @@ class GlossaryReport:
 
     def full(self, error: OSError) -> UsageError:
         """The error for a file that takes no more; the lines before stay."""
-        return UsageError(f"--glossary-report {self.path} cannot be written ({error.strerror}): make room and run again")
+        return UsageError(
+            f"--glossary-report {self.path} cannot be written ({error.strerror}): make "
+            "room and run again"
+        )
 
     def add(self, number: int, source: str, translation: str, required: Sequence[Required]) -> None:
         """A sentence's line."""
         source, translation = normalize("NFKC", source), normal(normalize("NFKC", translation))
         spans = word_spans(source, words_of(source, self.segmented))
         terms: list[dict[str, Any]] = []
-        for each, (form, at) in zip(required, forms_used(translation, required, self.segmented, self.whole), strict=True):
+        for each, (form, at) in zip(
+            required, forms_used(translation, required, self.segmented, self.whole), strict=True
+        ):
             source_at = [(spans[match.start][0], spans[match.end - 1][1]) for match in each.matches]
-            entry = {"term": each.term.source, "line": each.term.line, "targets": list(each.term.targets), "source_at": source_at}
+            entry = {
+                "term": each.term.source,
+                "line": each.term.line,
+                "targets": list(each.term.targets),
+                "source_at": source_at,
+            }
             terms.append({**entry, "form": form, "at": at})
         record = {"id": number, "source": source, "translation": translation, "terms": terms}
         line = json.dumps(record, ensure_ascii=False).encode("utf-8", "replace") + b"\n"
@@ -191,15 +253,24 @@ class GlossaryReport:
 
 def word_spans(text: str, words: Sequence[str]) -> list[Span]:
     """Where the words of a text (in NFKC) stand."""
-    return [(start, start + len(word)) for start, word in zip(starts_of(text, words), words, strict=True)]
+    return [
+        (start, start + len(word))
+        for start, word in zip(starts_of(text, words), words, strict=True)
+    ]
 
 
 def forms_used(
     translation: str, required: Sequence[Required], segmented: bool, whole: bool | None = True
 ) -> list[tuple[str | None, Span | None]]:
-    """For each requirement, the target that the translation (in NFKC) has and its place; a place serves one requirement
-    (search/phrases/places.py, there the other arguments)."""
+    """For each requirement, the target that the translation (in NFKC) has and its place; a place
+    serves one requirement (search/phrases/places.py, there the other arguments)."""
     targets = [list(each.term.targets) for each in required]
-    wanted = [Wanted([normal(normalize("NFKC", t)) for t in of], each.cased.mode) for of, each in zip(targets, required, strict=True)]
+    wanted = [
+        Wanted([normal(normalize("NFKC", t)) for t in of], each.cased.mode)
+        for of, each in zip(targets, required, strict=True)
+    ]
     places = assigned(Text(translation, segmented, whole), wanted)
-    return [(None, None) if place is None else (of[place[0]], place[1]) for of, place in zip(targets, places, strict=True)]
+    return [
+        (None, None) if place is None else (of[place[0]], place[1])
+        for of, place in zip(targets, places, strict=True)
+    ]

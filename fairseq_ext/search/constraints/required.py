@@ -18,74 +18,95 @@ class ConstraintFlags:
     constraints_file: str | None = field(
         default=None,
         metadata={
-            "help": "phrases that must appear: one line a sentence in corpus order, tab-separated, or JSONL "
-            "(default: none; in any order unless --constraints is ordered)",
+            "help": "phrases that must appear: one line a sentence in corpus order, tab-separated, "
+            "or JSONL (default: none; in any order unless --constraints is ordered)",
             "file": True,
         },
     )
     avoid_file: str | None = field(
-        default=None, metadata={"help": "phrases that must never appear, one a line (default: none)", "file": True}
+        default=None,
+        metadata={
+            "help": "phrases that must never appear, one a line (default: none)",
+            "file": True,
+        },
     )
     glossary: str | None = field(
         default=None,
         metadata={
-            "help": "terms for every sentence whose source holds them: TSV, CSV, TBX-Basic or JSONL of source and target term (or a|b) "
-            "(default: none; in any order unless --constraints is ordered)",
+            "help": "terms for every sentence whose source holds them: TSV, CSV, TBX-Basic "
+            "or JSONL of source and target term (or a|b) (default: none; in any order unless "
+            "--constraints is ordered)",
             "file": True,
         },
     )
     glossary_match: Literal["surface", "casefold", "lemma"] = field(
         default="surface",
-        metadata={"help": "how --glossary finds terms in sources: as written, in any case, or in any form of the words (default: surface)"},
+        metadata={
+            "help": "how --glossary finds terms in sources: as written, in any case, or in any "
+            "form of the words (default: surface)"
+        },
     )
     glossary_repeat: Literal["once", "each"] = field(
         default="once",
-        metadata={"help": "a term of --glossary that a source has n times is required once, or n times (each) (default: once)"},
+        metadata={
+            "help": "a term of --glossary that a source has n times is required once, or n times "
+            "(each) (default: once)"
+        },
     )
     glossary_placement: Literal["align", "free"] | None = field(
         default=None,
         metadata={
-            "help": "where a term of --glossary stands: in the place of the words that translate its source term (align), or wherever the "
-            "search puts it (free) (default: align with --select dba where --bpe or --tokenizer is given and no other flag needs the "
-            "search's own hypotheses, else free)"
+            "help": "where a term of --glossary stands: in the place of the words that translate "
+            "its source term (align), or wherever the search puts it (free) (default: align with "
+            "--select dba where --bpe or --tokenizer is given and no other flag needs the search's "
+            "own hypotheses, else free)"
         },
     )
     glossary_documents: str | None = field(
         default=None,
         metadata={
-            "help": "keep the target form that a document first has for a source term: blank (blank lines separate documents), "
-            "or a file with the name of each line's document, in the order of the lines (default: each line has a form of its own)",
+            "help": "keep the target form that a document first has for a source term: blank "
+            "(blank lines separate documents), or a file with the name of each line's document, "
+            "in the order of the lines (default: each line has a form of its own)",
             "file": True,
         },
     )
     constraint_boundary: Literal["word", "prefix", "none"] | None = field(
         default=None,
         metadata={
-            "help": "where a required or banned phrase counts: as whole words; from the start of a word, a suffix may follow (prefix: a "
-            "banned phrase then bans the words that begin with it); or inside words as well (none) (default: word where the target's "
+            "help": "where a required or banned phrase counts: as whole words; from the start "
+            "of a word, a suffix may follow (prefix: a banned phrase then bans the words that "
+            "begin with it); or inside words as well (none) (default: word where the target's "
             "segmentation is known, else none)"
         },
     )
     constraint_case: Literal["exact", "initial", "any"] | None = field(
         default=None,
         metadata={
-            "help": "in which case a required phrase counts: as written; with a capital too where it starts the translation (initial); "
-            "or any (default: initial for --glossary, else exact)"
+            "help": "in which case a required phrase counts: as written; with a capital "
+            "too where it starts the translation (initial); or any (default: initial for "
+            "--glossary, else exact)"
         },
     )
     avoid_case: Literal["any", "exact"] = field(
-        default="any", metadata={"help": "in which case a banned phrase must not appear: in any, or as written (exact) (default: any)"}
+        default="any",
+        metadata={
+            "help": "in which case a banned phrase must not appear: in any, or as written "
+            "(exact) (default: any)"
+        },
     )
     constraint_end: bool = field(
         default=False,
         metadata={
-            "help": "nothing but EOS and closing quotes follows the end of a sentence, and required phrases come before it (default: off)"
+            "help": "nothing but EOS and closing quotes follows the end of a sentence, and "
+            "required phrases come before it (default: off)"
         },
     )
     constraint_bonus: float | None = field(
         default=None,
         metadata={
-            "help": "prefer required phrases by so many nats for each of their tokens, instead of forcing them (default: they are forced)",
+            "help": "prefer required phrases by so many nats for each of their tokens, instead of "
+            "forcing them (default: they are forced)",
             "range": (0, 1000, "bonus in nats"),
         },
     )
@@ -93,26 +114,43 @@ class ConstraintFlags:
 
 def given_of(flags: Any, defaults: dict[str, Any]) -> list[str]:
     """Those of the flags that differ from their defaults, as they are typed."""
-    return ["--" + name.replace("_", "-") for name, default in defaults.items() if getattr(flags, name) not in (default, None)]
+    return [
+        "--" + name.replace("_", "-")
+        for name, default in defaults.items()
+        if getattr(flags, name) not in (default, None)
+    ]
 
 
 def check_phrases(flags: Any, typed: bool, corpus: bool) -> None:
     """UsageError for a flag that shapes phrases of which the command has none.
 
-    typed: --constraints is given; corpus: sentences come from a data set, so that no phrases can be typed behind them.
+    typed: --constraints is given; corpus: sentences come from a data set, so that no phrases
+    can be typed behind them.
     """
     required = bool(flags.constraints_file or flags.glossary)
     if not (required or typed or flags.avoid_file) and (given := given_of(flags, PHRASES)):
         raise UsageError(f"{given[0]} shapes phrases, and the command has none: {ways(given[0])}")
     if corpus and not required and (given := given_of(flags, REQUIRED)):
-        raise UsageError(f"{given[0]} shapes required phrases, and the command has none: {ways(given[0])}")
-    if str(flags.avoid_case) != "any" and not flags.avoid_file and not may_ban(flags.constraints_file):
-        raise UsageError("--avoid-case shapes banned phrases, and the command has none: add --avoid-file, or leave --avoid-case out")
+        raise UsageError(
+            f"{given[0]} shapes required phrases, and the command has none: {ways(given[0])}"
+        )
+    if (
+        str(flags.avoid_case) != "any"
+        and not flags.avoid_file
+        and not may_ban(flags.constraints_file)
+    ):
+        raise UsageError(
+            "--avoid-case shapes banned phrases, and the command has none: add --avoid-file, or "
+            "leave --avoid-case out"
+        )
 
 
 def may_ban(path: str | None) -> bool:
-    """Whether a constraints file can hold banned phrases; a pipe, which can be read only once, is trusted."""
-    return path is not None and (not os.path.isfile(path) or is_json(Lines(path, "--constraints-file")))
+    """Whether a constraints file can hold banned phrases; a pipe, which can be read
+    only once, is trusted."""
+    return path is not None and (
+        not os.path.isfile(path) or is_json(Lines(path, "--constraints-file"))
+    )
 
 
 def ways(flag: str) -> str:
@@ -120,15 +158,24 @@ def ways(flag: str) -> str:
     if flag == "--avoid-case":
         return f"add --avoid-file, or leave {flag} out"
     files = (
-        "--constraints-file or --glossary" if flag[2:].replace("-", "_") in REQUIRED else "--constraints-file, --avoid-file or --glossary"
+        "--constraints-file or --glossary"
+        if flag[2:].replace("-", "_") in REQUIRED
+        else "--constraints-file, --avoid-file or --glossary"
     )
     return f"add {files}, or leave {flag} out"
 
 
 def expect_phrases(flags: Any, generation: Any) -> str | None:
-    """Have the search take constraints where a flag shapes them; return that flag. For a task whose phrases come with each call
-    (translator.py)."""
-    if flags.select or str(flags.decoding) != "beam" or generation.constraints or not (given := given_of(flags, PHRASES)):
+    """Have the search take constraints where a flag shapes them; return that flag.
+
+    For a task whose phrases come with each call (translator.py).
+    """
+    if (
+        flags.select
+        or str(flags.decoding) != "beam"
+        or generation.constraints
+        or not (given := given_of(flags, PHRASES))
+    ):
         return None
     generation.constraints = "unordered"
     return given[0]
@@ -137,7 +184,10 @@ def expect_phrases(flags: Any, generation: Any) -> str | None:
 def check_bonus(flags: Any) -> None:
     """UsageError for a bonus that the search would not read."""
     if flags.constraint_bonus is not None and str(flags.select) not in ("bonus", "topk", "None"):
-        raise UsageError(f"--constraint-bonus prefers phrases and --select {flags.select} forces them: leave one of the two out")
+        raise UsageError(
+            f"--constraint-bonus prefers phrases and --select {flags.select} forces them: leave "
+            "one of the two out"
+        )
 
 
 def case_of(flags: Any, default: str = "exact") -> str:

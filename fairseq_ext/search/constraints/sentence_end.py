@@ -47,12 +47,20 @@ class EndTokens:
     period: Tensor  # (V,) bool: a period without a space before it
     abbreviates: Tensor  # (V,) bool: a period attached behind it ends no sentence
 
-    def after(self, state: Tensor, last: Tensor, token: Tensor, own: Tensor | bool = False) -> Tensor:
-        """State of rows (any shape) after a token, from the state before it and the last token; own: a required phrase holds it there."""
+    def after(
+        self, state: Tensor, last: Tensor, token: Tensor, own: Tensor | bool = False
+    ) -> Tensor:
+        """State of rows (any shape) after a token, from the state before it and the last token;
+        own: a required phrase holds it there."""
         behind = state % 2 == 1
         ends = self.final[token] & ~(self.period[token] & self.abbreviates[last])
         ends = ends & ~own if isinstance(own, Tensor) else ends
-        return state + 2 * (ends & ~behind).long() + (ends | (behind & self.closer[token])).long() - behind.long()
+        return (
+            state
+            + 2 * (ends & ~behind).long()
+            + (ends | (behind & self.closer[token])).long()
+            - behind.long()
+        )
 
     def count(self, tokens: Sequence[int]) -> int:
         """How many sentence ends a sequence has."""
@@ -63,19 +71,25 @@ class EndTokens:
 
     def to(self, device: torch.device) -> EndTokens:
         """The same on a device."""
-        return EndTokens(*(part.to(device) for part in (self.final, self.closer, self.period, self.abbreviates)))
+        return EndTokens(
+            *(part.to(device) for part in (self.final, self.closer, self.period, self.abbreviates))
+        )
 
 
 def end_tokens(dictionary: Dictionary, bpe: Any) -> EndTokens:
-    """What each symbol of a dictionary is to the end of a sentence; bpe: the command's encoder, None where there is none."""
+    """What each symbol of a dictionary is to the end of a sentence; bpe: the command's encoder,
+    None where there is none."""
     kind = kind_of(dictionary, bpe)
     rows = [(False,) * 4] * dictionary.nspecial
-    rows += [read(*parts_of(symbol, kind, bpe)) for symbol in dictionary.symbols[dictionary.nspecial :]]
+    rows += [
+        read(*parts_of(symbol, kind, bpe)) for symbol in dictionary.symbols[dictionary.nspecial :]
+    ]
     return EndTokens(*(torch.tensor(column) for column in zip(*rows, strict=True)))
 
 
 def parts_of(symbol: str, kind: str | None, bpe: Any) -> tuple[str, bool, bool]:
-    """A symbol's text, whether a space stands before it, and whether what follows is attached to it."""
+    """A symbol's text, whether a space stands before it, and whether what follows
+    is attached to it."""
     if kind == "sentencepiece":
         return symbol.lstrip("▁"), symbol.startswith("▁"), True
     if kind == "subword-nmt":
@@ -90,7 +104,12 @@ def read(text: str, spaced: bool, attached: bool) -> tuple[bool, bool, bool, boo
     """final, closer, period and abbreviates of a symbol."""
     initial = len(text) == 1 and text.isalpha() and spaced
     closer = CLOSER.fullmatch(text) is not None and not spaced
-    return FINAL.fullmatch(text) is not None, closer, text == "." and not spaced, attached and (text[-1:].isdigit() or initial)
+    return (
+        FINAL.fullmatch(text) is not None,
+        closer,
+        text == "." and not spaced,
+        attached and (text[-1:].isdigit() or initial),
+    )
 
 
 @dataclass(frozen=True)
@@ -102,7 +121,10 @@ class SentenceEnds:
 
 
 class EndsOfSources:
-    """What translations keep to, by their sources. source: the sources' dictionary, None where it is not known."""
+    """What translations keep to, by their sources.
+
+    source: the sources' dictionary, None where it is not known.
+    """
 
     def __init__(self, target: Dictionary, source: Dictionary | None, bpe: Any):
         self.target = end_tokens(target, bpe)
@@ -137,7 +159,8 @@ def forbid_(log_probs: LogProbs, tokens: EndTokens, rows: Rows, eos: int) -> Non
     log_probs.ban_each_(torch.where(gate[:, None] & ~attached & ~own, final, -1))
     # (2) all but EOS and what closes, of rows behind their last end
     closed = rows.ruled & behind & (ends >= rows.allowed)
-    if closed.device.type == "cpu" and not bool(closed.any()):  # as in most steps; asked where that does not mean to wait for a device
+    # as in most steps; asked where that does not mean to wait for a device
+    if closed.device.type == "cpu" and not bool(closed.any()):
         return
     follows = tokens.final | tokens.closer
     follows[eos] = True
@@ -153,7 +176,11 @@ def forbid_(log_probs: LogProbs, tokens: EndTokens, rows: Rows, eos: int) -> Non
 
 
 class EndRule:
-    """The rule for a pool's sentences. ruled (N,): those that keep to it; forced (N,): tokens of the prefix, to which it does not apply."""
+    """The rule for a pool's sentences.
+
+    ruled (N,): those that keep to it; forced (N,): tokens of the prefix, to which
+    it does not apply.
+    """
 
     def __init__(self, ends: SentenceEnds, ruled: Tensor, forced: Tensor, min_len: int, eos: int):
         device = ruled.device
@@ -164,26 +191,39 @@ class EndRule:
         """No sentence has ended yet."""
         beam.aux["ends"] = torch.zeros(beam.rows, dtype=torch.long, device=beam.device)
 
-    def forbid_(self, beam: Beam, log_probs: LogProbs, phrases: PhraseTable, forced: bool) -> Tensor:
-        """Ban tokens that break the rule, in place; return the next tokens (n, Q) of each row's phrases.
+    def forbid_(
+        self, beam: Beam, log_probs: LogProbs, phrases: PhraseTable, forced: bool
+    ) -> Tensor:
+        """Ban tokens that break the rule, in place; return the next tokens (n, Q)
+        of each row's phrases.
 
         phrases: those of the S sentences; forced: phrases must be met, not only may.
         """
         live, sentence = beam.live_index(), beam.sentence_of_row()
         state, count = (beam.by_sentence(beam.aux[name], 0) for name in ("state", "count"))
         proposed = beam.by_row(phrases.next_token(state, count))
-        done = torch.as_tensor(beam.longest, device=beam.device) - (0 if beam.lags is None else beam.lag())  # (S,), or one for all
-        early = (done + 1 < self.min_len).expand(len(beam.live))[:, None]  # (S, 1): EOS could not follow
+        # (S,), or one for all
+        done = torch.as_tensor(beam.longest, device=beam.device) - (
+            0 if beam.lags is None else beam.lag()
+        )
+        # (S, 1): EOS could not follow
+        early = (done + 1 < self.min_len).expand(len(beam.live))[:, None]
         lacks = (phrases.bank(state, count) < phrases.total[:, None]) & forced
         ruled = self.ruled[live] & (done >= self.forced[live])
         rows = Rows(
-            beam.aux["ends"], beam.tokens[:, -1], self.allowed[live][sentence], beam.by_row(lacks | early), ruled[sentence], proposed
+            beam.aux["ends"],
+            beam.tokens[:, -1],
+            self.allowed[live][sentence],
+            beam.by_row(lacks | early),
+            ruled[sentence],
+            proposed,
         )
         forbid_(log_probs, self.tokens, rows, self.eos)
         return torch.where(ruled[sentence][:, None], proposed, -2)  # -2: not counted at all
 
     def after(self, beam: Beam, row: Tensor, token: Tensor, proposed: Tensor) -> Tensor:
-        """State (S, c) after the tokens (S, c) of rows (S, c); proposed: what `forbid_` returned."""
+        """State (S, c) after the tokens (S, c) of rows (S, c); proposed: what
+        `forbid_` returned."""
         own = (proposed[row] == token[..., None]).any(-1)
         state = self.tokens.after(beam.aux["ends"][row], beam.tokens[:, -1][row], token, own)
         return torch.where(proposed[row][..., 0] == -2, beam.aux["ends"][row], state)

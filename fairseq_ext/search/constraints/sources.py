@@ -33,14 +33,17 @@ from fairseq_ext.search.phrases.sentence import (
     without_conflicts,
 )
 
-STOCKS = {"sampling": "--sampling", "diverse": "--diverse-beam-groups"}  # selections that flags of fairseq's ask for
+# selections that flags of fairseq's ask for
+STOCKS = {"sampling": "--sampling", "diverse": "--diverse-beam-groups"}
 
 
 def constraint_flag(flags: Any, generation: Any) -> str | None:
     """A flag by which the command gives constraints of any kind; None where there is none."""
     # files first: where there are any, the task has set the stock flag itself
     own = ("constraints_file", "avoid_file", "glossary")
-    given = [name for name in own if getattr(flags, name)] + ["constraints"] * bool(getattr(generation, "constraints", None))
+    given = [name for name in own if getattr(flags, name)] + ["constraints"] * bool(
+        getattr(generation, "constraints", None)
+    )
     return "--" + given[0].replace("_", "-") if given else None
 
 
@@ -56,21 +59,36 @@ def select_flag(flags: Any, generation: Any) -> str:
 
 
 def choose_strategies(flags: Any, generation: Any) -> None:
-    """Name the strategies that constraints choose where the command names none: --select dba, or bonus where they are preferred only;
-    --stop early where they are forced, unless there is a --patience, which belongs to --stop count."""
-    own = "sampling" if generation.sampling else "diverse" if generation.diverse_beam_groups > 0 else flags.select
+    """Name the strategies that constraints choose where the command names none: --select dba,
+    or bonus where they are preferred only; --stop early where they are forced, unless there is a
+    --patience, which belongs to --stop count."""
+    own = (
+        "sampling"
+        if generation.sampling
+        else "diverse"
+        if generation.diverse_beam_groups > 0
+        else flags.select
+    )
     if str(own) in STOCKS:
         if str(flags.select or own) != own:
-            raise UsageError(f"{STOCKS[str(own)]} and --select {flags.select} both choose continuations: leave one of the two out")
+            raise UsageError(
+                f"{STOCKS[str(own)]} and --select {flags.select} both choose continuations: leave "
+                "one of the two out"
+            )
         flags.select, generation.sampling = own, own == "sampling"
     elif constrained(flags, generation):
         flags.select = flags.select or ("bonus" if flags.constraint_bonus is not None else "dba")
-    if str(flags.select or "topk") not in ("topk", "bonus", "gumbel", *STOCKS) and not flags.stop and flags.patience == -1:
+    if (
+        str(flags.select or "topk") not in ("topk", "bonus", "gumbel", *STOCKS)
+        and not flags.stop
+        and flags.patience == -1
+    ):
         flags.stop = "early"
 
 
 def is_ordered(flags: Any, generation: Any) -> bool:
-    """Whether phrases must appear in the order given: the stock flag says so; alone, our files mean unordered."""
+    """Whether phrases must appear in the order given: the stock flag says so; alone, our
+    files mean unordered."""
     return str(getattr(generation, "constraints", None) or "") == "ordered"
 
 
@@ -101,12 +119,14 @@ class Matching:
 
 
 class ConstraintSource:
-    """The constraints of every sentence of a corpus, or of an interactive session. Lines of the constraints file are read and
-    checked when their sentence is asked for; --avoid-file and --glossary at once.
+    """The constraints of every sentence of a corpus, or of an interactive session. Lines of
+    the constraints file are read and checked when their sentence is asked for; --avoid-file
+    and --glossary at once.
 
-    Files that are None give nothing. segmenter: of the target side; source: the source dictionary. `len` counts the lines of the
-    constraints file.
-    Errors: UsageError, one sentence that names file and line, for everything in a file that cannot be used.
+    Files that are None give nothing. segmenter: of the target side; source: the source dictionary.
+    `len` counts the lines of the constraints file.
+    Errors: UsageError, one sentence that names file and line, for everything in a file
+    that cannot be used.
     """
 
     def __init__(
@@ -119,17 +139,26 @@ class ConstraintSource:
         matching: Matching = Matching(),
     ):
         self.segmenter, self.source, self.matching = segmenter, source, matching
-        self.look = banned_in_tokens if matching.boundaries is None else banned_in_texts(matching.boundaries, matching.banned)
+        self.look = (
+            banned_in_tokens
+            if matching.boundaries is None
+            else banned_in_texts(matching.boundaries, matching.banned)
+        )
         self.lines = Lines(constraints_file, "--constraints-file") if constraints_file else None
         self.parse = parse_json if self.lines is not None and is_json(self.lines) else parse_tabs
         banned: dict[Phrase, str] = {}
         if avoid_file:
-            Lines(avoid_file, "--avoid-file").for_each(lambda line, where: banned.update(self.banned_forms(line, where)))
-        self.common = SentenceConstraints((), (), tuple(banned), tuple(banned.values())) if banned else EMPTY
+            Lines(avoid_file, "--avoid-file").for_each(
+                lambda line, where: banned.update(self.banned_forms(line, where))
+            )
+        self.common = (
+            SentenceConstraints((), (), tuple(banned), tuple(banned.values())) if banned else EMPTY
+        )
         self.glossary = Glossary(glossary, self.segmenter) if glossary else None
         self.named = bool(constraints_file or avoid_file or glossary)
         self.own_texts: dict[int, str] = {}  # of source tokens, as token_spans keeps them
-        self.locates_terms = False  # whether a sentence's constraints say where its source terms stand
+        # whether a sentence's constraints say where its source terms stand
+        self.locates_terms = False
         if avoid_file and not banned:
             logger.warning("--avoid-file %s has no phrases, so nothing is banned", avoid_file)
 
@@ -140,21 +169,25 @@ class ConstraintSource:
         return self.named
 
     def check_size(self, sentences: int) -> None:
-        """UsageError unless the constraints file, if there is one, has a line for each of so many sentences."""
+        """UsageError unless the constraints file, if there is one, has a line for each
+        of so many sentences."""
         if self.lines is not None and len(self.lines) != sentences:
             raise UsageError(
-                f"--constraints-file {self.lines.path} has {counted(len(self.lines), 'line')} and the input has "
-                f"{counted(sentences, 'sentence')}: write one line for each, an empty one for no constraints"
+                f"--constraints-file {self.lines.path} has {counted(len(self.lines), 'line')} and "
+                f"the input has {counted(sentences, 'sentence')}: write one line for each, an "
+                "empty one for no constraints"
             )
 
     def sentence(self, number: int, source_tokens: Tensor | Sequence[int]) -> SentenceConstraints:
-        """All constraints of sentence `number` (from 0, fairseq's sample id), whose source is source_tokens (L,), padded or not."""
+        """All constraints of sentence `number` (from 0, fairseq's sample id), whose source is
+        source_tokens (L,), padded or not."""
         found = self.common
         if self.lines is not None:
             if number >= len(self.lines):
                 raise UsageError(
-                    f"--constraints-file {self.lines.path} has {counted(len(self.lines), 'line')} and the input has at least "
-                    f"{counted(number + 1, 'sentence')}: write one line for each, an empty one for no constraints"
+                    f"--constraints-file {self.lines.path} has {counted(len(self.lines), 'line')} "
+                    f"and the input has at least {counted(number + 1, 'sentence')}: write one line "
+                    "for each, an empty one for no constraints"
                 )
             found = self.of_line(self.lines[number], self.lines.where(number))
         if self.glossary is not None:
@@ -163,11 +196,13 @@ class ConstraintSource:
         return self.consistent(found)
 
     def consistent(self, found: SentenceConstraints) -> SentenceConstraints:
-        """The constraints without those that banned phrases rule out: by their texts where the target's words are known."""
+        """The constraints without those that banned phrases rule out: by their texts where the
+        target's words are known."""
         return without_conflicts(found, self.look) if found.banned else found
 
     def check_lines(self) -> None:
-        """UsageError for a line of the constraints file that cannot be used, before anything is translated."""
+        """UsageError for a line of the constraints file that cannot be used, before
+        anything is translated."""
 
         def check(line: str, where: str) -> None:
             self.of_line(line, where)
@@ -186,14 +221,28 @@ class ConstraintSource:
         # a phrase that starts with <s> is a prefix as well
         bos = self.segmenter.dictionary.bos_word
         plain = [text for text in fields["constraints"] if text.split()[0] != bos]
-        starts = [text for text in fields["constraints"] if text.split()[0] == bos] + fields["prefix"]
-        starts = list(dict.fromkeys(" ".join(text.split()[text.split()[0] == bos :]) for text in starts))
+        starts = [text for text in fields["constraints"] if text.split()[0] == bos] + fields[
+            "prefix"
+        ]
+        starts = list(
+            dict.fromkeys(" ".join(text.split()[text.split()[0] == bos :]) for text in starts)
+        )
         if len(starts) > 1:
-            raise UsageError(f"{where} has two target prefixes, '{starts[0]}' and '{starts[1]}': give one")
+            raise UsageError(
+                f"{where} has two target prefixes, '{starts[0]}' and '{starts[1]}': give one"
+            )
         given = [[text] for text in plain] + fields["any_of"]
-        forms, lacks = zip(*(self.segmenter.alternatives(texts, where) for texts in given), strict=True) if given else ((), ())
+        forms, lacks = (
+            zip(*(self.segmenter.alternatives(texts, where) for texts in given), strict=True)
+            if given
+            else ((), ())
+        )
         alternatives = [texts for texts, found in zip(given, forms, strict=True) if found]
-        banned = {form: text for phrase in fields["avoid"] for form, text in self.banned_forms(phrase, where).items()}
+        banned = {
+            form: text
+            for phrase in fields["avoid"]
+            for form, text in self.banned_forms(phrase, where).items()
+        }
         if banned:
             banned = dict(zip(self.common.banned, self.common.banned_text, strict=True)) | banned
         found = SentenceConstraints(
@@ -203,40 +252,76 @@ class ConstraintSource:
             banned_text=tuple(banned.values()) or self.common.banned_text,
             prefix=self.segmenter.phrases(starts[0], where, leads=[""])[0] if starts else (),
             prefix_text=starts[0] if starts else "",
-            unmet=tuple(("|".join(texts), reason) for texts, reason, found in zip(given, lacks, forms, strict=True) if not found),
-            cased=tuple(self.cased(texts, self.matching.required) for texts in alternatives) if self.matching.required != "exact" else (),
+            unmet=tuple(
+                ("|".join(texts), reason)
+                for texts, reason, found in zip(given, lacks, forms, strict=True)
+                if not found
+            ),
+            cased=tuple(self.cased(texts, self.matching.required) for texts in alternatives)
+            if self.matching.required != "exact"
+            else (),
         )
         return within_limits(found, where)
 
     def banned_forms(self, text: str, where: str) -> dict[Phrase, str]:
-        """The forms of a banned phrase, none where the dictionary cannot write it. Errors: UsageError where no translation is as long."""
+        """The forms of a banned phrase, none where the dictionary cannot write it.
+
+        Errors: UsageError where no translation is as long.
+        """
         text = text.strip()
         found, _ = self.segmenter.alternatives([text], where)
         if not found:
             return {}
         if len(found[0]) > MAX_TOKENS:
-            raise UsageError(f"{where} has a banned phrase of {len(found[0])} tokens and {MAX_TOKENS} are allowed: shorten it")
+            raise UsageError(
+                f"{where} has a banned phrase of {len(found[0])} tokens and {MAX_TOKENS} are "
+                "allowed: shorten it"
+            )
         return dict.fromkeys((*found, *self.segmenter.spellings(text, self.matching.banned)), text)
 
     def cased(self, texts: Sequence[str], case: str) -> Cased:
         """In which case a constraint's phrases count, and how the search spells that."""
-        return Cased(case, tuple(dict.fromkeys(form for text in texts for form in self.segmenter.spellings(text, case))))
+        return Cased(
+            case,
+            tuple(
+                dict.fromkeys(
+                    form for text in texts for form in self.segmenter.spellings(text, case)
+                )
+            ),
+        )
 
     def with_terms(
-        self, given: SentenceConstraints, required: Sequence[Required], source: Tensor | Sequence[int] = ()
+        self,
+        given: SentenceConstraints,
+        required: Sequence[Required],
+        source: Tensor | Sequence[int] = (),
     ) -> SentenceConstraints:
-        """The glossary terms of a source (tokens (L,)) added. One that the line itself asks for already is left out; where the limits are
-        reached, further terms are unmet: a long line is no reason to stop a corpus."""
+        """The glossary terms of a source (tokens (L,)) added.
+
+        One that the line itself asks for already is left out; where the limits are reached, further
+        terms are unmet: a long line is no reason to stop a corpus.
+        """
         own = {frozenset(alternatives) for alternatives in given.any_of}
-        any_of, text, cased, unmet = list(given.any_of), list(given.text), list(given.cases), list(given.unmet)
+        any_of, text, cased, unmet = (
+            list(given.any_of),
+            list(given.text),
+            list(given.cases),
+            list(given.unmet),
+        )
         terms = list(given.terms)
-        tokens_of = self.tokens_of_words(source) if self.locates_terms and required and len(source) else None
+        tokens_of = (
+            self.tokens_of_words(source)
+            if self.locates_terms and required and len(source)
+            else None
+        )
         for each in required:
             if frozenset(each.phrases) in own:
                 continue
             reason = each.term.lacks
             if len(any_of) == MAX_CONSTRAINTS or size([*any_of, each.phrases]) > MAX_TOKENS:
-                reason = f"more than {MAX_CONSTRAINTS} phrases or {MAX_TOKENS} tokens in the sentence"
+                reason = (
+                    f"more than {MAX_CONSTRAINTS} phrases or {MAX_TOKENS} tokens in the sentence"
+                )
             if reason:
                 unmet.append((each.term.text, reason))
                 terms.append(SourceTerm(each.term.text))
@@ -244,43 +329,79 @@ class ConstraintSource:
             any_of.append(each.phrases)
             text.append(each.term.text)
             cased.append(each.cased)
-            mentions = () if tokens_of is None else tuple(tuple(tokens_of(match.start, match.end)) for match in each.matches)
-            terms.append(SourceTerm(each.term.text, each.phrases, each.term.writable, mentions, each.term.source))
+            mentions = (
+                ()
+                if tokens_of is None
+                else tuple(tuple(tokens_of(match.start, match.end)) for match in each.matches)
+            )
+            terms.append(
+                SourceTerm(
+                    each.term.text, each.phrases, each.term.writable, mentions, each.term.source
+                )
+            )
         if len(any_of) == len(given.any_of) and len(unmet) == len(given.unmet):
             return given
         exact = all(each.mode == "exact" for each in cased)
         return replace(
-            given, any_of=tuple(any_of), text=tuple(text), unmet=tuple(unmet), cased=() if exact else tuple(cased), terms=tuple(terms)
+            given,
+            any_of=tuple(any_of),
+            text=tuple(text),
+            unmet=tuple(unmet),
+            cased=() if exact else tuple(cased),
+            terms=tuple(terms),
         )
 
-    def narrowed(self, given: SentenceConstraints, forms: Callable[[str, Sequence[str]], tuple[str, ...]]) -> SentenceConstraints:
-        """The constraints with fewer target forms for their glossary terms: forms(source term, its target forms) -> those that are left."""
+    def narrowed(
+        self, given: SentenceConstraints, forms: Callable[[str, Sequence[str]], tuple[str, ...]]
+    ) -> SentenceConstraints:
+        """The constraints with fewer target forms for their glossary terms: forms(source term, its
+        target forms) -> those that are left."""
         any_of, cased, terms = list(given.any_of), list(given.cases), list(given.terms)
         for i, term in enumerate(terms):
             left = forms(term.source, term.targets)
             if left and left != term.targets and term.phrases in any_of:
                 place = any_of.index(term.phrases)
-                any_of[place], cased[place] = self.segmenter.alternatives(left, term.source)[0], self.cased(left, cased[place].mode)
+                any_of[place], cased[place] = (
+                    self.segmenter.alternatives(left, term.source)[0],
+                    self.cased(left, cased[place].mode),
+                )
                 terms[i] = replace(term, phrases=any_of[place], targets=left)
-        return replace(given, any_of=tuple(any_of), cased=tuple(cased) if given.cased else (), terms=tuple(terms))
+        return replace(
+            given,
+            any_of=tuple(any_of),
+            cased=tuple(cased) if given.cased else (),
+            terms=tuple(terms),
+        )
 
     def tokens_of_words(self, tokens: Tensor | Sequence[int]) -> Callable[[int, int], list[int]]:
-        """A function from words [start, end) of a source, as `required` counts them, to the places of their tokens; tokens (L,)."""
+        """A function from words [start, end) of a source, as `required` counts them, to the places
+        of their tokens; tokens (L,)."""
         pad = self.source.pad()
-        spans = token_spans([token for token in map(int, tokens) if token != pad], self.source_text, self.own_texts)
+        spans = token_spans(
+            [token for token in map(int, tokens) if token != pad], self.source_text, self.own_texts
+        )
         text = normalize("NFKC", self.source_text(tokens))
         words = words_of(text, self.segmenter.takes_pieces)
         starts = starts_of(text, words)
-        return lambda start, end: overlapping(spans, starts[start], starts[end - 1] + len(words[end - 1]))
+        return lambda start, end: overlapping(
+            spans, starts[start], starts[end - 1] + len(words[end - 1])
+        )
 
     def source_text(self, tokens: Tensor | Sequence[int]) -> str:
-        """A source sentence, recovered from its tokens (L,), without the language that it may begin with; its pieces where the command
-        undoes no segmentation."""
+        """A source sentence, recovered from its tokens (L,), without the language that it may begin
+        with; its pieces where the command undoes no segmentation."""
         ids = tokens.tolist() if isinstance(tokens, Tensor) else tokens
-        left_out = (self.source.pad(), self.source.bos(), self.source.eos())  # as by the dictionary's `string`, which is slower
+        # as by the dictionary's `string`, which is slower
+        left_out = (self.source.pad(), self.source.bos(), self.source.eos())
         words = [self.source[i] for i in ids if i not in left_out]
-        return self.segmenter.decode(" ".join(words[1:] if words and LANGUAGE.fullmatch(words[0]) else words))
+        return self.segmenter.decode(
+            " ".join(words[1:] if words and LANGUAGE.fullmatch(words[0]) else words)
+        )
 
     def required(self, source: str) -> list[Required]:
         """What the glossary asks for in a source sentence (`source_text`)."""
-        return [] if self.glossary is None else self.glossary.required(words_of(source, self.segmenter.takes_pieces))
+        return (
+            []
+            if self.glossary is None
+            else self.glossary.required(words_of(source, self.segmenter.takes_pieces))
+        )

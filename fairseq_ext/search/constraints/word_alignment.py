@@ -26,7 +26,6 @@ from dataclasses import dataclass, field
 from os.path import commonprefix
 from typing import Any, cast
 
-import regex
 import torch
 from torch import Tensor
 
@@ -34,7 +33,7 @@ from fairseq_ext.core.stats import Stats
 from fairseq_ext.core.words import is_word, starts_of, words_of
 from fairseq_ext.model.protocol import AttendingDecoder, BlockDecoder
 from fairseq_ext.search.finished import Hypothesis
-from fairseq_ext.search.phrases.pieces import capitalised, folded
+from fairseq_ext.search.phrases.pieces import folded
 from fairseq_ext.search.phrases.places import Span, overlapping
 from fairseq_ext.search.phrases.sentence import Dictionary, SentenceConstraints, SourceTerm
 
@@ -55,7 +54,9 @@ class WordAlignment:
         self.tokens = [overlapping(spans, *word) for word in self.words]
         self.found: list[Span | None] = [None] * len(forms)
         own = [{word for form in each for word in words_of(folded(form))} for each in forms]
-        self.weights = [[1.0 + is_akin(folded(text[slice(*word)]), each) for word in self.words] for each in own]
+        self.weights = [
+            [1.0 + is_akin(folded(text[slice(*word)]), each) for word in self.words] for each in own
+        ]
 
     @property
     def unsure(self) -> list[int]:
@@ -64,40 +65,68 @@ class WordAlignment:
 
     def attend_(self, attention: Sequence[Tensor]) -> None:
         """Find words by the attention (L,) to each mention's tokens."""
-        scores = {m: [float(weights[of].mean()) if of else 0.0 for of in self.tokens] for m, weights in enumerate(attention)}
+        scores = {
+            m: [float(weights[of].mean()) if of else 0.0 for of in self.tokens]
+            for m, weights in enumerate(attention)
+        }
         self.take_(scores, ATTENDED, AHEAD)
 
     def differ_(self, drops: dict[int, Tensor]) -> None:
         """Find words by how far each token's log-probability falls without a mention (L,)."""
-        self.take_({m: [float(drop[of].sum()) if of else 0.0 for of in self.tokens] for m, drop in drops.items()}, DROP)
+        self.take_(
+            {
+                m: [float(drop[of].sum()) if of else 0.0 for of in self.tokens]
+                for m, drop in drops.items()
+            },
+            DROP,
+        )
 
     def take_(self, scores: dict[int, list[float]], least: float, ahead: float = 2.0) -> None:
-        """Give these mentions the free words that score best for them, if that is enough; the next one where it has this share of the score
-        (above 1: never). The surest mention chooses first."""
-        scores = {m: [score * weight for score, weight in zip(each, self.weights[m], strict=True)] for m, each in scores.items()}
+        """Give these mentions the free words that score best for them, if that is enough;
+        the next one where it has this share of the score (above 1: never). The surest
+        mention chooses first."""
+        scores = {
+            m: [score * weight for score, weight in zip(each, self.weights[m], strict=True)]
+            for m, each in scores.items()
+        }
         for mention in sorted(scores, key=lambda mention: -max(scores[mention], default=0.0)):
             free = [word for word, span in enumerate(self.words) if span not in self.found]
             best = max(free, key=scores[mention].__getitem__, default=None)
             if best is not None and (most := scores[mention][best]) >= least:
-                while best + 1 in free and scores[mention][best + 1] >= ahead * most and self.leads_on(best, self.weights[mention]):
+                while (
+                    best + 1 in free
+                    and scores[mention][best + 1] >= ahead * most
+                    and self.leads_on(best, self.weights[mention])
+                ):
                     best += 1
                 self.found[mention] = self.words[best]
 
     def leads_on(self, word: int, weights: Sequence[float]) -> bool:
-        """Whether a word may look ahead to the next: only space is between them ("cars, while" is no article and its noun), and the next
-        counts as much."""
-        return weights[word + 1] >= weights[word] and self.text[self.words[word][1] : self.words[word + 1][0]].isspace()
+        """Whether a word may look ahead to the next: only space is between them ("cars, while" is
+        no article and its noun), and the next counts as much."""
+        return (
+            weights[word + 1] >= weights[word]
+            and self.text[self.words[word][1] : self.words[word + 1][0]].isspace()
+        )
 
 
 def word_spans(text: str) -> list[Span]:
     """Where the words of a text in NFKC stand, punctuation left out."""
     words = words_of(text)
-    return [(start, start + len(word)) for start, word in zip(starts_of(text, words), words, strict=True) if is_word(word)]
+    return [
+        (start, start + len(word))
+        for start, word in zip(starts_of(text, words), words, strict=True)
+        if is_word(word)
+    ]
 
 
 def is_akin(word: str, others: Collection[str]) -> bool:
-    """Whether a word and one of others, all in lower case, begin alike and differ in three letters at the end at most."""
-    return any(len(commonprefix([word, other])) >= max(5, len(word) - 3, len(other) - 3) for other in others)
+    """Whether a word and one of others, all in lower case, begin alike and differ in three
+    letters at the end at most."""
+    return any(
+        len(commonprefix([word, other])) >= max(5, len(word) - 3, len(other) - 3)
+        for other in others
+    )
 
 
 def without(source: Sequence[int], places: Sequence[int]) -> list[int]:
@@ -116,7 +145,9 @@ def without(source: Sequence[int], places: Sequence[int]) -> list[int]:
 
 Pair = tuple[int, Sequence[int]]  # the number of a source, and target tokens, EOS included
 TOKENS = 2000  # most target tokens of one call, padding included
-ALIKE = 1.1  # on a CPU, where padding costs as much as tokens: the longest pair of a call has so many times those of the shortest
+# on a CPU, where padding costs as much as tokens: the longest pair of a call has so many
+# times those of the shortest
+ALIKE = 1.1
 SCORES = 50_000_000  # most log-probabilities of one call, target tokens x vocabulary: 200 MB
 
 
@@ -131,10 +162,20 @@ class Sources:
 
 
 class ForcedDecoding:
-    """Reads pairs by a decoder's models. attends: whether the decoder is an AttendingDecoder; left_pad: whether sources are padded in
-    front."""
+    """Reads pairs by a decoder's models.
 
-    def __init__(self, decoder: BlockDecoder, attends: bool, dictionary: Dictionary, left_pad: bool, stats: Stats):
+    attends: whether the decoder is an AttendingDecoder; left_pad: whether sources
+    are padded in front.
+    """
+
+    def __init__(
+        self,
+        decoder: BlockDecoder,
+        attends: bool,
+        dictionary: Dictionary,
+        left_pad: bool,
+        stats: Stats,
+    ):
         self.decoder, self.attends = decoder, attends
         self.pad, self.left_pad, self.stats = dictionary.pad(), left_pad, stats
         self.tokens = min(TOKENS, SCORES // len(dictionary))
@@ -163,13 +204,25 @@ class ForcedDecoding:
         order = sorted(range(len(sources)), key=lambda i: -len(sources[i]))  # an LSTM insists on it
         lengths = [len(source) for source in sources]
         padded = self.padded([sources[i] for i in order], self.left_pad, device)
-        self.decoder.admit({"src_tokens": padded, "src_lengths": torch.tensor([lengths[i] for i in order], device=device)})
+        self.decoder.admit(
+            {
+                "src_tokens": padded,
+                "src_lengths": torch.tensor([lengths[i] for i in order], device=device),
+            }
+        )
         self.stats.encoder_calls += 1
-        return Sources(self.decoder.set_aside(), lengths, sorted(range(len(order)), key=order.__getitem__), device)
+        return Sources(
+            self.decoder.set_aside(),
+            lengths,
+            sorted(range(len(order)), key=order.__getitem__),
+            device,
+        )
 
-    def log_probs(self, sources: Sources, pairs: Sequence[Pair], bos: int, known: Sequence[Tensor] = ()) -> list[Tensor]:
-        """The log-probabilities (L,) of each pair's target tokens; bos: the first input of the decoder; known: those of each pair's first
-        tokens, which are then not asked for."""
+    def log_probs(
+        self, sources: Sources, pairs: Sequence[Pair], bos: int, known: Sequence[Tensor] = ()
+    ) -> list[Tensor]:
+        """The log-probabilities (L,) of each pair's target tokens; bos: the first input of the
+        decoder; known: those of each pair's first tokens, which are then not asked for."""
 
         def reader(inputs: Tensor, target: Tensor, numbers: Sequence[int]) -> Tensor:
             features = self.decoder.step(inputs, inputs.size(1))
@@ -177,35 +230,57 @@ class ForcedDecoding:
             for row, i in enumerate(numbers if known else ()):
                 out[row, : len(known[i])] = known[i]
                 is_asked[row, : len(known[i])] = False
-            scores = self.decoder.log_probs([x.reshape(-1, x.size(-1))[is_asked.flatten()] for x in features], 1.0)  # (those asked for, V)
+            # (those asked for, V)
+            scores = self.decoder.log_probs(
+                [x.reshape(-1, x.size(-1))[is_asked.flatten()] for x in features], 1.0
+            )
             out[is_asked] = scores.gather(1, target[is_asked][:, None])[:, 0].float()
             return out
 
-        return [row[: len(target)] for row, (_, target) in zip(self.read(reader, sources, pairs, bos), pairs, strict=True)]
+        return [
+            row[: len(target)]
+            for row, (_, target) in zip(self.read(reader, sources, pairs, bos), pairs, strict=True)
+        ]
 
     def attention(self, sources: Sources, pairs: Sequence[Pair], bos: int) -> list[Tensor]:
-        """The attention (L, T) to each pair's source in the steps that predict its target tokens, as the decoder averages it."""
+        """The attention (L, T) to each pair's source in the steps that predict its target tokens,
+        as the decoder averages it."""
         decoder = cast(AttendingDecoder, self.decoder)
-        read = self.read(lambda inputs, *others: decoder.source_attention(inputs), sources, pairs, bos)
+        read = self.read(
+            lambda inputs, *others: decoder.source_attention(inputs), sources, pairs, bos
+        )
         out = []
         for row, (source, target) in zip(read, pairs, strict=True):
             length = sources.lengths[source]
-            out.append(row[: len(target), -length:] if self.left_pad else row[: len(target), :length])
+            out.append(
+                row[: len(target), -length:] if self.left_pad else row[: len(target), :length]
+            )
         return out
 
     @torch.no_grad()
     def read(
-        self, reader: Callable[[Tensor, Tensor, Sequence[int]], Tensor], sources: Sources, pairs: Sequence[Pair], bos: int
+        self,
+        reader: Callable[[Tensor, Tensor, Sequence[int]], Tensor],
+        sources: Sources,
+        pairs: Sequence[Pair],
+        bos: int,
     ) -> list[Tensor]:
-        """What a reader says of the inputs (N, L) and the target (N, L) of some pairs, padded, and of their numbers, on the CPU."""
+        """What a reader says of the inputs (N, L) and the target (N, L) of some pairs, padded, and
+        of their numbers, on the CPU."""
         out: list[Tensor] = [torch.empty(0)] * len(pairs)
         order = sorted(range(len(pairs)), key=lambda i: len(pairs[i][1]))
         while order:
             lengths = [len(pairs[i][1]) for i in order]
             longest = lengths[0] * ALIKE + 1 if sources.device.type == "cpu" else self.tokens
-            fits = (n * length <= self.tokens and length <= longest for n, length in enumerate(lengths, 1))
+            fits = (
+                n * length <= self.tokens and length <= longest
+                for n, length in enumerate(lengths, 1)
+            )
             count = max(1, sum(itertools.takewhile(bool, fits)))
-            numbers, order = sorted(order[:count], key=lambda i: sources.row[pairs[i][0]]), order[count:]
+            numbers, order = (
+                sorted(order[:count], key=lambda i: sources.row[pairs[i][0]]),
+                order[count:],
+            )
             row = torch.tensor([sources.row[pairs[i][0]] for i in numbers], device=sources.device)
             sentence, of_row = row.unique(return_inverse=True)
             self.decoder.resume(sources.group)
@@ -223,64 +298,35 @@ class ForcedDecoding:
     def padded(self, rows: Sequence[Sequence[int]], left: bool, device: torch.device) -> Tensor:
         """Rows of tokens as one tensor."""
         width = max(map(len, rows))
-        filled = [[self.pad] * (width - len(r)) + list(r) if left else [*r, *[self.pad] * (width - len(r))] for r in rows]
+        filled = [
+            [self.pad] * (width - len(r)) + list(r)
+            if left
+            else [*r, *[self.pad] * (width - len(r))]
+            for r in rows
+        ]
         return torch.tensor(filled, device=device)
 
 
-# ---- A term written where another word stood
-#
-# It is put in that word's case, with the English article that fits it.
-
-
-ARTICLE = regex.compile(r"(?<!\w)(a|an)(?= $)", regex.IGNORECASE)
-DETERMINER = regex.compile(r"(?i)(?:an?|the|one|this|that|my|your|his|her|its|our|their) ")
-SOUNDS_AS_VOWEL = regex.compile(r"(?i)[aeio]|u(?!ni|se|su|ti|ro|r[aeio])|h(?:our|onest|onou?r|eir)")
-SOUNDS_AS_CONSONANT = regex.compile(r"(?i)eu|ewe|one?(?!\w)|once")
-PLURAL = regex.compile(r"(?i)(?:\w*(?:[^ius\W]s|men|children|people|feet|teeth|mice|geese))$")
-
-
 def widened(text: str, span: Span, term: str, taken: list[Span]) -> Span:
-    """The span with the neighbouring words that the term itself contains ("electric guitar" for the term "six-string guitar"). An empty
-    span, where a term is inserted, takes none in."""
+    """The span with the neighbouring words that the term itself contains ("electric guitar" for the
+    term "six-string guitar"). An empty span, where a term is inserted, takes none in."""
     if span[0] == span[1]:
         return span
     words, own = words_of(text), {folded(word) for word in words_of(term)}
-    spans = [(start, start + len(word)) for start, word in zip(starts_of(text, words), words, strict=True)]
+    spans = [
+        (start, start + len(word))
+        for start, word in zip(starts_of(text, words), words, strict=True)
+    ]
     start, end = span
-    for first, behind in [*reversed([each for each in spans if each[1] <= start]), *[each for each in spans if each[0] >= end]]:
+    for first, behind in [
+        *reversed([each for each in spans if each[1] <= start]),
+        *[each for each in spans if each[0] >= end],
+    ]:
         is_free = all(behind <= other[0] or first >= other[1] for other in taken if other != span)
         is_near = text[behind:start].isspace() if behind <= start else text[end:first].isspace()
         if is_near and is_free and folded(text[first:behind]) in own:
             start, end = min(start, first), max(end, behind)
     return start, end
-
-
-def agreeing(targets: tuple[str, ...], word: str) -> tuple[str, ...]:
-    """The English target forms of the number of the word that they displace; all of them where none has it, or no word is displaced."""
-    if not word:
-        return targets
-    is_plural = PLURAL.search(word) is not None
-    return tuple(form for form in targets if (PLURAL.search(form) is not None) == is_plural) or targets
-
-
-def put(text: str, terms: list[tuple[Span, str]], english: bool) -> str:
-    """The text with each term in the place of its span, or behind the word that an empty span follows. A term takes the capital of a word
-    that starts the text. english: "a" becomes "an" before a vowel, and back, and goes where the term begins with such a word."""
-    for (start, end), term in sorted(terms, reverse=True):
-        before = text[:start] if start < end else text[:start] + " "
-        article = ARTICLE.search(before) if english else None
-        if article is not None and not any(first <= article.start() < behind for (first, behind), _ in terms):
-            before = before[: article.start()] + ("" if DETERMINER.match(term) else fitting(article[1], term) + " ")
-        if not before and text[:1].isupper():
-            term = capitalised(term)
-        text = before + term + text[end:]
-    return text
-
-
-def fitting(article: str, word: str) -> str:
-    """The form of the article, "a" or "an", that stands before a word."""
-    is_vowel = SOUNDS_AS_VOWEL.match(word) and not SOUNDS_AS_CONSONANT.match(word)
-    return article[0] + ("n" if is_vowel else "")
 
 
 @dataclass(eq=False)
@@ -292,13 +338,19 @@ class Candidate:
     text: str  # of these, in NFKC
     held: list[bool]  # whether it has each term already
     words: WordAlignment | None = None  # of each mention; None: not aligned yet
-    inserted: dict[SourceTerm, Span] = field(default_factory=dict)  # where terms go that have no word: an empty span
-    finals: list[tuple[float, Hypothesis]] = field(default_factory=list)  # with its terms, one for each choice of forms: by their worth
+    # where terms go that have no word: an empty span
+    inserted: dict[SourceTerm, Span] = field(default_factory=dict)
+    # with its terms, one for each choice of forms: by their worth
+    finals: list[tuple[float, Hypothesis]] = field(default_factory=list)
 
     def place(self, term: SourceTerm, first: int) -> Span | None:
-        """The word of a term whose mentions are numbered from `first`: of the first mention that has one."""
+        """The word of a term whose mentions are numbered from `first`: of the first
+        mention that has one."""
         assert self.words is not None
-        return next(filter(None, self.words.found[first : first + len(term.mentions)]), self.inserted.get(term))
+        return next(
+            filter(None, self.words.found[first : first + len(term.mentions)]),
+            self.inserted.get(term),
+        )
 
 
 @dataclass(eq=False)
@@ -310,22 +362,27 @@ class Sentence:
     candidates: list[Candidate]
     nbest: int
     mentions: list[tuple[int, ...]] = field(default_factory=list)
-    required: tuple[SourceTerm, ...] = ()  # terms that the search has brought in, since a first draft had no word for them
+    # terms that the search has brought in, since a first draft had no word for them
+    required: tuple[SourceTerm, ...] = ()
     source: int = -1  # its number among the encoded sources
 
     def places(self, candidate: Candidate) -> list[tuple[SourceTerm, Span | None]]:
         """The terms that a candidate lacks, and the word of each."""
-        firsts = itertools.accumulate((len(term.mentions) for term in self.constraints.terms), initial=0)
+        firsts = itertools.accumulate(
+            (len(term.mentions) for term in self.constraints.terms), initial=0
+        )
         each = zip(self.constraints.terms, candidate.held, firsts, strict=False)
-        return [(term, candidate.place(term, first)) for term, is_held, first in each if not is_held]
+        return [
+            (term, candidate.place(term, first)) for term, is_held, first in each if not is_held
+        ]
 
     def open(self, first: int) -> list[Candidate]:
         """Those of the first candidates that lack a term."""
         return [each for each in self.candidates[:first] if not all(each.held)]
 
     def rank(self, place: int) -> int:
-        """0 for the best candidate, 1 for those that are searched where it lacks a word, 2 for others: so that the answer does not depend
-        on how many hypotheses are asked for."""
+        """0 for the best candidate, 1 for those that are searched where it lacks a word, 2 for
+        others: so that the answer does not depend on how many hypotheses are asked for."""
         return 1 + (place >= SEARCHED) if place else 0
 
     @property
@@ -335,17 +392,25 @@ class Sentence:
 
     @property
     def wordless(self) -> tuple[SourceTerm, ...]:
-        """The terms for which the best draft has no word, but for those that the search was to bring in."""
+        """The terms for which the best draft has no word, but for those that the
+        search was to bring in."""
         places = [] if self.candidates[0].words is None else self.places(self.candidates[0])
         return tuple(term for term, word in places if word is None and term not in self.required)
 
     def lacks(self, rank: int) -> bool:
         """Whether no candidate of this rank or a better one is complete."""
-        return not any(self.is_complete(candidate) for i, candidate in enumerate(self.candidates) if self.rank(i) <= rank)
+        return not any(
+            self.is_complete(candidate)
+            for i, candidate in enumerate(self.candidates)
+            if self.rank(i) <= rank
+        )
 
     def is_complete(self, candidate: Candidate) -> bool:
         """Whether a candidate has each term, or a word in whose place it can stand."""
-        return all(candidate.held) or (candidate.words is not None and all(word is not None for _, word in self.places(candidate)))
+        return all(candidate.held) or (
+            candidate.words is not None
+            and all(word is not None for _, word in self.places(candidate))
+        )
 
 
 def is_english(language: str | None) -> bool:

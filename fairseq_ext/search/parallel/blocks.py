@@ -32,7 +32,9 @@ class Best:
 
     word: np.ndarray  # (n, w)
     score: np.ndarray  # (n, w) its log-probability
-    margin: np.ndarray  # (n, w) how far that is before the second best, in nats; the log-probability where nobody asks for it
+    # (n, w) how far that is before the second best, in nats; the log-probability
+    # where nobody asks for it
+    margin: np.ndarray
     dtype: torch.dtype  # of the log-probabilities
 
 
@@ -44,25 +46,35 @@ class BlockReader:
     softmax: Softmax
     processors: LogitsProcessors
 
-    def best(self, pool: Pool, rows: Rows, draft: np.ndarray, read: np.ndarray, margin: bool = False) -> Best:
-        """Read each row's last token and its draft (n, w - 1). read (n,): tokens that each row of the decoder has read, of which those
-        beyond the verified ones are forgotten; margin: whether the second best is asked for."""
+    def best(
+        self, pool: Pool, rows: Rows, draft: np.ndarray, read: np.ndarray, margin: bool = False
+    ) -> Best:
+        """Read each row's last token and its draft (n, w - 1).
+
+        read (n,): tokens that each row of the decoder has read, of which those beyond the verified
+        ones are forgotten; margin: whether the second best is asked for.
+        """
         n, w = len(rows), draft.shape[1] + 1
-        block = np.concatenate([rows.last(1), np.where(draft == NONE, self.processors.pad, draft)], 1)  # (n, w)
+        # (n, w)
+        block = np.concatenate(
+            [rows.last(1), np.where(draft == NONE, self.processors.pad, draft)], 1
+        )
         device = pool.length.device
         length: int | Tensor | None = None
         if (read != rows.length).any():
             first = int(rows.length[0])
             length = first if (rows.length == first).all() else upload(rows.length, device)
         features = self.decoder.step(upload(block, device), w, length)
-        log_probs = self.softmax(self.decoder, [x.reshape(n * w, -1) for x in features], None)  # (n, w, d) -> (m, d)
+        # (n, w, d) -> (m, d)
+        log_probs = self.softmax(self.decoder, [x.reshape(n * w, -1) for x in features], None)
         process_blocks(self.processors, log_probs, pool, rows, draft)
         word, score, apart = (part.reshape(n, w) for part in fetch(log_probs, margin))
         return Best(word, score, apart, log_probs.dtype)
 
 
 def fetch(log_probs: LogProbs, margin: bool) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Every position's best word (m,), its log-probability and its margin, on the host after one transfer."""
+    """Every position's best word (m,), its log-probability and its margin, on the host
+    after one transfer."""
     if margin:
         best, words = log_probs.topk(2)
         value, token, apart = best[:, 0], words[:, 0], best[:, 0] - best[:, 1]
@@ -88,17 +100,27 @@ def fetch(log_probs: LogProbs, margin: bool) -> tuple[np.ndarray, np.ndarray, np
 # Shapes: n rows, w positions of each, m = n x w.
 
 
-def process_blocks(processors: LogitsProcessors, log_probs: LogProbs, pool: Pool, rows: Rows, draft: np.ndarray) -> None:
+def process_blocks(
+    processors: LogitsProcessors, log_probs: LogProbs, pool: Pool, rows: Rows, draft: np.ndarray
+) -> None:
     """Apply all processors to log-probabilities (m, C), in place. draft (n, w - 1)."""
     w, device = draft.shape[1] + 1, log_probs.device
-    step = (rows.length[:, None] + np.arange(w)).reshape(-1)  # (n, w) -> (m,) tokens before each position
+    # (n, w) -> (m,) tokens before each position
+    step = (rows.length[:, None] + np.arange(w)).reshape(-1)
     limit = step >= rows.limit.repeat(w)
     sentence = None if pool.prefix is None else upload(rows.live.repeat(w), device)
     # the host knows what need not be asked of the device
-    early = int(step.min()) < max(processors.min_len, 0 if pool.prefix is None else pool.prefix.size(1))
+    early = int(step.min()) < max(
+        processors.min_len, 0 if pool.prefix is None else pool.prefix.size(1)
+    )
     at_limit = upload(limit, device) if limit.any() else None
     steps = upload(step, device) if early else int(step.min())
-    processors.apply_(log_probs, processors.positions(pool, sentence, steps, at_limit, lambda: upload(history(rows, draft), device)))
+    processors.apply_(
+        log_probs,
+        processors.positions(
+            pool, sentence, steps, at_limit, lambda: upload(history(rows, draft), device)
+        ),
+    )
 
 
 def history(rows: Rows, draft: np.ndarray) -> Tensor:
@@ -139,13 +161,15 @@ class NearTieCounts(Section):
 
 @dataclass
 class NearTies:
-    """A margin between the two best words of a position, in nats, below which the position is read again alone; 0 switches it off.
+    """A margin between the two best words of a position, in nats, below which the position is read
+    again alone; 0 switches it off.
 
-    In half precision a block and a single token round differently. A position whose two best words are closer than the margin is read
-    again as greedy decoding reads it.
+    In half precision a block and a single token round differently. A position whose two best words
+    are closer than the margin is read again as greedy decoding reads it.
 
-    subtle: rows that stand at different lengths are read under a mask, which rounds differently again; so in half precision near-ties
-    can still differ from greedy's in a batch, while one sentence at a time they do not.
+    subtle: rows that stand at different lengths are read under a mask, which rounds differently
+    again; so in half precision near-ties can still differ from greedy's in a batch, while one
+    sentence at a time they do not.
     """
 
     margin: float = 0.0
@@ -155,7 +179,10 @@ class NearTies:
         self.counts = NearTieCounts(Setting(self.margin))
 
     def verified_before(self, verified: np.ndarray, margin: np.ndarray) -> np.ndarray:
-        """(n,) verified outputs before the first near-tie. verified (n,): all of them; margin (n, w): of each position."""
+        """(n,) verified outputs before the first near-tie.
+
+        verified (n,): all of them; margin (n, w): of each position.
+        """
         place = np.arange(margin.shape[1])
         close = (margin < self.margin) & (place < verified[:, None])
         first = np.where(close.any(1), close.argmax(1), verified)
@@ -182,7 +209,9 @@ class Rows:
     score: np.ndarray  # (n, T + 2) log-probability of each verified token
     length: np.ndarray  # (n,) verified tokens
     limit: np.ndarray  # (n,) most tokens before EOS
-    guess: np.ndarray  # (n, g) what the last call gave for the positions behind the verified ones; NONE where it gave nothing
+    # (n, g) what the last call gave for the positions behind the verified ones; NONE
+    # where it gave nothing
+    guess: np.ndarray
     redo: np.ndarray  # (n,) the next position is read alone (a near tie)
 
     @staticmethod
@@ -193,7 +222,15 @@ class Rows:
         nothing = np.full((n, 0), NONE)
         zeros = np.zeros(n, np.int64)
         limit = np.array([pool.max_len[s] for s in sentences], np.int64)
-        return Rows(np.array(sentences, np.int64), tokens, np.zeros((n, most)), zeros, limit, nothing, zeros.astype(bool))
+        return Rows(
+            np.array(sentences, np.int64),
+            tokens,
+            np.zeros((n, most)),
+            zeros,
+            limit,
+            nothing,
+            zeros.astype(bool),
+        )
 
     def __len__(self) -> int:
         return len(self.live)
@@ -201,7 +238,9 @@ class Rows:
     def last(self, m: int) -> np.ndarray:
         """(n, m) the last m tokens of each row, the first token counted; NONE before it."""
         column = self.length[:, None] + np.arange(1 - m, 1)
-        return np.where(column >= 0, np.take_along_axis(self.tokens, np.maximum(column, 0), 1), NONE)
+        return np.where(
+            column >= 0, np.take_along_axis(self.tokens, np.maximum(column, 0), 1), NONE
+        )
 
     def room(self) -> int:
         """The most tokens that any row can still take, EOS counted."""
@@ -216,7 +255,9 @@ class Rows:
         self.score[row, column] = score[row, place]
         self.length = self.length + count
         behind = count[:, None] + np.arange(w)
-        self.guess = np.where(behind < w, np.take_along_axis(out, np.minimum(behind, w - 1), 1), NONE)
+        self.guess = np.where(
+            behind < w, np.take_along_axis(out, np.minimum(behind, w - 1), 1), NONE
+        )
 
     def keep(self, row: np.ndarray) -> Rows:
         """These rows (n',)."""
@@ -227,16 +268,26 @@ class Rows:
     def join(a: Rows, b: Rows) -> Rows:
         """Both, a's first."""
         wide = max(a.guess.shape[1], b.guess.shape[1])
-        guess = [np.pad(x.guess, ((0, 0), (0, wide - x.guess.shape[1])), constant_values=NONE) for x in (a, b)]
+        guess = [
+            np.pad(x.guess, ((0, 0), (0, wide - x.guess.shape[1])), constant_values=NONE)
+            for x in (a, b)
+        ]
         pairs = (
-            (a.live, b.live), (a.tokens, b.tokens), (a.score, b.score), (a.length, b.length), (a.limit, b.limit), guess, (a.redo, b.redo)
-        )  # fmt: skip
+            (a.live, b.live),
+            (a.tokens, b.tokens),
+            (a.score, b.score),
+            (a.length, b.length),
+            (a.limit, b.limit),
+            guess,
+            (a.redo, b.redo),
+        )
         return Rows(*map(np.concatenate, pairs))
 
 
 @dataclass
 class Iteration:
-    """What one decoder call gave one row, for graph.py; the arrays are that row's part of the block."""
+    """What one decoder call gave one row, for graph.py; the arrays are that row's
+    part of the block."""
 
     sentence: int  # pool number
     length: int  # verified tokens before the call
@@ -255,7 +306,8 @@ Trace = Callable[[Iteration], None]  # is told of every call of every row
 
 
 class Method(ABC):
-    """A method of --decoding: how wide blocks are, what is drafted, how many verified tokens are committed."""
+    """A method of --decoding: how wide blocks are, what is drafted, how many verified
+    tokens are committed."""
 
     @abstractmethod
     def start(self, pool: Pool) -> None:
@@ -263,15 +315,21 @@ class Method(ABC):
 
     @abstractmethod
     def draft(self, rows: Rows, most: int) -> np.ndarray:
-        """(n, w - 1) draft tokens, w - 1 <= most: what the next call reads behind each row's last token."""
+        """(n, w - 1) draft tokens, w - 1 <= most: what the next call reads behind
+        each row's last token."""
 
-    def learn(self, rows: Rows, out: np.ndarray, verified: np.ndarray, w: int) -> None:  # noqa: B027  most need not know
-        """Take note of what came of the draft, before the commit: outputs (n, w), of which the first verified (n,) are right."""
+    def learn(  # noqa: B027
+        self, rows: Rows, out: np.ndarray, verified: np.ndarray, w: int
+    ) -> None:
+        """Take note of what came of the draft, before the commit: outputs (n, w), of which the
+        first verified (n,) are right."""
 
     @abstractmethod
     def commit(self, rows: Rows, verified: np.ndarray, finished: np.ndarray, w: int) -> np.ndarray:
-        """(n,) how many of each row's verified outputs (n,), one at least, are kept; the last one is EOS where finished (n,)."""
+        """(n,) how many of each row's verified outputs (n,), one at least, are kept; the last one
+        is EOS where finished (n,)."""
 
     def compiled(self, sentence: int) -> CompiledMethod | None:
-        """The compiled twin for a sentence that is alone (kernels/parallel.cpp); None: the functions above serve."""
+        """The compiled twin for a sentence that is alone (kernels/parallel.cpp); None: the
+        functions above serve."""
         return None

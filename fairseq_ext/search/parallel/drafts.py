@@ -16,7 +16,8 @@ from fairseq_ext.kernels.parallel import CompiledDrafter
 from fairseq_ext.search.parallel.blocks import NONE, Rows
 from fairseq_ext.search.pool import Pool
 
-Draft = tuple[np.ndarray, np.ndarray]  # tokens (n, m) and the probability (n, m) that each is right if those before it are
+# tokens (n, m) and the probability (n, m) that each is right if those before it are
+Draft = tuple[np.ndarray, np.ndarray]
 
 
 class Drafter(ABC):
@@ -27,11 +28,13 @@ class Drafter(ABC):
 
     @abstractmethod
     def propose(self, rows: Rows, most: int, least: float) -> Draft:
-        """At most `most` tokens a row; it may stop where no row's draft is right with probability `least` any more. NONE: no proposal."""
+        """At most `most` tokens a row; it may stop where no row's draft is right with probability
+        `least` any more. NONE: no proposal."""
 
     def compiled(self, sentence: int) -> CompiledDrafter | None:
-        """The compiled twin for a sentence that is alone and has no tokens yet (kernels/parallel.cpp); None: there is none. Only
-        called where there is a compiled library."""
+        """The compiled twin for a sentence that is alone and has no tokens yet
+        (kernels/parallel.cpp); None: there is none. Only called where there is
+        a compiled library."""
         return None
 
 
@@ -43,14 +46,17 @@ def without_end(tokens: np.ndarray, sure: np.ndarray) -> Draft:
 
 
 class Trajectory(Drafter):
-    """The previous call's outputs (Jacobi's iteration), and behind them a fixed token: PAD as in the paper, or the last verified one."""
+    """The previous call's outputs (Jacobi's iteration), and behind them a fixed token: PAD as in
+    the paper, or the last verified one."""
 
     def __init__(self, pad: int | None):
         self.pad = pad
 
     def propose(self, rows: Rows, most: int, least: float) -> Draft:
         filler = rows.last(1) if self.pad is None else np.full((len(rows), 1), self.pad)
-        tokens = np.concatenate([rows.guess[:, :most], np.repeat(filler, max(0, most - rows.guess.shape[1]), 1)], 1)
+        tokens = np.concatenate(
+            [rows.guess[:, :most], np.repeat(filler, max(0, most - rows.guess.shape[1]), 1)], 1
+        )
         return np.where(tokens == NONE, filler, tokens), np.full(tokens.shape, 0.5)
 
     def compiled(self, sentence: int) -> CompiledDrafter:
@@ -82,10 +88,12 @@ class Nothing(Drafter):
 
 logger = logging.getLogger("fairseq_ext")
 TAIL = 3  # verified tokens that are looked for
-SURE = 0.9999  # probability that an old output which has been right so far stays right for a token more
+# probability that an old output which has been right so far stays right for a token more
+SURE = 0.9999
 REGAINED = 0.7  # of the doubt, after each token that the old output had right again
 WEAK = 0.6  # below it the other drafter is asked as well
-FOUND = np.array([0.5, 0.8, 0.95, 0.97])  # the same by the length of the match where the outputs have parted
+# the same by the length of the match where the outputs have parted
+FOUND = np.array([0.5, 0.8, 0.95, 0.97])
 
 
 class Previous(Drafter):
@@ -104,13 +112,16 @@ class Previous(Drafter):
         self.lines = lines
         if max(numbers, default=-1) >= len(self.old) and not self.is_told:
             logger.warning(
-                "--draft-file has %s, and the input a sentence number %d: sentences without a line are drafted as without the file",
-                counted(len(self.old), "line"), max(numbers) + 1,
-            )  # fmt: skip
+                "--draft-file has %s, and the input a sentence number %d: sentences without a line "
+                "are drafted as without the file",
+                counted(len(self.old), "line"),
+                max(numbers) + 1,
+            )
             self.is_told = True
         width = max((len(line) for line in lines), default=0) + 1
         self.text = np.array([line + [NONE] * (width - len(line)) for line in lines])  # (N, M)
-        self.next = np.zeros(len(lines), np.int64)  # place in the old output behind the verified tokens
+        # place in the old output behind the verified tokens
+        self.next = np.zeros(len(lines), np.int64)
         self.told = np.zeros(len(lines), np.int64)  # verified tokens that `next` knows of
         self.sure = np.full(len(lines), SURE)
 
@@ -123,7 +134,10 @@ class Previous(Drafter):
         m = int(fresh.max())
         column = np.arange(m)
         place = np.minimum(self.next[live][:, None] + column, self.text.shape[1] - 1)
-        new = rows.tokens[np.arange(len(rows))[:, None], np.minimum(self.told[live][:, None] + 1 + column, rows.tokens.shape[1] - 1)]
+        new = rows.tokens[
+            np.arange(len(rows))[:, None],
+            np.minimum(self.told[live][:, None] + 1 + column, rows.tokens.shape[1] - 1),
+        ]
         parted = ((self.text[live[:, None], place] != new) & (column < fresh[:, None])).any(1)
         self.sure[live] = 1 - (1 - self.sure[live]) * REGAINED ** (fresh * ~parted)
         self.next[live] += fresh
@@ -152,10 +166,15 @@ class Previous(Drafter):
         first, live = self.next[rows.live], rows.live
         left = self.text.shape[1] - int(first.min())
         place = first[:, None] + np.arange(max(0, min(most, left)))
-        tokens = np.where(place < self.text.shape[1], self.text[live[:, None], np.minimum(place, self.text.shape[1] - 1)], NONE)
+        tokens = np.where(
+            place < self.text.shape[1],
+            self.text[live[:, None], np.minimum(place, self.text.shape[1] - 1)],
+            NONE,
+        )
         sure = np.where(tokens == NONE, 0.0, self.sure[live][:, None])
         weak: np.ndarray = np.all(sure[:, :1] < WEAK, axis=1)
-        if weak.any():  # rows whose old output is used up, was never there or has been lost track of
+        # rows whose old output is used up, was never there or has been lost track of
+        if weak.any():
             others, others_sure = self.other.propose(rows, most, least)
             if others.shape[1]:
                 tokens, sure = filled(tokens, sure, weak, others, others_sure)
@@ -163,13 +182,26 @@ class Previous(Drafter):
 
     def compiled(self, sentence: int) -> CompiledDrafter | None:
         other = self.other.compiled(sentence)
-        return None if other is None else kernel.previous(self.lines[sentence], SURE, FOUND, REGAINED, WEAK, other)
+        return (
+            None
+            if other is None
+            else kernel.previous(self.lines[sentence], SURE, FOUND, REGAINED, WEAK, other)
+        )
 
 
-def filled(tokens: np.ndarray, sure: np.ndarray, rows: np.ndarray, others: np.ndarray, others_sure: np.ndarray) -> Draft:
+def filled(
+    tokens: np.ndarray,
+    sure: np.ndarray,
+    rows: np.ndarray,
+    others: np.ndarray,
+    others_sure: np.ndarray,
+) -> Draft:
     """Where the mask rows (n,) is set, the other draft; the wider of the two decides the width."""
     m = max(tokens.shape[1], others.shape[1])
     pad = ((0, 0), (0, m - tokens.shape[1])), ((0, 0), (0, m - others.shape[1]))
-    tokens, others = np.pad(tokens, pad[0], constant_values=NONE), np.pad(others, pad[1], constant_values=NONE)
+    tokens, others = (
+        np.pad(tokens, pad[0], constant_values=NONE),
+        np.pad(others, pad[1], constant_values=NONE),
+    )
     sure, others_sure = np.pad(sure, pad[0]), np.pad(others_sure, pad[1])
     return np.where(rows[:, None], others, tokens), np.where(rows[:, None], others_sure, sure)

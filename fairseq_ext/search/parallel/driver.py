@@ -28,7 +28,15 @@ from fairseq_ext.kernels.library import library
 from fairseq_ext.kernels.parallel import CompiledRow, Status
 from fairseq_ext.search.beam import upload
 from fairseq_ext.search.finished import Hypothesis, OnFinal, Scoring
-from fairseq_ext.search.parallel.blocks import BlockReader, Iteration, Method, NearTieCounts, NearTies, Rows, Trace
+from fairseq_ext.search.parallel.blocks import (
+    BlockReader,
+    Iteration,
+    Method,
+    NearTieCounts,
+    NearTies,
+    Rows,
+    Trace,
+)
 from fairseq_ext.search.pool import Pool
 from fairseq_ext.search.protocols import Schedule
 from fairseq_ext.search.scheduler import Request, Searcher, search_all
@@ -57,8 +65,8 @@ class ParallelCounts(Section):
 
 @dataclass
 class Outputs:
-    """What the last call gave the rows of sentences live (n,), which had `length` (n,) tokens: out (n, w), of which verified (n,) are
-    right."""
+    """What the last call gave the rows of sentences live (n,), which had `length` (n,) tokens: out
+    (n, w), of which verified (n,) are right."""
 
     live: np.ndarray
     length: np.ndarray
@@ -68,7 +76,10 @@ class Outputs:
 
 @dataclass(eq=False)
 class ParallelSearch(Searcher):
-    """Requests of one pool at a time. Each has one hypothesis, or none where every word was forbidden."""
+    """Requests of one pool at a time.
+
+    Each has one hypothesis, or none where every word was forbidden.
+    """
 
     reader: BlockReader
     method: Method
@@ -88,7 +99,8 @@ class ParallelSearch(Searcher):
 
     @torch.no_grad()
     def __call__(self, pool: Pool, answer: OnFinal) -> None:
-        """The driver: decode the pool's sentences `to_decode`; give `answer` each of them as soon as it is finished."""
+        """The driver: decode the pool's sentences `to_decode`; give `answer` each of them
+        as soon as it is finished."""
         try:
             search_all(self.schedule, self, pool, 1, self.stats, answer)
         finally:
@@ -115,7 +127,10 @@ class ParallelSearch(Searcher):
         fresh = Rows.start(pool, sentences)
         if group is not None:
             decoder.join(group)
-        self.state, self.read = Rows.join(fresh, self.state), np.concatenate([fresh.length, self.read])
+        self.state, self.read = (
+            Rows.join(fresh, self.state),
+            np.concatenate([fresh.length, self.read]),
+        )
         self.at |= zip(sentences, requests, strict=True)
         self.last: Outputs | None = None
         # a sentence that is alone and stays alone has a compiled twin
@@ -134,11 +149,15 @@ class ParallelSearch(Searcher):
         """The same of the only sentence; None where its method has no twin."""
         if self.alone is None:
             every = self.trace is not None or most == 1
-            self.alone = decode_alone(self.method, self.reader, self.near_ties, self.pool, self.state, every)
+            self.alone = decode_alone(
+                self.method, self.reader, self.near_ties, self.pool, self.state, every
+            )
         for call in self.alone:
             if isinstance(call, Decoded):
                 return self.end_alone(call)
-            self.last = Outputs(self.state.live, np.array([call.length]), call.out[None], np.array([call.verified]))
+            self.last = Outputs(
+                self.state.live, np.array([call.length]), call.out[None], np.array([call.verified])
+            )
             if self.trace is not None:
                 self.trace(call)
             if most == 1:
@@ -151,23 +170,32 @@ class ParallelSearch(Searcher):
         self.stats.decoder_calls += decoded.calls
         self.stats.decoder_rows += decoded.calls
         self.stats.decoder_positions += decoded.positions
-        self.counts.count(decoded.calls, decoded.calls, decoded.kept, decoded.offered, decoded.taken)
+        self.counts.count(
+            decoded.calls, decoded.calls, decoded.kept, decoded.offered, decoded.taken
+        )
         request = self.at[int(self.state.live[0])]
-        self.found[request] = [] if decoded.lost else [self.hypothesis(self.state, 0, self.pool, decoded.dtype)]
+        self.found[request] = (
+            [] if decoded.lost else [self.hypothesis(self.state, 0, self.pool, decoded.dtype)]
+        )
         return [request]
 
     def step_rows(self) -> list[Request]:
-        """One call of the decoder: every row gets a token or more. Return the requests that have ended."""
+        """One call of the decoder: every row gets a token or more.
+
+        Return the requests that have ended.
+        """
         pool, rows, eos = self.pool, self.state, self.reader.processors.eos
         # (1) the method drafts, unless some row's next position must be read alone
         draft = self.method.draft(rows, 0 if rows.redo.any() else rows.room() - 1)
         w = draft.shape[1] + 1
-        # (2) the decoder reads each row's last token and the draft, (3) and every position's best word
+        # (2) the decoder reads each row's last token and the draft, (3) and every
+        #     position's best word
         best = self.reader.best(pool, rows, draft, self.read, self.near_ties.margin > 0)
         out, score = best.word, best.score
         self.stats.count_step(len(rows), w)
         read = rows.length + w
-        # (4) outputs are right as far as the draft was, (5) and nothing follows EOS or the length limit
+        # (4) outputs are right as far as the draft was, (5) and nothing follows EOS
+        #     or the length limit
         verified = (draft == out[:, :-1]).cumprod(1).sum(1) + 1
         is_end = (out == eos) & (np.arange(w) < verified[:, None])
         finished = is_end.any(1)
@@ -181,13 +209,25 @@ class ParallelSearch(Searcher):
         count = np.where(rows.redo, verified, self.method.commit(rows, verified, finished, w))
         if self.trace is not None:
             for r, s in enumerate(rows.live.tolist()):
-                self.trace(Iteration(s, int(rows.length[r]), draft[r].copy(), out[r].copy(), score[r].copy(), int(verified[r])))
+                self.trace(
+                    Iteration(
+                        s,
+                        int(rows.length[r]),
+                        draft[r].copy(),
+                        out[r].copy(),
+                        score[r].copy(),
+                        int(verified[r]),
+                    )
+                )
         self.last = Outputs(rows.live, rows.length, out, verified)
-        self.counts.count(1, len(rows), int(count.sum()), draft.size, int(np.maximum(count - 1, 0).sum()))
+        self.counts.count(
+            1, len(rows), int(count.sum()), draft.size, int(np.maximum(count - 1, 0).sum())
+        )
         # (6) what is kept becomes history, the other outputs guesses
         rows.append_(out, score, count)
         # (7) finished rows leave
-        lost = ((score == -np.inf) & (np.arange(w) < count[:, None])).any(1)  # every word was forbidden
+        # every word was forbidden
+        lost = ((score == -np.inf) & (np.arange(w) < count[:, None])).any(1)
         done = (finished & (count == verified)) | lost
         ended = [self.at[int(rows.live[r])] for r in done.nonzero()[0]]
         for request, r in zip(ended, done.nonzero()[0].tolist(), strict=True):
@@ -213,7 +253,10 @@ class ParallelSearch(Searcher):
             return []
         r, i = (live.tolist().index(request.sentence) for live in (self.state.live, self.last.live))
         behind = int(self.last.length[i]) + 1
-        return [*self.state.tokens[r, 1:behind].tolist(), *self.last.out[i, : int(self.last.verified[i])].tolist()]
+        return [
+            *self.state.tokens[r, 1:behind].tolist(),
+            *self.last.out[i, : int(self.last.verified[i])].tolist(),
+        ]
 
     def hypothesis(self, rows: Rows, r: int, pool: Pool, dtype: torch.dtype) -> Hypothesis:
         """The finished row r, its positional scores of this type."""
@@ -223,25 +266,34 @@ class ParallelSearch(Searcher):
         sentence = upload(rows.live[r : r + 1], device)
         rewarded = self.scoring.rewarded(pool, sentence).cpu() if self.scoring.reward else total
         positional = torch.tensor(score, dtype=dtype, device=device)
-        return Hypothesis(torch.tensor(tokens, device=device), float(self.scoring(total, len(tokens), rewarded)), positional)
+        return Hypothesis(
+            torch.tensor(tokens, device=device),
+            float(self.scoring(total, len(tokens), rewarded)),
+            positional,
+        )
 
     def keep(self, stays: np.ndarray) -> None:
         """Drop the rows that do not stay (n,), here and in the decoder."""
         kept = stays.nonzero()[0]
         if len(kept):
             index = upload(kept, self.pool.length.device)
-            self.reader.decoder.select(index, index, 1, torch.arange(len(kept), device=index.device))
+            self.reader.decoder.select(
+                index, index, 1, torch.arange(len(kept), device=index.device)
+            )
         self.state, self.read = self.state.keep(kept), self.read[kept]
 
 
 def refuse(pool: Pool) -> None:
     """Raise UsageError for sentences that have no place in parallel decoding."""
     if any(c.any_of or c.banned or c.prefix for c in pool.constraints or ()):
-        raise UsageError("constraints need a beam of rows, and --decoding other than beam has one row: leave one of the two out")
+        raise UsageError(
+            "constraints need a beam of rows, and --decoding other than beam has one row: leave "
+            "one of the two out"
+        )
     if pool.alone:
         raise UsageError(
-            "--schedule stream encodes each speech sentence alone, and --decoding other than beam starts several at once: "
-            "leave one of the two out"
+            "--schedule stream encodes each speech sentence alone, and --decoding other than beam "
+            "starts several at once: leave one of the two out"
         )
 
 
@@ -264,7 +316,10 @@ def raise_nan(rows: Rows, broken: np.ndarray) -> None:
 
 @dataclass
 class Decoded:
-    """The counts and the state of a decoded sentence. Its tokens and log-probabilities are in the rows that were given."""
+    """The counts and the state of a decoded sentence.
+
+    Its tokens and log-probabilities are in the rows that were given.
+    """
 
     dtype: torch.dtype  # of the log-probabilities
     lost: bool  # every word was forbidden
@@ -278,8 +333,9 @@ class Decoded:
 def decode_alone(
     method: Method, reader: BlockReader, near_ties: NearTies, pool: Pool, rows: Rows, every: bool
 ) -> Iterator[Iteration | Decoded]:
-    """Decode the only sentence that the decoder has admitted, rows' only row, in place. Give each call where `every` is set, and Decoded
-    after the last; nothing where its method has no compiled twin.
+    """Decode the only sentence that the decoder has admitted, rows' only row, in place.
+    Give each call where `every` is set, and Decoded after the last; nothing where its method
+    has no compiled twin.
 
     Errors: NotANumber where the model gives NaN.
     """
@@ -289,10 +345,16 @@ def decode_alone(
         return
     processors = reader.processors
     row = CompiledRow(rows.tokens, rows.score, rows.length, limit + 2, compiled)
-    row.limits_(limit, processors.min_len, processors.eos, processors.pad, processors.no_repeat_ngram)
+    row.limits_(
+        limit, processors.min_len, processors.eos, processors.pad, processors.no_repeat_ngram
+    )
     state = row.struct
     state.every, state.least_margin = every, near_ties.margin
-    fast = None if near_ties.margin or not takes_full_softmax(reader, pool, limit) else reader.decoder.row_reader()
+    fast = (
+        None
+        if near_ties.margin or not takes_full_softmax(reader, pool, limit)
+        else reader.decoder.row_reader()
+    )
     dtype, read = torch.float32, np.zeros(1, np.int64)  # read: tokens that the decoder has read
     status = Status.GOES_ON
     while status == Status.GOES_ON:
@@ -310,15 +372,32 @@ def decode_alone(
             raise NotANumber(f"the model gives NaN at target position {before + state.broken}")
         if every:
             w = state.first_guess + state.guesses
-            draft, word, score = (row.buffers[name][:m].copy() for name, m in (("draft", w - 1), ("word", w), ("word_score", w)))
+            draft, word, score = (
+                row.buffers[name][:m].copy()
+                for name, m in (("draft", w - 1), ("word", w), ("word_score", w))
+            )
             yield Iteration(sentence, before, draft, word, score, state.verified)
     near_ties.counts.count(state.checked, state.redone)
-    yield Decoded(dtype, status == Status.LOST, state.calls, state.positions, state.kept, state.offered, state.taken)
+    yield Decoded(
+        dtype,
+        status == Status.LOST,
+        state.calls,
+        state.positions,
+        state.kept,
+        state.offered,
+        state.taken,
+    )
 
 
 def takes_full_softmax(reader: BlockReader, pool: Pool, limit: int) -> bool:
-    """Whether the best words are those of the full softmax, but for the length limits and repeated n-grams."""
+    """Whether the best words are those of the full softmax, but for the length limits
+    and repeated n-grams."""
     processors, softmax = reader.processors, reader.softmax
-    if not softmax.is_full or softmax.temperature != 1.0 or pool.prefix is not None or processors.min_len > limit:
+    if (
+        not softmax.is_full
+        or softmax.temperature != 1.0
+        or pool.prefix is not None
+        or processors.min_len > limit
+    ):
         return False
     return processors.is_plain

@@ -44,7 +44,8 @@ class Graph:
     source: list[str]
     tokens: list[str]  # with </s>
     method: str
-    iterations: list[dict[str, Any]]  # first: position of the first cell; verified: positions final afterwards; cells
+    # first: position of the first cell; verified: positions final afterwards; cells
+    iterations: list[dict[str, Any]]
     solved: list[int]  # per position: the first iteration from which it was right for good
     waits_for: list[int]  # per position: the position it hangs on, NEVER for none
     source_text: str = ""  # as a reader writes it; made of the tokens where it is not given
@@ -74,12 +75,32 @@ class Graph:
         for k, call in enumerate(calls):
             texts = [symbol(int(t)) for t in call.out[: L - call.length]]
             right = [text == tokens[call.length + j] for j, text in enumerate(texts)]
-            cells = [Cell(t, round(float(np.exp(p)), 6), r) for t, p, r in zip(texts, call.score, right, strict=False)]
-            iterations.append({"first": call.length, "verified": min(L, call.length + call.verified), "cells": [asdict(c) for c in cells]})
+            cells = [
+                Cell(t, round(float(np.exp(p)), 6), r)
+                for t, p, r in zip(texts, call.score, right, strict=False)
+            ]
+            iterations.append(
+                {
+                    "first": call.length,
+                    "verified": min(L, call.length + call.verified),
+                    "cells": [asdict(c) for c in cells],
+                }
+            )
             place = slice(call.length, call.length + len(cells))
-            solved[place] = np.where(right, np.where(solved[place] == NEVER, k, solved[place]), NEVER)
+            solved[place] = np.where(
+                right, np.where(solved[place] == NEVER, k, solved[place]), NEVER
+            )
         plain = (text(" ".join(source)), text(" ".join(tokens[:-1])))
-        return Graph(name, list(source), list(tokens), method, iterations, solved.tolist(), waits(solved), *plain)
+        return Graph(
+            name,
+            list(source),
+            list(tokens),
+            method,
+            iterations,
+            solved.tolist(),
+            waits(solved),
+            *plain,
+        )
 
     def save(self, path: Path) -> None:
         """Write the graph as JSON, in one step. Errors: OSError."""
@@ -93,22 +114,40 @@ class Graph:
             graph.check()
             return graph
         except OSError as error:
-            raise UsageError(f"{path} cannot be read ({error.strerror}): name a file that --ddg-dir has written") from error
+            raise UsageError(
+                f"{path} cannot be read ({error.strerror}): name a file that --ddg-dir has written"
+            ) from error
         except (TypeError, ValueError, KeyError, AttributeError, RecursionError) as error:
-            raise UsageError(f"{path} is not a dependency graph: name a JSON file that --ddg-dir has written") from error
+            raise UsageError(
+                f"{path} is not a dependency graph: name a JSON file that --ddg-dir has written"
+            ) from error
 
     def check(self) -> None:
-        """Raise TypeError, ValueError or KeyError unless every number and text is one that can be drawn."""
-        L, texts = len(self.tokens), [self.name, self.method, self.source_text, self.text, *self.source, *self.tokens]
+        """Raise TypeError, ValueError or KeyError unless every number and text is
+        one that can be drawn."""
+        L, texts = (
+            len(self.tokens),
+            [self.name, self.method, self.source_text, self.text, *self.source, *self.tokens],
+        )
         if not all(isinstance(text, str) for text in texts) or "/" in self.name or not L:
             raise ValueError("texts")
-        if not L == len(self.solved) == len(self.waits_for) or not all(NEVER <= j < i for i, j in enumerate(self.waits_for)):
+        if not L == len(self.solved) == len(self.waits_for) or not all(
+            NEVER <= j < i for i, j in enumerate(self.waits_for)
+        ):
             raise ValueError("positions")
         for iteration in self.iterations:
             cells = [Cell(**cell) for cell in iteration["cells"]]
-            if not 0 <= iteration["first"] <= iteration["verified"] <= L or iteration["first"] + len(cells) > L:
+            if (
+                not 0 <= iteration["first"] <= iteration["verified"] <= L
+                or iteration["first"] + len(cells) > L
+            ):
                 raise ValueError("cells")
-            if not all(isinstance(cell.token, str) and 0 <= cell.probability <= 1 and isinstance(cell.right, bool) for cell in cells):
+            if not all(
+                isinstance(cell.token, str)
+                and 0 <= cell.probability <= 1
+                and isinstance(cell.right, bool)
+                for cell in cells
+            ):
                 raise ValueError("cells")
         if not all(isinstance(k, int) and k < len(self.iterations) for k in self.solved):
             raise ValueError("iterations")
@@ -116,16 +155,23 @@ class Graph:
 
 @contextmanager
 def writing(folder: Path) -> Iterator[None]:
-    """Make the folder of graphs. Raises UsageError where it, or what is written there meanwhile, cannot be written."""
+    """Make the folder of graphs.
+
+    Raises UsageError where it, or what is written there meanwhile, cannot be written.
+    """
     try:
         folder.mkdir(parents=True, exist_ok=True)
         yield
     except OSError as error:
-        raise UsageError(f"the graphs cannot be written to {folder} ({error.strerror or error}): make room, or name another") from error
+        raise UsageError(
+            f"the graphs cannot be written to {folder} ({error.strerror or error}): make "
+            "room, or name another"
+        ) from error
 
 
 def waits(solved: np.ndarray) -> list[int]:
-    """For each position (L,), the nearest one to its left that was solved one iteration earlier; NEVER where there is none."""
+    """For each position (L,), the nearest one to its left that was solved one iteration earlier;
+    NEVER where there is none."""
     out = []
     for i, k in enumerate(solved):
         earlier = (solved[:i] == k - 1).nonzero()[0] if k > 0 else []
@@ -139,10 +185,19 @@ def waits(solved: np.ndarray) -> list[int]:
 
 
 class GraphWriter:
-    """A driver that writes graphs beside what `driver` does. text: tokens, parted by spaces, to plain text."""
+    """A driver that writes graphs beside what `driver` does.
+
+    text: tokens, parted by spaces, to plain text.
+    """
 
     def __init__(
-        self, driver: ParallelSearch, directory: str, method: str, source: Dictionary, target: Dictionary, text: Callable[[str], str]
+        self,
+        driver: ParallelSearch,
+        directory: str,
+        method: str,
+        source: Dictionary,
+        target: Dictionary,
+        text: Callable[[str], str],
     ):
         self.driver, self.directory, self.method = driver, Path(directory), method
         self.source, self.target, self.text = source, target, text
@@ -159,13 +214,24 @@ class GraphWriter:
 
         self.driver(pool, finished)
 
-    def write(self, pool: Pool, sentence: int, hypothesis: Hypothesis, calls: list[Iteration]) -> None:
-        """Write one sentence's graph, NAME.json. Raises UsageError where the folder cannot be written."""
+    def write(
+        self, pool: Pool, sentence: int, hypothesis: Hypothesis, calls: list[Iteration]
+    ) -> None:
+        """Write one sentence's graph, NAME.json.
+
+        Raises UsageError where the folder cannot be written.
+        """
         symbols = self.source
-        source = [symbols[t] for t in pool.net_input["src_tokens"][sentence].tolist() if t not in (symbols.pad(), symbols.eos())]
+        source = [
+            symbols[t]
+            for t in pool.net_input["src_tokens"][sentence].tolist()
+            if t not in (symbols.pad(), symbols.eos())
+        ]
         output = [self.target[t] for t in hypothesis.tokens.tolist()]
         number = int(pool.ids[sentence]) if pool.numbered else self.written
-        graph = Graph.build(str(number), source, output, self.method, calls, self.target.__getitem__, self.text)
+        graph = Graph.build(
+            str(number), source, output, self.method, calls, self.target.__getitem__, self.text
+        )
         with writing(self.directory):
             graph.save(self.directory / f"{graph.name}.json")
         self.written += 1

@@ -46,26 +46,38 @@ class Ngram(Drafter):
         self.V = len(table.unigram)
         # a last row for histories that the text does not hold
         self.token = np.concatenate([table.token, table.any_token[None]]).astype(np.int64)
-        self.prob = np.concatenate([table.prob, table.unigram[table.any_token][None].astype(np.float16)]).astype(np.float32)
+        self.prob = np.concatenate(
+            [table.prob, table.unigram[table.any_token][None].astype(np.float16)]
+        ).astype(np.float32)
         self.key = table.key
-        self.factor: np.ndarray | None = None  # (slots x V,); only of sentences that have been drafted: a stream's pool has thousands
-        self.floor = (EPS / (table.unigram + EPS)) ** LAMBDA  # of a word that translates no source word
+        # (slots x V,); only of sentences that have been drafted: a stream's pool has thousands
+        self.factor: np.ndarray | None = None
+        # of a word that translates no source word
+        self.floor = (EPS / (table.unigram + EPS)) ** LAMBDA
         self.compiled_table = self.compile() if library() is not None else None
 
     def compile(self) -> CompiledTable:
         table = self.table
-        arrays = dict(key=self.key, token=self.token, prob=self.prob, floor=self.floor, unigram=table.unigram)
+        arrays = dict(
+            key=self.key, token=self.token, prob=self.prob, floor=self.floor, unigram=table.unigram
+        )
         if table.lexical_start.size:
             names = ("lexical_start", "lexical_token", "lexical_prob")
             arrays |= {name: getattr(table, name) for name in names}
-        numbers = dict(source_vocabulary=len(table.lexical_start) - 1, source_pad=self.source_pad, covered=COVERED, eps=EPS)
+        numbers = dict(
+            source_vocabulary=len(table.lexical_start) - 1,
+            source_pad=self.source_pad,
+            covered=COVERED,
+            eps=EPS,
+        )
         return CompiledTable(arrays, numbers | {"lambda": LAMBDA})
 
     def start(self, pool: Pool) -> None:
         if self.table.lexical_start.size:
             self.source = pool.net_input["src_tokens"].cpu().numpy()
             self.length = np.maximum(pool.length.cpu().numpy(), 1)
-            self.told = np.zeros(len(pool), np.int64)  # verified tokens of each sentence that the factors know of
+            # verified tokens of each sentence that the factors know of
+            self.told = np.zeros(len(pool), np.int64)
             self.slot = np.full(len(pool), NONE)  # of each sentence in `factor`
             self.factor = np.zeros(0, np.float32)
 
@@ -78,26 +90,35 @@ class Ngram(Drafter):
         assert self.factor is not None
         factor, kept = self.factors(fresh), live[old != NONE]
         if len(kept):
-            factor = np.concatenate([self.factor.reshape(-1, self.V)[old[old != NONE]].ravel(), factor])
+            factor = np.concatenate(
+                [self.factor.reshape(-1, self.V)[old[old != NONE]].ravel(), factor]
+            )
         self.factor = factor
         self.slot[:] = NONE
         self.told[fresh] = 0
         self.slot[np.concatenate([kept, fresh])] = np.arange(len(live))
 
     def factors(self, sentences: np.ndarray) -> np.ndarray:
-        """(n x V,) each word's factor in each of the sentences (n,): how much likelier it is a translation there than by chance."""
+        """(n x V,) each word's factor in each of the sentences (n,): how much likelier it is a
+        translation there than by chance."""
         table = self.table
         tokens, lengths = self.source[sentences], self.length[sentences]
-        sentence, place = ((tokens != self.source_pad) & (tokens < len(table.lexical_start) - 1)).nonzero()
+        sentence, place = (
+            (tokens != self.source_pad) & (tokens < len(table.lexical_start) - 1)
+        ).nonzero()
         word = tokens[sentence, place]
         first, count = table.lexical_start[word], np.diff(table.lexical_start)[word]
-        entry = np.repeat(first - (count.cumsum() - count), count) + np.arange(count.sum())  # each word's entries in turn
+        # each word's entries in turn
+        entry = np.repeat(first - (count.cumsum() - count), count) + np.arange(count.sum())
         target = np.repeat(sentence, count) * self.V + table.lexical_token[entry]
-        spoken, which = np.unique(target, return_inverse=True)  # few of all words, so the power is taken of few
+        # few of all words, so the power is taken of few
+        spoken, which = np.unique(target, return_inverse=True)
         lexical = np.bincount(which, table.lexical_prob[entry], len(spoken))
         length = lengths[spoken // self.V]
         factor = np.tile(self.floor, len(tokens))
-        factor[spoken] = ((lexical / length + EPS) / (table.unigram[spoken % self.V] + EPS)) ** LAMBDA
+        factor[spoken] = (
+            (lexical / length + EPS) / (table.unigram[spoken % self.V] + EPS)
+        ) ** LAMBDA
         return factor
 
     def cover_(self, rows: Rows) -> None:
@@ -148,7 +169,12 @@ class Ngram(Drafter):
         if table is None:
             return None
         has_source = self.table.lexical_start.size > 0
-        return table.drafter(table.factors(self.source[sentence], int(self.length[sentence])) if has_source else None, self.pad)
+        return table.drafter(
+            table.factors(self.source[sentence], int(self.length[sentence]))
+            if has_source
+            else None,
+            self.pad,
+        )
 
     def find(self, before: np.ndarray, last: np.ndarray) -> np.ndarray:
         """(n,) the entry of each history: of both tokens, else of the last, else of none."""
@@ -188,19 +214,24 @@ REBUILD = "build it with scripts/build_drafts.py"
 
 def fingerprint(dictionary: Any) -> str:
     """Of a fairseq dictionary: symbols and their order, not their counts."""
-    return hashlib.sha256("\n".join(dictionary.symbols).encode("utf-8", "surrogatepass")).hexdigest()[:16]
+    return hashlib.sha256(
+        "\n".join(dictionary.symbols).encode("utf-8", "surrogatepass")
+    ).hexdigest()[:16]
 
 
 @dataclass
 class Table:
     """The file's arrays."""
 
-    key: np.ndarray  # (m,) int64, ascending: V x (token before last) + last token; the last token alone as V x V + token
+    # (m,) int64, ascending: V x (token before last) + last token; the last token
+    # alone as V x V + token
+    key: np.ndarray
     token: np.ndarray  # (m, K) next tokens
     prob: np.ndarray  # (m, K) float16: p(e | h)
     unigram: np.ndarray  # (V,) float32: p(e)
     any_token: np.ndarray  # (K,) the likeliest tokens, for a history that the text does not hold
-    lexical_start: np.ndarray  # (source vocabulary + 1,) where each source token's entries begin; empty without parallel text
+    # (source vocabulary + 1,) where each source token's entries begin; empty without parallel text
+    lexical_start: np.ndarray
     lexical_token: np.ndarray  # (entries,)
     lexical_prob: np.ndarray  # (entries,) float16: t(e | f)
     target: str  # fingerprints of the dictionaries
@@ -210,20 +241,37 @@ class Table:
     def save(self, path: str) -> None:
         """Write the file in one step. Errors: OSError."""
         made_from = {"target": self.target, "source": self.source, "text": self.text}
-        array_file.save(path, FORMAT, VERSION, made_from, {name: getattr(self, name) for name in LAYOUT}, compress=True)
+        array_file.save(
+            path,
+            FORMAT,
+            VERSION,
+            made_from,
+            {name: getattr(self, name) for name in LAYOUT},
+            compress=True,
+        )
 
     @staticmethod
     def load(path: str) -> Table:
-        """The table of a file, its numbers checked. Errors: UsageError for what scripts/build_drafts.py has not written."""
+        """The table of a file, its numbers checked.
+
+        Errors: UsageError for what scripts/build_drafts.py has not written.
+        """
         try:
             made_from, arrays = array_file.load(path, FORMAT, VERSION, LAYOUT)
-            parts: dict[str, Any] = {**arrays, **{name: made_from.get(name, "") for name in ("target", "source", "text")}}
+            parts: dict[str, Any] = {
+                **arrays,
+                **{name: made_from.get(name, "") for name in ("target", "source", "text")},
+            }
             table = Table(**parts)
             table.check_numbers()
         except OSError as error:
-            raise UsageError(f"--draft-table {path} cannot be read ({error.strerror or error}): {REBUILD}") from error
+            raise UsageError(
+                f"--draft-table {path} cannot be read ({error.strerror or error}): {REBUILD}"
+            ) from error
         except Damaged as error:
-            raise UsageError(f"--draft-table {path} is not a draft table, because {error}: {REBUILD}") from error
+            raise UsageError(
+                f"--draft-table {path} is not a draft table, because {error}: {REBUILD}"
+            ) from error
         return table
 
     def check_numbers(self) -> None:
@@ -231,12 +279,17 @@ class Table:
         m, V, K = len(self.key), len(self.unigram), len(self.any_token)
         if not (m and V and K) or self.token.shape != (m, K) or self.prob.shape != (m, K):
             raise Damaged("its arrays do not fit each other")
-        if not 0 <= self.key[0] <= self.key[-1] < V * (V + 1) or not (self.key[1:] > self.key[:-1]).all():
+        if (
+            not 0 <= self.key[0] <= self.key[-1] < V * (V + 1)
+            or not (self.key[1:] > self.key[:-1]).all()
+        ):
             raise Damaged("its histories are not in order")
         start, entries = self.lexical_start, len(self.lexical_token)
         if len(self.lexical_prob) != entries or not len(start) > 1 and (len(start) or entries):
             raise Damaged("its arrays do not fit each other")
-        if len(start) and (start[0] != 0 or start[-1] != entries or not (start[1:] >= start[:-1]).all()):
+        if len(start) and (
+            start[0] != 0 or start[-1] != entries or not (start[1:] >= start[:-1]).all()
+        ):
             raise Damaged("its translations are not in order")
         for words in (self.token, self.any_token, self.lexical_token):
             if words.size and not 0 <= int(words.min()) <= int(words.max()) < V:
@@ -247,10 +300,16 @@ class Table:
 
     def check(self, path: str, target: Any, source: Any) -> None:
         """The dictionaries must be those it was built with. Errors: UsageError."""
-        sizes = [len(self.unigram), len(self.lexical_start) - 1 if self.lexical_start.size else len(source)]
-        if sizes != [len(target), len(source)] or self.target != fingerprint(target) or (
-            self.lexical_start.size and self.source != fingerprint(source)
-        ):  # fmt: skip
+        sizes = [
+            len(self.unigram),
+            len(self.lexical_start) - 1 if self.lexical_start.size else len(source),
+        ]
+        if (
+            sizes != [len(target), len(source)]
+            or self.target != fingerprint(target)
+            or (self.lexical_start.size and self.source != fingerprint(source))
+        ):
             raise UsageError(
-                f"--draft-table {path} was built with another dictionary than this model's: build it again with scripts/build_drafts.py"
+                f"--draft-table {path} was built with another dictionary than this model's: build "
+                "it again with scripts/build_drafts.py"
             )

@@ -1,12 +1,15 @@
-"""Automata over tokens that recognise phrases: in any segmentation of their text (`of_texts`), or as rows of tokens (`of_tokens`).
+"""Automata over tokens that recognise phrases: in any segmentation of their text (`of_texts`),
+or as rows of tokens (`of_tokens`).
 
-A text is read character by character. A state knows which patterns have been read how far, and what stands in front: nothing (START),
-blanks only (LED), a blank (SPACE), another sign (OUT), or a letter (IN), behind which no pattern that begins with a letter may start.
-A pattern whose last character is a letter is *pending* when all of it has come (`whole`: it must end a word): it is met by whatever
-does not continue the word, the end of the text included, and lost otherwise. When one of the patterns is met, all of them start over,
-so that occurrences are disjoint.
-The automaton over characters is never written down. A token is an arc from the state before its text to the state behind it; an arc is
-kept where it differs from the one that leaves the root, and the root's where it differs from the default, which leads to a root.
+A text is read character by character. A state knows which patterns have been read how far, and
+what stands in front: nothing (START), blanks only (LED), a blank (SPACE), another sign (OUT),
+or a letter (IN), behind which no pattern that begins with a letter may start. A pattern whose last
+character is a letter is *pending* when all of it has come (`whole`: it must end a word): it is met
+by whatever does not continue the word, the end of the text included, and lost otherwise. When one
+of the patterns is met, all of them start over, so that occurrences are disjoint.
+The automaton over characters is never written down. A token is an arc from the state before its
+text to the state behind it; an arc is kept where it differs from the one that leaves the root, and
+the root's where it differs from the default, which leads to a root.
 """
 
 from __future__ import annotations
@@ -18,7 +21,8 @@ from typing import Any
 from fairseq_ext.search.phrases.pieces import IN, LED, OUT, ROOTS, SPACE, START, Index, is_letter
 from fairseq_ext.search.phrases.sentence import Phrase
 
-ANYWHERE, AT_START = range(2)  # the roots of the trees of patterns: of those that may stand anywhere, and of a translation's first
+# the roots of the trees of patterns: of those that may stand anywhere, and of a translation's first
+ANYWHERE, AT_START = range(2)
 Items = frozenset[tuple[int, int]]  # node of the tree, units that have come
 NOTHING: Items = frozenset()
 Arc = tuple[int, int]  # how often the patterns are met, and the state behind
@@ -39,7 +43,8 @@ class Automaton:
 
     patterns: Sequence[Pattern]
     through: Sequence[Sequence[int]]  # the patterns of each node
-    context: list[int] = field(default_factory=list)  # of each state: what stands in front of what comes next
+    # of each state: what stands in front of what comes next
+    context: list[int] = field(default_factory=list)
     items: list[Items] = field(default_factory=list)
     pending: list[bool] = field(default_factory=list)
     arcs: list[dict[int, Arc]] = field(default_factory=list)  # by token
@@ -47,10 +52,15 @@ class Automaton:
 
 @dataclass(frozen=True)
 class Reading:
-    """How tokens are read. letter and continuing: of characters; for tokens that are units themselves nothing continues a word."""
+    """How tokens are read.
+
+    letter and continuing: of characters; for tokens that are units themselves nothing
+    continues a word.
+    """
 
     units: Callable[[int], Sequence[Any]]
-    continuing: Callable[[Sequence[Any], bool], Iterable[int]]  # (rest of a pattern, at the start of a word) -> tokens
+    # (rest of a pattern, at the start of a word) -> tokens
+    continuing: Callable[[Sequence[Any], bool], Iterable[int]]
     blanks: Iterable[int]  # tokens of which a reader sees no more than a space
     is_letter: Callable[[Any], bool]
     whole: bool
@@ -62,13 +72,17 @@ def of_texts(patterns: Sequence[Pattern], index: Index, whole: bool) -> Automato
     def continuing(rest: Sequence[Any], at_start: bool) -> Iterable[int]:
         return index.continuing(str(rest), at_start, whole)
 
-    reading = Reading(index.texts.__getitem__, continuing, index.whole.get(" ", ()), is_letter, whole)
+    reading = Reading(
+        index.texts.__getitem__, continuing, index.whole.get(" ", ()), is_letter, whole
+    )
     return compiled(patterns, reading)
 
 
 def of_tokens(patterns: Sequence[Pattern]) -> Automaton:
     """The automaton of patterns of tokens."""
-    reading = Reading(lambda token: (token,), lambda rest, at_start: rest[:1], (), lambda unit: False, False)
+    reading = Reading(
+        lambda token: (token,), lambda rest, at_start: rest[:1], (), lambda unit: False, False
+    )
     return compiled(patterns, reading)
 
 
@@ -100,11 +114,24 @@ def compiled(patterns: Sequence[Pattern], reading: Reading) -> Automaton:
         return arcs
 
     anywhere = from_root(OUT, starting)
-    inside = from_root(IN, [token for token in starting if reading.is_letter(reading.units(token)[0])])
+    inside = from_root(
+        IN, [token for token in starting if reading.is_letter(reading.units(token)[0])]
+    )
     found.arcs[OUT] = found.arcs[SPACE] = anywhere
-    found.arcs[IN] = {token: arc for token, arc in anywhere.items() if not reading.is_letter(reading.units(token)[0])} | inside
-    only_there = {token for pattern in patterns if pattern.at_start for token in reading.continuing(pattern.units, True)}
-    found.arcs[START] = found.arcs[LED] = anywhere | from_root(LED, only_there.union(reading.blanks))
+    found.arcs[IN] = {
+        token: arc
+        for token, arc in anywhere.items()
+        if not reading.is_letter(reading.units(token)[0])
+    } | inside
+    only_there = {
+        token
+        for pattern in patterns
+        if pattern.at_start
+        for token in reading.continuing(pattern.units, True)
+    }
+    found.arcs[START] = found.arcs[LED] = anywhere | from_root(
+        LED, only_there.union(reading.blanks)
+    )
     at = ROOTS
     while at < len(found.context):
         items, context = found.items[at], found.context[at]
@@ -121,8 +148,8 @@ def compiled(patterns: Sequence[Pattern], reading: Reading) -> Automaton:
 
 
 class Reader:
-    """Reads tokens unit by unit, for many patterns at once: those that begin alike are one node of a tree, so that what a token costs does
-    not grow with their number."""
+    """Reads tokens unit by unit, for many patterns at once: those that begin alike are one node of
+    a tree, so that what a token costs does not grow with their number."""
 
     def __init__(self, patterns: Sequence[Pattern], reading: Reading):
         self.patterns, self.reading = patterns, reading
@@ -131,7 +158,8 @@ class Reader:
         self.through: list[list[int]] = [[], []]  # the patterns that begin as the node says
         self.last: list[Any] = [None, None]
         self.known: dict[int, set[int]] = {}  # what `behind` has found
-        self.ends: dict[int, bool] = {}  # the nodes at which a pattern is whole, and whether what comes next decides if it counts
+        # the nodes at which a pattern is whole, and whether what comes next decides if it counts
+        self.ends: dict[int, bool] = {}
         for p, pattern in enumerate(patterns):
             node = AT_START if pattern.at_start else ANYWHERE
             for unit in pattern.units:
@@ -161,7 +189,11 @@ class Reader:
         """Tokens that may lead on from a node."""
         if node not in self.known:
             found = self.known[node] = set()
-            for rest in {self.patterns[p].units[at:] for p in self.through[node] if at < len(self.patterns[p].units)}:
+            for rest in {
+                self.patterns[p].units[at:]
+                for p in self.through[node]
+                if at < len(self.patterns[p].units)
+            }:
                 found.update(self.reading.continuing(rest, False))
                 if self.last[node] == " ":  # several spaces are one
                     found.update(self.reading.continuing(" " + str(rest), False))
@@ -178,8 +210,11 @@ class Reader:
             hits += met
         return hits, items, context
 
-    def at_once(self, items: Items, units: Sequence[Any], token: int) -> tuple[int, Items, int] | None:
-        """The same in the usual case: one pattern goes on, or starts as a token's first sign behind a space, and nothing else may start."""
+    def at_once(
+        self, items: Items, units: Sequence[Any], token: int
+    ) -> tuple[int, Items, int] | None:
+        """The same in the usual case: one pattern goes on, or starts as a token's first sign behind
+        a space, and nothing else may start."""
         if len(items) == 1:
             ((node, at),) = items
             if self.firsts.isdisjoint(units):
@@ -190,15 +225,22 @@ class Reader:
                 return self.walk(begun, 1, units[2:], token)
         return None
 
-    def walk(self, node: int, at: int, units: Sequence[Any], token: int) -> tuple[int, Items, int] | None:
-        """What is behind a token whose last units these are, where they lead on from a node and end no pattern before the last."""
+    def walk(
+        self, node: int, at: int, units: Sequence[Any], token: int
+    ) -> tuple[int, Items, int] | None:
+        """What is behind a token whose last units these are, where they lead on from a node and end
+        no pattern before the last."""
         for unit in units:
             child = None if node in self.ends else self.children[node].get(unit)
             if child is None:
                 return None
             node = child
         hit = self.ends.get(node) is False
-        return int(hit), NOTHING if hit else frozenset([(node, at + len(units))]), self.context_behind(token)
+        return (
+            int(hit),
+            NOTHING if hit else frozenset([(node, at + len(units))]),
+            self.context_behind(token),
+        )
 
     def unit(self, items: Items, context: int, unit: Any) -> tuple[int, Items, int]:
         """The same of one unit."""
@@ -221,4 +263,8 @@ class Reader:
         if any(self.ends.get(node) is False for node, _ in after):
             hit = True
             after.clear()
-        return int(hit), frozenset(after) if after else NOTHING, SPACE if blank else IN if letter else OUT
+        return (
+            int(hit),
+            frozenset(after) if after else NOTHING,
+            SPACE if blank else IN if letter else OUT,
+        )

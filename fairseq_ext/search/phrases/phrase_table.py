@@ -24,7 +24,19 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from fairseq_ext.search.phrases.automaton import Automaton, Pattern, of_texts, of_tokens
-from fairseq_ext.search.phrases.pieces import IN, LED, OUT, ROOTS, SPACE, START, Boundaries, Pieces, capitalised, folded, is_letter
+from fairseq_ext.search.phrases.pieces import (
+    IN,
+    LED,
+    OUT,
+    ROOTS,
+    SPACE,
+    START,
+    Boundaries,
+    Pieces,
+    capitalised,
+    folded,
+    is_letter,
+)
 from fairseq_ext.search.phrases.sentence import EXACT, Cased, Phrase
 
 PARTS = ("start", "need", "size", "total")
@@ -43,7 +55,9 @@ class Compiler:
         if (alternatives, cased) not in self.known:
             if len(self.known) >= KEPT:
                 self.known.clear()
-            self.known[alternatives, cased] = compiled_requirement(alternatives, cased, self.boundaries)
+            self.known[alternatives, cased] = compiled_requirement(
+                alternatives, cased, self.boundaries
+            )
         return self.known[alternatives, cased]
 
 
@@ -66,17 +80,21 @@ class PhraseTable:
     value: Tensor  # (M,) tokens of its constraint that a row has
     proposed: Tensor  # (M, W) tokens that continue the phrases, padded with -1
     behind: Tensor  # (V,) the root behind each token; (1,) where the target's words are not known
-    glued: Tensor  # (V,) bool: tokens that continue a word, and BOS, which ends none; (1,) where that is not known
+    # (V,) bool: tokens that continue a word, and BOS, which ends none; (1,) where that is not known
+    glued: Tensor
     span: int  # above every token that has an arc
     longest: Tensor  # (N,) tokens of the longest phrase proposed
     ordered: bool  # constraints must be met one after the other
 
     def of(self, sentence: Tensor) -> PhraseTable:
         """The table of these sentences (S,)."""
-        return replace(self, **{name: getattr(self, name)[sentence] for name in (*PARTS, "longest")})
+        return replace(
+            self, **{name: getattr(self, name)[sentence] for name in (*PARTS, "longest")}
+        )
 
     def begin(self, sentence: Tensor) -> tuple[Tensor, Tensor]:
-        """State of rows (n,) of these sentences that have no tokens yet: state (n, G) and count (n, G)."""
+        """State of rows (n,) of these sentences that have no tokens yet: state (n,
+        G) and count (n, G)."""
         state = self.start[sentence]
         return state, torch.zeros_like(state)
 
@@ -94,8 +112,11 @@ class PhraseTable:
         """(S, c, G): constraints that the next token decides on."""
         return (self.pending[state] > 0) & ~self.inactive(count)
 
-    def meet_pending(self, state: Tensor, count: Tensor, token: Tensor | None) -> tuple[Tensor, Tensor]:
-        """State (S, c, G) once what is pending is met, where token (S, c) does not continue the word; None: the text ends."""
+    def meet_pending(
+        self, state: Tensor, count: Tensor, token: Tensor | None
+    ) -> tuple[Tensor, Tensor]:
+        """State (S, c, G) once what is pending is met, where token (S, c) does not continue the
+        word; None: the text ends."""
         if not self.is_bounded:
             return state, count
         met = self.is_pending(state, count)
@@ -114,7 +135,8 @@ class PhraseTable:
         return F.pad(torch.stack([self.key, self.target, self.hits], dim=1), (0, 0, 0, 1), value=-1)
 
     def arc(self, state: Tensor, token: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Whether states have an arc of their own for tokens, its target and its hits (all of one shape)."""
+        """Whether states have an arc of their own for tokens, its target and its hits
+        (all of one shape)."""
         key = token.clamp(max=self.span - 1) + state * self.span
         found, target, hits = self.arcs[torch.searchsorted(self.key, key)].unbind(-1)
         return found == key, target, hits
@@ -123,17 +145,22 @@ class PhraseTable:
         """State (S, c, G) after token (S, c)."""
         state, count = self.meet_pending(state, count, token)
         inactive = self.inactive(count)
-        behind = self.base[state] + (self.behind[token][..., None] if self.is_bounded else self.behind)
+        behind = self.base[state] + (
+            self.behind[token][..., None] if self.is_bounded else self.behind
+        )
         token = token[..., None].expand_as(state)
         # an arc of its own, else one of the root, else none
-        (own, known), (target, at_root), (hits, root_hits) = self.arc(torch.stack([state, self.root[state]]), token)
+        (own, known), (target, at_root), (hits, root_hits) = self.arc(
+            torch.stack([state, self.root[state]]), token
+        )
         after = torch.where(own, target, torch.where(known, at_root, behind))
         hits = torch.where(own, hits, root_hits * known)
         count = torch.where(inactive, count, (count + hits).minimum(self.need[:, None]))
         return torch.where(inactive, behind, after), count
 
     def bank(self, state: Tensor, count: Tensor) -> Tensor:
-        """(S, c): tokens of met and pending constraints plus the longest live partial match of an unmet one."""
+        """(S, c): tokens of met and pending constraints plus the longest live partial
+        match of an unmet one."""
         state, count = self.meet_pending(state, count, None)
         partial = self.value[state].masked_fill(self.inactive(count), 0)
         return (count * self.size[:, None]).sum(-1) + partial.amax(-1)
@@ -143,9 +170,14 @@ class PhraseTable:
         sentences = torch.arange(self.total.size(0), device=self.total.device)
         state, count = (state[:, None] for state in self.begin(sentences))  # (N, 1, G)
         for i in range(max(map(len, prefixes), default=0)):
-            token = torch.tensor([[prefix[i] if i < len(prefix) else -1] for prefix in prefixes], device=state.device)
+            token = torch.tensor(
+                [[prefix[i] if i < len(prefix) else -1] for prefix in prefixes], device=state.device
+            )
             after = self.advance(state, count, token.clamp(min=0))
-            state, count = (torch.where(token[:, :, None] >= 0, new, old) for new, old in zip(after, (state, count), strict=True))
+            state, count = (
+                torch.where(token[:, :, None] >= 0, new, old)
+                for new, old in zip(after, (state, count), strict=True)
+            )
         return self.bank(state, count)[:, 0]
 
 
@@ -157,19 +189,25 @@ def build_table(
     cased: Sequence[Sequence[Cased]] | None = None,
     compiler: Compiler | None = None,
 ) -> PhraseTable:
-    """The table for each sentence's constraints, each a sequence of alternative phrases (one for a plain constraint).
+    """The table for each sentence's constraints, each a sequence of alternative phrases (one
+    for a plain constraint).
 
-    cased: in which case each constraint counts; None: all as written. compiler: of these boundaries, where automata are kept.
+    cased: in which case each constraint counts; None: all as written. compiler: of these
+    boundaries, where automata are kept.
     """
     compiler = Compiler(boundaries) if compiler is None else compiler
     known: dict[int, int] = {}  # automaton -> its first state
     parts = [never()]
     states = len(parts[0].context)
-    groups: list[list[tuple[int, int, Requirement]]] = []  # per sentence: first state, how often it is needed, the automaton
+    # per sentence: first state, how often it is needed, the automaton
+    groups: list[list[tuple[int, int, Requirement]]] = []
     for n, constraints in enumerate(sentences):
         merged: dict = {}
         for number, alternatives in enumerate(constraints):
-            key = (tuple(sorted({tuple(p) for p in alternatives})), cased[n][number] if cased else EXACT)
+            key = (
+                tuple(sorted({tuple(p) for p in alternatives})),
+                cased[n][number] if cased else EXACT,
+            )
             name = (number, key) if ordered else key
             merged[name] = (key, merged.get(name, (key, 0))[1] + 1)
         groups.append([])
@@ -204,17 +242,30 @@ def build_table(
         return torch.from_numpy(np.ascontiguousarray(values, dtype=np.int64)).to(device)
 
     return PhraseTable(
-        start=start.to(device), need=need.to(device), size=size.to(device), total=(need * size).sum(1).to(device),
-        first=tensor(first), token=tensor(token),
-        target=tensor(np.concatenate([part.arcs.target + at for part, at in zip(parts, bases, strict=True)])),
+        start=start.to(device),
+        need=need.to(device),
+        size=size.to(device),
+        total=(need * size).sum(1).to(device),
+        first=tensor(first),
+        token=tensor(token),
+        target=tensor(
+            np.concatenate([part.arcs.target + at for part, at in zip(parts, bases, strict=True)])
+        ),
         hits=tensor(np.concatenate([part.arcs.hits for part in parts])),
         key=tensor(np.repeat(np.arange(states), np.diff(first)) * span + token),
-        base=tensor(base), root=tensor(base + np.concatenate([part.context for part in parts])),
-        pending=tensor(np.concatenate([part.pending for part in parts])), value=tensor(np.concatenate([part.value for part in parts])),
-        proposed=tensor(proposed), behind=behind.to(device),
-        glued=(torch.zeros(1, dtype=torch.bool) if boundaries is None else boundaries.ends_no_word).to(device),
-        span=span, longest=longest.to(device), ordered=ordered,
-    )  # fmt: skip
+        base=tensor(base),
+        root=tensor(base + np.concatenate([part.context for part in parts])),
+        pending=tensor(np.concatenate([part.pending for part in parts])),
+        value=tensor(np.concatenate([part.value for part in parts])),
+        proposed=tensor(proposed),
+        behind=behind.to(device),
+        glued=(
+            torch.zeros(1, dtype=torch.bool) if boundaries is None else boundaries.ends_no_word
+        ).to(device),
+        span=span,
+        longest=longest.to(device),
+        ordered=ordered,
+    )
 
 
 # ---- One constraint as an automaton
@@ -258,20 +309,29 @@ def arcs_of(automaton: Automaton) -> Arcs:
     return Arcs(np.cumsum([0, *lengths[:-1]]), table[:, 0], table[:, 2], table[:, 1])
 
 
-def compiled_requirement(alternatives: Sequence[Phrase], cased: Cased, boundaries: Boundaries | None) -> Requirement:
+def compiled_requirement(
+    alternatives: Sequence[Phrase], cased: Cased, boundaries: Boundaries | None
+) -> Requirement:
     """The automaton of phrases any of which meets the constraint."""
     if boundaries is None:
         patterns = token_patterns(alternatives, cased)
         automaton = of_tokens(patterns)
     else:
-        index = boundaries.pieces.without_case if cased.mode == "any" else boundaries.pieces.as_written
+        index = (
+            boundaries.pieces.without_case if cased.mode == "any" else boundaries.pieces.as_written
+        )
         patterns = text_patterns(alternatives, cased, boundaries.pieces)
         automaton = of_texts(patterns, index, boundaries.whole)
     pieces = None if boundaries is None else boundaries.pieces
     # what may come at any place is what can be counted on
     size = min(len(form) for pattern in patterns if not pattern.at_start for form in pattern.forms)
-    forms = [Form(p, pattern, form, size, pieces) for p, pattern in enumerate(patterns) for form in pattern.forms]
-    # what a row has, and the next token, by what stands in front alone: of states without items, and of forms that have not begun
+    forms = [
+        Form(p, pattern, form, size, pieces)
+        for p, pattern in enumerate(patterns)
+        for form in pattern.forms
+    ]
+    # what a row has, and the next token, by what stands in front alone: of states without items,
+    # and of forms that have not begun
     unbegun = [[form.unbegun(context) for form in forms] for context in range(ROOTS)]
     value, proposed = [], []
     for items, context in zip(automaton.items, automaton.context, strict=True):
@@ -279,23 +339,34 @@ def compiled_requirement(alternatives: Sequence[Phrase], cased: Cased, boundarie
         if items:
             found = list(found)
             for i, form in enumerate(forms):
-                come = [form.tokens_at[n] for node, n in items if n in form.tokens_at and form.pattern in automaton.through[node]]
+                come = [
+                    form.tokens_at[n]
+                    for node, n in items
+                    if n in form.tokens_at and form.pattern in automaton.through[node]
+                ]
                 if come:
                     found[i] = form.short + max(come), form.tokens[max(come)]
         value.append(max(0, *(has for has, _ in found)))
         proposed.append(list(dict.fromkeys(token for _, token in found if token >= 0)))
     width = max(1, *map(len, proposed))
     return Requirement(
-        arcs_of(automaton), np.array(automaton.context), np.array(automaton.pending, dtype=np.int64), np.array(value),
-        np.array([tokens + [-1] * (width - len(tokens)) for tokens in proposed]), size, max(len(form.tokens) for form in forms),
-    )  # fmt: skip
+        arcs_of(automaton),
+        np.array(automaton.context),
+        np.array(automaton.pending, dtype=np.int64),
+        np.array(value),
+        np.array([tokens + [-1] * (width - len(tokens)) for tokens in proposed]),
+        size,
+        max(len(form.tokens) for form in forms),
+    )
 
 
 def token_patterns(alternatives: Sequence[Phrase], cased: Cased) -> list[Pattern]:
     """Phrases as rows of tokens."""
     anywhere = dict.fromkeys([*alternatives, *(cased.forms if cased.mode == "any" else ())])
     at_start = [form for form in cased.forms if cased.mode == "initial" and form not in anywhere]
-    return [Pattern(form, forms=(form,)) for form in anywhere] + [Pattern(form, True, (form,)) for form in dict.fromkeys(at_start)]
+    return [Pattern(form, forms=(form,)) for form in anywhere] + [
+        Pattern(form, True, (form,)) for form in dict.fromkeys(at_start)
+    ]
 
 
 def text_patterns(alternatives: Sequence[Phrase], cased: Cased, pieces: Pieces) -> list[Pattern]:
@@ -307,7 +378,10 @@ def text_patterns(alternatives: Sequence[Phrase], cased: Cased, pieces: Pieces) 
     found = [Pattern(text, forms=tuple(forms)) for text, forms in texts.items()]
     if cased.mode == "initial":
         capitals = dict.fromkeys(capitalised(text) for text in texts)
-        forms_of = {text: tuple(dict.fromkeys(form for form in cased.forms if pieces.text_of(form) == text)) for text in capitals}
+        forms_of = {
+            text: tuple(dict.fromkeys(form for form in cased.forms if pieces.text_of(form) == text))
+            for text in capitals
+        }
         found += [Pattern(text, True, forms_of[text]) for text in capitals if text not in texts]
     return found
 
@@ -317,24 +391,42 @@ class Form:
 
     def __init__(self, pattern: int, of: Pattern, tokens: Phrase, size: int, pieces: Pieces | None):
         self.pattern, self.tokens, self.at_start = pattern, tokens, of.at_start
-        self.short = size - len(tokens)  # tokens that the constraint's shortest form has less, as a number below 0
+        # tokens that the constraint's shortest form has less, as a number below 0
+        self.short = size - len(tokens)
         n = len(of.units)
         self.begins_with_letter = [False] * len(tokens)
-        read = list(range(len(tokens) + 1))  # units of the pattern that have come with so many tokens
+        # units of the pattern that have come with so many tokens
+        read = list(range(len(tokens) + 1))
         if pieces is not None:
             read = [min(n, len(pieces.begun(tokens[:k]))) for k in range(len(tokens) + 1)]
-            self.begins_with_letter = [is_letter(pieces.texts[token][:1] or " ") for token in tokens]
+            self.begins_with_letter = [
+                is_letter(pieces.texts[token][:1] or " ") for token in tokens
+            ]
         self.blanks = sum(units == 0 for units in read[1:])  # pieces in front that are spaces
         self.tokens_at = {units: k for k, units in enumerate(read) if 0 < units < n}
 
     def unbegun(self, context: int) -> tuple[int, int]:
-        """What a row has of it behind a context where it has not begun, in tokens of the constraint, and the next token, -1 for none."""
+        """What a row has of it behind a context where it has not begun, in tokens of the
+        constraint, and the next token, -1 for none."""
         come = self.blanks if context in (LED, SPACE) else 0
-        barred = self.begins_with_letter[come] and context == IN or self.at_start and context not in (START, LED)
+        barred = (
+            self.begins_with_letter[come]
+            and context == IN
+            or self.at_start
+            and context not in (START, LED)
+        )
         return 0 if self.at_start else self.short + come, -1 if barred else self.tokens[come]
 
 
 def never() -> Requirement:
     """What stands for no constraint."""
     none = np.zeros(ROOTS, dtype=np.int64)
-    return Requirement(Arcs(none, *np.zeros((3, 0), dtype=np.int64)), np.arange(ROOTS), none, none, np.full((ROOTS, 1), -1), 0, 1)
+    return Requirement(
+        Arcs(none, *np.zeros((3, 0), dtype=np.int64)),
+        np.arange(ROOTS),
+        none,
+        none,
+        np.full((ROOTS, 1), -1),
+        0,
+        1,
+    )

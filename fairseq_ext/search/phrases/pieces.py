@@ -25,7 +25,8 @@ from fairseq_ext.search.phrases.sentence import Dictionary
 
 START, LED, SPACE, OUT, IN = range(5)
 ROOTS = 5
-UNSPACED = r"\p{Han}\p{Hiragana}\p{Katakana}\p{Thai}\p{Lao}\p{Khmer}\p{Myanmar}"  # scripts without spaces between words
+# scripts without spaces between words
+UNSPACED = r"\p{Han}\p{Hiragana}\p{Katakana}\p{Thai}\p{Lao}\p{Khmer}\p{Myanmar}"
 LETTER = regex.compile(rf"(?V1)[[\w\p{{M}}]--[{UNSPACED}]]")
 PRIVATE = 0xF0000  # from here on, one character for each token that is only part of a character
 SPACES = regex.compile(r"\s+")
@@ -34,14 +35,20 @@ LAST = "\U0010ffff"
 
 @cache
 def is_letter(character: str) -> bool:
-    """Whether a character is part of a word: a letter, mark, digit or underscore of a script that parts its words by spaces."""
+    """Whether a character is part of a word: a letter, mark, digit or underscore of a script that
+    parts its words by spaces."""
     return bool(LETTER.match(character)) or ord(character) >= PRIVATE
 
 
 @cache
 def folded_character(character: str) -> str:
-    """One character without its case. Those that become several (ß and ss) stay as they are, so that places in texts do not move."""
-    return next((form for form in (character.casefold(), character.lower()) if len(form) == 1), character)
+    """One character without its case.
+
+    Those that become several (ß and ss) stay as they are, so that places in texts do not move.
+    """
+    return next(
+        (form for form in (character.casefold(), character.lower()) if len(form) == 1), character
+    )
 
 
 def folded(text: str) -> str:
@@ -67,7 +74,8 @@ class Index:
         self.texts = texts
         self.longest = max(map(len, texts), default=0)
         self.whole: dict[str, list[int]] = {}  # by text
-        self.starts: dict[str, list[int]] = {}  # by what stands behind each place of a token where a word may start
+        # by what stands behind each place of a token where a word may start
+        self.starts: dict[str, list[int]] = {}
         whole, starts = defaultdict(list), defaultdict(list)
         for token, text in enumerate(texts):
             if text:
@@ -78,14 +86,20 @@ class Index:
 
     @cached_property
     def orders(self) -> tuple[list[str], list[str], list[str], list[str]]:
-        """The keys of `whole` and `starts` in order: all, and those with the end of a word inside them (before a last space does not
-        count)."""
-        broken = [[key for key in keys if len(word_ends(key.rstrip(" "))) > 0] for keys in (self.whole, self.starts)]
-        whole, starts, broken_whole, broken_starts = (sorted(keys) for keys in (self.whole, self.starts, *broken))
+        """The keys of `whole` and `starts` in order: all, and those with the end of a word inside
+        them (before a last space does not count)."""
+        broken = [
+            [key for key in keys if len(word_ends(key.rstrip(" "))) > 0]
+            for keys in (self.whole, self.starts)
+        ]
+        whole, starts, broken_whole, broken_starts = (
+            sorted(keys) for keys in (self.whole, self.starts, *broken)
+        )
         return whole, starts, broken_whole, broken_starts
 
     def continuing(self, rest: str, at_starts: bool, whole: bool) -> set[int]:
-        """Tokens whose text (at_starts: from one of its word starts on) is a prefix of `rest`, or has it as a prefix.
+        """Tokens whose text (at_starts: from one of its word starts on) is a prefix of `rest`,
+        or has it as a prefix.
 
         whole: of the latter, those alone that end a word there, where rest ends in a letter.
         """
@@ -102,7 +116,8 @@ class Index:
 
 
 class Pieces:
-    """The texts of a vocabulary's tokens, each with the spaces that it brings; "" for a symbol that no reader sees."""
+    """The texts of a vocabulary's tokens, each with the spaces that it brings; "" for a
+    symbol that no reader sees."""
 
     def __init__(self, texts: Iterable[str]):
         self.texts = [SPACES.sub(" ", text) for text in texts]
@@ -127,8 +142,13 @@ class Pieces:
 
 
 def word_starts(text: str) -> list[int]:
-    """The places of a token's text at which a phrase may start, its own first character included."""
-    return [i for i, c in enumerate(text) if c != " " and not (i and is_letter(text[i - 1]) and is_letter(c))]
+    """The places of a token's text at which a phrase may start, its own first
+    character included."""
+    return [
+        i
+        for i, c in enumerate(text)
+        if c != " " and not (i and is_letter(text[i - 1]) and is_letter(c))
+    ]
 
 
 def word_ends(text: str) -> list[int]:
@@ -160,7 +180,8 @@ KINDS = {
     "GPT2BPE": "gpt2",
     "HuggingFaceByteLevelBPE": "gpt2",
 }
-SHARE = 0.1  # of the symbols that bear the mark where a dictionary's segmentation is taken for known
+# of the symbols that bear the mark where a dictionary's segmentation is taken for known
+SHARE = 0.1
 
 
 @dataclass(frozen=True)
@@ -189,22 +210,31 @@ class Boundaries:
 
     @cached_property
     def behind(self) -> Tensor:
-        """(V,): what stands behind a token (automaton.py): IN a word, a SPACE, or OUT of words otherwise."""
+        """(V,): what stands behind a token (automaton.py): IN a word, a SPACE, or OUT
+        of words otherwise."""
         blank = torch.tensor([text[-1:] == " " for text in self.pieces.texts])
         return torch.where(self.open, IN, torch.where(blank, SPACE, OUT))
 
 
 def find_boundaries(dictionary: Dictionary, bpe: Any, mode: str | None) -> Boundaries | None:
-    """The boundaries of a dictionary's tokens; None where mode is none, or where the segmentation is not known (which the log says if a
-    mode was asked for). mode: word, prefix, none, or None for word."""
+    """The boundaries of a dictionary's tokens; None where mode is none, or where the
+    segmentation is not known (which the log says if a mode was asked for). mode: word, prefix,
+    none, or None for word."""
     if mode == "none":
         return None
     kind = kind_of(dictionary, bpe)
     if kind is None:
         if mode is not None:
-            logger.warning("--constraint-boundary %s: the target's segmentation is not known, so phrases count inside words too", mode)
+            logger.warning(
+                "--constraint-boundary %s: the target's segmentation is not known, so phrases "
+                "count inside words too",
+                mode,
+            )
         else:
-            logger.info("constraints: the target's segmentation is not known, so phrases are met inside words as well")
+            logger.info(
+                "constraints: the target's segmentation is not known, so phrases are met "
+                "inside words as well"
+            )
         return None
     read, special = READERS[kind], {dictionary.bos(), dictionary.pad(), dictionary.eos()}
     texts = ("" if i in special else read(i, dictionary[i], bpe) for i in range(len(dictionary)))
@@ -212,7 +242,8 @@ def find_boundaries(dictionary: Dictionary, bpe: Any, mode: str | None) -> Bound
 
 
 def kind_of(dictionary: Dictionary, bpe: Any) -> str | None:
-    """The segmentation, by the encoder; without one by the marks that the dictionary's symbols bear."""
+    """The segmentation, by the encoder; without one by the marks that the
+    dictionary's symbols bear."""
     if bpe is not None:
         return KINDS.get(type(bpe).__name__)
     symbols = dictionary.symbols[dictionary.nspecial :]
@@ -241,7 +272,8 @@ def read_gpt2(token: int, symbol: str, bpe: Any) -> str:
     if not symbol.isdigit():  # <unk>, madeupword0000
         return f" {symbol} "
     text = bpe.decode(symbol)
-    return text if "\ufffd" not in text else chr(PRIVATE + token)  # part of a character is taken for a letter
+    # part of a character is taken for a letter
+    return text if "\ufffd" not in text else chr(PRIVATE + token)
 
 
 def plain(text: str, kind: str) -> str:

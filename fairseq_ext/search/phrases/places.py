@@ -15,9 +15,21 @@ from functools import lru_cache
 from typing import NamedTuple
 from unicodedata import normalize
 
+import regex
+
 from fairseq_ext.search.phrases.pieces import Boundaries, capitalised, folded, is_letter, normal
 from fairseq_ext.search.phrases.sentence import Cased, Phrase, SentenceConstraints, met_in_turn
 
+# ---- A term written where another word stood
+#
+# It is put in that word's case, with the English article that fits it.
+
+
+ARTICLE = regex.compile(r"(?<!\w)(a|an)(?= $)", regex.IGNORECASE)
+DETERMINER = regex.compile(r"(?i)(?:an?|the|one|this|that|my|your|his|her|its|our|their) ")
+SOUNDS_AS_VOWEL = regex.compile(r"(?i)[aeio]|u(?!ni|se|su|ti|ro|r[aeio])|h(?:our|onest|onou?r|eir)")
+SOUNDS_AS_CONSONANT = regex.compile(r"(?i)eu|ewe|one?(?!\w)|once")
+PLURAL = regex.compile(r"(?i)(?:\w*(?:[^ius\W]s|men|children|people|feet|teeth|mice|geese))$")
 Span = tuple[int, int]  # characters, [start, end)
 Place = tuple[int, Span]  # which of a phrase's forms, and where it stands
 
@@ -30,8 +42,11 @@ class Wanted(NamedTuple):
 
 
 class Text(NamedTuple):
-    """A translation in normal form. segmented: it is pieces, parted by spaces, as the forms are; whole: a form must end a word, not only
-    start one; None: forms count inside words as well."""
+    """A translation in normal form.
+
+    segmented: it is pieces, parted by spaces, as the forms are; whole: a form must end a word, not
+    only start one; None: forms count inside words as well.
+    """
 
     text: str
     segmented: bool
@@ -42,7 +57,12 @@ class Text(NamedTuple):
         text, whole = self.text, self.whole
         if self.segmented:
             padded, mode = f" {text} ", "exact" if case == "exact" else "any"
-            spans = [(begin, end - 2) for begin, end in occurrences(lambda start: end_of(f" {form} ", padded, start, False, mode))]
+            spans = [
+                (begin, end - 2)
+                for begin, end in occurrences(
+                    lambda start: end_of(f" {form} ", padded, start, False, mode)
+                )
+            ]
             return [span for span in spans if case != "initial" or span[0] == 0]
         spans = list(occurrences(lambda start: end_of(form, text, start, bool(whole), case)))
         if whole is None:
@@ -54,34 +74,48 @@ def assigned(text: Text, wanted: Sequence[Wanted]) -> list[Place | None]:
     """A place for each phrase, None for one that has none or only such as serve an equal one.
 
     As many phrases as can have a place of their own; the others share words with different ones.
-    Forms as they are written go before those in another case, where a phrase allows one; a phrase that finds its places taken has another
-    one move to a place that is free.
+    Forms as they are written go before those in another case, where a phrase allows one; a phrase
+    that finds its places taken has another one move to a place that is free.
     """
     seats: dict[int, Place] = {}
     options: list[list[Place]] = [[] for _ in wanted]
     for exact in (True, False):
         for each, found in zip(wanted, options, strict=True):
             for number, form in enumerate(each.forms):
-                found += [(number, span) for span in text.places(form, "exact" if exact else each.case)]
+                found += [
+                    (number, span) for span in text.places(form, "exact" if exact else each.case)
+                ]
         for i in range(len(wanted)):
             if i not in seats:
                 seat(i, options, seats, set(), [])
     kinds = [(frozenset(each.forms), each.case) for each in wanted]
     for i, of_phrase in enumerate(options):
         equal = [seats[j][1] for j in seats if j != i and kinds[j] == kinds[i]]
-        shared = [place for place in of_phrase if not any(overlap(place[1], span) for span in equal)]
+        shared = [
+            place for place in of_phrase if not any(overlap(place[1], span) for span in equal)
+        ]
         if i not in seats and shared:
             seats[i] = shared[0]
     return [seats.get(i) for i in range(len(wanted))]
 
 
 def in_order(text: Text, wanted: Sequence[Wanted]) -> list[Place | None]:
-    """The same for phrases that must come one behind the other: behind the first that does not come, none has a place."""
+    """The same for phrases that must come one behind the other: behind the first that does
+    not come, none has a place."""
     found: list[Place | None] = []
     reached = 0
     for each in wanted:
-        options = [(number, span) for number, form in enumerate(each.forms) for span in text.places(form, each.case) if span[0] >= reached]
-        place = min(options, key=lambda option: option[1][1], default=None) if None not in found else None
+        options = [
+            (number, span)
+            for number, form in enumerate(each.forms)
+            for span in text.places(form, each.case)
+            if span[0] >= reached
+        ]
+        place = (
+            min(options, key=lambda option: option[1][1], default=None)
+            if None not in found
+            else None
+        )
         reached = reached if place is None else place[1][1]
         found.append(place)
     return found
@@ -95,18 +129,35 @@ def occurrences(find: Callable[[int], Span]) -> Iterator[Span]:
         span = find(span[0] + 1)
 
 
-def seat(i: int, options: Sequence[Sequence[Place]], seats: dict[int, Place], tried: set[Place], above: list[Span]) -> bool:
-    """Give phrase i one of its places, if need be one whose holder can move (an augmenting path); whether there is one.
+def seat(
+    i: int,
+    options: Sequence[Sequence[Place]],
+    seats: dict[int, Place],
+    tried: set[Place],
+    above: list[Span],
+) -> bool:
+    """Give phrase i one of its places, if need be one whose holder can move (an augmenting
+    path); whether there is one.
 
-    tried: places that some phrase has asked for in vain; above: the spans that those who wait for i are to have."""
+    tried: places that some phrase has asked for in vain; above: the spans that those who
+    wait for i are to have."""
     held = {j: span for j, (_, span) in seats.items() if j != i}
-    left = [place for place in options[i] if place not in tried and not any(overlap(place[1], span) for span in above)]
+    left = [
+        place
+        for place in options[i]
+        if place not in tried and not any(overlap(place[1], span) for span in above)
+    ]
     holders = [[j for j, span in held.items() if overlap(place[1], span)] for place in left]
-    for place, of_place in sorted(zip(left, holders, strict=True), key=lambda option: len(option[1])):  # free ones first
+    # free ones first
+    for place, of_place in sorted(
+        zip(left, holders, strict=True), key=lambda option: len(option[1])
+    ):
         if place in tried:
             continue
         tried.add(place)
-        if not of_place or (len(of_place) == 1 and seat(of_place[0], options, seats, tried, [*above, place[1]])):
+        if not of_place or (
+            len(of_place) == 1 and seat(of_place[0], options, seats, tried, [*above, place[1]])
+        ):
             seats[i] = place
             return True
     return False
@@ -117,11 +168,15 @@ def overlap(one: Span, other: Span) -> bool:
     return one[0] < other[1] and other[0] < one[1]
 
 
-def token_spans(tokens: Sequence[int], text: Callable[[Sequence[int]], str], own: dict[int, str] | None = None) -> list[Span]:
-    """The characters [start, end) that each token adds to the text in NFKC; none for one that adds nothing, EOS for instance.
+def token_spans(
+    tokens: Sequence[int], text: Callable[[Sequence[int]], str], own: dict[int, str] | None = None
+) -> list[Span]:
+    """The characters [start, end) that each token adds to the text in NFKC; none for one that adds
+    nothing, EOS for instance.
 
-    tokens (L,); text: tokens to text. Where the text is not that of its tokens one by one, spaces between them set aside, the text of each
-    beginning is asked for. own: keeps their texts from call to call.
+    tokens (L,); text: tokens to text. Where the text is not that of its tokens one by one,
+    spaces between them set aside, the text of each beginning is asked for. own: keeps their
+    texts from call to call.
     """
     own, whole, spans, reached = {} if own is None else own, read(tokens, text), [], 0
     for token in tokens:
@@ -164,25 +219,33 @@ KEPT = 1 << 14  # phrases whose texts are kept
 
 
 class InText:
-    """Reads hypotheses as text. text: target tokens to plain text; whole: a phrase must not end inside a word either."""
+    """Reads hypotheses as text.
+
+    text: target tokens to plain text; whole: a phrase must not end inside a word either.
+    """
 
     def __init__(self, text: Callable[[Sequence[int]], str], whole: bool):
         self.text, self.whole = text, whole
         self.of_phrase = lru_cache(maxsize=KEPT)(lambda phrase: normal(text(phrase)))
 
-    def __call__(self, tokens: Sequence[int], constraints: SentenceConstraints, ordered: bool) -> list[bool]:
+    def __call__(
+        self, tokens: Sequence[int], constraints: SentenceConstraints, ordered: bool
+    ) -> list[bool]:
         """Whether each constraint is met, counted by `sentence.met_in_turn`."""
         text = normal(self.text(tokens))
 
         def ends(alternatives: Sequence[Phrase], cased: Cased, start: int) -> list[int]:
-            return [end_of(self.of_phrase(phrase), text, start, self.whole, cased.mode)[1] for phrase in alternatives]
+            return [
+                end_of(self.of_phrase(phrase), text, start, self.whole, cased.mode)[1]
+                for phrase in alternatives
+            ]
 
         return met_in_turn(constraints, ordered, ends)
 
 
 def end_of(phrase: str, text: str, start: int, whole: bool, case: str = "exact") -> tuple[int, int]:
-    """Where the first occurrence of a phrase at or behind start begins and ends, (-1, -1) when there is none; both texts in normal form
-    (pieces.py). case: as --constraint-case."""
+    """Where the first occurrence of a phrase at or behind start begins and ends, (-1, -1) when
+    there is none; both texts in normal form (pieces.py). case: as --constraint-case."""
     if case == "any":
         phrase, text = folded(phrase), folded(text)
     elif case == "initial" and start == 0:
@@ -210,8 +273,11 @@ def joined(first: str, second: str) -> bool:
     return is_letter(first) and is_letter(second)
 
 
-def banned_in_texts(boundaries: Boundaries, case: str) -> Callable[[SentenceConstraints], Callable[[Phrase], str | None]]:
-    """For a sentence's constraints, a function from a phrase to the text of a banned phrase that its text contains, None for none.
+def banned_in_texts(
+    boundaries: Boundaries, case: str
+) -> Callable[[SentenceConstraints], Callable[[Phrase], str | None]]:
+    """For a sentence's constraints, a function from a phrase to the text of a banned phrase that
+    its text contains, None for none.
 
     case: of banned phrases, exact or any.
     """
@@ -221,8 +287,51 @@ def banned_in_texts(boundaries: Boundaries, case: str) -> Callable[[SentenceCons
         def banned_in(phrase: Phrase) -> str | None:
             text = text_of(phrase)
             texts = zip(constraints.banned, constraints.banned_text, strict=True)
-            return next((said for other, said in texts if end_of(text_of(other), text, 0, boundaries.whole, case)[1] >= 0), None)
+            return next(
+                (
+                    said
+                    for other, said in texts
+                    if end_of(text_of(other), text, 0, boundaries.whole, case)[1] >= 0
+                ),
+                None,
+            )
 
         return banned_in
 
     return look
+
+
+def agreeing(targets: tuple[str, ...], word: str) -> tuple[str, ...]:
+    """The English target forms of the number of the word that they displace; all of them where none
+    has it, or no word is displaced."""
+    if not word:
+        return targets
+    is_plural = PLURAL.search(word) is not None
+    return (
+        tuple(form for form in targets if (PLURAL.search(form) is not None) == is_plural) or targets
+    )
+
+
+def put(text: str, terms: list[tuple[Span, str]], english: bool) -> str:
+    """The text with each term in the place of its span, or behind the word that an empty span
+    follows. A term takes the capital of a word that starts the text. english: "a" becomes "an"
+    before a vowel, and back, and goes where the term begins with such a word."""
+    for (start, end), term in sorted(terms, reverse=True):
+        before = text[:start] if start < end else text[:start] + " "
+        article = ARTICLE.search(before) if english else None
+        if article is not None and not any(
+            first <= article.start() < behind for (first, behind), _ in terms
+        ):
+            before = before[: article.start()] + (
+                "" if DETERMINER.match(term) else fitting(article[1], term) + " "
+            )
+        if not before and text[:1].isupper():
+            term = capitalised(term)
+        text = before + term + text[end:]
+    return text
+
+
+def fitting(article: str, word: str) -> str:
+    """The form of the article, "a" or "an", that stands before a word."""
+    is_vowel = SOUNDS_AS_VOWEL.match(word) and not SOUNDS_AS_CONSONANT.match(word)
+    return article[0] + ("n" if is_vowel else "")

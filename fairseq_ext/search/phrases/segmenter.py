@@ -23,27 +23,49 @@ from typing import Any
 from torch import Tensor
 
 from fairseq_ext.core.errors import UsageError
-from fairseq_ext.search.phrases.pieces import Boundaries, capitalised, find_boundaries, kind_of, plain
+from fairseq_ext.search.phrases.pieces import (
+    Boundaries,
+    capitalised,
+    find_boundaries,
+    kind_of,
+    plain,
+)
 from fairseq_ext.search.phrases.sentence import Dictionary, Phrase, Unwritable, end_of, unusable
 
 
 class Segmenter:
-    """Text to target tokens and back, by the task's tokenizer and bpe; either may be None. A bpe may have another for the target."""
+    """Text to target tokens and back, by the task's tokenizer and bpe; either may be None.
+
+    A bpe may have another for the target.
+    """
 
     def __init__(self, dictionary: Dictionary, tokenizer: Any = None, bpe: Any = None):
-        self.dictionary, self.tokenizer, self.bpe = dictionary, tokenizer, getattr(bpe, "target", bpe)
-        self.is_of_target = self.bpe is not bpe  # and the command has segmented typed phrases as source text
+        self.dictionary, self.tokenizer, self.bpe = (
+            dictionary,
+            tokenizer,
+            getattr(bpe, "target", bpe),
+        )
+        # and the command has segmented typed phrases as source text
+        self.is_of_target = self.bpe is not bpe
 
     @cached_property
     def sentencepiece(self) -> Any:
-        """The encoder's SentencePiece model where pieces joined are the normalised text; None where they are not, and for other encoders.
+        """The encoder's SentencePiece model where pieces joined are the normalised text; None where
+        they are not, and for other encoders.
 
         subtle: with byte pieces a character that the model lacks comes back as several `<0xE2>`.
         """
         model = getattr(self.bpe, "sp", None)
-        if type(self.bpe).__name__ != "SentencepieceBPE" or self.tokenizer is not None or model is None or not hasattr(model, "normalize"):
+        if (
+            type(self.bpe).__name__ != "SentencepieceBPE"
+            or self.tokenizer is not None
+            or model is None
+            or not hasattr(model, "normalize")
+        ):
             return None
-        return None if any(model.is_byte(piece) for piece in range(model.get_piece_size())) else model
+        return (
+            None if any(model.is_byte(piece) for piece in range(model.get_piece_size())) else model
+        )
 
     @property
     def takes_pieces(self) -> bool:
@@ -56,23 +78,37 @@ class Segmenter:
         return (self.bpe.encode(lead + text) if self.bpe is not None else text).split()
 
     def known_pieces(self, text: str, lead: str = "") -> list[str]:
-        """The same; a piece that the dictionary lacks is cut into the fewest that it has, where there are such."""
+        """The same; a piece that the dictionary lacks is cut into the fewest that it has,
+        where there are such."""
         pieces = self.pieces(text, lead)
-        mark = {"sentencepiece": "", "subword-nmt": "@@"}.get(kind_of(self.dictionary, self.bpe) or "") if self.bpe is not None else None
-        return pieces if mark is None else [part for piece in pieces for part in self.fewest(piece, mark)]
+        mark = (
+            {"sentencepiece": "", "subword-nmt": "@@"}.get(kind_of(self.dictionary, self.bpe) or "")
+            if self.bpe is not None
+            else None
+        )
+        return (
+            pieces
+            if mark is None
+            else [part for piece in pieces for part in self.fewest(piece, mark)]
+        )
 
     def fewest(self, piece: str, mark: str) -> list[str]:
-        """A piece as the fewest pieces of the dictionary; itself where it is one, and where there are none. mark: what ends a piece that
-        the next one continues."""
+        """A piece as the fewest pieces of the dictionary; itself where it is one, and where there
+        are none. mark: what ends a piece that the next one continues."""
         if self.has(piece):
             return [piece]
         end = mark if mark and piece.endswith(mark) else ""
         body = piece.removesuffix(end)
-        best: list[tuple[int, int] | None] = [(0, 0)]  # of each beginning: how many pieces, and where the last of them starts
+        # of each beginning: how many pieces, and where the last of them starts
+        best: list[tuple[int, int] | None] = [(0, 0)]
         for stop in range(1, len(body) + 1):
             last = end if stop == len(body) else mark
             starts = range(max(0, stop - self.longest), stop)
-            cuts = ((before[0] + 1, start) for start in starts if (before := best[start]) and self.has(body[start:stop] + last))
+            cuts = (
+                (before[0] + 1, start)
+                for start in starts
+                if (before := best[start]) and self.has(body[start:stop] + last)
+            )
             best.append(min(cuts, default=None))
         parts: list[str] = []
         while body and (cut := best[len(body)]):
@@ -89,7 +125,12 @@ class Segmenter:
         """Whether the dictionary has a piece that translations may hold."""
         dictionary = self.dictionary
         unknown = dictionary.unk()
-        return dictionary.indices.get(piece, unknown) not in (unknown, dictionary.bos(), dictionary.eos(), dictionary.pad())
+        return dictionary.indices.get(piece, unknown) not in (
+            unknown,
+            dictionary.bos(),
+            dictionary.eos(),
+            dictionary.pad(),
+        )
 
     def decode(self, text: str) -> str:
         """Pieces parted by spaces to plain text."""
@@ -102,23 +143,36 @@ class Segmenter:
         return self.decode(" ".join(self.pieces(text)))
 
     def normalised(self, text: str) -> str:
-        """The same in less time where the encoder is SentencePiece alone: it normalises a text before it cuts it."""
-        return self.there_and_back(text) if self.sentencepiece is None else self.bpe.decode(self.sentencepiece.normalize(text))
+        """The same in less time where the encoder is SentencePiece alone: it normalises a
+        text before it cuts it."""
+        return (
+            self.there_and_back(text)
+            if self.sentencepiece is None
+            else self.bpe.decode(self.sentencepiece.normalize(text))
+        )
 
     def writable(self, text: str) -> bool:
         """Whether the dictionary has all pieces of a text, as it stands alone or after a space."""
         return any(all(map(self.has, self.known_pieces(text, lead))) for lead in ("", " "))
 
     def spellings(self, text: str, case: str) -> tuple[Phrase, ...]:
-        """The forms of a phrase in the case that --constraint-case allows beside its own: initial, a capital at the start of a text; any,
-        small and capital letters. What the dictionary cannot write is left out."""
+        """The forms of a phrase in the case that --constraint-case allows beside its own: initial,
+        a capital at the start of a text; any, small and capital letters. What the dictionary
+        cannot write is left out."""
         marks = text[: len(text) - len(text.lstrip("▁"))] if self.takes_pieces else ""
         words = text[len(marks) :]
         found, leads = [capitalised(words)], [""]
         if case == "any":
-            found, leads = [words.lower(), capitalised(words.lower()), *found, words.title(), words.upper()], ["", " "]
+            found, leads = (
+                [words.lower(), capitalised(words.lower()), *found, words.title(), words.upper()],
+                ["", " "],
+            )
         forms: dict[Phrase, None] = {}
-        for spelling in dict.fromkeys(marks + each for each in found if each != words) if case != "exact" else ():
+        for spelling in (
+            dict.fromkeys(marks + each for each in found if each != words)
+            if case != "exact"
+            else ()
+        ):
             with contextlib.suppress(UsageError):
                 forms |= dict.fromkeys(self.phrases(spelling, "", leads, suggest=False))
         return tuple(forms)
@@ -128,8 +182,11 @@ class Segmenter:
         near = nearest_spelling(text, self.writable, self.dictionary.symbols)
         return f"; the nearest spelling that works is '{near}'" if near else ""
 
-    def alternatives(self, texts: Sequence[str], where: str, suggest: bool = True) -> tuple[tuple[Phrase, ...], str]:
-        """The forms of phrases any of which is meant; where the dictionary can write none of them, none and the reason.
+    def alternatives(
+        self, texts: Sequence[str], where: str, suggest: bool = True
+    ) -> tuple[tuple[Phrase, ...], str]:
+        """The forms of phrases any of which is meant; where the dictionary can write none of
+        them, none and the reason.
 
         Errors: UsageError as `phrases`, but none for what the dictionary cannot write.
         """
@@ -142,32 +199,52 @@ class Segmenter:
                 reason = reason or error.reason
         return tuple(forms), "" if forms else reason
 
-    def phrases(self, text: str, where: str, leads: Sequence[str] = ("", " "), suggest: bool = True) -> tuple[Phrase, ...]:
-        """A phrase's forms: as at the start of a text, and as after a space where that differs. A form that contains the
-        first is left out (the first says the same), and so is one that the dictionary cannot write, as long as another is left.
+    def phrases(
+        self, text: str, where: str, leads: Sequence[str] = ("", " "), suggest: bool = True
+    ) -> tuple[Phrase, ...]:
+        """A phrase's forms: as at the start of a text, and as after a space where that differs.
+        A form that contains the first is left out (the first says the same), and so is one that the
+        dictionary cannot write, as long as another is left.
 
-        Errors: UsageError, naming `where`, for an empty phrase, `<s>`, `</s>` and `<pad>`; for a piece outside the dictionary, with the
-        nearest spelling that works (suggest), which takes a moment to find: Unwritable where it was segmented here.
+        Errors: UsageError, naming `where`, for an empty phrase, `<s>`, `</s>` and `<pad>`; for
+        a piece outside the dictionary, with the nearest spelling that works (suggest), which takes
+        a moment to find: Unwritable where it was segmented here.
         """
         if not text.strip():
             raise UsageError(f"{where} has an empty phrase: write it, or remove its separator")
         dictionary = self.dictionary
-        symbols = {dictionary.bos_word, dictionary.eos_word, dictionary.pad_word}.intersection(text.split())
+        symbols = {dictionary.bos_word, dictionary.eos_word, dictionary.pad_word}.intersection(
+            text.split()
+        )
         if symbols:
-            raise UsageError(f"in {where}, the phrase '{text}' contains '{symbols.pop()}', a symbol that no translation holds: remove it")
+            raise UsageError(
+                f"in {where}, the phrase '{text}' contains '{symbols.pop()}', a symbol that no "
+                "translation holds: remove it"
+            )
         forms: list[Phrase] = []
         reason = None
         for lead in leads:
             pieces = self.known_pieces(text, lead)
             form = tuple(dictionary.index(piece) for piece in pieces)
-            problem = unusable(form, pieces, dictionary) if form else "is nothing once it is segmented: remove it"
+            problem = (
+                unusable(form, pieces, dictionary)
+                if form
+                else "is nothing once it is segmented: remove it"
+            )
             reason = reason or problem
             if not problem and not any(end_of(other, form, 0) >= 0 for other in forms):
                 forms.append(form)
         if not forms:
             hint = self.nearest(text) if suggest else ""
-            hint += "; without --bpe and --tokenizer, phrases are taken as segmented already" * self.takes_pieces
-            if dictionary.unk() in form and not self.takes_pieces and not any("\ud800" <= sign <= "\udfff" for sign in text):
+            hint += (
+                "; without --bpe and --tokenizer, phrases are taken as segmented already"
+                * self.takes_pieces
+            )
+            if (
+                dictionary.unk() in form
+                and not self.takes_pieces
+                and not any("\ud800" <= sign <= "\udfff" for sign in text)
+            ):
                 raise Unwritable(where, text, f"{reason}{hint}")
             raise UsageError(f"in {where}, the phrase '{text}' {reason}{hint}")
         return tuple(forms)
@@ -176,17 +253,30 @@ class Segmenter:
 # ---- The nearest spelling of a phrase that a dictionary can write
 
 
-TYPED = str.maketrans({**dict.fromkeys("’‘‛", "'"), **dict.fromkeys("“”„«»", '"'), **dict.fromkeys("–—‑", "-"), "‚": ",", "…": "..."})
+TYPED = str.maketrans(
+    {
+        **dict.fromkeys("’‘‛", "'"),
+        **dict.fromkeys("“”„«»", '"'),
+        **dict.fromkeys("–—‑", "-"),
+        "‚": ",",
+        "…": "...",
+    }
+)
 CLOSE = 0.6  # least similarity of a word that is put in another's place (difflib)
 WORDS = 3  # such words that are tried
-LONGEST = 500  # characters: for a longer text, which is no phrase, the comparison would take seconds
+# characters: for a longer text, which is no phrase, the comparison would take seconds
+LONGEST = 500
 
 
-def nearest_spelling(text: str, writable: Callable[[str], bool], symbols: Iterable[str]) -> str | None:
-    """The most similar spelling of `text` that is writable; None where none of those tried is, or the text is too long to try.
+def nearest_spelling(
+    text: str, writable: Callable[[str], bool], symbols: Iterable[str]
+) -> str | None:
+    """The most similar spelling of `text` that is writable; None where none of those tried is,
+    or the text is too long to try.
 
-    Tried are the text in NFKC, with typewriter punctuation, without accents, in other case, and two of these together; then, for each
-    word that cannot be written, the symbols of the dictionary that are most similar to it.
+    Tried are the text in NFKC, with typewriter punctuation, without accents, in other case, and two
+    of these together; then, for each word that cannot be written, the symbols of the dictionary
+    that are most similar to it.
     """
     if len(text) > LONGEST:
         return None
@@ -196,14 +286,22 @@ def nearest_spelling(text: str, writable: Callable[[str], bool], symbols: Iterab
     return found or with_other_words(text, writable, symbols)
 
 
-def with_other_words(text: str, writable: Callable[[str], bool], symbols: Iterable[str]) -> str | None:
-    """The text with its unwritable words replaced by similar ones of the dictionary; None where one has none."""
+def with_other_words(
+    text: str, writable: Callable[[str], bool], symbols: Iterable[str]
+) -> str | None:
+    """The text with its unwritable words replaced by similar ones of the dictionary;
+    None where one has none."""
     known: Sequence[str] | None = None
     words = []
     for word in text.split():
         if not writable(word):
-            # sentencepiece and subword-nmt mark where a word starts or goes on: a symbol that is a whole word counts without the mark
-            known = known or list(dict.fromkeys(symbol.removeprefix("▁") for symbol in symbols if not symbol.endswith("@@")))
+            # sentencepiece and subword-nmt mark where a word starts or goes on: a symbol that is a
+            # whole word counts without the mark
+            known = known or list(
+                dict.fromkeys(
+                    symbol.removeprefix("▁") for symbol in symbols if not symbol.endswith("@@")
+                )
+            )
             similar = difflib.get_close_matches(word, known, n=WORDS, cutoff=CLOSE)
             replaced = next((each for each in similar if writable(each)), None)
             if replaced is None:
@@ -220,7 +318,11 @@ def similarity(one: str, other: str) -> float:
 
 def without_accents(text: str) -> str:
     """The text without combining marks."""
-    return "".join(character for character in unicodedata.normalize("NFKD", text) if not unicodedata.combining(character))
+    return "".join(
+        character
+        for character in unicodedata.normalize("NFKD", text)
+        if not unicodedata.combining(character)
+    )
 
 
 CHANGES: tuple[Callable[[str], str], ...] = (
@@ -243,8 +345,8 @@ CHANGES: tuple[Callable[[str], str], ...] = (
 class TargetText:
     """What a reader sees of a generator's tokens.
 
-    segmenter: gives the target side's, which fairseq's commands complete only after they have built a generator; left_out: symbols that no
-    reader sees; mode: of --constraint-boundary.
+    segmenter: gives the target side's, which fairseq's commands complete only after they have built
+    a generator; left_out: symbols that no reader sees; mode: of --constraint-boundary.
     """
 
     def __init__(self, segmenter: Callable[[], Segmenter], left_out: Any, mode: str | None = None):
@@ -255,16 +357,19 @@ class TargetText:
         """Tokens (L,) as the dictionary's symbols, parted by spaces."""
         numbers = tokens.tolist() if isinstance(tokens, Tensor) else tokens
         dictionary = self.segmenter().dictionary
-        left_out = {*self.left_out, dictionary.bos(), dictionary.eos()}  # as by the dictionary's `string`, which is slower
+        # as by the dictionary's `string`, which is slower
+        left_out = {*self.left_out, dictionary.bos(), dictionary.eos()}
         return " ".join(dictionary[i] for i in numbers if i not in left_out)
 
     def text(self, tokens: Tensor | Sequence[int]) -> str:
-        """Tokens (L,) as text, without segmentation where the command undoes it by --bpe and --tokenizer."""
+        """Tokens (L,) as text, without segmentation where the command undoes it by
+        --bpe and --tokenizer."""
         return self.segmenter().decode(self.pieces(tokens))
 
     @functools.cached_property
     def boundaries(self) -> Boundaries | None:
-        """Where words begin and end, if phrases count as words; None where they do not, or where that is not known."""
+        """Where words begin and end, if phrases count as words; None where they do not, or
+        where that is not known."""
         return find_boundaries(self.segmenter().dictionary, self.segmenter().bpe, self.mode)
 
     def words(self, tokens: Sequence[int]) -> str:

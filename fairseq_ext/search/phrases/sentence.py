@@ -64,14 +64,20 @@ def unusable(phrase: Phrase, pieces: Sequence[str], dictionary: Dictionary) -> s
         if token in (dictionary.eos(), dictionary.pad(), dictionary.bos()):
             return f"contains '{piece}', a symbol that no translation holds: remove it"
         if token == dictionary.unk():
-            return f"contains the piece '{piece}', which the target dictionary lacks: reword or remove it"
+            return (
+                f"contains the piece '{piece}', which the target dictionary lacks: "
+                "reword or remove it"
+            )
     return None
 
 
 def end_of(phrase: Phrase, tokens: tuple[int, ...], start: int) -> int:
-    """Return where the first occurrence of a phrase at or behind `start` ends, -1 when there is none."""
+    """Return where the first occurrence of a phrase at or behind `start` ends, -1
+    when there is none."""
     n = len(phrase)
-    return next((i + n for i in range(start, len(tokens) - n + 1) if tokens[i : i + n] == phrase), -1)
+    return next(
+        (i + n for i in range(start, len(tokens) - n + 1) if tokens[i : i + n] == phrase), -1
+    )
 
 
 MAX_CONSTRAINTS = 64  # of a sentence
@@ -82,8 +88,8 @@ MAX_TOKENS = 512  # of a sentence's constraints, all alternatives counted
 class Cased:
     """In which case the phrases of a constraint count (`--constraint-case`).
 
-    mode: exact, as written; initial, with a capital too where they start the sentence; any. forms: the segmentations of these other
-    spellings, which the search proposes as well.
+    mode: exact, as written; initial, with a capital too where they start the sentence; any. forms:
+    the segmentations of these other spellings, which the search proposes as well.
     """
 
     mode: str = "exact"
@@ -95,21 +101,28 @@ EXACT = Cased()
 
 @dataclass(frozen=True)
 class SourceTerm:
-    """A glossary term that a source holds, for --glossary-placement align (search/constraints/placement.py) and the counts of a run."""
+    """A glossary term that a source holds, for --glossary-placement align
+    (search/constraints/placement.py) and the counts of a run."""
 
     text: str  # its target forms as the user wrote them, a|b: the text of its constraint
-    phrases: tuple[Phrase, ...] = ()  # those of its constraint, by which that is found; none where it is unmet from the start
+    # those of its constraint, by which that is found; none where it is unmet from the start
+    phrases: tuple[Phrase, ...] = ()
     targets: tuple[str, ...] = ()  # its target forms that the dictionary can write
-    mentions: tuple[tuple[int, ...], ...] = ()  # the source tokens of each mention, by their places; none where terms are not placed
+    # the source tokens of each mention, by their places; none where terms are not placed
+    mentions: tuple[tuple[int, ...], ...] = ()
     source: str = ""  # as the glossary has it
 
 
 @dataclass(frozen=True)
 class SentenceConstraints:
-    """The constraints of one sentence. A phrase is in a hypothesis when its text stands there as words (places.py), or, where the
-    target's words are not known, when its tokens stand there side by side."""
+    """The constraints of one sentence.
 
-    any_of: tuple[tuple[Phrase, ...], ...]  # each constraint is met by any one of its phrases; order and duplicates are the user's
+    A phrase is in a hypothesis when its text stands there as words (places.py), or, where the
+    target's words are not known, when its tokens stand there side by side.
+    """
+
+    # each constraint is met by any one of its phrases; order and duplicates are the user's
+    any_of: tuple[tuple[Phrase, ...], ...]
     text: tuple[str, ...]  # how the user wrote each constraint, "a|b" for alternatives
     banned: tuple[Phrase, ...] = ()  # must not appear; often one object for all sentences
     banned_text: tuple[str, ...] = ()
@@ -126,7 +139,8 @@ class SentenceConstraints:
 
     @property
     def is_free(self) -> bool:
-        """Whether a search for the sentence, and the report of it, are those of one without constraints."""
+        """Whether a search for the sentence, and the report of it, are those of one
+        without constraints."""
         return not (self.any_of or self.banned or self.prefix or self.unmet)
 
 
@@ -139,15 +153,22 @@ def merge(
     b: SentenceConstraints,
     consistent: Callable[[SentenceConstraints], SentenceConstraints] | None = None,
 ) -> SentenceConstraints:
-    """The constraints of both, a's first; those that the other's banned phrases rule out become unmet.
+    """The constraints of both, a's first; those that the other's banned phrases
+    rule out become unmet.
 
     consistent: takes out what is ruled out; None: by tokens (`without_conflicts`).
     Errors: UsageError for two different prefixes, or for more constraints than the limits allow.
     """
     if a.prefix and b.prefix and a.prefix != b.prefix:
-        raise UsageError(f"a sentence has two target prefixes, '{a.prefix_text}' and '{b.prefix_text}': give one")
+        raise UsageError(
+            f"a sentence has two target prefixes, '{a.prefix_text}' and '{b.prefix_text}': give one"
+        )
     prefix = (a.prefix, a.prefix_text) if a.prefix else (b.prefix, b.prefix_text)
-    banned = dict(zip(a.banned + b.banned, a.banned_text + b.banned_text, strict=True)) if a.banned and b.banned else None
+    banned = (
+        dict(zip(a.banned + b.banned, a.banned_text + b.banned_text, strict=True))
+        if a.banned and b.banned
+        else None
+    )
     both = SentenceConstraints(
         a.any_of + b.any_of,
         a.text + b.text,
@@ -166,9 +187,15 @@ def within_limits(constraints: SentenceConstraints, where: str) -> SentenceConst
     """The same constraints; UsageError when they are too many."""
     tokens = size(constraints.any_of)
     if len(constraints.any_of) > MAX_CONSTRAINTS:
-        raise UsageError(f"{where} has {len(constraints.any_of)} phrases and {MAX_CONSTRAINTS} are allowed in a sentence: leave some out")
+        raise UsageError(
+            f"{where} has {len(constraints.any_of)} phrases and {MAX_CONSTRAINTS} are allowed in a "
+            "sentence: leave some out"
+        )
     if tokens > MAX_TOKENS:
-        raise UsageError(f"{where} has {tokens} constraint tokens and {MAX_TOKENS} are allowed in a sentence: shorten its phrases")
+        raise UsageError(
+            f"{where} has {tokens} constraint tokens and {MAX_TOKENS} are allowed in a sentence: "
+            "shorten its phrases"
+        )
     return constraints
 
 
@@ -178,13 +205,16 @@ def size(any_of: Sequence[Sequence[Phrase]]) -> int:
 
 
 @lru_cache(maxsize=4)
-def banned_index(banned: tuple[Phrase, ...], text: tuple[str, ...]) -> tuple[dict[Phrase, str], list[int]]:
+def banned_index(
+    banned: tuple[Phrase, ...], text: tuple[str, ...]
+) -> tuple[dict[Phrase, str], list[int]]:
     """Banned phrase -> its text, and the lengths that occur."""
     return dict(zip(banned, text, strict=True)), sorted({len(p) for p in banned})
 
 
 def banned_in_tokens(constraints: SentenceConstraints) -> Callable[[Phrase], str | None]:
-    """A function from a phrase to the text of a banned phrase whose tokens it contains, None for none."""
+    """A function from a phrase to the text of a banned phrase whose tokens it
+    contains, None for none."""
     text_of, lengths = banned_index(constraints.banned, constraints.banned_text)
 
     def banned_in(phrase: Phrase) -> str | None:
@@ -195,9 +225,11 @@ def banned_in_tokens(constraints: SentenceConstraints) -> Callable[[Phrase], str
 
 
 def without_conflicts(
-    constraints: SentenceConstraints, look: Callable[[SentenceConstraints], Callable[[Phrase], str | None]] = banned_in_tokens
+    constraints: SentenceConstraints,
+    look: Callable[[SentenceConstraints], Callable[[Phrase], str | None]] = banned_in_tokens,
 ) -> SentenceConstraints:
-    """Phrases that contain a banned phrase taken out; a constraint none of whose phrases is left becomes unmet.
+    """Phrases that contain a banned phrase taken out; a constraint none of whose phrases
+    is left becomes unmet.
 
     look: how a banned phrase is found in another: by tokens, or by text (places.py).
     """
@@ -206,43 +238,62 @@ def without_conflicts(
     banned_in = look(constraints)
 
     any_of, text, cased, unmet = [], [], [], list(constraints.unmet)
-    for alternatives, written, case in zip(constraints.any_of, constraints.text, constraints.cases, strict=True):
+    for alternatives, written, case in zip(
+        constraints.any_of, constraints.text, constraints.cases, strict=True
+    ):
         left = tuple(phrase for phrase in alternatives if banned_in(phrase) is None)
         if left:
             any_of.append(left)
             text.append(written)
-            cased.append(replace(case, forms=tuple(form for form in case.forms if banned_in(form) is None)))
+            cased.append(
+                replace(case, forms=tuple(form for form in case.forms if banned_in(form) is None))
+            )
         else:
-            unmet.append((written, f"conflicts with the banned phrase '{banned_in(alternatives[0])}'"))
+            unmet.append(
+                (written, f"conflicts with the banned phrase '{banned_in(alternatives[0])}'")
+            )
     prefix, prefix_text = constraints.prefix, constraints.prefix_text
     clash = banned_in(prefix)
     if clash is not None:
         unmet.append((prefix_text, f"conflicts with the banned phrase '{clash}'"))
         prefix, prefix_text = (), ""
     return replace(
-        constraints, any_of=tuple(any_of), text=tuple(text), unmet=tuple(unmet), prefix=prefix, prefix_text=prefix_text,
+        constraints,
+        any_of=tuple(any_of),
+        text=tuple(text),
+        unmet=tuple(unmet),
+        prefix=prefix,
+        prefix_text=prefix_text,
         cased=tuple(cased) if constraints.cased else (),
-    )  # fmt: skip
+    )
 
 
 def met(hypothesis: Sequence[int], constraints: SentenceConstraints, ordered: bool) -> list[bool]:
-    """Whether a hypothesis (a sequence of tokens) meets each constraint: by containment, whatever the search believes. As `met_in_turn`."""
+    """Whether a hypothesis (a sequence of tokens) meets each constraint: by containment, whatever
+    the search believes. As `met_in_turn`."""
     tokens = tuple(hypothesis)
 
     def ends(alternatives: Sequence[Phrase], cased: Cased, start: int) -> list[int]:
         anywhere = (*alternatives, *(cased.forms if cased.mode == "any" else ()))
         at_start = cased.forms if cased.mode == "initial" and start == 0 else ()
-        return [end_of(phrase, tokens, start) for phrase in anywhere] + [len(form) for form in at_start if tokens[: len(form)] == form]
+        return [end_of(phrase, tokens, start) for phrase in anywhere] + [
+            len(form) for form in at_start if tokens[: len(form)] == form
+        ]
 
     return met_in_turn(constraints, ordered, ends)
 
 
-def met_in_turn(constraints: SentenceConstraints, ordered: bool, ends: Callable[[Sequence[Phrase], Cased, int], list[int]]) -> list[bool]:
+def met_in_turn(
+    constraints: SentenceConstraints,
+    ordered: bool,
+    ends: Callable[[Sequence[Phrase], Cased, int], list[int]],
+) -> list[bool]:
     """Whether each constraint is met.
 
-    Equal constraints given m times need m disjoint occurrences; if fewer are found, the first of them count as met. Different
-    constraints may overlap. ordered: they must come one behind the other; after the first that does not come, none is met.
-    ends: (alternatives, their case, start) -> where occurrences at or behind start end, -1 for those that are not there.
+    Equal constraints given m times need m disjoint occurrences; if fewer are found, the first of
+    them count as met. Different constraints may overlap. ordered: they must come one behind the
+    other; after the first that does not come, none is met. ends: (alternatives, their case, start)
+    -> where occurrences at or behind start end, -1 for those that are not there.
     """
     reached: dict[Kind | None, int] = {}  # where the last occurrence ended; -1: none is left
     out = []
@@ -256,4 +307,5 @@ def met_in_turn(constraints: SentenceConstraints, ordered: bool, ends: Callable[
     return out
 
 
-Meets = Callable[[Sequence[int], SentenceConstraints, bool], list[bool]]  # (tokens, constraints, ordered) -> which are met
+# (tokens, constraints, ordered) -> which are met
+Meets = Callable[[Sequence[int], SentenceConstraints, bool], list[bool]]

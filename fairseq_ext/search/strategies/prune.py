@@ -31,7 +31,10 @@ from fairseq_ext.search.registry import register
 class PruneThresholdFlags:
     prune_threshold: float | None = field(
         default=None,
-        metadata={"help": "drop what is worse than the best candidate by more than this, in nats (default: off; the paper: 1.5)"},
+        metadata={
+            "help": "drop what is worse than the best candidate by more than this, in nats "
+            "(default: off; the paper: 1.5)"
+        },
     )
 
 
@@ -45,23 +48,32 @@ class PruneThreshold(Prune):
     def rules(self) -> PlugRules | None:
         return PlugRules(threshold=self.delta)
 
-    def __call__(self, candidates: Candidates, beam: Beam, pool: Pool, finished: Finished) -> Tensor:
+    def __call__(
+        self, candidates: Candidates, beam: Beam, pool: Pool, finished: Finished
+    ) -> Tensor:
         score = candidates.score
         best_finished = finished.total[beam.live_index()].to(score.dtype)  # (S,)
         if candidates.group is None or candidates.goal is None:
             return score >= torch.maximum(score.amax(1), best_finished)[:, None] - self.delta
         # banks: a finished hypothesis belongs to the highest
         banks = int(candidates.group.max()) + 1
-        best = score.new_full((score.size(0), banks), -torch.inf).scatter_reduce_(1, candidates.group, score, "amax")
+        best = score.new_full((score.size(0), banks), -torch.inf).scatter_reduce_(
+            1, candidates.group, score, "amax"
+        )
         best = best.gather(1, candidates.group)
-        best = torch.where(candidates.group == candidates.goal[:, None], best.maximum(best_finished[:, None]), best)
+        best = torch.where(
+            candidates.group == candidates.goal[:, None], best.maximum(best_finished[:, None]), best
+        )
         return score >= best - self.delta
 
 
 def check_threshold(flags, generation) -> None:
     """Refuse what is no distance (raises UsageError)."""
     if flags.prune_threshold is not None and not flags.prune_threshold >= 0:
-        raise UsageError(f"--prune-threshold {flags.prune_threshold} is not a distance: use 0 or more, such as 1.5")
+        raise UsageError(
+            f"--prune-threshold {flags.prune_threshold} is not a distance: use 0 or "
+            "more, such as 1.5"
+        )
 
 
 @register(
@@ -96,14 +108,20 @@ def build_threshold(flags, context) -> PruneThreshold:
 @dataclass
 class ChildrenFlags:
     prune_children: int | None = field(
-        default=None, metadata={"help": "continue a hypothesis in at most so many ways (default: off, or --beam; the paper: 5)"}
+        default=None,
+        metadata={
+            "help": "continue a hypothesis in at most so many ways (default: off, or "
+            "--beam; the paper: 5)"
+        },
     )
 
 
 def check_children(flags, generation) -> None:
     """Refuse a beam without children (raises UsageError)."""
     if flags.prune_children is not None and flags.prune_children < 1:
-        raise UsageError(f"--prune-children {flags.prune_children} would leave no hypothesis: use 1 or more")
+        raise UsageError(
+            f"--prune-children {flags.prune_children} would leave no hypothesis: use 1 or more"
+        )
 
 
 @register(
@@ -135,7 +153,10 @@ def build_children(flags, context) -> None:
 class PruneFinishedFlags:
     prune_finished: float | None = field(
         default=None,
-        metadata={"help": "drop what is worse than the best finished hypothesis by more than this, in nats (default: off; the paper: 20)"},
+        metadata={
+            "help": "drop what is worse than the best finished hypothesis by more than this, in "
+            "nats (default: off; the paper: 20)"
+        },
     )
 
 
@@ -149,7 +170,9 @@ class PruneFinished(Prune):
     def rules(self) -> PlugRules | None:
         return PlugRules(behind_finished=self.X)
 
-    def __call__(self, candidates: Candidates, beam: Beam, pool: Pool, finished: Finished) -> Tensor:
+    def __call__(
+        self, candidates: Candidates, beam: Beam, pool: Pool, finished: Finished
+    ) -> Tensor:
         best = finished.total[beam.live_index()][:, None]
         return candidates.score >= best - self.X
 
@@ -157,7 +180,9 @@ class PruneFinished(Prune):
 def check_finished(flags, generation) -> None:
     """Refuse a negative distance (raises UsageError)."""
     if flags.prune_finished is not None and not flags.prune_finished >= 0:
-        raise UsageError(f"--prune-finished {flags.prune_finished} is not a distance: use 0 or more, such as 20")
+        raise UsageError(
+            f"--prune-finished {flags.prune_finished} is not a distance: use 0 or more, such as 20"
+        )
 
 
 @register(

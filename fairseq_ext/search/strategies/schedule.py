@@ -1,4 +1,32 @@
-"""When the sentences of a batch start: all together or as others finish (`--schedule`)."""
+"""When the sentences of a batch start: all together (`batch`), or as others finish
+(`--schedule stream`).
+
+Streaming variable-width beam search, which is continuous batching:
+
+    K. Yang, V. Yao, J. DeNero and D. Klein. A Streaming Approach For Efficient Batched Beam Search.
+    EMNLP 2020. https://aclanthology.org/2020.emnlp-main.366/
+    Algorithm 1; the finishing rule of Appendix A.1
+    The pruning heuristics: M. Freitag and Y. Al-Onaizan, 2017. https://aclanthology.org/W17-3207/
+
+| symbol | flag |
+| --- | --- |
+| k | --beam |
+| n, sentences at once | --stream-width; or --stream-rows, as in the parsing experiments |
+| epsilon | --refill-threshold |
+| delta | --prune-threshold: dropped when the score is below the best's by more than this |
+| M | --prune-children: most children of one row |
+| which sentences are expanded | --stream-order shortest (line 12); fifo: all (Appendix A.2) |
+| finalised candidates stay on the beam (A.1) | --stop ranked |
+
+Neutral setting: every one; the stream changes no result, but for shortlists that all rows share
+(`--lsh-share batch`, `--shortlist-share batch`). Here is when sentences start. Which are expanded
+is in search/loop.py, delta and M are in search/strategies/prune.py, the finishing rule of A.1 in
+search/strategies/stop/ranked.py.
+
+Here, other than in the paper: rows that would not fit under --stream-rows wait, those with the
+most tokens first. An engine (engine/) refills the same way, but whenever there is room: a request
+that has come is not to wait for others.
+"""
 
 from dataclasses import dataclass, field
 from typing import Literal
@@ -7,9 +35,7 @@ from fairseq_ext.core.errors import UsageError
 from fairseq_ext.search.protocols import Schedule
 from fairseq_ext.search.registry import register
 
-# ---- All sentences of a batch start together (`--schedule batch`, the default)
-#
-# fairseq's schedule.
+# ---- All sentences of a batch start together: fairseq's schedule (`--schedule batch`)
 
 
 class WholeBatch(Schedule):
@@ -25,32 +51,6 @@ def build_batch(flags, context) -> WholeBatch:
 
 
 # ---- New sentences start as others finish (`--schedule stream`)
-#
-# Streaming variable-width beam search, which is continuous batching.
-#
-#     K. Yang, V. Yao, J. DeNero and D. Klein. A Streaming Approach For Efficient Batched Beam
-#     Search. EMNLP 2020. https://aclanthology.org/2020.emnlp-main.366/
-#     Algorithm 1; the finishing rule of Appendix A.1
-#     The pruning heuristics: M. Freitag and Y. Al-Onaizan, 2017. https://aclanthology.org/W17-3207/
-#
-# | symbol | flag |
-# | --- | --- |
-# | k | --beam |
-# | n, sentences at once | --stream-width; or a limit on rows, as in the parsing experiments: --stream-rows |
-# | epsilon | --refill-threshold |
-# | delta | --prune-threshold: dropped when the sum of log-probabilities is below the best's by more than this |
-# | M | --prune-children: most children of one row |
-# | which sentences are expanded | --stream-order shortest: those with the fewest tokens (line 12); fifo: all (Appendix A.2) |
-# | finalised candidates stay on the beam (A.1) | --stop ranked |
-#
-# Neutral setting: every one; the stream changes no result, but for shortlists that all rows share
-# (`--lsh-share batch`, `--shortlist-share batch`). Here is when sentences start. Which are expanded
-# is in search/loop.py, delta and M are in search/strategies/prune.py, the finishing rule of A.1 in
-# search/strategies/stop/ranked.py.
-#
-# Here, other than in the paper: rows that would not fit under --stream-rows wait, those with the
-# most tokens first. An engine (engine/) refills the same way, but whenever there is room: a request
-# that has come is not to wait for others.
 
 
 @dataclass
@@ -64,28 +64,45 @@ class StreamFlags:
     )
     refill_threshold: float = field(
         default=1 / 6,
-        metadata={"help": "new sentences start when at most this share of the stream's width is left (default: 1/6)"},
+        metadata={
+            "help": "new sentences start when at most this share of the stream's width is "
+            "left (default: 1/6)"
+        },
     )
     stream_order: Literal["shortest", "fifo"] = field(
         default="shortest",
         metadata={
-            "help": "shortest: the sentences with the fewest tokens are decoded until they are level with the others; fifo: all in turn "
-            "(default: shortest, as the paper; same results)"
+            "help": "shortest: the sentences with the fewest tokens are decoded until "
+            "they are level with the others; fifo: all in turn (default: shortest, as the "
+            "paper; same results)"
         },
     )
     stream_rows: int | None = field(
         default=None,
-        metadata={"help": "limit the rows of a decoder call instead of the sentences, --stream-width (default: none)"},
+        metadata={
+            "help": "limit the rows of a decoder call instead of the sentences, --stream-width "
+            "(default: none)"
+        },
     )
 
 
 class Stream(Schedule):
-    """n sentences, or rows, are decoded at once. New ones start when at most epsilon n are left; then n (1 - epsilon) of them.
+    """n sentences, or rows, are decoded at once. New ones start when at most epsilon n are left;
+    then n (1 - epsilon) of them.
 
-    steps: between two starts at least, while any is live; fills: as many start as there is room for.
+    steps: between two starts at least, while any is live; fills: as many start
+    as there is room for.
     """
 
-    def __init__(self, width: int, threshold: float, level: bool, rows: int | None, steps: int = 0, fills: bool = False):
+    def __init__(
+        self,
+        width: int,
+        threshold: float,
+        level: bool,
+        rows: int | None,
+        steps: int = 0,
+        fills: bool = False,
+    ):
         self.width = width if rows is None else rows
         self.threshold, self.level, self.most_rows = threshold, level, rows
         self.steps, self.fills = steps, fills
@@ -94,15 +111,26 @@ class Stream(Schedule):
         taken = live if self.most_rows is None else rows  # every new sentence is one row
         if taken > self.threshold * self.width or (live and since < self.steps):
             return 0
-        return min(waiting, self.width - taken if self.fills else max(1, int(self.width * (1 - self.threshold) + 1e-9)))
+        return min(
+            waiting,
+            self.width - taken
+            if self.fills
+            else max(1, int(self.width * (1 - self.threshold) + 1e-9)),
+        )
 
 
 def check_stream(flags, generation) -> None:
     """Refuse a stream without room for a sentence (raises UsageError)."""
     if not 0 <= flags.refill_threshold < 1:
-        raise UsageError(f"--refill-threshold {flags.refill_threshold} is not a share below 1: use 0 or more, such as 0.167")
+        raise UsageError(
+            f"--refill-threshold {flags.refill_threshold} is not a share below 1: use 0 or "
+            "more, such as 0.167"
+        )
     if flags.stream_rows is not None and flags.stream_rows < generation.beam:
-        raise UsageError(f"--stream-rows {flags.stream_rows} is below the beam of {generation.beam}: use {generation.beam} or more")
+        raise UsageError(
+            f"--stream-rows {flags.stream_rows} is below the beam of {generation.beam}: use "
+            f"{generation.beam} or more"
+        )
 
 
 @register(
@@ -124,4 +152,9 @@ def check_stream(flags, generation) -> None:
     refills=True,
 )
 def build_stream(flags, context) -> Stream:
-    return Stream(flags.stream_width, flags.refill_threshold, str(flags.stream_order) == "shortest", flags.stream_rows)
+    return Stream(
+        flags.stream_width,
+        flags.refill_threshold,
+        str(flags.stream_order) == "shortest",
+        flags.stream_rows,
+    )

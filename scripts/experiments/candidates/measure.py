@@ -1,10 +1,13 @@
-"""Minimum Bayes risk beside beam search: BLEU, chrF and TER with paired intervals against beam 5, and CPU seconds.
+"""Minimum Bayes risk beside beam search: BLEU, chrF and TER with paired intervals against
+beam 5, and CPU seconds.
 
-    python scripts/experiments/candidates/measure.py --model MODEL --text TEXT --lines 1000 --lists FOLDER
+    python scripts/experiments/candidates/measure.py --model MODEL --text TEXT --lines 1000
+        --lists FOLDER
 
-Lists of hypotheses are kept in FOLDER, so that other ways to choose from them need no new search. Time is that of the search and of the
-choice. An asterisk marks the metric that the choice optimises: a gain there says little. Intervals are the middle 95 per cent of 1,000
-paired resamples of the sentences (Koehn 2004).
+Lists of hypotheses are kept in FOLDER, so that other ways to choose from them need no new search.
+Time is that of the search and of the choice. An asterisk marks the metric that the choice
+optimises: a gain there says little. Intervals are the middle 95 per cent of 1,000 paired resamples
+of the sentences (Koehn 2004).
 """
 
 import argparse
@@ -21,7 +24,9 @@ from fairseq_ext.plugin.tasks import Flags
 from fairseq_ext.search.finished import Hypothesis
 from fairseq_ext.search.mbr import BayesRisk
 
-SEARCHES = {f"beam {k}": dict(beam=k) for k in (5, 20, 30)} | {"beam 5, `--lenpen 1.2`": dict(beam=5, lenpen=1.2)}
+SEARCHES = {f"beam {k}": dict(beam=k) for k in (5, 20, 30)} | {
+    "beam 5, `--lenpen 1.2`": dict(beam=5, lenpen=1.2)
+}
 SEARCHES |= {"30 samples": dict(beam=30, sampling=True, sampling_epsilon=0.02)}
 CHOICES = {  # of a search's list: the flags of --mbr
     "beam 5": ("beam 5", {}),
@@ -39,17 +44,29 @@ CHOICES = {  # of a search's list: the flags of --mbr
 METRICS = {"BLEU": BLEU(), "chrF": CHRF(), "TER": TER()}
 
 
-def lists(args: argparse.Namespace, search: str, source: list[str]) -> tuple[list[list[list]], float]:
-    """Each line's hypotheses, [text, tokens, score, sum of log-probabilities] each, and the CPU seconds of the search."""
+def lists(
+    args: argparse.Namespace, search: str, source: list[str]
+) -> tuple[list[list[list]], float]:
+    """Each line's hypotheses, [text, tokens, score, sum of log-probabilities] each, and the
+    CPU seconds of the search."""
     path = args.lists / f"{Path(args.text).name}.{search.replace(' ', '-')}.json"
     if not path.exists():
-        model = dict(path=str(args.model / "checkpoint.pt"), data=str(args.model), source_lang="de", target_lang="en", bpe="sentencepiece")
+        model = dict(
+            path=str(args.model / "checkpoint.pt"),
+            data=str(args.model),
+            source_lang="de",
+            target_lang="en",
+            bpe="sentencepiece",
+        )
         model |= dict(sentencepiece_model=str(args.model / "spm.model"), cpu=True, batch_size=32)
         translator = Translator(**model, **SEARCHES[search])
         start = time.process_time()
         found = translator.translate(source, nbest=SEARCHES[search]["beam"])
         took = time.process_time() - start
-        rows = [[[h.text, len(h.tokens), h.score, float(sum(h.positional_scores))] for h in nbest] for nbest in found]
+        rows = [
+            [[h.text, len(h.tokens), h.score, float(sum(h.positional_scores))] for h in nbest]
+            for nbest in found
+        ]
         path.write_text(json.dumps([rows, took]), encoding="utf-8")
     return json.loads(path.read_text(encoding="utf-8"))
 
@@ -58,35 +75,66 @@ def chosen(nbest: list[list], risk: BayesRisk, source: str) -> str:
     """The text that --mbr answers with."""
     texts = {i: text for i, (text, *_) in enumerate(nbest)}
     risk.text = lambda tokens: texts[int(tokens[0])]
-    every = [Hypothesis(torch.tensor([i]), score, torch.tensor([total])) for i, (_, _, score, total) in enumerate(nbest)]
+    every = [
+        Hypothesis(torch.tensor([i]), score, torch.tensor([total]))
+        for i, (_, _, score, total) in enumerate(nbest)
+    ]
     return texts[int(risk(every, source)[0].tokens[0])]
 
 
 def scores(metric, lines: list[str], references: list[str], times: np.ndarray) -> np.ndarray:
-    """A metric of the whole text, then of each resample; times (resamples, lines): how often each line is drawn."""
-    counts = np.array(metric._extract_corpus_statistics(lines, [references]), dtype=float)  # of each line, which add up
-    return np.array([metric._compute_score_from_stats(row.tolist()).score for row in np.vstack([counts.sum(0), times @ counts])])
+    """A metric of the whole text, then of each resample; times (resamples, lines): how
+    often each line is drawn."""
+    # of each line, which add up
+    counts = np.array(metric._extract_corpus_statistics(lines, [references]), dtype=float)
+    return np.array(
+        [
+            metric._compute_score_from_stats(row.tolist()).score
+            for row in np.vstack([counts.sum(0), times @ counts])
+        ]
+    )
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--model", type=Path, required=True, help="folder with checkpoint.pt, dict.*.txt and spm.model")
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument(
+        "--model",
+        type=Path,
+        required=True,
+        help="folder with checkpoint.pt, dict.*.txt and spm.model",
+    )
     parser.add_argument("--text", required=True, help="TEXT.de and TEXT.en")
     parser.add_argument("--lines", type=int, default=1000)
-    parser.add_argument("--lists", type=Path, required=True, help="folder of the lists of hypotheses")
+    parser.add_argument(
+        "--lists", type=Path, required=True, help="folder of the lists of hypotheses"
+    )
     args = parser.parse_args()
     args.lists.mkdir(parents=True, exist_ok=True)
     torch.set_num_threads(1)
-    source, references = (Path(f"{args.text}.{side}").read_text(encoding="utf-8").split("\n")[: args.lines] for side in ("de", "en"))
-    times = np.random.default_rng(12345).multinomial(len(source), np.full(len(source), 1 / len(source)), size=1000)
+    source, references = (
+        Path(f"{args.text}.{side}").read_text(encoding="utf-8").split("\n")[: args.lines]
+        for side in ("de", "en")
+    )
+    times = np.random.default_rng(12345).multinomial(
+        len(source), np.full(len(source), 1 / len(source)), size=1000
+    )
     base: dict[str, np.ndarray] = {}
     first = 0.0
-    print(f"{Path(args.text).name}, {len(source)} lines\n| search | BLEU | chrF | TER | time |\n| --- | --- | --- | --- | --- |")
+    print(
+        f"{Path(args.text).name}, {len(source)} lines\n"
+        "| search | BLEU | chrF | TER | time |\n"
+        "| --- | --- | --- | --- | --- |"
+    )
     for name, (search, flags) in CHOICES.items():
         found, took = lists(args, search, source)
         start = time.process_time()
         risk = BayesRisk(Flags(**flags), str) if flags else None
-        lines = [chosen(nbest, risk, line) if risk else nbest[0][0] for nbest, line in zip(found, source, strict=True)]
+        lines = [
+            chosen(nbest, risk, line) if risk else nbest[0][0]
+            for nbest, line in zip(found, source, strict=True)
+        ]
         took += time.process_time() - start
         first = first or took
         cells = []

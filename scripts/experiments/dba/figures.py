@@ -1,6 +1,7 @@
 """The paper's Figures 4, 5, 7 and 8 from DIR/runs.json (runs.py makes it).
 
-python scripts/experiments/dba/figures.py --out DIR       writes DIR/figure4, figure5, figure7 and figure8, as SVG and PNG
+python scripts/experiments/dba/figures.py --out DIR
+    writes DIR/figure4, figure5, figure7 and figure8, as SVG and PNG
 """
 
 import sys
@@ -29,15 +30,32 @@ def figure_4(runs: dict[str, Any]) -> Figure | None:
     figure, axes = panel()
     for i, method in enumerate(dict.fromkeys(time["method"] for time in runs["times"])):
         found = [time for time in runs["times"] if time["method"] == method]
-        bars = whiskers(tuple(1000 * time[key] for key in ("seconds", "low", "high")) for time in found)
-        places, heights = [time["tokens"] for time in found], [1000 * time["seconds"] for time in found]
-        axes.errorbar(places, heights, yerr=bars, linestyle=LINES[method[:3]], label=method, elinewidth=0.8, **of(method, i))
+        bars = whiskers(
+            tuple(1000 * time[key] for key in ("seconds", "low", "high")) for time in found
+        )
+        places, heights = (
+            [time["tokens"] for time in found],
+            [1000 * time["seconds"] for time in found],
+        )
+        axes.errorbar(
+            places,
+            heights,
+            yerr=bars,
+            linestyle=LINES[method[:3]],
+            label=method,
+            elinewidth=0.8,
+            **of(method, i),
+        )
     axes.set_yscale("log")
     axes.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
     axes.yaxis.set_major_formatter("{x:g}")
     axes.yaxis.set_minor_formatter(NullFormatter())
     axes.set_xticks(sorted({time["tokens"] for time in runs["times"]}))
-    axes.set(xlabel="constraint tokens", ylabel="ms a sentence", title=f"Processor time by number of constraints, {runs['timed']}")
+    axes.set(
+        xlabel="constraint tokens",
+        ylabel="ms a sentence",
+        title=f"Processor time by number of constraints, {runs['timed']}",
+    )
     label_lines(axes)
     return figure
 
@@ -45,7 +63,10 @@ def figure_4(runs: dict[str, Any]) -> Figure | None:
 def by_set(runs: dict[str, Any]) -> dict[str, list[dict[str, Any]]]:
     """The searches of each set of constraints, beam by beam."""
     names = dict.fromkeys(run["set"] for run in runs["grid"])
-    return {name: sorted((r for r in runs["grid"] if r["set"] == name), key=lambda r: r["beam"]) for name in names}
+    return {
+        name: sorted((r for r in runs["grid"] if r["set"] == name), key=lambda r: r["beam"])
+        for name in names
+    }
 
 
 def spread(found: list[dict[str, Any]]) -> list[list[float]]:
@@ -58,8 +79,16 @@ def figure_5(runs: dict[str, Any]) -> Figure:
     figure, axes = panel()
     beams = sorted({run["beam"] for run in runs["grid"]})
     for i, (name, found) in enumerate(by_set(runs).items()):
-        places = [beams.index(r["beam"]) + 0.03 * (i - 3) for r in found]  # side by side, so that bars do not cover each other
-        axes.errorbar(places, [r["bleu"] for r in found], yerr=spread(found), label=name, elinewidth=0.8, **of(name, i))
+        # side by side, so that bars do not cover each other
+        places = [beams.index(r["beam"]) + 0.03 * (i - 3) for r in found]
+        axes.errorbar(
+            places,
+            [r["bleu"] for r in found],
+            yerr=spread(found),
+            label=name,
+            elinewidth=0.8,
+            **of(name, i),
+        )
     axes.set_xticks(range(len(beams)), [str(beam) for beam in beams])
     axes.set(xlabel="beam", ylabel="BLEU, 95 % interval", title=f"BLEU by beam, {about(runs)}")
     label_lines(axes, room=0.2)
@@ -74,14 +103,21 @@ def figure_7(runs: dict[str, Any]) -> Figure | None:
     reference, output = zip(*runs["placement"], strict=True)
     axes.plot([0, 100], [0, 100], color="black", linewidth=0.8, linestyle=":")
     axes.scatter(reference, output, s=7, alpha=0.3, color=of("DBA")["color"], linewidths=0)
-    axes.set(xlabel="place in the reference, % of its words", ylabel="place in the output, % of its words", aspect="equal")
+    axes.set(
+        xlabel="place in the reference, % of its words",
+        ylabel="place in the output, % of its words",
+        aspect="equal",
+    )
     r = pearson(runs["placement"])
-    axes.set_title(f"First word of {runs['placed']}, {len(reference)} constraints: Pearson r = {r:.2f}")
+    axes.set_title(
+        f"First word of {runs['placed']}, {len(reference)} constraints: Pearson r = {r:.2f}"
+    )
     return figure
 
 
 def figure_8(runs: dict[str, Any]) -> Figure:
-    """BLEU against model score; of each set a line over the beams, the largest with the largest mark."""
+    """BLEU against model score; of each set a line over the beams, the largest
+    with the largest mark."""
     figure, axes = panel()
     bars = {}
     for i, (name, found) in enumerate(by_set(runs).items()):
@@ -89,7 +125,9 @@ def figure_8(runs: dict[str, Any]) -> Figure:
         x, y = [r["total"] / sentences for r in found], [r["bleu"] for r in found]
         axes.errorbar(x, y, yerr=spread(found), elinewidth=0.6, **style)
         axes.scatter(x[-1:], y[-1:], s=50, color=style["color"], marker=style["marker"], zorder=3)
-        bars[name] = [(score, r["bleu"], r["low"], r["high"]) for score, r in zip(x, found, strict=True)]
+        bars[name] = [
+            (score, r["bleu"], r["low"], r["high"]) for score, r in zip(x, found, strict=True)
+        ]
     beams = sorted({run["beam"] for run in runs["grid"]})
     axes.set(xlabel="model score, mean sum of log-probabilities", ylabel="BLEU, 95 % interval")
     axes.set_title(f"{about(runs)}, beam {beams[0]} to {beams[-1]} (large mark)")

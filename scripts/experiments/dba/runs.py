@@ -1,10 +1,12 @@
 """Run the searches behind the paper's tables and figures.
 
-    python scripts/experiments/dba/runs.py --out DIR [--model DIR] [--text PREFIX] [--beams 5 10 20] [--prune 3 10 20] [--limit N]
+    python scripts/experiments/dba/runs.py --out DIR [--model DIR] [--text PREFIX] [--beams 5 10 20]
+        [--prune 3 10 20] [--limit N]
 
-Each search becomes a file of DIR/searches; those that are there are not repeated, so an interrupted run goes on where it was.
-What they found is summed up in DIR/runs.json, from which tables.py and figures.py work. Times are processor time of a whole call,
-segmenting included; the model is loaded before.
+Each search becomes a file of DIR/searches; those that are there are not repeated, so an
+interrupted run goes on where it was. What they found is summed up in DIR/runs.json, from which
+tables.py and figures.py work. Times are processor time of a whole call, segmenting included;
+the model is loaded before.
 """
 
 import argparse
@@ -18,7 +20,8 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-sys.path.append(str(Path(__file__).resolve().parents[1] / "optimal_ending"))  # behind this folder: both have tables.py, figures.py
+# behind this folder: both have tables.py, figures.py
+sys.path.append(str(Path(__file__).resolve().parents[1] / "optimal_ending"))
 
 from extract import MORE_SETS, SETS, extract
 from searches import (
@@ -44,7 +47,8 @@ TIMED = "rand3"  # Figure 4
 
 @dataclass
 class Run:
-    """What one search over a text found; hypotheses are (sum of log-probabilities, tokens with EOS, text)."""
+    """What one search over a text found; hypotheses are (sum of log-probabilities,
+    tokens with EOS, text)."""
 
     signature: str
     stats: dict[str, Any]
@@ -57,24 +61,44 @@ class Runs:
 
     def __init__(self, args: argparse.Namespace):
         self.args = args
-        self.flags = dict(cpu=args.cpu, batch_size=args.batch_size, **model_flags(args.model, args.src, args.tgt))
+        self.flags = dict(
+            cpu=args.cpu, batch_size=args.batch_size, **model_flags(args.model, args.src, args.tgt)
+        )
         self.sources, self.references = read_text(args.text, args.src, args.tgt, args.limit)
         quiet()
-        self.segmenter = Translator(**self.flags).task.session.sentences.constraint_source().segmenter
-        self.sets = {name: extract(self.references, name, args.seed, self.usable) for name in args.sets}
+        self.segmenter = (
+            Translator(**self.flags).task.session.sentences.constraint_source().segmenter
+        )
+        self.sets = {
+            name: extract(self.references, name, args.seed, self.usable) for name in args.sets
+        }
 
     def usable(self, phrase: str) -> bool:
-        return all(self.segmenter.dictionary.index(piece) != self.segmenter.dictionary.unk() for piece in self.segmenter.pieces(phrase))
+        return all(
+            self.segmenter.dictionary.index(piece) != self.segmenter.dictionary.unk()
+            for piece in self.segmenter.pieces(phrase)
+        )
 
     def tokens(self, name: str) -> list[int]:
         """Constraint tokens of each sentence."""
-        return [sum(len(self.segmenter.pieces(phrase)) for phrase in phrases) for phrases in self.sets[name]]
+        return [
+            sum(len(self.segmenter.pieces(phrase)) for phrase in phrases)
+            for phrases in self.sets[name]
+        ]
 
-    def search(self, label: str, sentences: Sequence[int], constraints: Sequence[Sequence[str]] | None, **flags: Any) -> Run:
+    def search(
+        self,
+        label: str,
+        sentences: Sequence[int],
+        constraints: Sequence[Sequence[str]] | None,
+        **flags: Any,
+    ) -> Run:
         """Translate these sentences; from the file of this label if it holds the same search."""
         sources = [self.sources[i] for i in sentences]
         given = None if constraints is None else [list(constraints[i]) for i in sentences]
-        key = json.dumps([self.flags, flags, sources, given, "processor time"], sort_keys=True, default=str)
+        key = json.dumps(
+            [self.flags, flags, sources, given, "processor time"], sort_keys=True, default=str
+        )
         file = self.args.out / "searches" / f"{label}.json"
         if file.exists():
             saved = json.loads(file.read_text(encoding="utf-8"))
@@ -85,76 +109,131 @@ class Runs:
         begin = time.process_time()
         found = translator.translate(sources, constraints=given)
         seconds = time.process_time() - begin
-        best = [(sum(nbest[0].positional_scores), len(nbest[0].positional_scores), nbest[0].text) for nbest in found]
+        best = [
+            (sum(nbest[0].positional_scores), len(nbest[0].positional_scores), nbest[0].text)
+            for nbest in found
+        ]
         run = Run(translator.signature, translator.stats.as_dict(), best, seconds)
         file.parent.mkdir(parents=True, exist_ok=True)
         part = file.with_suffix(".part")
-        part.write_text(json.dumps({"key": key} | asdict(run), ensure_ascii=False), encoding="utf-8")
+        part.write_text(
+            json.dumps({"key": key} | asdict(run), ensure_ascii=False), encoding="utf-8"
+        )
         os.replace(part, file)
         return run
 
     def whole(self, label: str, name: str, beam: int, prune: float | None) -> Run:
-        """The search over the whole text with this set of words ("none": without), beam and --prune-finished."""
-        return self.search(label, range(len(self.sources)), self.sets.get(name), beam=beam, prune_finished=prune)
+        """The search over the whole text with this set of words ("none": without), beam
+        and --prune-finished."""
+        return self.search(
+            label, range(len(self.sources)), self.sets.get(name), beam=beam, prune_finished=prune
+        )
 
     def unpruned(self, name: str, beam: int) -> Run:
         """The same without --prune-finished."""
         return self.whole(f"{name}.beam{beam}", name, beam, None)
 
-    def corpus(self, name: str, beam: int, prune: float | None = None) -> tuple[Run, dict[str, Any]]:
+    def corpus(
+        self, name: str, beam: int, prune: float | None = None
+    ) -> tuple[Run, dict[str, Any]]:
         """One set ("none": no constraints) over the whole text."""
-        run = self.unpruned(name, beam) if prune is None else self.whole(f"{name}.beam{beam}.prune{prune:g}", name, beam, prune)
+        run = (
+            self.unpruned(name, beam)
+            if prune is None
+            else self.whole(f"{name}.beam{beam}.prune{prune:g}", name, beam, prune)
+        )
         quality: Measure = measure(run.best, self.references)
         counts = run.stats.get("constraints", {"given": 0, "met": 0})
-        facts = dict(set=name, beam=beam, prune=prune, total=sum(t for t, *_ in run.best), ratio=quality.ratio)
+        facts = dict(
+            set=name,
+            beam=beam,
+            prune=prune,
+            total=sum(t for t, *_ in run.best),
+            ratio=quality.ratio,
+        )
         facts |= dict(bleu=quality.bleu, low=quality.low, high=quality.high)
-        facts |= {"seconds": run.seconds} | {key: run.stats[key] for key in ("decoder_rows", "decoder_calls")}
-        return run, facts | {"given": counts["given"], "met": counts["met"], "over": self.differences(run, name, beam, prune)}
+        facts |= {"seconds": run.seconds} | {
+            key: run.stats[key] for key in ("decoder_rows", "decoder_calls")
+        }
+        return run, facts | {
+            "given": counts["given"],
+            "met": counts["met"],
+            "over": self.differences(run, name, beam, prune),
+        }
 
-    def differences(self, run: Run, name: str, beam: int, prune: float | None) -> dict[str, Difference]:
-        """BLEU less that of other searches, with the 95 % interval on the same resamples. Of a pruned search: "off", without pruning. Of
-        others: "none", without words; "fewer", the set with a word fewer; "beam", at --table-beam."""
+    def differences(
+        self, run: Run, name: str, beam: int, prune: float | None
+    ) -> dict[str, Difference]:
+        """BLEU less that of other searches, with the 95 % interval on the same resamples.
+
+        Of a pruned search: "off", without pruning. Of others: "none", without words; "fewer", the
+        set with a word fewer; "beam", at --table-beam.
+        """
         if prune is not None:
             others = {"off": (name, beam)}
         else:
             others = {"beam": (name, self.args.table_beam)} if beam != self.args.table_beam else {}
             if name != "none":
-                others |= {"none": ("none", beam), "fewer": (f"{name[:-1]}{int(name[-1]) - 1}", beam)}
+                others |= {
+                    "none": ("none", beam),
+                    "fewer": (f"{name[:-1]}{int(name[-1]) - 1}", beam),
+                }
         known = {kind: other for kind, other in others.items() if other[0] in ("none", *self.sets)}
-        return {kind: difference(run.best, self.unpruned(*other).best, self.references) for kind, other in known.items()}
+        return {
+            kind: difference(run.best, self.unpruned(*other).best, self.references)
+            for kind, other in known.items()
+        }
 
     def times(self) -> list[dict[str, Any]]:
-        """Figure 4: seconds a sentence by number of constraint tokens. Sentences with equally many are decoded together.
+        """Figure 4: seconds a sentence by number of constraint tokens. Sentences with equally
+        many are decoded together.
 
-        Methods take turns in --rounds rounds, every other one backwards; "low" and "high" are the fastest and the slowest round's.
+        Methods take turns in --rounds rounds, every other one backwards; "low" and "high" are the
+        fastest and the slowest round's.
         """
         by_tokens: dict[int, list[int]] = {}
         for i, count in enumerate(self.tokens(TIMED) if TIMED in self.sets else ()):
             if len(self.sets[TIMED][i]) == SETS[TIMED][0]:
                 by_tokens.setdefault(count, []).append(i)
-        methods: dict[str, dict[str, Any]] = {f"DBA, k = {k}": dict(beam=k) for k in self.args.beams}
+        methods: dict[str, dict[str, Any]] = {
+            f"DBA, k = {k}": dict(beam=k) for k in self.args.beams
+        }
         methods |= {f"GBS, b = {b}": dict(select="gbs", gbs_base=b) for b in self.args.gbs}
         methods |= {f"CBS, k = {self.args.beams[0]}": dict(select="cbs", beam=self.args.beams[0])}
-        timed = {count: found[: self.args.most] for count, found in sorted(by_tokens.items()) if len(found) >= self.args.least}
+        timed = {
+            count: found[: self.args.most]
+            for count, found in sorted(by_tokens.items())
+            if len(found) >= self.args.least
+        }
         searches = [(count, method) for count in timed for method in methods]
         rounds: dict[tuple[int, str], list[Run]] = {search: [] for search in searches}
         for n in range(self.args.rounds):
             for count, method in reversed(searches) if n % 2 else searches:
-                label = f"time.{method.lower().replace(' = ', '').replace(', ', '.')}.tokens{count}.round{n + 1}"
+                label = (
+                    f"time.{method.lower().replace(' = ', '').replace(', ', '.')}.tokens{count}"
+                    f".round{n + 1}"
+                )
                 flags = methods[method] | {"prune_finished": self.args.time_prune}
-                rounds[count, method].append(self.search(label, timed[count], self.sets[TIMED], **flags))
+                rounds[count, method].append(
+                    self.search(label, timed[count], self.sets[TIMED], **flags)
+                )
         out = []
         for (count, method), found in rounds.items():
             taken = [run.seconds / len(timed[count]) for run in found]
-            facts = dict(method=method, tokens=count, sentences=len(timed[count]), rounds=len(found))
+            facts = dict(
+                method=method, tokens=count, sentences=len(timed[count]), rounds=len(found)
+            )
             facts |= dict(seconds=median(taken), low=min(taken), high=max(taken))
             out.append(facts | {"rows": found[0].stats["decoder_rows"] / len(timed[count])})
         return out
 
     def placement(self, run: Run) -> list[tuple[float, float]]:
-        """Figure 7: where the first word of each constraint stands, in the reference and in the output, in per cent of their lengths."""
+        """Figure 7: where the first word of each constraint stands, in the reference and in the
+        output, in per cent of their lengths."""
         out = []
-        for phrases, reference, (*_, text) in zip(self.sets[PLACED], self.references, run.best, strict=True):
+        for phrases, reference, (*_, text) in zip(
+            self.sets[PLACED], self.references, run.best, strict=True
+        ):
             for phrase in phrases:
                 places = [place_of(phrase, line) for line in (reference, text)]
                 if places[0] is not None and places[1] is not None:
@@ -163,7 +242,8 @@ class Runs:
 
 
 def place_of(phrase: str, line: str) -> float | None:
-    """Per cent of the line before a phrase, whose last word may go on there; None where it is not found."""
+    """Per cent of the line before a phrase, whose last word may go on there; None
+    where it is not found."""
     words, wanted = line.split(), phrase.split()
     for i in range(len(words) - len(wanted) + 1):
         *first, last = words[i : i + len(wanted)]
@@ -175,15 +255,38 @@ def place_of(phrase: str, line: str) -> float | None:
 def main() -> None:
     parse = command_line(__doc__)
     text_arguments(parse)
-    parse.add_argument("--sets", nargs="+", choices=MORE_SETS, default=list(MORE_SETS), help="of constraints (all)")
+    parse.add_argument(
+        "--sets", nargs="+", choices=MORE_SETS, default=list(MORE_SETS), help="of constraints (all)"
+    )
     parse.add_argument("--seed", type=int, default=1, help="of the extraction (1)")
-    parse.add_argument("--beams", type=int, nargs="+", default=[5, 10, 20], help="for Figures 4, 5 and 8 (5 10 20)")
-    parse.add_argument("--gbs", type=int, nargs="+", default=[1, 5, 10], help="base beams for Figure 4 (1 5 10)")
-    parse.add_argument("--prune", type=float, nargs="*", default=[3, 5, 10, 20, 30], help="thresholds for Table 3 (3 5 10 20 30)")
-    parse.add_argument("--table-beam", type=int, default=10, help="beam for Table 3 and Figure 7 (10)")
-    parse.add_argument("--time-prune", type=float, default=20.0, help="threshold for Figure 4 (20, as the paper's)")
-    parse.add_argument("--least", type=int, default=5, help="sentences that a number of tokens must have to be timed (5)")
-    parse.add_argument("--most", type=int, default=50, help="sentences timed for each number of tokens (50)")
+    parse.add_argument(
+        "--beams", type=int, nargs="+", default=[5, 10, 20], help="for Figures 4, 5 and 8 (5 10 20)"
+    )
+    parse.add_argument(
+        "--gbs", type=int, nargs="+", default=[1, 5, 10], help="base beams for Figure 4 (1 5 10)"
+    )
+    parse.add_argument(
+        "--prune",
+        type=float,
+        nargs="*",
+        default=[3, 5, 10, 20, 30],
+        help="thresholds for Table 3 (3 5 10 20 30)",
+    )
+    parse.add_argument(
+        "--table-beam", type=int, default=10, help="beam for Table 3 and Figure 7 (10)"
+    )
+    parse.add_argument(
+        "--time-prune", type=float, default=20.0, help="threshold for Figure 4 (20, as the paper's)"
+    )
+    parse.add_argument(
+        "--least",
+        type=int,
+        default=5,
+        help="sentences that a number of tokens must have to be timed (5)",
+    )
+    parse.add_argument(
+        "--most", type=int, default=50, help="sentences timed for each number of tokens (50)"
+    )
     parse.add_argument("--rounds", type=int, default=3, help="timed rounds of Figure 4 (3)")
     parse.add_argument("--batch-size", type=int, default=64, help="sentences (64)")
     parse.add_argument("--cpu", action="store_true", help="no GPU even if there is one")
@@ -192,15 +295,36 @@ def main() -> None:
     if args.rounds < 1:
         parse.error("--rounds wants 1 or more")
     runs = Runs(args)
-    grid = [runs.corpus(name, beam)[1] for name in ("none", *args.sets) for beam in dict.fromkeys([*args.beams, args.table_beam])]
-    pruned = [runs.corpus(name, args.table_beam, prune)[1] for name in ("none", *args.sets) for prune in args.prune]
+    grid = [
+        runs.corpus(name, beam)[1]
+        for name in ("none", *args.sets)
+        for beam in dict.fromkeys([*args.beams, args.table_beam])
+    ]
+    pruned = [
+        runs.corpus(name, args.table_beam, prune)[1]
+        for name in ("none", *args.sets)
+        for prune in args.prune
+    ]
     result = {
-        "model": named(args.model), "text": named(args.text), "languages": [args.src, args.tgt], "sentences": len(runs.sources),
-        "seed": args.seed, "table_beam": args.table_beam, "time_prune": args.time_prune, "batch_size": args.batch_size, "grid": grid,
-        "pruned": pruned, "tokens": {name: runs.tokens(name) for name in args.sets}, "times": runs.times(), "timed": TIMED,
-        "placed": PLACED, "placement": runs.placement(runs.corpus(PLACED, args.table_beam)[0]) if PLACED in args.sets else [],
+        "model": named(args.model),
+        "text": named(args.text),
+        "languages": [args.src, args.tgt],
+        "sentences": len(runs.sources),
+        "seed": args.seed,
+        "table_beam": args.table_beam,
+        "time_prune": args.time_prune,
+        "batch_size": args.batch_size,
+        "grid": grid,
+        "pruned": pruned,
+        "tokens": {name: runs.tokens(name) for name in args.sets},
+        "times": runs.times(),
+        "timed": TIMED,
+        "placed": PLACED,
+        "placement": runs.placement(runs.corpus(PLACED, args.table_beam)[0])
+        if PLACED in args.sets
+        else [],
         "machine": machine(),
-    }  # fmt: skip
+    }
     (args.out / "runs.part").write_text(json.dumps(result, indent=1), encoding="utf-8")
     os.replace(args.out / "runs.part", args.out / "runs.json")
 

@@ -18,14 +18,18 @@ MOST = 16  # constraint tokens: larger numbers share a column
 
 def table_2(runs: dict[str, Any]) -> str:
     """How many tokens the constraints have once they are segmented."""
-    counts = {name: Counter(min(n, MOST) for n in tokens) for name, tokens in runs["tokens"].items()}
+    counts = {
+        name: Counter(min(n, MOST) for n in tokens) for name, tokens in runs["tokens"].items()
+    }
     columns = range(min(map(min, counts.values())), max(map(max, counts.values())) + 1)
     head = ["set", *(f"{n}+" if n == MOST else str(n) for n in columns), "mean"]
     rows = []
     for name, count in counts.items():
         mean = sum(runs["tokens"][name]) / len(runs["tokens"][name])
         rows.append([name, *(str(count[n] or "") for n in columns), f"{mean:.2f}"])
-    return "### Table 2: sentences by number of constraint tokens, after segmentation\n\n" + table(head, rows)
+    return "### Table 2: sentences by number of constraint tokens, after segmentation\n\n" + table(
+        head, rows
+    )
 
 
 def table_3(runs: dict[str, Any]) -> str:
@@ -35,13 +39,20 @@ def table_3(runs: dict[str, Any]) -> str:
     thresholds = list(dict.fromkeys(run["prune"] for run in runs["pruned"]))
     bleu, cost = [], []
     for name, run in unpruned.items():
-        across = [run, *(r for x in thresholds for r in runs["pruned"] if (r["set"], r["prune"]) == (name, x))]
+        across = [
+            run,
+            *(r for x in thresholds for r in runs["pruned"] if (r["set"], r["prune"]) == (name, x)),
+        ]
         bleu.append([name, *(with_interval(r) for r in across)])
-        cost.append([name, *(f"{r['decoder_rows'] / unpruned['none']['decoder_rows']:.2f}" for r in across)])
+        cost.append(
+            [name, *(f"{r['decoder_rows'] / unpruned['none']['decoder_rows']:.2f}" for r in across)]
+        )
     head = ["set", "off", *(f"{x:g}" for x in thresholds)]
     return (
-        f"### Table 3: BLEU by pruning threshold, beam {beam}\n\n{table(head, bleu)}\n"
-        f"### Decoder rows by pruning threshold, over those of unconstrained search\n\n{table(head, cost)}"
+        f"### Table 3: BLEU by pruning threshold, beam {beam}\n\n"
+        f"{table(head, bleu)}\n"
+        "### Decoder rows by pruning threshold, over those of unconstrained search\n\n"
+        f"{table(head, cost)}"
     )
 
 
@@ -68,13 +79,32 @@ def search(runs: dict[str, Any]) -> str:
 
 
 def differences(runs: dict[str, Any]) -> str:
-    """BLEU less that of the search without words, with a word fewer, at the table's beam, and without pruning."""
+    """BLEU less that of the search without words, with a word fewer, at the table's beam,
+    and without pruning."""
     beam = runs["table_beam"]
-    words = [[r["set"], str(r["beam"]), *(shown(r["over"].get(kind)) for kind in ("none", "fewer", "beam"))] for r in runs["grid"]]
+    words = [
+        [
+            r["set"],
+            str(r["beam"]),
+            *(shown(r["over"].get(kind)) for kind in ("none", "fewer", "beam")),
+        ]
+        for r in runs["grid"]
+    ]
     pruned = [[r["set"], f"{r['prune']:g}", shown(r["over"]["off"])] for r in runs["pruned"]]
     parts = ["### Differences of BLEU on the same resamples, with 95 % intervals", ""]
     parts += ["Each set is drawn anew: the words of rand2 are not those of rand3.", ""]
-    parts.append(table(["set", "beam", "over no words", "over the set with one word fewer", f"over beam {beam}"], words))
+    parts.append(
+        table(
+            [
+                "set",
+                "beam",
+                "over no words",
+                "over the set with one word fewer",
+                f"over beam {beam}",
+            ],
+            words,
+        )
+    )
     if pruned:
         parts.append(table(["set", f"--prune-finished, beam {beam}", "over off"], pruned))
     return "\n".join(parts)
@@ -93,8 +123,21 @@ def times(runs: dict[str, Any]) -> str:
     rows = []
     for method in dict.fromkeys(time["method"] for time in runs["times"]):
         at = {time["tokens"]: time for time in runs["times"] if time["method"] == method}
-        rows.append([method, *(f"{1000 * at[n]['seconds']:.0f} ({1000 * at[n]['low']:.0f}-{1000 * at[n]['high']:.0f})" for n in columns)])
-    title = "### Figure 4: milliseconds of processor time a sentence by number of constraint tokens, "
+        rows.append(
+            [
+                method,
+                *(
+                    (
+                        f"{1000 * at[n]['seconds']:.0f} ({1000 * at[n]['low']:.0f}"
+                        f"-{1000 * at[n]['high']:.0f})"
+                    )
+                    for n in columns
+                ),
+            ]
+        )
+    title = (
+        "### Figure 4: milliseconds of processor time a sentence by number of constraint tokens, "
+    )
     title += f"{runs['timed']}, --prune-finished {runs['time_prune']:g}\n\n"
     title += f"Median of {runs['times'][0]['rounds']} alternating round(s), and their range."
     rows.append(["sentences", *(str(at[n]["sentences"]) for n in columns)])
@@ -102,9 +145,14 @@ def times(runs: dict[str, Any]) -> str:
 
 
 def pearson(placement: list[tuple[float, float]]) -> float:
-    """Correlation of the places in reference and output; NaN where one of the two is always the same."""
+    """Correlation of the places in reference and output; NaN where one of the two
+    is always the same."""
     reference, output = zip(*placement, strict=True)
-    return statistics.correlation(reference, output) if len(set(reference)) > 1 and len(set(output)) > 1 else float("nan")
+    return (
+        statistics.correlation(reference, output)
+        if len(set(reference)) > 1 and len(set(output)) > 1
+        else float("nan")
+    )
 
 
 def placement(runs: dict[str, Any]) -> str:
@@ -112,17 +160,30 @@ def placement(runs: dict[str, Any]) -> str:
     if not runs["placement"]:
         return ""
     r, many = pearson(runs["placement"]), len(runs["placement"])
-    return f"### Figure 7: place of the first word of {runs['placed']} in reference and output\n\nPearson r = {r:.2f}, {many} constraints\n"
+    return (
+        f"### Figure 7: place of the first word of {runs['placed']} in reference and output\n\n"
+        f"Pearson r = {r:.2f}, {many} constraints\n"
+    )
 
 
 def markdown(runs: dict[str, Any]) -> str:
     facts = runs["machine"]
     note = (
-        f"Model {runs['model']}; {runs['text']}, {runs['sentences']} sentences, {'-'.join(runs['languages'])}, "
-        f"extraction seed {runs['seed']}, batches of {runs['batch_size']}. "
-        f"BLEU ± half of its 95 % interval, bootstrap of 1,000 resamples. {facts['torch_threads']} threads, {made_by(facts)}\n"
+        f"Model {runs['model']}; {runs['text']}, {runs['sentences']} sentences, "
+        f"{'-'.join(runs['languages'])}, extraction seed {runs['seed']}, batches of "
+        f"{runs['batch_size']}. "
+        f"BLEU ± half of its 95 % interval, bootstrap of 1,000 resamples. {facts['torch_threads']} "
+        f"threads, {made_by(facts)}\n"
     )
-    parts = [note, table_2(runs), table_3(runs), search(runs), differences(runs), times(runs), placement(runs)]
+    parts = [
+        note,
+        table_2(runs),
+        table_3(runs),
+        search(runs),
+        differences(runs),
+        times(runs),
+        placement(runs),
+    ]
     return "\n".join(part for part in parts if part)
 
 

@@ -1,9 +1,11 @@
-"""What parallel decoding gains on short and on long sentences, from measure.py's results with batches of one on one thread.
+"""What parallel decoding gains on short and on long sentences, from measure.py's results with
+batches of one on one thread.
 
     python scripts/experiments/jacobi/by_length.py --out DIR RESULT.json [RESULT.json ...]
 
-DIR gets by_length.md and, of the first result, by_length.svg and .png. Lengths are tokens of greedy's output, EOS counted. A gain is
-greedy's sum over a method's, of the sentences of those lengths; its interval is the middle 95 per cent of 1,000 resamples of them.
+DIR gets by_length.md and, of the first result, by_length.svg and .png. Lengths are tokens of
+greedy's output, EOS counted. A gain is greedy's sum over a method's, of the sentences of those
+lengths; its interval is the middle 95 per cent of 1,000 resamples of them.
 """
 
 from __future__ import annotations
@@ -26,17 +28,28 @@ GREEDY, STOCK = "our greedy", "fairseq greedy"
 ENDS = (10, 20, 30, 45)  # the last length of each class but the last, which has no end
 LEAST = 5  # sentences that a class must have
 DRAWN = {  # methods of the figure, and their lines
-    "PJ": "-", "PGJ b=3": "-", "HGJ b=3": "-", "window, target-side table": ":", "window, drafts with source": "-",
+    "PJ": "-",
+    "PGJ b=3": "-",
+    "HGJ b=3": "-",
+    "window, target-side table": ":",
+    "window, drafts with source": "-",
     "window, output of an edited source": "--",
-}  # fmt: skip
+}
 Gain = tuple[float, float, float]  # the gain, and its interval
 
 
 def classes(tokens: list[int]) -> dict[str, np.ndarray]:
-    """The sentences of each class of lengths, by its name; classes of few sentences are left out."""
+    """The sentences of each class of lengths, by its name; classes of few
+    sentences are left out."""
     found = np.searchsorted(ENDS, tokens)
-    names = [f"{low + 1}-{high}" for low, high in zip((0, *ENDS), ENDS, strict=False)] + [f"{ENDS[-1] + 1} and more"]
-    return {name: places for i, name in enumerate(names) if len(places := np.flatnonzero(found == i)) >= LEAST}
+    names = [f"{low + 1}-{high}" for low, high in zip((0, *ENDS), ENDS, strict=False)] + [
+        f"{ENDS[-1] + 1} and more"
+    ]
+    return {
+        name: places
+        for i, name in enumerate(names)
+        if len(places := np.flatnonzero(found == i)) >= LEAST
+    }
 
 
 def gain(greedy: list[float], method: list[float], places: np.ndarray) -> Gain:
@@ -50,9 +63,19 @@ def gain(greedy: list[float], method: list[float], places: np.ndarray) -> Gain:
 def gains(rows: dict[str, Any], what: str) -> dict[str, dict[str, Gain]]:
     """The gain of each method in each class; what: "calls" or "seconds"."""
     greedy = rows[GREEDY]["each"]
-    others = [name for name, row in rows.items() if row["each"] and name not in (GREEDY, STOCK) and sum(row["each"]["calls"])]
+    others = [
+        name
+        for name, row in rows.items()
+        if row["each"] and name not in (GREEDY, STOCK) and sum(row["each"]["calls"])
+    ]
     found = classes(greedy["tokens"])
-    return {name: {of_class: gain(greedy[what], rows[name]["each"][what], found[of_class]) for of_class in found} for name in others}
+    return {
+        name: {
+            of_class: gain(greedy[what], rows[name]["each"][what], found[of_class])
+            for of_class in found
+        }
+        for name in others
+    }
 
 
 def markdown(result: dict[str, Any]) -> str:
@@ -60,11 +83,25 @@ def markdown(result: dict[str, Any]) -> str:
     rows, about = result["rows"], result["about"]
     found = classes(rows[GREEDY]["each"]["tokens"])
     many = ["sentences", *(str(len(places)) for places in found.values())]
-    text = f"## By length: {about['pair']}, {about['text']}, {about['sentences']} sentences, tokens of greedy's output\n"
-    for what, title in (("calls", "Greedy's calls over the method's"), ("seconds", "Greedy's time over the method's (CPU time)")):
+    text = (
+        f"## By length: {about['pair']}, {about['text']}, {about['sentences']} sentences, tokens "
+        "of greedy's output\n"
+    )
+    for what, title in (
+        ("calls", "Greedy's calls over the method's"),
+        ("seconds", "Greedy's time over the method's (CPU time)"),
+    ):
         lines = [many]
         for name, by_class in gains(rows, what).items():
-            lines.append([name, *(f"{middle:.2f}x ({low:.2f}-{high:.2f})" for middle, low, high in by_class.values())])
+            lines.append(
+                [
+                    name,
+                    *(
+                        f"{middle:.2f}x ({low:.2f}-{high:.2f})"
+                        for middle, low, high in by_class.values()
+                    ),
+                ]
+            )
         text += f"\n### {title}, with 95 % intervals\n\n{table(['method', *found], lines)}"
     return text
 
@@ -78,7 +115,12 @@ def draw(result: dict[str, Any], file: Path) -> list[Path]:
     for i, (method, by_class) in enumerate(found.items()):
         middle, low, high = (np.array(values) for values in zip(*by_class.values(), strict=True))
         places = [j + 0.03 * (i - len(found) / 2) for j in range(len(names))]
-        line = {"linestyle": DRAWN.get(method, "-"), "label": method, "elinewidth": 0.8, **of(method, i)}
+        line = {
+            "linestyle": DRAWN.get(method, "-"),
+            "label": method,
+            "elinewidth": 0.8,
+            **of(method, i),
+        }
         axes.errorbar(places, middle, yerr=[middle - low, high - middle], **line)
     level(axes, 1.0)
     axes.set_xticks(range(len(names)), names)
@@ -90,7 +132,9 @@ def draw(result: dict[str, Any], file: Path) -> list[Path]:
 
 
 def main() -> None:
-    parse = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parse = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parse.add_argument("results", nargs="+", type=Path)
     parse.add_argument("--out", type=Path, required=True, help="folder")
     args = parse.parse_args()

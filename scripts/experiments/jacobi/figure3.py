@@ -1,9 +1,11 @@
-"""The paper's Figure 3: speed over greedy against resources, from measure.py's results with different --threads.
+"""The paper's Figure 3: speed over greedy against resources, from measure.py's results
+with different --threads.
 
     python scripts/experiments/jacobi/figure3.py --out figure3 RESULT.json [RESULT.json ...]
 
-Threads that this machine does not have are not simulated. The hollow points, after a gap, are greedy's calls over each method's: what it
-would gain if a wider call cost nothing. The paper's 1.99x at 122 cores is time on its way from the one to the other.
+Threads that this machine does not have are not simulated. The hollow points, after a gap, are
+greedy's calls over each method's: what it would gain if a wider call cost nothing. The paper's
+1.99x at 122 cores is time on its way from the one to the other.
 """
 
 import argparse
@@ -21,11 +23,18 @@ GAP = 1.0  # between the last number of threads and the calls
 
 
 def main() -> None:
-    parse = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parse = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parse.add_argument("results", nargs="+", type=Path)
-    parse.add_argument("--out", type=Path, required=True, help="file without its ending: SVG and PNG are written")
+    parse.add_argument(
+        "--out", type=Path, required=True, help="file without its ending: SVG and PNG are written"
+    )
     args = parse.parse_args()
-    results = sorted((json.loads(file.read_text(encoding="utf-8")) for file in args.results), key=lambda r: r["about"]["threads"])
+    results = sorted(
+        (json.loads(file.read_text(encoding="utf-8")) for file in args.results),
+        key=lambda r: r["about"]["threads"],
+    )
     figure, axes = panel(width=FULL)
     threads = [str(r["about"]["threads"]) for r in results]
     calls = len(threads) - 1 + GAP
@@ -36,13 +45,32 @@ def main() -> None:
         errors = [[s[0] - s[1] for s in speed], [s[2] - s[0] for s in speed]]
         places = [j + 0.03 * (i - 2) for j in range(len(threads))]
         axes.errorbar(places, middle, yerr=errors, **style)
-        gain = results[0]["rows"][GREEDY]["decoder_calls"] / results[0]["rows"][method]["decoder_calls"]
+        gain = (
+            results[0]["rows"][GREEDY]["decoder_calls"]
+            / results[0]["rows"][method]["decoder_calls"]
+        )
         end = calls + 0.03 * (i - 2)
-        axes.plot([places[-1], end], [middle[-1], gain], linestyle=":", linewidth=0.8, color=style["color"])
-        axes.plot([end], [gain], linestyle="none", markerfacecolor="white", label=f"{method} {gain:.2f}x", **style)
+        axes.plot(
+            [places[-1], end],
+            [middle[-1], gain],
+            linestyle=":",
+            linewidth=0.8,
+            color=style["color"],
+        )
+        axes.plot(
+            [end],
+            [gain],
+            linestyle="none",
+            markerfacecolor="white",
+            label=f"{method} {gain:.2f}x",
+            **style,
+        )
     level(axes, 1.0)
     axes.annotate("greedy", (-0.28, 1), va="center", fontsize=8)
-    axes.set_xticks([*range(len(threads)), calls], [*(f"{t} thread{'s' * (t != '1')}" for t in threads), "calls alone"])
+    axes.set_xticks(
+        [*range(len(threads)), calls],
+        [*(f"{t} thread{'s' * (t != '1')}" for t in threads), "calls alone"],
+    )
     axes.set_xlim(-0.3, calls + 0.1)
     axes.set_ylabel("times faster than greedy")
     about = results[0]["about"]

@@ -1,12 +1,16 @@
-"""Floating-point operations of a sentence by method and model size, as in the paper's Tables 3 and 5.
+"""Floating-point operations of a sentence by method and model size, as in the
+paper's Tables 3 and 5.
 
-    python scripts/experiments/jacobi/flops.py --out flops.md RESULT.json [RESULT.json ...]        results of measure.py
+    python scripts/experiments/jacobi/flops.py --out flops.md RESULT.json [RESULT.json ...]
+        results of measure.py
 
-Counted are multiplications and additions of every matrix product (2 for each weight and position) and of attention (4 d for each
-position and each position it looks at), encoder once a sentence, the decoder at the positions that each method really computed, output
-layer included. Positions a target token and lengths come from the measured runs; for sizes that were not run (the paper's base and big)
-they are taken over from the first result, which is an assumption. The paper counts one sentence's inference in the same way, with the
-ELECTRA calculator; its numbers for methods that need training are quoted, not measured.
+Counted are multiplications and additions of every matrix product (2 for each weight and position)
+and of attention (4 d for each position and each position it looks at), encoder once a sentence,
+the decoder at the positions that each method really computed, output layer included. Positions a
+target token and lengths come from the measured runs; for sizes that were not run (the paper's base
+and big) they are taken over from the first result, which is an assumption. The paper counts one
+sentence's inference in the same way, with the ELECTRA calculator; its numbers for methods that need
+training are quoted, not measured.
 """
 
 import argparse
@@ -27,7 +31,11 @@ class Size:
     vocabulary: int
 
     def encode(self, source: float) -> float:
-        return source * self.encoder * (2 * (4 * self.d**2 + 2 * self.d * self.ffn) + 4 * self.d * source)
+        return (
+            source
+            * self.encoder
+            * (2 * (4 * self.d**2 + 2 * self.d * self.ffn) + 4 * self.d * source)
+        )
 
     def source_keys(self, source: float) -> float:
         """The decoder's keys and values of the source, once a sentence."""
@@ -56,19 +64,35 @@ PAPER = [
 
 
 def main() -> None:
-    parse = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parse = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parse.add_argument("results", nargs="+", type=Path)
     parse.add_argument("--out", type=Path, required=True)
     args = parse.parse_args()
     results = [json.loads(file.read_text(encoding="utf-8")) for file in args.results]
-    lines = ["# FLOPs of a sentence by method and model size", "", __doc__.split("\n\n")[2].replace("\n", " "), ""]
-    sizes = [(Size(**r["about"]["size"]), r) for r in results] + [(size, results[0]) for size in PAPER_SIZES]
+    lines = [
+        "# FLOPs of a sentence by method and model size",
+        "",
+        __doc__.split("\n\n")[2].replace("\n", " "),
+        "",
+    ]
+    sizes = [(Size(**r["about"]["size"]), r) for r in results] + [
+        (size, results[0]) for size in PAPER_SIZES
+    ]
     for size, result in sizes:
         about = result["about"]
         source, greedy = about["source_tokens"] / about["sentences"], result["rows"]["our greedy"]
         target = greedy["target_tokens"] / about["sentences"]
-        measured = "measured here" if any(size.name == r["about"]["size"]["name"] for r in results) else "counts taken over"
-        lines += [f"## {size.name} ({measured}; {source:.1f} source and {target:.1f} target tokens)", ""]
+        measured = (
+            "measured here"
+            if any(size.name == r["about"]["size"]["name"] for r in results)
+            else "counts taken over"
+        )
+        lines += [
+            f"## {size.name} ({measured}; {source:.1f} source and {target:.1f} target tokens)",
+            "",
+        ]
         lines += [
             "| method | positions | MFLOPs | of greedy | speed over our greedy | MFLOPs / speed |",
             "| --- | ---: | ---: | ---: | ---: | ---: |",
@@ -78,16 +102,29 @@ def main() -> None:
             if "decoder_positions" not in row or name == "our beam search, beam 1":
                 continue
             positions = row["decoder_positions"] / about["sentences"]
-            total = size.encode(source) + size.source_keys(source) + size.decode(positions, source, target / 2)
+            total = (
+                size.encode(source)
+                + size.source_keys(source)
+                + size.decode(positions, source, target / 2)
+            )
             base = base or total
             speed = row["speed"]["our greedy"]
             known = measured == "measured here" and speed is not None
             shown = (f"{speed[0]:.2f}x", f"{total / 1e6 / speed[0]:.1f}") if known else ("", "")
-            lines.append(f"| {name} | {positions:.1f} | {total / 1e6:.1f} | {total / base:.2f} | {shown[0]} | {shown[1]} |")
+            lines.append(
+                f"| {name} | {positions:.1f} | {total / 1e6:.1f} | {total / base:.2f} | {shown[0]} "
+                f"| {shown[1]} |"
+            )
         lines.append("")
     lines += ["## From the paper (Tables 3 and 5): WMT14 En-De", ""]
-    lines += ["| method | speed | BLEU | training FLOPs | decoding FLOPs |", "| --- | ---: | ---: | ---: | ---: |"]
-    lines += [f"| {name} | {speed} | {bleu:.2f} | {train} | {decode} |" for name, speed, bleu, train, decode in PAPER]
+    lines += [
+        "| method | speed | BLEU | training FLOPs | decoding FLOPs |",
+        "| --- | ---: | ---: | ---: | ---: |",
+    ]
+    lines += [
+        f"| {name} | {speed} | {bleu:.2f} | {train} | {decode} |"
+        for name, speed, bleu, train, decode in PAPER
+    ]
     args.out.write_text("\n".join(lines) + "\n", encoding="utf-8")
 
 

@@ -1,10 +1,13 @@
-"""Greedy decoding and every parallel method, one sentence at a time, against each other: calls, time, BLEU (Tables 1, 2, 6 and 7).
+"""Greedy decoding and every parallel method, one sentence at a time, against each other: calls,
+time, BLEU (Tables 1, 2, 6 and 7).
 
-    python scripts/experiments/jacobi/measure.py --model DIR --text PREFIX --table FILE [--target-table FILE] --out RESULT.json
+    python scripts/experiments/jacobi/measure.py --model DIR --text PREFIX --table FILE
+        [--target-table FILE] --out RESULT.json
 
-DIR holds checkpoint.pt, dict.*.txt and spm.model; tables are scripts/build_drafts.py's, the second one built without source text.
-Contenders run in turn (A B A B); a ratio is the median over rounds. Time is the process' CPU time on one thread, which other work
-on the machine disturbs less than the clock does, and on --threads above 1 the clock's. Outputs must equal stock's at beam 1.
+DIR holds checkpoint.pt, dict.*.txt and spm.model; tables are scripts/build_drafts.py's, the second
+one built without source text. Contenders run in turn (A B A B); a ratio is the median over rounds.
+Time is the process' CPU time on one thread, which other work on the machine disturbs less than the
+clock does, and on --threads above 1 the clock's. Outputs must equal stock's at beam 1.
 """
 
 import argparse
@@ -35,13 +38,28 @@ SEARCHES: dict[str, list[str]] = {
     "PGJ b=5": ["--decoding", "gs-jacobi", "--block-size", "5", "--draft", "pad"],
     "PGJ b=3": ["--decoding", "gs-jacobi", "--block-size", "3", "--draft", "pad"],
     "HGJ b=3": ["--decoding", "hybrid-jacobi", "--block-size", "3", "--draft", "pad"],
-    "PGJ b=3, drafts with source": ["--decoding", "gs-jacobi", "--block-size", "3", "--draft", "ngram", "--draft-table", "{table}"],
+    "PGJ b=3, drafts with source": [
+        "--decoding",
+        "gs-jacobi",
+        "--block-size",
+        "3",
+        "--draft",
+        "ngram",
+        "--draft-table",
+        "{table}",
+    ],
     "window, pad": [*WINDOW, "--draft", "pad"],
     "window, repeat": [*WINDOW, "--draft", "repeat"],
     "window, target-side table": [*WINDOW, "--draft", "ngram", "--draft-table", "{target_table}"],
     "window, drafts with source": [*WINDOW, "--draft", "ngram", "--draft-table", "{table}"],
     "window, previous output": [*WINDOW, "--draft", "none", "--draft-file", "{previous}"],
-    "window, output of an edited source": [*WINDOW, "--draft-table", "{table}", "--draft-file", "{edited}"],
+    "window, output of an edited source": [
+        *WINDOW,
+        "--draft-table",
+        "{table}",
+        "--draft-file",
+        "{edited}",
+    ],
 }
 
 
@@ -50,11 +68,22 @@ class Decoding:
 
     def __init__(self, text: Text, name: str, flags: list[str], batch: int):
         self.ours = name not in (STOCK, "fairseq beam 5")
-        base = [*(OURS if self.ours else ()), *text.flags, "--cpu", "--batch-size", str(batch), "--beam", "1"]
+        base = [
+            *(OURS if self.ours else ()),
+            *text.flags,
+            "--cpu",
+            "--batch-size",
+            str(batch),
+            "--beam",
+            "1",
+        ]
         self.loaded = load([*base, *flags])
-        self.generator = self.loaded.task.build_generator(self.loaded.models, self.loaded.cfg.generation)
+        self.generator = self.loaded.task.build_generator(
+            self.loaded.models, self.loaded.cfg.generation
+        )
         self.counts: dict[str, Any] = {}
-        self.rounds: list[list[tuple[int, int, float]]] = []  # of each run, for each batch: output tokens with EOS, calls, CPU seconds
+        # of each run, for each batch: output tokens with EOS, calls, CPU seconds
+        self.rounds: list[list[tuple[int, int, float]]] = []
 
     @property
     def signature(self) -> str:
@@ -66,7 +95,8 @@ class Decoding:
         return self.generator.stats.decoder_calls if self.ours else 0
 
     def sentences(self, rounds: int) -> dict[str, list]:
-        """What each sentence took: tokens and calls, and CPU seconds summed over the last rounds; in batches of one."""
+        """What each sentence took: tokens and calls, and CPU seconds summed over the last
+        rounds; in batches of one."""
         last = self.rounds[-rounds:]
         tokens, calls, _ = zip(*last[-1], strict=True)
         seconds = [sum(one[i][2] for one in last) for i in range(len(tokens))]
@@ -79,7 +109,13 @@ class Decoding:
         for batch in loaded.batches:
             calls, begin = self.calls, time.process_time()
             found = loaded.task.inference_step(self.generator, loaded.models, batch)
-            each.append((sum(len(nbest[0]["tokens"]) for nbest in found), self.calls - calls, time.process_time() - begin))
+            each.append(
+                (
+                    sum(len(nbest[0]["tokens"]) for nbest in found),
+                    self.calls - calls,
+                    time.process_time() - begin,
+                )
+            )
             out.append((batch["id"].tolist(), found))
         self.rounds.append(each)
         if self.ours:
@@ -90,14 +126,16 @@ class Decoding:
 
 
 def edited(line: str) -> str:
-    """A source line without the word in its middle: an edit that changes the output there and often behind."""
+    """A source line without the word in its middle: an edit that changes the output
+    there and often behind."""
     words = line.split()
     middle = len(words) // 2
     return " ".join(words[:middle] + words[middle + 1 :])
 
 
 def write_drafts(folder: Path, args: argparse.Namespace, texts: dict[str, Text]) -> None:
-    """What greedy decoding gives now (`previous`), and for the edited source (`edited`), as draft files."""
+    """What greedy decoding gives now (`previous`), and for the edited source (`edited`),
+    as draft files."""
     for name, text in texts.items():
         decoding = Decoding(text, GREEDY, SEARCHES[GREEDY], 32)
         dictionary = decoding.loaded.task.target_dictionary
@@ -106,7 +144,9 @@ def write_drafts(folder: Path, args: argparse.Namespace, texts: dict[str, Text])
 
 
 def main() -> None:
-    parse = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parse = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parse.add_argument("--model", type=Path, required=True)
     parse.add_argument("--text", required=True)
     parse.add_argument("--src", default="de")
@@ -117,7 +157,9 @@ def main() -> None:
     parse.add_argument("--batch", type=int, default=1, help="sentences at a time (1)")
     parse.add_argument("--repeats", type=int, default=3)
     parse.add_argument("--threads", type=int, default=1)
-    parse.add_argument("--only", nargs="+", help="these searches only (fairseq greedy and ours always)")
+    parse.add_argument(
+        "--only", nargs="+", help="these searches only (fairseq greedy and ours always)"
+    )
     parse.add_argument("--out", type=Path, required=True)
     args = parse.parse_args()
     with tempfile.TemporaryDirectory() as name:
@@ -125,17 +167,37 @@ def main() -> None:
         (folder / "bin").mkdir()
         (folder / "other").mkdir()
         text = prepare(folder / "bin", args.model, args.text, args.src, args.tgt, args.limit)
-        lines = Path(f"{args.text}.{args.src}").read_text(encoding="utf-8").split("\n")[: args.limit]
-        (folder / f"source.{args.src}").write_text("\n".join(map(edited, lines)) + "\n", encoding="utf-8")
-        (folder / f"source.{args.tgt}").write_text("\n".join(text.references) + "\n", encoding="utf-8")
-        other = prepare(folder / "other", args.model, str(folder / "source"), args.src, args.tgt, args.limit)
+        lines = (
+            Path(f"{args.text}.{args.src}").read_text(encoding="utf-8").split("\n")[: args.limit]
+        )
+        (folder / f"source.{args.src}").write_text(
+            "\n".join(map(edited, lines)) + "\n", encoding="utf-8"
+        )
+        (folder / f"source.{args.tgt}").write_text(
+            "\n".join(text.references) + "\n", encoding="utf-8"
+        )
+        other = prepare(
+            folder / "other", args.model, str(folder / "source"), args.src, args.tgt, args.limit
+        )
         write_drafts(folder, args, {"previous": text, "edited": other})
-        places = {"table": args.table, "target_table": args.target_table, "previous": folder / "previous", "edited": folder / "edited"}
+        places = {
+            "table": args.table,
+            "target_table": args.target_table,
+            "previous": folder / "previous",
+            "edited": folder / "edited",
+        }
         chosen = [n for n in SEARCHES if args.only is None or n in (STOCK, GREEDY, *args.only)]
-        decodings = {n: Decoding(text, n, [flag.format(**places) for flag in SEARCHES[n]], args.batch) for n in chosen}
-        contenders = [Contender(n, d.run, read, n != "fairseq beam 5") for n, d in decodings.items()]
+        decodings = {
+            n: Decoding(text, n, [flag.format(**places) for flag in SEARCHES[n]], args.batch)
+            for n in chosen
+        }
+        contenders = [
+            Contender(n, d.run, read, n != "fairseq beam 5") for n, d in decodings.items()
+        ]
         clock = time.process_time if args.threads == 1 else time.perf_counter
-        result = compare(contenders, args.repeats, threads=args.threads, bleu=text.bleu, clock=clock)
+        result = compare(
+            contenders, args.repeats, threads=args.threads, bleu=text.bleu, clock=clock
+        )
     rows = {}
     for one in result.results:
         speed = {over: result.speed_up(one.contender.name, over) for over in (STOCK, GREEDY)}
@@ -144,25 +206,62 @@ def main() -> None:
             "equal": one.same_best,
             "seconds": one.seconds,
             "signature": decodings[one.contender.name].signature,
-            "each": decodings[one.contender.name].sentences(args.repeats) if args.batch == 1 and args.threads == 1 else None,
-            "speed": {over: None if s is None else [s.median, s.low, s.high] for over, s in speed.items()},
+            "each": decodings[one.contender.name].sentences(args.repeats)
+            if args.batch == 1 and args.threads == 1
+            else None,
+            "speed": {
+                over: None if s is None else [s.median, s.low, s.high] for over, s in speed.items()
+            },
         }
-    about = {"model": named(args.model), "text": named(args.text), "pair": f"{args.src}-{args.tgt}", "sentences": result.sentences}
+    about = {
+        "model": named(args.model),
+        "text": named(args.text),
+        "pair": f"{args.src}-{args.tgt}",
+        "sentences": result.sentences,
+    }
     decoder = decodings[GREEDY].loaded.models[0]
     shape = decoder.decoder.layers[0]
-    size = {"encoder": len(decoder.encoder.layers), "decoder": len(decoder.decoder.layers), "d": shape.embed_dim}
-    size |= {"ffn": shape.fc1.out_features, "vocabulary": len(decodings[GREEDY].loaded.task.target_dictionary)}
-    size["name"] = f"{size['encoder']}+{size['decoder']} layers of {size['d']}, {size['vocabulary']:,} words"
-    source = sum(int(batch["net_input"]["src_lengths"].sum()) for batch in decodings[GREEDY].loaded.batches)
+    size = {
+        "encoder": len(decoder.encoder.layers),
+        "decoder": len(decoder.decoder.layers),
+        "d": shape.embed_dim,
+    }
+    size |= {
+        "ffn": shape.fc1.out_features,
+        "vocabulary": len(decodings[GREEDY].loaded.task.target_dictionary),
+    }
+    size["name"] = (
+        f"{size['encoder']}+{size['decoder']} layers of {size['d']}, {size['vocabulary']:,} words"
+    )
+    source = sum(
+        int(batch["net_input"]["src_lengths"].sum()) for batch in decodings[GREEDY].loaded.batches
+    )
     about |= {"size": size, "source_tokens": source}
-    about |= {"threads": args.threads, "batch": args.batch, "clock": "CPU time" if args.threads == 1 else "wall clock", "load": result.load}
-    args.out.write_text(json.dumps({"about": about, "rows": rows}, indent=1) + "\n", encoding="utf-8")
-    refused = [name for name, row in rows.items() if name != "fairseq beam 5" and row["equal"] < result.sentences]
+    about |= {
+        "threads": args.threads,
+        "batch": args.batch,
+        "clock": "CPU time" if args.threads == 1 else "wall clock",
+        "load": result.load,
+    }
+    args.out.write_text(
+        json.dumps({"about": about, "rows": rows}, indent=1) + "\n", encoding="utf-8"
+    )
+    refused = [
+        name
+        for name, row in rows.items()
+        if name != "fairseq beam 5" and row["equal"] < result.sentences
+    ]
     for name, row in rows.items():
         speed = "-" if row["speed"][GREEDY] is None else format(row["speed"][GREEDY][0], ".2f")
-        print(f"{name:36} calls {row.get('decoder_calls', '-'):>6} speed {speed:>5} BLEU {row['bleu']:.2f}")
+        print(
+            f"{name:36} calls {row.get('decoder_calls', '-'):>6} speed {speed:>5} BLEU "
+            f"{row['bleu']:.2f}"
+        )
     if refused:
-        print(f"not greedy's output for every sentence (near-ties are told apart by harness.py): {', '.join(refused)}")
+        print(
+            "not greedy's output for every sentence (near-ties are told apart by harness.py): "
+            f"{', '.join(refused)}"
+        )
 
 
 if __name__ == "__main__":

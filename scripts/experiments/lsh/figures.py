@@ -1,6 +1,8 @@
-"""Figures 6, 7 and 8 from OUT/runs.json: BLEU against speed of Shi, Xu and Knight 2018 on this model.
+"""Figures 6, 7 and 8 from OUT/runs.json: BLEU against speed of Shi, Xu and Knight
+2018 on this model.
 
-python scripts/experiments/lsh/figures.py --out DIR       writes DIR/figure6, figure7 and figure8, as SVG and PNG
+python scripts/experiments/lsh/figures.py --out DIR
+    writes DIR/figure6, figure7 and figure8, as SVG and PNG
 """
 
 import argparse
@@ -21,23 +23,41 @@ DASHES = {"T = 4,000": "--", "T = 6,000": ":"}  # lines of one method
 Points = list[tuple[str, str]]  # search, and what its point is called
 
 
-def curve(axes: Any, runs: dict[str, Any], base: str, points: Points, label: str, place: int) -> list[tuple[str, float, float, str]]:
-    """Draw a line through these searches: BLEU less that of `base`, with the interval of the difference, against how many times faster than
-    `base` they are, with the range of the rounds. Return each point's name, place and colour; the line's name stands before its first."""
-    found = [(runs[base]["seconds"] / runs[name]["seconds"], runs[name], told) for name, told in points if name in runs]
-    rounds = [[a / b for a, b in zip(runs[base]["rounds"], run["rounds"], strict=True)] for _, run, _ in found]
+def curve(
+    axes: Any, runs: dict[str, Any], base: str, points: Points, label: str, place: int
+) -> list[tuple[str, float, float, str]]:
+    """Draw a line through these searches: BLEU less that of `base`, with the interval of the
+    difference, against how many times faster than `base` they are, with the range of the rounds.
+    Return each point's name, place and colour; the line's name stands before its first."""
+    found = [
+        (runs[base]["seconds"] / runs[name]["seconds"], runs[name], told)
+        for name, told in points
+        if name in runs
+    ]
+    rounds = [
+        [a / b for a, b in zip(runs[base]["rounds"], run["rounds"], strict=True)]
+        for _, run, _ in found
+    ]
     style = {"linestyle": DASHES.get(label, "-"), **of(label, place)}
     heights = [run["bleu"] - runs[base]["bleu"] for _, run, _ in found]
     intervals = [interval(run["resampled"] - runs[base]["resampled"]) for _, run, _ in found]
     up = whiskers((y, *each) for y, each in zip(heights, intervals, strict=True))
-    across = whiskers((x, min(each), max(each)) for (x, *_), each in zip(found, rounds, strict=True))
+    across = whiskers(
+        (x, min(each), max(each)) for (x, *_), each in zip(found, rounds, strict=True)
+    )
     axes.errorbar([x for x, *_ in found], heights, up, across, label=label, elinewidth=0.6, **style)
-    names = [told if i or told == label else f"{label}, {told}" for i, (*_, told) in enumerate(found)]
-    return [(name, x, y, style["color"]) for name, (x, *_), y in zip(names, found, heights, strict=True)]
+    names = [
+        told if i or told == label else f"{label}, {told}" for i, (*_, told) in enumerate(found)
+    ]
+    return [
+        (name, x, y, style["color"]) for name, (x, *_), y in zip(names, found, heights, strict=True)
+    ]
 
 
 def main() -> None:
-    parse = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parse = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parse.add_argument("--out", type=Path, required=True)
     out = parse.parse_args().out
     runs = json.loads((out / "runs.json").read_text(encoding="utf-8"))
@@ -51,10 +71,15 @@ def main() -> None:
             ("full", [("full", "full")], "full"),
             ("full", [("screened", "screened")], "screened"),
         ],
-        "figure7": [(widest, [(f"{kind} beam={b}", f"k = {b}") for b in BEAMS], label)
-                    for kind, label in (("full", "BEAM"), ("lsh", "BEAM + LSH"))],
-        "figure8": [("full", [(f"lsh T={T} t={t}", f"t = {t}") for t in (1, 2, 3)], f"T = {T:,}") for T in TOPS],
-    }  # fmt: skip
+        "figure7": [
+            (widest, [(f"{kind} beam={b}", f"k = {b}") for b in BEAMS], label)
+            for kind, label in (("full", "BEAM"), ("lsh", "BEAM + LSH"))
+        ],
+        "figure8": [
+            ("full", [(f"lsh T={T} t={t}", f"t = {t}") for t in (1, 2, 3)], f"T = {T:,}")
+            for T in TOPS
+        ],
+    }
     for name, curves in figures.items():
         figure, axes = panel()
         named = []
@@ -66,7 +91,10 @@ def main() -> None:
             xlabel=f"times faster than {beam}the full softmax, range of the rounds",
             ylabel="BLEU difference, 95 % interval",
         )
-        axes.set_title(f"{next(iter(runs.values()))['sentences']:,} sentences, one at a time" + ", beam 5" * (name != "figure7"))
+        axes.set_title(
+            f"{next(iter(runs.values()))['sentences']:,} sentences, one at a time"
+            + ", beam 5" * (name != "figure7")
+        )
         axes.margins(x=0.18)
         label_points(axes, named)
         for file in save(figure, out / name):

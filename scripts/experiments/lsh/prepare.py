@@ -1,9 +1,11 @@
-"""English to German, French and Czech in one, at word level, from the raw text of Multi30k: a real vocabulary of some 50,000 words.
+"""English to German, French and Czech in one, at word level, from the raw text of Multi30k: a real
+vocabulary of some 50,000 words.
 
     python scripts/experiments/lsh/prepare.py --raw DIR --out DIR
 
-DIR of --raw holds train.LL, val.LL and test_2016_flickr.LL for en, de, fr and cs. Every English sentence occurs once for each
-target language, with the language's tag as its first word. OUT then holds the text in words and OUT/bin, for fairseq-train.
+DIR of --raw holds train.LL, val.LL and test_2016_flickr.LL for en, de, fr and cs. Every English
+sentence occurs once for each target language, with the language's tag as its first word. OUT then
+holds the text in words and OUT/bin, for fairseq-train.
 """
 
 import argparse
@@ -28,7 +30,9 @@ def read(path: Path) -> list[str]:
 
 
 def main() -> None:
-    parse = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parse = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parse.add_argument("--raw", type=Path, required=True)
     parse.add_argument("--out", type=Path, required=True)
     args = parse.parse_args()
@@ -39,7 +43,10 @@ def main() -> None:
         for language in LANGUAGES:
             target = read(args.raw / f"{part}.{language}")
             if len(target) != len(source):
-                sys.exit(f"{part}.en has {len(source)} lines and {part}.{language} has {len(target)}: they are not parallel")
+                sys.exit(
+                    f"{part}.en has {len(source)} lines and {part}.{language} has {len(target)}: "
+                    "they are not parallel"
+                )
             left += [f"<2{language}> {line}\n" for line in source]
             right += [f"{line}\n" for line in target]
         (args.out / f"{name}.src").write_text("".join(left), encoding="utf-8")
@@ -47,7 +54,16 @@ def main() -> None:
     for old in (args.out / "bin").glob("dict.*.txt"):
         old.unlink()  # fairseq-preprocess refuses to make a dictionary that is there
     prefixes = [argument for name in PARTS for argument in (f"--{name}pref", str(args.out / name))]
-    command = ["fairseq-preprocess", "--source-lang", "src", "--target-lang", "tgt", "--destdir", str(args.out / "bin"), *prefixes]
+    command = [
+        "fairseq-preprocess",
+        "--source-lang",
+        "src",
+        "--target-lang",
+        "tgt",
+        "--destdir",
+        str(args.out / "bin"),
+        *prefixes,
+    ]
     sys.exit(subprocess.run(command).returncode)
 
 

@@ -1,11 +1,14 @@
 """Run the searches behind the paper's tables and figures, one sentence at a time.
 
-    python scripts/experiments/lsh/runs.py --model DIR --out DIR [--sentences 1000] [--few 200] [--rounds 6]
+    python scripts/experiments/lsh/runs.py --model DIR --out DIR [--sentences 1000] [--few 200]
+        [--rounds 6]
 
-DIR of --model is what train.sh made, with `lexicon` from scripts/lexical_table.py. The searches take turns: in each round every search
-translates the next share of the sentences, and every other round goes through the searches backwards, so that a machine that becomes
-steadily slower or faster does so for all of them. Each share of a search becomes a file of OUT/searches; those that are there are not
-repeated. Times are CPU seconds of the one thread that decodes, which other work on the machine lengthens less than it does the clock.
+DIR of --model is what train.sh made, with `lexicon` from scripts/lexical_table.py. The searches
+take turns: in each round every search translates the next share of the sentences, and every other
+round goes through the searches backwards, so that a machine that becomes steadily slower or faster
+does so for all of them. Each share of a search becomes a file of OUT/searches; those that are there
+are not repeated. Times are CPU seconds of the one thread that decodes, which other work on the
+machine lengthens less than it does the clock.
 """
 
 import argparse
@@ -30,7 +33,10 @@ FULL: dict[str, Any] = dict(softmax="full")
 
 def settings() -> dict[str, tuple[dict[str, Any], str]]:
     """Label -> flags and which sentences: many, or few."""
-    out: dict[str, tuple[dict[str, Any], str]] = {"full": (FULL, "many"), "screened": (dict(softmax="screened"), "many")}
+    out: dict[str, tuple[dict[str, Any], str]] = {
+        "full": (FULL, "many"),
+        "screened": (dict(softmax="screened"), "many"),
+    }
     for T in (2000, 4000, 6000):
         for t in (1, 2, 3):
             out[f"lsh T={T} t={t}"] = (BEST | dict(lsh_top=T, lsh_hits=t), "many")
@@ -38,7 +44,10 @@ def settings() -> dict[str, tuple[dict[str, Any], str]]:
     for T in (2000, 4000, 6000, 8000):
         out[f"top T={T}"] = (dict(softmax="top", shortlist_top=T), "many")
     for words in (5, 20, 50):
-        out[f"lexical N={words}"] = (dict(softmax="lexical", shortlist_top=200, shortlist_words=words), "many")
+        out[f"lexical N={words}"] = (
+            dict(softmax="lexical", shortlist_top=200, shortlist_words=words),
+            "many",
+        )
     for beam in (PAPER_BEAM, 6, 3, 1):
         for name, flags in (("full", FULL), ("lsh", BEST)):
             out[f"{name} beam={beam}"] = (flags | dict(beam=beam), "many")
@@ -57,7 +66,9 @@ class Parts:
         self.wrap(generator.decoder, "step", "decoder layers")
         self.wrap(generator.decoder, "select", "hidden states reorder")
         for name in ("softmax", "select"):
-            self.wrap(generator.strategies, name, {"softmax": "softmax", "select": "beam expansion"}[name])
+            self.wrap(
+                generator.strategies, name, {"softmax": "softmax", "select": "beam expansion"}[name]
+            )
         self.wrap(generator.setup, "processors", "beam expansion")
 
     def wrap(self, owner: Any, name: str, part: str) -> None:
@@ -96,39 +107,63 @@ def search(args: argparse.Namespace, flags: dict[str, Any], chosen: list[int]) -
     source, target = texts
     model = str(args.model / "checkpoint.pt")
     translator = fairseq_ext.Translator(
-        model, str(args.model), source_lang="src", target_lang="tgt", cpu=True, batch_size=1, **(dict(beam=BEAM) | flags)
+        model,
+        str(args.model),
+        source_lang="src",
+        target_lang="tgt",
+        cpu=True,
+        batch_size=1,
+        **(dict(beam=BEAM) | flags),
     )
     is_shortlist = flags["softmax"] not in ("full", "screened")
     if is_shortlist:
-        translator.generator.strategies.softmax.measured.every = 0  # recall is measured in a run of its own
+        # recall is measured in a run of its own
+        translator.generator.strategies.softmax.measured.every = 0
     translator.translate(source[:2])
     parts = Parts(translator.generator)
     before, start = translator.stats.copy(), time.thread_time()
     found = translator.translate(source)
     seconds = time.thread_time() - start
     counts = translator.stats.since(before).as_dict()
-    if not parts.seconds["decoder layers"]:  # compiled code, which has no parts to be timed, ran the whole search: the loop has
+    # compiled code, which has no parts to be timed, ran the whole search: the loop has
+    if not parts.seconds["decoder layers"]:
         translator.generator.driver = partial(beam_search, translator.generator.setup)
         translator.translate(source)
     softmax = counts.get("softmax", {})
-    out = {"seconds": seconds, "parts": dict(parts.seconds), "calls": counts["decoder_calls"], "signature": translator.signature}
-    out |= {"words": softmax.get("vocab_mean", 0.0) * counts["decoder_calls"], "stages": softmax.get("seconds", {})}
+    out = {
+        "seconds": seconds,
+        "parts": dict(parts.seconds),
+        "calls": counts["decoder_calls"],
+        "signature": translator.signature,
+    }
+    out |= {
+        "words": softmax.get("vocab_mean", 0.0) * counts["decoder_calls"],
+        "stages": softmax.get("seconds", {}),
+    }
     out |= {"texts": [nbest[0].text for nbest in found], "references": target}
     if is_shortlist:
         translator.generator.strategies.softmax.inner.measured.every = 1
         translator.translate(source[:: max(1, len(source) // 15)])
         recall = translator.stats.as_dict()["softmax"]
-        out["recall"] = [recall["recall_rows"], *(recall["recall_rows"] * recall[key] for key in ("recall_at_1", "recall_at_k"))]
+        out["recall"] = [
+            recall["recall_rows"],
+            *(recall["recall_rows"] * recall[key] for key in ("recall_at_1", "recall_at_k")),
+        ]
     return out
 
 
 def together(shares: list[dict[str, Any]]) -> dict[str, Any]:
     """The results of a search's shares as those of one search, with the seconds of each share."""
-    out: dict[str, Any] = {"rounds": [share["seconds"] for share in shares], "signature": shares[0]["signature"]}
+    out: dict[str, Any] = {
+        "rounds": [share["seconds"] for share in shares],
+        "signature": shares[0]["signature"],
+    }
     for key in ("seconds", "calls", "words"):
         out[key] = sum(share[key] for share in shares)
     for key in ("parts", "stages"):
-        out[key] = {name: sum(share[key][name] or 0.0 for share in shares) for name in shares[0][key]}
+        out[key] = {
+            name: sum(share[key][name] or 0.0 for share in shares) for name in shares[0][key]
+        }
     for key in ("texts", "references"):
         out[key] = [line for share in shares for line in share[key]]
     if "recall" in shares[0]:
@@ -139,26 +174,50 @@ def together(shares: list[dict[str, Any]]) -> dict[str, Any]:
 
 
 def main() -> None:
-    parse = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False)
+    parse = argparse.ArgumentParser(
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
     parse.add_argument("--model", type=Path, required=True)
     parse.add_argument("--out", type=Path, required=True)
-    parse.add_argument("--sentences", type=int, default=1000, help="of the test set, spread evenly; at most all (1000)")
-    parse.add_argument("--few", type=int, default=200, help="sentences for beams above 12, at most --sentences (200)")
-    parse.add_argument("--rounds", type=int, help="in turns, each over its share of the sentences (6, or fewer where sentences are)")
+    parse.add_argument(
+        "--sentences",
+        type=int,
+        default=1000,
+        help="of the test set, spread evenly; at most all (1000)",
+    )
+    parse.add_argument(
+        "--few",
+        type=int,
+        default=200,
+        help="sentences for beams above 12, at most --sentences (200)",
+    )
+    parse.add_argument(
+        "--rounds",
+        type=int,
+        help="in turns, each over its share of the sentences (6, or fewer where sentences are)",
+    )
     args = parse.parse_args()
     for name in ("sentences", "few", "rounds"):
         if (given := getattr(args, name)) is not None and given < 1:
             parse.error(f"--{name} wants 1 or more, not {given}")
     for name in ("checkpoint.pt", "test.src", "test.tgt", "lexicon"):
         if not (args.model / name).exists():
-            parse.error(f"{args.model / name} is missing: train.sh and scripts/lexical_table.py make the folder of --model")
+            parse.error(
+                f"{args.model / name} is missing: train.sh and scripts/lexical_table.py make "
+                "the folder of --model"
+            )
     with (args.model / "test.src").open(encoding="utf-8") as lines:
         available = sum(1 for _ in lines)
     many = min(args.sentences, available)
     few = min(args.few, many)
     rounds = args.rounds or min(ROUNDS, few)
     if rounds > few:
-        parse.error(f"--rounds {rounds} leaves rounds without a sentence: of {available} lines, --sentences takes {many} and --few {few}")
+        parse.error(
+            f"--rounds {rounds} leaves rounds without a sentence: of {available} lines, "
+            f"--sentences takes {many} and --few {few}"
+        )
     torch.set_num_threads(1)
     softmax_stats.CLOCK = time.CLOCK_THREAD_CPUTIME_ID
     (args.out / "searches").mkdir(parents=True, exist_ok=True)
@@ -166,17 +225,28 @@ def main() -> None:
     for turn in range(rounds):
         for label, (flags, which) in list(settings().items())[:: -1 if turn % 2 else 1]:
             wanted = many if which == "many" else few
-            file = args.out / "searches" / f"{label.replace(' ', '_')}.{turn + 1}of{rounds}.{wanted}of{available}.json"
+            file = (
+                args.out
+                / "searches"
+                / f"{label.replace(' ', '_')}.{turn + 1}of{rounds}.{wanted}of{available}.json"
+            )
             if not file.exists():
                 print(f"{label}, round {turn + 1} of {rounds}", file=sys.stderr, flush=True)
                 if flags["softmax"] == "lexical":
                     flags = flags | dict(shortlist_file=str(args.model / "lexicon"))
-                share = search(args, flags, spread(wanted, available)[turn :: rounds])
-                share["flags"] = {key: value for key, value in flags.items() if key != "shortlist_file"}
+                share = search(args, flags, spread(wanted, available)[turn::rounds])
+                share["flags"] = {
+                    key: value for key, value in flags.items() if key != "shortlist_file"
+                }
                 file.write_text(json.dumps(share, ensure_ascii=False), encoding="utf-8")
             shares[label].append(json.loads(file.read_text(encoding="utf-8")))
-    found = {label: together(of_search) | {"flags": of_search[0]["flags"]} for label, of_search in shares.items()}
-    (args.out / "runs.json").write_text(json.dumps(found, indent=1, ensure_ascii=False), encoding="utf-8")
+    found = {
+        label: together(of_search) | {"flags": of_search[0]["flags"]}
+        for label, of_search in shares.items()
+    }
+    (args.out / "runs.json").write_text(
+        json.dumps(found, indent=1, ensure_ascii=False), encoding="utf-8"
+    )
 
 
 if __name__ == "__main__":

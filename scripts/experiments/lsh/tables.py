@@ -1,9 +1,10 @@
-"""tables.md from OUT/runs.json: Tables 1, 4, 7 and 8 of Shi, Xu and Knight 2018 on this model, and all searches.
+"""tables.md from OUT/runs.json: Tables 1, 4, 7 and 8 of Shi, Xu and Knight 2018 on this
+model, and all searches.
 
 python scripts/experiments/lsh/tables.py --out DIR
 
-BLEU is that of lines of words (sacrebleu, tokenize none), with the interval of a bootstrap over sentences. A loss is taken on the same
-resamples as the full softmax.
+BLEU is that of lines of words (sacrebleu, tokenize none), with the interval of a bootstrap over
+sentences. A loss is taken on the same resamples as the full softmax.
 """
 
 import argparse
@@ -28,7 +29,10 @@ def table(head: list[str], rows: list[list[str]]) -> str:
 def ratio(runs: dict[str, Any], base: str, other: str) -> str:
     """How many times faster the other is over all sentences, and the range of the rounds."""
     rounds = [a / b for a, b in zip(runs[base]["rounds"], runs[other]["rounds"], strict=True)]
-    return f"{runs[base]['seconds'] / runs[other]['seconds']:.2f} ({min(rounds):.2f}-{max(rounds):.2f})"
+    return (
+        f"{runs[base]['seconds'] / runs[other]['seconds']:.2f} ({min(rounds):.2f}"
+        f"-{max(rounds):.2f})"
+    )
 
 
 def part_ratio(runs: dict[str, Any], base: str, other: str, part: str) -> str:
@@ -56,7 +60,9 @@ def loss(full: dict[str, Any], run: dict[str, Any]) -> str:
 
 
 def main() -> None:
-    parse = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parse = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parse.add_argument("--out", type=Path, required=True)
     out = parse.parse_args().out
     runs = json.loads((out / "runs.json").read_text(encoding="utf-8"))
@@ -64,14 +70,28 @@ def main() -> None:
     full, best = runs["full"], runs[BEST]
     flags = " ".join(f"--{name.replace('_', '-')} {value}" for name, value in best["flags"].items())
     text = [
-        f"One sentence at a time, beam 5 unless told, {full['sentences']} sentences; CPU seconds of one thread, in turns: "
-        f"{len(full['rounds'])} rounds, each over its share of the sentences; a ratio is that of all, with the range of the rounds. "
-        f"BLEU with half of its 95 % interval, bootstrap of {RESAMPLES:,} resamples; losses with theirs. LSH: `{flags}`. "
-        "Compiled code runs the whole search of the full softmax; its parts are those of the same search in the loop.",
+        (
+            f"One sentence at a time, beam 5 unless told, {full['sentences']} sentences; CPU "
+            f"seconds of one thread, in turns: {len(full['rounds'])} rounds, each over its share "
+            "of the sentences; a ratio is that of all, with the range of the rounds. BLEU with "
+            f"half of its 95 % interval, bootstrap of {RESAMPLES:,} resamples; losses with theirs. "
+            f"LSH: `{flags}`. Compiled code runs the whole search of the full softmax; its parts "
+            "are those of the same search in the loop."
+        ),
         "## Table 1: time breakdown",
     ]
-    rows = [["total", f"{full['seconds']:.2f}", f"{best['seconds']:.2f}", ratio(runs, "full", BEST)]]
-    rows += [[p, f"{full['parts'][p]:.2f}", f"{best['parts'][p]:.2f}", f"{full['parts'][p] / best['parts'][p]:.2f}"] for p in PARTS]
+    rows = [
+        ["total", f"{full['seconds']:.2f}", f"{best['seconds']:.2f}", ratio(runs, "full", BEST)]
+    ]
+    rows += [
+        [
+            p,
+            f"{full['parts'][p]:.2f}",
+            f"{best['parts'][p]:.2f}",
+            f"{full['parts'][p] / best['parts'][p]:.2f}",
+        ]
+        for p in PARTS
+    ]
     rows += [["words scored", "all", f"{best['words'] / best['calls']:.0f}", ""]]
     rows += [["BLEU", quality(full), quality(best), ""]]
     text.append(table(["part", "full", "LSH", "speed-up"], rows))
@@ -79,27 +99,69 @@ def main() -> None:
     stages = best["stages"]
     total = sum(stages.values())
     text.append(
-        table(["stage", "ms", "share"], [[s, f"{1e3 * v / best['calls']:.3f}", f"{100 * v / total:.0f} %"] for s, v in stages.items()])
+        table(
+            ["stage", "ms", "share"],
+            [
+                [s, f"{1e3 * v / best['calls']:.3f}", f"{100 * v / total:.0f} %"]
+                for s, v in stages.items()
+            ],
+        )
     )
     text.append("## Table 7: speed-up and loss")
-    rows = [[name, part_ratio(runs, "full", name, "softmax"), ratio(runs, "full", name), loss(full, run)]
-            for name, run in runs.items() if "beam=" not in name and name != "full"]  # fmt: skip
+    rows = [
+        [
+            name,
+            part_ratio(runs, "full", name, "softmax"),
+            ratio(runs, "full", name),
+            loss(full, run),
+        ]
+        for name, run in runs.items()
+        if "beam=" not in name and name != "full"
+    ]
     text.append(table(["search", "softmax", "overall", "BLEU loss"], rows))
     text.append("## Table 8: larger beams")
     rows = []
     for beam in (12, 24, 36, 48):
         a, b = f"full beam={beam}", f"lsh beam={beam}"
         if a in runs and b in runs:
-            rows.append([str(beam), str(runs[a]["sentences"]), ratio(runs, a, b), loss(runs[a], runs[b])])
+            rows.append(
+                [str(beam), str(runs[a]["sentences"]), ratio(runs, a, b), loss(runs[a], runs[b])]
+            )
     text.append(table(["beam", "sentences", "speed-up", "BLEU loss"], rows))
     text.append("## All searches")
     rows = []
     for name, run in runs.items():
-        recall = [f"{run['recall'][k]:.4f}" for k in ("at_1", "at_k")] if "recall" in run else ["", ""]
+        recall = (
+            [f"{run['recall'][k]:.4f}" for k in ("at_1", "at_k")] if "recall" in run else ["", ""]
+        )
         words = f"{run['words'] / run['calls']:.0f}" if run["words"] else "all"
         softmax = f"{1e3 * run['parts']['softmax'] / run['calls']:.2f}"
-        rows.append([name, str(run["sentences"]), quality(run), f"{run['seconds']:.2f}", softmax, words, *recall])
-    text.append(table(["search", "sentences", "BLEU", "seconds", "softmax, ms a call", "words", "recall at 1", "recall at k"], rows))
+        rows.append(
+            [
+                name,
+                str(run["sentences"]),
+                quality(run),
+                f"{run['seconds']:.2f}",
+                softmax,
+                words,
+                *recall,
+            ]
+        )
+    text.append(
+        table(
+            [
+                "search",
+                "sentences",
+                "BLEU",
+                "seconds",
+                "softmax, ms a call",
+                "words",
+                "recall at 1",
+                "recall at k",
+            ],
+            rows,
+        )
+    )
     (out / "tables.md").write_text("\n\n".join(text) + "\n", encoding="utf-8")
 
 

@@ -1,10 +1,13 @@
-"""Trains the word-level model of these experiments on a CPU: a stock fairseq Transformer, its output layer on a sample of the words.
+"""Trains the word-level model of these experiments on a CPU: a stock fairseq Transformer, its
+output layer on a sample of the words.
 
-    python scripts/experiments/lsh/train.py --data DIR/bin --out DIR/checkpoint_last.pt [--updates N] [--minutes M]
+    python scripts/experiments/lsh/train.py --data DIR/bin --out DIR/checkpoint_last.pt
+        [--updates N] [--minutes M]
 
-A large vocabulary makes fairseq-train spend its time on words that a batch does not hold. So each update scores the batch's own
-words and a uniform sample of the others, weighted by what they stand for so that the estimate of the normaliser is unbiased
-(after Jean et al. 2015, https://aclanthology.org/P15-1001), and Adam touches those rows of the embedding alone. Products run
+A large vocabulary makes fairseq-train spend its time on words that a batch does not hold.
+So each update scores the batch's own words and a uniform sample of the others, weighted by
+what they stand for so that the estimate of the normaliser is unbiased (after Jean et al. 2015,
+https://aclanthology.org/P15-1001), and Adam touches those rows of the embedding alone. Products run
 through oneDNN, forward and back, which knows more processors than MKL does.
 """
 
@@ -26,9 +29,11 @@ from fairseq.dataclass.utils import convert_namespace_to_omegaconf
 from omegaconf import OmegaConf
 
 ARCHITECTURE = (
-    "--arch transformer --share-decoder-input-output-embed --encoder-layers 2 --decoder-layers 2 --encoder-embed-dim 256 "
-    "--decoder-embed-dim 256 --encoder-ffn-embed-dim 1024 --decoder-ffn-embed-dim 1024 --encoder-attention-heads 4 "
-    "--decoder-attention-heads 4 --encoder-normalize-before --decoder-normalize-before --dropout 0.1 --source-lang src --target-lang tgt"
+    "--arch transformer --share-decoder-input-output-embed --encoder-layers 2 --decoder-layers 2 "
+    "--encoder-embed-dim 256 --decoder-embed-dim 256 --encoder-ffn-embed-dim 1024 "
+    "--decoder-ffn-embed-dim 1024 --encoder-attention-heads 4 --decoder-attention-heads 4 "
+    "--encoder-normalize-before --decoder-normalize-before --dropout 0.1 --source-lang src "
+    "--target-lang tgt"
 )
 BETAS, EPS = (0.9, 0.98), 1e-8
 
@@ -38,8 +43,12 @@ class Linear(torch.autograd.Function):
 
     @staticmethod
     def product(x: Tensor, weight: Tensor) -> Tensor:
-        packed = torch.ops.mkldnn._reorder_linear_weight(weight.contiguous(), x.numel() // x.size(-1))
-        return torch.ops.mkldnn._linear_pointwise.default(x.contiguous(), packed, None, "none", [], "")
+        packed = torch.ops.mkldnn._reorder_linear_weight(
+            weight.contiguous(), x.numel() // x.size(-1)
+        )
+        return torch.ops.mkldnn._linear_pointwise.default(
+            x.contiguous(), packed, None, "none", [], ""
+        )
 
     @staticmethod
     def forward(ctx, x, weight):
@@ -59,7 +68,8 @@ def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
 
 
 class RowAdam:
-    """Adam for a table (V, d) of which an update touches few rows; moments of the others wait (lazy Adam)."""
+    """Adam for a table (V, d) of which an update touches few rows; moments of the
+    others wait (lazy Adam)."""
 
     def __init__(self, table: Tensor):
         self.table, self.mean, self.square = table, torch.zeros_like(table), torch.zeros_like(table)
@@ -80,7 +90,10 @@ def local(ids: Tensor, tokens: Tensor) -> Tensor:
 def batches(dataset, tokens: int, seed: int):
     """Batches of similar lengths in random order."""
     draw = random.Random(seed)
-    order = sorted(range(len(dataset)), key=lambda i: (dataset.tgt_sizes[i], dataset.src_sizes[i], draw.random()))
+    order = sorted(
+        range(len(dataset)),
+        key=lambda i: (dataset.tgt_sizes[i], dataset.src_sizes[i], draw.random()),
+    )
     out: list[list[int]] = [[]]
     for i in order:
         longest = max(dataset.tgt_sizes[i], dataset.src_sizes[i])
@@ -93,13 +106,19 @@ def batches(dataset, tokens: int, seed: int):
 
 
 def main() -> None:
-    parse = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parse = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parse.add_argument("--data", type=Path, required=True)
     parse.add_argument("--out", type=Path, required=True)
     parse.add_argument("--updates", type=int, default=2400)
-    parse.add_argument("--minutes", type=float, default=0, help="shorten the schedule to what fits (0: no limit)")
+    parse.add_argument(
+        "--minutes", type=float, default=0, help="shorten the schedule to what fits (0: no limit)"
+    )
     parse.add_argument("--max-tokens", type=int, default=2048, help="of a batch (2048)")
-    parse.add_argument("--negatives", type=int, default=3000, help="words sampled besides the batch's own (3000)")
+    parse.add_argument(
+        "--negatives", type=int, default=3000, help="words sampled besides the batch's own (3000)"
+    )
     parse.add_argument("--lr", type=float, default=2e-3)
     parse.add_argument("--smoothing", type=float, default=0.1)
     parse.add_argument("--seed", type=int, default=1)
@@ -114,7 +133,11 @@ def main() -> None:
     task.load_dataset("train")
     data = task.datasets["train"]
     model = task.build_model(cfg.model).train()
-    encoder, decoder, pad = model.encoder.embed_tokens, model.decoder.embed_tokens, task.target_dictionary.pad()
+    encoder, decoder, pad = (
+        model.encoder.embed_tokens,
+        model.decoder.embed_tokens,
+        task.target_dictionary.pad(),
+    )
     tables = (RowAdam(encoder.weight.data), RowAdam(decoder.weight.data))
     dense = [p for p in model.parameters() if p is not encoder.weight and p is not decoder.weight]
     adam = torch.optim.Adam(dense, lr=args.lr, betas=BETAS, eps=EPS)
@@ -141,12 +164,20 @@ def main() -> None:
             encoder.weight = torch.nn.Parameter(tables[0].table[sources])
             decoder.weight = torch.nn.Parameter(tables[1].table[ids])
             features, _ = model(
-                src_tokens=local(sources, inputs["src_tokens"]), src_lengths=inputs["src_lengths"],
-                prev_output_tokens=local(own, inputs["prev_output_tokens"]), features_only=True,
-            )  # fmt: skip
+                src_tokens=local(sources, inputs["src_tokens"]),
+                src_lengths=inputs["src_lengths"],
+                prev_output_tokens=local(own, inputs["prev_output_tokens"]),
+                features_only=True,
+            )
             real = target.ne(pad)
             logits = linear(features[real], decoder.weight)
-            logits = torch.cat([logits[:, : own.numel()], logits[:, own.numel() :] + math.log(others.numel() / drawn.numel())], 1)
+            logits = torch.cat(
+                [
+                    logits[:, : own.numel()],
+                    logits[:, own.numel() :] + math.log(others.numel() / drawn.numel()),
+                ],
+                1,
+            )
             log_probs = logits.log_softmax(-1)
             nll = F.nll_loss(log_probs, local(own, target[real]))
             loss = (1 - args.smoothing) * nll - args.smoothing * log_probs.mean()
@@ -163,17 +194,35 @@ def main() -> None:
             if number % 50 == 0:
                 seconds = time.monotonic() - start
                 speed = f"{words / seconds:.0f} words/s {seconds:.0f} s"
-                print(f"epoch {epoch} update {number} nll {running:.3f} lr {lr:.1e} {speed}", flush=True)
+                print(
+                    f"epoch {epoch} update {number} nll {running:.3f} lr {lr:.1e} {speed}",
+                    flush=True,
+                )
         if done >= 1:
             break
     encoder.weight = torch.nn.Parameter(tables[0].table)
     decoder.weight = torch.nn.Parameter(tables[1].table)
     model.decoder.output_projection.weight = decoder.weight
-    history = {"criterion_name": "sampled softmax", "optimizer_name": "Adam", "lr_scheduler_state": {}, "num_updates": number}
-    state = {"cfg": OmegaConf.to_container(cfg, enum_to_str=True), "model": model.state_dict(), "optimizer_history": [history]}
+    history = {
+        "criterion_name": "sampled softmax",
+        "optimizer_name": "Adam",
+        "lr_scheduler_state": {},
+        "num_updates": number,
+    }
+    state = {
+        "cfg": OmegaConf.to_container(cfg, enum_to_str=True),
+        "model": model.state_dict(),
+        "optimizer_history": [history],
+    }
     for name in ("model", "task"):  # plain values, as fairseq stores them
-        state["cfg"][name] = vars(getattr(cfg, name)) if isinstance(getattr(cfg, name), argparse.Namespace) else state["cfg"][name]
-    torch.save(state | {"args": None, "extra_state": {"train_iterator": {"epoch": epoch}}}, args.out)
+        state["cfg"][name] = (
+            vars(getattr(cfg, name))
+            if isinstance(getattr(cfg, name), argparse.Namespace)
+            else state["cfg"][name]
+        )
+    torch.save(
+        state | {"args": None, "extra_state": {"train_iterator": {"epoch": epoch}}}, args.out
+    )
 
 
 if __name__ == "__main__":

@@ -1,6 +1,8 @@
-"""The paper's Figures 1 and 2 from DIR/sweep.json (sweep.py makes it): model score, and BLEU with length ratio, against the beam.
+"""The paper's Figures 1 and 2 from DIR/sweep.json (sweep.py makes it): model score, and BLEU with
+length ratio, against the beam.
 
-    python scripts/experiments/optimal_ending/figures.py --out DIR       writes DIR/figure1 and DIR/figure2, as SVG and PNG
+    python scripts/experiments/optimal_ending/figures.py --out DIR
+        writes DIR/figure1 and DIR/figure2, as SVG and PNG
 """
 
 import sys
@@ -17,12 +19,15 @@ from write_up import draw_figures  # noqa: E402
 
 FIGURE_1 = ("optimal, no reward", "first (OpenNMT-py default)", "fairseq (count)")
 RAW = 0.0  # of fairseq: no length penalty, so that all of Figure 1 is judged by the same score
-DASHES = {"optimal, no reward": ":", "optimal, bounded reward": "--", "shrink, length norm.": "--"}  # decoders of one method
+# decoders of one method
+DASHES = {"optimal, no reward": ":", "optimal, bounded reward": "--", "shrink, length norm.": "--"}
 
 
-def draw(axes: Axes, sweep: dict[str, Any], lines: list[tuple[str, list[dict]]], quality: str, label: str) -> None:
-    """One line a decoder over the beams, which stand at equal distances because they grow by factors, and apart; BLEU with its 95 %
-    interval."""
+def draw(
+    axes: Axes, sweep: dict[str, Any], lines: list[tuple[str, list[dict]]], quality: str, label: str
+) -> None:
+    """One line a decoder over the beams, which stand at equal distances because they grow by
+    factors, and apart; BLEU with its 95 % interval."""
     beams = sorted({c["beam"] for c in sweep["choices"]})
     for i, (name, choices) in enumerate(lines):
         x = [beams.index(c["beam"]) + 0.04 * (i - len(lines) / 2) for c in choices]

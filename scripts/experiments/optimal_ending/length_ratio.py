@@ -1,6 +1,8 @@
-"""The wanted target length, measured on a dev set: the paper's ratio, and a least-squares line, as flags.
+"""The wanted target length, measured on a dev set: the paper's ratio, and a least-squares
+line, as flags.
 
-    python scripts/experiments/optimal_ending/length_ratio.py [--model DIR] [--dev PREFIX] [--src de] [--tgt en]
+    python scripts/experiments/optimal_ending/length_ratio.py [--model DIR] [--dev PREFIX]
+        [--src de] [--tgt en]
 """
 
 import argparse
@@ -13,7 +15,11 @@ from fairseq_ext.translator import Translator
 
 
 def main() -> None:
-    parse = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False)
+    parse = argparse.ArgumentParser(
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
     add_model_arguments(parse)
     args = parse.parse_args()
     sources, references = read_text(args.dev, args.src, args.tgt, args.limit)

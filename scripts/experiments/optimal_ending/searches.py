@@ -1,9 +1,12 @@
-"""Searches whose finished hypotheses are kept, so that one search answers for several ways to score them.
+"""Searches whose finished hypotheses are kept, so that one search answers for several
+ways to score them.
 
-Neither the beams nor the finished hypotheses of `first`, `shrink` and `count` depend on how finished hypotheses are scored, and they finish
-no more of them than the beam has rows, all of which are kept. So they run once for each beam, and rewards and length penalties are swept
-over what they found. `optimal` runs once for each reward and wanted length and is asked for its best hypothesis alone, as a command without
---nbest: a proof of a whole list takes more rows. Of hypotheses of equal length only the best can win.
+Neither the beams nor the finished hypotheses of `first`, `shrink` and `count` depend on how
+finished hypotheses are scored, and they finish no more of them than the beam has rows, all of which
+are kept. So they run once for each beam, and rewards and length penalties are swept over what they
+found. `optimal` runs once for each reward and wanted length and is asked for its best hypothesis
+alone, as a command without --nbest: a proof of a whole list takes more rows. Of hypotheses of equal
+length only the best can win.
 """
 
 from __future__ import annotations
@@ -19,7 +22,10 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-sys.path[:0] = [str(Path(__file__).resolve().parents[2] / "bench"), str(Path(__file__).resolve().parents[1])]
+sys.path[:0] = [
+    str(Path(__file__).resolve().parents[2] / "bench"),
+    str(Path(__file__).resolve().parents[1]),
+]
 logging.getLogger("fairseq").setLevel(logging.WARNING)  # it talks while it is imported
 
 from arguments import command_line, run_script, text_arguments  # noqa: E402, F401  for the scripts beside this one
@@ -32,7 +38,8 @@ import fairseq_ext  # noqa: E402, F401
 from fairseq_ext.translator import Translator  # noqa: E402
 
 BATCH = 64  # sentences
-Score = Callable[[float, int, float], float]  # (sum of log-probabilities, tokens with EOS, wanted length) -> score
+# (sum of log-probabilities, tokens with EOS, wanted length) -> score
+Score = Callable[[float, int, float], float]
 
 
 @dataclass(frozen=True)
@@ -65,7 +72,10 @@ def normalised(lenpen: float) -> Score:
 
 @dataclass
 class Search:
-    """What one search over a text found. Hypotheses are [sum of log-probabilities, tokens with EOS, text], best of each length."""
+    """What one search over a text found.
+
+    Hypotheses are [sum of log-probabilities, tokens with EOS, text], best of each length.
+    """
 
     signature: str
     stats: dict[str, Any]
@@ -73,7 +83,8 @@ class Search:
     hypotheses: list[list[tuple[float, int, str]]]
 
     def answers(self, score: Score, wanted: Wanted | None = None) -> list[tuple[float, int, str]]:
-        """The best hypothesis of each sentence; wanted: the target length that a reward counts up to (none: no score asks)."""
+        """The best hypothesis of each sentence; wanted: the target length that a reward counts
+        up to (none: no score asks)."""
         wanted = wanted or Wanted()
         pairs = zip(self.hypotheses, self.source_lengths, strict=True)
         return [max(found, key=lambda h: score(h[0], h[1], wanted.of(n))) for found, n in pairs]
@@ -95,39 +106,69 @@ class Measure:
 
 
 def measure(answers: Answers, references: Sequence[str]) -> Measure:
-    """sacrebleu's corpus BLEU. A sweep asks for many sets of answers that differ in few sentences, so counts are kept by sentence."""
+    """sacrebleu's corpus BLEU.
+
+    A sweep asks for many sets of answers that differ in few sentences, so counts
+    are kept by sentence.
+    """
     counts = counts_of([text for *_, text in answers], references)
     *grams, sys_len, ref_len = (int(column) for column in counts.sum(0))
     bleu = BLEU.compute_bleu(grams[:4], grams[4:], sys_len, ref_len, smooth_method="exp")
-    return Measure(bleu.score, sys_len / ref_len, sum(total for total, *_ in answers) / len(answers), *interval(resampled(counts)))
+    return Measure(
+        bleu.score,
+        sys_len / ref_len,
+        sum(total for total, *_ in answers) / len(answers),
+        *interval(resampled(counts)),
+    )
 
 
 def difference(answers: Answers, others: Answers, references: Sequence[str]) -> Difference:
-    """BLEU less that of the other answers, with the 95 % interval of the difference on the same resamples."""
+    """BLEU less that of the other answers, with the 95 % interval of the difference
+    on the same resamples."""
     of_both = [measure(each, references).bleu for each in (answers, others)]
-    ours, theirs = (resampled(counts_of([text for *_, text in each], references)) for each in (answers, others))
+    ours, theirs = (
+        resampled(counts_of([text for *_, text in each], references)) for each in (answers, others)
+    )
     return of_both[0] - of_both[1], *interval(ours - theirs)
 
 
-def read_text(prefix: str, source: str, target: str, limit: int | None = None) -> tuple[list[str], list[str]]:
+def read_text(
+    prefix: str, source: str, target: str, limit: int | None = None
+) -> tuple[list[str], list[str]]:
     """The first `limit` lines of PREFIX.source and PREFIX.target."""
     sides = []
     for name in (f"{prefix}.{source}", f"{prefix}.{target}"):
         try:  # not splitlines(): it also cuts at rare separators inside a line
-            sides.append(Path(name).read_text(encoding="utf-8").removesuffix("\n").split("\n")[:limit])
+            sides.append(
+                Path(name).read_text(encoding="utf-8").removesuffix("\n").split("\n")[:limit]
+            )
         except (OSError, UnicodeDecodeError) as error:
-            raise BenchError(f"cannot read {name}: {getattr(error, 'strerror', None) or 'it is not UTF-8'}") from error
+            raise BenchError(
+                f"cannot read {name}: {getattr(error, 'strerror', None) or 'it is not UTF-8'}"
+            ) from error
     if len(sides[0]) != len(sides[1]):
-        raise BenchError(f"{prefix}.{source} has {len(sides[0])} lines and {prefix}.{target} {len(sides[1])}")
+        raise BenchError(
+            f"{prefix}.{source} has {len(sides[0])} lines and {prefix}.{target} {len(sides[1])}"
+        )
     return sides[0], sides[1]
 
 
 def model_flags(model: Path, source: str, target: str) -> dict[str, Any]:
-    """Translator's arguments for a folder with checkpoint.pt, dict.*.txt and, for SentencePiece, spm.model."""
-    for file in (model / "checkpoint.pt", model / f"dict.{source}.txt", model / f"dict.{target}.txt"):
+    """Translator's arguments for a folder with checkpoint.pt, dict.*.txt and, for
+    SentencePiece, spm.model."""
+    for file in (
+        model / "checkpoint.pt",
+        model / f"dict.{source}.txt",
+        model / f"dict.{target}.txt",
+    ):
         if not file.exists():
-            raise BenchError(f"{file} is missing: --model wants a folder with checkpoint.pt, dict.*.txt and, for SentencePiece, spm.model")
-    flags = dict(path=str(model / "checkpoint.pt"), data=str(model), source_lang=source, target_lang=target)
+            raise BenchError(
+                f"{file} is missing: --model wants a folder with checkpoint.pt, dict.*.txt and, "
+                "for SentencePiece, spm.model"
+            )
+    flags = dict(
+        path=str(model / "checkpoint.pt"), data=str(model), source_lang=source, target_lang=target
+    )
     if (model / "spm.model").exists():
         flags |= dict(bpe="sentencepiece", sentencepiece_model=str(model / "spm.model"))
     return flags
@@ -147,9 +188,12 @@ def pieces(translator: Translator, line: str) -> int:
     return len(line.split())
 
 
-def wanted_lengths(translator: Translator, sources: Iterable[str], references: Iterable[str]) -> tuple[Wanted, Wanted]:
-    """Two estimates of the target length: the paper's ratio, subwords of all references over subwords of all sources; and the
-    least-squares line through (source subwords, reference subwords and EOS), which the reward counts too."""
+def wanted_lengths(
+    translator: Translator, sources: Iterable[str], references: Iterable[str]
+) -> tuple[Wanted, Wanted]:
+    """Two estimates of the target length: the paper's ratio, subwords of all references over
+    subwords of all sources; and the least-squares line through (source subwords, reference subwords
+    and EOS), which the reward counts too."""
     x, y = ([pieces(translator, line) for line in side] for side in (sources, references))
     ratio = Wanted(round(sum(y) / sum(x), 3))
     if len(set(x)) < 2:
@@ -160,16 +204,20 @@ def wanted_lengths(translator: Translator, sources: Iterable[str], references: I
 
 def reward_flags(r: float, wanted: Wanted) -> dict[str, float]:
     """The flags of a bounded reward."""
-    return dict(length_reward=r, length_ratio=wanted.ratio, length_offset=wanted.offset) if r else {}
+    return (
+        dict(length_reward=r, length_ratio=wanted.ratio, length_offset=wanted.offset) if r else {}
+    )
 
 
 def asked(beam: int, flags: Mapping[str, Any]) -> int:
-    """How many hypotheses a search is asked for: all of the beam, but of `optimal` the best, since a proof of more takes more rows."""
+    """How many hypotheses a search is asked for: all of the beam, but of `optimal` the best, since
+    a proof of more takes more rows."""
     return 1 if flags.get("stop") == "optimal" else beam
 
 
 def search(sources: Sequence[str], **flags: Any) -> Search:
-    """Translate with these flags and keep the finished hypotheses that were asked for: of each length the best."""
+    """Translate with these flags and keep the finished hypotheses that were asked for:
+    of each length the best."""
     quiet()
     translator = Translator(**({"batch_size": BATCH} | flags))
     kept = []
@@ -180,7 +228,12 @@ def search(sources: Sequence[str], **flags: Any) -> Search:
             if length not in best or total > best[length][0]:
                 best[length] = (total, length, h.text)
         kept.append(list(best.values()))
-    return Search(translator.signature, translator.stats.as_dict(), [pieces(translator, line) for line in sources], kept)
+    return Search(
+        translator.signature,
+        translator.stats.as_dict(),
+        [pieces(translator, line) for line in sources],
+        kept,
+    )
 
 
 def cached(file: Path, sources: Sequence[str], **flags: Any) -> Search:

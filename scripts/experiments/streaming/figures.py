@@ -1,4 +1,5 @@
-"""The paper's Figure 2 from DIR/translation/steps.json (translation.py makes it): time of a step against the tokens decoded before it.
+"""The paper's Figure 2 from DIR/translation/steps.json (translation.py makes it): time of a step
+against the tokens decoded before it.
 
 python scripts/experiments/streaming/figures.py --out DIR       writes DIR/figure2.svg and .png
 """
@@ -18,8 +19,8 @@ LEAST = 3  # steps that a length must have
 
 
 def figure_2(out: Path) -> Figure | None:
-    """Milliseconds of the steps at each length and for a hundred rows (medians and middle halves), and the rows; None where no length has
-    enough steps."""
+    """Milliseconds of the steps at each length and for a hundred rows (medians and middle halves),
+    and the rows; None where no length has enough steps."""
     steps = out / "translation" / "steps.json"
     if not steps.exists():
         raise BenchError(f"{steps} is missing: run translation.py --out {out} first")
@@ -27,11 +28,22 @@ def figure_2(out: Path) -> Figure | None:
     if not known:
         return None
     lengths = [step["length"] for step in known]
-    per_100 = [[100 * s / r for s, r in zip(step["seconds"], step["rows"], strict=True)] for step in known]
+    per_100 = [
+        [100 * s / r for s, r in zip(step["seconds"], step["rows"], strict=True)] for step in known
+    ]
     figure, (time, each, count) = panel(3, 1, height=5.4, sharex=True)
     for axes, seconds in ((time, [step["seconds"] for step in known]), (each, per_100)):
-        quarters = [[1000 * q for q in statistics.quantiles(of_length, n=4)] for of_length in seconds]
-        axes.fill_between(lengths, [q[0] for q in quarters], [q[2] for q in quarters], color=ORANGE, alpha=0.25, linewidth=0)
+        quarters = [
+            [1000 * q for q in statistics.quantiles(of_length, n=4)] for of_length in seconds
+        ]
+        axes.fill_between(
+            lengths,
+            [q[0] for q in quarters],
+            [q[2] for q in quarters],
+            color=ORANGE,
+            alpha=0.25,
+            linewidth=0,
+        )
         axes.plot(lengths, [q[1] for q in quarters], color=ORANGE)
     time.set_ylabel("ms a step")
     time.set_title("VAR-STREAM: median and middle half of the steps at each length")

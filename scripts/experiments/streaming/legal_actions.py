@@ -1,8 +1,10 @@
-"""Keeps a search to sequences of tree_actions.py that are a tree: the next actions that are legal, for fairseq's generator and for ours.
+"""Keeps a search to sequences of tree_actions.py that are a tree: the next actions that are legal,
+for fairseq's generator and for ours.
 
-A search over m rows whose sentences have w words: after an even number of actions the next one is structural, `sh` while words are left,
-`comb` while two spans are there; after an odd number it is a label action, and the last one cannot be `nolabel`. After 4w - 2 actions only
-EOS is left. Every row has a legal next action at every step, so all hypotheses of a sentence have the same length.
+A search over m rows whose sentences have w words: after an even number of actions the next one is
+structural, `sh` while words are left, `comb` while two spans are there; after an odd number it is a
+label action, and the last one cannot be `nolabel`. After 4w - 2 actions only EOS is left. Every row
+has a legal next action at every step, so all hypotheses of a sentence have the same length.
 """
 
 from __future__ import annotations
@@ -27,12 +29,15 @@ class LegalActions:
 
     def __init__(self, dictionary: Dictionary):
         self.eos = dictionary.eos()
-        self.shift, self.combine, self.no_label = (dictionary.index(action) for action in (SHIFT, COMBINE, NO_LABEL))
+        self.shift, self.combine, self.no_label = (
+            dictionary.index(action) for action in (SHIFT, COMBINE, NO_LABEL)
+        )
         labels = [symbol == NO_LABEL or symbol.startswith(LABEL) for symbol in dictionary.symbols]
         self.labels = torch.tensor(labels)  # (V,)
 
     def __call__(self, history: Tensor, words: Tensor) -> Tensor:
-        """(m, V) whether an action may come next, given the actions before (m, T), negative where a row has none yet, and words (m,)."""
+        """(m, V) whether an action may come next, given the actions before (m, T), negative where
+        a row has none yet, and words (m,)."""
         done = (history >= 0).sum(1)  # (m,)
         shifts, combined = ((history == action).sum(1) for action in (self.shift, self.combine))
         all_actions = 4 * words - 2
@@ -52,11 +57,24 @@ class StockSearch(BeamSearch):
         super().__init__(dictionary)
         self.legal = legal
 
-    def step(self, step: int, lprobs: Tensor, scores: Any, prev_output_tokens: Any = None, original_batch_idxs: Any = None):  # type: ignore[override]
+    def step(
+        self,
+        step: int,
+        lprobs: Tensor,
+        scores: Any,
+        prev_output_tokens: Any = None,
+        original_batch_idxs: Any = None,
+    ):  # type: ignore[override]
         """As fairseq's; lprobs (S, k, V), prev_output_tokens (S x k, step + 1) with EOS first."""
         words = self.src_lengths[: lprobs.size(0)].repeat_interleave(lprobs.size(1))
         legal = self.legal(prev_output_tokens[:, 1:], words).view_as(lprobs)
-        return super().step(step, lprobs.masked_fill(~legal, -torch.inf), scores, prev_output_tokens, original_batch_idxs)
+        return super().step(
+            step,
+            lprobs.masked_fill(~legal, -torch.inf),
+            scores,
+            prev_output_tokens,
+            original_batch_idxs,
+        )
 
 
 @dataclasses.dataclass
@@ -69,12 +87,16 @@ class LegalProcessors(LogitsProcessors):
     def is_plain(self) -> bool:
         return False
 
-    def __call__(self, log_probs: LogProbs, beam: Beam, pool: Pool, at_limit: Tensor | None) -> LogProbs:
+    def __call__(
+        self, log_probs: LogProbs, beam: Beam, pool: Pool, at_limit: Tensor | None
+    ) -> LogProbs:
         assert self.legal is not None and log_probs.is_dense
         log_probs = super().__call__(log_probs, beam, pool, at_limit)
         words = pool.length[beam.live_index()[beam.sentence_of_row()]] - 1  # less EOS
         legal = self.legal(beam.chosen(), words)
-        log_probs.add_dense_(torch.zeros(legal.shape, device=legal.device).masked_fill_(~legal, -torch.inf))
+        log_probs.add_dense_(
+            torch.zeros(legal.shape, device=legal.device).masked_fill_(~legal, -torch.inf)
+        )
         return log_probs
 
 
@@ -82,8 +104,12 @@ def keep_legal(generator: Any, dictionary: Dictionary) -> None:
     """Let a generator, fairseq's or ours, search over legal actions only."""
     legal = LegalActions(dictionary)
     if hasattr(generator, "setup"):
-        fields = {field.name: getattr(generator.setup.processors, field.name) for field in dataclasses.fields(LogitsProcessors)}
+        fields = {
+            field.name: getattr(generator.setup.processors, field.name)
+            for field in dataclasses.fields(LogitsProcessors)
+        }
         generator.setup.processors = LegalProcessors(**fields, legal=legal)
         return
     generator.search = StockSearch(dictionary, legal)
-    generator.should_set_src_lengths = True  # fairseq's count of words, EOS left out, of the sentences that are live
+    # fairseq's count of words, EOS left out, of the sentences that are live
+    generator.should_set_src_lengths = True

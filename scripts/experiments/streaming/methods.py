@@ -1,9 +1,11 @@
-"""The paper's methods as fairseq-generate flags, run in turns on one text, with time, decoder steps and expansions.
+"""The paper's methods as fairseq-generate flags, run in turns on one text, with time, decoder
+steps and expansions.
 
-Timesteps are calls of the decoder; expansions are the live hypotheses that these calls extended, so that fairseq's first step over k copies
-of a sentence's one hypothesis counts as one. The useful share is expansions over rows that went through the decoder. An ensemble counts
-once. FIXED is fairseq's own generator; the others are ours. DEFAULT and DEFAULT-STREAM stop as fairseq does, as a command without --stop,
-the others as the paper does.
+Timesteps are calls of the decoder; expansions are the live hypotheses that these calls extended,
+so that fairseq's first step over k copies of a sentence's one hypothesis counts as one. The useful
+share is expansions over rows that went through the decoder. An ensemble counts once. FIXED is
+fairseq's own generator; the others are ours. DEFAULT and DEFAULT-STREAM stop as fairseq does, as
+a command without --stop, the others as the paper does.
 """
 
 from __future__ import annotations
@@ -19,7 +21,10 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-sys.path += [str(Path(__file__).resolve().parents[2] / "bench"), str(Path(__file__).resolve().parents[1])]
+sys.path += [
+    str(Path(__file__).resolve().parents[2] / "bench"),
+    str(Path(__file__).resolve().parents[1]),
+]
 
 from contenders import OURS, decode, load, make_generator, read  # noqa: E402
 from equality import Outputs, check  # noqa: E402
@@ -38,7 +43,8 @@ SAME_AS = {  # outputs that must be equal
 
 @dataclass
 class Setting:
-    """The paper's letters; rows: total beam width of a step where that is limited instead of sentences."""
+    """The paper's letters; rows: total beam width of a step where that is limited
+    instead of sentences."""
 
     k: int
     n: int  # sentences
@@ -110,7 +116,8 @@ class Decoding:
             self.count_calls(self.loaded.models[0].decoder)
 
     def count_calls(self, decoder: Any) -> None:
-        """Count the calls and rows of fairseq's decoder; it is called by its `forward`, which no hook sees."""
+        """Count the calls and rows of fairseq's decoder; it is called by its `forward`,
+        which no hook sees."""
         forward = decoder.forward
 
         def counted(tokens, *args, **kwargs):
@@ -131,7 +138,11 @@ class Decoding:
         out = decode(self.loaded, self.generator)
         if before is not None:
             found = self.generator.stats.since(before).as_dict()
-            self.timesteps, self.rows, self.expansions = found["decoder_calls"], found["decoder_rows"], found["expansions"]
+            self.timesteps, self.rows, self.expansions = (
+                found["decoder_calls"],
+                found["decoder_rows"],
+                found["expansions"],
+            )
         return out
 
     def contender(self) -> Contender:
@@ -155,11 +166,28 @@ def measure(
     kind: type[Decoding] = Decoding,
 ) -> list[dict[str, Any]]:
     """Run these methods in turns; every row's seconds come from the same rounds."""
-    decodings = {name: kind(name, ["--cpu", *flags], text, stock=name == "FIXED") for name, flags in wanted.items()}
-    comparison = compare([d.contender() for d in decodings.values()], args.repeats, args.warmup, args.threads, clock=clock_of(args))
+    decodings = {
+        name: kind(name, ["--cpu", *flags], text, stock=name == "FIXED")
+        for name, flags in wanted.items()
+    }
+    comparison = compare(
+        [d.contender() for d in decodings.values()],
+        args.repeats,
+        args.warmup,
+        args.threads,
+        clock=clock_of(args),
+    )
     out = []
     for name, d in decodings.items():
-        row = Row(name, quality(d.outputs), comparison[name].seconds, d.timesteps, d.expansions, d.expansions / d.rows, d.signature)
+        row = Row(
+            name,
+            quality(d.outputs),
+            comparison[name].seconds,
+            d.timesteps,
+            d.expansions,
+            d.expansions / d.rows,
+            d.signature,
+        )
         same = decodings.get(SAME_AS.get(name, ""))
         if same is not None:
             row.outputs = f"{check(d.outputs, same.outputs)} to {same.name}"
@@ -168,18 +196,33 @@ def measure(
 
 
 def add_text_arguments(parse: argparse.ArgumentParser, limit: int) -> None:
-    parse.add_argument("--model", type=Path, default=ROOT / "checkpoints" / "demo", help="folder with checkpoint.pt, dict.*.txt, spm.model")
-    parse.add_argument("--text", default=str(ROOT / "data" / "demo" / "test"), help="prefix of the two text files (the demo test set)")
+    parse.add_argument(
+        "--model",
+        type=Path,
+        default=ROOT / "checkpoints" / "demo",
+        help="folder with checkpoint.pt, dict.*.txt, spm.model",
+    )
+    parse.add_argument(
+        "--text",
+        default=str(ROOT / "data" / "demo" / "test"),
+        help="prefix of the two text files (the demo test set)",
+    )
     parse.add_argument("--src", default="de", help="source language and suffix (de)")
     parse.add_argument("--tgt", default="en", help="target language and suffix (en)")
-    parse.add_argument("--limit", type=int, default=limit, help=f"first lines of the text ({limit})")
+    parse.add_argument(
+        "--limit", type=int, default=limit, help=f"first lines of the text ({limit})"
+    )
 
 
 def add_timing_arguments(parse: argparse.ArgumentParser) -> None:
     parse.add_argument("--repeats", type=int, default=3, help="timed rounds (3)")
     parse.add_argument("--warmup", type=int, default=0, help="rounds before them (0)")
     parse.add_argument("--threads", type=int, default=1, help="torch threads (1)")
-    parse.add_argument("--cpu-time", action="store_true", help="seconds of processor time, for a machine with other work on it")
+    parse.add_argument(
+        "--cpu-time",
+        action="store_true",
+        help="seconds of processor time, for a machine with other work on it",
+    )
 
 
 def clock_of(args: argparse.Namespace) -> Callable[[], float]:
@@ -191,19 +234,33 @@ def timing(args: argparse.Namespace) -> str:
     return f"{kind} of {args.repeats} round(s), {args.threads} thread(s)"
 
 
-def cached(file: Path, key: Sequence[Any], make: Callable[[], list[dict[str, Any]]], about: str = "") -> list[dict[str, Any]]:
-    """The rows in `file` if they were made from the same key, else new ones. about: what the rows were made with, for the tables."""
-    code = [path.read_text(encoding="utf-8") for path in sorted((ROOT / "fairseq_ext").rglob("*.py"))]  # other code, other times
-    told = hashlib.sha256(json.dumps([code, *key], sort_keys=True, default=str).encode()).hexdigest()
+def cached(
+    file: Path, key: Sequence[Any], make: Callable[[], list[dict[str, Any]]], about: str = ""
+) -> list[dict[str, Any]]:
+    """The rows in `file` if they were made from the same key, else new ones.
+
+    about: what the rows were made with, for the tables.
+    """
+    # other code, other times
+    code = [
+        path.read_text(encoding="utf-8") for path in sorted((ROOT / "fairseq_ext").rglob("*.py"))
+    ]
+    told = hashlib.sha256(
+        json.dumps([code, *key], sort_keys=True, default=str).encode()
+    ).hexdigest()
     if file.exists():
         saved = json.loads(file.read_text(encoding="utf-8"))
         if saved["key"] == told:
             return saved["rows"]
     print(file.stem, file=sys.stderr, flush=True)
     rows = make()
-    about = f"{about}; load average {os.getloadavg()[0]:.1f} on {cores()} cores, {made_by(machine())}"
+    about = (
+        f"{about}; load average {os.getloadavg()[0]:.1f} on {cores()} cores, {made_by(machine())}"
+    )
     file.parent.mkdir(parents=True, exist_ok=True)
     part = file.with_suffix(".part")
-    part.write_text(json.dumps({"key": told, "about": about, "rows": rows}, indent=1), encoding="utf-8")
+    part.write_text(
+        json.dumps({"key": told, "about": about, "rows": rows}, indent=1), encoding="utf-8"
+    )
     os.replace(part, file)  # in one move: an interrupted run leaves whole files only
     return rows

@@ -1,9 +1,11 @@
-"""A length-mixed corpus from a parallel text: every line is 1 to LONGEST consecutive sentences joined, how many drawn by seed.
+"""A length-mixed corpus from a parallel text: every line is 1 to LONGEST consecutive sentences
+joined, how many drawn by seed.
 
-    python scripts/experiments/streaming/mixed_corpus.py --text PREFIX --src de --tgt en --out PREFIX [--longest 8] [--lines N] [--seed 1]
+    python scripts/experiments/streaming/mixed_corpus.py --text PREFIX --src de --tgt en
+        --out PREFIX [--longest 8] [--lines N] [--seed 1]
 
-Writes OUT.src and OUT.tgt, source and reference joined alike. Without --lines every sentence is used once; with it the text is gone through
-again as often as needed.
+Writes OUT.src and OUT.tgt, source and reference joined alike. Without --lines every sentence is
+used once; with it the text is gone through again as often as needed.
 """
 
 import argparse
@@ -17,7 +19,8 @@ from harness import BenchError  # noqa: E402
 
 
 def groups(sentences: int, longest: int, seed: int, lines: int | None = None) -> list[list[int]]:
-    """The sentences of each line; the last line of a run through the text may be cut short by its end."""
+    """The sentences of each line; the last line of a run through the text may be
+    cut short by its end."""
     draw = random.Random(seed)
     out: list[list[int]] = []
     while lines is None or len(out) < lines:
@@ -32,27 +35,48 @@ def groups(sentences: int, longest: int, seed: int, lines: int | None = None) ->
 
 
 def mix(
-    text: str, languages: list[str], out: Path, longest: int = 8, seed: int = 1, lines: int | None = None, limit: int | None = None
+    text: str,
+    languages: list[str],
+    out: Path,
+    longest: int = 8,
+    seed: int = 1,
+    lines: int | None = None,
+    limit: int | None = None,
 ) -> int:
-    """Write OUT.language for each language from the first `limit` sentences; returns the number of lines."""
+    """Write OUT.language for each language from the first `limit` sentences; returns
+    the number of lines."""
     sides = []
     for language in languages:
         try:
-            sides.append(Path(f"{text}.{language}").read_text(encoding="utf-8").removesuffix("\n").split("\n")[:limit])
+            sides.append(
+                Path(f"{text}.{language}")
+                .read_text(encoding="utf-8")
+                .removesuffix("\n")
+                .split("\n")[:limit]
+            )
         except OSError as error:
             raise BenchError(f"cannot read {text}.{language}: {error.strerror}") from error
     if len({len(side) for side in sides}) > 1:
-        raise BenchError(f"{text} has {' and '.join(str(len(side)) for side in sides)} lines: the languages are not parallel")
+        raise BenchError(
+            f"{text} has {' and '.join(str(len(side)) for side in sides)} lines: the languages "
+            "are not parallel"
+        )
     made = groups(len(sides[0]), longest, seed, lines)
     out.parent.mkdir(parents=True, exist_ok=True)
     for language, side in zip(languages, sides, strict=True):
         joined = (" ".join(side[i] for i in group) for group in made)
-        Path(f"{out}.{language}").write_text("".join(f"{line}\n" for line in joined), encoding="utf-8")
+        Path(f"{out}.{language}").write_text(
+            "".join(f"{line}\n" for line in joined), encoding="utf-8"
+        )
     return len(made)
 
 
 def main() -> None:
-    parse = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False)
+    parse = argparse.ArgumentParser(
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
     parse.add_argument("--text", required=True, help="prefix of the two text files")
     parse.add_argument("--src", default="de", help="source language and suffix (de)")
     parse.add_argument("--tgt", default="en", help="target language and suffix (en)")
@@ -61,7 +85,11 @@ def main() -> None:
     parse.add_argument("--lines", type=int, help="lines to make (as many as the text gives)")
     parse.add_argument("--seed", type=int, default=1, help="of the draws (1)")
     args = parse.parse_args()
-    print(f"{mix(args.text, [args.src, args.tgt], args.out, args.longest, args.seed, args.lines)} lines", file=sys.stderr)
+    print(
+        f"{mix(args.text, [args.src, args.tgt], args.out, args.longest, args.seed, args.lines)} "
+        "lines",
+        file=sys.stderr,
+    )
 
 
 if __name__ == "__main__":

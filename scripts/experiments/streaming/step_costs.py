@@ -1,12 +1,16 @@
-"""What decoder steps cost, measured inside a search: the time from one step to the next, of the encoder, and of what refilling adds.
+"""What decoder steps cost, measured inside a search: the time from one step to the next, of the
+encoder, and of what refilling adds.
 
-A step's time runs from one call of the decoder to the next, so that it has beam expansion, stopping and reordering in it. Steps that
-sentences were admitted, set aside or joined after are kept apart: what they take beyond the encoder and a step of their rows is a change.
+A step's time runs from one call of the decoder to the next, so that it has beam expansion, stopping
+and reordering in it. Steps that sentences were admitted, set aside or joined after are kept apart:
+what they take beyond the encoder and a step of their rows is a change.
 
-A step's cells are its rows x the positions that their attention runs over, of the KV cache and of the source, masked ones included. All
-sentences of a group have as many positions as the one that has most. So a stream, whose sentences are of different ages, has more cells
-for the same rows than batches have, whose sentences start together. The compiled search (search/compiled.py) makes its steps
-without the decoder's methods; its rows attend to their own tokens and source alone, and the clocks let it make one step a call.
+A step's cells are its rows x the positions that their attention runs over, of the KV cache and of
+the source, masked ones included. All sentences of a group have as many positions as the one that
+has most. So a stream, whose sentences are of different ages, has more cells for the same rows than
+batches have, whose sentences start together. The compiled search (search/compiled.py) makes its
+steps without the decoder's methods; its rows attend to their own tokens and source alone, and the
+clocks let it make one step a call.
 """
 
 from __future__ import annotations
@@ -28,7 +32,8 @@ CHANGES = ("admit", "set_aside", "join", "resume")
 
 @dataclass
 class Line:
-    """seconds = a + b x size, by least squares, so that the sum over the measured points is the measured sum."""
+    """seconds = a + b x size, by least squares, so that the sum over the measured points
+    is the measured sum."""
 
     a: float
     b: float
@@ -37,12 +42,19 @@ class Line:
 
     @classmethod
     def fit(cls, points: Sequence[tuple[float, float]]) -> Line:
-        """Return the line through (size, seconds); a constant where all sizes are equal. Errors: ValueError without points."""
+        """Return the line through (size, seconds); a constant where all sizes are equal.
+
+        Errors: ValueError without points.
+        """
         if not points:
             raise ValueError("no steps were measured: take more lines of text")
         size, seconds = np.array(points, dtype=float).T
         spread = size.var()
-        b = float(((size - size.mean()) * (seconds - seconds.mean())).mean() / spread) if spread else 0.0
+        b = (
+            float(((size - size.mean()) * (seconds - seconds.mean())).mean() / spread)
+            if spread
+            else 0.0
+        )
         a = float(seconds.mean() - b * size.mean())
         left = ((seconds - a - b * size) ** 2).sum()
         total = ((seconds - seconds.mean()) ** 2).sum()
@@ -70,7 +82,10 @@ class Plane:
         rows, cells, seconds = np.array(points, dtype=float).T
         sizes = np.stack([np.ones_like(rows), rows, cells], axis=1)
         found = np.linalg.lstsq(sizes, seconds, rcond=None)[0]
-        left, total = ((seconds - sizes @ found) ** 2).sum(), ((seconds - seconds.mean()) ** 2).sum()
+        left, total = (
+            ((seconds - sizes @ found) ** 2).sum(),
+            ((seconds - seconds.mean()) ** 2).sum(),
+        )
         return cls(*map(float, found), float(1 - left / total) if total else 1.0)
 
     def of(self, calls: float, rows: float, cells: float) -> float:
@@ -83,7 +98,8 @@ Point = tuple[int, int, float]  # rows, cells, seconds
 
 @dataclass
 class Measured:
-    """Points of one search: plain steps, (source positions, seconds) of the encoder, and steps with a change."""
+    """Points of one search: plain steps, (source positions, seconds) of the encoder, and
+    steps with a change."""
 
     steps: list[Point] = field(default_factory=list)
     encoder: list[tuple[int, float]] = field(default_factory=list)
@@ -93,7 +109,9 @@ class Measured:
         """Seconds that a change takes beyond a step of as many rows and cells, in the mean."""
         if not self.changed:
             return 0.0
-        return sum(seconds - step(rows, cells) for rows, cells, seconds in self.changed) / len(self.changed)
+        return sum(seconds - step(rows, cells) for rows, cells, seconds in self.changed) / len(
+            self.changed
+        )
 
     @property
     def cells(self) -> int:
@@ -102,26 +120,36 @@ class Measured:
 
 
 def positions(decoder: Any) -> int:
-    """The positions that the attention of a row runs over, once the row has been read: of the KV cache and of the source."""
+    """The positions that the attention of a row runs over, once the row has been read: of the
+    KV cache and of the source."""
     group = getattr(decoder, "group", None)
     if group is not None:
         return group.cache.positions + group.cache.models[0].source.size(4)
     live = getattr(decoder.models[0], "live", None) if hasattr(decoder, "models") else None
-    return live.source[0].size(0) if live is not None and isinstance(live.source, tuple) else 0  # an LSTM's
+    # an LSTM's
+    return live.source[0].size(0) if live is not None and isinstance(live.source, tuple) else 0
 
 
 def compiled_search(driver: Any) -> CompiledSearch | None:
     """The compiled search of a driver, where its flags have one."""
-    return next((searcher for searcher in driver.compiled if isinstance(searcher, CompiledSearch)), None)
+    return next(
+        (searcher for searcher in driver.compiled if isinstance(searcher, CompiledSearch)), None
+    )
 
 
 class StepCosts:
-    """Wraps a decoder's methods while a search runs, and a compiled search's: `with StepCosts(decoder, search) as found: decode()`, then
-    found.measured()."""
+    """Wraps a decoder's methods while a search runs, and a compiled search's: `with
+    StepCosts(decoder, search) as found: decode()`, then found.measured()."""
 
-    def __init__(self, decoder: Any, search: CompiledSearch | None = None, clock: Callable[[], float] = time.process_time):
+    def __init__(
+        self,
+        decoder: Any,
+        search: CompiledSearch | None = None,
+        clock: Callable[[], float] = time.process_time,
+    ):
         self.decoder, self.search, self.clock = decoder, search, clock
-        self.source: dict[int, int] = {}  # tokens of the source of each sentence of the search, by its address
+        # tokens of the source of each sentence of the search, by its address
+        self.source: dict[int, int] = {}
         self.events: list[tuple[str, int, float, float]] = []  # what, rows or positions, begin, end
         self.cells: dict[int, int] = {}  # of the steps, by their place among the events
 
@@ -130,8 +158,8 @@ class StepCosts:
             if hasattr(self.decoder, name):
                 setattr(self.decoder, name, self.timed(name, getattr(self.decoder, name)))
         if self.search is not None:
-            self.search.admit = self.measured_sources(self.search, self.search.admit)  # type: ignore[method-assign]
-            self.search.batch.go_on = self.one_step(self.search.batch, self.search.batch.go_on)  # type: ignore[method-assign]
+            self.search.admit = self.measured_sources(self.search, self.search.admit)  # type: ignore
+            self.search.batch.go_on = self.one_step(self.search.batch, self.search.batch.go_on)  # type: ignore
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -145,7 +173,9 @@ class StepCosts:
         def call(requests: Sequence[Request]) -> None:
             admit(requests)
             for request in requests:
-                self.source[search.sentences[request].address] = int(request.batch.length[request.sentence])
+                self.source[search.sentences[request].address] = int(
+                    request.batch.length[request.sentence]
+                )
 
         return call
 
@@ -164,7 +194,13 @@ class StepCosts:
 
     def timed(self, name: str, method: Callable) -> Callable:
         def call(*arguments: Any, **named: Any) -> Any:
-            size = arguments[0].size(0) if name == "step" else arguments[0]["src_tokens"].numel() if name == "admit" else 0
+            size = (
+                arguments[0].size(0)
+                if name == "step"
+                else arguments[0]["src_tokens"].numel()
+                if name == "admit"
+                else 0
+            )
             begin = self.clock()
             out = method(*arguments, **named)
             self.events.append((name, size, begin, self.clock()))
@@ -175,8 +211,13 @@ class StepCosts:
         return call
 
     def measured(self) -> Measured:
-        """Sort the events; what comes before the first step and behind the last is left out, but for the encoder."""
-        found = Measured(encoder=[(size, end - begin) for name, size, begin, end in self.events if name == "admit"])
+        """Sort the events; what comes before the first step and behind the last is left
+        out, but for the encoder."""
+        found = Measured(
+            encoder=[
+                (size, end - begin) for name, size, begin, end in self.events if name == "admit"
+            ]
+        )
         places = [i for i, event in enumerate(self.events) if event[0] in ("step", "end")]
         for i, j in zip(places, places[1:], strict=False):
             _, rows, begin, _ = self.events[i]

@@ -1,9 +1,11 @@
-"""The paper's Tables 1 to 5, 7 and 8 as Markdown from what parsing.py, trees.py and translation.py have left in DIR.
+"""The paper's Tables 1 to 5, 7 and 8 as Markdown from what parsing.py, trees.py and
+translation.py have left in DIR.
 
-    python scripts/experiments/streaming/tables.py --out DIR        writes DIR/tables.md and prints it
+    python scripts/experiments/streaming/tables.py --out DIR
+        writes DIR/tables.md and prints it
 
-Seconds are the median of the rounds (least to most); "over" is the median of the rounds' ratios, which other work on the machine
-disturbs less.
+Seconds are the median of the rounds (least to most); "over" is the median of the rounds' ratios,
+which other work on the machine disturbs less.
 """
 
 import json
@@ -44,30 +46,52 @@ def methods_table(rows: Rows, over: tuple[str, ...]) -> str:
         ratios = [f"{speed_up(row, by_name[name]):.2f}x" for name in over]
         steps, expansions = row["timesteps"], row["expansions"]
         cells = [f"{row['quality'][name]:.2f}" for name in qualities] + [taken, *ratios]
-        cells += [f"{steps:,}", f"{expansions:,}", f"{expansions / steps:.1f}", f"{row['useful']:.3f}", row["outputs"]]
+        cells += [
+            f"{steps:,}",
+            f"{expansions:,}",
+            f"{expansions / steps:.1f}",
+            f"{row['useful']:.3f}",
+            row["outputs"],
+        ]
         lines.append([row["method"], *cells])
-    return table(["method", *qualities, "seconds", *(f"over {name}" for name in over), *counts, "n-best"], lines)
+    return table(
+        ["method", *qualities, "seconds", *(f"over {name}" for name in over), *counts, "n-best"],
+        lines,
+    )
 
 
 def speed_up(row: dict, other: dict) -> float:
     """How many times faster, round by round."""
-    return statistics.median(theirs / ours for ours, theirs in zip(row["seconds"], other["seconds"], strict=True))
+    return statistics.median(
+        theirs / ours for ours, theirs in zip(row["seconds"], other["seconds"], strict=True)
+    )
 
 
 def markdown(out: Path) -> str:
-    parts = ["Expansions: live hypotheses that a decoder call extended; useful rows: their share in the rows sent through the decoder.\n"]
+    parts = [
+        (
+            "Expansions: live hypotheses that a decoder call extended; useful rows: their share in "
+            "the rows sent through the decoder.\n"
+        )
+    ]
     for name, title in PARSING.items():
         if (out / "parsing" / f"{name}.json").exists():
             parts += section(title, out / "parsing" / f"{name}.json", ("FIXED", "VAR-BATCH"))
     for file in sorted((out / "trees").glob("*.json")):
-        parts += section(f"Tables 2 and 8: syntactic parsing, {file.stem}", file, ("FIXED", "VAR-BATCH"))
+        parts += section(
+            f"Tables 2 and 8: syntactic parsing, {file.stem}", file, ("FIXED", "VAR-BATCH")
+        )
     for file in sorted((out / "translation").glob("*, k = *.json")):
-        parts += section(f"Tables 1, 3 and 4: {file.stem}", file, ("FIXED", "DEFAULT", "FIXED-OURS", "VAR-BATCH"))
+        parts += section(
+            f"Tables 1, 3 and 4: {file.stem}", file, ("FIXED", "DEFAULT", "FIXED-OURS", "VAR-BATCH")
+        )
     exploration = out / "translation" / "exploration.json"
     if exploration.exists():
         parts += section("Table 5: one parameter changed at a time, dev", exploration, ("FIXED",))
     if len(parts) == 1:
-        raise BenchError(f"{out} holds no results: run parsing.py, trees.py or translation.py --out {out} first")
+        raise BenchError(
+            f"{out} holds no results: run parsing.py, trees.py or translation.py --out {out} first"
+        )
     return "\n".join(parts)
 
 

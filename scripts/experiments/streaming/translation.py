@@ -1,9 +1,12 @@
-"""The searches behind the paper's Tables 1, 3, 4, 5 and Figure 2: translation, on a text and on a length-mixed corpus made from it.
+"""The searches behind the paper's Tables 1, 3, 4, 5 and Figure 2: translation, on a text and on a
+length-mixed corpus made from it.
 
-    python scripts/experiments/streaming/translation.py --out DIR [--model DIR] [--ensemble CHECKPOINT ...] [--text PREFIX] [--dev PREFIX]
+    python scripts/experiments/streaming/translation.py --out DIR [--model DIR]
+        [--ensemble CHECKPOINT ...] [--text PREFIX] [--dev PREFIX]
 
-Each group of methods that ran in turns becomes a file of DIR/translation; those that are there are not repeated, so an interrupted run
-goes on where it was. Times compare within a group, on a machine that does nothing else.
+Each group of methods that ran in turns becomes a file of DIR/translation; those that are there
+are not repeated, so an interrupted run goes on where it was. Times compare within a group, on a
+machine that does nothing else.
 """
 
 import argparse
@@ -47,9 +50,15 @@ class Translation:
     def __init__(self, args: argparse.Namespace, folder: Path):
         self.args = args
         self.folder = folder
-        self.models = {"single model": [], **({"ensemble": [*args.ensemble]} if args.ensemble else {})}
+        self.models = {
+            "single model": [],
+            **({"ensemble": [*args.ensemble]} if args.ensemble else {}),
+        }
         mix(args.text, [args.src, args.tgt], folder / "mixed", args.longest, args.seed)
-        self.texts = {"test": self.text(args.text, "test"), "mixed": self.text(str(folder / "mixed"), "mixed")}
+        self.texts = {
+            "test": self.text(args.text, "test"),
+            "mixed": self.text(str(folder / "mixed"), "mixed"),
+        }
 
     def text(self, prefix: str, name: str) -> Text:
         place = self.folder / f"{name}.text"
@@ -58,19 +67,29 @@ class Translation:
         return prepare(place, self.args.model, prefix, self.args.src, self.args.tgt, limit)
 
     def setting(self, k: int) -> Setting:
-        return Setting(k, self.args.n[self.args.beams.index(k)], self.args.delta, self.args.children)
+        return Setting(
+            k, self.args.n[self.args.beams.index(k)], self.args.delta, self.args.children
+        )
 
     def key(self, text: Text, members: list[Path]) -> list[Any]:
         args = self.args
         size = (args.model / "checkpoint.pt").stat().st_size
-        return [named(args.model), size, [(path.name, path.stat().st_size) for path in members], text.references, timing(args)]
+        return [
+            named(args.model),
+            size,
+            [(path.name, path.stat().st_size) for path in members],
+            text.references,
+            timing(args),
+        ]
 
     def about(self, text: Text, members: list[Path], n: int) -> str:
         args = self.args
         models = f"{named(args.model)} and {len(members)} more" if members else named(args.model)
         return f"{models}, {len(text.references)} lines, n = {n}, {timing(args)}"
 
-    def group(self, name: str, text: Text, members: list[Path], wanted: dict[str, list[str]], n: int) -> None:
+    def group(
+        self, name: str, text: Text, members: list[Path], wanted: dict[str, list[str]], n: int
+    ) -> None:
         """Run these methods in turns on one text."""
         args = self.args
         if members:
@@ -80,9 +99,14 @@ class Translation:
         def make() -> list[dict]:
             return measure(text, wanted, lambda outputs: {"BLEU": text.bleu(outputs)}, args)
 
-        flags = {method: [flag for flag in flags if ".pt" not in flag] for method, flags in wanted.items()}
+        flags = {
+            method: [flag for flag in flags if ".pt" not in flag]
+            for method, flags in wanted.items()
+        }
         about = self.about(text, members, n)
-        cached(args.out / "translation" / f"{name}.json", [self.key(text, members), flags], make, about)
+        cached(
+            args.out / "translation" / f"{name}.json", [self.key(text, members), flags], make, about
+        )
 
     def grid(self) -> None:
         """Tables 1, 3 and 4: every method at every beam."""
@@ -91,10 +115,13 @@ class Translation:
             for models, members in self.models.items():
                 for k in self.args.beams:
                     s = self.setting(k)
-                    self.group(f"{name}, {models}, k = {k}", text, members, methods(s) | defaults(s), s.n)
+                    self.group(
+                        f"{name}, {models}, k = {k}", text, members, methods(s) | defaults(s), s.n
+                    )
 
     def exploration(self) -> None:
-        """Table 5: FIXED, VAR-STREAM, and VAR-STREAM with one of delta, M and eps changed, at the largest beam."""
+        """Table 5: FIXED, VAR-STREAM, and VAR-STREAM with one of delta, M and eps changed,
+        at the largest beam."""
         s = self.setting(max(self.args.beams))
         wanted = {"FIXED": methods(s)["FIXED"], "VAR-STREAM": methods(s)["VAR-STREAM"]}
         for letter, values in EXPLORED.items():
@@ -104,24 +131,34 @@ class Translation:
         self.group("exploration", self.text(self.args.dev, "dev"), [], wanted, s.n)
 
     def steps(self) -> None:
-        """Figure 2: seconds of single steps by the number of tokens decoded before, for VAR-STREAM at the largest beam; of the
-        length-mixed corpus unless --texts leaves it out."""
+        """Figure 2: seconds of single steps by the number of tokens decoded before, for VAR-STREAM
+        at the largest beam; of the length-mixed corpus unless --texts leaves it out."""
         s = self.setting(max(self.args.beams))
         flags, text = ["--cpu", *methods(s)["VAR-STREAM"]], self.texts[self.args.texts[-1]]
 
         def make() -> list[dict]:
             decoding = Decoding("VAR-STREAM", flags, text)
-            clock = StepClock(decoding.generator.decoder, clock_of(self.args), compiled_search(decoding.generator.driver))
+            clock = StepClock(
+                decoding.generator.decoder,
+                clock_of(self.args),
+                compiled_search(decoding.generator.driver),
+            )
             decoding.run()
-            return [dict(length=length, rows=rows, seconds=seconds) for length, (rows, seconds) in clock.times()]
+            return [
+                dict(length=length, rows=rows, seconds=seconds)
+                for length, (rows, seconds) in clock.times()
+            ]
 
         cached(self.args.out / "translation" / "steps.json", [self.key(text, []), flags], make)
 
 
 class StepClock:
-    """The time from one decoder step to the next; search: the compiled one, which makes its steps without the decoder's methods."""
+    """The time from one decoder step to the next; search: the compiled one, which makes its steps
+    without the decoder's methods."""
 
-    def __init__(self, decoder: Any, clock: Callable[[], float], search: CompiledSearch | None = None):
+    def __init__(
+        self, decoder: Any, clock: Callable[[], float], search: CompiledSearch | None = None
+    ):
         self.begun: list[tuple[int, int, float]] = []  # tokens read before, rows, when
         step = decoder.step
 
@@ -134,7 +171,8 @@ class StepClock:
             batch, go_on = search.batch, search.batch.go_on
 
             def one_step(most: int, *arguments: Any) -> Result:
-                begun = batch.live[0].struct.length + 1, batch.rows, clock()  # all have equally many tokens
+                # all have equally many tokens
+                begun = batch.live[0].struct.length + 1, batch.rows, clock()
                 result = go_on(1, *arguments)
                 if result != Result.NO_ROOM:
                     self.begun.append(begun)
@@ -143,9 +181,12 @@ class StepClock:
             batch.go_on = one_step  # type: ignore[method-assign]
 
     def times(self) -> list[tuple[int, tuple[list[int], list[float]]]]:
-        """For every number of tokens read before: the rows and the seconds of its steps, those before other sentences' left out."""
+        """For every number of tokens read before: the rows and the seconds of its steps, those
+        before other sentences' left out."""
         out: dict[int, tuple[list[int], list[float]]] = defaultdict(lambda: ([], []))
-        for (length, rows, start), (following, _, end) in zip(self.begun, self.begun[1:], strict=False):
+        for (length, rows, start), (following, _, end) in zip(
+            self.begun, self.begun[1:], strict=False
+        ):
             if following == length + 1:
                 out[length][0].append(rows)
                 out[length][1].append(end - start)
@@ -153,24 +194,72 @@ class StepClock:
 
 
 def main() -> None:
-    parse = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False)
-    parse.add_argument("--model", type=Path, default=ROOT / "checkpoints" / "demo", help="folder with checkpoint.pt, dict.*.txt, spm.model")
-    parse.add_argument("--ensemble", type=Path, nargs="+", default=[], help="more checkpoints with the same dictionaries (none)")
-    parse.add_argument("--text", default=str(ROOT / "data" / "demo" / "test"), help="prefix of the two text files (the demo's test set)")
-    parse.add_argument("--dev", default=str(ROOT / "data" / "demo" / "dev"), help="the same for Table 5")
+    parse = argparse.ArgumentParser(
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
+    parse.add_argument(
+        "--model",
+        type=Path,
+        default=ROOT / "checkpoints" / "demo",
+        help="folder with checkpoint.pt, dict.*.txt, spm.model",
+    )
+    parse.add_argument(
+        "--ensemble",
+        type=Path,
+        nargs="+",
+        default=[],
+        help="more checkpoints with the same dictionaries (none)",
+    )
+    parse.add_argument(
+        "--text",
+        default=str(ROOT / "data" / "demo" / "test"),
+        help="prefix of the two text files (the demo's test set)",
+    )
+    parse.add_argument(
+        "--dev", default=str(ROOT / "data" / "demo" / "dev"), help="the same for Table 5"
+    )
     parse.add_argument("--src", default="de", help="source language and suffix (de)")
     parse.add_argument("--tgt", default="en", help="target language and suffix (en)")
-    parse.add_argument("--parts", nargs="+", choices=PARTS, default=PARTS, help="Tables 1, 3 and 4; Table 5; Figure 2 (all)")
+    parse.add_argument(
+        "--parts",
+        nargs="+",
+        choices=PARTS,
+        default=PARTS,
+        help="Tables 1, 3 and 4; Table 5; Figure 2 (all)",
+    )
     texts = ["test", "mixed"]
-    parse.add_argument("--texts", nargs="+", choices=texts, default=texts, help="of Tables 1, 3 and 4; Figure 2: of the last (both)")
+    parse.add_argument(
+        "--texts",
+        nargs="+",
+        choices=texts,
+        default=texts,
+        help="of Tables 1, 3 and 4; Figure 2: of the last (both)",
+    )
     parse.add_argument("--limit", type=int, help="first sentences only (all)")
-    parse.add_argument("--mixed-limit", type=int, help="first lines only of the length-mixed corpus (all)")
-    parse.add_argument("--longest", type=int, default=8, help="sentences of the longest lines of the length-mixed corpus (8)")
+    parse.add_argument(
+        "--mixed-limit", type=int, help="first lines only of the length-mixed corpus (all)"
+    )
+    parse.add_argument(
+        "--longest",
+        type=int,
+        default=8,
+        help="sentences of the longest lines of the length-mixed corpus (8)",
+    )
     parse.add_argument("--seed", type=int, default=1, help="of the length-mixed corpus (1)")
     parse.add_argument("--beams", type=int, nargs="+", default=[5, 50], help="k (5 50)")
-    parse.add_argument("--n", type=int, nargs="+", default=[64, 32], help="sentences of a batch, for each k (64 32)")
+    parse.add_argument(
+        "--n",
+        type=int,
+        nargs="+",
+        default=[64, 32],
+        help="sentences of a batch, for each k (64 32)",
+    )
     parse.add_argument("--delta", type=float, default=1.5, help="--prune-threshold (1.5)")
-    parse.add_argument("--children", type=int, default=5, help="--prune-children, the paper's M (5)")
+    parse.add_argument(
+        "--children", type=int, default=5, help="--prune-children, the paper's M (5)"
+    )
     add_timing_arguments(parse)
     parse.add_argument("--out", type=Path, required=True, help="folder for the results")
     args = parse.parse_args()

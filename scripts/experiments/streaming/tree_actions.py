@@ -1,16 +1,22 @@
-"""Trees to the actions of Cross and Huang's structure-label system and back: a tree over n words is 4n - 2 actions.
+"""Trees to the actions of Cross and Huang's structure-label system and back: a tree over n
+words is 4n - 2 actions.
 
     python scripts/experiments/streaming/tree_actions.py --trees FILE --out PREFIX
-    python scripts/experiments/streaming/tree_actions.py --words PREFIX.words --actions FILE --out FILE.trees
+    python scripts/experiments/streaming/tree_actions.py --words PREFIX.words --actions FILE
+        --out FILE.trees
 
-FILE has a bracketed tree a line, `(S (NP (PRP it)) (VP ...))`. PREFIX.words gets `word|TAG` for each word, PREFIX.actions the actions, both
-split at spaces, as fairseq-preprocess reads them. Structural and label actions take turns (https://aclanthology.org/D16-1001):
+FILE has a bracketed tree a line, `(S (NP (PRP it)) (VP ...))`. PREFIX.words gets `word|TAG` for
+each word, PREFIX.actions the actions, both split at spaces, as fairseq-preprocess reads them.
+Structural and label actions take turns (https://aclanthology.org/D16-1001):
 
-    sh          the next word becomes the topmost span         comb      the two topmost spans become one
-    label:X+Y   the topmost span is an X over one Y            nolabel   the topmost span is no constituent, or not all of one
+    sh          the next word becomes the topmost span
+    comb        the two topmost spans become one
+    label:X+Y   the topmost span is an X over one Y
+    nolabel     the topmost span is no constituent, or not all of one
 
-A constituent of more than two children is combined from the left, as soon as two spans are its own. n shifts and n - 1 combinations, each
-with a label action, make 4n - 2, so all action sequences of a sentence are equally long.
+A constituent of more than two children is combined from the left, as soon as two spans are its own.
+n shifts and n - 1 combinations, each with a label action, make 4n - 2, so all action sequences of
+a sentence are equally long.
 """
 
 from __future__ import annotations
@@ -87,7 +93,10 @@ def read_tree(line: str) -> Tree:
 
 
 def to_actions(tree: Tree) -> list[str]:
-    """The 4n - 2 actions of a tree over n words. Errors: TreeError for a label with the sign of chains in it."""
+    """The 4n - 2 actions of a tree over n words.
+
+    Errors: TreeError for a label with the sign of chains in it.
+    """
     chain = []
     while len(tree.children) == 1:
         chain.append(tree.label)
@@ -95,7 +104,9 @@ def to_actions(tree: Tree) -> list[str]:
     if tree.children:
         chain.append(tree.label)
     if any(CHAIN in label for label in chain):
-        raise TreeError(f"a label with {CHAIN} cannot be told from a chain of labels: {' '.join(chain)}")
+        raise TreeError(
+            f"a label with {CHAIN} cannot be told from a chain of labels: {' '.join(chain)}"
+        )
     label = LABEL + CHAIN.join(chain) if chain else NO_LABEL
     if tree.word:
         return [SHIFT, label]
@@ -106,7 +117,10 @@ def to_actions(tree: Tree) -> list[str]:
 
 
 def to_tree(words: list[tuple[str, str]], actions: list[str]) -> Tree:
-    """The tree of actions over (word, tag) pairs. Errors: TreeError for actions that are no tree of these words."""
+    """The tree of actions over (word, tag) pairs.
+
+    Errors: TreeError for actions that are no tree of these words.
+    """
     if len(actions) != 4 * len(words) - 2:
         raise TreeError(f"{len(words)} words take {4 * len(words) - 2} actions, not {len(actions)}")
     spans: list[list[Tree]] = []
@@ -119,7 +133,10 @@ def to_tree(words: list[tuple[str, str]], actions: list[str]) -> Tree:
             right = spans.pop()
             spans[-1] = spans[-1] + right
         else:
-            raise TreeError(f"{structural} is no structural action after {read} of {len(words)} words and {len(spans)} spans")
+            raise TreeError(
+                f"{structural} is no structural action after {read} of {len(words)} words and "
+                f"{len(spans)} spans"
+            )
         if label.startswith(LABEL):
             for name in reversed(label.removeprefix(LABEL).split(CHAIN)):
                 spans[-1] = [Tree(name, tuple(spans[-1]))]
@@ -131,23 +148,41 @@ def to_tree(words: list[tuple[str, str]], actions: list[str]) -> Tree:
 
 
 def main() -> None:
-    parse = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False)
+    parse = argparse.ArgumentParser(
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
     parse.add_argument("--trees", type=Path, help="trees to turn into actions")
     parse.add_argument("--words", type=Path, help="word|TAG lines, for the way back")
     parse.add_argument("--actions", type=Path, help="their actions")
-    parse.add_argument("--out", type=Path, required=True, help="prefix of two files, or the file of trees")
+    parse.add_argument(
+        "--out", type=Path, required=True, help="prefix of two files, or the file of trees"
+    )
     args = parse.parse_args()
     if bool(args.trees) == bool(args.words and args.actions):
         parse.error("give --trees, or --words and --actions")
     if args.trees:
-        trees = [read_tree(line) for line in args.trees.read_text(encoding="utf-8").splitlines() if line.strip()]
+        trees = [
+            read_tree(line)
+            for line in args.trees.read_text(encoding="utf-8").splitlines()
+            if line.strip()
+        ]
         words = [" ".join(f"{leaf.word}|{leaf.label}" for leaf in tree.leaves()) for tree in trees]
         sides = {"words": words, "actions": [" ".join(to_actions(tree)) for tree in trees]}
         for name, lines in sides.items():
-            Path(f"{args.out}.{name}").write_text("".join(line + "\n" for line in lines), encoding="utf-8")
+            Path(f"{args.out}.{name}").write_text(
+                "".join(line + "\n" for line in lines), encoding="utf-8"
+            )
         return
-    lines = zip(*(file.read_text(encoding="utf-8").splitlines() for file in (args.words, args.actions)), strict=True)
-    made = [to_tree([(w, tag) for w, _, tag in (pair.rpartition("|") for pair in a.split())], b.split()) for a, b in lines]
+    lines = zip(
+        *(file.read_text(encoding="utf-8").splitlines() for file in (args.words, args.actions)),
+        strict=True,
+    )
+    made = [
+        to_tree([(w, tag) for w, _, tag in (pair.rpartition("|") for pair in a.split())], b.split())
+        for a, b in lines
+    ]
     args.out.write_text("".join(f"{tree}\n" for tree in made), encoding="utf-8")
 
 

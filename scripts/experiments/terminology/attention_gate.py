@@ -1,12 +1,16 @@
-"""Attention-gated placement beside --select dba: a term is proposed only while the model attends to its source span.
+"""Attention-gated placement beside --select dba: a term is proposed only while the model
+attends to its source span.
 
-    E. Hasler, A. de Gispert, G. Iglesias and B. Byrne. Neural Machine Translation Decoding with Terminology Constraints.
-    NAACL 2018. https://arxiv.org/abs/1805.03750: the guided decoding with attention; its stacks are the banks of dba here.
+    E. Hasler, A. de Gispert, G. Iglesias and B. Byrne. Neural Machine Translation Decoding with
+    Terminology Constraints. NAACL 2018. https://arxiv.org/abs/1805.03750: the guided decoding with
+    attention; its stacks are the banks of dba here.
 
-A row may begin a phrase where the attention of the step (last layer, averaged over heads) gives the phrase's source span LEAST or more.
-A row that would end, or write final punctuation, and that has never attended to a span so far may begin its phrase there: alignments miss
-words. What the model begins by itself, among its best continuations, is not held back, and a row with no steps to spare is DBA's. It is an
-experiment and no strategy: on the texts measured it loses BLEU and takes more rows (results/tables.md).
+A row may begin a phrase where the attention of the step (last layer, averaged over heads) gives the
+phrase's source span LEAST or more. A row that would end, or write final punctuation, and that has
+never attended to a span so far may begin its phrase there: alignments miss words. What the model
+begins by itself, among its best continuations, is not held back, and a row with no steps to spare
+is DBA's. It is an experiment and no strategy: on the texts measured it loses BLEU and takes more
+rows (results/tables.md).
 
 Shapes: n rows, S live sentences of c rows, G phrases of a sentence at most, T source columns.
 """
@@ -55,7 +59,10 @@ class GatedTable(PhraseTable):
 
 
 class AttentionGate(DBA):
-    """The select strategy. spans: by the number of a sentence; final (V,): tokens that end a sentence."""
+    """The select strategy.
+
+    spans: by the number of a sentence; final (V,): tokens that end a sentence.
+    """
 
     may_compile = False
 
@@ -65,24 +72,45 @@ class AttentionGate(DBA):
         self.is_open = torch.ones(0)
 
     def __call__(self, beam: Beam, log_probs: LogProbs, pool: Pool) -> Candidates:
-        would_end = self.final[log_probs.topk(1)[1][:, 0]]  # (n,); before EOS is forbidden to rows that lack something
+        # (n,); before EOS is forbidden to rows that lack something
+        would_end = self.final[log_probs.topk(1)[1][:, 0]]
         span, known = self.spans_of(beam, pool)
         sentence = beam.sentence_of_row()
         assert beam.attention is not None
-        attended = torch.einsum("nlt,ngt->nlg", beam.attention.weights, span[sentence].to(beam.attention.weights.dtype)) >= self.least
+        attended = (
+            torch.einsum(
+                "nlt,ngt->nlg",
+                beam.attention.weights,
+                span[sentence].to(beam.attention.weights.dtype),
+            )
+            >= self.least
+        )
         is_open = attended[:, -1] | (would_end[:, None] & ~attended.any(1)) | ~known[sentence]
         self.is_open = beam.by_sentence(is_open, True)
         return super().__call__(beam, log_probs, pool)
 
     def continuations(
-        self, k: int, beam: Beam, log_probs: LogProbs, phrases: PhraseTable, state: Tensor, count: Tensor
+        self,
+        k: int,
+        beam: Beam,
+        log_probs: LogProbs,
+        phrases: PhraseTable,
+        state: Tensor,
+        count: Tensor,
     ) -> tuple[Tensor, Tensor, Tensor]:
-        return super().continuations(k, beam, log_probs, GatedTable.of_table(phrases, self.is_open), state, count)
+        return super().continuations(
+            k, beam, log_probs, GatedTable.of_table(phrases, self.is_open), state, count
+        )
 
     def spans_of(self, beam: Beam, pool: Pool) -> tuple[Tensor, Tensor]:
         """The source columns (S, G, T) of each phrase, and which phrases have any (S, G)."""
         source = pool.net_input["src_tokens"]
-        span = torch.zeros(len(beam.live), self.tables(pool).phrases.start.size(1), source.size(1), dtype=torch.bool)
+        span = torch.zeros(
+            len(beam.live),
+            self.tables(pool).phrases.start.size(1),
+            source.size(1),
+            dtype=torch.bool,
+        )
         for i, s in enumerate(beam.live):
             first = int((source[s] != pool.pad).nonzero()[0])  # padding stands in front
             for g, places in enumerate(self.spans.get(int(pool.ids[s]), [])):
@@ -92,7 +120,8 @@ class AttentionGate(DBA):
 
 
 def find_spans(translator: Translator, source: str, terms: Sequence[Term]) -> Spans:
-    """Where a source has each of its different terms, in tokens; nowhere for a term that is not found as it is written in any case."""
+    """Where a source has each of its different terms, in tokens; nowhere for a term that is not
+    found as it is written in any case."""
     pieces = translator.bpe.encode(source).split() if translator.bpe is not None else source.split()
     ends = [len(translator.decode(" ".join(pieces[: i + 1]))) for i in range(len(pieces))]
     text = translator.decode(" ".join(pieces))
@@ -108,18 +137,26 @@ def find_spans(translator: Translator, source: str, terms: Sequence[Term]) -> Sp
         matcher.add(words_of(term.source), 0)
         for match in matcher.matches(words)[:1]:
             begin, end = starts[match.start], starts[match.end - 1] + len(words[match.end - 1])
-            inside = [i for i, stop in enumerate(ends) if stop > begin and (ends[i - 1] if i else 0) < end]
+            inside = [
+                i for i, stop in enumerate(ends) if stop > begin and (ends[i - 1] if i else 0) < end
+            ]
             found[number].append((inside[0], inside[-1] + 1))
     return found
 
 
-def gated_translator(flags: dict[str, Any], sources: Sequence[str], terms: Sequence[Sequence[Term]]) -> Translator:
+def gated_translator(
+    flags: dict[str, Any], sources: Sequence[str], terms: Sequence[Sequence[Term]]
+) -> Translator:
     """A Translator of these flags whose dba is gated; it translates these sources, in one call."""
-    translator = Translator(**flags, constraints="unordered", print_alignment="hard")  # the alignment makes the decoder keep attention
+    # the alignment makes the decoder keep attention
+    translator = Translator(**flags, constraints="unordered", print_alignment="hard")
     strategies = translator.generator.setup.strategies
     dictionary = translator.task.target_dictionary
     final = end_tokens(dictionary, translator.bpe).final.clone()
     final[dictionary.eos()] = True
-    spans = {number: find_spans(translator, *each) for number, each in enumerate(zip(sources, terms, strict=True))}
+    spans = {
+        number: find_spans(translator, *each)
+        for number, each in enumerate(zip(sources, terms, strict=True))
+    }
     strategies.select = AttentionGate(strategies.select, spans, final)
     return translator

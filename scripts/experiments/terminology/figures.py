@@ -1,6 +1,8 @@
-"""Term success against chrF2++, as the WMT 2025 terminology task draws it, from DIR/runs.json (runs.py makes it).
+"""Term success against chrF2++, as the WMT 2025 terminology task draws it, from DIR/runs.json
+(runs.py makes it).
 
-python scripts/experiments/terminology/figures.py --out DIR       writes DIR/success.svg and .png, a panel for each set of terms
+python scripts/experiments/terminology/figures.py --out DIR
+    writes DIR/success.svg and .png, a panel for each set of terms
 """
 
 import sys
@@ -29,7 +31,14 @@ def success(runs: dict[str, Any]) -> Figure:
         for i, method in enumerate(methods):
             found = [run for run in runs["rows"] if (run["set"], run["method"]) == (name, method)]
             points = [(run["chrf2pp"], 100 * run["term_success_words"]) for run in found]
-            axes.plot([x for x, _ in points], [y for _, y in points], linestyle="none", label=method, alpha=0.8, **of(method, i))
+            axes.plot(
+                [x for x, _ in points],
+                [y for _, y in points],
+                linestyle="none",
+                label=method,
+                alpha=0.8,
+                **of(method, i),
+            )
         axes.set_title(name)
         axes.set_xlabel("chrF2++")
         axes.set_ylabel("terms met as words, %")

@@ -1,21 +1,25 @@
 """Compare ways to put a glossary's terms into a translation.
 
-    python scripts/experiments/terminology/placement.py --out DIR --name TITLE --displaced F [--beams 5 1 10]
-        [--model DIR] [--text PREFIX] [--src de] [--tgt en] [--limit N]
-    python scripts/experiments/terminology/placement.py --out DIR --name TITLE --glossary F [--lines-of FILE WORD] [...]
+    python scripts/experiments/terminology/placement.py --out DIR --name TITLE --displaced F
+        [--beams 5 1 10] [--model DIR] [--text PREFIX] [--src de] [--tgt en] [--limit N]
+    python scripts/experiments/terminology/placement.py --out DIR --name TITLE --glossary F
+        [--lines-of FILE WORD] [...]
     python scripts/experiments/terminology/placement.py --out DIR --name TITLE --term-lists F [...]
 
---displaced: terms that the model would not use, and the words that they displace (placement_scores.py): no glossary, those words replaced
-by hand, fairseq's own constrained search, which takes no alternatives: with each term's first form, and with the one that the reference
-has (form known), --glossary-placement free and align, at the first beam also in step (placement_model.py) and again: the draft up to the
-word that the term displaces and the term are a prefix, and the rest is searched. Also how often each alignment finds the displaced word.
---glossary, --term-lists: terms that agree with the references: no glossary, fairseq, free and align. term lists are a JSON list a line of
-objects with a term for each language; entries with several translations are left out, the others make one glossary. --lines-of: only
-lines for which FILE has WORD.
+--displaced: terms that the model would not use, and the words that they displace
+(placement_scores.py): no glossary, those words replaced by hand, fairseq's own constrained
+search, which takes no alternatives: with each term's first form, and with the one that the
+reference has (form known), --glossary-placement free and align, at the first beam also in step
+(placement_model.py) and again: the draft up to the word that the term displaces and the term
+are a prefix, and the rest is searched. Also how often each alignment finds the displaced word.
+--glossary, --term-lists: terms that agree with the references: no glossary, fairseq, free and
+align. term lists are a JSON list a line of objects with a term for each language; entries
+with several translations are left out, the others make one glossary. --lines-of: only lines
+for which FILE has WORD.
 
-Only lines with a term are translated. DIR/placement.json holds the sections by name; what is run again takes its old place there, so a
-section can be made in parts. placement_tables.py makes DIR/tables.md of it. Outputs are in DIR/outputs, a line
-each. It runs on the CPU.
+Only lines with a term are translated. DIR/placement.json holds the sections by name; what is run
+again takes its old place there, so a section can be made in parts. placement_tables.py makes
+DIR/tables.md of it. Outputs are in DIR/outputs, a line each. It runs on the CPU.
 """
 
 from __future__ import annotations
@@ -36,7 +40,16 @@ from against_stock import StockFailed, stock_translations  # noqa: E402
 from placement_model import LEAST, AttentiveModel, Words  # noqa: E402
 from placement_scores import Entry, as_word, bleu_over, by_hand, entries_of, measured  # noqa: E402
 from placement_searches import Line, accuracy, again, stepwise  # noqa: E402
-from searches import command_line, machine, model_flags, named, quiet, read_text, run_script, text_arguments  # noqa: E402
+from searches import (  # noqa: E402
+    command_line,
+    machine,
+    model_flags,
+    named,
+    quiet,
+    read_text,
+    run_script,
+    text_arguments,
+)
 
 from fairseq_ext.plugin.calls import Translation  # noqa: E402
 from fairseq_ext.translator import Translator  # noqa: E402
@@ -47,7 +60,9 @@ WAYS = ("fairseq", "fairseq, form known", "free", "align", "in step", "again")
 def read_displaced(file: Path) -> list[Entry]:
     """A table of displaced words."""
     rows = (line.split("\t") for line in file.read_text(encoding="utf-8").splitlines())
-    return [Entry(source, *(tuple(words.split("|")) for words in others)) for source, *others in rows]
+    return [
+        Entry(source, *(tuple(words.split("|")) for words in others)) for source, *others in rows
+    ]
 
 
 def read_term_lists(file: Path, source: str, target: str) -> list[Entry]:
@@ -57,7 +72,11 @@ def read_term_lists(file: Path, source: str, target: str) -> list[Entry]:
         for term in json.loads(line):
             translations.setdefault(term[source], set()).add(term[target])
     plain = re.compile(r"\w+(?: \w+)*")
-    return [Entry(term, tuple(f)) for term, f in translations.items() if len(f) == 1 and all(map(plain.fullmatch, (term, *f)))]
+    return [
+        Entry(term, tuple(f))
+        for term, f in translations.items()
+        if len(f) == 1 and all(map(plain.fullmatch, (term, *f)))
+    ]
 
 
 class Section:
@@ -69,44 +88,74 @@ class Section:
         if args.displaced:
             self.table = read_displaced(args.displaced)
         else:
-            self.table = read_term_lists(args.term_lists, args.src, args.tgt) if args.term_lists else read_displaced(args.glossary)
+            self.table = (
+                read_term_lists(args.term_lists, args.src, args.tgt)
+                if args.term_lists
+                else read_displaced(args.glossary)
+            )
         pairs = list(zip(*read_text(args.text, args.src, args.tgt), strict=True))
         if args.lines_of:
             file, word = args.lines_of
             kinds = Path(file).read_text(encoding="utf-8").splitlines()
             pairs = [pair for pair, kind in zip(pairs, kinds, strict=True) if kind == word]
-        kept = [(*pair, entries) for pair in pairs[: args.limit] if (entries := entries_of(pair[0], self.table))]
+        kept = [
+            (*pair, entries)
+            for pair in pairs[: args.limit]
+            if (entries := entries_of(pair[0], self.table))
+        ]
         self.sources, self.plain, self.entries = map(list, zip(*kept, strict=True))
-        self.references = [by_hand(line, entries) for line, entries in zip(self.plain, self.entries, strict=True)]
+        self.references = [
+            by_hand(line, entries) for line, entries in zip(self.plain, self.entries, strict=True)
+        ]
         self.work = args.out / "outputs" / args.name.replace(" ", "-").replace("/", "-")
         self.work.mkdir(parents=True, exist_ok=True)
         self.accuracy: dict[str, Any] | None = None
         self.glossary = self.work / "glossary.tsv"
-        self.glossary.write_text("".join(f"{e.source}\t{'|'.join(e.forms)}\n" for e in self.table), encoding="utf-8")
+        self.glossary.write_text(
+            "".join(f"{e.source}\t{'|'.join(e.forms)}\n" for e in self.table), encoding="utf-8"
+        )
 
     def translator(self, beam: int, placement: str | None = None) -> Translator:
         """The model, with a glossary where a placement is given."""
-        more = {"glossary": str(self.glossary), "glossary_placement": placement} if placement else {}
+        more = (
+            {"glossary": str(self.glossary), "glossary_placement": placement} if placement else {}
+        )
         return Translator(**self.flags, beam=beam, **more)
 
     def translated(self, beam: int, placement: str | None = None) -> list[Translation]:
         """The best hypotheses."""
-        print(f"{self.args.name}: {placement or 'no glossary'}, beam {beam}", file=sys.stderr, flush=True)
+        print(
+            f"{self.args.name}: {placement or 'no glossary'}, beam {beam}",
+            file=sys.stderr,
+            flush=True,
+        )
         return [nbest[0] for nbest in self.translator(beam, placement).translate(self.sources)]
 
     def of_fairseq(self, beam: int, known: bool) -> list[str]:
-        """What fairseq's own constrained search makes of the terms; nothing where it fails. known: it is told the references' forms."""
+        """What fairseq's own constrained search makes of the terms; nothing where it fails.
+
+        known: it is told the references' forms.
+        """
         print(f"{self.args.name}: fairseq, beam {beam}", file=sys.stderr, flush=True)
         languages = self.args.src, self.args.tgt
         for language, lines in zip(languages, (self.sources, self.plain), strict=True):
-            (self.work / f"text.{language}").write_text("".join(line + "\n" for line in lines), encoding="utf-8")
-        pieces = Translator(**self.flags).task.session.sentences.constraint_source().segmenter.pieces
+            (self.work / f"text.{language}").write_text(
+                "".join(line + "\n" for line in lines), encoding="utf-8"
+            )
+        pieces = (
+            Translator(**self.flags).task.session.sentences.constraint_source().segmenter.pieces
+        )
         pairs = zip(self.references, self.entries, strict=True)
-        told = [[[f for f in e.forms if known and as_word(f).search(line)] or e.forms for e in entries] for line, entries in pairs]
+        told = [
+            [[f for f in e.forms if known and as_word(f).search(line)] or e.forms for e in entries]
+            for line, entries in pairs
+        ]
         phrases = [[forms[0] for forms in of_line] for of_line in told]
         flags = ["--cpu", "--beam", str(beam), "--batch-size", str(self.flags["batch_size"])]
         try:
-            return stock_translations(self.args.model, str(self.work / "text"), languages, flags, phrases, pieces)[0]
+            return stock_translations(
+                self.args.model, str(self.work / "text"), languages, flags, phrases, pieces
+            )[0]
         except StockFailed as error:
             print(f"{self.args.name}: {error}", file=sys.stderr)
             return []
@@ -116,7 +165,9 @@ class Section:
         drafts = self.translated(beam)
         texts = {"no glossary": [draft.text for draft in drafts]}
         if self.args.displaced:
-            texts["by hand"] = [by_hand(*each) for each in zip(texts["no glossary"], self.entries, strict=True)]
+            texts["by hand"] = [
+                by_hand(*each) for each in zip(texts["no glossary"], self.entries, strict=True)
+            ]
         for way in [way for way in WAYS[:2] if way in self.args.ways]:
             if lines := self.of_fairseq(beam, way != "fairseq"):
                 texts[way] = lines
@@ -129,37 +180,71 @@ class Section:
         if own and self.args.displaced and beam == self.args.beams[0]:
             translator = self.translator(beam)
             model = AttentiveModel(self.flags["path"], translator.task)
-            lines = [Line.of(model, translator, *each) for each in zip(self.sources, drafts, self.entries, strict=True)]
+            lines = [
+                Line.of(model, translator, *each)
+                for each in zip(self.sources, drafts, self.entries, strict=True)
+            ]
             self.accuracy = accuracy(model, lines)
-            print(f"{self.args.name}: {' and '.join(own)}, beam {beam}", file=sys.stderr, flush=True)
+            print(
+                f"{self.args.name}: {' and '.join(own)}, beam {beam}", file=sys.stderr, flush=True
+            )
             if "in step" in own:
                 words = Words(model.target.symbols)
-                texts["in step"] = [stepwise(model, line, beam, words, self.args.least) for line in lines]
+                texts["in step"] = [
+                    stepwise(model, line, beam, words, self.args.least) for line in lines
+                ]
             if "again" in own:
                 texts["again"] = again(model, translator, lines, self.args.tgt)
         baseline = texts["by hand" if self.args.displaced else "no glossary"]
         rows = []
         for way, output in texts.items():
-            (self.work / f"{beam}.{way.replace(' ', '-')}").write_text("".join(line + "\n" for line in output), encoding="utf-8")
+            (self.work / f"{beam}.{way.replace(' ', '-')}").write_text(
+                "".join(line + "\n" for line in output), encoding="utf-8"
+            )
             scores = measured(output, self.references, self.entries)
-            scores.over = None if output is baseline else bleu_over(output, baseline, self.references)
-            rows.append({"beam": beam, "way": way} | scores.as_dict() | ({"inserted": inserted[way]} if way == "align" else {}))
+            scores.over = (
+                None if output is baseline else bleu_over(output, baseline, self.references)
+            )
+            rows.append(
+                {"beam": beam, "way": way}
+                | scores.as_dict()
+                | ({"inserted": inserted[way]} if way == "align" else {})
+            )
         return rows
 
     def about(self) -> dict[str, Any]:
         """What a section of placement.json says beside its rows."""
-        about = {"model": named(self.args.model), "text": named(self.args.text), "languages": [self.args.src, self.args.tgt]}
-        about |= {"kind": "displaced" if self.args.displaced else "agreeing", "sentences": len(self.sources)}
+        about = {
+            "model": named(self.args.model),
+            "text": named(self.args.text),
+            "languages": [self.args.src, self.args.tgt],
+        }
+        about |= {
+            "kind": "displaced" if self.args.displaced else "agreeing",
+            "sentences": len(self.sources),
+        }
         return about | {"entries": len(self.table), "machine": machine()}
 
 
-def keep(file: Path, name: str, about: dict[str, Any], rows: list[dict[str, Any]], found: dict[str, Any] | None) -> None:
-    """Put rows, and how often alignments find the displaced words, into a section of placement.json."""
+def keep(
+    file: Path,
+    name: str,
+    about: dict[str, Any],
+    rows: list[dict[str, Any]],
+    found: dict[str, Any] | None,
+) -> None:
+    """Put rows, and how often alignments find the displaced words, into a section
+    of placement.json."""
     sections = json.loads(file.read_text(encoding="utf-8")) if file.exists() else {}
     old = sections.get(name, {"rows": [], "accuracy": None})
     of_place = {(row["beam"], row["way"]): row for row in (*old["rows"], *rows)}
-    order = sorted(of_place, key=lambda place: (place[0], ("no glossary", "by hand", *WAYS).index(place[1])))
-    sections[name] = about | {"rows": [of_place[place] for place in order], "accuracy": found or old["accuracy"]}
+    order = sorted(
+        of_place, key=lambda place: (place[0], ("no glossary", "by hand", *WAYS).index(place[1]))
+    )
+    sections[name] = about | {
+        "rows": [of_place[place] for place in order],
+        "accuracy": found or old["accuracy"],
+    }
     part = file.with_suffix(".part")
     part.write_text(json.dumps(sections, indent=1, ensure_ascii=False), encoding="utf-8")
     os.replace(part, file)
@@ -169,13 +254,34 @@ def main(argv: Sequence[str] | None = None) -> None:
     parse = command_line(__doc__)
     text_arguments(parse)
     terms = parse.add_mutually_exclusive_group(required=True)
-    terms.add_argument("--displaced", type=Path, help="terms that the references lack, with the words that they displace")
+    terms.add_argument(
+        "--displaced",
+        type=Path,
+        help="terms that the references lack, with the words that they displace",
+    )
     terms.add_argument("--glossary", type=Path, help="terms that the references have (TSV)")
-    terms.add_argument("--term-lists", type=Path, help="terms that the references have, as JSON lists")
-    parse.add_argument("--lines-of", nargs=2, metavar=("FILE", "WORD"), help="only these lines (all)")
-    parse.add_argument("--beams", type=int, nargs="+", default=[5], help="in step and again run at the first (5)")
-    parse.add_argument("--least", type=float, default=LEAST, help="attention to a span at which in step writes its term (0.5)")
-    parse.add_argument("--ways", nargs="+", choices=WAYS, default=list(WAYS), help="beside no glossary and by hand (all)")
+    terms.add_argument(
+        "--term-lists", type=Path, help="terms that the references have, as JSON lists"
+    )
+    parse.add_argument(
+        "--lines-of", nargs=2, metavar=("FILE", "WORD"), help="only these lines (all)"
+    )
+    parse.add_argument(
+        "--beams", type=int, nargs="+", default=[5], help="in step and again run at the first (5)"
+    )
+    parse.add_argument(
+        "--least",
+        type=float,
+        default=LEAST,
+        help="attention to a span at which in step writes its term (0.5)",
+    )
+    parse.add_argument(
+        "--ways",
+        nargs="+",
+        choices=WAYS,
+        default=list(WAYS),
+        help="beside no glossary and by hand (all)",
+    )
     parse.add_argument("--name", required=True, help="title of the section")
     parse.add_argument("--out", type=Path, required=True, help="folder for outputs and results")
     args = parse.parse_args(argv)

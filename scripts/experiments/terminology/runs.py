@@ -1,14 +1,18 @@
 """Run the searches that place terms, side by side, and score them.
 
-    python scripts/experiments/terminology/runs.py --out DIR [--model DIR] [--text PREFIX] [--limit N] [--beam 5]
-        [--glossary F] [--proper F] [--sets rand1 rand2 rand3 rand4 phr4] [--methods ...]
+    python scripts/experiments/terminology/runs.py --out DIR [--model DIR] [--text PREFIX]
+        [--limit N] [--beam 5] [--glossary F] [--proper F] [--sets rand1 rand2 rand3 rand4 phr4]
+        [--methods ...]
 
-Terms: rand1 .. phr4 are words and phrases of the references, as experiments/dba draws them (WMT's "random" terms); --proper is a
-glossary of which those terms are asked for that the reference has; --glossary is asked for as it stands, whether the reference agrees
-or not (make_glossary.py makes both kinds). Each search becomes a file of DIR/searches; those that are there are not repeated, so an
-interrupted run goes on where it was. DIR/runs.json holds the scores, from which tables.py and figures.py work.
-Term success, window overlap and the share behind final punctuation are those of `python -m fairseq_ext.terms score`; p is the paired
-bootstrap against dba. Times are of decoding alone: compare them within one machine that does nothing else.
+Terms: rand1 .. phr4 are words and phrases of the references, as experiments/dba draws them (WMT's
+"random" terms); --proper is a glossary of which those terms are asked for that the reference has;
+--glossary is asked for as it stands, whether the reference agrees or not (make_glossary.py
+makes both kinds). Each search becomes a file of DIR/searches; those that are there are not
+repeated, so an interrupted run goes on where it was. DIR/runs.json holds the scores, from which
+tables.py and figures.py work.
+Term success, window overlap and the share behind final punctuation are those of `python -m
+fairseq_ext.terms score`; p is the paired bootstrap against dba. Times are of decoding alone:
+compare them within one machine that does nothing else.
 """
 
 from __future__ import annotations
@@ -23,12 +27,25 @@ from pathlib import Path
 from typing import Any
 
 HERE = Path(__file__).resolve().parent
-sys.path[:0] = [str(HERE.parents[1] / "bench"), str(HERE.parent / "optimal_ending"), str(HERE.parent / "dba")]
+sys.path[:0] = [
+    str(HERE.parents[1] / "bench"),
+    str(HERE.parent / "optimal_ending"),
+    str(HERE.parent / "dba"),
+]
 
 from against_stock import stock_translations  # noqa: E402
 from attention_gate import LEAST, gated_translator  # noqa: E402
 from extract import MORE_SETS, SETS, extract  # noqa: E402
-from searches import command_line, machine, model_flags, named, quiet, read_text, run_script, text_arguments  # noqa: E402
+from searches import (  # noqa: E402
+    command_line,
+    machine,
+    model_flags,
+    named,
+    quiet,
+    read_text,
+    run_script,
+    text_arguments,
+)
 
 from fairseq_ext.core.words import lemmatizer  # noqa: E402
 from fairseq_ext.terms.cases import (  # noqa: E402
@@ -77,22 +94,38 @@ class Runs:
 
     def __init__(self, args: argparse.Namespace):
         self.args = args
-        self.flags = dict(cpu=args.cpu, batch_size=args.batch_size, beam=args.beam, **model_flags(args.model, args.src, args.tgt))
+        self.flags = dict(
+            cpu=args.cpu,
+            batch_size=args.batch_size,
+            beam=args.beam,
+            **model_flags(args.model, args.src, args.tgt),
+        )
         self.sources, self.references = read_text(args.text, args.src, args.tgt, args.limit)
         quiet()
-        self.segmenter = Translator(**self.flags).task.session.sentences.constraint_source().segmenter
+        self.segmenter = (
+            Translator(**self.flags).task.session.sentences.constraint_source().segmenter
+        )
         self.lemmas = lemmatizer(args.src, "--src"), lemmatizer(args.tgt, "--tgt")
 
     def terms(self, name: str) -> list[tuple[Term, ...]]:
         """The terms of each sentence in a set."""
         if name in MORE_SETS:
             drawn = extract(self.references, name, self.args.seed, self.segmenter.writable)
-            return [tuple(Term(phrase, (phrase,), marked=True) for phrase in line) for line in drawn]
+            return [
+                tuple(Term(phrase, (phrase,), marked=True) for phrase in line) for line in drawn
+            ]
         file = self.args.glossary if name == "glossary" else self.args.proper
         args = self.args
-        files = Files(f"{args.text}.{args.tgt}", args.tgt, args.src, f"{args.text}.{args.src}", str(file))
+        files = Files(
+            f"{args.text}.{args.tgt}", args.tgt, args.src, f"{args.text}.{args.src}", str(file)
+        )
         found = read_with_glossary(files)[0][: args.limit]
-        return [each.terms if name == "glossary" else tuple(filter(partial(self.is_proper, each), each.terms)) for each in found]
+        return [
+            each.terms
+            if name == "glossary"
+            else tuple(filter(partial(self.is_proper, each), each.terms))
+            for each in found
+        ]
 
     def is_proper(self, sentence: Sentence, term: Term) -> bool:
         """Whether the reference has a term, as term success counts."""
@@ -106,8 +139,15 @@ class Runs:
     def search(self, name: str, method: str, terms: list[tuple[Term, ...]]) -> Run:
         """Translate with a method; from the file of this name if it holds the same search."""
         given = [[list(term.targets) for term in line] for line in terms]
-        key = json.dumps([self.flags, METHODS[method], self.sources, given if method != "none" else None], default=str)
-        file = self.args.out / "searches" / f"{name if method != 'none' else 'none'}.{method.replace(' ', '-')}.json"
+        key = json.dumps(
+            [self.flags, METHODS[method], self.sources, given if method != "none" else None],
+            default=str,
+        )
+        file = (
+            self.args.out
+            / "searches"
+            / f"{name if method != 'none' else 'none'}.{method.replace(' ', '-')}.json"
+        )
         if file.exists():
             saved = json.loads(file.read_text(encoding="utf-8"))
             if saved.pop("key") == key:
@@ -121,7 +161,9 @@ class Runs:
             run = self.ours(METHODS[method], None if method == "none" else given)
         file.parent.mkdir(parents=True, exist_ok=True)
         part = file.with_suffix(".part")
-        part.write_text(json.dumps({"key": key} | asdict(run), ensure_ascii=False), encoding="utf-8")
+        part.write_text(
+            json.dumps({"key": key} | asdict(run), ensure_ascii=False), encoding="utf-8"
+        )
         os.replace(part, file)
         return run
 
@@ -143,27 +185,55 @@ class Runs:
         flags = ["--cpu", "--beam", str(args.beam), "--batch-size", str(args.batch_size)]
         phrases = [[alternatives[0] for alternatives in line] for line in given]
         texts, seconds = stock_translations(
-            args.model, args.text, (args.src, args.tgt), flags, phrases, self.segmenter.pieces, args.limit
+            args.model,
+            args.text,
+            (args.src, args.tgt),
+            flags,
+            phrases,
+            self.segmenter.pieces,
+            args.limit,
         )
         return Run({}, seconds, texts)
 
-    def scores(self, name: str, method: str, terms: list[tuple[Term, ...]], baseline: list[str], free: Run) -> dict[str, Any]:
+    def scores(
+        self, name: str, method: str, terms: list[tuple[Term, ...]], baseline: list[str], free: Run
+    ) -> dict[str, Any]:
         """A row of the tables."""
         run = self.search(name, method, terms)
         test_set = EvaluationSet(self.sentences(terms), *self.lemmas, f"terms:{name}")
         found = score(test_set, run.texts)
-        keep = ("bleu", "chrf2pp", "term_success", "term_success_words", "terms", "after_final_punctuation", "window_overlap")
-        facts: dict[str, Any] = {"set": name, "method": method, "sentences": len(run.texts)} | {key: found[key] for key in keep}
-        facts["p"] = {key: value["p"] for key, value in compare(test_set, run.texts, baseline, self.args.draws).items()}
+        keep = (
+            "bleu",
+            "chrf2pp",
+            "term_success",
+            "term_success_words",
+            "terms",
+            "after_final_punctuation",
+            "window_overlap",
+        )
+        facts: dict[str, Any] = {"set": name, "method": method, "sentences": len(run.texts)} | {
+            key: found[key] for key in keep
+        }
+        facts["p"] = {
+            key: value["p"]
+            for key, value in compare(test_set, run.texts, baseline, self.args.draws).items()
+        }
         counts = run.stats.get("constraints", {})
         facts |= {"met": counts.get("met"), "given": counts.get("given")}
         rows = run.stats["decoder_rows"] / free.stats["decoder_rows"] if run.stats else None
-        signature = run.stats.get("signature", "fairseq") + f"|proposed where attended >= {LEAST}" * (method == "attention")
+        signature = run.stats.get(
+            "signature", "fairseq"
+        ) + f"|proposed where attended >= {LEAST}" * (method == "attention")
         return facts | {"rows": rows, "time": run.seconds / free.seconds, "signature": signature}
 
     def rows(self) -> list[dict[str, Any]]:
-        """Every method on every set; cbs where no sentence has too many constraints, attention where terms have a source."""
-        sets = [*self.args.sets, *["proper"] * bool(self.args.proper), *["glossary"] * bool(self.args.glossary)]
+        """Every method on every set; cbs where no sentence has too many constraints, attention
+        where terms have a source."""
+        sets = [
+            *self.args.sets,
+            *["proper"] * bool(self.args.proper),
+            *["glossary"] * bool(self.args.glossary),
+        ]
         out = []
         for name in sets:
             terms = self.terms(name)
@@ -179,18 +249,42 @@ class Runs:
     def write(self, rows: list[dict[str, Any]]) -> None:
         """DIR/runs.json."""
         args = self.args
-        about = {"model": named(args.model), "text": named(args.text), "languages": [args.src, args.tgt], "seed": args.seed}
-        about |= {"sentences": len(self.sources), "beam": args.beam, "draws": args.draws, "machine": machine()}
-        (args.out / "runs.part").write_text(json.dumps(about | {"rows": rows}, indent=1), encoding="utf-8")
+        about = {
+            "model": named(args.model),
+            "text": named(args.text),
+            "languages": [args.src, args.tgt],
+            "seed": args.seed,
+        }
+        about |= {
+            "sentences": len(self.sources),
+            "beam": args.beam,
+            "draws": args.draws,
+            "machine": machine(),
+        }
+        (args.out / "runs.part").write_text(
+            json.dumps(about | {"rows": rows}, indent=1), encoding="utf-8"
+        )
         os.replace(args.out / "runs.part", args.out / "runs.json")
 
 
 def main() -> None:
     parse = command_line(__doc__)
     text_arguments(parse)
-    parse.add_argument("--glossary", type=Path, help="terms that are asked for wherever a source has them (none)")
-    parse.add_argument("--proper", type=Path, help="terms that are asked for where the reference has them too (none)")
-    parse.add_argument("--sets", nargs="*", choices=MORE_SETS, default=list(SETS), help="terms drawn from the references")
+    parse.add_argument(
+        "--glossary", type=Path, help="terms that are asked for wherever a source has them (none)"
+    )
+    parse.add_argument(
+        "--proper",
+        type=Path,
+        help="terms that are asked for where the reference has them too (none)",
+    )
+    parse.add_argument(
+        "--sets",
+        nargs="*",
+        choices=MORE_SETS,
+        default=list(SETS),
+        help="terms drawn from the references",
+    )
     parse.add_argument("--methods", nargs="+", choices=METHODS, default=DEFAULT)
     parse.add_argument("--seed", type=int, default=1, help="of the extraction (1)")
     parse.add_argument("--beam", type=int, default=5, help="(5)")

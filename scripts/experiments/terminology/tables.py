@@ -11,11 +11,22 @@ sys.path.append(str(Path(__file__).resolve().parents[1]))
 
 from write_up import made_by, table, write_tables  # noqa: E402
 
-HEAD = ["method", "BLEU", "chrF2++", "terms met", "behind the end", "overlap 2", "overlap 3", "rows", "time"]
+HEAD = [
+    "method",
+    "BLEU",
+    "chrF2++",
+    "terms met",
+    "behind the end",
+    "overlap 2",
+    "overlap 3",
+    "rows",
+    "time",
+]
 HEAD += ["p BLEU", "p chrF"]
 NOTE = (
-    "terms met: share that stands as words; behind the end: share of those that stand behind final punctuation; rows and time are over "
-    "unconstrained search; p: paired bootstrap against dba, {draws} draws."
+    "terms met: share that stands as words; behind the end: share of those that stand behind "
+    "final punctuation; rows and time are over unconstrained search; p: paired bootstrap against "
+    "dba, {draws} draws."
 )
 
 
@@ -45,12 +56,22 @@ def markdown(runs: dict[str, Any]) -> str:
     parts = []
     for name in dict.fromkeys(run["set"] for run in runs["rows"]):
         of_set = [run for run in runs["rows"] if run["set"] == name]
-        title = f"### {name}: {of_set[0]['terms']} terms in {of_set[0]['sentences']} sentences, beam {runs['beam']}"
+        title = (
+            f"### {name}: {of_set[0]['terms']} terms in {of_set[0]['sentences']} sentences, "
+            f"beam {runs['beam']}"
+        )
         parts.append(f"{title}\n\n{table(HEAD, [row(run) for run in of_set])}")
     signatures = {run["method"]: run["signature"] for run in runs["rows"]}
-    parts.append("".join(f"- {method}: `{signature}`\n" for method, signature in signatures.items()))
-    about = f"{runs['text']}, model {runs['model']}, {'-'.join(runs['languages'])}, extraction seed {runs['seed']}. "
-    return "\n".join([*parts, about + NOTE.format(draws=runs["draws"]), made_by(runs["machine"]), ""])
+    parts.append(
+        "".join(f"- {method}: `{signature}`\n" for method, signature in signatures.items())
+    )
+    about = (
+        f"{runs['text']}, model {runs['model']}, {'-'.join(runs['languages'])}, extraction "
+        f"seed {runs['seed']}. "
+    )
+    return "\n".join(
+        [*parts, about + NOTE.format(draws=runs["draws"]), made_by(runs["machine"]), ""]
+    )
 
 
 if __name__ == "__main__":

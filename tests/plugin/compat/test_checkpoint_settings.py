@@ -1,4 +1,5 @@
-"""A checkpoint's settings run no code: fairseq reads them as literals, with the values that its `eval` gives its own."""
+"""A checkpoint's settings run no code: fairseq reads them as literals, with the values that
+its `eval` gives its own."""
 
 import ast
 import importlib
@@ -20,14 +21,16 @@ from test_cli import EXT, generate, sentence
 from fairseq_ext.plugin.compat.checkpoints import Refused, literal
 
 ROOT = Path(fairseq.__file__).parent
-# What runs or unpickles in fairseq, outside its examples, and how often; `eval` is replaced in every module. torch.load reads no classes
-# since torch 2.6, np.load none unless asked to; importlib reads fairseq's own folders, or the --user-dir that the user types.
+# What runs or unpickles in fairseq, outside its examples, and how often; `eval` is replaced in
+# every module. torch.load reads no classes since torch 2.6, np.load none unless asked to; importlib
+# reads fairseq's own folders, or the --user-dir that the user types.
 KNOWN = {
     "checkpoint_utils.py": {"torch.load": 2},
     "criterions/__init__.py": {"importlib.import_module": 1},
     "criterions/ctc.py": {"eval": 1},
     "data/audio/audio_utils.py": {"np.load": 2},
-    "data/audio/data_cfg.py": {"yaml.load": 1},  # FullLoader, on a file of the data folder, in speech tasks
+    # FullLoader, on a file of the data folder, in speech tasks
+    "data/audio/data_cfg.py": {"yaml.load": 1},
     "data/audio/feature_transforms/__init__.py": {"importlib.import_module": 1},
     "data/audio/feature_transforms/global_cmvn.py": {"np.load": 1},
     "data/audio/raw_audio_dataset.py": {"eval": 1},
@@ -35,7 +38,8 @@ KNOWN = {
     "data/encoders/__init__.py": {"importlib.import_module": 1},
     "data/fasta_dataset.py": {"np.load": 1, "subprocess.check_output": 2},  # of a protein corpus
     "data/plasma_utils.py": {"subprocess.Popen": 2},  # of training with --use-plasma-view
-    "distributed/utils.py": {"pickle.loads": 1, "subprocess.check_output": 1, "torch.load": 1},  # of what other ranks send
+    # of what other ranks send
+    "distributed/utils.py": {"pickle.loads": 1, "subprocess.check_output": 1, "torch.load": 1},
     "model_parallel/criterions/__init__.py": {"importlib.import_module": 1},
     "model_parallel/models/__init__.py": {"importlib.import_module": 1},
     "models/__init__.py": {"importlib.import_module": 1},
@@ -46,7 +50,8 @@ KNOWN = {
     "models/hubert/hubert.py": {"eval": 1},
     "models/huggingface/__init__.py": {"importlib.import_module": 1},
     "models/lightconv_lm.py": {"eval": 1},
-    "models/speech_to_text/hub_interface.py": {"torch.hub.load": 1},  # of from_pretrained, for speech that is heard
+    # of from_pretrained, for speech that is heard
+    "models/speech_to_text/hub_interface.py": {"torch.hub.load": 1},
     "models/speech_to_text/s2t_wav_transformer.py": {"eval": 2},
     "models/speech_to_text/xm_transformer.py": {"torch.load": 1},
     "models/text_to_speech/vocoder.py": {"torch.load": 2},
@@ -70,14 +75,17 @@ KNOWN = {
 }
 BUILTINS = {"eval", "exec", "compile", "__import__"}
 DOTTED = re.compile(
-    r"(torch|th|pickle|np|numpy|yaml|dill|joblib|marshal|torch\.(hub|jit|package))\.(load|loads|unsafe_load|load_state_dict_from_url)"
-    r"|.*Unpickler|os\.(system|popen|exec\w*|spawn\w*)|subprocess\.\w+|importlib\.import_module|hydra\.utils\.\w+|.*\binstantiate|runpy\.\w+"
+    r"(torch|th|pickle|np|numpy|yaml|dill|joblib|marshal|torch\.(hub|jit|package))\.(load|loads|"
+    r"unsafe_load|load_state_dict_from_url)|.*Unpickler|os\.(system|popen|exec\w*|spawn\w*)|"
+    r"subprocess\.\w+|importlib\.import_module|hydra\.utils\.\w+|.*\binstantiate|runpy\.\w+"
 )
 
 
 def calls(tree: ast.AST) -> list[tuple[str, ast.Call]]:
     """The calls that may run something, with their names."""
-    named = [(ast.unparse(node.func), node) for node in ast.walk(tree) if isinstance(node, ast.Call)]
+    named = [
+        (ast.unparse(node.func), node) for node in ast.walk(tree) if isinstance(node, ast.Call)
+    ]
     return [(name, node) for name, node in named if name in BUILTINS or DOTTED.fullmatch(name)]
 
 
@@ -90,13 +98,25 @@ def test_fairseq_runs_and_unpickles_nothing_else_than_what_is_known():
         seen = calls(ast.parse(path.read_text(encoding="utf-8")))
         if seen:
             found[name] = dict(sorted(Counter(called for called, _ in seen).items()))
-        unsafe += [(name, word.arg) for _, node in seen for word in node.keywords if word.arg in ("weights_only", "allow_pickle")]
+        unsafe += [
+            (name, word.arg)
+            for _, node in seen
+            for word in node.keywords
+            if word.arg in ("weights_only", "allow_pickle")
+        ]
     assert found == KNOWN
     assert not unsafe  # nobody asks torch or numpy for classes
 
 
 def test_a_new_call_would_be_seen():
-    source = "def f(x):\n    exec(x)\n    pickle.load(x)\n    torch.load(x, weights_only=False)\n    models.eval()\n    re.compile(x)\n"
+    source = (
+        "def f(x):\n"
+        "    exec(x)\n"
+        "    pickle.load(x)\n"
+        "    torch.load(x, weights_only=False)\n"
+        "    models.eval()\n"
+        "    re.compile(x)\n"
+    )
     assert [name for name, _ in calls(ast.parse(source))] == ["exec", "pickle.load", "torch.load"]
 
 
@@ -106,16 +126,22 @@ def test_every_module_of_fairseq_evaluates_literals_only():
         if "eval" not in seen:
             continue
         try:
-            module = importlib.import_module("fairseq." + name.removesuffix(".py").replace("/", "."))
+            module = importlib.import_module(
+                "fairseq." + name.removesuffix(".py").replace("/", ".")
+            )
         except ImportError:
             continue  # it wants a package that is not installed
-        assert module.eval.__name__ == "literal" and module.eval.__module__ == "fairseq_ext.plugin.compat.checkpoints", name
+        assert (
+            module.eval.__name__ == "literal"
+            and module.eval.__module__ == "fairseq_ext.plugin.compat.checkpoints"
+        ), name
         checked += 1
     assert checked > 12
 
 
 def stock(text: str):
-    """What Python makes of a string of fairseq's own source, names left out; None for other text."""
+    """What Python makes of a string of fairseq's own source, names left out;
+    None for other text."""
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
@@ -129,7 +155,11 @@ def test_fairseqs_own_strings_keep_their_values():
     texts = set()
     for path in ROOT.rglob("*.py"):
         tree = ast.parse(path.read_text(encoding="utf-8"))
-        texts |= {node.value for node in ast.walk(tree) if isinstance(node, ast.Constant) and isinstance(node.value, str)}
+        texts |= {
+            node.value
+            for node in ast.walk(tree)
+            if isinstance(node, ast.Constant) and isinstance(node.value, str)
+        }
     assert "[(512, 3)] * 20" in texts
     for _, name, _ in pkgutil.iter_modules([str(ROOT / "models")]):
         importlib.import_module(f"fairseq.models.{name}")
@@ -141,7 +171,11 @@ def test_fairseqs_own_strings_keep_their_values():
             pass  # it wants settings that training gives; those before are in
         texts |= {value for value in vars(args).values() if isinstance(value, str)}
     settings = {text for text in texts if "{}" not in text}  # those are patterns of messages
-    evaluated = {text: value for text in settings if isinstance(value := stock(text), (list, tuple, int, float))}
+    evaluated = {
+        text: value
+        for text in settings
+        if isinstance(value := stock(text), (list, tuple, int, float))
+    }
     assert len(evaluated) > 40
     # the longest: fconv_wmt_en_fr builds its layers by adding strings up
     assert any(text.count("+") >= 4 for text in evaluated)
@@ -206,7 +240,10 @@ def test_what_is_no_string_is_a_type_error_as_from_eval():
     for given in (True, None, [1]):
         with pytest.raises(TypeError):
             literal(given)
-    assert fairseq.utils.eval_bool(False, default=True) is True and fairseq.utils.eval_bool("False") is False
+    assert (
+        fairseq.utils.eval_bool(False, default=True) is True
+        and fairseq.utils.eval_bool("False") is False
+    )
 
 
 # ---- real files
@@ -214,10 +251,33 @@ def test_what_is_no_string_is_a_type_error_as_from_eval():
 
 def planted(path: Path, arch: str, **settings) -> Path:
     """A checkpoint of plain containers, of an architecture whose settings these are."""
-    fixed = {"task": "translation", "source_lang": "de", "target_lang": "en", "data": "", "criterion": "adaptive_loss"}
-    args = Namespace(arch=arch, max_source_positions=40, max_target_positions=40, **fixed, **settings)
-    history = [{"criterion_name": "CrossEntropyCriterion", "optimizer_name": "Adam", "lr_scheduler_state": {}, "num_updates": 1}]
-    torch.save({"args": args, "model": {"weight": torch.zeros(1)}, "optimizer_history": history, "extra_state": {}}, path)
+    fixed = {
+        "task": "translation",
+        "source_lang": "de",
+        "target_lang": "en",
+        "data": "",
+        "criterion": "adaptive_loss",
+    }
+    args = Namespace(
+        arch=arch, max_source_positions=40, max_target_positions=40, **fixed, **settings
+    )
+    history = [
+        {
+            "criterion_name": "CrossEntropyCriterion",
+            "optimizer_name": "Adam",
+            "lr_scheduler_state": {},
+            "num_updates": 1,
+        }
+    ]
+    torch.save(
+        {
+            "args": args,
+            "model": {"weight": torch.zeros(1)},
+            "optimizer_history": history,
+            "extra_state": {},
+        },
+        path,
+    )
     return path
 
 
@@ -242,16 +302,23 @@ def test_no_setting_of_a_checkpoint_runs_code(tiny, tmp_path, arch, setting):
     assert mark.exists()  # the code works
     mark.unlink()
     path = planted(tmp_path / "model.pt", arch, **{setting: code})
-    task = tasks.setup_task(Namespace(task="translation", data=str(tiny / "data"), source_lang="de", target_lang="en"))
+    task = tasks.setup_task(
+        Namespace(task="translation", data=str(tiny / "data"), source_lang="de", target_lang="en")
+    )
     with pytest.raises(ValueError, match="is not evaluated because it holds a call of open"):
         checkpoint_utils.load_model_ensemble([str(path)], task=task)
     assert not mark.exists()
 
 
 def test_the_command_refuses_a_planted_setting(tiny, tmp_path):
-    """With our task in one sentence; with stock fairseq's, which compat also guards, at least without running it."""
+    """With our task in one sentence; with stock fairseq's, which compat also guards, at
+    least without running it."""
     mark = tmp_path / "code was run"
-    planted(tmp_path / "model.pt", "fconv", encoder_layers=f"__import__('pathlib').Path({str(mark)!r}).touch() or [(16, 3)]")
+    planted(
+        tmp_path / "model.pt",
+        "fconv",
+        encoder_layers=f"__import__('pathlib').Path({str(mark)!r}).touch() or [(16, 3)]",
+    )
     said = sentence(generate(tiny, *EXT, "--path", tmp_path / "model.pt", check=False))
     assert "a call of __import__" in said or "an expression" in said
     stock = generate(tiny, "--path", tmp_path / "model.pt", check=False)
@@ -262,9 +329,36 @@ def test_the_command_refuses_a_planted_setting(tiny, tmp_path):
 def test_training_still_takes_settings_from_the_command_line(tiny, tmp_path):
     layers = "[(16, 3)] * 2"
     sizes = ["--encoder-embed-dim", 16, "--decoder-embed-dim", 16, "--decoder-out-embed-dim", 16]
-    once = ["--max-update", 1, "--optimizer", "adam", "--adam-betas", "(0.9, 0.98)", "--lr", "1e-3", "--max-tokens", 500]
-    flags = ["--encoder-layers", layers, "--decoder-layers", layers, "--decoder-attention", "[True, False]", *sizes, *once]
-    quiet = ["--disable-validation", "--no-epoch-checkpoints", "--no-progress-bar", "--cpu", "--save-dir", tmp_path]
+    once = [
+        "--max-update",
+        1,
+        "--optimizer",
+        "adam",
+        "--adam-betas",
+        "(0.9, 0.98)",
+        "--lr",
+        "1e-3",
+        "--max-tokens",
+        500,
+    ]
+    flags = [
+        "--encoder-layers",
+        layers,
+        "--decoder-layers",
+        layers,
+        "--decoder-attention",
+        "[True, False]",
+        *sizes,
+        *once,
+    ]
+    quiet = [
+        "--disable-validation",
+        "--no-epoch-checkpoints",
+        "--no-progress-bar",
+        "--cpu",
+        "--save-dir",
+        tmp_path,
+    ]
     command("fairseq-train", tiny / "data", "--arch", "fconv", *flags, *quiet)
     done = generate(tiny, "--path", tmp_path / "checkpoint_last.pt", *EXT)
     assert "H-0\t" in done.stdout

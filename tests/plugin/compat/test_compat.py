@@ -1,4 +1,5 @@
-"""What lets stock fairseq run on current Python and torch: light at start-up, narrow in what it changes, and safe."""
+"""What lets stock fairseq run on current Python and torch: light at start-up, narrow in what
+it changes, and safe."""
 
 import ast
 import dataclasses
@@ -27,7 +28,9 @@ CURRENT = sys.version_info >= (3, 11)  # the Pythons that refuse fairseq's datac
 
 def python(code: str, *arguments: object, **environment) -> subprocess.CompletedProcess:
     words = [sys.executable, "-c", code, *map(str, arguments)]
-    return subprocess.run(words, capture_output=True, text=True, timeout=120, env={**os.environ, **environment})
+    return subprocess.run(
+        words, capture_output=True, text=True, timeout=120, env={**os.environ, **environment}
+    )
 
 
 # ---- start-up
@@ -37,12 +40,25 @@ def test_the_hook_imports_nothing_heavy_at_start_up():
     done = python("import sys; print(*sys.modules)")
     assert done.returncode == 0, done.stderr
     loaded = set(done.stdout.split())
-    assert not loaded & {"torch", "numpy", "fairseq", "fairseq_ext", "dataclasses", "inspect", "importlib.abc"}
+    assert not loaded & {
+        "torch",
+        "numpy",
+        "fairseq",
+        "fairseq_ext",
+        "dataclasses",
+        "inspect",
+        "importlib.abc",
+    }
 
 
 def test_the_hook_costs_a_python_of_its_own_hardly_anything():
-    """Of the processor's time, which other work on the machine disturbs little; in an environment without any package."""
-    done = python("import sys; from interpreter_start import costs; print(costs(sys.executable, 25, ['python']))", PYTHONPATH=str(SCRIPTS))
+    """Of the processor's time, which other work on the machine disturbs little; in an environment
+    without any package."""
+    done = python(
+        "import sys; from interpreter_start import costs; print(costs(sys.executable, "
+        "25, ['python']))",
+        PYTHONPATH=str(SCRIPTS),
+    )
     assert done.returncode == 0, done.stderr
     [(_, _, processor)] = ast.literal_eval(done.stdout).values()
     assert 0.1 < processor < 3.0  # milliseconds
@@ -58,10 +74,12 @@ pad, eos = task.source_dictionary.pad(), task.source_dictionary.eos()
 given = torch.tensor([[5, 6, 7, eos], [pad, pad, 8, eos]]), torch.tensor([4, 2]), torch.tensor([[eos, 9, 10], [eos, 11, pad]])
 torch.testing.assert_close(torch.jit.load(file)(*given)[0], model(*given)[0])
 print("fairseq_ext" in sys.modules)
-"""
+"""  # noqa: E501
 
 
-def test_stock_fairseq_exports_its_transformer_to_torchscript_without_our_package_being_imported(tmp_path):
+def test_stock_fairseq_exports_its_transformer_to_torchscript_without_our_package_being_imported(
+    tmp_path,
+):
     """What TorchScript cannot compile must not hang in its classes."""
     done = python(EXPORT, DEMO, tmp_path / "model.ts")
     assert done.returncode == 0, done.stderr
@@ -71,7 +89,10 @@ def test_stock_fairseq_exports_its_transformer_to_torchscript_without_our_packag
 @pytest.mark.skipif(not CURRENT, reason="Python 3.10 takes fairseq's dataclasses as they are")
 def test_without_the_hook_this_python_refuses_fairseq():
     """The hook is still needed."""
-    awake = "sys.meta_path[:] = [f for f in sys.meta_path if type(f).__name__ not in ('FairseqExtStart', 'Hook')]"
+    awake = (
+        "sys.meta_path[:] = [f for f in sys.meta_path if type(f).__name__ not in "
+        "('FairseqExtStart', 'Hook')]"
+    )
     done = python(f"import sys; {awake}; import fairseq")
     assert done.returncode != 0 and "use default_factory" in done.stderr
 
@@ -91,12 +112,19 @@ def test_the_hook_registers_once():
 
 def test_a_file_that_the_hook_loads_by_its_path_is_the_module_that_others_import():
     assert checkpoints is startup.patches().beside("fairseq_ext.plugin.compat.checkpoints")
-    assert checkpoint_utils.load_checkpoint_to_cpu.__globals__ is vars(checkpoints), "one lock and one list of classes"
+    assert checkpoint_utils.load_checkpoint_to_cpu.__globals__ is vars(checkpoints), (
+        "one lock and one list of classes"
+    )
 
 
 def test_hydra_says_nothing_and_other_warnings_stay():
-    convert = "from fairseq.dataclass.utils import convert_namespace_to_omegaconf as convert; convert(Namespace())"
-    done = python(f"import warnings; from argparse import Namespace; {convert}; warnings.warn('mine')")
+    convert = (
+        "from fairseq.dataclass.utils import convert_namespace_to_omegaconf as convert; "
+        "convert(Namespace())"
+    )
+    done = python(
+        f"import warnings; from argparse import Namespace; {convert}; warnings.warn('mine')"
+    )
     assert done.returncode == 0 and "mine" in done.stderr
     assert "hydra" not in done.stderr and "version_base" not in done.stderr
 
@@ -112,11 +140,16 @@ def test_only_fairseqs_dataclasses_are_let_through():
 
     for default in (Theirs(), [], {}):
         with pytest.raises(ValueError, match="mutable default"):
-            dataclasses.make_dataclass("Holder", [("value", object, dataclasses.field(default=default))])
+            dataclasses.make_dataclass(
+                "Holder", [("value", object, dataclasses.field(default=default))]
+            )
 
 
 def test_a_fairseq_dataclass_stays_the_default_itself(tmp_path):
-    """fairseq reads `.default`; a default_factory would give hydra MISSING. So it is in fairseq and in a --user-dir, and nowhere else."""
+    """fairseq reads `.default`; a default_factory would give hydra MISSING.
+
+    So it is in fairseq and in a --user-dir, and nowhere else.
+    """
     code = """
 import dataclasses
 from fairseq.dataclass import FairseqDataclass
@@ -125,13 +158,16 @@ class Inner(FairseqDataclass):
     number: int = 1
 inner = Inner()
 Outer = dataclasses.make_dataclass("Outer", [("inner", Inner, dataclasses.field(default=inner))], bases=(FairseqDataclass,))
-"""
+"""  # noqa: E501
     (tmp_path / "with_defaults").mkdir()
     (tmp_path / "with_defaults" / "__init__.py").write_text(code)
     stock = dataclasses._get_field
     options.utils.import_user_module(Namespace(user_dir=str(tmp_path / "with_defaults")))
     theirs = sys.modules["with_defaults"]
-    assert theirs.Outer().inner is theirs.inner and dataclasses.fields(theirs.Outer)[-1].default is theirs.inner
+    assert (
+        theirs.Outer().inner is theirs.inner
+        and dataclasses.fields(theirs.Outer)[-1].default is theirs.inner
+    )
     assert dataclasses._get_field is stock and stock.__module__ == "dataclasses"
     if CURRENT:
         with pytest.raises(ValueError, match="mutable default"):
@@ -149,19 +185,25 @@ class Foreign:
 
 
 # what fairseq wants of every checkpoint beside its settings and weights
-HISTORY = {"optimizer_history": [{"num_updates": 1, "lr_scheduler_state": {}}], "extra_state": {"train_iterator": {"epoch": 1}}}
+HISTORY = {
+    "optimizer_history": [{"num_updates": 1, "lr_scheduler_state": {}}],
+    "extra_state": {"train_iterator": {"epoch": 1}},
+}
 
 
 def test_a_checkpoint_of_plain_containers_loads(tmp_path):
     import numpy
 
     path = str(tmp_path / "plain.pt")
-    settings = Namespace(arch="transformer", task="translation", lr=[numpy.float64(0.1)], max_positions=9)
+    settings = Namespace(
+        arch="transformer", task="translation", lr=[numpy.float64(0.1)], max_positions=9
+    )
     torch.save({"args": settings, "model": {"w": torch.ones(2)}, **HISTORY}, path)
     before = set(torch.serialization.get_safe_globals())
     loaded = checkpoint_utils.load_checkpoint_to_cpu(path)
     assert set(torch.serialization.get_safe_globals()) == before  # torch gives them in any order
-    with pytest.raises(pickle.UnpicklingError, match="argparse.Namespace"):  # torch is what it was for everybody else
+    # torch is what it was for everybody else
+    with pytest.raises(pickle.UnpicklingError, match="argparse.Namespace"):
         torch.load(path)
     assert loaded["args"].arch == "transformer" and loaded["model"]["w"].sum() == 2
 
@@ -171,8 +213,13 @@ def test_a_number_that_numpy_1_or_2_has_saved_is_read(core, tmp_path):
     import numpy
 
     own = numpy.float64(0).__reduce__()[0].__module__.encode()
-    torch.save({"args": None, "lr": numpy.float64(0.25), "model": {}, **HISTORY}, tmp_path / "own.pt")
-    with zipfile.ZipFile(tmp_path / "own.pt") as saved, zipfile.ZipFile(tmp_path / "theirs.pt", "w") as theirs:
+    torch.save(
+        {"args": None, "lr": numpy.float64(0.25), "model": {}, **HISTORY}, tmp_path / "own.pt"
+    )
+    with (
+        zipfile.ZipFile(tmp_path / "own.pt") as saved,
+        zipfile.ZipFile(tmp_path / "theirs.pt", "w") as theirs,
+    ):
         parts = {name: saved.read(name) for name in saved.namelist()}
         assert sum(own in part for part in parts.values()) == 1
         for name, part in parts.items():
@@ -184,7 +231,9 @@ def test_pickled_code_is_refused_and_not_run(tmp_path):
     foreign = Foreign()
     foreign.mark = str(tmp_path / "code was run")
     torch.save({"args": foreign, "model": {}}, tmp_path / "foreign.pt")
-    with pytest.raises(OSError, match="foreign.pt holds builtins.exec, .* set FAIRSEQ_EXT_ALLOW_GLOBALS="):
+    with pytest.raises(
+        OSError, match="foreign.pt holds builtins.exec, .* set FAIRSEQ_EXT_ALLOW_GLOBALS="
+    ):
         checkpoint_utils.load_checkpoint_to_cpu(str(tmp_path / "foreign.pt"))
     assert not (tmp_path / "code was run").exists()
 
@@ -192,15 +241,23 @@ def test_pickled_code_is_refused_and_not_run(tmp_path):
 def test_a_foreign_class_is_named_and_loads_with_the_opt_in(tmp_path):
     (tmp_path / "theirs.py").write_text("class Settings:\n    lr = 0.1\n")
     path = str(tmp_path / "theirs.pt")
-    load = f"from fairseq import checkpoint_utils; checkpoint_utils.load_checkpoint_to_cpu({path!r})"
+    load = (
+        f"from fairseq import checkpoint_utils; checkpoint_utils.load_checkpoint_to_cpu({path!r})"
+    )
     held = f"'args': None, 'cfg': None, 'extra': theirs.Settings(), 'model': {{}}, **{HISTORY}"
     save = f"import theirs, torch; torch.save({{{held}}}, {path!r})"
     assert python(save, PYTHONPATH=str(tmp_path)).returncode == 0
     refused = python(load, PYTHONPATH=str(tmp_path))
     assert refused.returncode != 0
     last = refused.stderr.strip().splitlines()[-1]
-    assert "theirs.pt holds theirs.Settings" in last and "FAIRSEQ_EXT_ALLOW_GLOBALS=theirs.Settings" in last
-    load = f"from fairseq import checkpoint_utils; print(checkpoint_utils.load_checkpoint_to_cpu({path!r})['extra'].lr)"
+    assert (
+        "theirs.pt holds theirs.Settings" in last
+        and "FAIRSEQ_EXT_ALLOW_GLOBALS=theirs.Settings" in last
+    )
+    load = (
+        "from fairseq import checkpoint_utils; "
+        f"print(checkpoint_utils.load_checkpoint_to_cpu({path!r})['extra'].lr)"
+    )
     allowed = python(load, PYTHONPATH=str(tmp_path), FAIRSEQ_EXT_ALLOW_GLOBALS="theirs.Settings")
     assert allowed.stdout.endswith("0.1\n"), allowed.stderr
 
@@ -222,7 +279,8 @@ def test_a_missing_checkpoint_keeps_fairseqs_error(tmp_path):
 
 
 def test_a_loaded_transformer_encodes_padded_batches():
-    """Stock fairseq calls torch's fused encoder layer after loading a state, without the mask type that torch >= 2 wants, and fails."""
+    """Stock fairseq calls torch's fused encoder layer after loading a state, without the mask type
+    that torch >= 2 wants, and fails."""
     fresh, loaded = build("transformer"), build("transformer", seed=9)
     assert isinstance(loaded, TransformerModel)
     loaded.load_state_dict(fresh.state_dict())

@@ -1,4 +1,5 @@
-"""fairseq's advice to install tensorboardX, which only training to speak would use, is not shown by any `python -m fairseq_ext...`."""
+"""fairseq's advice to install tensorboardX, which only training to speak would use, is not shown by
+any `python -m fairseq_ext...`."""
 
 import importlib.util
 import re
@@ -13,7 +14,8 @@ import fairseq_ext
 
 PACKAGE = Path(fairseq_ext.__file__).parent
 MAIN = re.compile(r'^if __name__ == "__main__":', re.MULTILINE)
-# each entry in a forked child of one young process, as far as `--help` goes; then the module of fairseq that gives the advice
+# each entry in a forked child of one young process, as far as `--help` goes; then the module of
+# fairseq that gives the advice
 RUN = """
 import importlib, logging, os, runpy, sys
 import hydra, omegaconf, sacrebleu, torch, torch.distributed.fsdp  # what fairseq imports takes longest
@@ -42,11 +44,12 @@ for name in sys.argv[1:]:
     if not (child := os.fork()):
         live(name)
     os.waitpid(child, 0)
-"""
+"""  # noqa: E501
 
 
 def entries() -> list[str]:
-    """Every module that runs as a program, by name; tests/test_doctor.py has the doctor, which examines much."""
+    """Every module that runs as a program, by name; tests/test_doctor.py has the doctor,
+    which examines much."""
     found = []
     for path in PACKAGE.rglob("*.py"):
         name = ".".join(["fairseq_ext", *path.relative_to(PACKAGE).with_suffix("").parts])
@@ -58,11 +61,21 @@ def entries() -> list[str]:
 
 
 @drawn(0)  # long
-@pytest.mark.skipif(importlib.util.find_spec("tensorboardX") is not None, reason="it is installed, so nobody is advised to")
+@pytest.mark.skipif(
+    importlib.util.find_spec("tensorboardX") is not None,
+    reason="it is installed, so nobody is advised to",
+)
 def test_no_entry_shows_the_advice_to_install_tensorboardx():
     names = entries()
-    assert {"fairseq_ext", "fairseq_ext.corpus", "fairseq_ext.serve", "fairseq_ext.viz.ddg"} <= set(names)
-    done = subprocess.run([sys.executable, "-c", RUN, *names, "json.tool"], capture_output=True, text=True, timeout=300)
+    assert {"fairseq_ext", "fairseq_ext.corpus", "fairseq_ext.serve", "fairseq_ext.viz.ddg"} <= set(
+        names
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", RUN, *names, "json.tool"],
+        capture_output=True,
+        text=True,
+        timeout=300,
+    )
     said = {part.partition("\n")[0]: part for part in done.stderr.split("entry ")[1:]}
     assert list(said) == [*names, "json.tool"]
     for name, text in said.items():

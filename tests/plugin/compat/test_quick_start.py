@@ -1,4 +1,5 @@
-"""A quick start changes no name and no setting: fairseq's registries are whole, and its configuration is the one that hydra composes."""
+"""A quick start changes no name and no setting: fairseq's registries are whole, and its
+configuration is the one that hydra composes."""
 
 import json
 import subprocess
@@ -26,8 +27,11 @@ found |= {name: getattr(tasks, name) for name in ("TASK_REGISTRY", "TASK_DATACLA
 found |= {f"{kind}/{part}": entry[part] for kind, entry in REGISTRIES.items() for part in ("registry", "dataclass_registry")}
 def told(value):
     return f"{value.__module__}.{value.__qualname__}" if callable(value) else str(sorted(value) if isinstance(value, list) else value)
-"""
-NAMES = "json.dump({name: {k: told(v) for k, v in entries.items()} for name, entries in found.items()}, sys.stdout)"
+"""  # noqa: E501
+NAMES = (
+    "json.dump({name: {k: told(v) for k, v in entries.items()} for name, entries in "
+    "found.items()}, sys.stdout)"
+)
 LOOK_UPS = """
 lazy = sys.modules["fairseq_ext.plugin.compat.lazy"]
 at_start = len(lazy.waiting)
@@ -45,46 +49,124 @@ try:
 except KeyError:
     assert not lazy.waiting, "a name that nobody registers is looked for everywhere"
 print(at_start)
-"""
+"""  # noqa: E501
 
 
 def python(code: str, given: str = "") -> str:
-    done = subprocess.run([sys.executable, "-c", code], input=given, capture_output=True, text=True, timeout=120, check=False)
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        input=given,
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
     assert done.returncode == 0, done.stderr
     return done.stdout
 
 
 def test_registries_hold_what_stock_fairseq_registers():
-    """Every name of stock's, with the same class, in a process where hardly any of fairseq's files have run."""
+    """Every name of stock's, with the same class, in a process where hardly any of
+    fairseq's files have run."""
     stock = python(ALL + NAMES)
     assert len(json.loads(stock)["ARCH_MODEL_REGISTRY"]) > 100
-    quick = "import sys; sys.argv = sys.orig_argv = ['fairseq-generate', '--task', 'translation_ext']\n" + ALL + LOOK_UPS
+    quick = (
+        "import sys; sys.argv = sys.orig_argv = ['fairseq-generate', '--task', 'translation_ext']\n"
+        + ALL
+        + LOOK_UPS
+    )
     assert int(python(quick, stock)) > 80  # files that had not run
 
 
 def test_stock_tasks_start_as_they_always_do():
-    said = python("import sys; sys.argv = sys.orig_argv = ['fairseq-generate', '--task', 'translation']; import fairseq_cli.generate, gc\n"
-                  "print('fairseq_ext' in sys.modules, 'fairseq_ext.plugin.compat.lazy' in sys.modules, gc.get_threshold()[0])")  # fmt: skip
-    plain = subprocess.run([sys.executable, "-I", "-S", "-c", "import gc; print(gc.get_threshold()[0])"], capture_output=True, text=True)
-    assert said.splitlines()[-1] == f"False False {plain.stdout.strip()}"  # 700, or 2000 since Python 3.13
+    said = python(
+        "import sys; sys.argv = sys.orig_argv = ['fairseq-generate', '--task', 'translation']; "
+        "import fairseq_cli.generate, gc\n"
+        "print('fairseq_ext' in sys.modules, 'fairseq_ext.plugin.compat.lazy' in sys.modules, "
+        "gc.get_threshold()[0])"
+    )
+    plain = subprocess.run(
+        [sys.executable, "-I", "-S", "-c", "import gc; print(gc.get_threshold()[0])"],
+        capture_output=True,
+        text=True,
+    )
+    # 700, or 2000 since Python 3.13
+    assert said.splitlines()[-1] == f"False False {plain.stdout.strip()}"
 
 
 FLAGS = [
     ["--task", "translation"],
-    ["--task", "translation_ext", "--beam", "7", "--lenpen", "0.6", "--path", "it's a \\ path:b.pt", "--remove-bpe", "--fp16"],
-    ["--task", "translation_ext", "--bpe", "sentencepiece", "--sentencepiece-model", "a b/spm.model", "--stop", "optimal"],
-    ["--task", "translation_ext", "--tokenizer", "moses", "--source-lang", "de", "--target-lang", "en", "--moses-no-escape"],
+    [
+        "--task",
+        "translation_ext",
+        "--beam",
+        "7",
+        "--lenpen",
+        "0.6",
+        "--path",
+        "it's a \\ path:b.pt",
+        "--remove-bpe",
+        "--fp16",
+    ],
+    [
+        "--task",
+        "translation_ext",
+        "--bpe",
+        "sentencepiece",
+        "--sentencepiece-model",
+        "a b/spm.model",
+        "--stop",
+        "optimal",
+    ],
+    [
+        "--task",
+        "translation_ext",
+        "--tokenizer",
+        "moses",
+        "--source-lang",
+        "de",
+        "--target-lang",
+        "en",
+        "--moses-no-escape",
+    ],
     ["--task", "translation_multi_simple_epoch_ext", "--langs", "de,en", "--lang-pairs", "de-en"],
-    ["--task", "language_modeling", "--sampling", "--sampling-topp", "0.9", "--nbest", "2", "--temperature", "1e-1"],
-    ["--task", "translation_ext", "--criterion", "label_smoothed_cross_entropy", "--lr-scheduler", "inverse_sqrt"],
-    ["--task", "translation_ext", "--model-overrides", "{'data': 'x', 'dropout': 0.0}", "--constraints", "--diverse-beam-groups", "2"],
+    [
+        "--task",
+        "language_modeling",
+        "--sampling",
+        "--sampling-topp",
+        "0.9",
+        "--nbest",
+        "2",
+        "--temperature",
+        "1e-1",
+    ],
+    [
+        "--task",
+        "translation_ext",
+        "--criterion",
+        "label_smoothed_cross_entropy",
+        "--lr-scheduler",
+        "inverse_sqrt",
+    ],
+    [
+        "--task",
+        "translation_ext",
+        "--model-overrides",
+        "{'data': 'x', 'dropout': 0.0}",
+        "--constraints",
+        "--diverse-beam-groups",
+        "2",
+    ],
 ]
 
 
 @drawn(4)
 @pytest.mark.parametrize("flags", FLAGS, ids=" ".join)
 def test_the_configuration_is_hydras(flags):
-    args = options.parse_args_and_arch(options.get_interactive_generation_parser(), ["data-bin", *flags])
+    args = options.parse_args_and_arch(
+        options.get_interactive_generation_parser(), ["data-bin", *flags]
+    )
     overrides, deletes = utils.override_module_args(args)
     folder = utils.__file__.replace("dataclass/utils.py", "config")
     with initialize_config_dir(config_dir=folder):
@@ -94,13 +176,33 @@ def test_the_configuration_is_hydras(flags):
     for config in (ours, expected):
         for name in deletes:
             config[name] = None
-    plain = [OmegaConf.to_container(config, resolve=True, enum_to_str=True) for config in (ours, expected)]
+    plain = [
+        OmegaConf.to_container(config, resolve=True, enum_to_str=True)
+        for config in (ours, expected)
+    ]
     assert repr(plain[0]) == repr(plain[1])  # order and types too
     assert "translation_ext" in TASK_REGISTRY
 
 
-VALUES = ["null", "True", "False", "0", "-3", "+4", "1.5", "1e-08", "-2.5e+20", "'a b'", "''", "'${a.b}'", "[]", "[1, 2]", "[0.5, 1e-3]"]
-OTHERS = ["['a', 'b']", "inf", "nan", "1_000", "007", "'it\\'s'", "'a\\\\b'", "{}", "word"]  # which hydra's own parser reads
+VALUES = [
+    "null",
+    "True",
+    "False",
+    "0",
+    "-3",
+    "+4",
+    "1.5",
+    "1e-08",
+    "-2.5e+20",
+    "'a b'",
+    "''",
+    "'${a.b}'",
+    "[]",
+    "[1, 2]",
+    "[0.5, 1e-3]",
+]
+# which hydra's own parser reads
+OTHERS = ["['a', 'b']", "inf", "nan", "1_000", "007", "'it\\'s'", "'a\\\\b'", "{}", "word"]
 
 
 @pytest.mark.parametrize("text", VALUES + OTHERS)
@@ -114,12 +216,22 @@ def test_a_value_is_read_as_hydras_grammar_reads_it(text):
 
 def test_a_setting_that_does_not_fit_gets_hydras_error_as_before():
     said = subprocess.run(
-        [sys.executable, "-c", "import sys; sys.argv = sys.orig_argv = ['fairseq-generate', '--task', 'translation_ext']\n"
-         "from argparse import Namespace\n"
-         "from fairseq.dataclass.utils import convert_namespace_to_omegaconf as convert\n"
-         "convert(Namespace(tokenizer='moses', source_lang='de', target_lang=None))"],
-        capture_output=True, text=True, timeout=120, check=False,
-    )  # fmt: skip
+        [
+            sys.executable,
+            "-c",
+            (
+                "import sys; sys.argv = sys.orig_argv = ['fairseq-generate', '--task', "
+                "'translation_ext']\n"
+                "from argparse import Namespace\n"
+                "from fairseq.dataclass.utils import convert_namespace_to_omegaconf as convert\n"
+                "convert(Namespace(tokenizer='moses', source_lang='de', target_lang=None))"
+            ),
+        ],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
     assert said.returncode and "--tokenizer moses needs the languages" in said.stderr
 
 
@@ -127,8 +239,21 @@ def test_a_setting_that_does_not_fit_gets_hydras_error_as_before():
 @pytest.mark.parametrize("task", [[], ["--task", "translation_ext"]], ids=["stock", "ours"])
 def test_the_log_goes_to_standard_error_so_that_the_output_holds_results_alone(task):
     demo = Path(__file__).resolve().parents[3] / "checkpoints" / "demo"
-    model = [str(demo), "--path", str(demo / "checkpoint.pt"), "-s", "de", "-t", "en", "--cpu", "--beam", "1"]
+    model = [
+        str(demo),
+        "--path",
+        str(demo / "checkpoint.pt"),
+        "-s",
+        "de",
+        "-t",
+        "en",
+        "--cpu",
+        "--beam",
+        "1",
+    ]
     command = [str(Path(sys.executable).with_name("fairseq-interactive")), *model, *task]
-    done = subprocess.run(command, input="▁Die ▁Akte .\n", capture_output=True, text=True, timeout=120, check=True)
+    done = subprocess.run(
+        command, input="▁Die ▁Akte .\n", capture_output=True, text=True, timeout=120, check=True
+    )
     assert [line[:2] for line in done.stdout.splitlines()] == ["S-", "W-", "H-", "D-", "P-"]
     assert "| INFO | fairseq_cli.interactive | " in done.stderr

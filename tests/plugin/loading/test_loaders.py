@@ -1,4 +1,5 @@
-"""Every file that is read back, damaged in every way: it is what was written, or it is refused in one sentence."""
+"""Every file that is read back, damaged in every way: it is what was written, or it is
+refused in one sentence."""
 
 import json
 import re
@@ -21,11 +22,15 @@ from fairseq_ext.plugin.results import FORMAT, ResultsFile
 from fairseq_ext.search.constraints.lines import json_object, parse_json, parse_tabs
 from fairseq_ext.search.parallel.graph import Graph
 
-FUZZ = settings(max_examples=200, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+FUZZ = settings(
+    max_examples=200, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
 CPU = torch.device("cpu")
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=9),
-    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=9), inner, max_size=4),
+    lambda inner: (
+        st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=9), inner, max_size=4)
+    ),
     max_leaves=12,
 )
 HARMS = st.lists(st.tuples(st.floats(0, 1, exclude_max=True), st.integers(0, 255)), max_size=3)
@@ -47,7 +52,11 @@ def replaced(value, path: list[float], by):
     """The JSON value with a part of it, found by chance numbers, replaced."""
     if not path or not isinstance(value, (dict, list)) or not value:
         return by
-    key = list(value)[int(path[0] * len(value))] if isinstance(value, dict) else int(path[0] * len(value))
+    key = (
+        list(value)[int(path[0] * len(value))]
+        if isinstance(value, dict)
+        else int(path[0] * len(value))
+    )
     copy = dict(value) if isinstance(value, dict) else list(value)
     copy[key] = replaced(value[key], path[1:], by)
     return copy
@@ -61,7 +70,9 @@ PATHS = st.lists(st.floats(0, 1, exclude_max=True), min_size=1, max_size=4)
 def test_a_sealed_record_comes_back_and_another_does_not(record):
     record.pop("sha256", None)
     text = json.dumps(sealed(record)).encode()
-    assert json.dumps(unsealed(text), sort_keys=True) == json.dumps(json.loads(json.dumps(record)), sort_keys=True)
+    assert json.dumps(unsealed(text), sort_keys=True) == json.dumps(
+        json.loads(json.dumps(record)), sort_keys=True
+    )
     with pytest.raises(ValueError, match="not what was written"):
         unsealed(json.dumps({**sealed(record), "more": 1}).encode())
 
@@ -72,7 +83,14 @@ SENTENCE = {
     "id": 3,
     "source": "abc",
     "text": "a b",
-    "hypotheses": [{"tokens": [4, 5, 2], "score": -0.5, "positional_scores": [-0.5, -0.5, -0.5], "unmet": [["a", "no room"]]}],
+    "hypotheses": [
+        {
+            "tokens": [4, 5, 2],
+            "score": -0.5,
+            "positional_scores": [-0.5, -0.5, -0.5],
+            "unmet": [["a", "no room"]],
+        }
+    ],
 }
 
 MADE_FROM = {"--beam": "5"}
@@ -98,10 +116,18 @@ def results(path: Path) -> dict | None:
 @given(HARMS, st.floats(0, 1))
 def test_results_that_were_damaged(tmp_path, harms, end):
     path = tmp_path / "results"
-    lines = [{**FORMAT, "signature": "ours", "made_from": MADE_FROM}, SENTENCE, {**SENTENCE, "id": 4}]
-    path.write_bytes(harmed(b"".join(json.dumps(sealed(line)).encode() + b"\n" for line in lines), harms, end))
+    lines = [
+        {**FORMAT, "signature": "ours", "made_from": MADE_FROM},
+        SENTENCE,
+        {**SENTENCE, "id": 4},
+    ]
+    path.write_bytes(
+        harmed(b"".join(json.dumps(sealed(line)).encode() + b"\n" for line in lines), harms, end)
+    )
     done = results(path)
-    assert done is None or all(record == {**SENTENCE, "id": number} for number, record in done.items())
+    assert done is None or all(
+        record == {**SENTENCE, "id": number} for number, record in done.items()
+    )
 
 
 @FUZZ
@@ -109,7 +135,11 @@ def test_results_that_were_damaged(tmp_path, harms, end):
 def test_results_that_somebody_else_wrote(tmp_path, path, value):
     """The digest is right, a part of the record is anything."""
     record = replaced(SENTENCE, path, value)
-    lines = [{**FORMAT, "signature": "ours", "made_from": MADE_FROM}, record if isinstance(record, dict) else {}, {**SENTENCE, "id": 4}]
+    lines = [
+        {**FORMAT, "signature": "ours", "made_from": MADE_FROM},
+        record if isinstance(record, dict) else {},
+        {**SENTENCE, "id": 4},
+    ]
     file = tmp_path / "results"
     file.write_bytes(b"".join(json.dumps(sealed(line)).encode() + b"\n" for line in lines))
     results(file)
@@ -117,13 +147,20 @@ def test_results_that_somebody_else_wrote(tmp_path, path, value):
 
 # ---- the corpus command's folder
 
-MANIFEST = {"signature": "s", "arguments": {"--beam": 5}, "totals": {}, "shards": {"in": {"state": "open", "input": "9 bytes"}}}
+MANIFEST = {
+    "signature": "s",
+    "arguments": {"--beam": 5},
+    "totals": {},
+    "shards": {"in": {"state": "open", "input": "9 bytes"}},
+}
 SHARD = Shard("in.txt", "in")
 
 
 @FUZZ
 @given(HARMS, st.floats(0, 1), PATHS, JSON, st.booleans())
-def test_a_manifest_that_was_damaged_or_made_by_somebody_else(tmp_path, harms, end, path, value, is_sealed):
+def test_a_manifest_that_was_damaged_or_made_by_somebody_else(
+    tmp_path, harms, end, path, value, is_sealed
+):
     written = Manifest(tmp_path / "nowhere")
     written.path = tmp_path / "manifest.json"
     for name, value_of in MANIFEST.items():
@@ -144,16 +181,27 @@ def test_a_manifest_that_was_damaged_or_made_by_somebody_else(tmp_path, harms, e
 
 @FUZZ
 @given(HARMS, st.floats(0, 1), PATHS, JSON, st.booleans())
-def test_parts_that_were_damaged_or_made_by_somebody_else(tmp_path, harms, end, path, value, is_sealed):
+def test_parts_that_were_damaged_or_made_by_somebody_else(
+    tmp_path, harms, end, path, value, is_sealed
+):
     store = Store(str(tmp_path), ".jsonl")
     payload = b'{"id": 1}\n{"id": 2}\n'
-    store.save(SHARD, 0, 2, Result(payload, [{"line": 1, "reason": "r"}], Section(), 1, 3, 0.1, 0.1, 0.0, "s"))
+    store.save(
+        SHARD,
+        0,
+        2,
+        Result(payload, [{"line": 1, "reason": "r"}], Section(), 1, 3, 0.1, 0.1, 0.0, "s"),
+    )
     part = store.parts_of(SHARD) / "0-2"
     content = part.read_bytes()
     if is_sealed:
         head = unsealed(content.split(b"\n")[0])
         changed = replaced(head, path, value)
-        part.write_bytes(json.dumps(sealed(changed if isinstance(changed, dict) else {})).encode() + b"\n" + payload)
+        part.write_bytes(
+            json.dumps(sealed(changed if isinstance(changed, dict) else {})).encode()
+            + b"\n"
+            + payload
+        )
     else:
         part.write_bytes(harmed(content, harms, end))
     try:
@@ -198,8 +246,10 @@ def test_parts_that_leave_gaps_or_have_strange_names_are_told(tmp_path):
 # ---- what users write
 
 
-TBX = b"""<?xml version="1.0"?><tbx><text><body><conceptEntry id="1"><langSec xml:lang="de"><termSec><term>Ader</term></termSec></langSec>
-<langSec xml:lang="en"><termSec><term>vein</term></termSec></langSec></conceptEntry></body></text></tbx>"""
+TBX = b"""<?xml version="1.0"?><tbx><text><body><conceptEntry id="1">\
+<langSec xml:lang="de"><termSec><term>Ader</term></termSec></langSec>
+<langSec xml:lang="en"><termSec>\
+<term>vein</term></termSec></langSec></conceptEntry></body></text></tbx>"""
 TERMS = {
     ".tsv": b"Ader\tvein|vessel\nHand\thand\n",
     ".csv": b"source,target\nAder,vein\n",
@@ -236,24 +286,44 @@ def test_lines_of_constraints(line):
 
 
 @FUZZ
-@given(st.lists(st.binary(max_size=40) | st.dictionaries(KEYS, JSON, max_size=3).map(lambda each: json.dumps(each).encode()), max_size=4))
+@given(
+    st.lists(
+        st.binary(max_size=40)
+        | st.dictionaries(KEYS, JSON, max_size=3).map(lambda each: json.dumps(each).encode()),
+        max_size=4,
+    )
+)
 def test_lines_of_jsonl(tmp_path, lines):
     """Every line is a sentence or has its error, and one never costs another."""
     file = tmp_path / "in.jsonl"
     file.write_bytes(b"".join(line.replace(b"\n", b"") + b"\n" for line in lines))
     try:
-        found = [sentence for unit in Reader(Shard(str(file), "in")).units(2, []) for sentence in unit]
+        found = [
+            sentence for unit in Reader(Shard(str(file), "in")).units(2, []) for sentence in unit
+        ]
     except Unreadable as error:
         one_sentence(error)
     else:
         assert [sentence.number for sentence in found] == list(range(len(lines)))
-        assert all(isinstance(sentence.source, str) and (sentence.error is None or "\n" not in sentence.error[1]) for sentence in found)
+        assert all(
+            isinstance(sentence.source, str)
+            and (sentence.error is None or "\n" not in sentence.error[1])
+            for sentence in found
+        )
 
 
 # ---- dependency graphs
 
 CELLS = [{"token": token, "probability": 0.5, "right": True} for token in ("a", "</s>")]
-GRAPH = Graph("1", ["x"], ["a", "</s>"], "jacobi", [{"first": 0, "verified": 2, "cells": CELLS}], [0, 0], [-1, -1])
+GRAPH = Graph(
+    "1",
+    ["x"],
+    ["a", "</s>"],
+    "jacobi",
+    [{"first": 0, "verified": 2, "cells": CELLS}],
+    [0, 0],
+    [-1, -1],
+)
 
 
 @FUZZ
@@ -262,7 +332,11 @@ def test_graphs(tmp_path, harms, end, path, value, is_json):
     file = tmp_path / "1.json"
     GRAPH.save(file)
     content = file.read_bytes()
-    file.write_bytes(json.dumps(replaced(json.loads(content), path, value)).encode() if is_json else harmed(content, harms, end))
+    file.write_bytes(
+        json.dumps(replaced(json.loads(content), path, value)).encode()
+        if is_json
+        else harmed(content, harms, end)
+    )
     try:
         Graph.load(file)
     except UsageError as error:

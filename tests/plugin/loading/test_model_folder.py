@@ -16,14 +16,29 @@ from fairseq_ext.plugin.loading.model import find_model
 
 DEMO = Path(__file__).resolve().parents[3] / "checkpoints" / "demo"
 TEXT = ["Der Hund schläft.", "Das ist gut."]
-DEMO_FLAGS = {"source_lang": "de", "target_lang": "en", "bpe": "sentencepiece", "sentencepiece_model": str(DEMO / "spm.model")}
+DEMO_FLAGS = {
+    "source_lang": "de",
+    "target_lang": "en",
+    "bpe": "sentencepiece",
+    "sentencepiece_model": str(DEMO / "spm.model"),
+}
 
 
-def folder_of(place: Path, *names: str, languages=("de", "en"), saved=("de", "en"), task="translation", words="a 3\nb 2\n", **more) -> Path:
+def folder_of(
+    place: Path,
+    *names: str,
+    languages=("de", "en"),
+    saved=("de", "en"),
+    task="translation",
+    words="a 3\nb 2\n",
+    **more,
+) -> Path:
     """Checkpoints that hold nothing but their settings, and dictionaries."""
     place.mkdir()
     for name in names:
-        settings = Namespace(task=task, source_lang=saved[0], target_lang=saved[1], arch="transformer", **more)
+        settings = Namespace(
+            task=task, source_lang=saved[0], target_lang=saved[1], arch="transformer", **more
+        )
         torch.save({"args": settings, "model": {}}, place / name)
     for language in languages:
         (place / f"dict.{language}.txt").write_text(words)
@@ -45,10 +60,22 @@ def test_what_is_given_is_not_looked_for(tmp_path):
     shutil.copy(DEMO / "spm.model", tmp_path / "model" / "other.model")
     shutil.copy(DEMO / "checkpoint.pt", tmp_path / "model" / "checkpoint_last.pt")
     where = str(tmp_path / "model")
-    given = {"path": "checkpoint_last.pt", "source_lang": "en", "target_lang": "de", "sentencepiece_model": "other.model"}
+    given = {
+        "path": "checkpoint_last.pt",
+        "source_lang": "en",
+        "target_lang": "de",
+        "sentencepiece_model": "other.model",
+    }
     found = find_model(where, given)
-    assert found["path"] == f"{where}/checkpoint_last.pt" and found["sentencepiece_model"] == f"{where}/other.model"
-    assert (found["source_lang"], found["target_lang"], found["bpe"]) == ("en", "de", "sentencepiece")
+    assert (
+        found["path"] == f"{where}/checkpoint_last.pt"
+        and found["sentencepiece_model"] == f"{where}/other.model"
+    )
+    assert (found["source_lang"], found["target_lang"], found["bpe"]) == (
+        "en",
+        "de",
+        "sentencepiece",
+    )
     assert find_model(where, given | {"target_lang": None})["target_lang"] == "de"
     assert "sentencepiece_model" not in find_model(where, {"path": "checkpoint.pt", "bpe": "gpt2"})
 
@@ -57,19 +84,37 @@ def test_the_order_of_two_languages_is_the_checkpoints(tmp_path):
     for i, saved in enumerate((("de", "en"), ("en", "de"))):
         found = find_model(str(folder_of(tmp_path / str(i), "model.pt", saved=saved)), {})
         assert (found["source_lang"], found["target_lang"]) == saved
-    many = folder_of(tmp_path / "many", "model.pt", languages=("de", "en", "fr"), saved=("fr", "de"))
+    many = folder_of(
+        tmp_path / "many", "model.pt", languages=("de", "en", "fr"), saved=("fr", "de")
+    )
     assert find_model(str(many), {})["target_lang"] == "de"
 
 
 @pytest.mark.parametrize(
-    "line, bpe", [("#version: 0.2\ne n</w>\n", "subword_nmt"), ("e n</w> 4012\n", "fastbpe"), ("e n</w>\n", "subword_nmt")]
+    "line, bpe",
+    [
+        ("#version: 0.2\ne n</w>\n", "subword_nmt"),
+        ("e n</w> 4012\n", "fastbpe"),
+        ("e n</w>\n", "subword_nmt"),
+    ],
 )
 def test_an_archive_of_fairseqs_own(tmp_path, line, bpe):
-    """dict.XX.txt, bpecodes, one model; whether Moses has tokenised the text, the dictionary tells."""
-    place = folder_of(tmp_path / "archive", "model.pt", saved=("en", "de"), languages=("en", "de"), words="the 9\n&apos;s 4\na@@ 3\n")
+    """dict.XX.txt, bpecodes, one model; whether Moses has tokenised the text,
+    the dictionary tells."""
+    place = folder_of(
+        tmp_path / "archive",
+        "model.pt",
+        saved=("en", "de"),
+        languages=("en", "de"),
+        words="the 9\n&apos;s 4\na@@ 3\n",
+    )
     (place / "bpecodes").write_text(line)
     found = find_model(str(place), {})
-    assert (found["bpe"], found["bpe_codes"], found["tokenizer"]) == (bpe, str(place / "bpecodes"), "moses")
+    assert (found["bpe"], found["bpe_codes"], found["tokenizer"]) == (
+        bpe,
+        str(place / "bpecodes"),
+        "moses",
+    )
     (place / "dict.en.txt").write_text("the 9\na@@ 3\n")
     (place / "dict.de.txt").write_text("the 9\na@@ 3\n")
     assert "tokenizer" not in find_model(str(place), {})
@@ -83,17 +128,40 @@ def test_an_archive_translates_as_the_stock_command_with_its_codes(tiny, tmp_pat
     for language in ("de", "en"):
         words = (tiny / "data" / f"dict.{language}.txt").read_text().splitlines()
         pieces = [f"{a}{b}{end}" for a in ("", "a", "b") for b in "abc" for end in ("", "@@")]
-        (place / f"dict.{language}.txt").write_text("".join(f"{piece} 1\n" for piece in [*pieces, *words][: len(words)]))
+        (place / f"dict.{language}.txt").write_text(
+            "".join(f"{piece} 1\n" for piece in [*pieces, *words][: len(words)])
+        )
     for name in ("bpecodes", "ende30k.fastbpe.code"):
         (place / name).write_text("a b\nb c</w>\na a</w>\n")
-    text, where = ["abc caab", "bab a"], ["--path", place / "wmt19.de-en.ffn8192.pt", "-s", "de", "-t", "en", "--cpu", "--max-len-b", 9]
+    text, where = (
+        ["abc caab", "bab a"],
+        [
+            "--path",
+            place / "wmt19.de-en.ffn8192.pt",
+            "-s",
+            "de",
+            "-t",
+            "en",
+            "--cpu",
+            "--max-len-b",
+            9,
+        ],
+    )
     codes = ["--bpe", "subword_nmt", "--bpe-codes", place / "bpecodes"]
-    out = interactive_forked("".join(line + "\n" for line in text), place, "--task", "translation", *where, *codes).stdout
+    out = interactive_forked(
+        "".join(line + "\n" for line in text), place, "--task", "translation", *where, *codes
+    ).stdout
     found = find_model(str(place), {})
-    assert (found["bpe"], found["bpe_codes"], found["target_lang"]) == ("subword_nmt", str(place / "bpecodes"), "en")
+    assert (found["bpe"], found["bpe_codes"], found["target_lang"]) == (
+        "subword_nmt",
+        str(place / "bpecodes"),
+        "en",
+    )
     ours = Translator.from_folder(place, cpu=True, max_len_b=9).translate(text)
     assert [nbest[0].text for nbest in ours] == re.findall(r"^D-\d+\t\S+\t(.*)", out, re.M)
-    assert len({nbest[0].text for nbest in ours}) == 2 and not any("@@" in nbest[0].text for nbest in ours)
+    assert len({nbest[0].text for nbest in ours}) == 2 and not any(
+        "@@" in nbest[0].text for nbest in ours
+    )
     (place / "bpecodes").unlink()
     assert find_model(str(place), {})["bpe_codes"] == str(place / "ende30k.fastbpe.code")
 
@@ -107,7 +175,7 @@ from fairseq.tasks.translation import TranslationConfig, TranslationTask
 
 register_model_architecture("transformer", "own_sizes")(base_architecture)
 fairseq_ext.extend(register_task("own_task", dataclass=TranslationConfig)(type("OwnTask", (TranslationTask,), {})))
-"""
+"""  # noqa: E501
 
 
 def test_a_folder_of_ones_own_architecture_and_task(tiny, tmp_path):
@@ -121,60 +189,131 @@ def test_a_folder_of_ones_own_architecture_and_task(tiny, tmp_path):
     lines, flags = ["de1 de2 de3", "de4"], {"cpu": True, "max_len_b": 9}
 
     def translate() -> None:
-        ours = Translator.from_folder(tmp_path / "model", user_dir=str(tmp_path / "own_code"), **flags)
+        ours = Translator.from_folder(
+            tmp_path / "model", user_dir=str(tmp_path / "own_code"), **flags
+        )
         print(type(ours.task).__name__, [nbest[0].text for nbest in ours.translate(lines)])
 
     plain = Translator(tiny / "model.pt", tiny / "data", **flags)
     done = succeeded(forked(translate, "python"))  # which may register what it likes
-    assert done.stdout.strip() == f"OwnTaskExt {[nbest[0].text for nbest in plain.translate(lines)]}"
+    assert (
+        done.stdout.strip() == f"OwnTaskExt {[nbest[0].text for nbest in plain.translate(lines)]}"
+    )
     assert "not registered here" not in done.stderr
 
 
 def test_one_dictionary_of_all_languages(tmp_path):
-    """As in archives of models of a hundred languages; the pair is the user's to say, and a language model has none."""
-    more = {"langs": ["de", "en", "fr"], "lang_pairs": ["de-en"], "task": "translation_multi_simple_epoch", "saved": (None, None)}
+    """As in archives of models of a hundred languages; the pair is the user's to say, and
+    a language model has none."""
+    more = {
+        "langs": ["de", "en", "fr"],
+        "lang_pairs": ["de-en"],
+        "task": "translation_multi_simple_epoch",
+        "saved": (None, None),
+    }
     place = folder_of(tmp_path / "many", "model.pt", languages=(), **more)
     (place / "dict.txt").write_text("a 3\n")
-    with pytest.raises(UsageError, match="one dictionary for all languages: add --source-lang and --target-lang, each one of de, en, fr"):
+    with pytest.raises(
+        UsageError,
+        match="one dictionary for all languages: add --source-lang and --target-lang, each "
+        "one of de, en, fr",
+    ):
         find_model(str(place), {"source_lang": "de"})
     pair = {"source_lang": "de", "target_lang": "fr"}
     assert find_model(str(place), pair)["fixed_dictionary"] == str(place / "dict.txt")
     (place / "model_dict.txt").write_text("a 3\n")
-    assert find_model(str(place), pair | {"fixed_dictionary": "model_dict.txt"})["fixed_dictionary"] == str(place / "model_dict.txt")
+    assert find_model(str(place), pair | {"fixed_dictionary": "model_dict.txt"})[
+        "fixed_dictionary"
+    ] == str(place / "model_dict.txt")
     prompts = folder_of(tmp_path / "lm", "model.pt", languages=(), task="language_modeling")
     found = find_model(str(prompts), {})
-    assert found["task"] == "language_modeling_ext" and not {"source_lang", "target_lang"} & set(found)
+    assert found["task"] == "language_modeling_ext" and not {"source_lang", "target_lang"} & set(
+        found
+    )
 
 
 def test_the_checkpoints_task_is_used_with_its_languages(tmp_path):
     more = {"langs": "de,en", "prepend_bos": True}
-    bart = find_model(str(folder_of(tmp_path / "bart", "model.pt", task="translation_from_pretrained_bart", **more)), {})
+    bart = find_model(
+        str(
+            folder_of(
+                tmp_path / "bart", "model.pt", task="translation_from_pretrained_bart", **more
+            )
+        ),
+        {},
+    )
     assert bart["task"] == "translation_from_pretrained_bart_ext" and more.items() <= bart.items()
-    more = {"langs": ["de", "en"], "lang_pairs": ["de-en", "en-de"], "encoder_langtok": "src", "decoder_langtok": True}
-    place = folder_of(tmp_path / "multi", "model.pt", task="translation_multi_simple_epoch", saved=(None, None), **more)
+    more = {
+        "langs": ["de", "en"],
+        "lang_pairs": ["de-en", "en-de"],
+        "encoder_langtok": "src",
+        "decoder_langtok": True,
+    }
+    place = folder_of(
+        tmp_path / "multi",
+        "model.pt",
+        task="translation_multi_simple_epoch",
+        saved=(None, None),
+        **more,
+    )
     many = find_model(str(place), {"source_lang": "de", "target_lang": "en"})
     assert many["task"] == "translation_multi_simple_epoch_ext"
-    assert (many["langs"], many["lang_pairs"], many["encoder_langtok"], many["decoder_langtok"]) == ("de,en", "de-en,en-de", "src", True)
-    assert find_model(str(place), {"source_lang": "de", "target_lang": "en", "task": "translation_ext"})["task"] == "translation_ext"
-    assert find_model(str(folder_of(tmp_path / "own", "model.pt", task="somebodys_own")), {})["task"] == "translation_ext"
+    assert (
+        many["langs"],
+        many["lang_pairs"],
+        many["encoder_langtok"],
+        many["decoder_langtok"],
+    ) == ("de,en", "de-en,en-de", "src", True)
+    assert (
+        find_model(
+            str(place), {"source_lang": "de", "target_lang": "en", "task": "translation_ext"}
+        )["task"]
+        == "translation_ext"
+    )
+    assert (
+        find_model(str(folder_of(tmp_path / "own", "model.pt", task="somebodys_own")), {})["task"]
+        == "translation_ext"
+    )
 
 
 @pytest.mark.parametrize(
     "names, arguments, given, message",
     [
-        (["model.pt"], {"saved": (None, None)}, {}, "has dictionaries of de and en, which does not tell the source from the target: add "
-         "--source-lang de --target-lang en or --source-lang en --target-lang de"),
-        (["model.pt"], {"saved": (None, None), "languages": ("de", "en", "fr")}, {}, "dictionaries of de, en and fr, .* "
-         "add --source-lang and --target-lang, each one of de, en, fr"),
-        (["model.pt"], {"languages": ("de", "en", "fr"), "saved": ("cs", "en")}, {"source_lang": "de"},
-         "the checkpoint was trained from cs to en: add --target-lang, each one of de, en, fr"),
+        (
+            ["model.pt"],
+            {"saved": (None, None)},
+            {},
+            "has dictionaries of de and en, which does not tell the source from the target: add "
+            "--source-lang de --target-lang en or --source-lang en --target-lang de",
+        ),
+        (
+            ["model.pt"],
+            {"saved": (None, None), "languages": ("de", "en", "fr")},
+            {},
+            "dictionaries of de, en and fr, .* "
+            "add --source-lang and --target-lang, each one of de, en, fr",
+        ),
+        (
+            ["model.pt"],
+            {"languages": ("de", "en", "fr"), "saved": ("cs", "en")},
+            {"source_lang": "de"},
+            "the checkpoint was trained from cs to en: add --target-lang, each one of de, en, fr",
+        ),
         (["model.pt"], {"languages": ("en",)}, {}, "has a dictionary of en alone"),
         (["model.pt"], {"languages": ()}, {}, "has no dictionary of a language"),
         ([], {}, {}, r"has no checkpoint \(\*.pt\): name one by --path"),
-        (["model1.pt", "model2.pt", "model3.pt"], {}, {}, "has the checkpoints model1.pt, model2.pt and model3.pt: name one by --path "
-         r"\S+/model1.pt, or all as an ensemble by --path \S+/model1.pt:\S+/model2.pt:\S+/model3.pt"),
+        (
+            ["model1.pt", "model2.pt", "model3.pt"],
+            {},
+            {},
+            (
+                "has the checkpoints model1.pt, model2.pt and model3.pt: name one by --path "
+                r"\S+/model1.pt, or all as an ensemble by --path \S+/model1.pt:\S+/"
+                r"model2.pt:\S+/model3.pt"
+            ),
+        ),
     ],
-)  # fmt: skip
+)
 def test_a_choice_is_asked_for_in_one_sentence(tmp_path, names, arguments, given, message):
     with pytest.raises(UsageError, match=message) as asked:
         find_model(str(folder_of(tmp_path / "model", *names, **arguments)), given)
@@ -185,9 +324,15 @@ def test_two_segmentation_models_are_a_choice(tmp_path):
     place = folder_of(tmp_path / "model", "model.pt")
     (place / "bpecodes").write_text("e n</w>\n")
     (place / "spm.model").write_text("")
-    with pytest.raises(UsageError, match=r"has 2 segmentation models: add --bpe-codes \S+/bpecodes or --sentencepiece-model \S+/spm.model"):
+    with pytest.raises(
+        UsageError,
+        match=r"has 2 segmentation models: add --bpe-codes \S+/bpecodes or --sentencepiece-model "
+        r"\S+/spm.model",
+    ):
         find_model(str(place), {})
-    assert find_model(str(place), {"bpe": "sentencepiece"})["sentencepiece_model"] == str(place / "spm.model")
+    assert find_model(str(place), {"bpe": "sentencepiece"})["sentencepiece_model"] == str(
+        place / "spm.model"
+    )
     assert find_model(str(place), {"bpe": "subword_nmt"})["bpe_codes"] == str(place / "bpecodes")
     with pytest.raises(UsageError, match="is not a folder: name the one that has"):
         find_model(str(tmp_path / "no such"), {})
@@ -195,26 +340,56 @@ def test_two_segmentation_models_are_a_choice(tmp_path):
 
 def test_an_ensemble_of_the_folder_is_named_by_its_files(tmp_path):
     place = folder_of(tmp_path / "model", "model1.pt", "model2.pt")
-    assert find_model(str(place), {"path": "model1.pt:model2.pt"})["path"] == f"{place}/model1.pt:{place}/model2.pt"
+    assert (
+        find_model(str(place), {"path": "model1.pt:model2.pt"})["path"]
+        == f"{place}/model1.pt:{place}/model2.pt"
+    )
 
 
 # ---- the commands
 
 
 def test_interactive_reads_the_languages_from_dictionaries_and_checkpoint(tmp_path):
-    flags = ["--path", DEMO / "checkpoint.pt", "--bpe", "sentencepiece", "--sentencepiece-model", DEMO / "spm.model", "--cpu"]
+    flags = [
+        "--path",
+        DEMO / "checkpoint.pt",
+        "--bpe",
+        "sentencepiece",
+        "--sentencepiece-model",
+        DEMO / "spm.model",
+        "--cpu",
+    ]
     flags += ["--beam", 2, "--task", "translation_ext"]
     text = "\n".join(TEXT) + "\n"
-    lines = [re.findall(r"^[HD]-.*", command("fairseq-interactive", DEMO, *flags, *more, stdin=text).stdout, re.M)
-             for more in ([], ["-s", "de", "-t", "en"])]  # fmt: skip
+    lines = [
+        re.findall(
+            r"^[HD]-.*",
+            command("fairseq-interactive", DEMO, *flags, *more, stdin=text).stdout,
+            re.M,
+        )
+        for more in ([], ["-s", "de", "-t", "en"])
+    ]
     assert lines[0] == lines[1] and len(lines[0]) == 4
 
 
 def test_interactive_asks_where_nothing_tells(tmp_path):
     place = folder_of(tmp_path / "model", "model.pt", saved=(None, None))
-    done = command("fairseq-interactive", place, "--path", place / "model.pt", "--task", "translation_ext", "--cpu", check=False)
+    done = command(
+        "fairseq-interactive",
+        place,
+        "--path",
+        place / "model.pt",
+        "--task",
+        "translation_ext",
+        "--cpu",
+        check=False,
+    )
     said = done.stderr.splitlines()[-1]
-    assert done.returncode == 1 and said.startswith("error: ") and "--source-lang de --target-lang en" in said
+    assert (
+        done.returncode == 1
+        and said.startswith("error: ")
+        and "--source-lang de --target-lang en" in said
+    )
     assert "Traceback" not in done.stderr
 
 
@@ -226,10 +401,21 @@ def test_the_corpus_command_takes_a_folder(tmp_path, monkeypatch):
 
     monkeypatch.setattr(run, "Run", OneProcess)
     (tmp_path / "in.txt").write_text("\n".join([*TEXT, ""]) + "\n")
-    where = ["--data", str(DEMO), "--input", str(tmp_path / "in.txt"), "--output", str(tmp_path / "out"), "--progress", "0"]
+    where = [
+        "--data",
+        str(DEMO),
+        "--input",
+        str(tmp_path / "in.txt"),
+        "--output",
+        str(tmp_path / "out"),
+        "--progress",
+        "0",
+    ]
     assert run.translate(job_of(["translate", *where, "--beam", "2", "--cpu"])).errors == 0
     (output,) = (tmp_path / "out").glob("in*.jsonl")
     records = [json.loads(line) for line in output.read_text().splitlines()]
     ours = Translator.from_folder(DEMO, beam=2, cpu=True)
-    assert [record["hypotheses"][0] for record in records] == [nbest[0].text for nbest in ours.translate([*TEXT, ""])]
+    assert [record["hypotheses"][0] for record in records] == [
+        nbest[0].text for nbest in ours.translate([*TEXT, ""])
+    ]
     assert records[-1]["hypotheses"] == [""]

@@ -1,4 +1,5 @@
-"""A checkpoint under an architecture's name that nobody knows here: built as a plain Transformer where its settings say so."""
+"""A checkpoint under an architecture's name that nobody knows here: built as a plain Transformer
+where its settings say so."""
 
 import re
 from argparse import Namespace
@@ -12,7 +13,10 @@ from forked import generate, generate_forked
 
 from fairseq_ext.plugin.loading.checkpoint import build_as_plain_
 
-LINE = "the checkpoint's architecture somebodys_sizes is not registered here: built as a plain Transformer, 1 + 1 layers of width 16"
+LINE = (
+    "the checkpoint's architecture somebodys_sizes is not registered here: built as a plain "
+    "Transformer, 1 + 1 layers of width 16"
+)
 
 
 def hypotheses(out: str) -> list[str]:
@@ -20,13 +24,18 @@ def hypotheses(out: str) -> list[str]:
 
 
 def renamed(tiny: Path, path: Path, change=None, old: bool = False) -> Path:
-    """The tiny checkpoint under another architecture's name; old: with its settings as fairseq before 0.10 saved them."""
+    """The tiny checkpoint under another architecture's name; old: with its settings as fairseq
+    before 0.10 saved them."""
     state = torch.load(tiny / "model.pt", weights_only=False)
     model = state["cfg"]["model"]
     model.arch = model._name = "somebodys_sizes"
     if old:
         settings = Namespace(**vars(model))
-        settings.task, settings.criterion, settings.min_lr = "somebodys_task", "somebodys_loss", 1e-9
+        settings.task, settings.criterion, settings.min_lr = (
+            "somebodys_task",
+            "somebodys_loss",
+            1e-9,
+        )
         del settings._name
         state |= {"args": settings, "cfg": None}
     if change is not None:
@@ -36,7 +45,20 @@ def renamed(tiny: Path, path: Path, change=None, old: bool = False) -> Path:
 
 
 def flags(tiny: Path, path: Path) -> list:
-    return [tiny / "data", "--path", path, "--cpu", "--beam", "3", "--max-len-b", "12", "-s", "de", "-t", "en"]
+    return [
+        tiny / "data",
+        "--path",
+        path,
+        "--cpu",
+        "--beam",
+        "3",
+        "--max-len-b",
+        "12",
+        "-s",
+        "de",
+        "-t",
+        "en",
+    ]
 
 
 @pytest.mark.parametrize("old", [False, True], ids=["cfg", "args"])
@@ -44,12 +66,17 @@ def test_it_translates_as_the_same_weights_do_under_fairseqs_name(tiny, tmp_path
     path = renamed(tiny, tmp_path / "model.pt", old=old)
     ours = generate_forked(*flags(tiny, path), "--task", "translation_ext")
     known = generate_forked(*flags(tiny, tiny / "model.pt"), "--task", "translation_ext")
-    assert hypotheses(ours.stdout) == hypotheses(known.stdout) and len(hypotheses(ours.stdout)) == 22
-    assert (ours.stdout + ours.stderr).count(LINE) == 1 and "not registered here" not in known.stdout + known.stderr
+    assert (
+        hypotheses(ours.stdout) == hypotheses(known.stdout) and len(hypotheses(ours.stdout)) == 22
+    )
+    assert (ours.stdout + ours.stderr).count(
+        LINE
+    ) == 1 and "not registered here" not in known.stdout + known.stderr
 
 
 def test_the_command_without_our_task_stays_as_it_is(tiny, tmp_path):
-    """Stock fairseq knows no such architecture; a user directory that registers it is asked first."""
+    """Stock fairseq knows no such architecture; a user directory that registers
+    it is asked first."""
     path = renamed(tiny, tmp_path / "model.pt")
     stock = command("fairseq-generate", *flags(tiny, path), check=False, cold=True)
     assert stock.returncode and LINE not in stock.stdout + stock.stderr
@@ -60,7 +87,15 @@ def test_the_command_without_our_task_stays_as_it_is(tiny, tmp_path):
         "from fairseq.models.transformer import base_architecture\n"
         "register_model_architecture('transformer', 'somebodys_sizes')(base_architecture)\n"
     )
-    done = command("fairseq-generate", *flags(tiny, path), "--user-dir", folder, "--task", "translation_ext", cold=True)
+    done = command(
+        "fairseq-generate",
+        *flags(tiny, path),
+        "--user-dir",
+        folder,
+        "--task",
+        "translation_ext",
+        cold=True,
+    )
     assert LINE not in done.stdout + done.stderr and "H-0\t" in done.stdout
 
 
@@ -83,14 +118,31 @@ def other_size(settings, weights):
 @pytest.mark.parametrize(
     "change, message",
     [
-        (lacks, "architecture somebodys_sizes is not registered here, and its settings lack decoder_layers: name its --user-dir"),
-        (has_more, "its settings have rotary_positions=True, which a plain Transformer does not have: name its --user-dir"),
-        (other_weights, r"weights are not those of its architecture \(it has decoder.layers.0.gate.weight\)"),
+        (
+            lacks,
+            (
+                "architecture somebodys_sizes is not registered here, and its settings lack "
+                "decoder_layers: name its --user-dir"
+            ),
+        ),
+        (
+            has_more,
+            (
+                "its settings have rotary_positions=True, which a plain Transformer does not have: "
+                "name its --user-dir"
+            ),
+        ),
+        (
+            other_weights,
+            r"weights are not those of its architecture \(it has decoder.layers.0.gate.weight\)",
+        ),
         (other_size, "does not fit"),
     ],
 )
 @pytest.mark.parametrize("old", [False, True], ids=["cfg", "args"])
-def test_what_is_no_plain_transformer_is_refused_in_one_sentence(tiny, tmp_path, change, message, old):
+def test_what_is_no_plain_transformer_is_refused_in_one_sentence(
+    tiny, tmp_path, change, message, old
+):
     path = renamed(tiny, tmp_path / "model.pt", change, old)
     done = generate(*flags(tiny, path), "--task", "translation_ext")
     said = done.stderr.strip().splitlines()[-1]

@@ -1,4 +1,5 @@
-"""Text that comes unsegmented to a model of subwords: one warning that says what to add; silence where all is well."""
+"""Text that comes unsegmented to a model of subwords: one warning that says what to add;
+silence where all is well."""
 
 import re
 from pathlib import Path
@@ -43,7 +44,9 @@ def told(caplog) -> list[str]:
         (("▁a", "b"), ["", "  "], False, False),
     ],
 )
-def test_marks_in_the_dictionary_and_none_in_the_lines(tmp_path, caplog, words, lines, undone, warned):
+def test_marks_in_the_dictionary_and_none_in_the_lines(
+    tmp_path, caplog, words, lines, undone, warned
+):
     known = dictionary(*words)
     watch = RawText(kind_of(known, None), str(tmp_path), known.__contains__ if undone else None)
     for _ in range(2):  # told once
@@ -62,32 +65,79 @@ def test_segmented_lines_settle_it(tmp_path, caplog):
 
 def test_the_advice_names_the_folders_file(tmp_path):
     assert advice("sentencepiece", str(DEMO)) == SPM
-    assert advice("sentencepiece", str(tmp_path)) == "--bpe sentencepiece --sentencepiece-model FILE"
+    assert (
+        advice("sentencepiece", str(tmp_path)) == "--bpe sentencepiece --sentencepiece-model FILE"
+    )
     (tmp_path / "bpecodes").write_text("e n</w> 77\n")
-    assert advice("subword-nmt", str(tmp_path)) == f"--bpe fastbpe --bpe-codes {tmp_path / 'bpecodes'}"
+    assert (
+        advice("subword-nmt", str(tmp_path)) == f"--bpe fastbpe --bpe-codes {tmp_path / 'bpecodes'}"
+    )
 
 
 @pytest.mark.parametrize(
     "text, more, count",
-    [(RAW, [], 1), (PIECES, [], 0), (RAW, SPM.split(), 0), (PIECES, ["--remove-bpe", "sentencepiece"], 0)],
+    [
+        (RAW, [], 1),
+        (PIECES, [], 0),
+        (RAW, SPM.split(), 0),
+        (PIECES, ["--remove-bpe", "sentencepiece"], 0),
+    ],
     ids=["raw", "segmented", "with --bpe", "segmented, --remove-bpe"],
 )
 def test_interactive_warns_once(text, more, count):
-    flags = ["--path", DEMO / "checkpoint.pt", "--cpu", "--beam", 1, "--task", "translation_ext", *more]
+    flags = [
+        "--path",
+        DEMO / "checkpoint.pt",
+        "--cpu",
+        "--beam",
+        1,
+        "--task",
+        "translation_ext",
+        *more,
+    ]
     done = command("fairseq-interactive", DEMO, *flags, stdin=f"{text}\n{text}\n")
-    assert [line.endswith(f"add {SPM}") for line in SAID.findall(done.stdout + done.stderr)] == [True] * count
+    assert [line.endswith(f"add {SPM}") for line in SAID.findall(done.stdout + done.stderr)] == [
+        True
+    ] * count
     assert done.stdout.count("H-") == 2
 
 
 def test_generate_warns_that_its_output_stays_segmented(tmp_path):
     for language in ("de", "en"):
         (tmp_path / f"test.{language}").write_text(PIECES + "\n")
-    dictionaries = [f"--{side}dict={DEMO / f'dict.{language}.txt'}" for side, language in (("src", "de"), ("tgt", "en"))]
-    command("fairseq-preprocess", "-s", "de", "-t", "en", "--testpref", tmp_path / "test", *dictionaries, "--destdir", tmp_path / "data")
-    flags = [tmp_path / "data", "--path", DEMO / "checkpoint.pt", "--cpu", "--beam", "1", "--task", "translation_ext"]
+    dictionaries = [
+        f"--{side}dict={DEMO / f'dict.{language}.txt'}"
+        for side, language in (("src", "de"), ("tgt", "en"))
+    ]
+    command(
+        "fairseq-preprocess",
+        "-s",
+        "de",
+        "-t",
+        "en",
+        "--testpref",
+        tmp_path / "test",
+        *dictionaries,
+        "--destdir",
+        tmp_path / "data",
+    )
+    flags = [
+        tmp_path / "data",
+        "--path",
+        DEMO / "checkpoint.pt",
+        "--cpu",
+        "--beam",
+        "1",
+        "--task",
+        "translation_ext",
+    ]
     out = generate_forked(*flags)
     said = SAID.findall(out.stdout + out.stderr)
-    assert len(said) == 1 and "add --remove-bpe sentencepiece, or --bpe sentencepiece --sentencepiece-model FILE" in said[0]
+    assert (
+        len(said) == 1
+        and "add --remove-bpe sentencepiece, or --bpe sentencepiece --sentencepiece-model FILE"
+        in said[0]
+    )
     for more in (["--remove-bpe", "sentencepiece"], SPM.split()):
         out = generate_forked(*flags, *more)
         assert not SAID.findall(out.stdout + out.stderr)
@@ -106,9 +156,36 @@ def test_translator_and_corpus_warn_once(tmp_path, caplog, monkeypatch):
     caplog.clear()
     monkeypatch.setattr(run, "Run", OneProcess)
     (tmp_path / "in.txt").write_text(f"{RAW}\n" * 3)
-    where = ["--input", str(tmp_path / "in.txt"), "--data", str(DEMO), "--path", str(DEMO / "checkpoint.pt"), "--progress", "0"]
+    where = [
+        "--input",
+        str(tmp_path / "in.txt"),
+        "--data",
+        str(DEMO),
+        "--path",
+        str(DEMO / "checkpoint.pt"),
+        "--progress",
+        "0",
+    ]
     for flags, count in (([], 1), (SPM.split(), 0)):
         output = str(tmp_path / f"out{count}")
-        assert run.translate(job_of(["translate", *where, "--output", output, "--beam", "1", "--cpu", "--unit", "1", *flags])).errors == 0
+        assert (
+            run.translate(
+                job_of(
+                    [
+                        "translate",
+                        *where,
+                        "--output",
+                        output,
+                        "--beam",
+                        "1",
+                        "--cpu",
+                        "--unit",
+                        "1",
+                        *flags,
+                    ]
+                )
+            ).errors
+            == 0
+        )
         assert len(told(caplog)) == count
         caplog.clear()

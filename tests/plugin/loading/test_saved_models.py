@@ -1,7 +1,9 @@
-"""Checkpoints of every architecture that fairseq translates with, loaded as its commands load them, give stock's n-best lists.
+"""Checkpoints of every architecture that fairseq translates with, loaded as its commands load them,
+give stock's n-best lists.
 
-`prepare_for_inference_` changes models (weight normalisation, BeamableMM of convolutional decoders, attention that nobody asked for),
-and models that a test builds in Python have not been through it. Models here have: see saved_models.py.
+`prepare_for_inference_` changes models (weight normalisation, BeamableMM of convolutional decoders,
+attention that nobody asked for), and models that a test builds in Python have not been through it.
+Models here have: see saved_models.py.
 """
 
 import logging
@@ -24,7 +26,15 @@ from fairseq_ext.search.registry import STRATEGIES
 BEAMS = (1, 3, 5)
 NEUTRAL = settings("neutral") | {"fairseq's modules": {"decoder_backend": "fairseq"}}
 # decoders whose features can be had before their output layer, which is linear and nothing else
-HAVE_FEATURES = ("transformer", "marian_transformer", "transformer_align", "bart_base", "mbart_base")
+HAVE_FEATURES = (
+    "transformer",
+    "marian_transformer",
+    "transformer_align",
+    "bart_base",
+    "mbart_base",
+)
+
+
 @pytest.fixture(scope="module")
 def saved(tmp_path_factory) -> Saved:
     return Saved(tmp_path_factory.mktemp("saved"))
@@ -45,14 +55,19 @@ class Both:
         self.saved, self.names, self.generation = saved, names, generation
         self.data = saved.data(names[0])
         self.models = saved.models(names, **generation)
-        self.stock = saved.ready(saved.models(names, **generation), self.data, "translation", **generation)
+        self.stock = saved.ready(
+            saved.models(names, **generation), self.data, "translation", **generation
+        )
         self.expected: dict[tuple, list] = {}
         # fairseq masks some of their attention in float32, whatever the model
         self.tolerance = 1e-5 if any(name.startswith(("lstm", "fconv")) for name in names) else 1e-9
 
     def ours(self, **strategy: Any) -> Loaded:
-        loaded = self.saved.ready(self.models, self.data, "translation_ext", strategy, **self.generation)
-        loaded.task.session.sentences.typed = True  # as in a command with --constraints, none of whose lines names a phrase
+        loaded = self.saved.ready(
+            self.models, self.data, "translation_ext", strategy, **self.generation
+        )
+        # as in a command with --constraints, none of whose lines names a phrase
+        loaded.task.session.sentences.typed = True
         return loaded
 
     def compare(self, ours: Loaded, count: int, equal: bool) -> None:
@@ -63,19 +78,27 @@ class Both:
     def is_refused(self, strategy: dict) -> bool:
         """Whether these models cannot have a strategy."""
         if strategy.get("schedule") == "stream":
-            return any("self_att" in name for name in self.names)  # it attends to padding, so its batch decides its output
+            # it attends to padding, so its batch decides its output
+            return any("self_att" in name for name in self.names)
         needs = STRATEGIES["softmax"][strategy.get("softmax", "full")].needs
-        plain = all(recipe(name).arch in HAVE_FEATURES and "adaptive" not in name for name in self.names)
-        return ("output layer" in needs and not plain) or ("one model" in needs and len(self.names) > 1)
+        plain = all(
+            recipe(name).arch in HAVE_FEATURES and "adaptive" not in name for name in self.names
+        )
+        return ("output layer" in needs and not plain) or (
+            "one model" in needs and len(self.names) > 1
+        )
 
     def compare_strategies(self, beam: int, whole: bool = True) -> None:
-        """Every neutral setting, each on one batch; or a third of them, another one at each beam."""
+        """Every neutral setting, each on one batch; or a third of them, another
+        one at each beam."""
         for i, setting in enumerate(NEUTRAL.values()):
             flags, stock = parted({name: self.saved.file(value) for name, value in setting.items()})
             if stock.get("beam", beam) != beam or is_search_of_fairseqs(stock):
                 continue  # greedy decoding by blocks; other searches of fairseq's
             if self.is_refused(flags):
-                with pytest.raises(UsageError, match="fconv_self_att|features|one index|one output layer|ensemble"):
+                with pytest.raises(
+                    UsageError, match="fconv_self_att|features|one index|one output layer|ensemble"
+                ):
                     self.ours(**flags)
             elif whole or stock or i % 3 == beam // 2:
                 self.compare(self.ours(**flags), count=1 + (4 * i + beam) % 9, equal=i % 3 == 0)
@@ -85,8 +108,11 @@ class Both:
 @pytest.mark.parametrize("beam", BEAMS)
 @pytest.mark.parametrize("name", RECIPES)
 def test_every_architecture_equals_stock(saved, name, beam):
-    """1 to 9 lines of equal and of mixed lengths. The first recipe of an architecture runs with every setting at every beam; the others
-    have each at one of the beams, odd numbers of lines at beam 1 and 5, and even ones at beam 3."""
+    """1 to 9 lines of equal and of mixed lengths.
+
+    The first recipe of an architecture runs with every setting at every beam; the others have each
+    at one of the beams, odd numbers of lines at beam 1 and 5, and even ones at beam 3.
+    """
     whole = name == next(other for other in RECIPES if RECIPES[other].arch == RECIPES[name].arch)
     both = Both(saved, [name], beam=beam)
     ours = both.ours()
@@ -106,7 +132,11 @@ def test_ensembles_of_two_architectures_equal_stock(saved, names, beam):
     both.compare_strategies(beam, whole=False)
 
 
-REGISTERED = [name for name in ARCH_MODEL_REGISTRY if ARCH_MODEL_REGISTRY[name].__module__.startswith("fairseq.")]
+REGISTERED = [
+    name
+    for name in ARCH_MODEL_REGISTRY
+    if ARCH_MODEL_REGISTRY[name].__module__.startswith("fairseq.")
+]
 
 
 @drawn(45)
@@ -139,19 +169,37 @@ def test_alignments_equal_stock(saved, name):
         text = lines(count, equal=count == 2)
         expected, got = both.stock.translate(text), ours.translate(text)
         same(expected, got, both.tolerance)
-        pairs = [[[list(map(int, pair)) for pair in h["alignment"]] for h in found] for found in (*expected, *got)]
+        pairs = [
+            [[list(map(int, pair)) for pair in h["alignment"]] for h in found]
+            for found in (*expected, *got)
+        ]
         assert pairs[:count] == pairs[count:]
 
 
-@pytest.mark.parametrize("name", ["transformer", "transformer, layernorm_embedding", "bart", "lstm", "fconv", "lightconv", "dynamicconv"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "transformer",
+        "transformer, layernorm_embedding",
+        "bart",
+        "lstm",
+        "fconv",
+        "lightconv",
+        "dynamicconv",
+    ],
+)
 def test_half_precision_equals_stock_but_for_near_ties(saved, name, device):
-    """--fp16. Rounding orders some pairs of hypotheses that are as good as equal the other way round."""
+    """--fp16. Rounding orders some pairs of hypotheses that are as good as equal
+    the other way round."""
     stock, ours = (
-        saved.ready(saved.models([name], torch.float16, device), saved.data(name), task) for task in ("translation", "translation_ext")
+        saved.ready(saved.models([name], torch.float16, device), saved.data(name), task)
+        for task in ("translation", "translation_ext")
     )
     alike = total = 0
     for count in (5, 7, 8):
-        for theirs, best in zip(*(loaded.translate(lines(count, count == 5)) for loaded in (stock, ours)), strict=True):
+        for theirs, best in zip(
+            *(loaded.translate(lines(count, count == 5)) for loaded in (stock, ours)), strict=True
+        ):
             total += 1
             if theirs[0]["tokens"].tolist() == best[0]["tokens"].tolist():
                 alike += 1
@@ -164,7 +212,9 @@ def test_random_models_differ_in_how_long_they_go_on(saved):
     varied = 0
     for name in RECIPES:
         stock = saved.ready(saved.models([name]), saved.data(name), "translation")
-        varied += len({len(h["tokens"]) for found in stock.translate(lines(9, False)) for h in found}) > 2
+        varied += (
+            len({len(h["tokens"]) for found in stock.translate(lines(9, False)) for h in found}) > 2
+        )
     assert varied > len(RECIPES) * 2 / 3
 
 
@@ -183,7 +233,10 @@ def test_a_model_that_attends_to_padding_is_not_put_into_other_batches(saved, st
     both = Both(saved, ["fconv_self_att"], beam=5)
     text = lines(5, False)
     together = both.stock.translate(text)
-    assert any(both.stock.translate([line])[0][0]["score"] != found[0]["score"] for line, found in zip(text, together, strict=True))
+    assert any(
+        both.stock.translate([line])[0][0]["score"] != found[0]["score"]
+        for line, found in zip(text, together, strict=True)
+    )
     with pytest.raises(UsageError, match="attends to padding"):
         both.ours(**strategy)
 
@@ -206,18 +259,28 @@ def test_checkpoints_that_hold_a_namespace_equal_stock(saved, name):
 def test_dropout_that_is_kept_on_runs_in_fairseqs_modules(saved):
     models = saved.models(["transformer"], retain_dropout=True)
     with log_lines() as said:
-        ours = saved.ready(models, saved.data("transformer"), "translation_ext", retain_dropout=True)
+        ours = saved.ready(
+            models, saved.data("transformer"), "translation_ext", retain_dropout=True
+        )
     assert ours.generator.decoder.name == "fairseq"
-    assert [line for line in said if "--retain-dropout" in line and line.startswith("decoder backend: fairseq, because")]
+    assert [
+        line
+        for line in said
+        if "--retain-dropout" in line and line.startswith("decoder backend: fairseq, because")
+    ]
     several = {tuple(ours.translate(lines(1, True))[0][0]["tokens"].tolist()) for _ in range(9)}
     assert len(several) > 1
 
 
 def test_the_python_api_equals_stock_on_a_convolutional_model(saved):
     text = lines(8, False)
-    stock = saved.ready(saved.models(["fconv"], torch.float32), saved.data("fconv"), "translation").translate(text)
+    stock = saved.ready(
+        saved.models(["fconv"], torch.float32), saved.data("fconv"), "translation"
+    ).translate(text)
     path, data = str(saved.checkpoint("fconv")), saved.data("fconv")
-    translator = Translator(path, data, source_lang="de", target_lang="en", beam=5, max_len_b=LONGEST, cpu=True)
+    translator = Translator(
+        path, data, source_lang="de", target_lang="en", beam=5, max_len_b=LONGEST, cpu=True
+    )
     for theirs, ours in zip(stock, translator.translate(text), strict=True):
         assert ours[0].score == pytest.approx(float(theirs[0]["score"]), abs=1e-4)
         assert len(ours[0].tokens) == len(theirs[0]["tokens"]) - 1
@@ -227,16 +290,36 @@ def test_the_python_api_equals_stock_on_a_convolutional_model(saved):
 
 
 def test_interactive_equals_stock_on_a_convolutional_model(saved):
-    """Eight lines, then three: with five rows a sentence the first were an error once, and the last were wrong."""
-    data = ("-s", "de", "-t", "en", "--path", saved.checkpoint("fconv"), "--beam", 5, "--max-len-b", 20, "--cpu")
+    """Eight lines, then three: with five rows a sentence the first were an error once,
+    and the last were wrong."""
+    data = (
+        "-s",
+        "de",
+        "-t",
+        "en",
+        "--path",
+        saved.checkpoint("fconv"),
+        "--beam",
+        5,
+        "--max-len-b",
+        20,
+        "--cpu",
+    )
     buffers = ("--buffer-size", 8, "--batch-size", 8)
     text = "\n".join(lines(11, False)) + "\n"
-    stock, ours = (command("fairseq-interactive", saved.data("fconv"), *data, *buffers, *flags, stdin=text) for flags in ((), EXT))
+    stock, ours = (
+        command("fairseq-interactive", saved.data("fconv"), *data, *buffers, *flags, stdin=text)
+        for flags in ((), EXT)
+    )
     same_lines(stock, ours)
 
 
 def test_a_non_autoregressive_checkpoint_is_refused_by_the_command(saved):
     path = saved.renamed("transformer", "levenshtein_transformer")
     flags = ("-s", "de", "-t", "en", "--path", path, "--cpu", *EXT)
-    said = sentence(command("fairseq-interactive", saved.data("transformer"), *flags, stdin="de1\n", check=False))
+    said = sentence(
+        command(
+            "fairseq-interactive", saved.data("transformer"), *flags, stdin="de1\n", check=False
+        )
+    )
     assert "levenshtein_transformer" in said and "translation_lev" in said

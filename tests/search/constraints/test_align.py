@@ -1,4 +1,5 @@
-"""`--glossary-placement align`: a term stands where the translation of its source term stood, and the report says what is there."""
+"""`--glossary-placement align`: a term stands where the translation of its source term stood, and
+the report says what is there."""
 
 import gc
 import json
@@ -17,7 +18,8 @@ from fairseq_ext.core.stats import Stats
 from fairseq_ext.model.choose import make_decoder
 from fairseq_ext.model.stock import UncachedBackend
 from fairseq_ext.model.transformer.encoder import FastEncoder
-from fairseq_ext.search.constraints.word_alignment import ForcedDecoding, WordAlignment, agreeing, fitting, put, widened
+from fairseq_ext.search.constraints.word_alignment import ForcedDecoding, WordAlignment, widened
+from fairseq_ext.search.phrases.places import agreeing, fitting, put
 
 ROOT = Path(__file__).resolve().parents[3]
 MODEL = ROOT / "checkpoints" / "demo"
@@ -26,7 +28,14 @@ SOURCES = (ROOT / "data" / "demo" / "test.de").read_text(encoding="utf-8").split
 
 
 def translator(**flags) -> Translator:
-    return Translator(str(MODEL / "checkpoint.pt"), str(MODEL), source_lang="de", target_lang="en", cpu=True, **SEGMENTED | flags)
+    return Translator(
+        str(MODEL / "checkpoint.pt"),
+        str(MODEL),
+        source_lang="de",
+        target_lang="en",
+        cpu=True,
+        **SEGMENTED | flags,
+    )
 
 
 @pytest.fixture(scope="module")
@@ -35,14 +44,23 @@ def drafts() -> list[str]:
 
 
 def test_memory_does_not_grow_with_the_texts(tmp_path):
-    """A server's worker places terms all day. The mask of a block of W rows and b tokens has W x b x W x b floats; 64 of them were kept."""
+    """A server's worker places terms all day.
+
+    The mask of a block of W rows and b tokens has W x b x W x b floats; 64 of them were kept.
+    """
     words = {word: "very" for line in SOURCES for word in line.split()[:1]}
-    (tmp_path / "terms.tsv").write_text("".join(f"{word}\t{term}\n" for word, term in words.items()), encoding="utf-8")
+    (tmp_path / "terms.tsv").write_text(
+        "".join(f"{word}\t{term}\n" for word, term in words.items()), encoding="utf-8"
+    )
     placing = translator(beam=2, glossary=str(tmp_path / "terms.tsv"), glossary_placement="align")
 
     def kept() -> int:
         gc.collect()
-        return sum(each.untyped_storage().nbytes() for each in gc.get_objects() if isinstance(each, torch.Tensor))
+        return sum(
+            each.untyped_storage().nbytes()
+            for each in gc.get_objects()
+            if isinstance(each, torch.Tensor)
+        )
 
     placing.translate(SOURCES[:2])
     before = kept()
@@ -56,7 +74,10 @@ def test_memory_does_not_grow_with_the_texts(tmp_path):
 
 @pytest.mark.parametrize(
     ("article", "words"),
-    [("a", "bandage unit university European one-way house ewe"), ("an", "automobile edifice hour honest heir umbrella uncle onion X")],
+    [
+        ("a", "bandage unit university European one-way house ewe"),
+        ("an", "automobile edifice hour honest heir umbrella uncle onion X"),
+    ],
 )
 def test_the_english_article_follows_the_sound(article, words):
     for word in words.split()[: 8 if article == "an" else None]:
@@ -64,15 +85,22 @@ def test_the_english_article_follows_the_sound(article, words):
 
 
 def test_a_term_takes_the_place_the_capital_and_the_article():
-    assert put("A car is in front of a car.", [((2, 5), "automobile"), ((23, 26), "edifice")], True) == (
-        "An automobile is in front of an edifice."
-    )
+    assert put(
+        "A car is in front of a car.", [((2, 5), "automobile"), ((23, 26), "edifice")], True
+    ) == ("An automobile is in front of an edifice.")
     assert put("Men wait.", [((0, 3), "gentlemen")], True) == "Gentlemen wait."
     assert put("Ein Haus", [((4, 8), "Auto")], False) == "Ein Auto"
-    assert put("It is a car.", [((6, 7), "one"), ((8, 11), "edifice")], True) == "It is one edifice."
-    assert put("A man sees a car.", [((2, 5), "one gentleman"), ((13, 16), "the edifice")], True) == "One gentleman sees the edifice."
+    assert (
+        put("It is a car.", [((6, 7), "one"), ((8, 11), "edifice")], True) == "It is one edifice."
+    )
+    assert (
+        put("A man sees a car.", [((2, 5), "one gentleman"), ((13, 16), "the edifice")], True)
+        == "One gentleman sees the edifice."
+    )
     assert put("It is a car.", [((8, 11), "one-way edifice")], True) == "It is a one-way edifice."
-    assert put("It is a car.", [((7, 7), "old"), ((11, 11), "here")], True) == "It is an old car here."
+    assert (
+        put("It is a car.", [((7, 7), "old"), ((11, 11), "here")], True) == "It is an old car here."
+    )
 
 
 @pytest.mark.parametrize("word", "building glass bus tennis woman person Hund".split())
@@ -83,16 +111,25 @@ def test_a_singular_takes_the_singular_form(word):
 @pytest.mark.parametrize("word", "buildings women people children firemen teeth boys Cars".split())
 def test_a_plural_takes_the_plural_form(word):
     assert agreeing(("edifice", "edifices"), word) == ("edifices",)
-    assert agreeing(("stamp collector", "grass"), word) == ("stamp collector", "grass"), "no form is a plural: all stay"
-    assert agreeing(("edifice", "edifices"), "") == ("edifice", "edifices"), "inserted: no word says the number"
+    assert agreeing(("stamp collector", "grass"), word) == ("stamp collector", "grass"), (
+        "no form is a plural: all stay"
+    )
+    assert agreeing(("edifice", "edifices"), "") == ("edifice", "edifices"), (
+        "inserted: no word says the number"
+    )
 
 
 def test_a_neighbour_that_the_term_holds_itself_goes_with_the_word():
     text = "plays an electric guitar and a guitar"
     assert text[slice(*widened(text, (9, 17), "six-string guitar", [(9, 17)]))] == "electric guitar"
-    assert text[slice(*widened(text, (9, 17), "six-string guitar", [(9, 17), (18, 24)]))] == "electric"
+    assert (
+        text[slice(*widened(text, (9, 17), "six-string guitar", [(9, 17), (18, 24)]))] == "electric"
+    )
     inserted = widened(text, (17, 17), "six-string guitar", [(17, 17)])
-    assert put(text, [(inserted, "six-string guitar")], True) == "plays an electric six-string guitar guitar and a guitar"
+    assert (
+        put(text, [(inserted, "six-string guitar")], True)
+        == "plays an electric six-string guitar guitar and a guitar"
+    )
 
 
 @pytest.mark.parametrize(
@@ -117,8 +154,14 @@ def test_of_neighbours_that_attend_the_last_is_the_word(attention, word):
     ("text", "attention", "forms", "word"),
     [
         ("a priority of the fourth", [0.1, 0.28, 0.1, 0.1, 0.4], ["priorities"], "priority"),
-        ("the Committee on the debate", [0.1, 0.15, 0.1, 0.1, 0.2], ["expert committee"], "Committee"),
-        ("a challenge of the fourth", [0.1, 0.3, 0.4, 0.1, 0.1], ["challenges"], "challenge"),  # "of" attends, and is not looked ahead to
+        (
+            "the Committee on the debate",
+            [0.1, 0.15, 0.1, 0.1, 0.2],
+            ["expert committee"],
+            "Committee",
+        ),
+        # "of" attends, and is not looked ahead to
+        ("a challenge of the fourth", [0.1, 0.3, 0.4, 0.1, 0.1], ["challenges"], "challenge"),
         ("the statement on the debate", [0.1, 0.3, 0.1, 0.1, 0.4], ["states"], "debate"),
         ("a priority of the fourth", [0.1, 0.19, 0.1, 0.1, 0.4], ["priorities"], "fourth"),
     ],
@@ -148,10 +191,14 @@ def test_no_word_is_taken_twice_by_looking_ahead():
 
 def scorer_of(built, dictionary) -> ForcedDecoding:
     beside = make_decoder(built)[0].beside()
-    return ForcedDecoding(beside or UncachedBackend(built), beside is not None, dictionary, True, Stats())
+    return ForcedDecoding(
+        beside or UncachedBackend(built), beside is not None, dictionary, True, Stats()
+    )
 
 
-@pytest.mark.parametrize("architectures", [["transformer"], ["transformer", "transformer-tied"], ["lstm"], ["fconv"]])
+@pytest.mark.parametrize(
+    "architectures", [["transformer"], ["transformer", "transformer-tied"], ["lstm"], ["fconv"]]
+)
 def test_forced_decoding_equals_fairseqs_scorer(architectures):
     """Pairs of all lengths in one call, two of one source, against each pair alone."""
     built = [models.build(name, seed) for seed, name in enumerate(architectures, 1)]
@@ -159,10 +206,15 @@ def test_forced_decoding_equals_fairseqs_scorer(architectures):
     sample = models.batch([3, 7, 5])
     rows = [row[row != dictionary.pad()] for row in sample["net_input"]["src_tokens"]]
     generator = torch.Generator().manual_seed(3)
-    targets = [[*torch.randint(4, models.WORDS, (n,), generator=generator).tolist(), dictionary.eos()] for n in (4, 1, 6, 3)]
+    targets = [
+        [*torch.randint(4, models.WORDS, (n,), generator=generator).tolist(), dictionary.eos()]
+        for n in (4, 1, 6, 3)
+    ]
     pairs = list(zip((0, 1, 2, 1), targets, strict=True))
     scorer = scorer_of(built, dictionary)
-    found = scorer.log_probs(scorer.encode([row.tolist() for row in rows], rows[0].device), pairs, dictionary.eos())
+    found = scorer.log_probs(
+        scorer.encode([row.tolist() for row in rows], rows[0].device), pairs, dictionary.eos()
+    )
     for (number, target), scores in zip(pairs, found, strict=True):
         source = rows[number].tolist()
         alone = {
@@ -184,23 +236,32 @@ def test_attention_is_fairseqs_of_all_layers_on_average():
     built = [models.build("transformer", seed) for seed in (1, 2)]
     dictionary = models.dictionary()
     eos = dictionary.eos()
-    sources = [row[row != dictionary.pad()] for row in models.batch([3, 7, 5])["net_input"]["src_tokens"]]
+    sources = [
+        row[row != dictionary.pad()] for row in models.batch([3, 7, 5])["net_input"]["src_tokens"]
+    ]
     pairs = [(1, [5, 6, eos]), (0, [7, eos]), (1, [8, 9, 10, 11, eos])]
     scorer = scorer_of(built, dictionary)
-    found = scorer.attention(scorer.encode([source.tolist() for source in sources], sources[0].device), pairs, eos)
+    found = scorer.attention(
+        scorer.encode([source.tolist() for source in sources], sources[0].device), pairs, eos
+    )
     for (number, target), weights in zip(pairs, found, strict=True):
         expected = []
         for model in built:
-            encoded = model.encoder(sources[number][None], src_lengths=torch.tensor([len(sources[number])]))
+            encoded = model.encoder(
+                sources[number][None], src_lengths=torch.tensor([len(sources[number])])
+            )
             for layer in range(len(model.decoder.layers)):
                 given = torch.tensor([[eos, *target[:-1]]])
-                _, extra = model.decoder.extract_features(given, encoder_out=encoded, alignment_layer=layer)
+                _, extra = model.decoder.extract_features(
+                    given, encoder_out=encoded, alignment_layer=layer
+                )
                 expected.append(extra["attn"][0][0])
         torch.testing.assert_close(weights, torch.stack(expected).mean(0), rtol=0, atol=1e-5)
 
 
 def test_what_the_search_has_encoded_is_not_encoded_again(monkeypatch):
-    """Other sources beside them, another order and another width: the same scores, to the last bit, without the encoder."""
+    """Other sources beside them, another order and another width: the same scores, to the last
+    bit, without the encoder."""
     built = [models.build("transformer", seed) for seed in (1, 2)]
     dictionary, batch = models.dictionary(), models.batch([3, 7, 5])["net_input"]
     sources = [row[row != dictionary.pad()].tolist() for row in batch["src_tokens"]]
@@ -209,7 +270,9 @@ def test_what_the_search_has_encoded_is_not_encoded_again(monkeypatch):
 
     def scores(*numbers: int) -> list[torch.Tensor]:
         encoded = scorer.encode([sources[i] for i in numbers], torch.device("cpu"))
-        return scorer.log_probs(encoded, [(i, [5, 6, dictionary.eos()]) for i in range(len(numbers))], dictionary.eos())
+        return scorer.log_probs(
+            encoded, [(i, [5, 6, dictionary.eos()]) for i in range(len(numbers))], dictionary.eos()
+        )
 
     expected = scores(2, 0)
     with scorer.keeping([sources[0], sources[2]]):
@@ -230,10 +293,16 @@ def test_what_the_search_has_encoded_is_not_encoded_again(monkeypatch):
 
 
 def test_the_words_that_a_lexicon_names_are_replaced(drafts, tmp_path):
-    """A glossary of words of the drafts: source words with the translation that the draft has, once each, from the demo's own glossary,
-    and a target that the model would never choose. Where the draft has the word, the output is the draft with that word replaced."""
-    lexicon = [line.split("\t") for line in (ROOT / "data/demo/glossary.tech.tsv").read_text(encoding="utf-8").splitlines()]
-    lexicon = [(source, target) for source, target in lexicon if "|" not in target and source.isalpha()]
+    """A glossary of words of the drafts: source words with the translation that the draft has, once
+    each, from the demo's own glossary, and a target that the model would never choose. Where the
+    draft has the word, the output is the draft with that word replaced."""
+    lexicon = [
+        line.split("\t")
+        for line in (ROOT / "data/demo/glossary.tech.tsv").read_text(encoding="utf-8").splitlines()
+    ]
+    lexicon = [
+        (source, target) for source, target in lexicon if "|" not in target and source.isalpha()
+    ]
     chosen: dict[str, str] = {}
     cases = []
     for i, (source, draft) in enumerate(zip(SOURCES, drafts, strict=True)):
@@ -248,8 +317,14 @@ def test_the_words_that_a_lexicon_names_are_replaced(drafts, tmp_path):
     found = translator(beam=4, glossary=str(glossary)).translate([SOURCES[i] for i, *_ in cases])
     hits = 0
     for (i, german, english), hypotheses in zip(cases, found, strict=True):
-        others = [other for other in chosen if other != german and re.search(rf"\b{other}\b", SOURCES[i])]
-        hits += bool(others) or hypotheses[0].text.lower() == re.sub(rf"\b{english}\b", "moonlight", drafts[i]).lower()
+        others = [
+            other for other in chosen if other != german and re.search(rf"\b{other}\b", SOURCES[i])
+        ]
+        hits += (
+            bool(others)
+            or hypotheses[0].text.lower()
+            == re.sub(rf"\b{english}\b", "moonlight", drafts[i]).lower()
+        )
         assert "moonlight" in hypotheses[0].text.lower()
     assert hits >= 0.9 * len(cases), (hits, len(cases))
 
@@ -275,7 +350,9 @@ def test_sentences_without_a_term_and_terms_that_the_draft_has_change_nothing(dr
     assert [hypotheses[0].text for hypotheses in placing.translate(SOURCES[:20])] == drafts[:20]
 
 
-def test_a_term_that_no_word_translates_is_searched_for_and_the_others_stand_in_what_comes_out(tmp_path, monkeypatch):
+def test_a_term_that_no_word_translates_is_searched_for_and_the_others_stand_in_what_comes_out(
+    tmp_path, monkeypatch
+):
     (tmp_path / "terms.tsv").write_text("Akte\tletter\nÄrztin\tmoonlight\n", encoding="utf-8")
     source, take = ["Die Ärztin öffnet die Akte."], WordAlignment.take_
     (searched, *_) = translator(beam=5).translate(source, constraints=[["letter"]])[0]
@@ -286,68 +363,147 @@ def test_a_term_that_no_word_translates_is_searched_for_and_the_others_stand_in_
 
     monkeypatch.setattr(WordAlignment, "take_", take_but_last)
     (found, *_) = placing.translate(source)[0]
-    assert found.text == searched.text.replace("doctor", "moonlight") != searched.text and found.elsewhere == ["letter"]
+    assert found.text == searched.text.replace(
+        "doctor", "moonlight"
+    ) != searched.text and found.elsewhere == ["letter"]
 
 
-def test_a_narrow_beam_inserts_a_term_that_no_word_translates_and_the_draft_stays(tmp_path, monkeypatch):
+def test_a_narrow_beam_inserts_a_term_that_no_word_translates_and_the_draft_stays(
+    tmp_path, monkeypatch
+):
     glossary = tmp_path / "terms.tsv"
     first = [max(source.strip(".?!").split(), key=len).strip(",") for source in SOURCES[:8]]
-    glossary.write_text("".join(f"{word}\tmoonlight\n" for word in dict.fromkeys(first)), encoding="utf-8")
-    monkeypatch.setattr("fairseq_ext.search.constraints.word_alignment.ATTENDED", 2.0)  # no word is ever found
+    glossary.write_text(
+        "".join(f"{word}\tmoonlight\n" for word in dict.fromkeys(first)), encoding="utf-8"
+    )
+    # no word is ever found
+    monkeypatch.setattr("fairseq_ext.search.constraints.word_alignment.ATTENDED", 2.0)
     monkeypatch.setattr("fairseq_ext.search.constraints.word_alignment.DROP", 1e9)
-    found = [hypotheses[0] for hypotheses in translator(beam=2, glossary=str(glossary)).translate(SOURCES[:8])]
-    for hypothesis, (draft, *_) in zip(found, translator(beam=2).translate(SOURCES[:8]), strict=True):
+    found = [
+        hypotheses[0]
+        for hypotheses in translator(beam=2, glossary=str(glossary)).translate(SOURCES[:8])
+    ]
+    for hypothesis, (draft, *_) in zip(
+        found, translator(beam=2).translate(SOURCES[:8]), strict=True
+    ):
         left = hypothesis.text.replace(" moonlight", "")
-        assert not hypothesis.unmet and left.replace(" an ", " a ") == draft.text.replace(" an ", " a ")
+        assert not hypothesis.unmet and left.replace(" an ", " a ") == draft.text.replace(
+            " an ", " a "
+        )
 
 
 def test_lists_hold_no_hypothesis_twice_and_every_form_of_the_term(tmp_path):
-    """Two drafts that differ in the word whose place the term takes become one; forms make others of them."""
+    """Two drafts that differ in the word whose place the term takes become one; forms
+    make others of them."""
     (tmp_path / "terms.tsv").write_text("Akte\trecord|file\n", encoding="utf-8")
-    (found,) = translator(beam=5, nbest=5, glossary=str(tmp_path / "terms.tsv")).translate(["Die Ärztin öffnet die Akte."])
+    (found,) = translator(beam=5, nbest=5, glossary=str(tmp_path / "terms.tsv")).translate(
+        ["Die Ärztin öffnet die Akte."]
+    )
     texts = [hypothesis.text for hypothesis in found]
     for nbest in (1, 2, 4):
-        (fewer,) = translator(beam=5, nbest=nbest, glossary=str(tmp_path / "terms.tsv")).translate(["Die Ärztin öffnet die Akte."])
+        (fewer,) = translator(beam=5, nbest=nbest, glossary=str(tmp_path / "terms.tsv")).translate(
+            ["Die Ärztin öffnet die Akte."]
+        )
         assert fewer[0].text == texts[0], "the best does not depend on how many are asked for"
-    assert len(set(texts)) == len(texts) and {"The doctor opens the file.", "The doctor opens the record."} <= set(texts)
+    assert len(set(texts)) == len(texts) and {
+        "The doctor opens the file.",
+        "The doctor opens the record.",
+    } <= set(texts)
 
 
 def test_the_end_of_a_run_says_what_became_of_the_terms(tmp_path, monkeypatch):
-    """In place, inserted where no word of the draft stands for one, unmet, never read; the same in the statistics and for `free`."""
-    (tmp_path / "terms.tsv").write_text("Verband\tmoonlight\nAkte\t漢字\nKatze\tcat\n", encoding="utf-8")
-    (tmp_path / "in.de").write_text("Der Verband wird morgen geprüft.\nDie Akte ist neu.\n", encoding="utf-8")
-    given = [MODEL, "--path", MODEL / "checkpoint.pt", "-s", "de", "-t", "en", "--cpu", "--bpe", "sentencepiece", "--sentencepiece-model",
-             MODEL / "spm.model", "--task", "translation_ext", "--input", tmp_path / "in.de", "--glossary", tmp_path / "terms.tsv",
-             "--stats-file", tmp_path / "stats.json"]  # fmt: skip
+    """In place, inserted where no word of the draft stands for one, unmet, never read; the same in
+    the statistics and for `free`."""
+    (tmp_path / "terms.tsv").write_text(
+        "Verband\tmoonlight\nAkte\t漢字\nKatze\tcat\n", encoding="utf-8"
+    )
+    (tmp_path / "in.de").write_text(
+        "Der Verband wird morgen geprüft.\nDie Akte ist neu.\n", encoding="utf-8"
+    )
+    given = [
+        MODEL,
+        "--path",
+        MODEL / "checkpoint.pt",
+        "-s",
+        "de",
+        "-t",
+        "en",
+        "--cpu",
+        "--bpe",
+        "sentencepiece",
+        "--sentencepiece-model",
+        MODEL / "spm.model",
+        "--task",
+        "translation_ext",
+        "--input",
+        tmp_path / "in.de",
+        "--glossary",
+        tmp_path / "terms.tsv",
+        "--stats-file",
+        tmp_path / "stats.json",
+    ]
 
     def told(*flags) -> dict:
         status, out, log = interactive(*given, *flags)
         assert status == 0 and len(re.findall("^H-", out, re.MULTILINE)) == 2, log
         counts = json.loads((tmp_path / "stats.json").read_text())["glossary"]
-        fates = {name: count for name, count in counts.items() if name not in ("terms", "sentences")}
+        fates = {
+            name: count for name, count in counts.items() if name not in ("terms", "sentences")
+        }
         said = ", ".join(f"{count} {name.replace('_', ' ')}" for name, count in fates.items())
         assert f"2 glossary terms in 2 sentences: {said}; never in the input: Katze" in log
         return fates
 
     assert told() == {"in_place": 1, "elsewhere": 0, "unmet": 1}
     assert told("--glossary-placement", "free") == {"met": 1, "unmet": 1}
-    monkeypatch.setattr("fairseq_ext.search.constraints.word_alignment.ATTENDED", 2.0)  # no word is ever found
+    # no word is ever found
+    monkeypatch.setattr("fairseq_ext.search.constraints.word_alignment.ATTENDED", 2.0)
     monkeypatch.setattr("fairseq_ext.search.constraints.word_alignment.DROP", 1e9)
     assert told() == {"in_place": 0, "elsewhere": 1, "unmet": 1}
-    monkeypatch.setattr("fairseq_ext.search.constraints.placement.GlossaryPlacement.chosen", lambda *arguments: None)  # all are searched for
+    # all are searched for
+    monkeypatch.setattr(
+        "fairseq_ext.search.constraints.placement.GlossaryPlacement.chosen", lambda *arguments: None
+    )
     assert told() == {"in_place": 0, "elsewhere": 1, "unmet": 1}
 
 
 def test_through_the_command_beside_streams_banned_and_other_required_words(tmp_path):
     (tmp_path / "terms.tsv").write_text("Verband\tmoonlight|moonlights\n", encoding="utf-8")
     (tmp_path / "banned.txt").write_text("association\n", encoding="utf-8")
-    (tmp_path / "in.de").write_text("Der Verband wird morgen geprüft.\nDie Akte ist neu.\n\nZwei Akten.\n", encoding="utf-8")
-    given = [MODEL, "--path", MODEL / "checkpoint.pt", "-s", "de", "-t", "en", "--cpu", "--bpe", "sentencepiece", "--sentencepiece-model",
-             MODEL / "spm.model", "--task", "translation_ext", "--input", tmp_path / "in.de", "--buffer-size", "4"]  # fmt: skip
+    (tmp_path / "in.de").write_text(
+        "Der Verband wird morgen geprüft.\nDie Akte ist neu.\n\nZwei Akten.\n", encoding="utf-8"
+    )
+    given = [
+        MODEL,
+        "--path",
+        MODEL / "checkpoint.pt",
+        "-s",
+        "de",
+        "-t",
+        "en",
+        "--cpu",
+        "--bpe",
+        "sentencepiece",
+        "--sentencepiece-model",
+        MODEL / "spm.model",
+        "--task",
+        "translation_ext",
+        "--input",
+        tmp_path / "in.de",
+        "--buffer-size",
+        "4",
+    ]
     stats = tmp_path / "stats.json"
     outputs = []
-    for flags in ([], ["--batch-size", "1"], ["--schedule", "stream"], ["--avoid-file", tmp_path / "banned.txt"]):
-        status, out, log = interactive(*given, "--glossary", tmp_path / "terms.tsv", "--stats-file", stats, *flags)
+    for flags in (
+        [],
+        ["--batch-size", "1"],
+        ["--schedule", "stream"],
+        ["--avoid-file", tmp_path / "banned.txt"],
+    ):
+        status, out, log = interactive(
+            *given, "--glossary", tmp_path / "terms.tsv", "--stats-file", stats, *flags
+        )
         assert status == 0, log
         assert "glossary:align" in json.loads(stats.read_text())["signature"]
         assert json.loads(stats.read_text())["constraints"]["met"] == 1
@@ -355,15 +511,21 @@ def test_through_the_command_beside_streams_banned_and_other_required_words(tmp_
     assert outputs[0] == outputs[1] == outputs[2]
     assert "moonlight" in outputs[3][0]
     (tmp_path / "words.tsv").write_text("tomorrow\nnew\n\n\n", encoding="utf-8")
-    status, out, log = interactive(*given, "--glossary", tmp_path / "terms.tsv", "--constraints-file", tmp_path / "words.tsv")
+    status, out, log = interactive(
+        *given, "--glossary", tmp_path / "terms.tsv", "--constraints-file", tmp_path / "words.tsv"
+    )
     best = re.findall(r"^D-0\t\S+\t(.*)$", out, re.MULTILINE)[0]
     assert status == 0 and "moonlight" in best and "tomorrow" in best
 
 
 def test_what_is_forced_at_the_start_stays_and_what_is_banned_does_not_arise(tmp_path):
-    """A term is not written into a prefix, and a banned phrase that the term would complete is not completed, in whatever case."""
+    """A term is not written into a prefix, and a banned phrase that the term would complete is not
+    completed, in whatever case."""
     (tmp_path / "terms.tsv").write_text("Verband\tmoonlight\n", encoding="utf-8")
-    placing, source = translator(beam=4, glossary=str(tmp_path / "terms.tsv")), ["Der Verband wird morgen geprüft."]
+    placing, source = (
+        translator(beam=4, glossary=str(tmp_path / "terms.tsv")),
+        ["Der Verband wird morgen geprüft."],
+    )
     plain = placing.translate(source)[0][0].text
     assert plain.startswith("The moonlight is")
     kept = placing.translate(source, prefixes=["The association"])[0][0]
@@ -374,11 +536,34 @@ def test_what_is_forced_at_the_start_stays_and_what_is_banned_does_not_arise(tmp
 
 
 def test_a_prefix_of_the_data_set_is_not_written_twice(tmp_path):
-    """--prefix-size forces the first pieces of each reference, which are then no part of the text that is written anew."""
-    (tmp_path / "terms.tsv").write_text("Klinik\tmoonlight\nKollegin\tmoonlight\nNetz\tmoonlight\n", encoding="utf-8")
+    """--prefix-size forces the first pieces of each reference, which are then no part of the
+    text that is written anew."""
+    (tmp_path / "terms.tsv").write_text(
+        "Klinik\tmoonlight\nKollegin\tmoonlight\nNetz\tmoonlight\n", encoding="utf-8"
+    )
     (tmp_path / "raw").mkdir()
-    where = [raw_demo(tmp_path / "raw", 12), "--path", MODEL / "checkpoint.pt", "--dataset-impl", "raw", "--cpu", "-s", "de", "-t", "en"]
-    how = ["--bpe", "sentencepiece", "--sentencepiece-model", MODEL / "spm.model", "--task", "translation_ext", "--prefix-size", "3"]
+    where = [
+        raw_demo(tmp_path / "raw", 12),
+        "--path",
+        MODEL / "checkpoint.pt",
+        "--dataset-impl",
+        "raw",
+        "--cpu",
+        "-s",
+        "de",
+        "-t",
+        "en",
+    ]
+    how = [
+        "--bpe",
+        "sentencepiece",
+        "--sentencepiece-model",
+        MODEL / "spm.model",
+        "--task",
+        "translation_ext",
+        "--prefix-size",
+        "3",
+    ]
     status, out, log = generate(*where, *how, "--glossary", tmp_path / "terms.tsv")
     assert status == 0 and "moonlight" in out, log
     lines = dict(re.findall(r"^([TD]-\d+)\t(?:-\S+\t)?(.*)$", out, re.MULTILINE))
@@ -386,28 +571,55 @@ def test_a_prefix_of_the_data_set_is_not_written_twice(tmp_path):
     assert len(placed) == 3
     for n in placed:
         start = lines[f"T-{n}"].split()[0]
-        assert lines[f"D-{n}"].startswith(f"{start} ") and lines[f"D-{n}"].count(start) == 1, lines[f"D-{n}"]
+        assert lines[f"D-{n}"].startswith(f"{start} ") and lines[f"D-{n}"].count(start) == 1, lines[
+            f"D-{n}"
+        ]
 
 
 def test_without_segmentation_terms_are_free_and_the_signature_says_so(tmp_path):
     (tmp_path / "terms.tsv").write_text("▁Akte\t▁record\n", encoding="utf-8")
-    given = [MODEL, "--path", MODEL / "checkpoint.pt", "-s", "de", "-t", "en", "--cpu", "--task", "translation_ext"]
+    given = [
+        MODEL,
+        "--path",
+        MODEL / "checkpoint.pt",
+        "-s",
+        "de",
+        "-t",
+        "en",
+        "--cpu",
+        "--task",
+        "translation_ext",
+    ]
     given += ["--glossary", tmp_path / "terms.tsv", "--stats-file", tmp_path / "stats.json"]
     status, out, log = interactive(*given, stdin="▁Die ▁Akte ▁ist ▁neu .\n".encode())
     assert status == 0 and "▁record" in out, log
     assert "glossary:align" not in json.loads((tmp_path / "stats.json").read_text())["signature"]
     status, _, log = interactive(*given, "--glossary-placement", "align", stdin=b"")
-    assert status != 0 and "--glossary-placement align needs to know what words are: add --bpe or --tokenizer" in log
+    assert (
+        status != 0
+        and "--glossary-placement align needs to know what words are: add --bpe or --tokenizer"
+        in log
+    )
 
 
 def test_flags_that_need_the_searchs_own_hypotheses_refuse_it(tmp_path):
     (tmp_path / "terms.tsv").write_text("Verband\tbandage\n", encoding="utf-8")
     with pytest.raises(UsageError, match="--glossary-placement align"):
-        translator(glossary=str(tmp_path / "terms.tsv"), glossary_placement="align", print_alignment="hard")
-    assert "glossary:align" not in translator(glossary=str(tmp_path / "terms.tsv"), print_alignment="hard").signature
+        translator(
+            glossary=str(tmp_path / "terms.tsv"), glossary_placement="align", print_alignment="hard"
+        )
+    assert (
+        "glossary:align"
+        not in translator(glossary=str(tmp_path / "terms.tsv"), print_alignment="hard").signature
+    )
     for flags in ({"no_repeat_ngram_size": 3}, {"select": "gbs"}, {"constraint_end": True}):
-        with pytest.raises(UsageError, match="--glossary-placement align writes terms behind the search"):
+        with pytest.raises(
+            UsageError, match="--glossary-placement align writes terms behind the search"
+        ):
             translator(glossary=str(tmp_path / "terms.tsv"), glossary_placement="align", **flags)
-        assert "glossary:align" not in translator(glossary=str(tmp_path / "terms.tsv"), **flags).signature
+        assert (
+            "glossary:align"
+            not in translator(glossary=str(tmp_path / "terms.tsv"), **flags).signature
+        )
     with pytest.raises(UsageError, match="needs a glossary"):
         translator(glossary_placement="free")

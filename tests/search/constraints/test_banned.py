@@ -1,4 +1,5 @@
-"""The automaton of banned phrases against brute force: a token is banned exactly when it would finish a phrase."""
+"""The automaton of banned phrases against brute force: a token is banned exactly when it
+would finish a phrase."""
 
 import torch
 from hypothesis import given, settings
@@ -39,7 +40,9 @@ def test_banned_is_what_would_finish_a_phrase(sentences, wished):
                 continue  # the search cannot take it
             tokens.append(token)
             state = table.advance(state, torch.tensor([token]))
-        assert not any(tuple(tokens[i : i + len(p)]) == p for p in phrases for i in range(len(tokens)))
+        assert not any(
+            tuple(tokens[i : i + len(p)]) == p for p in phrases for i in range(len(tokens))
+        )
 
 
 def test_overlapping_phrases_are_all_blocked():
@@ -58,7 +61,8 @@ def test_equal_lists_share_an_automaton_and_empty_ones_ban_nothing():
 
 def test_states_advance_in_any_shape():
     table = build_banned([[(1, 2)], [(2, 3)]], V, CPU)
-    state = table.advance(table.start[:, None].expand(2, 3), torch.tensor([[1, 2, 5]] * 2))  # (S, c)
+    # (S, c)
+    state = table.advance(table.start[:, None].expand(2, 3), torch.tensor([[1, 2, 5]] * 2))
     assert [banned_now(table, row) for row in state] == [[{2}, set(), set()], [set(), {3}, set()]]
 
 

@@ -1,4 +1,5 @@
-"""Case and segmentations through the command on the demo model: --constraint-case, --avoid-case, and the words of the report."""
+"""Case and segmentations through the command on the demo model: --constraint-case, --avoid-case,
+and the words of the report."""
 
 import json
 import re
@@ -23,8 +24,28 @@ def demo(tmp_path_factory) -> Path:
 def translations(demo: Path, *flags) -> tuple[dict[int, list[str]], dict]:
     """Texts of the n-best lists by sentence, and the statistics of the constraints."""
     stats = demo / "stats.json"
-    where = [demo, "--path", MODEL / "checkpoint.pt", "--dataset-impl", "raw", "--cpu", "--source-lang", "de", "--target-lang", "en"]
-    how = ["--bpe", "sentencepiece", "--sentencepiece-model", MODEL / "spm.model", "--task", "translation_ext", "--beam", 4]
+    where = [
+        demo,
+        "--path",
+        MODEL / "checkpoint.pt",
+        "--dataset-impl",
+        "raw",
+        "--cpu",
+        "--source-lang",
+        "de",
+        "--target-lang",
+        "en",
+    ]
+    how = [
+        "--bpe",
+        "sentencepiece",
+        "--sentencepiece-model",
+        MODEL / "spm.model",
+        "--task",
+        "translation_ext",
+        "--beam",
+        4,
+    ]
     status, out, log = generate(*where, *how, "--nbest", NBEST, "--stats-file", stats, *flags)
     assert status == 0, log
     found: dict[int, list[str]] = {}
@@ -48,13 +69,20 @@ def written(folder: Path, name: str, lines: list[str]) -> Path:
 
 
 def test_a_banned_word_comes_back_in_no_case_and_no_pieces(demo, plain, tmp_path):
-    words = sorted({word for text in plain for word in re.findall(r"[A-Za-z]+", text)}, key=lambda w: -" ".join(plain).lower().count(w))
+    words = sorted(
+        {word for text in plain for word in re.findall(r"[A-Za-z]+", text)},
+        key=lambda w: -" ".join(plain).lower().count(w),
+    )
     banned = [word.lower() for word in words[:3]]
     avoid = written(tmp_path, "avoid", banned)
     for texts in translations(demo, "--avoid-file", avoid)[0].values():
-        assert not any(re.search(rf"\b{word}\b", text, re.IGNORECASE) for word in banned for text in texts)
+        assert not any(
+            re.search(rf"\b{word}\b", text, re.IGNORECASE) for word in banned for text in texts
+        )
     exact = translations(demo, "--avoid-file", avoid, "--avoid-case", "exact")[0].values()
-    assert not any(re.search(rf"\b{word}\b", text) for word in banned for texts in exact for text in texts)
+    assert not any(
+        re.search(rf"\b{word}\b", text) for word in banned for texts in exact for text in texts
+    )
 
 
 @pytest.mark.parametrize("case", ["exact", "initial", "any"])
@@ -75,16 +103,45 @@ def test_the_report_and_a_reader_agree(demo, plain, tmp_path, case):
 
 @pytest.mark.parametrize("mode", ["word", "prefix", "none"])
 def test_where_a_phrase_counts(demo, tmp_path, mode):
-    """The model says "associations" by itself: that has "association" where a suffix may follow, and lacks it as a word."""
+    """The model says "associations" by itself: that has "association" where a suffix may follow,
+    and lacks it as a word."""
     line = "Zwei Verbände werden morgen geprüft.\n"
-    where = [demo, "--path", MODEL / "checkpoint.pt", "--cpu", "--source-lang", "de", "--target-lang", "en"]
-    how = ["--bpe", "sentencepiece", "--sentencepiece-model", MODEL / "spm.model", "--task", "translation_ext", "--beam", 4]
-    given = ["--constraints-file", written(tmp_path, "constraints", ["association"]), "--constraint-boundary", mode]
+    where = [
+        demo,
+        "--path",
+        MODEL / "checkpoint.pt",
+        "--cpu",
+        "--source-lang",
+        "de",
+        "--target-lang",
+        "en",
+    ]
+    how = [
+        "--bpe",
+        "sentencepiece",
+        "--sentencepiece-model",
+        MODEL / "spm.model",
+        "--task",
+        "translation_ext",
+        "--beam",
+        4,
+    ]
+    given = [
+        "--constraints-file",
+        written(tmp_path, "constraints", ["association"]),
+        "--constraint-boundary",
+        mode,
+    ]
     free, found = (
-        re.search(r"^D-0\t\S+\t(.*)$", interactive_forked(line, *where, *how, *flags).stdout, re.MULTILINE)[1] for flags in ((), given)
+        re.search(
+            r"^D-0\t\S+\t(.*)$", interactive_forked(line, *where, *how, *flags).stdout, re.MULTILINE
+        )[1]
+        for flags in ((), given)
     )
     assert "associations" in free and not re.search(r"\bassociation\b", free)
     if mode == "prefix":
         assert found == free
     else:  # none: its own pieces, whatever follows
-        assert found != free and re.search(r"\bassociation\b" if mode == "word" else r"\bassociation", found)
+        assert found != free and re.search(
+            r"\bassociation\b" if mode == "word" else r"\bassociation", found
+        )

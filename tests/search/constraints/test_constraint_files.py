@@ -1,4 +1,5 @@
-"""Reading constraints: formats, segmentation, and every input that must be refused with one sentence."""
+"""Reading constraints: formats, segmentation, and every input that must be refused
+with one sentence."""
 
 import io
 import json
@@ -34,7 +35,12 @@ from fairseq_ext.search.constraints.sources import ConstraintSource, Matching
 from fairseq_ext.search.phrases.segmenter import Segmenter
 from fairseq_ext.search.phrases.sentence import EMPTY
 
-CORPUS = ["the red house", "a small red dog sees the house", "the dogs see a small house", "no dog sees the red houses"] * 5
+CORPUS = [
+    "the red house",
+    "a small red dog sees the house",
+    "the dogs see a small house",
+    "no dog sees the red houses",
+] * 5
 
 
 def words(text="a b c d e f g h") -> Dictionary:
@@ -55,14 +61,26 @@ def ids(dictionary: Dictionary, text: str) -> tuple[int, ...]:
 
 @pytest.fixture
 def read(tmp_path):
-    """read(text, name=..., banned=..., glossary=...) -> ConstraintSource over the letters a to h."""
+    """read(text, name=..., banned=..., glossary=...) -> ConstraintSource over
+    the letters a to h."""
 
-    def make(content: str | bytes = "", name="c.txt", banned=None, glossary=None, dictionary=None, **encoders) -> ConstraintSource:
+    def make(
+        content: str | bytes = "",
+        name="c.txt",
+        banned=None,
+        glossary=None,
+        dictionary=None,
+        **encoders,
+    ) -> ConstraintSource:
         def write(name, content):
             (tmp_path / name).write_bytes(content.encode() if isinstance(content, str) else content)
             return str(tmp_path / name)
 
-        files = [write(name, content), banned and write("banned", banned), glossary and GlossaryOptions(write("glossary", glossary))]
+        files = [
+            write(name, content),
+            banned and write("banned", banned),
+            glossary and GlossaryOptions(write("glossary", glossary)),
+        ]
         dictionary = dictionary or words()
         return ConstraintSource(*files, Segmenter(dictionary, **encoders), dictionary)
 
@@ -74,17 +92,26 @@ def test_a_banned_word_is_banned_in_each_case_that_the_dictionary_has(tmp_path, 
     """Where words are symbols, and no text is read."""
     (tmp_path / "avoid").write_text("man\n")
     dictionary = words("man woman Man dog MAN mAn")
-    source = ConstraintSource(None, str(tmp_path / "avoid"), None, Segmenter(dictionary), dictionary, Matching(banned=case))
+    source = ConstraintSource(
+        None,
+        str(tmp_path / "avoid"),
+        None,
+        Segmenter(dictionary),
+        dictionary,
+        Matching(banned=case),
+    )
     assert set(source.common.banned) == {(dictionary.index(form),) for form in forms}
 
 
 def given_text(source: ConstraintSource, number=0) -> tuple:
     """The phrases of a sentence as text, alternatives joined by a bar."""
     dictionary = source.segmenter.dictionary
-    return tuple("|".join(dictionary.string(p) for p in c) for c in source.sentence(number, []).any_of)
+    return tuple(
+        "|".join(dictionary.string(p) for p in c) for c in source.sentence(number, []).any_of
+    )
 
 
-# -- formats ----------------------------------------------------------------------------------------------------------
+# -- formats ---------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -108,7 +135,10 @@ def test_a_line_is_tab_separated_or_json(read, line, phrases):
 
 
 def test_json_line_with_everything(read):
-    found = read('{"constraints": [["a", "b"]], "any_of": [["c", "d e"]], "avoid": ["f", ["g", "h"]], "prefix": "h a"}').sentence(0, [])
+    found = read(
+        '{"constraints": [["a", "b"]], "any_of": [["c", "d e"]], "avoid": ["f", ["g", "h"]], '
+        '"prefix": "h a"}'
+    ).sentence(0, [])
     assert found.any_of == (((4, 5),), ((6,), (7, 8)))
     assert found.text == ("a b", "c|d e")
     assert found.banned == ((9,), (10, 11)) and found.banned_text == ("f", "g h")
@@ -117,7 +147,12 @@ def test_json_line_with_everything(read):
 
 @pytest.mark.parametrize(
     "line",
-    ["<s> a b", '{"prefix": "a b"}', '{"constraints": ["<s> a b"]}', '{"prefix": "<s> a b", "constraints": ["<s> a b"]}'],
+    [
+        "<s> a b",
+        '{"prefix": "a b"}',
+        '{"constraints": ["<s> a b"]}',
+        '{"prefix": "<s> a b", "constraints": ["<s> a b"]}',
+    ],
 )
 def test_a_phrase_that_starts_with_s_is_a_prefix(read, line):
     found = read(line).sentence(0, [])
@@ -153,7 +188,10 @@ def test_the_avoid_file_applies_to_every_sentence(read):
 
 
 def test_a_constraint_with_a_banned_phrase_is_unmet(read):
-    source = read('{"constraints": ["a b c", "b"], "any_of": [["b c", "d"], ["b c d", "a b c"]]}\n', banned="b c\n")
+    source = read(
+        '{"constraints": ["a b c", "b"], "any_of": [["b c", "d"], ["b c d", "a b c"]]}\n',
+        banned="b c\n",
+    )
     found = source.sentence(0, [])
     assert given_text(source) == ("b", "d")
     assert found.text == ("b", "b c|d")
@@ -173,7 +211,7 @@ def test_a_source_of_only_an_avoid_file_is_one(tmp_path):
     assert ConstraintSource(None, str(tmp_path / "banned"), None, Segmenter(words()), words())
 
 
-# -- refusals ---------------------------------------------------------------------------------------------------------
+# -- refusals --------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -182,15 +220,30 @@ def test_a_source_of_only_an_avoid_file_is_one(tmp_path):
         ("a\t\tb", "line 2 of FILE has an empty phrase"),
         ("a\t", "has an empty phrase"),
         ("\t", "has an empty phrase"),
-        ("a xyz b", "in line 2 of FILE, the phrase 'a xyz b' contains the piece 'xyz', which the target dictionary lacks: reword"),
+        (
+            "a xyz b",
+            (
+                "in line 2 of FILE, the phrase 'a xyz b' contains the piece 'xyz', which the "
+                "target dictionary lacks: reword"
+            ),
+        ),
         ("<unk>", "contains the piece '<unk>'"),
-        ("a </s>", "in line 2 of FILE, the phrase 'a </s>' contains '</s>', a symbol that no translation holds"),
+        (
+            "a </s>",
+            (
+                "in line 2 of FILE, the phrase 'a </s>' contains '</s>', a symbol that no "
+                "translation holds"
+            ),
+        ),
         ("<pad>", "contains '<pad>'"),
         ("a <s>", "contains '<s>'"),
         ("<s>", "has an empty phrase"),
         ("<s> a\t<s> b", "line 2 of FILE has two target prefixes, 'a' and 'b'"),
         ("\t".join(["a"] * 65), "line 2 of FILE has 65 phrases and 64 are allowed in a sentence"),
-        ("\t".join(["a b c d e f g h a"] * 57), "line 2 of FILE has 513 constraint tokens and 512 are allowed in a sentence"),
+        (
+            "\t".join(["a b c d e f g h a"] * 57),
+            "line 2 of FILE has 513 constraint tokens and 512 are allowed in a sentence",
+        ),
     ],
 )
 def test_bad_tab_separated_lines(read, line, message):
@@ -205,11 +258,20 @@ def test_bad_tab_separated_lines(read, line, message):
         ('{"constraints": ["a"]', "line 2 of FILE is not valid JSON"),
         ("a b", "is not valid JSON"),
         ("[" * 100_000, "is not valid JSON"),
-        ('["a"]', "is not a JSON object: write one with the keys constraints, any_of, avoid, prefix"),
-        ('{"constraint": ["a"]}', "has the unknown key 'constraint': the keys are constraints, any_of, avoid, prefix"),
+        (
+            '["a"]',
+            "is not a JSON object: write one with the keys constraints, any_of, avoid, prefix",
+        ),
+        (
+            '{"constraint": ["a"]}',
+            "has the unknown key 'constraint': the keys are constraints, any_of, avoid, prefix",
+        ),
         ('{"constraints": ["a"], "constraints": ["b"]}', "has a key twice"),
         ('{"constraints": "a"}', 'has "a" for "constraints": write a list of phrases'),
-        ('{"constraints": [1]}', 'has 1 for a phrase in "constraints": write a string or a list of words'),
+        (
+            '{"constraints": [1]}',
+            'has 1 for a phrase in "constraints": write a string or a list of words',
+        ),
         ('{"constraints": [["a", 1]]}', "write a string or a list of words"),
         ('{"constraints": [""]}', 'has an empty phrase in "constraints"'),
         ('{"constraints": [[]]}', "has an empty phrase"),
@@ -242,7 +304,11 @@ def test_the_limits_themselves_are_allowed(read):
 
 @pytest.mark.parametrize("sentences", [1, 3])
 def test_a_file_of_another_length_is_refused(read, sentences):
-    with pytest.raises(UsageError, match=f"c.txt has 2 lines and the input has {sentences} sentences?: write one line for each"):
+    with pytest.raises(
+        UsageError,
+        match=f"c.txt has 2 lines and the input has {sentences} sentences?: write "
+        "one line for each",
+    ):
         read("a\nb\n").check_size(sentences)
 
 
@@ -253,25 +319,37 @@ def test_a_sentence_behind_the_last_line_is_refused(read):
 def test_a_missing_file_is_refused(tmp_path):
     for place, flag in enumerate(("--constraints-file", "--avoid-file", "--glossary")):
         files: list = [None] * 3
-        files[place] = GlossaryOptions(str(tmp_path / "none")) if flag == "--glossary" else str(tmp_path / "none")
-        with pytest.raises(UsageError, match=f"{flag}: cannot read .*none .No such file or directory.: name a file"):
+        files[place] = (
+            GlossaryOptions(str(tmp_path / "none"))
+            if flag == "--glossary"
+            else str(tmp_path / "none")
+        )
+        with pytest.raises(
+            UsageError, match=f"{flag}: cannot read .*none .No such file or directory.: name a file"
+        ):
             ConstraintSource(*files, Segmenter(words()), words())
     with pytest.raises(UsageError, match="Is a directory"):
         ConstraintSource(str(tmp_path), None, None, Segmenter(words()), words())
 
 
 def test_a_line_that_is_not_utf8_is_refused_by_number(read):
-    check_refusal(read(b"a\nb \xe4\n"), "line 2 of FILE is not valid UTF-8 (byte 3): convert the file")
+    check_refusal(
+        read(b"a\nb \xe4\n"), "line 2 of FILE is not valid UTF-8 (byte 3): convert the file"
+    )
     with pytest.raises(UsageError, match="line 3 of .*banned is not valid UTF-8"):
         read(banned=b"a\n\n\xff\n")
 
 
 def test_bad_banned_lines_are_counted(read):
-    with pytest.raises(UsageError, match=r"line 2 of .*banned, the phrase 'x' contains the piece 'x'.*\(2 more such lines in the file\)"):
+    with pytest.raises(
+        UsageError,
+        match=r"line 2 of .*banned, the phrase 'x' contains the piece 'x'.*\(2 more such "
+        r"lines in the file\)",
+    ):
         read(banned="a\nx\ny\nz\n")
 
 
-# -- large files ------------------------------------------------------------------------------------------------------
+# -- large files -----------------------------------------------------------------------------------
 
 
 @given(st.binary(max_size=40).map(lambda b: b.replace(b"\xef", b"\n")))
@@ -308,7 +386,9 @@ def test_a_pipe_can_be_read(tmp_path):
     os.mkfifo(tmp_path / "pipe")
     writer = threading.Thread(target=lambda: (tmp_path / "pipe").write_text("a\nb"))
     writer.start()
-    assert len(ConstraintSource(str(tmp_path / "pipe"), None, None, Segmenter(words()), words())) == 2
+    assert (
+        len(ConstraintSource(str(tmp_path / "pipe"), None, None, Segmenter(words()), words())) == 2
+    )
     writer.join()
 
 
@@ -323,7 +403,7 @@ def test_a_source_can_be_sent_to_another_process(read):
     assert given_text(source, 1) == ("b",)
 
 
-# -- segmentation -----------------------------------------------------------------------------------------------------
+# -- segmentation ----------------------------------------------------------------------------------
 
 
 @pytest.fixture(scope="module")
@@ -331,7 +411,11 @@ def spm(tmp_path_factory):
     def train(lines, **options):
         prefix = str(tmp_path_factory.mktemp("spm") / "m")
         sentencepiece.SentencePieceTrainer.train(
-            sentence_iterator=iter(lines), model_prefix=prefix, hard_vocab_limit=False, minloglevel=2, **options
+            sentence_iterator=iter(lines),
+            model_prefix=prefix,
+            hard_vocab_limit=False,
+            minloglevel=2,
+            **options,
         )
         return prefix + ".model"
 
@@ -349,11 +433,18 @@ def encoders(spm, tmp_path_factory):
     gpt2.bpe = Encoder({s: i for i, s in enumerate([*symbols, *map("".join, merges)])}, merges)
     byte_bpe = object.__new__(ByteBPE)
     # spaces count here: a model whose text gets no space in front
-    whole_words = {"model_type": "bpe", "vocab_size": 60, "add_dummy_prefix": False, "remove_extra_whitespaces": False}
+    whole_words = {
+        "model_type": "bpe",
+        "vocab_size": 60,
+        "add_dummy_prefix": False,
+        "remove_extra_whitespaces": False,
+    }
     byte_model = spm([byte_encode(line) for line in CORPUS], **whole_words)
     byte_bpe.sp = sentencepiece.SentencePieceProcessor(model_file=byte_model)
     return {
-        "sentencepiece": SentencepieceBPE(SentencepieceConfig(sentencepiece_model=spm(CORPUS, vocab_size=40))),
+        "sentencepiece": SentencepieceBPE(
+            SentencepieceConfig(sentencepiece_model=spm(CORPUS, vocab_size=40))
+        ),
         "subword_nmt": SubwordNMTBPE(SubwordNMTBPEConfig(bpe_codes=str(codes))),
         "gpt2": gpt2,
         "byte_bpe": byte_bpe,
@@ -373,23 +464,37 @@ def test_a_phrase_is_segmented_as_it_is_inside_a_sentence(encoders, name, phrase
     assert any(sentence[i : i + len(form)] == form for i in range(len(sentence)))
 
 
-@pytest.mark.parametrize("settings", [{}, {"byte_fallback": True, "vocab_size": 320}, {"normalization_rule_name": "nmt_nfkc_cf"}], ids=str)
+@pytest.mark.parametrize(
+    "settings",
+    [{}, {"byte_fallback": True, "vocab_size": 320}, {"normalization_rule_name": "nmt_nfkc_cf"}],
+    ids=str,
+)
 @pytest.mark.parametrize("name", ["sentencepiece", "subword_nmt"])
-@pytest.mark.parametrize("text", ["the red house", "  The  REDﬁ½ x ", "Größe ☃ 3.5", "‖ a ‖b‖", "▁a ▁", ""])
+@pytest.mark.parametrize(
+    "text", ["the red house", "  The  REDﬁ½ x ", "Größe ☃ 3.5", "‖ a ‖b‖", "▁a ▁", ""]
+)
 def test_a_normalised_text_is_what_its_pieces_read_as(encoders, spm, name, text, settings):
     bpe = encoders[name]
     if settings and name == "sentencepiece":
-        bpe = SentencepieceBPE(SentencepieceConfig(sentencepiece_model=spm(CORPUS, **({"vocab_size": 40} | settings))))
+        bpe = SentencepieceBPE(
+            SentencepieceConfig(sentencepiece_model=spm(CORPUS, **({"vocab_size": 40} | settings)))
+        )
     segmenter = Segmenter(dictionary_of(bpe), None, bpe)
-    assert (segmenter.sentencepiece is None) == (name != "sentencepiece" or "byte_fallback" in settings)
+    assert (segmenter.sentencepiece is None) == (
+        name != "sentencepiece" or "byte_fallback" in settings
+    )
     assert segmenter.normalised(text) == segmenter.there_and_back(text)
 
 
 @pytest.mark.parametrize("mark", ["", "@@"])
 def test_a_piece_that_is_not_known_is_cut_into_the_fewest_that_are(mark):
-    """Against all ways to cut it; the time grows with the length of the piece, not with its square."""
+    """Against all ways to cut it; the time grows with the length of the piece,
+    not with its square."""
     draw = random.Random(5)
-    body, known = "abcabcab", {"abc" + mark, "c" + mark, "a" + mark, "ab" + mark, "bca" + mark, "b", "cab"}
+    body, known = (
+        "abcabcab",
+        {"abc" + mark, "c" + mark, "a" + mark, "ab" + mark, "bca" + mark, "b", "cab"},
+    )
     cuts = [cut for parts in range(1, 9) for cut in combinations(range(1, 8), parts - 1)]
 
     def parts_of(cut: tuple[int, ...]) -> list[str]:
@@ -403,7 +508,11 @@ def test_a_piece_that_is_not_known_is_cut_into_the_fewest_that_are(mark):
         segmenter = Segmenter(chosen)
         possible = [parts for parts in map(parts_of, cuts) if all(map(segmenter.has, parts))]
         found = segmenter.fewest(body, mark)
-        assert (len(found) == min(map(len, possible)) and found in possible) if possible else found == [body]
+        assert (
+            (len(found) == min(map(len, possible)) and found in possible)
+            if possible
+            else found == [body]
+        )
     asked = []
     segmenter.has = lambda piece: bool(asked.append(piece))
     segmenter.fewest("[" * 10000, mark)
@@ -415,7 +524,10 @@ def test_byte_level_bpe_gives_two_forms(encoders, name):
     bpe = encoders[name]
     dictionary = dictionary_of(bpe, [*CORPUS, "red house"])
     forms = Segmenter(dictionary, None, bpe).phrases("red house", "here")
-    assert forms == (ids(dictionary, bpe.encode("red house")), ids(dictionary, bpe.encode(" red house")))
+    assert forms == (
+        ids(dictionary, bpe.encode("red house")),
+        ids(dictionary, bpe.encode(" red house")),
+    )
     assert len(set(forms)) == 2
     for text, form in (("red house sees", forms[0]), ("the red house", forms[1])):
         sentence = ids(dictionary, bpe.encode(text))
@@ -426,13 +538,17 @@ def test_byte_level_bpe_gives_two_forms(encoders, name):
 def test_where_space_is_a_piece_one_form_is_enough(encoders, name):
     bpe = encoders[name]
     dictionary = dictionary_of(bpe)
-    assert Segmenter(dictionary, None, bpe).phrases("red dog", "here") == (ids(dictionary, bpe.encode("red dog")),)
+    assert Segmenter(dictionary, None, bpe).phrases("red dog", "here") == (
+        ids(dictionary, bpe.encode("red dog")),
+    )
 
 
 def test_a_form_that_the_dictionary_cannot_write_is_left_out(encoders):
     bpe = encoders["gpt2"]
     dictionary = words(bpe.encode("the red house"))  # lacks the pieces of "red" at the start
-    assert Segmenter(dictionary, None, bpe).phrases("red", "here") == (ids(dictionary, bpe.encode(" red")),)
+    assert Segmenter(dictionary, None, bpe).phrases("red", "here") == (
+        ids(dictionary, bpe.encode(" red")),
+    )
 
 
 def test_both_forms_are_alternatives_and_both_are_banned(encoders, read):
@@ -458,7 +574,13 @@ def test_typed_fields_get_their_text_and_forms_back(encoders):
 
 
 @pytest.mark.parametrize(
-    ("name", "phrase"), [("sentencepiece", "red žába"), ("subword_nmt", "red žu"), ("bytes", "red Q"), ("characters", "žž")]
+    ("name", "phrase"),
+    [
+        ("sentencepiece", "red žába"),
+        ("subword_nmt", "red žu"),
+        ("bytes", "red Q"),
+        ("characters", "žž"),
+    ],
 )
 def test_a_phrase_outside_the_dictionary_is_unmet_and_its_piece_named(encoders, read, name, phrase):
     bpe = encoders[name]
@@ -481,8 +603,14 @@ def test_a_word_whose_piece_the_dictionary_lacks_is_written_in_others(encoders, 
     bpe = encoders[name]
     whole = bpe.encode("red house").split()
     longest = max(whole, key=len)
-    letters = [longest[: 1 + longest.startswith("▁")], *longest.removesuffix("@@")[1 + longest.startswith("▁") :]]
-    marked = [letter + "@@" * (name == "subword_nmt" and i + 1 < len(letters)) for i, letter in enumerate(letters)]
+    letters = [
+        longest[: 1 + longest.startswith("▁")],
+        *longest.removesuffix("@@")[1 + longest.startswith("▁") :],
+    ]
+    marked = [
+        letter + "@@" * (name == "subword_nmt" and i + 1 < len(letters))
+        for i, letter in enumerate(letters)
+    ]
     dictionary = Dictionary()
     for piece in [*whole, *marked]:
         if piece != longest:
@@ -522,19 +650,23 @@ def test_a_phrase_of_nothing_but_space_marks_is_refused(encoders, read):
     check_refusal(source, "is nothing once it is segmented", number=0)
 
 
-@pytest.mark.parametrize("name", ["sentencepiece", "subword_nmt", "gpt2", "bytes", "characters", "byte_bpe"])
+@pytest.mark.parametrize(
+    "name", ["sentencepiece", "subword_nmt", "gpt2", "bytes", "characters", "byte_bpe"]
+)
 def test_the_source_text_is_recovered_for_the_glossary(encoders, read, name):
     bpe = encoders[name]
     dictionary = dictionary_of(bpe, [*CORPUS, "house"])
     source = read("", glossary="small house\tred\ndog\tno\n", dictionary=dictionary, bpe=bpe)
-    tokens = dictionary.encode_line(bpe.encode("the dogs see a small house"), add_if_not_exist=False)
+    tokens = dictionary.encode_line(
+        bpe.encode("the dogs see a small house"), add_if_not_exist=False
+    )
     padded = torch.cat([torch.full((3,), dictionary.pad()), tokens])
     for form in (tokens, padded, tokens.tolist()):
         source.lines = None
         assert source.sentence(0, form).text == ("red",)
 
 
-# -- file and glossary together ---------------------------------------------------------------------------------------
+# -- file and glossary together --------------------------------------------------------------------
 
 
 def test_glossary_terms_come_behind_the_lines_own(read):
@@ -562,10 +694,14 @@ def test_terms_beyond_the_limits_are_unmet_and_the_corpus_goes_on(tmp_path):
     terms = [f"w{i}" for i in range(70)]
     dictionary = words(" ".join(terms))
     (tmp_path / "g").write_text("".join(f"{t}\t{t}\n" for t in terms))
-    source = ConstraintSource(None, None, GlossaryOptions(str(tmp_path / "g")), Segmenter(dictionary), dictionary)
+    source = ConstraintSource(
+        None, None, GlossaryOptions(str(tmp_path / "g")), Segmenter(dictionary), dictionary
+    )
     found = source.sentence(0, ids(dictionary, " ".join(terms)))
     assert found.text == tuple(terms[:64])
-    assert found.unmet == tuple((t, "more than 64 phrases or 512 tokens in the sentence") for t in terms[64:])
+    assert found.unmet == tuple(
+        (t, "more than 64 phrases or 512 tokens in the sentence") for t in terms[64:]
+    )
 
 
 @given(st.lists(st.lists(st.sampled_from("abcdefgh"), min_size=1, max_size=3), max_size=5))
@@ -573,12 +709,17 @@ def test_both_formats_say_the_same(tmp_path_factory, phrases):
     folder = tmp_path_factory.mktemp("formats")
     (folder / "c.tsv").write_text("\t".join(" ".join(p) for p in phrases) + "\n")
     (folder / "c.jsonl").write_text(json.dumps({"constraints": phrases}) + "\n")
-    one, other = (ConstraintSource(str(folder / f), None, None, Segmenter(words()), words()).sentence(0, []) for f in ("c.tsv", "c.jsonl"))
+    one, other = (
+        ConstraintSource(str(folder / f), None, None, Segmenter(words()), words()).sentence(0, [])
+        for f in ("c.tsv", "c.jsonl")
+    )
     assert one == other
     assert one.any_of == tuple((ids(words(), " ".join(p)),) for p in phrases)
 
 
-@pytest.mark.parametrize(("text", "warned"), [("\n", True), ("a\n", False)], ids=["empty", "a phrase"])
+@pytest.mark.parametrize(
+    ("text", "warned"), [("\n", True), ("a\n", False)], ids=["empty", "a phrase"]
+)
 def test_a_file_without_phrases_is_warned_of(text, warned, tmp_path, caplog):
     (tmp_path / "avoid").write_text(text)
     ConstraintSource(None, str(tmp_path / "avoid"), None, Segmenter(words()), words())

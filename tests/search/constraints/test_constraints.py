@@ -1,4 +1,5 @@
-"""Constraints as tokens: which are met, conflicts with banned phrases, merging, fairseq's packed tensors."""
+"""Constraints as tokens: which are met, conflicts with banned phrases, merging,
+fairseq's packed tensors."""
 
 import pytest
 import torch
@@ -10,11 +11,19 @@ from hypothesis import strategies as st
 from fairseq_ext.core.errors import UsageError
 from fairseq_ext.plugin.input import pack
 from fairseq_ext.search.constraints.lines import from_packed, keys_of
-from fairseq_ext.search.phrases.sentence import EMPTY, MAX_CONSTRAINTS, MAX_TOKENS, SentenceConstraints, merge, met
+from fairseq_ext.search.phrases.sentence import (
+    EMPTY,
+    MAX_CONSTRAINTS,
+    MAX_TOKENS,
+    SentenceConstraints,
+    merge,
+    met,
+)
 
 phrases = st.lists(st.integers(1, 3), min_size=1, max_size=3).map(tuple)
 kinds = st.lists(st.lists(phrases, min_size=1, max_size=2).map(tuple), min_size=1, max_size=3)
-constraint_lists = kinds.flatmap(lambda few: st.lists(st.sampled_from(few), max_size=4))  # equal ones are frequent
+# equal ones are frequent
+constraint_lists = kinds.flatmap(lambda few: st.lists(st.sampled_from(few), max_size=4))
 hypotheses = st.lists(st.integers(1, 3), max_size=10)
 
 
@@ -34,7 +43,7 @@ def letters(words="a b c d e f g h") -> Dictionary:
     return dictionary
 
 
-# -- met --------------------------------------------------------------------------------------------------------------
+# -- met -------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -61,12 +70,18 @@ def test_met_is_containment(wanted, hypothesis, answer):
 
 
 def test_any_alternative_meets_a_constraint():
-    assert met([1, 2, 3, 5], constraints([((1, 2, 3, 4), (2, 3, 5), (3, 6), (7,))]), ordered=False) == [True]
+    assert met(
+        [1, 2, 3, 5], constraints([((1, 2, 3, 4), (2, 3, 5), (3, 6), (7,))]), ordered=False
+    ) == [True]
 
 
 def test_of_alternatives_the_one_that_ends_first_counts():
     twice = constraints([((1, 2, 3, 4), (2,), (3, 4))] * 2)
-    assert met([1, 2, 3, 4], twice, ordered=False) == met([1, 2, 3, 4], twice, ordered=True) == [True, True]
+    assert (
+        met([1, 2, 3, 4], twice, ordered=False)
+        == met([1, 2, 3, 4], twice, ordered=True)
+        == [True, True]
+    )
 
 
 @pytest.mark.parametrize(
@@ -85,7 +100,12 @@ def test_ordered_constraints_come_one_behind_the_other(wanted, hypothesis, answe
 
 
 def places(tokens, alternatives):
-    return [(i, i + len(p)) for p in alternatives for i in range(len(tokens)) if tuple(tokens[i : i + len(p)]) == p]
+    return [
+        (i, i + len(p))
+        for p in alternatives
+        for i in range(len(tokens))
+        if tuple(tokens[i : i + len(p)]) == p
+    ]
 
 
 def most_disjoint(spans) -> int:
@@ -93,11 +113,14 @@ def most_disjoint(spans) -> int:
     if not spans:
         return 0
     (start, end), rest = spans[0], spans[1:]
-    return max(most_disjoint(rest), 1 + most_disjoint([s for s in rest if s[1] <= start or s[0] >= end]))
+    return max(
+        most_disjoint(rest), 1 + most_disjoint([s for s in rest if s[1] <= start or s[0] >= end])
+    )
 
 
 def longest_chain(tokens, any_of, start=0) -> int:
-    """Constraints from the first on that can be laid one behind the other, by trying every choice."""
+    """Constraints from the first on that can be laid one behind the other, by
+    trying every choice."""
     if not any_of:
         return 0
     spans = [s for s in places(tokens, any_of[0]) if s[0] >= start]
@@ -116,17 +139,23 @@ def test_met_equals_trying_every_choice(any_of, tokens):
 @given(constraint_lists, hypotheses)
 def test_met_in_order_equals_trying_every_choice(any_of, tokens):
     count = longest_chain(tokens, any_of)
-    assert met(tokens, constraints(any_of), ordered=True) == [True] * count + [False] * (len(any_of) - count)
+    assert met(tokens, constraints(any_of), ordered=True) == [True] * count + [False] * (
+        len(any_of) - count
+    )
 
 
-# -- packed tensors ---------------------------------------------------------------------------------------------------
+# -- packed tensors --------------------------------------------------------------------------------
 
 
 @given(st.lists(constraint_lists.map(constraints), max_size=4), st.data())
 def test_fairseq_unpacks_the_first_alternatives_and_the_keys_come_back(sentences, data):
-    keys = data.draw(st.lists(st.integers(0, 2**40), min_size=len(sentences), max_size=len(sentences)))
+    keys = data.draw(
+        st.lists(st.integers(0, 2**40), min_size=len(sentences), max_size=len(sentences))
+    )
     packed = pack(sentences, keys)
-    assert [[tuple(p.tolist()) for p in unpack_constraints(row)] for row in packed] == [[c[0] for c in s.any_of] for s in sentences]
+    assert [[tuple(p.tolist()) for p in unpack_constraints(row)] for row in packed] == [
+        [c[0] for c in s.any_of] for s in sentences
+    ]
     assert packed.dtype == torch.long
     assert keys_of(packed) == keys
     # fairseq's collater may add zeros behind
@@ -138,7 +167,13 @@ def test_fairseqs_own_rows_have_no_key(batch):
     assert keys_of(pack_constraints(batch)) == [-1] * len(batch)
 
 
-@given(st.lists(st.lists(st.lists(st.integers(4, 9), min_size=1, max_size=4), max_size=4), min_size=1, max_size=3))
+@given(
+    st.lists(
+        st.lists(st.lists(st.integers(4, 9), min_size=1, max_size=4), max_size=4),
+        min_size=1,
+        max_size=3,
+    )
+)
 def test_packed_constraints_come_back(batch):
     packed = pack_constraints([[torch.tensor(p) for p in sentence] for sentence in batch])
     for sentence, row in zip(batch, packed, strict=True):
@@ -155,7 +190,13 @@ def packed_fields(fields: list[str], dictionary: Dictionary, width: int = 0) -> 
 @pytest.mark.parametrize(
     ("fields", "message"),
     [
-        (["a q", "b"], "in line 5 of the input, the phrase 'a <unk>' contains the piece '<unk>', which the target dictionary lacks"),
+        (
+            ["a q", "b"],
+            (
+                "in line 5 of the input, the phrase 'a <unk>' contains the piece '<unk>', which "
+                "the target dictionary lacks"
+            ),
+        ),
         (["<unk>"], "the phrase '<unk>' contains the piece '<unk>'"),
         (["a", "", "b"], "line 5 of the input has an empty phrase"),
         (["", "a"], "empty phrase"),
@@ -185,11 +226,13 @@ def test_a_field_that_starts_with_s_is_a_prefix(width):
     assert found.text == ("a b", "e")
 
 
-# -- merging and conflicts --------------------------------------------------------------------------------------------
+# -- merging and conflicts -------------------------------------------------------------------------
 
 
 def test_merging_with_nothing_changes_nothing():
-    some = constraints([((1, 2), (3,))], banned=((4,),), banned_text=("x",), prefix=(5,), prefix_text="p")
+    some = constraints(
+        [((1, 2), (3,))], banned=((4,),), banned_text=("x",), prefix=(5,), prefix_text="p"
+    )
     assert merge(some, EMPTY) == merge(EMPTY, some) == some
 
 
@@ -199,7 +242,15 @@ def test_merging_keeps_order_and_duplicates():
 
 def test_what_the_other_side_bans_becomes_unmet():
     banning = SentenceConstraints((), (), ((2, 3),), ("bad words",))
-    both = merge(banning, SentenceConstraints((((1, 2, 3),), ((2,),)), ("one bad words", "fine"), prefix=(2, 3), prefix_text="bad words"))
+    both = merge(
+        banning,
+        SentenceConstraints(
+            (((1, 2, 3),), ((2,),)),
+            ("one bad words", "fine"),
+            prefix=(2, 3),
+            prefix_text="bad words",
+        ),
+    )
     assert both.any_of == (((2,),),) and both.text == ("fine",)
     assert both.prefix == ()
     reason = "conflicts with the banned phrase 'bad words'"
@@ -213,7 +264,9 @@ def test_only_the_conflicting_alternative_is_dropped():
 
 @given(st.lists(phrases, min_size=1, max_size=3, unique=True), constraint_lists)
 def test_nothing_kept_contains_a_banned_phrase(banned, any_of):
-    both = merge(SentenceConstraints((), (), tuple(banned), tuple(map(str, banned))), constraints(any_of))
+    both = merge(
+        SentenceConstraints((), (), tuple(banned), tuple(map(str, banned))), constraints(any_of)
+    )
     clean = [[p for p in c if not any(places(p, [a]) for a in banned)] for c in any_of]
     assert [list(c) for c in both.any_of] == [c for c in clean if c]
     assert len(both.unmet) + len(both.any_of) == len(any_of)

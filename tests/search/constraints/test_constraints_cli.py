@@ -1,6 +1,8 @@
-"""Constraints through the commands: files, standard input, glossary, banned phrases, the report, and one sentence for bad input.
+"""Constraints through the commands: files, standard input, glossary, banned phrases, the report,
+and one sentence for bad input.
 
-Stock's lines are those of a process of its own; ours are of forked children, but for one command that starts as a user's does.
+Stock's lines are those of a process of its own; ours are of forked children, but for one command
+that starts as a user's does.
 """
 
 import json
@@ -12,10 +14,24 @@ import test_cli
 from forked import command
 from test_cli import EXT, lines, sentence
 
-generate, interactive = (partial(run, run=command) for run in (test_cli.generate, test_cli.interactive))
+generate, interactive = (
+    partial(run, run=command) for run in (test_cli.generate, test_cli.interactive)
+)
 
 SENTENCES = 11  # of the tiny corpus
-PHRASES = ["en5 en7", "en3\ten4", "", "en9", "en1\ten1", "", "en2 en3\ten3 en4", "en8", "en6", "en20\ten21\ten22", "en11 en12 en13 en14"]
+PHRASES = [
+    "en5 en7",
+    "en3\ten4",
+    "",
+    "en9",
+    "en1\ten1",
+    "",
+    "en2 en3\ten3 en4",
+    "en8",
+    "en6",
+    "en20\ten21\ten22",
+    "en11 en12 en13 en14",
+]
 
 
 def write(path, lines) -> str:
@@ -48,7 +64,11 @@ def check(found: dict[int, list[str]], wishes: list[list[str]]) -> None:
     assert sorted(found) == list(range(len(wishes)))
     for number, phrases in enumerate(wishes):
         for text in found[number]:
-            assert all(times(phrase, text) >= phrases.count(phrase) for phrase in phrases), (number, phrases, text)
+            assert all(times(phrase, text) >= phrases.count(phrase) for phrase in phrases), (
+                number,
+                phrases,
+                text,
+            )
 
 
 WISHES = [line.split("\t") if line else [] for line in PHRASES]
@@ -61,7 +81,9 @@ GIVEN = sum(map(len, WISHES))
 def test_generate_with_a_file_of_tabs(tiny, tmp_path):
     stats = tmp_path / "stats.json"
     file = write(tmp_path / "c.tsv", PHRASES)
-    done = test_cli.generate(tiny, *EXT, "--constraints-file", file, "--nbest", 2, "--stats-file", stats)
+    done = test_cli.generate(
+        tiny, *EXT, "--constraints-file", file, "--nbest", 2, "--stats-file", stats
+    )
     found = hypotheses(done)
     check(found, WISHES)
     assert constraint_lines(done) == {i: phrases for i, phrases in enumerate(WISHES) if phrases}
@@ -70,7 +92,9 @@ def test_generate_with_a_file_of_tabs(tiny, tmp_path):
     assert "select:dba" in record["signature"]
     # sentences without constraints are what stock makes of them
     stock = hypotheses(test_cli.generate(tiny, "--nbest", 2))
-    assert {i: found[i] for i, phrases in enumerate(WISHES) if not phrases} == {i: stock[i] for i, p in enumerate(WISHES) if not p}
+    assert {i: found[i] for i, phrases in enumerate(WISHES) if not phrases} == {
+        i: stock[i] for i, p in enumerate(WISHES) if not p
+    }
 
 
 @pytest.mark.parametrize("select", ["gbs", "cbs"])
@@ -91,7 +115,10 @@ def test_generate_with_jsonl(tiny, tmp_path):
     file = write(tmp_path / "c.jsonl", [json.dumps(entry) if entry else "" for entry in JSONL])
     found = hypotheses(generate(tiny, *EXT, "--constraints-file", file, "--nbest", 3))
     assert all(times("en5 en7", text) and times("en3", text) for text in found[0])
-    assert all((times("en4", text) or times("en2 en9", text)) and not times("en7", text) for text in found[1])
+    assert all(
+        (times("en4", text) or times("en2 en9", text)) and not times("en7", text)
+        for text in found[1]
+    )
     assert all(text.startswith("en1 en2") for text in found[2])
 
 
@@ -99,12 +126,22 @@ def test_interactive_with_files_equals_generate(tiny, tmp_path):
     source = (tiny / "test.de").read_text()
     file = write(tmp_path / "c.tsv", PHRASES)
     in_bulk = hypotheses(generate(tiny, *EXT, "--constraints-file", file))
-    done = interactive(tiny, *EXT, "--constraints-file", file, "--buffer-size", 4, "--batch-size", 4, stdin=source)
+    done = interactive(
+        tiny, *EXT, "--constraints-file", file, "--buffer-size", 4, "--batch-size", 4, stdin=source
+    )
     assert hypotheses(done) == in_bulk
     assert constraint_lines(done) == {i: phrases for i, phrases in enumerate(WISHES) if phrases}
     (tmp_path / "c.jsonl").write_text("".join(json.dumps(entry) + "\n" for entry in JSONL[:3]))
-    found = hypotheses(interactive(tiny, *EXT, "--constraints-file", tmp_path / "c.jsonl", stdin="de1 de2\nde3\nde4 de5\n"))
-    assert times("en5 en7", found[0][0]) and times("en3", found[0][0]) and not times("en7", found[1][0])
+    found = hypotheses(
+        interactive(
+            tiny, *EXT, "--constraints-file", tmp_path / "c.jsonl", stdin="de1 de2\nde3\nde4 de5\n"
+        )
+    )
+    assert (
+        times("en5 en7", found[0][0])
+        and times("en3", found[0][0])
+        and not times("en7", found[1][0])
+    )
     assert found[2][0].startswith("en1 en2")
 
 
@@ -124,33 +161,68 @@ def test_typed_phrases_are_ordered_as_in_stock_unless_told_otherwise(tiny):
 
 def test_typed_phrases_and_a_file_add_up(tiny, tmp_path):
     file = write(tmp_path / "c.tsv", ["en9", ""])
-    done = interactive(tiny, *EXT, "--constraints", "unordered", "--constraints-file", file, stdin="de1\ten5\nde2\ten6 en7\n")
+    done = interactive(
+        tiny,
+        *EXT,
+        "--constraints",
+        "unordered",
+        "--constraints-file",
+        file,
+        stdin="de1\ten5\nde2\ten6 en7\n",
+    )
     check(hypotheses(done), [["en5", "en9"], ["en6 en7"]])
 
 
 def test_avoid_file_holds_for_every_sentence(tiny, tmp_path):
-    common = {word for nbest in hypotheses(test_cli.generate(tiny)).values() for word in nbest[0].split() if word.startswith("en")}
+    common = {
+        word
+        for nbest in hypotheses(test_cli.generate(tiny)).values()
+        for word in nbest[0].split()
+        if word.startswith("en")
+    }
     file = write(tmp_path / "banned", [*sorted(common)[:3], "", "en1 en2"])
     found = hypotheses(generate(tiny, *EXT, "--avoid-file", file, "--nbest", 4))
     for nbest in found.values():
-        assert not any(times(phrase, text) for phrase in [*sorted(common)[:3], "en1 en2"] for text in nbest)
+        assert not any(
+            times(phrase, text) for phrase in [*sorted(common)[:3], "en1 en2"] for text in nbest
+        )
 
 
 def test_glossary_terms_apply_where_the_source_has_them(tiny, tmp_path):
     file = write(tmp_path / "g.tsv", ["de1 de2\ten20 en21", "de3\ten22|en23", "de2\ten24"])
     stats = tmp_path / "stats.json"
     text = "de1 de2 de5\nde5 de3\nde6\nde2 de1\n"
-    found = hypotheses(interactive(tiny, *EXT, "--glossary", file, "--stats-file", stats, stdin=text))
-    assert times("en20 en21", found[0][0]) and times("en22", found[1][0]) + times("en23", found[1][0]) and times("en24", found[3][0])
+    found = hypotheses(
+        interactive(tiny, *EXT, "--glossary", file, "--stats-file", stats, stdin=text)
+    )
+    assert (
+        times("en20 en21", found[0][0])
+        and times("en22", found[1][0]) + times("en23", found[1][0])
+        and times("en24", found[3][0])
+    )
     assert json.loads(stats.read_text())["constraints"] == {"given": 3, "met": 3, "unmet": []}
 
 
 def test_glossary_report_says_what_fired_and_where_the_form_stands(tiny, tmp_path):
     entries = [("DE1", "en20 en21"), ("de3 de2", ["en22", "en23"]), ("dE1", "en5")]
-    file = write(tmp_path / "g.jsonl", [json.dumps({"source": source, "target": target}) for source, target in entries])
-    flags = ["--glossary", file, "--glossary-match", "casefold", "--glossary-repeat", "each", "--constraints", "ordered"]
+    file = write(
+        tmp_path / "g.jsonl",
+        [json.dumps({"source": source, "target": target}) for source, target in entries],
+    )
+    flags = [
+        "--glossary",
+        file,
+        "--glossary-match",
+        "casefold",
+        "--glossary-repeat",
+        "each",
+        "--constraints",
+        "ordered",
+    ]
     report = tmp_path / "report.jsonl"
-    done = interactive(tiny, *EXT, *flags, "--glossary-report", report, stdin="de1 de5 de1\nde6\nde3 de2 de4\n")
+    done = interactive(
+        tiny, *EXT, *flags, "--glossary-report", report, stdin="de1 de5 de1\nde6\nde3 de2 de4\n"
+    )
     found = hypotheses(done)
     records = {record["id"]: record for record in map(json.loads, report.read_text().splitlines())}
     assert [records[i]["translation"] for i in range(3)] == [found[i][0] for i in range(3)]
@@ -159,23 +231,39 @@ def test_glossary_report_says_what_fired_and_where_the_form_stands(tiny, tmp_pat
     assert (first["source_at"], second["source_at"]) == ([[0, 3]], [[8, 11]])
     for each in (first, second, *records[2]["terms"]):
         start, end = each["at"]
-        assert records[0 if each["term"] == "DE1" else 2]["translation"][start:end] == each["form"] and each["form"] in each["targets"]
+        assert (
+            records[0 if each["term"] == "DE1" else 2]["translation"][start:end] == each["form"]
+            and each["form"] in each["targets"]
+        )
     assert first["at"] != second["at"] and records[1]["terms"] == []
-    assert records[2]["terms"][0]["source_at"] == [[0, 7]] and "|constraints:ordered|" in done.stdout + done.stderr
+    assert (
+        records[2]["terms"][0]["source_at"] == [[0, 7]]
+        and "|constraints:ordered|" in done.stdout + done.stderr
+    )
     assert "2 source terms, 1 line merged with earlier ones" in done.stdout + done.stderr
 
 
 def test_flags_of_the_glossary_need_one(tiny, tmp_path):
     file = write(tmp_path / "c.tsv", PHRASES)
-    said = sentence(generate(tiny, *EXT, "--constraints-file", file, "--glossary-match", "lemma", check=False))
+    said = sentence(
+        generate(tiny, *EXT, "--constraints-file", file, "--glossary-match", "lemma", check=False)
+    )
     assert "--glossary-match needs a glossary: add --glossary" in said
-    said = sentence(generate(tiny, *EXT, "--constraints-file", file, "--glossary-report", "r", check=False))
+    said = sentence(
+        generate(tiny, *EXT, "--constraints-file", file, "--glossary-report", "r", check=False)
+    )
     assert "--glossary-report needs a glossary" in said
 
 
 def test_c_lines_show_all_alternatives(tiny, tmp_path):
     lines = [json.dumps(entry) if entry else "" for entry in JSONL]
-    done = interactive(tiny, *EXT, "--constraints-file", write(tmp_path / "c.jsonl", lines[:3]), stdin="de1 de2\nde3\nde4 de5\n")
+    done = interactive(
+        tiny,
+        *EXT,
+        "--constraints-file",
+        write(tmp_path / "c.jsonl", lines[:3]),
+        stdin="de1 de2\nde3\nde4 de5\n",
+    )
     assert constraint_lines(done) == {0: ["en5 en7", "en3"], 1: ["en4|en2 en9"]}
     done = generate(tiny, *EXT, "--constraints-file", write(tmp_path / "c.jsonl", lines))
     assert constraint_lines(done) == {0: ["en5 en7", "en3"], 1: ["en4|en2 en9"]}
@@ -185,30 +273,45 @@ def test_c_lines_show_all_alternatives(tiny, tmp_path):
 
 
 def test_what_cannot_be_met_is_reported_and_the_rest_goes_on(tiny, tmp_path):
-    """Too long for max_len (20), in conflict with the banned phrases, and a sentence that meets everything."""
+    """Too long for max_len (20), in conflict with the banned phrases, and a sentence
+    that meets everything."""
     long = "\t".join(f"en{i} en{i + 1} en{i + 2}" for i in range(0, 24, 3))
     file = write(tmp_path / "c.tsv", [long, "en25 en26\ten3", "en4 en4", *[""] * (SENTENCES - 3)])
     banned, stats = write(tmp_path / "banned", ["en26"]), tmp_path / "stats.json"
-    done = generate(tiny, *EXT, "--constraints-file", file, "--avoid-file", banned, "--stats-file", stats)
+    done = generate(
+        tiny, *EXT, "--constraints-file", file, "--avoid-file", banned, "--stats-file", stats
+    )
     found = hypotheses(done)
-    assert len(found) == SENTENCES and times("en3", found[1][0]) and not times("en26", found[1][0]) and times("en4 en4", found[2][0])
+    assert (
+        len(found) == SENTENCES
+        and times("en3", found[1][0])
+        and not times("en26", found[1][0])
+        and times("en4 en4", found[2][0])
+    )
     record = json.loads(stats.read_text())["constraints"]
     reasons = {number: reason for number, _, reason in record["unmet"]}
     assert record["given"] == 8 + 2 + 1 and record["given"] == record["met"] + len(record["unmet"])
     assert reasons[0] == "the constraints take 24 tokens and the sentence may have 20"
-    assert [1, "en25 en26", "conflicts with the banned phrase 'en26'"] in record["unmet"] and 2 not in reasons
+    assert [1, "en25 en26", "conflicts with the banned phrase 'en26'"] in record[
+        "unmet"
+    ] and 2 not in reasons
 
 
 # ---- bad input: one sentence, and earlier output is kept
 
 BAD = {  # tests/attack has the others
-    "an unknown word": ("en1 nosuchword", "contains the piece 'nosuchword', which the target dictionary lacks"),
+    "an unknown word": (
+        "en1 nosuchword",
+        "contains the piece 'nosuchword', which the target dictionary lacks",
+    ),
     "not JSON": ('{"constraints": ["en1"', "is not valid JSON"),
 }
 
 
 @pytest.mark.parametrize("what", BAD)
-def test_a_bad_line_of_a_file_ends_a_strict_session_by_number_behind_what_came_before(tiny, tmp_path, what):
+def test_a_bad_line_of_a_file_ends_a_strict_session_by_number_behind_what_came_before(
+    tiny, tmp_path, what
+):
     bad, message = BAD[what]
     file = write(tmp_path / ("c.jsonl" if bad.startswith("{") else "c.tsv"), ["", "", bad])
     flags = ("--strict", "--constraints-file", file, "--buffer-size", 3, "--batch-size", 3)
@@ -219,13 +322,30 @@ def test_a_bad_line_of_a_file_ends_a_strict_session_by_number_behind_what_came_b
 
 
 @pytest.mark.parametrize("buffer", [3, 4, 11])
-def test_sentences_before_the_end_of_the_constraints_file_are_printed_before_the_error(tiny, tmp_path, buffer):
-    """The file ends at the start, in the middle and in the middle of the last buffer; one sentence tells of it, after the output."""
+def test_sentences_before_the_end_of_the_constraints_file_are_printed_before_the_error(
+    tiny, tmp_path, buffer
+):
+    """The file ends at the start, in the middle and in the middle of the last buffer; one sentence
+    tells of it, after the output."""
     source = (tiny / "test.de").read_text()
     stats = tmp_path / "stats.json"
-    whole = hypotheses(interactive(tiny, *EXT, "--constraints-file", write(tmp_path / "c.tsv", PHRASES), stdin=source))
+    whole = hypotheses(
+        interactive(
+            tiny, *EXT, "--constraints-file", write(tmp_path / "c.tsv", PHRASES), stdin=source
+        )
+    )
     file = write(tmp_path / "short.tsv", PHRASES[:6])
-    flags = ("--strict", "--constraints-file", file, "--buffer-size", buffer, "--batch-size", 2, "--stats-file", stats)
+    flags = (
+        "--strict",
+        "--constraints-file",
+        file,
+        "--buffer-size",
+        buffer,
+        "--batch-size",
+        2,
+        "--stats-file",
+        stats,
+    )
     done = interactive(tiny, *EXT, *flags, stdin=source, check=False)
     assert "short.tsv has 6 lines and the input has at least 7 sentences" in sentence(done)
     assert hypotheses(done) == {number: whole[number] for number in range(6)}
@@ -242,11 +362,26 @@ TYPED = [
 @pytest.mark.parametrize("typed, message", TYPED)
 def test_a_bad_field_is_refused_by_number_and_earlier_output_is_kept(tiny, typed, message):
     text = f"de1\ten1\nde2\n{typed}\nde4\n"
-    done = interactive(tiny, *EXT, "--strict", "--constraints", "--buffer-size", 2, "--batch-size", 2, stdin=text, check=False)
+    done = interactive(
+        tiny,
+        *EXT,
+        "--strict",
+        "--constraints",
+        "--buffer-size",
+        2,
+        "--batch-size",
+        2,
+        stdin=text,
+        check=False,
+    )
     said = sentence(done)
     assert message in said and "line 3 of the input" in said
     assert sorted(hypotheses(done)) == [0, 1]
-    assert hypotheses(interactive(tiny, *EXT, "--strict", "--constraints", "--buffer-size", 4, stdin=text, check=False)) == hypotheses(done)
+    assert hypotheses(
+        interactive(
+            tiny, *EXT, "--strict", "--constraints", "--buffer-size", 4, stdin=text, check=False
+        )
+    ) == hypotheses(done)
 
 
 @pytest.mark.parametrize("count", [SENTENCES - 1, SENTENCES + 1])
@@ -264,7 +399,11 @@ def test_more_phrases_than_cbs_can_hold_are_refused(tiny, tmp_path):
     file = write(tmp_path / "c.tsv", ["\t".join(f"en{i}" for i in range(7))] * SENTENCES)
     done = generate(tiny, *EXT, "--select", "cbs", "--constraints-file", file, check=False)
     said = [line for line in done.stderr.splitlines() if line.startswith("E-")]
-    assert done.returncode == 3 and len(said) == SENTENCES and all("--select cbs" in line and "at most 6" in line for line in said)
+    assert (
+        done.returncode == 3
+        and len(said) == SENTENCES
+        and all("--select cbs" in line and "at most 6" in line for line in said)
+    )
 
 
 def test_constraints_beside_a_search_that_knows_none_are_refused(tiny, tmp_path):
@@ -272,23 +411,36 @@ def test_constraints_beside_a_search_that_knows_none_are_refused(tiny, tmp_path)
     for flags in (("--constraints-file", file), ("--avoid-file", file)):
         said = sentence(generate(tiny, *EXT, "--select", "topk", *flags, check=False))
         assert flags[0] in said and "--select dba" in said
-    said = sentence(interactive(tiny, *EXT, "--select", "topk", "--constraints", stdin="de1\ten1\n", check=False))
+    said = sentence(
+        interactive(
+            tiny, *EXT, "--select", "topk", "--constraints", stdin="de1\ten1\n", check=False
+        )
+    )
     assert "--select topk takes no constraints" in said
     assert len(hypotheses(generate(tiny, *EXT, "--select", "topk"))) == SENTENCES
 
 
 @pytest.mark.parametrize("flag", ["--constraints-file", "--avoid-file", "--glossary"])
 def test_a_missing_file_is_named(tiny, flag):
-    assert re.match(rf"error: {flag}: cannot read absent", sentence(generate(tiny, *EXT, flag, "absent", check=False)))
+    assert re.match(
+        rf"error: {flag}: cannot read absent",
+        sentence(generate(tiny, *EXT, flag, "absent", check=False)),
+    )
 
 
 def test_a_stock_search_of_another_kind_is_refused(tiny, tmp_path):
     file = write(tmp_path / "c.tsv", PHRASES)
-    said = sentence(generate(tiny, *EXT, "--constraints-file", file, "--diverse-beam-groups", 2, check=False))
+    said = sentence(
+        generate(tiny, *EXT, "--constraints-file", file, "--diverse-beam-groups", 2, check=False)
+    )
     assert "--diverse-beam-groups" in said and "--constraints-file" in said
 
 
-@pytest.mark.parametrize("flags", [("--decoding", "window", "--beam", 1), ("--stop", "ranked"), ("--match-source-len",)])
+@pytest.mark.parametrize(
+    "flags", [("--decoding", "window", "--beam", 1), ("--stop", "ranked"), ("--match-source-len",)]
+)
 def test_a_refusal_beside_constraints_names_the_flags_that_were_given(tiny, flags):
-    said = sentence(interactive(tiny, *EXT, "--constraints", *flags, stdin="de1\ten1\n", check=False))
+    said = sentence(
+        interactive(tiny, *EXT, "--constraints", *flags, stdin="de1\ten1\n", check=False)
+    )
     assert "--constraints " in said and flags[0] in said

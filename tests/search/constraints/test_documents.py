@@ -1,4 +1,5 @@
-"""`--glossary-documents` through the commands and in Python: what the first line with a term has is what the document keeps."""
+"""`--glossary-documents` through the commands and in Python: what the first line with a term has
+is what the document keeps."""
 
 import itertools
 import shutil
@@ -20,10 +21,22 @@ FREE = {  # source lines, and the form that each translation has where it may ch
 FIRST, SECOND, PLURAL = FREE
 TEXT = [FIRST, SECOND, "Paula Petersen löscht meinen Befund.", PLURAL, "", PLURAL, FIRST]
 NAMES = ["a", "b", "b", "b", "-", "a", "b"]
-KEPT = {"blank": ["wire", "wire", None, "wires", "", "veins", "vein"], "named": ["wire", "vein", None, "veins", "", "wires", "vein"]}
-MODEL = {"path": DEMO / "checkpoint.pt", "bpe": "sentencepiece", "sentencepiece_model": DEMO / "spm.model", "source_lang": "de"}
+KEPT = {
+    "blank": ["wire", "wire", None, "wires", "", "veins", "vein"],
+    "named": ["wire", "vein", None, "veins", "", "wires", "vein"],
+}
+MODEL = {
+    "path": DEMO / "checkpoint.pt",
+    "bpe": "sentencepiece",
+    "sentencepiece_model": DEMO / "spm.model",
+    "source_lang": "de",
+}
 MODEL |= {"target_lang": "en", "task": "translation_ext", "glossary_match": "lemma", "cpu": True}
-FLAGS = [word for name, value in MODEL.items() for word in (f"--{name.replace('_', '-')}", value)[: 2 - (value is True)]]
+FLAGS = [
+    word
+    for name, value in MODEL.items()
+    for word in (f"--{name.replace('_', '-')}", value)[: 2 - (value is True)]
+]
 
 
 def glossary(folder, forms: str):
@@ -61,37 +74,72 @@ def texts(done) -> list[str]:
 
 @pytest.fixture(scope="module")
 def expected(folder) -> dict[str, list[str]]:
-    """Each line's translation with a glossary of the one translation that its document keeps. What the first line of a document has is what
-    it has where it is alone."""
+    """Each line's translation with a glossary of the one translation that its document keeps.
+
+    What the first line of a document has is what it has where it is alone.
+    """
     translate = {}
     for forms in ("vein|veins|wire|wires", "vein|veins", "wire|wires"):
         made = Translator(data=DEMO, **MODEL, glossary=glossary(folder, forms))
-        translate[forms] = dict(zip(TEXT, [best[0].text for best in made.translate(TEXT)], strict=True))
+        translate[forms] = dict(
+            zip(TEXT, [best[0].text for best in made.translate(TEXT)], strict=True)
+        )
     for line, form in FREE.items():
         assert form in words_of(translate["vein|veins|wire|wires"][line])
 
     def text(line, form):
-        found = translate["vein|veins|wire|wires" if form is None else "wire|wires" if form.startswith("w") else "vein|veins"][line]
+        found = translate[
+            "vein|veins|wire|wires"
+            if form is None
+            else "wire|wires"
+            if form.startswith("w")
+            else "vein|veins"
+        ][line]
         assert form is None or form in words_of(found)
         return found
 
-    return {name: [text(*each) if each[0] else "" for each in zip(TEXT, kept, strict=True)] for name, kept in KEPT.items()}
+    return {
+        name: [text(*each) if each[0] else "" for each in zip(TEXT, kept, strict=True)]
+        for name, kept in KEPT.items()
+    }
 
 
 @pytest.mark.parametrize("documents", KEPT)
-def test_lines_keep_what_the_first_line_of_their_document_has_however_they_are_batched(folder, expected, documents):
-    found = [texts(generate(folder, "--dataset-impl", "raw", *FLAGS, *options(folder, documents), "--batch-size", n)) for n in (1, 9)]
+def test_lines_keep_what_the_first_line_of_their_document_has_however_they_are_batched(
+    folder, expected, documents
+):
+    found = [
+        texts(
+            generate(
+                folder,
+                "--dataset-impl",
+                "raw",
+                *FLAGS,
+                *options(folder, documents),
+                "--batch-size",
+                n,
+            )
+        )
+        for n in (1, 9)
+    ]
     for size, buffer in ((1, 1), (2, 9)):
         how = ["--batch-size", size, "--buffer-size", buffer, "--input", folder / "text"]
         found.append(texts(interactive(DEMO, *FLAGS, *options(folder, documents), *how)))
     for each in found:
-        assert each[:4] + each[5:] == expected[documents][:4] + expected[documents][5:]  # the empty line is the model's own
+        # the empty line is the model's own
+        assert each[:4] + each[5:] == expected[documents][:4] + expected[documents][5:]
 
 
 def test_documents_in_python_over_several_calls_and_with_bad_lines(folder, expected):
-    made = Translator(data=DEMO, **MODEL, glossary=folder / "vein.veins.wire.wires.tsv", glossary_documents="blank")
+    made = Translator(
+        data=DEMO,
+        **MODEL,
+        glossary=folder / "vein.veins.wire.wires.tsv",
+        glossary_documents="blank",
+    )
     assert [best[0].text for best in made.translate_iter(TEXT, buffer=3)] == expected["blank"]
-    assert [best[0].text for best in made.translate(TEXT[5:])] == expected["blank"][5:]  # a call is a text
+    # a call is a text
+    assert [best[0].text for best in made.translate(TEXT[5:])] == expected["blank"][5:]
     found = made.translate([FIRST, "\udcff", SECOND], errors="return")
     assert [each[0].text for each in (found[0], found[2])] == expected["blank"][:2]
 
@@ -99,9 +147,15 @@ def test_documents_in_python_over_several_calls_and_with_bad_lines(folder, expec
 @pytest.mark.parametrize(
     ("flags", "said"),
     [
-        (["--glossary-documents", "short"], "short has 2 lines and the input has 7 sentences: write one line for each"),
+        (
+            ["--glossary-documents", "short"],
+            "short has 2 lines and the input has 7 sentences: write one line for each",
+        ),
         (["--glossary-documents", "none"], "cannot read {folder}/none (No such file or directory)"),
-        (["--glossary-documents", "named", "--distributed-world-size", 2], "--glossary-documents needs all lines of a document in one run"),
+        (
+            ["--glossary-documents", "named", "--distributed-world-size", 2],
+            "--glossary-documents needs all lines of a document in one run",
+        ),
     ],
 )
 def test_documents_that_cannot_be_told_are_refused_in_a_sentence(folder, flags, said):
@@ -120,12 +174,17 @@ def test_inflections_stay_where_there_are_lemmas(language, kept):
 
 @pytest.mark.parametrize("parts", [(6,), (1, 2, 3), (1,) * 6])
 def test_every_line_has_a_higher_level_than_those_that_decide_for_it(parts):
-    """Over all texts of six lines in which each of two terms stands or not: by hand, what decides is the first line with the term."""
+    """Over all texts of six lines in which each of two terms stands or not: by hand, what decides
+    is the first line with the term."""
     for held in itertools.product(["", "a", "b", "ab"], repeat=6):
         documents, start = Documents("blank", "en"), 0
         for size in parts:
             levels = documents.levels((start + i, list(held[start + i])) for i in range(size))
             for line in range(start, start + size):
-                deciding = {next(i for i in range(6) if term in held[i]) for term in held[line]} - {line}
-                assert levels[line] == max((levels[i] + 1 for i in deciding if i >= start), default=0)
+                deciding = {next(i for i in range(6) if term in held[i]) for term in held[line]} - {
+                    line
+                }
+                assert levels[line] == max(
+                    (levels[i] + 1 for i in deciding if i >= start), default=0
+                )
             start += size

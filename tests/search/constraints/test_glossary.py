@@ -15,7 +15,8 @@ from fairseq_ext.search.phrases.segmenter import Segmenter
 
 
 class Spelled:
-    """Stands in for the segmenter: a phrase's tokens are its code points, of which it has those up to ž."""
+    """Stands in for the segmenter: a phrase's tokens are its code points, of which
+    it has those up to ž."""
 
     def __init__(self, takes_pieces: bool = False):
         self.takes_pieces = takes_pieces
@@ -29,7 +30,11 @@ class Spelled:
 
     def spellings(self, text: str, case: str):
         capital = text[:1].upper() + text[1:]
-        return (tuple(map(ord, capital)),) if case == "initial" and capital != text and self.writable(capital) else ()
+        return (
+            (tuple(map(ord, capital)),)
+            if case == "initial" and capital != text and self.writable(capital)
+            else ()
+        )
 
     def writable(self, text: str) -> bool:
         return max(text) <= "ž"
@@ -48,7 +53,10 @@ def glossary(tmp_path):
 
 
 def found(glossary: Glossary, text: str) -> list[str]:
-    return [each.term.text for each in glossary.required(words_of(text, glossary.segmenter.takes_pieces))]
+    return [
+        each.term.text
+        for each in glossary.required(words_of(text, glossary.segmenter.takes_pieces))
+    ]
 
 
 @pytest.mark.parametrize(
@@ -141,16 +149,25 @@ def test_segmented_text_is_matched_piece_by_piece(glossary):
     ],
 )
 def test_case_and_lemmas_of_sources(glossary, match, term, text, matches):
-    assert found(glossary(f"{term}\tx\n", match=match, languages=Languages("de", "en")), text) == ["x"] * matches
+    assert (
+        found(glossary(f"{term}\tx\n", match=match, languages=Languages("de", "en")), text)
+        == ["x"] * matches
+    )
 
 
 def test_of_terms_with_the_same_lemmas_the_one_with_the_words_wins(glossary):
     both = glossary("Haus\t1\nHäuser\t2\n", match="lemma", languages=Languages("de", "en"))
-    assert [found(both, text) for text in ("zwei Häuser", "ein Haus", "in Häusern")] == [["2"], ["1"], ["1"]]
+    assert [found(both, text) for text in ("zwei Häuser", "ein Haus", "in Häusern")] == [
+        ["2"],
+        ["1"],
+        ["1"],
+    ]
 
 
 def test_lemmas_of_an_unknown_language_are_refused(glossary):
-    with pytest.raises(UsageError, match="--glossary-match lemma: simplemma has no lemmas for the language 'xx'"):
+    with pytest.raises(
+        UsageError, match="--glossary-match lemma: simplemma has no lemmas for the language 'xx'"
+    ):
         glossary("a\tb\n", match="lemma", languages=Languages("xx", "en"))
 
 
@@ -176,7 +193,11 @@ def test_an_encoder_that_loses_the_sign_between_terms_gets_each_by_itself():
 def test_an_unwritable_target_is_its_line_s_error_when_the_file_is_read(glossary):
     lines = [f"w{i}\tx\n" for i in range(600)]
     lines[400], lines[590] = "here\tx|☃\n", "there\t☃\n"
-    with pytest.raises(UsageError, match=r"in line 401 of .*, the phrase '☃' cannot be written \(1 more such line in the file\)"):
+    with pytest.raises(
+        UsageError,
+        match=r"in line 401 of .*, the phrase '☃' cannot be written \(1 more such line "
+        r"in the file\)",
+    ):
         glossary("".join(lines))
 
 
@@ -195,11 +216,23 @@ def test_many_lines_of_one_source_term_take_time_in_proportion(glossary):
     ("content", "message"),
     [
         ("a\tb\nc\n", "line 2 of FILE has 1 column and needs 2"),
-        ("a\tb\tc\n", "line 1 of FILE has 3 columns and needs 2: write the source term, one tab, the target term"),
+        (
+            "a\tb\tc\n",
+            (
+                "line 1 of FILE has 3 columns and needs 2: write the source term, one "
+                "tab, the target term"
+            ),
+        ),
         ("a\t\n", "has no target for the term 'a'"),
         ("\tb\n", "line 1 of FILE has no source term"),
         ("a\tb|\n", "has an empty alternative in 'b|'"),
-        ("a\nb\nc\td\ne\n", "line 1 of FILE has 1 column and needs 2: write the source term, one tab, the target term (2 more such"),
+        (
+            "a\nb\nc\td\ne\n",
+            (
+                "line 1 of FILE has 1 column and needs 2: write the source term, one tab, the "
+                "target term (2 more such"
+            ),
+        ),
         ("a\nb\n", "(1 more such line in the file)"),
     ],
 )
@@ -210,7 +243,8 @@ def test_bad_lines_are_refused_and_counted(glossary, tmp_path, content, message)
 
 
 def naive(terms: list[str], text: str) -> list[str]:
-    """Every term at every place; then again and again the longest, leftmost one that touches none before."""
+    """Every term at every place; then again and again the longest, leftmost one that
+    touches none before."""
     spans = []
     for term in terms:
         for match in re.finditer(rf"(?=(?<!\w){re.escape(term)}(?!\w))", text):
@@ -225,7 +259,10 @@ def naive(terms: list[str], text: str) -> list[str]:
 phrase = st.lists(st.sampled_from(["a", "b", "ab", "ba"]), min_size=1, max_size=4).map(" ".join)
 
 
-@given(st.lists(phrase, min_size=1, max_size=6, unique=True), st.lists(phrase, min_size=1, max_size=4).map(" ".join))
+@given(
+    st.lists(phrase, min_size=1, max_size=6, unique=True),
+    st.lists(phrase, min_size=1, max_size=4).map(" ".join),
+)
 def test_matching_equals_trying_every_term_at_every_place(tmp_path_factory, terms, text):
     path = tmp_path_factory.mktemp("glossary") / "g"
     path.write_text("".join(f"{t}\t{t}\n" for t in terms))

@@ -1,4 +1,5 @@
-"""The places of --glossary-report, counted by hand in the texts, and by trying every assignment of places to terms."""
+"""The places of --glossary-report, counted by hand in the texts, and by trying every assignment
+of places to terms."""
 
 import itertools
 import json
@@ -14,7 +15,9 @@ from fairseq_ext.search.constraints.report import GlossaryReport, forms_used
 from fairseq_ext.search.phrases.sentence import Cased, SentenceConstraints, met
 
 
-def required(targets: str, *words: int, case: str = "exact", term: str = "T", line: int = 1) -> Required:
+def required(
+    targets: str, *words: int, case: str = "exact", term: str = "T", line: int = 1
+) -> Required:
     """A term of these targets (a|b), found at these words of the source."""
     entry = Term(term, line, dict.fromkeys(targets.split("|"), line))
     return Required(entry, (), [Match(word, word + 1, 0) for word in words], Cased(case))
@@ -26,17 +29,25 @@ def required(targets: str, *words: int, case: str = "exact", term: str = "T", li
         # 0123456789
         ("a dog ran", ["dog"], [("dog", 2, 5)]),
         ("a hotdog, a dog.", ["dog"], [("dog", 12, 15)]),  # not inside a word
-        ("dog dog", ["dog", "dog"], [("dog", 0, 3), ("dog", 4, 7)]),  # a place serves one of equal terms
+        # a place serves one of equal terms
+        ("dog dog", ["dog", "dog"], [("dog", 0, 3), ("dog", 4, 7)]),
         ("one dog", ["dog", "dog"], [("dog", 4, 7), None]),
-        ("New York", ["New York", "York"], [("New York", 0, 8), ("York", 4, 8)]),  # different ones share words
+        # different ones share words
+        ("New York", ["New York", "York"], [("New York", 0, 8), ("York", 4, 8)]),
         ("York New York", ["New York", "York"], [("New York", 5, 13), ("York", 0, 4)]),
         ("New York", ["York", "New York"], [("York", 4, 8), ("New York", 0, 8)]),
-        ("a puppy, a dog", ["puppy|dog", "puppy"], [("dog", 11, 14), ("puppy", 2, 7)]),  # the first one makes room
-        ("cub puppy dog", ["puppy|dog", "cub|puppy", "cub"], [("dog", 10, 13), ("puppy", 4, 9), ("cub", 0, 3)]),
+        # the first one makes room
+        ("a puppy, a dog", ["puppy|dog", "puppy"], [("dog", 11, 14), ("puppy", 2, 7)]),
+        (
+            "cub puppy dog",
+            ["puppy|dog", "cub|puppy", "cub"],
+            [("dog", 10, 13), ("puppy", 4, 9), ("cub", 0, 3)],
+        ),
         ("a bitch", ["dog"], [None]),
-        ("fine dogs", ["ﬁne", "dogs"], [("ﬁne", 0, 4), ("dogs", 5, 9)]),  # found in NFKC, given as written
+        # found in NFKC, given as written
+        ("fine dogs", ["ﬁne", "dogs"], [("ﬁne", 0, 4), ("dogs", 5, 9)]),
     ],
-)  # fmt: skip
+)
 def test_a_form_and_its_place(translation, terms, expected):
     found = forms_used(translation, [required(each) for each in terms], segmented=False)
     assert found == [(None, None) if each is None else (each[0], each[1:]) for each in expected]
@@ -44,11 +55,19 @@ def test_a_form_and_its_place(translation, terms, expected):
 
 @pytest.mark.parametrize(
     ("translation", "case", "at"),
-    [("Dog", "exact", None), ("Dog", "initial", (0, 3)), ("a Dog", "initial", None), ("a Dog", "any", (2, 5)), ("Dog dog", "any", (4, 7))],
+    [
+        ("Dog", "exact", None),
+        ("Dog", "initial", (0, 3)),
+        ("a Dog", "initial", None),
+        ("a Dog", "any", (2, 5)),
+        ("Dog dog", "any", (4, 7)),
+    ],
 )
 @pytest.mark.parametrize("segmented", [False, True])
 def test_a_form_in_another_case(translation, case, at, segmented):
-    assert forms_used(translation, [required("dog", case=case)], segmented) == [("dog" if at else None, at)]
+    assert forms_used(translation, [required("dog", case=case)], segmented) == [
+        ("dog" if at else None, at)
+    ]
 
 
 def test_what_counts_inside_words():
@@ -60,34 +79,70 @@ def test_what_counts_inside_words():
     assert forms_used("hot@@ dog dog@@ s", two, True) == [("dog", (6, 9)), (None, None)]
 
 
-@given(st.lists(st.sampled_from("abc"), max_size=5), st.lists(st.sets(st.sampled_from("abc"), min_size=1), max_size=4))
+@given(
+    st.lists(st.sampled_from("abc"), max_size=5),
+    st.lists(st.sets(st.sampled_from("abc"), min_size=1), max_size=4),
+)
 def test_the_report_counts_as_the_statistics_and_shares_words_only_where_it_must(words, terms):
-    """A term counts as met by containment, equal ones by disjoint words (sentence.py, `met`); as many as can have a word of their own."""
+    """A term counts as met by containment, equal ones by disjoint words (sentence.py, `met`); as
+    many as can have a word of their own."""
     translation = " ".join(words)
-    found = forms_used(translation, [required("|".join(sorted(each))) for each in terms], segmented=False)
-    constraints = SentenceConstraints(tuple(tuple((ord(form),) for form in sorted(each)) for each in terms), ("",) * len(terms))
-    assert sum(at is not None for _, at in found) == sum(met([ord(word) for word in words], constraints, False))
+    found = forms_used(
+        translation, [required("|".join(sorted(each))) for each in terms], segmented=False
+    )
+    constraints = SentenceConstraints(
+        tuple(tuple((ord(form),) for form in sorted(each)) for each in terms), ("",) * len(terms)
+    )
+    assert sum(at is not None for _, at in found) == sum(
+        met([ord(word) for word in words], constraints, False)
+    )
     most = max(
         sum(place is not None for place in places)
         for places in itertools.product([None, *range(len(words))], repeat=len(terms))
-        if all(place is None or words[place] in each for place, each in zip(places, terms, strict=True))
+        if all(
+            place is None or words[place] in each for place, each in zip(places, terms, strict=True)
+        )
         and all(places.count(place) == 1 for place in places if place is not None)
     )
     assert len({at for _, at in found if at is not None}) == most
     for (form, at), each in zip(found, terms, strict=True):
         assert at is None or (form in each and translation[slice(*at)] == form)
-        assert at is None or [other for other, place in zip(terms, found, strict=True) if place[1] == at].count(each) == 1
+        assert (
+            at is None
+            or [other for other, place in zip(terms, found, strict=True) if place[1] == at].count(
+                each
+            )
+            == 1
+        )
 
 
 def test_a_line_of_the_report(tmp_path):
     report = GlossaryReport(str(tmp_path / "r"), segmented=False)
-    mentions = [required("dog|hound", 1, 5, term="Hund", line=3), required("cat", 3, term="Katze", line=7)]
-    report.add(4, "Der Hund die Katze ﬁel Hund", "The  hound and the cat", mentions)  # a ligature, two spaces
+    mentions = [
+        required("dog|hound", 1, 5, term="Hund", line=3),
+        required("cat", 3, term="Katze", line=7),
+    ]
+    # a ligature, two spaces
+    report.add(4, "Der Hund die Katze ﬁel Hund", "The  hound and the cat", mentions)
     assert report.close() == 0
     line = json.loads((tmp_path / "r").read_text(encoding="utf-8"))
     source = "Der Hund die Katze fiel Hund"
     assert (line["id"], line["source"], line["translation"]) == (4, source, "The hound and the cat")
     hund, katze = line["terms"]
-    assert hund == {"term": "Hund", "line": 3, "targets": ["dog", "hound"], "source_at": [[4, 8], [24, 28]], "form": "hound", "at": [4, 9]}
+    assert hund == {
+        "term": "Hund",
+        "line": 3,
+        "targets": ["dog", "hound"],
+        "source_at": [[4, 8], [24, 28]],
+        "form": "hound",
+        "at": [4, 9],
+    }
     assert hund["source_at"] == [list(found.span()) for found in re.finditer("Hund", source)]
-    assert katze == {"term": "Katze", "line": 7, "targets": ["cat"], "source_at": [[13, 18]], "form": "cat", "at": [18, 21]}
+    assert katze == {
+        "term": "Katze",
+        "line": 7,
+        "targets": ["cat"],
+        "source_at": [[13, 18]],
+        "form": "cat",
+        "at": [18, 21],
+    }

@@ -1,5 +1,5 @@
-"""Required words that the unconstrained hypothesis holds already change nothing: the demo model's best hypotheses are those of fairseq's
-own unconstrained search, which runs in the same test."""
+"""Required words that the unconstrained hypothesis holds already change nothing: the demo model's
+best hypotheses are those of fairseq's own unconstrained search, which runs in the same test."""
 
 import random
 import re
@@ -23,9 +23,32 @@ def demo(tmp_path_factory) -> Path:
 
 def best(demo: Path, task: str, *flags: object) -> dict[int, tuple[str, float]]:
     """Text and score of each sentence's best hypothesis."""
-    where = [demo, "--path", MODEL / "checkpoint.pt", "--dataset-impl", "raw", "--cpu", "--source-lang", "de", "--target-lang", "en"]
-    how = ["--bpe", "sentencepiece", "--sentencepiece-model", MODEL / "spm.model", "--beam", 10, "--task", task, *flags]
-    found = re.findall(r"^D-(\d+)\t(\S+)\t(.*)$", generate_forked(*where, *how).stdout, re.MULTILINE)
+    where = [
+        demo,
+        "--path",
+        MODEL / "checkpoint.pt",
+        "--dataset-impl",
+        "raw",
+        "--cpu",
+        "--source-lang",
+        "de",
+        "--target-lang",
+        "en",
+    ]
+    how = [
+        "--bpe",
+        "sentencepiece",
+        "--sentencepiece-model",
+        MODEL / "spm.model",
+        "--beam",
+        10,
+        "--task",
+        task,
+        *flags,
+    ]
+    found = re.findall(
+        r"^D-(\d+)\t(\S+)\t(.*)$", generate_forked(*where, *how).stdout, re.MULTILINE
+    )
     assert len(found) == LINES
     return {int(number): (text, float(score)) for number, score, text in found}
 

@@ -1,4 +1,5 @@
-"""Where forced phrases land, through the command on the demo model: --constraint-end, --constraint-bonus."""
+"""Where forced phrases land, through the command on the demo model: --constraint-end,
+--constraint-bonus."""
 
 import json
 import re
@@ -20,7 +21,9 @@ TERM = "wires"  # no translation of any of these sentences
 @pytest.fixture(scope="module")
 def demo(tmp_path_factory) -> tuple[Path, list[str]]:
     """The first lines of the demo's test set as raw data, and their references."""
-    references = (ROOT / "data" / "demo" / "test.en").read_text(encoding="utf-8").split("\n")[:LINES]
+    references = (
+        (ROOT / "data" / "demo" / "test.en").read_text(encoding="utf-8").split("\n")[:LINES]
+    )
     return raw_demo(tmp_path_factory.mktemp("demo"), LINES), references
 
 
@@ -28,8 +31,28 @@ def translations(demo, *flags) -> tuple[dict[int, str], dict]:
     """Texts of the best hypotheses by sentence, and the statistics of the constraints."""
     folder, _ = demo
     stats = folder / "stats.json"
-    where = [folder, "--path", MODEL / "checkpoint.pt", "--dataset-impl", "raw", "--cpu", "--source-lang", "de", "--target-lang", "en"]
-    how = ["--bpe", "sentencepiece", "--sentencepiece-model", MODEL / "spm.model", "--task", "translation_ext", "--beam", 4]
+    where = [
+        folder,
+        "--path",
+        MODEL / "checkpoint.pt",
+        "--dataset-impl",
+        "raw",
+        "--cpu",
+        "--source-lang",
+        "de",
+        "--target-lang",
+        "en",
+    ]
+    how = [
+        "--bpe",
+        "sentencepiece",
+        "--sentencepiece-model",
+        MODEL / "spm.model",
+        "--task",
+        "translation_ext",
+        "--beam",
+        4,
+    ]
     status, out, log = generate(*where, *how, "--stats-file", stats, *flags)
     assert status == 0, log
     found = {int(n): text for n, text in re.findall(r"^D-(\d+)\t\S+\t(.*)$", out, re.MULTILINE)}
@@ -52,8 +75,12 @@ def foreign(demo) -> tuple[str, str]:
 
 @pytest.fixture(scope="module")
 def mixed(demo, free) -> tuple[tuple[str, str], list[bool]]:
-    """For every other sentence a word of its free translation, a foreign one for the others; and which are foreign."""
-    words = [TERM if i % 2 else max(free[i].rstrip(".?!").split(), key=len).strip(",") for i in range(LINES)]
+    """For every other sentence a word of its free translation, a foreign one for the others;
+    and which are foreign."""
+    words = [
+        TERM if i % 2 else max(free[i].rstrip(".?!").split(), key=len).strip(",")
+        for i in range(LINES)
+    ]
     file = demo[0] / "mixed.tsv"
     file.write_text("".join(word + "\n" for word in words), encoding="utf-8")
     return ("--constraints-file", str(file)), [bool(i % 2) for i in range(LINES)]
@@ -64,7 +91,9 @@ def test_nothing_follows_the_end_of_a_sentence_under_constraint_end(demo, foreig
     assert any(BEHIND.search(text) for text in paper.values())  # what the flag is for
     found, counts = translations(demo, *foreign, "--constraint-end")
     assert counts == {"given": LINES, "met": LINES, "unmet": []}
-    assert all(re.search(rf"\b{TERM}\b", text) and not BEHIND.search(text) for text in found.values())
+    assert all(
+        re.search(rf"\b{TERM}\b", text) and not BEHIND.search(text) for text in found.values()
+    )
 
 
 def test_soft_terms_are_preferred_and_those_left_out_are_reported(demo, foreign, free):
@@ -72,23 +101,45 @@ def test_soft_terms_are_preferred_and_those_left_out_are_reported(demo, foreign,
     assert nothing == free and counts["met"] == 0
     assert sorted(counts["unmet"]) == [[i, TERM, LEFT_OUT] for i in range(LINES)]
     much, counts = translations(demo, *foreign, "--constraint-bonus", 30)
-    assert counts == {"given": LINES, "met": LINES, "unmet": []} and all(TERM in text for text in much.values())
+    assert counts == {"given": LINES, "met": LINES, "unmet": []} and all(
+        TERM in text for text in much.values()
+    )
 
 
 @pytest.mark.parametrize(
     "flags, said",
     [
-        (("--constraint-end",), "--constraint-end shapes phrases, and the command has none: add --constraints-file"),
-        (("--select", "dba", "--constraint-bonus", 2), "--constraint-bonus prefers phrases and --select dba forces them"),
+        (
+            ("--constraint-end",),
+            "--constraint-end shapes phrases, and the command has none: add --constraints-file",
+        ),
+        (
+            ("--select", "dba", "--constraint-bonus", 2),
+            "--constraint-bonus prefers phrases and --select dba forces them",
+        ),
         (("--select", "bonus"), "--select bonus prefers phrases by a bonus and none is given"),
         (("--constraint-bonus", -1), "--constraint-bonus (bonus in nats) must be "),
-        (("--constraint-bonus", 1, "--stop", "optimal", "--unnormalized"), "can make a token's score positive"),
+        (
+            ("--constraint-bonus", 1, "--stop", "optimal", "--unnormalized"),
+            "can make a token's score positive",
+        ),
         (("--constraint-bonus", 1, "--softmax", "screened"), "can raise words"),
     ],
 )
 def test_what_cannot_work_is_refused_in_one_sentence(demo, foreign, flags, said):
     folder, _ = demo
     given = () if flags == ("--constraint-end",) else foreign
-    where = [folder, "--path", MODEL / "checkpoint.pt", "--dataset-impl", "raw", "--cpu", "--source-lang", "de", "--target-lang", "en"]
+    where = [
+        folder,
+        "--path",
+        MODEL / "checkpoint.pt",
+        "--dataset-impl",
+        "raw",
+        "--cpu",
+        "--source-lang",
+        "de",
+        "--target-lang",
+        "en",
+    ]
     status, _, log = generate(*where, "--task", "translation_ext", *given, *flags)
     assert status and said in log

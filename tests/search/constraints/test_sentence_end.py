@@ -1,4 +1,5 @@
-"""--constraint-end: searches against brute force over all sequences, what each segmentation calls the end of a sentence, and the command.
+"""--constraint-end: searches against brute force over all sequences, what each segmentation calls
+the end of a sentence, and the command.
 
 Words of these tests: A B are words, d is a digit, . ends a sentence, ' closes a quotation.
 """
@@ -41,8 +42,13 @@ def required(*phrases: str) -> SentenceConstraints:
 
 
 def keeps(text: str, phrases: tuple[str, ...], allowed: int) -> bool:
-    """The rule, read off a text whose phrases hold no end: all of them before the last end that it may have, and only . and ' behind it."""
-    ends = [i for i, symbol in enumerate(text) if symbol == "." and text[i - 1 : i] != "d" and not in_run(text, i)]
+    """The rule, read off a text whose phrases hold no end: all of them before the last end that it
+    may have, and only . and ' behind it."""
+    ends = [
+        i
+        for i, symbol in enumerate(text)
+        if symbol == "." and text[i - 1 : i] != "d" and not in_run(text, i)
+    ]
     if len(ends) < allowed:
         return True
     last = ends[allowed - 1]
@@ -55,11 +61,20 @@ def in_run(text: str, i: int) -> bool:
     return before.endswith(".") and not before.endswith("d.")
 
 
-def decode(table, phrases: tuple[str, ...], k: int, max_len: int, allowed: int, select=DBA, **more) -> dict[str, float]:
+def decode(
+    table, phrases: tuple[str, ...], k: int, max_len: int, allowed: int, select=DBA, **more
+) -> dict[str, float]:
     plug = select(k, EOS, VOCABULARY)
-    more |= {"constraints": [required(*phrases)], "ends": SentenceEnds(TOKENS, torch.tensor([allowed]))}
-    (found,) = search([table], k, stop_plug("count", k), max_len, nbest=1000, select=plug, **more).lists
-    return {"".join(SYMBOLS[t - FIRST_WORD] for t in h.tokens.tolist()[:-1]): h.score for h in found}
+    more |= {
+        "constraints": [required(*phrases)],
+        "ends": SentenceEnds(TOKENS, torch.tensor([allowed])),
+    }
+    (found,) = search(
+        [table], k, stop_plug("count", k), max_len, nbest=1000, select=plug, **more
+    ).lists
+    return {
+        "".join(SYMBOLS[t - FIRST_WORD] for t in h.tokens.tolist()[:-1]): h.score for h in found
+    }
 
 
 @pytest.mark.parametrize("select", [DBA, GridBeam, ConstrainedBeam], ids=["dba", "gbs", "cbs"])
@@ -73,9 +88,12 @@ def test_a_large_beam_finds_every_sequence_that_keeps_to_the_rule(phrases, allow
             text = "".join(letters)
             if all(phrase in text for phrase in phrases) and keeps(text, phrases, allowed):
                 sequence = tokens_of(text)
-                expected[text] = sum(table(sequence[:i])[token] for i, token in enumerate((*sequence, EOS)))
+                expected[text] = sum(
+                    table(sequence[:i])[token] for i, token in enumerate((*sequence, EOS))
+                )
     got = decode(table, phrases, 800, 4, allowed, select)
-    # what the deadline forbids is no matter of this rule: those that have room for their phrases at every step
+    # what the deadline forbids is no matter of this rule: those that have room for their
+    # phrases at every step
     missing = set(expected) - set(got)
     assert set(got) <= set(expected) and all(late(text, phrases) for text in missing)
     assert got == pytest.approx({text: expected[text] for text in got})
@@ -108,7 +126,9 @@ def test_a_sentence_that_cannot_meet_its_phrases_is_not_held_up():
 def test_a_sentence_without_phrases_is_searched_as_ever():
     table = random_table(7, possible=5)
     plug = DBA(8, EOS, VOCABULARY)
-    (free,) = search([table], 8, stop_plug("count", 8), 6, nbest=8, select=plug, constraints=[required()]).lists
+    (free,) = search(
+        [table], 8, stop_plug("count", 8), 6, nbest=8, select=plug, constraints=[required()]
+    ).lists
     got = decode(table, (), 8, 6, 1)
     assert [h.score for h in free] == list(got.values())
 
@@ -117,7 +137,9 @@ def test_a_sentence_without_phrases_is_searched_as_ever():
 def test_the_library_agrees(monkeypatch, seed):
     monkeypatch.setattr(TableDecoder, "dtype", torch.float32)
     draw = random.Random(seed)
-    phrases = tuple("".join(draw.choice("AB.") for _ in range(draw.randint(1, 2))) for _ in range(2))
+    phrases = tuple(
+        "".join(draw.choice("AB.") for _ in range(draw.randint(1, 2))) for _ in range(2)
+    )
     decode(random_table(seed, possible=5), phrases, draw.randint(2, 8), 9, draw.randint(1, 2), Both)
 
 
@@ -137,11 +159,33 @@ def dictionary(*symbols: str) -> Dictionary:
 
 
 def told(found: EndTokens, symbols: tuple[str, ...], part: str) -> list[str]:
-    return [symbol for i, symbol in enumerate(symbols) if getattr(found, part)[Dictionary().nspecial + i]]
+    return [
+        symbol
+        for i, symbol in enumerate(symbols)
+        if getattr(found, part)[Dictionary().nspecial + i]
+    ]
 
 
 def test_sentencepiece():
-    symbols = ("▁the", "▁J", "s", ".", "▁.", "...", '."', '"', '▁"', "”", "“", ")", "▁3", "5", "?!", "Mr.", ",")
+    symbols = (
+        "▁the",
+        "▁J",
+        "s",
+        ".",
+        "▁.",
+        "...",
+        '."',
+        '"',
+        '▁"',
+        "”",
+        "“",
+        ")",
+        "▁3",
+        "5",
+        "?!",
+        "Mr.",
+        ",",
+    )
     found = end_tokens(dictionary(*symbols), None)
     assert told(found, symbols, "final") == [".", "▁.", "...", '."', "?!"]
     assert told(found, symbols, "closer") == ['"', "”", "“", ")"]
@@ -158,7 +202,18 @@ def test_subword_nmt_as_moses_writes_it():
 
 
 @pytest.mark.parametrize(
-    "text, ends", [("", 0), ("A", 0), ("A.", 1), ("A.'.", 1), ("A.B.", 2), ("d.A", 0), ("d..", 1), ("'A", 0), ("A...B", 1)]
+    "text, ends",
+    [
+        ("", 0),
+        ("A", 0),
+        ("A.", 1),
+        ("A.'.", 1),
+        ("A.B.", 2),
+        ("d.A", 0),
+        ("d..", 1),
+        ("'A", 0),
+        ("A...B", 1),
+    ],
 )
 def test_sentence_ends_of_a_source(text, ends):
     assert TOKENS.count(tokens_of(text)) == ends

@@ -1,4 +1,5 @@
-"""Drafters: the next-word table against counting by hand, earlier outputs; their files and what is refused."""
+"""Drafters: the next-word table against counting by hand, earlier outputs; their files
+and what is refused."""
 
 import sys
 from ctypes import CFUNCTYPE, POINTER, c_double, c_int64, c_void_p
@@ -45,8 +46,11 @@ def rows(*verified: list[int]) -> Rows:
 
 
 def alone(drafter: CompiledDrafter):
-    """(verified tokens, most, least) -> the compiled draft of a row that has these tokens, and how sure each is."""
-    propose = CFUNCTYPE(c_int64, c_void_p, POINTER(RowStruct), c_int64, c_double, c_void_p, c_void_p)(drafter.struct.propose)
+    """(verified tokens, most, least) -> the compiled draft of a row that has these tokens,
+    and how sure each is."""
+    propose = CFUNCTYPE(
+        c_int64, c_void_p, POINTER(RowStruct), c_int64, c_double, c_void_p, c_void_p
+    )(drafter.struct.propose)
 
     def ask(verified: list[int], most: int, least: float) -> tuple[list[int], list[float]]:
         text, length = np.array([EOS, *verified]), np.array([len(verified)])
@@ -85,7 +89,9 @@ def test_drafts_follow_the_longest_known_history():
     assert tokens[1, :2].tolist() == [B, EOS]
     assert tokens[2, :2].tolist() == [A, EOS], "after b alone the text ends; after c b comes a"
     assert ((sure > 0) & (sure <= 1)).all()
-    assert source.propose(rows([A]), 9, 0.99)[0].shape[1] < 9, "a draft that is hardly ever right is cut short"
+    assert source.propose(rows([A]), 9, 0.99)[0].shape[1] < 9, (
+        "a draft that is hardly ever right is cut short"
+    )
     assert source.propose(rows([A]), 0, 0.0)[0].shape == (1, 0)
 
 
@@ -98,7 +104,13 @@ def test_word_translations_turn_the_draft_to_what_the_source_says():
     assert drafts.propose(rows([A], [A]), 1, 0.0)[0][:, 0].tolist() == [B, C]
     # t(b | x): x is seen with a and b, y with a and c, EOS with all; a must be shared
     at = slice(table.lexical_start[X], table.lexical_start[X + 1])
-    t = dict(zip(table.lexical_token[at].tolist(), table.lexical_prob[at].astype(float).tolist(), strict=True))
+    t = dict(
+        zip(
+            table.lexical_token[at].tolist(),
+            table.lexical_prob[at].astype(float).tolist(),
+            strict=True,
+        )
+    )
     assert t[B] > t.get(C, 0) and t[B] > t.get(A, 0)
     assert sum(t.values()) == pytest.approx(1, abs=0.05)
 
@@ -136,7 +148,15 @@ def test_a_table_survives_its_file_and_knows_its_dictionaries(tmp_path):
     file = str(tmp_path / "table.npz")
     table.save(file)
     again = Table.load(file)
-    for name in ("key", "token", "prob", "unigram", "lexical_start", "lexical_token", "lexical_prob"):
+    for name in (
+        "key",
+        "token",
+        "prob",
+        "unigram",
+        "lexical_start",
+        "lexical_token",
+        "lexical_prob",
+    ):
         np.testing.assert_array_equal(getattr(again, name), getattr(table, name))
     again.check(file, D, D)
     with pytest.raises(UsageError, match="another dictionary"):
@@ -150,14 +170,26 @@ def test_a_table_survives_its_file_and_knows_its_dictionaries(tmp_path):
 
 HARMS = {
     "token": (lambda t: t.token.__setitem__((0, 0), V), "a token that is not in its vocabulary"),
-    "any_token": (lambda t: t.any_token.__setitem__(0, -1), "a token that is not in its vocabulary"),
-    "lexical_token": (lambda t: t.lexical_token.__setitem__(0, V), "a token that is not in its vocabulary"),
-    "lexical_start": (lambda t: t.lexical_start.__setitem__(-1, 10**12), "translations are not in order"),
+    "any_token": (
+        lambda t: t.any_token.__setitem__(0, -1),
+        "a token that is not in its vocabulary",
+    ),
+    "lexical_token": (
+        lambda t: t.lexical_token.__setitem__(0, V),
+        "a token that is not in its vocabulary",
+    ),
+    "lexical_start": (
+        lambda t: t.lexical_start.__setitem__(-1, 10**12),
+        "translations are not in order",
+    ),
     "falling": (lambda t: t.lexical_start.__setitem__(3, -5), "translations are not in order"),
     "key": (lambda t: t.key.__setitem__(0, 10**12), "histories are not in order"),
     "nan": (lambda t: t.unigram.__setitem__(0, np.nan), "a probability outside 0 to 1"),
     "short": (lambda t: setattr(t, "token", t.token[:-1]), "do not fit each other"),
-    "empty": (lambda t: (setattr(t, "any_token", t.any_token[:0]), setattr(t, "token", t.token[:, :0])), "do not fit each other"),
+    "empty": (
+        lambda t: (setattr(t, "any_token", t.any_token[:0]), setattr(t, "token", t.token[:, :0])),
+        "do not fit each other",
+    ),
 }
 
 
@@ -174,7 +206,9 @@ def test_a_table_whose_numbers_lead_out_of_it_is_refused(tmp_path, harm):
 
 @pytest.mark.parametrize("seed", range(6))
 @pytest.mark.parametrize("parallel", [False, True])
-def test_decoding_with_a_table_equals_greedy_and_learns_from_the_models_own_output(tmp_path, seed, parallel):
+def test_decoding_with_a_table_equals_greedy_and_learns_from_the_models_own_output(
+    tmp_path, seed, parallel
+):
     """A table of the model's own translations drafts well; nothing it does changes the output."""
     models, sample = [build("transformer", seed, eos=1.0)], batch([9, 7, 5, 3, 1, 0], seed)
     plain = generators(models, beam=1, max_len_b=20)
@@ -235,7 +269,11 @@ def test_the_compiled_row_follows_its_earlier_output_as_the_definition_does():
     differ = 0
     for _ in range(60):
         old = draw.integers(4, 9, draw.integers(0, 12)).tolist()
-        new = [int(draw.integers(4, 9)) if draw.random() < 0.25 else t for t in old if draw.random() > 0.15] + [A, B]
+        new = [
+            int(draw.integers(4, 9)) if draw.random() < 0.25 else t
+            for t in old
+            if draw.random() > 0.15
+        ] + [A, B]
         source = previous(old)
         twin, length = alone(source.compiled(0)), 0
         while length <= len(new):
@@ -263,7 +301,9 @@ def test_the_compiled_table_drafts_as_the_definition_does(with_source):
     """One row compiled against the same row among others and against the row alone."""
     draw = np.random.default_rng(3)
     lines = [[*draw.integers(4, 12, draw.integers(1, 9)).tolist(), EOS] for _ in range(60)]
-    table = estimate(lines, [line[::-1][1:] + [EOS] for line in lines] if with_source else None, D, D)
+    table = estimate(
+        lines, [line[::-1][1:] + [EOS] for line in lines] if with_source else None, D, D
+    )
     verified = [draw.integers(4, 13, n).tolist() for n in (0, 1, 2, 5, 9)]
     sources = [draw.integers(4, 12, 5).tolist() for _ in verified]
     together, single = Ngram(table, PAD, PAD), Ngram(table, PAD, PAD)

@@ -1,5 +1,5 @@
-"""Decoding by blocks gives greedy's output: tokens, scores and positional scores of stock fairseq at --beam 1, whatever the method, the
-block, the draft and the batch.
+"""Decoding by blocks gives greedy's output: tokens, scores and positional scores of stock fairseq
+at --beam 1, whatever the method, the block, the draft and the batch.
 """
 
 import itertools
@@ -25,7 +25,9 @@ def test_every_method_equals_greedy_for_random_models_drafts_and_blocks(method, 
     chance = random.Random(f"{method} {backend}")
     for seed in range(8):
         name = chance.choice(["transformer", "transformer-pre-norm", "transformer-tied"])
-        flags = blocks(method, decoder_backend=backend, draft=chance.choice(["auto", "none", "pad", "repeat"]))
+        flags = blocks(
+            method, decoder_backend=backend, draft=chance.choice(["auto", "none", "pad", "repeat"])
+        )
         if method != "jacobi":
             flags["block_size"] = chance.choice([1, 2, 3, 5, 30])
         if method in ("jacobi", "hybrid-jacobi"):
@@ -33,8 +35,17 @@ def test_every_method_equals_greedy_for_random_models_drafts_and_blocks(method, 
         sample = batch(chance.sample(LENGTHS, chance.randint(1, 6)), seed)
         n = sample["nsentences"]
         if seed % 3 == 0:
-            flags["draft_file"] = drafts(tmp_path, [[chance.randrange(4, 25) for _ in range(chance.randint(0, 9))] for _ in range(n)])
-        pair = generators([build(name, seed)], flags, beam=1, max_len_b=chance.choice([1, 3, 20]), unnormalized=seed % 2 == 0)
+            flags["draft_file"] = drafts(
+                tmp_path,
+                [[chance.randrange(4, 25) for _ in range(chance.randint(0, 9))] for _ in range(n)],
+            )
+        pair = generators(
+            [build(name, seed)],
+            flags,
+            beam=1,
+            max_len_b=chance.choice([1, 3, 20]),
+            unnormalized=seed % 2 == 0,
+        )
         same(run(pair.stock, sample), run(pair.ours, sample))
         assert pair.ours.decoder.name == backend
 
@@ -46,17 +57,26 @@ def test_a_stream_of_rows_equals_greedy(method, dtype, tmp_path):
     chance, refills = random.Random(f"stream {method} {dtype}"), 0
     for seed in range(8):
         flags = blocks(method, draft=chance.choice(["none", "pad", "repeat"]), schedule="stream")
-        flags |= {"stream_width": chance.choice([1, 2, 3]), "refill_threshold": chance.choice([0.1, 0.5, 0.7])}
+        flags |= {
+            "stream_width": chance.choice([1, 2, 3]),
+            "refill_threshold": chance.choice([0.1, 0.5, 0.7]),
+        }
         if method != "jacobi":
             flags["block_size"] = chance.choice([1, 2, 3, 7])
         lengths = [chance.choice(LENGTHS) for _ in range(chance.randint(2, 9))]
         sample = batch(lengths, seed)
         if seed % 3 == 0:
-            lines = [[chance.randrange(4, 25) for _ in range(chance.randint(0, 9))] for _ in lengths]
+            lines = [
+                [chance.randrange(4, 25) for _ in range(chance.randint(0, 9))] for _ in lengths
+            ]
             flags["draft_file"] = drafts(tmp_path, lines)
         model = build(chance.choice(["transformer", "transformer-pre-norm"]), seed, dtype, eos=0.5)
         pair = generators([model], flags, beam=1, max_len_b=chance.choice([3, 20]))
-        same(run(pair.stock, sample), run(pair.ours, sample), 1e-9 if dtype == torch.float64 else 1e-4)
+        same(
+            run(pair.stock, sample),
+            run(pair.ours, sample),
+            1e-9 if dtype == torch.float64 else 1e-4,
+        )
         stats = pair.ours.stats
         refills += stats.refills
         assert stats.refills == stats.encoder_calls - 1 and stats.sentences == len(lengths)
@@ -65,34 +85,47 @@ def test_a_stream_of_rows_equals_greedy(method, dtype, tmp_path):
 
 
 def test_a_stream_fills_up_before_a_sentence_has_finished():
-    """At a threshold of 0.75 a quarter of the width starts at a time, and goes on starting until three quarters are live."""
+    """At a threshold of 0.75 a quarter of the width starts at a time, and goes on starting until
+    three quarters are live."""
     flags = blocks("window", draft="none", schedule="stream", stream_width=4, refill_threshold=0.75)
     pair = generators([build("transformer")], flags, beam=1, min_len=20, max_len_b=20)
     sample = batch([5] * 8, 1)
     same(run(pair.stock, sample), run(pair.ours, sample))
     stats = pair.ours.stats
     assert stats.decoder_rows == 8 * 21, "no sentence ends before the limit"
-    assert stats.decoder_calls <= 2 * 21 + 3 * 2, "two times four sentences, each one call behind the last"
+    assert stats.decoder_calls <= 2 * 21 + 3 * 2, (
+        "two times four sentences, each one call behind the last"
+    )
 
 
-OF_GRID = {name: case for name, case in GRID.items() if case.lm is None and case.flags["beam"] in (3, 4, 5)}
+OF_GRID = {
+    name: case for name, case in GRID.items() if case.lm is None and case.flags["beam"] in (3, 4, 5)
+}
 
 
 @drawn(25)
 @pytest.mark.parametrize("method", ["gs-jacobi", "window"])
 @pytest.mark.parametrize("case", OF_GRID.values(), ids=OF_GRID.keys())
 def test_stock_flags_mean_the_same(case, method):
-    """Every architecture, ensembles, limits, prefixes, penalties and normalisations of test_neutral.py, at --beam 1."""
+    """Every architecture, ensembles, limits, prefixes, penalties and normalisations of
+    test_neutral.py, at --beam 1."""
     models = [build(name, seed=i + 1) for i, name in enumerate(case.models)]
-    pair = generators(models, blocks(method, block_size=4), **({"max_len_b": 20} | case.flags | {"beam": 1}))
+    pair = generators(
+        models, blocks(method, block_size=4), **({"max_len_b": 20} | case.flags | {"beam": 1})
+    )
     sample = batch(case.lengths)
     tolerance = 1e-5 if set(case.models) & set(MASKED_IN_FLOAT32) else 1e-9
-    same(run(pair.stock, sample, **case.arguments), run(pair.ours, sample, **case.arguments), tolerance)
+    same(
+        run(pair.stock, sample, **case.arguments),
+        run(pair.ours, sample, **case.arguments),
+        tolerance,
+    )
 
 
 @pytest.mark.parametrize("method, n", list(itertools.product(METHODS, (1, 2, 3))))
 def test_repeated_ngrams_are_blocked_as_in_our_beam_search(method, n):
-    """Stock 0.12.2 ignores the flag, so the beam search of this package is the reference; test_loop.py proves that one."""
+    """Stock 0.12.2 ignores the flag, so the beam search of this package is the reference;
+    test_loop.py proves that one."""
     sample, changed = batch(LENGTHS), 0
     for seed in range(3):
         models = [build("transformer", seed, eos=0.5)]
@@ -100,13 +133,17 @@ def test_repeated_ngrams_are_blocked_as_in_our_beam_search(method, n):
         expected = run(generators(models, **flags).ours, sample)
         same(expected, run(generators(models, blocks(method), **flags).ours, sample))
         free = run(generators(models, **(flags | {"no_repeat_ngram_size": 0})).ours, sample)
-        changed += sum(a[0]["tokens"].tolist() != b[0]["tokens"].tolist() for a, b in zip(free, expected, strict=True))
+        changed += sum(
+            a[0]["tokens"].tolist() != b[0]["tokens"].tolist()
+            for a, b in zip(free, expected, strict=True)
+        )
     assert changed
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
 def test_half_precision_equals_one_token_at_a_time(dtype):
-    """One sentence at a time: in a batch whose rows stand at different lengths the one-token path rounds differently itself."""
+    """One sentence at a time: in a batch whose rows stand at different lengths the one-token path
+    rounds differently itself."""
     redone = 0
     for seed in range(5):
         models, sample = [build("transformer", seed, dtype)], batch([LENGTHS[seed]], seed)
@@ -115,9 +152,13 @@ def test_half_precision_equals_one_token_at_a_time(dtype):
         for method in METHODS:
             ours = generators(models, blocks(method), beam=1, max_len_b=20).ours
             found = run(ours, sample)
-            assert [h[0]["tokens"].tolist() for h in found] == [h[0]["tokens"].tolist() for h in expected]
+            assert [h[0]["tokens"].tolist() for h in found] == [
+                h[0]["tokens"].tolist() for h in expected
+            ]
             guard = counts(ours)["guard"]
-            assert guard["checked"] >= guard["redone"] and guard["rate"] == guard["redone"] / max(guard["checked"], 1)
+            assert guard["checked"] >= guard["redone"] and guard["rate"] == guard["redone"] / max(
+                guard["checked"], 1
+            )
             redone += guard["redone"]
     assert redone
 
@@ -133,7 +174,9 @@ def test_a_margin_that_nothing_reaches_reads_every_token_alone():
 def test_equals_stock_in_single_precision(architecture):
     sample = batch(LENGTHS)
     for method in METHODS:
-        pair = generators([build(architecture, 11, torch.float32)], blocks(method), beam=1, max_len_b=15)
+        pair = generators(
+            [build(architecture, 11, torch.float32)], blocks(method), beam=1, max_len_b=15
+        )
         same(run(pair.stock, sample), run(pair.ours, sample), 1e-4)
 
 
@@ -155,9 +198,12 @@ def test_nan_is_an_error():
 
 
 def test_the_block_step_equals_the_cache_and_teacher_forcing():
-    """Features of blocks after truncation to lengths of each row's own: the fast decoder against re-reading everything."""
+    """Features of blocks after truncation to lengths of each row's own: the fast decoder against
+    re-reading everything."""
     model, sample, chance = build("transformer"), batch([6, 4, 2]), np.random.default_rng(3)
-    pool = Pool(sample["net_input"], sample["net_input"]["src_lengths"], [60] * 3, torch.arange(3), EOS)
+    pool = Pool(
+        sample["net_input"], sample["net_input"]["src_lengths"], [60] * 3, torch.arange(3), EOS
+    )
     pair = [TransformerBackend([model]), UncachedBackend([model])]
     for decoder in pair:
         decoder.admit(pool.inputs([0, 1, 2]))
@@ -166,7 +212,10 @@ def test_the_block_step_equals_the_cache_and_teacher_forcing():
         w = int(chance.integers(1, 6))
         tokens = torch.from_numpy(chance.integers(4, 25, (len(read), w)))
         length = np.minimum(read, chance.integers(0, 4, len(read)) + np.maximum(read - 2, 0))
-        fast, plain = (decoder.step(tokens.to(models.DEVICE), w, torch.from_numpy(length).to(models.DEVICE))[0] for decoder in pair)
+        fast, plain = (
+            decoder.step(tokens.to(models.DEVICE), w, torch.from_numpy(length).to(models.DEVICE))[0]
+            for decoder in pair
+        )
         torch.testing.assert_close(fast, plain, rtol=0, atol=1e-10)
         read = length + w
         if turn == 6:

@@ -30,16 +30,29 @@ def lone_sentence(chance, method, tmp_path) -> tuple[dict, dict]:
     if method == "window":
         flags["draft_cost"] = chance.choice([0.0, 0.05, 0.3])
     if chance.random() < 0.4:
-        flags["draft_file"] = drafts(tmp_path, [[chance.randrange(4, 25) for _ in range(chance.randint(0, 40))]])
-    if flags["draft"] == "ngram":
-        lines = [[chance.randrange(4, 25) for _ in range(chance.randint(1, 9))] + [EOS] for _ in range(30)]
-        flags["draft_table"] = str(tmp_path / "table.npz")
-        estimate(lines, [line[::-1] for line in lines] if chance.random() < 0.6 else None, dictionary(), dictionary()).save(
-            flags["draft_table"]
+        flags["draft_file"] = drafts(
+            tmp_path, [[chance.randrange(4, 25) for _ in range(chance.randint(0, 40))]]
         )
+    if flags["draft"] == "ngram":
+        lines = [
+            [chance.randrange(4, 25) for _ in range(chance.randint(1, 9))] + [EOS]
+            for _ in range(30)
+        ]
+        flags["draft_table"] = str(tmp_path / "table.npz")
+        estimate(
+            lines,
+            [line[::-1] for line in lines] if chance.random() < 0.6 else None,
+            dictionary(),
+            dictionary(),
+        ).save(flags["draft_table"])
     longest = chance.choice([1, 3, 50])
     min_len = 3 if longest >= 3 and chance.random() < 0.5 else 1
-    return flags, {"beam": 1, "max_len_b": longest, "min_len": min_len, "unnormalized": chance.random() < 0.5}
+    return flags, {
+        "beam": 1,
+        "max_len_b": longest,
+        "min_len": min_len,
+        "unnormalized": chance.random() < 0.5,
+    }
 
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
@@ -52,7 +65,11 @@ def test_a_sentence_alone_equals_greedy(method, dtype, tmp_path):
         flags, generation = lone_sentence(chance, method, tmp_path)
         pair = generators([build(name, seed, dtype, eos=0.5)], flags, **generation)
         sample = batch([chance.choice(LENGTHS)], seed)
-        same(run(pair.stock, sample), run(pair.ours, sample), 1e-9 if dtype == torch.float64 else 1e-4)
+        same(
+            run(pair.stock, sample),
+            run(pair.ours, sample),
+            1e-9 if dtype == torch.float64 else 1e-4,
+        )
 
 
 @pytest.mark.usefixtures("on_the_cpu")
@@ -60,8 +77,15 @@ def test_a_sentence_alone_equals_greedy(method, dtype, tmp_path):
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
 @pytest.mark.parametrize("method", METHODS)
 def test_the_compiled_row_makes_the_calls_of_the_definition(method, dtype, tmp_path, monkeypatch):
-    """Every draft, every output and every verified length, over several sentences that share what the method has learnt."""
-    chance, offered, compiled, commit, call = random.Random(f"twin {method} {dtype}"), 0, [0, 0], CompiledRow.commit, CompiledRow.call
+    """Every draft, every output and every verified length, over several sentences that share
+    what the method has learnt."""
+    chance, offered, compiled, commit, call = (
+        random.Random(f"twin {method} {dtype}"),
+        0,
+        [0, 0],
+        CompiledRow.commit,
+        CompiledRow.call,
+    )
 
     def counted(kind, function):
         def inner(*arguments):
@@ -77,7 +101,8 @@ def test_the_compiled_row_makes_the_calls_of_the_definition(method, dtype, tmp_p
         generation["no_repeat_ngram_size"] = chance.choice([0, 0, 1, 2, 3])
         if chance.random() < 0.3:
             flags["parallel_margin"] = chance.choice([0.05, 0.5])
-        name = chance.choice(["transformer", "transformer-pre-norm", "bart"])  # BART normalises its embeddings
+        # BART normalises its embeddings
+        name = chance.choice(["transformer", "transformer-pre-norm", "bart"])
         model, found = build(name, seed, dtype, eos=0.5), []
         samples = [batch([chance.choice(LENGTHS)], seed + i) for i in range(3)]
         for twin in (True, False):
@@ -89,7 +114,9 @@ def test_the_compiled_row_makes_the_calls_of_the_definition(method, dtype, tmp_p
                 before = list(compiled)
                 hypotheses = [run(ours, sample) for sample in samples]
                 assert (compiled != before) == twin
-                assert (compiled[1] > before[1]) == (twin and dtype == torch.float32 and not flags.get("parallel_margin")), name
+                assert (compiled[1] > before[1]) == (
+                    twin and dtype == torch.float32 and not flags.get("parallel_margin")
+                ), name
             found.append((hypotheses, calls, counts(ours)))
         (a, calls, count), (b, expected, expected_count) = found
         for x, y in zip(a, b, strict=True):
@@ -105,19 +132,26 @@ def test_the_compiled_row_makes_the_calls_of_the_definition(method, dtype, tmp_p
 
 @pytest.mark.usefixtures("on_the_cpu")
 def test_a_sentence_alone_has_the_scores_of_its_verified_tokens_and_of_all_when_they_are_traced():
-    """The compiled way computes log-probabilities of what is kept; a trace shows every position's."""
+    """The compiled way computes log-probabilities of what is kept; a trace shows
+    every position's."""
     model, sample = build("transformer", 3, torch.float32, eos=0.5), batch([9])
     traced = generators([model], blocks("jacobi", draft="pad"), beam=1, max_len_b=20).ours
     calls: list = []
     traced.driver.trace = calls.append
-    same(run(traced, sample), run(generators([model], blocks("jacobi", draft="pad"), beam=1, max_len_b=20).ours, sample), 0.0)
+    same(
+        run(traced, sample),
+        run(generators([model], blocks("jacobi", draft="pad"), beam=1, max_len_b=20).ours, sample),
+        0.0,
+    )
     [[found]] = run(traced, sample)
     tokens = [EOS, *found["tokens"].tolist()]
     source = {name: sample["net_input"][name] for name in ("src_tokens", "src_lengths")}
     for call in calls:
         block = [PAD if t < 0 else t for t in call.draft.tolist()]
         with torch.no_grad():  # what fairseq's own model gives for this history and draft
-            logits, _ = model(**source, prev_output_tokens=torch.tensor([tokens[: call.length + 1] + block]))
+            logits, _ = model(
+                **source, prev_output_tokens=torch.tensor([tokens[: call.length + 1] + block])
+            )
         log_probs = logits[0, call.length :].log_softmax(-1)
         expected = log_probs.gather(1, torch.from_numpy(call.out)[:, None])[:, 0].numpy()
         if PAD not in block:  # fairseq masks padding in a history

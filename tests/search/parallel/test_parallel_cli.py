@@ -1,4 +1,5 @@
-"""Parallel decoding through the commands: the same lines as --beam 1, draft files and tables, statistics, one-sentence errors."""
+"""Parallel decoding through the commands: the same lines as --beam 1, draft files and tables,
+statistics, one-sentence errors."""
 
 import json
 import math
@@ -24,7 +25,16 @@ def same(a: dict, b: dict) -> None:
 
 
 def generate(tiny, *flags, run=command) -> str:
-    return run("fairseq-generate", tiny / "data", "--path", tiny / "model.pt", "--cpu", "--max-len-b", 15, *flags).stdout
+    return run(
+        "fairseq-generate",
+        tiny / "data",
+        "--path",
+        tiny / "model.pt",
+        "--cpu",
+        "--max-len-b",
+        15,
+        *flags,
+    ).stdout
 
 
 @pytest.fixture(scope="module")
@@ -37,8 +47,20 @@ def greedy(tiny) -> dict:
 def table(tiny, tmp_path_factory) -> Path:
     """A draft table from the training text, made by the script."""
     file = tmp_path_factory.mktemp("table") / "model.drafts.npz"
-    script = [ROOT / "scripts" / "build_drafts.py", "--data", tiny / "data", "-s", "de", "-t", "en", "--output", file]
-    done = conftest.command(sys.executable, *script, "--target", tiny / "train.en", "--source", tiny / "train.de")
+    script = [
+        ROOT / "scripts" / "build_drafts.py",
+        "--data",
+        tiny / "data",
+        "-s",
+        "de",
+        "-t",
+        "en",
+        "--output",
+        file,
+    ]
+    done = conftest.command(
+        sys.executable, *script, "--target", tiny / "train.en", "--source", tiny / "train.de"
+    )
     assert "histories" in done.stdout
     return file
 
@@ -49,11 +71,25 @@ def test_a_table_beside_the_checkpoint_is_found(tiny, table, greedy, tmp_path):
     stats = tmp_path / "stats.json"
     flags = ["--decoding", "window", "--draft", "ngram", "--batch-size", 3, "--stats-file", stats]
     output = conftest.command(
-        "fairseq-generate", tiny / "data", "--path", tmp_path / "model.pt", "--cpu", "--max-len-b", 15, *OURS, *flags
+        "fairseq-generate",
+        tiny / "data",
+        "--path",
+        tmp_path / "model.pt",
+        "--cpu",
+        "--max-len-b",
+        15,
+        *OURS,
+        *flags,
     ).stdout
     same(greedy, hypotheses(output))
     found = json.loads(stats.read_text())
-    assert set(found["parallel"]) == {"calls", "tokens", "tokens_per_call", "drafts_offered", "drafts_taken"}
+    assert set(found["parallel"]) == {
+        "calls",
+        "tokens",
+        "tokens_per_call",
+        "drafts_offered",
+        "drafts_taken",
+    }
     assert found["parallel"]["tokens"] == found["target_tokens"]
     assert "decoding:window,draft=ngram" in found["signature"]
 
@@ -61,7 +97,18 @@ def test_a_table_beside_the_checkpoint_is_found(tiny, table, greedy, tmp_path):
 def test_the_earlier_output_makes_one_call_a_batch(tiny, greedy, tmp_path):
     old, stats = tmp_path / "old.txt", tmp_path / "stats.json"
     old.write_text("".join(greedy[n][1] + "\n" for n in sorted(greedy)))
-    flags = ["--decoding", "window", "--draft-file", old, "--draft-cost", 0, "--max-tokens", 30, "--stats-file", stats]
+    flags = [
+        "--decoding",
+        "window",
+        "--draft-file",
+        old,
+        "--draft-cost",
+        0,
+        "--max-tokens",
+        30,
+        "--stats-file",
+        stats,
+    ]
     same(greedy, hypotheses(generate(tiny, *OURS, *flags)))
     found = json.loads(stats.read_text())
     assert found["decoder_calls"] == found["encoder_calls"]
@@ -70,7 +117,15 @@ def test_the_earlier_output_makes_one_call_a_batch(tiny, greedy, tmp_path):
 def test_draft_files_follow_the_lines_of_an_interactive_session(tiny, tmp_path):
     """Two buffers, and lines that the batches reorder by length."""
     lines = (tiny / "test.de").read_text().splitlines()[:5]
-    talk = ["fairseq-interactive", tiny / "data", "--path", tiny / "model.pt", "--cpu", "--max-len-b", 15]
+    talk = [
+        "fairseq-interactive",
+        tiny / "data",
+        "--path",
+        tiny / "model.pt",
+        "--cpu",
+        "--max-len-b",
+        15,
+    ]
     talk += ["--buffer-size", 3, "--batch-size", 3]
     before = hypotheses(command(*talk, *OURS, stdin="\n".join(lines) + "\n").stdout)
     old, stats = tmp_path / "old.txt", tmp_path / "stats.json"
@@ -80,9 +135,20 @@ def test_draft_files_follow_the_lines_of_an_interactive_session(tiny, tmp_path):
     assert json.loads(stats.read_text())["decoder_calls"] == 2
 
 
-@pytest.mark.parametrize("flags, said", [(["--beam", "2"], "--beam 1"), (["--draft-table", "no.npz"], "no.npz")])
+@pytest.mark.parametrize(
+    "flags, said", [(["--beam", "2"], "--beam 1"), (["--draft-table", "no.npz"], "no.npz")]
+)
 def test_errors_are_one_sentence(tiny, flags, said):
-    arguments = [tiny / "data", "--path", tiny / "model.pt", "--cpu", *OURS, "--decoding", "window", *flags]
+    arguments = [
+        tiny / "data",
+        "--path",
+        tiny / "model.pt",
+        "--cpu",
+        *OURS,
+        "--decoding",
+        "window",
+        *flags,
+    ]
     done = command("fairseq-generate", *arguments, check=False)
     assert done.returncode == 1
     last = done.stderr.strip().splitlines()[-1]

@@ -10,7 +10,11 @@ from fairseq_ext.search.phrases.sentence import SentenceConstraints
 
 def test_a_stream_is_refused_where_rows_of_different_lengths_cannot_be_read_together():
     with pytest.raises(UsageError, match="--schedule stream with --decoding window needs"):
-        generators([build("transformer")], blocks("window", decoder_backend="fairseq", schedule="stream"), beam=1)
+        generators(
+            [build("transformer")],
+            blocks("window", decoder_backend="fairseq", schedule="stream"),
+            beam=1,
+        )
 
 
 @pytest.mark.parametrize(
@@ -28,7 +32,11 @@ def test_a_stream_is_refused_where_rows_of_different_lengths_cannot_be_read_toge
         ({"parallel_margin": -0.2}, {}, "--parallel-margin -0.2"),
         ({"parallel_margin": float("nan")}, {}, "--parallel-margin is not a number"),
         ({}, {"retain_dropout": True}, "--retain-dropout"),
-        ({"decoding": "beam", "block_size": 4}, {}, "--decoding gs-jacobi or .*--decoding jacobi or .*--decoding window"),
+        (
+            {"decoding": "beam", "block_size": 4},
+            {},
+            "--decoding gs-jacobi or .*--decoding jacobi or .*--decoding window",
+        ),
         ({"parallel_length": 5}, {}, "--parallel-length"),
         ({"decoding": "jacobi", "block_size": 5}, {}, "--parallel-length"),
         ({"draft": "ngram"}, {}, "build_drafts.py"),
@@ -40,7 +48,9 @@ def test_a_stream_is_refused_where_rows_of_different_lengths_cannot_be_read_toge
 )
 def test_what_cannot_work_is_refused(flags, generation, said):
     with pytest.raises(UsageError, match=said):
-        generators([build("transformer")], {"decoding": "window", **flags}, **({"beam": 1} | generation))
+        generators(
+            [build("transformer")], {"decoding": "window", **flags}, **({"beam": 1} | generation)
+        )
 
 
 def test_constraints_of_a_call_are_refused():

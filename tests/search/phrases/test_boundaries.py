@@ -1,7 +1,8 @@
-"""Required phrases as whole words: automata against reading the text, searches against brute force over all sequences, and what is
-known of each segmentation.
+"""Required phrases as whole words: automata against reading the text, searches against brute force
+over all sequences, and what is known of each segmentation.
 
-Words of these tests are written in two kinds of pieces: A B C D start a word, a b c d continue one; "Ab" is the word of A and b.
+Words of these tests are written in two kinds of pieces: A B C D start a word, a b c d continue one;
+"Ab" is the word of A and b.
 """
 
 import math
@@ -59,21 +60,32 @@ def words(tokens) -> list[str]:
 
 
 def ends_of(phrase: str, tokens, mode: str) -> list[tuple[int, int]]:
-    """Where a phrase stands in a sequence, as first and last token, read off the words: it starts a word, and ends one (prefix: or not)."""
+    """Where a phrase stands in a sequence, as first and last token, read off the words: it starts
+    a word, and ends one (prefix: or not)."""
     text = "".join(SYMBOLS[t - FIRST_WORD] for t in tokens)
     starts = {0, *(i for i, symbol in enumerate(text) if symbol.isupper())}
-    found = [i for i in range(len(text) - len(phrase) + 1) if text[i : i + len(phrase)] == phrase and i in starts]
+    found = [
+        i
+        for i in range(len(text) - len(phrase) + 1)
+        if text[i : i + len(phrase)] == phrase and i in starts
+    ]
     whole = [i for i in found if i + len(phrase) in starts or i + len(phrase) == len(text)]
     return [(i, i + len(phrase)) for i in (whole if mode == "word" else found)]
 
 
 def met_by_hand(constraints: list[list[str]], tokens, mode: str, ordered: bool) -> list[bool]:
-    """Taking occurrences from the left: disjoint ones for equal constraints, one behind the other where they are ordered."""
+    """Taking occurrences from the left: disjoint ones for equal constraints, one behind the
+    other where they are ordered."""
     reached: dict = {}
     out = []
     for alternatives in constraints:
         key = None if ordered else tuple(sorted(alternatives))
-        ends = [end for phrase in alternatives for start, end in ends_of(phrase, tokens, mode) if start >= reached.get(key, 0)]
+        ends = [
+            end
+            for phrase in alternatives
+            for start, end in ends_of(phrase, tokens, mode)
+            if start >= reached.get(key, 0)
+        ]
         reached[key] = min(ends, default=10**6)
         out.append(bool(ends))
     return out
@@ -81,7 +93,9 @@ def met_by_hand(constraints: list[list[str]], tokens, mode: str, ordered: bool) 
 
 def required(constraints: list[list[str]]) -> SentenceConstraints:
     any_of = tuple(tuple(map(tokens_of, alternatives)) for alternatives in constraints)
-    return SentenceConstraints(any_of, tuple("|".join(alternatives) for alternatives in constraints))
+    return SentenceConstraints(
+        any_of, tuple("|".join(alternatives) for alternatives in constraints)
+    )
 
 
 # ---- automata
@@ -90,15 +104,22 @@ phrase = st.text(SYMBOLS, min_size=1, max_size=3)
 
 
 @settings(max_examples=400, deadline=None)
-@given(st.lists(st.lists(phrase, min_size=1, max_size=2, unique=True), min_size=1, max_size=3), st.text(SYMBOLS, max_size=9),
-       st.sampled_from(MODES), st.booleans())  # fmt: skip
+@given(
+    st.lists(st.lists(phrase, min_size=1, max_size=2, unique=True), min_size=1, max_size=3),
+    st.text(SYMBOLS, max_size=9),
+    st.sampled_from(MODES),
+    st.booleans(),
+)
 def test_a_row_has_met_what_its_words_say(constraints, text, mode, ordered):
     """After every token as if the sentence ended there: what waits is met."""
     known = {}
-    for alternatives in constraints:  # equal phrases of different constraints are another matter (test_phrases.py)
+    # equal phrases of different constraints are another matter (test_phrases.py)
+    for alternatives in constraints:
         known.setdefault(tuple(sorted(alternatives)), alternatives)
     constraints = list(known.values())
-    table = build_table([required(constraints).any_of], ordered, torch.device("cpu"), boundaries(mode))
+    table = build_table(
+        [required(constraints).any_of], ordered, torch.device("cpu"), boundaries(mode)
+    )
     place, count = (x[None] for x in table.begin(torch.tensor([0])))
     for n, token in enumerate(tokens_of(text)):
         now = torch.tensor([[token]])
@@ -126,8 +147,14 @@ CASES = {
 
 def decode(table, constraints, k: int, max_len: int, mode: str, select=DBA, ordered: bool = False):
     plug = select(k, EOS, VOCABULARY)
-    more = {"constraints": [required(constraints)], "ordered": ordered, "boundaries": boundaries(mode)}
-    (found,) = search([table], k, stop_plug("count", k), max_len, nbest=1000, select=plug, **more).lists
+    more = {
+        "constraints": [required(constraints)],
+        "ordered": ordered,
+        "boundaries": boundaries(mode),
+    }
+    (found,) = search(
+        [table], k, stop_plug("count", k), max_len, nbest=1000, select=plug, **more
+    ).lists
     return {tuple(h.tokens.tolist()[:-1]): h.score for h in found}
 
 
@@ -136,20 +163,28 @@ def decode(table, constraints, k: int, max_len: int, mode: str, select=DBA, orde
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("case", CASES)
 def test_a_large_beam_finds_every_sequence_whose_words_satisfy(case, mode, select):
-    """All sequences of up to four pieces, with their scores; the last step leaves no room for what would unwind."""
+    """All sequences of up to four pieces, with their scores; the last step leaves no room
+    for what would unwind."""
     constraints, table = CASES[case], random_table(3, possible=4)
     expected = {}
     for n in range(1, 5):
         for sequence in product(range(FIRST_WORD, FIRST_WORD + 4), repeat=n):
             if all(met_by_hand(constraints, sequence, mode, False)):
-                expected[sequence] = sum(table(sequence[:i])[token] for i, token in enumerate((*sequence, EOS)))
+                expected[sequence] = sum(
+                    table(sequence[:i])[token] for i, token in enumerate((*sequence, EOS))
+                )
     got = decode(table, constraints, 400, 4, mode, select)
-    assert got == pytest.approx({s: score for s, score in expected.items() if in_time(s, constraints, mode, 4)})
+    assert got == pytest.approx(
+        {s: score for s, score in expected.items() if in_time(s, constraints, mode, 4)}
+    )
 
 
 def in_time(sequence, constraints, mode: str, max_len: int) -> bool:
-    """Whether every prefix leaves room for the tokens that it lacks, one phrase behind the other, as the deadline of dba.py asks."""
-    table = build_table([required(constraints).any_of], False, torch.device("cpu"), boundaries(mode))
+    """Whether every prefix leaves room for the tokens that it lacks, one phrase behind the other,
+    as the deadline of dba.py asks."""
+    table = build_table(
+        [required(constraints).any_of], False, torch.device("cpu"), boundaries(mode)
+    )
     place, count = (x[None] for x in table.begin(torch.tensor([0])))
     for n, token in enumerate(sequence):
         now = torch.tensor([[token]])
@@ -165,9 +200,14 @@ def test_every_hypothesis_of_a_small_beam_satisfies_and_the_library_agrees(monke
     monkeypatch.setattr(TableDecoder, "dtype", torch.float32)
     draw = random.Random(f"{seed} {mode}")
     lengths = [draw.randint(1, 2) for _ in range(2)]  # words of each phrase
-    constraints = [["".join(draw.choice(SYMBOLS[:2]) + draw.choice(["", "a", "b", "ab"]) for _ in range(n))] for n in lengths]
+    constraints = [
+        ["".join(draw.choice(SYMBOLS[:2]) + draw.choice(["", "a", "b", "ab"]) for _ in range(n))]
+        for n in lengths
+    ]
     ordered = draw.random() < 0.3
-    for sequence in decode(random_table(seed, possible=4), constraints, draw.randint(2, 8), 14, mode, Both, ordered):
+    for sequence in decode(
+        random_table(seed, possible=4), constraints, draw.randint(2, 8), 14, mode, Both, ordered
+    ):
         assert all(met_by_hand(constraints, sequence, mode, ordered))
 
 
@@ -177,21 +217,38 @@ def test_bos_ends_no_required_word(monkeypatch, seed, k):
     """Text leaves it out, so that A, BOS, b reads Ab."""
     monkeypatch.setattr(TableDecoder, "dtype", torch.float32)
     others = random_table(seed)
-    found = decode(lambda prefix: [math.log(0.7), *(p + math.log(0.3) for p in others(prefix)[1:])], [["A"]], k, 8, "word", Both)
+    found = decode(
+        lambda prefix: [math.log(0.7), *(p + math.log(0.3) for p in others(prefix)[1:])],
+        [["A"]],
+        k,
+        8,
+        "word",
+        Both,
+    )
     assert any(BOS in sequence for sequence in found)
-    assert all(met_by_hand([["A"]], [token for token in sequence if token != BOS], "word", False) == [True] for sequence in found)
+    assert all(
+        met_by_hand([["A"]], [token for token in sequence if token != BOS], "word", False) == [True]
+        for sequence in found
+    )
 
 
 # ---- text
 
 
 @settings(max_examples=300, deadline=None)
-@given(st.lists(st.lists(phrase, min_size=1, max_size=2, unique=True), min_size=1, max_size=3), st.text(SYMBOLS, max_size=9),
-       st.sampled_from(MODES), st.booleans())  # fmt: skip
+@given(
+    st.lists(st.lists(phrase, min_size=1, max_size=2, unique=True), min_size=1, max_size=3),
+    st.text(SYMBOLS, max_size=9),
+    st.sampled_from(MODES),
+    st.booleans(),
+)
 def test_the_report_reads_the_words(constraints, text, mode, ordered):
-    """Its text parts words by spaces; a phrase whose first piece continues a word counts where it starts one."""
+    """Its text parts words by spaces; a phrase whose first piece continues a word counts
+    where it starts one."""
     reader = InText(lambda tokens: " ".join(words(tokens)), mode == "word")
-    assert reader(tokens_of(text), required(constraints), ordered) == met_by_hand(constraints, tokens_of(text), mode, ordered)
+    assert reader(tokens_of(text), required(constraints), ordered) == met_by_hand(
+        constraints, tokens_of(text), mode, ordered
+    )
 
 
 # ---- segmentations
@@ -204,16 +261,33 @@ def dictionary(*symbols: str) -> Dictionary:
     return out
 
 
-@pytest.mark.parametrize("symbols", [["▁the", "re", "▁", ",", "▁(", "'s", "t", "▁中", "文"], ["the", "re@@", ",", "-@@", "5"]])
+@pytest.mark.parametrize(
+    "symbols",
+    [["▁the", "re", "▁", ",", "▁(", "'s", "t", "▁中", "文"], ["the", "re@@", ",", "-@@", "5"]],
+)
 def test_marks_say_where_words_begin(symbols):
     found = find_boundaries(dictionary(*symbols), None, None)
     assert found is not None and found.whole
     first = Dictionary().nspecial
-    expected = {"▁the": (False, True), "re": (True, True), "▁": (False, False), ",": (False, False), "▁(": (False, False),
-                "'s": (False, True), "t": (True, True), "▁中": (False, False), "文": (False, False),
-                "the": (True, False), "re@@": (True, True), "-@@": (False, False), "5": (True, False)}  # fmt: skip
+    expected = {
+        "▁the": (False, True),
+        "re": (True, True),
+        "▁": (False, False),
+        ",": (False, False),
+        "▁(": (False, False),
+        "'s": (False, True),
+        "t": (True, True),
+        "▁中": (False, False),
+        "文": (False, False),
+        "the": (True, False),
+        "re@@": (True, True),
+        "-@@": (False, False),
+        "5": (True, False),
+    }
     for i, symbol in enumerate(symbols):
-        assert (bool(found.glued[first + i]), bool(found.open[first + i])) == expected[symbol], symbol
+        assert (bool(found.glued[first + i]), bool(found.open[first + i])) == expected[symbol], (
+            symbol
+        )
     assert not found.glued[Dictionary().eos()] and not found.open[Dictionary().bos()]
 
 
@@ -223,11 +297,15 @@ def test_byte_pieces_are_read_through_their_encoder():
     found = find_boundaries(dictionary(*texts), bpe, "prefix")
     assert found is not None and not found.whole and found.kind == "gpt2"
     first = Dictionary().nspecial
-    assert found.glued[first:].tolist() == [False, True, False, False] and found.open[first:].tolist() == [True, True, False, False]
+    assert found.glued[first:].tolist() == [False, True, False, False] and found.open[
+        first:
+    ].tolist() == [True, True, False, False]
 
 
 def test_what_is_not_known_is_said(caplog):
     plain = dictionary("the", "cat")
     assert find_boundaries(plain, None, "none") is None and not caplog.records
-    assert find_boundaries(plain, None, "word") is None and "segmentation is not known" in caplog.text
+    assert (
+        find_boundaries(plain, None, "word") is None and "segmentation is not known" in caplog.text
+    )
     assert find_boundaries(plain, SimpleNamespace(), None) is None

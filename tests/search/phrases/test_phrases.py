@@ -1,4 +1,5 @@
-"""The phrase automata of search/phrases/phrase_table.py against the plainest reading of what they say: look at all suffixes after every token."""
+"""The phrase automata of search/phrases/phrase_table.py against the plainest reading of what they
+say: look at all suffixes after every token."""
 
 import pytest
 import torch
@@ -34,11 +35,13 @@ class Automata:
 
 
 class Plain:
-    """The same without automata: a constraint looks at the tokens read since it was last met (ordered: since it became current)."""
+    """The same without automata: a constraint looks at the tokens read since it was last met
+    (ordered: since it became current)."""
 
     def __init__(self, constraints, ordered: bool = False):
         self.ordered = ordered
-        self.groups: list[list] = []  # [phrases, how often needed, how often met, first token that still counts]
+        # [phrases, how often needed, how often met, first token that still counts]
+        self.groups: list[list] = []
         for alternatives in constraints:
             phrases = sorted({tuple(p) for p in alternatives})
             known = None if ordered else next((g for g in self.groups if g[0] == phrases), None)
@@ -65,15 +68,21 @@ class Plain:
                         other[3] = len(self.tokens)
 
     def ends_with(self, phrase, n: int, start: int) -> bool:
-        return len(self.tokens) - n >= start and tuple(self.tokens[len(self.tokens) - n :]) == tuple(phrase[:n])
+        return len(self.tokens) - n >= start and tuple(
+            self.tokens[len(self.tokens) - n :]
+        ) == tuple(phrase[:n])
 
     def place(self, phrase, start: int) -> int:
         return max(n for n in range(len(phrase)) if self.ends_with(phrase, n, start))
 
     def bank(self) -> int:
         """Tokens of met constraints, and what the closest phrase of an open one has."""
-        partial = [min(map(len, g[0])) - len(p) + self.place(p, g[3]) for g in self.active() for p in g[0]]
-        return sum(times * min(map(len, phrases)) for phrases, _, times, _ in self.groups) + max([0, *partial])
+        partial = [
+            min(map(len, g[0])) - len(p) + self.place(p, g[3]) for g in self.active() for p in g[0]
+        ]
+        return sum(times * min(map(len, phrases)) for phrases, _, times, _ in self.groups) + max(
+            [0, *partial]
+        )
 
     def total(self) -> int:
         return sum(need * min(map(len, phrases)) for phrases, need, *_ in self.groups)
@@ -126,7 +135,8 @@ def test_overlaps_and_broken_matches(constraints, tokens, met):
         (one([1, 2], [1]), [1, 2], True, 3),
         (one([1, 1], [1, 1]), [1, 1, 1], False, 3),
         (one([1, 1], [1, 1]), [1, 1, 1, 1], True, 4),
-        (one([1, 2, 1], [1, 2, 1]), [1, 2, 1, 2, 1], False, 4),  # copies are disjoint: "1 2 1" and "2 1"
+        # copies are disjoint: "1 2 1" and "2 1"
+        (one([1, 2, 1], [1, 2, 1]), [1, 2, 1, 2, 1], False, 4),
         ([((1, 2, 3, 4), (5, 6))], [1, 2, 3], False, 1),  # one token lacks, of two
         ([((1, 2, 3, 4), (5, 6))], [1, 2, 9], False, 0),
         ([((1, 2),), ((1, 2), (3,))], [1, 2], True, 3),
@@ -201,7 +211,10 @@ def test_some_wanted_token_always_brings_a_row_closer(constraints, tokens, order
 
 
 @settings(max_examples=60, deadline=None)
-@given(st.lists(constraints_, min_size=1, max_size=4), st.lists(st.lists(letters, min_size=6, max_size=6), min_size=3, max_size=3))
+@given(
+    st.lists(constraints_, min_size=1, max_size=4),
+    st.lists(st.lists(letters, min_size=6, max_size=6), min_size=3, max_size=3),
+)
 def test_sentences_and_rows_do_not_touch_each_other(batch, rows):
     """A table of several sentences, three rows each, equals one row at a time."""
     table = build_table(batch, False, torch.device("cpu"))

@@ -1,4 +1,5 @@
-"""Places of phrases that must come in order, by trying every choice of places; the others are in test_glossary_report.py."""
+"""Places of phrases that must come in order, by trying every choice of places; the others are
+in test_glossary_report.py."""
 
 import itertools
 
@@ -11,13 +12,20 @@ from fairseq_ext.search.phrases.places import Text, Wanted, in_order
 def comes(words: list[str], phrases: list[set[str]]) -> bool:
     """Whether some words stand for the phrases one behind the other."""
     choices = itertools.combinations(words, len(phrases))
-    return any(all(word in each for word, each in zip(chosen, phrases, strict=True)) for chosen in choices)
+    return any(
+        all(word in each for word, each in zip(chosen, phrases, strict=True)) for chosen in choices
+    )
 
 
-@given(st.lists(st.sampled_from("abc"), max_size=5), st.lists(st.sets(st.sampled_from("abc"), min_size=1), max_size=4))
+@given(
+    st.lists(st.sampled_from("abc"), max_size=5),
+    st.lists(st.sets(st.sampled_from("abc"), min_size=1), max_size=4),
+)
 def test_phrases_in_order_have_places_as_far_as_they_come(words, phrases):
     text = " ".join(words)
-    found = in_order(Text(text, segmented=False), [Wanted(sorted(each), "exact") for each in phrases])
+    found = in_order(
+        Text(text, segmented=False), [Wanted(sorted(each), "exact") for each in phrases]
+    )
     come = [comes(words, phrases[:n]) for n in range(1, len(phrases) + 1)]
     assert [place is not None for place in found] == come
     spans = [place[1] for place in found if place is not None]

@@ -1,7 +1,9 @@
-"""Required and banned phrases in any segmentation of their text and in any case, against all sequences of a small vocabulary read as text.
+"""Required and banned phrases in any segmentation of their text and in any case, against all
+sequences of a small vocabulary read as text.
 
-What a text holds is told by regular expressions here. The pieces write "ab" as one piece and as two, with and without a space in front,
-and as "Ab" in two; "b.a" has the end of a word inside it, and " " is a space alone.
+What a text holds is told by regular expressions here. The pieces write "ab" as one piece and as
+two, with and without a space in front, and as "Ab" in two; "b.a" has the end of a word inside it,
+and " " is a space alone.
 """
 
 import random
@@ -27,7 +29,10 @@ from fairseq_ext.search.strategies.select.gbs import GridBeam
 
 PIECES = [" ab", "b", " a", "a", " A", ".", " ", "b.a"]
 V = FIRST_WORD + len(PIECES)
-BOUNDARIES = {mode: Boundaries(Pieces([""] * FIRST_WORD + PIECES), mode == "word", "sentencepiece") for mode in ("word", "prefix")}
+BOUNDARIES = {
+    mode: Boundaries(Pieces([""] * FIRST_WORD + PIECES), mode == "word", "sentencepiece")
+    for mode in ("word", "prefix")
+}
 CPU = torch.device("cpu")
 MODES = ["word", "prefix"]
 CASES = ["exact", "initial", "any"]
@@ -66,18 +71,31 @@ def occurrences(text: str, phrase: str, mode: str, case: str) -> int:
 
 
 def required(phrase: str, case: str, times: int = 1, **more) -> SentenceConstraints:
-    spellings = {"initial": [phrase[0].upper() + phrase[1:]], "any": [phrase[0].upper() + phrase[1:], phrase.upper()], "exact": []}[case]
+    spellings = {
+        "initial": [phrase[0].upper() + phrase[1:]],
+        "any": [phrase[0].upper() + phrase[1:], phrase.upper()],
+        "exact": [],
+    }[case]
     forms = tuple(usual(text) for text in spellings if set(text) <= set("abA .") and text != phrase)
-    return SentenceConstraints(((usual(phrase),),) * times, (phrase,) * times, cased=(Cased(case, forms),) * times, **more)
+    return SentenceConstraints(
+        ((usual(phrase),),) * times, (phrase,) * times, cased=(Cased(case, forms),) * times, **more
+    )
 
 
 tokens_ = st.lists(st.integers(FIRST_WORD, V - 1), max_size=6)
 
 
 @settings(max_examples=600, deadline=None)
-@given(st.sampled_from(TEXTS), st.sampled_from(CASES), st.sampled_from(MODES), st.integers(1, 2), tokens_)
+@given(
+    st.sampled_from(TEXTS),
+    st.sampled_from(CASES),
+    st.sampled_from(MODES),
+    st.integers(1, 2),
+    tokens_,
+)
 def test_a_required_phrase_is_met_when_its_text_is_there(phrase, case, mode, times, tokens):
-    """After every token as if the text ended there: the search's state, the report, and the text agree."""
+    """After every token as if the text ended there: the search's state, the report,
+    and the text agree."""
     wanted = required(phrase, case, times)
     table = build_table([wanted.any_of], False, CPU, BOUNDARIES[mode], [wanted.cases])
     place, count = (x[None] for x in table.begin(torch.tensor([0])))
@@ -93,7 +111,8 @@ def test_a_required_phrase_is_met_when_its_text_is_there(phrase, case, mode, tim
 @settings(max_examples=300, deadline=None)
 @given(st.sampled_from(TEXTS), st.sampled_from(CASES), st.sampled_from(MODES), tokens_)
 def test_proposed_tokens_bring_a_row_to_the_end(phrase, case, mode, tokens):
-    """Wherever a row stands, total - bank of the tokens that are proposed meet the phrase, unless none may start there."""
+    """Wherever a row stands, total - bank of the tokens that are proposed meet the phrase,
+    unless none may start there."""
     wanted = required(phrase, case)
     table = build_table([wanted.any_of], False, CPU, BOUNDARIES[mode], [wanted.cases])
     place, count = (x[None] for x in table.begin(torch.tensor([0])))
@@ -108,15 +127,30 @@ def test_proposed_tokens_bring_a_row_to_the_end(phrase, case, mode, tokens):
 
 
 def violates(text: str, phrases, mode: str, case: str, ended: bool) -> bool:
-    """Whether a text has a banned phrase. ended: what stands at its end counts, too, where a word might go on."""
-    found = [m for p in phrases for m in re.finditer(pattern(p, mode), text, re.IGNORECASE if case == "any" else 0)]
-    return any(ended or mode == "prefix" or m.end() < len(text) or text[-1] not in "aAbB" for m in found)
+    """Whether a text has a banned phrase.
+
+    ended: what stands at its end counts, too, where a word might go on.
+    """
+    found = [
+        m
+        for p in phrases
+        for m in re.finditer(pattern(p, mode), text, re.IGNORECASE if case == "any" else 0)
+    ]
+    return any(
+        ended or mode == "prefix" or m.end() < len(text) or text[-1] not in "aAbB" for m in found
+    )
 
 
 @settings(max_examples=400, deadline=None)
-@given(st.lists(st.sampled_from(TEXTS), min_size=1, max_size=3, unique=True), st.sampled_from(["exact", "any"]),
-       st.sampled_from(MODES), tokens_)  # fmt: skip
-def test_a_token_is_banned_exactly_when_the_text_would_have_a_banned_phrase(phrases, case, mode, wished):
+@given(
+    st.lists(st.sampled_from(TEXTS), min_size=1, max_size=3, unique=True),
+    st.sampled_from(["exact", "any"]),
+    st.sampled_from(MODES),
+    tokens_,
+)
+def test_a_token_is_banned_exactly_when_the_text_would_have_a_banned_phrase(
+    phrases, case, mode, wished
+):
     compiler = BannedCompiler(BOUNDARIES[mode], case == "any")
     table = build_banned([[usual(p) for p in phrases]], V, CPU, compiler)
     state, tokens = table.start[:1], []
@@ -124,7 +158,11 @@ def test_a_token_is_banned_exactly_when_the_text_would_have_a_banned_phrase(phra
         log_probs = LogProbs(torch.zeros(1, V))
         table.ban_(log_probs, state)
         banned = (log_probs.dense()[0] == -torch.inf).nonzero()[:, 0].tolist()
-        follow = [t for t in range(FIRST_WORD, V) if violates(spaced([*tokens, t]), phrases, mode, case, False)]
+        follow = [
+            t
+            for t in range(FIRST_WORD, V)
+            if violates(spaced([*tokens, t]), phrases, mode, case, False)
+        ]
         assert [t for t in banned if t >= FIRST_WORD] == follow
         assert (EOS in banned) == violates(read(tokens), phrases, mode, case, True)
         if token in banned:
@@ -148,11 +186,16 @@ def decode(constraints, k: int, max_len: int, mode: str, select=DBA, seed: int =
     table = random_table(seed, possible=SEARCHED)
     plug = select(k, EOS, 12)
     pool = {"constraints": [constraints], "boundaries": BOUNDARIES_12[mode], **more}
-    (found,) = search([table], k, stop_plug("count", k), max_len, nbest=5000, select=plug, **pool).lists
+    (found,) = search(
+        [table], k, stop_plug("count", k), max_len, nbest=5000, select=plug, **pool
+    ).lists
     return {tuple(h.tokens.tolist()[:-1]): h.score for h in found}
 
 
-BOUNDARIES_12 = {m: Boundaries(Pieces([""] * FIRST_WORD + PIECES[:SEARCHED] + ["q", "r"]), m == "word", "spm") for m in MODES}
+BOUNDARIES_12 = {
+    m: Boundaries(Pieces([""] * FIRST_WORD + PIECES[:SEARCHED] + ["q", "r"]), m == "word", "spm")
+    for m in MODES
+}
 
 
 def score(sequence, seed: int = 3) -> float:
@@ -161,13 +204,20 @@ def score(sequence, seed: int = 3) -> float:
 
 
 def sequences(max_len: int):
-    return (s for n in range(1, max_len + 1) for s in product(range(FIRST_WORD, FIRST_WORD + SEARCHED), repeat=n))
+    return (
+        s
+        for n in range(1, max_len + 1)
+        for s in product(range(FIRST_WORD, FIRST_WORD + SEARCHED), repeat=n)
+    )
 
 
 @pytest.mark.parametrize("mode", MODES)
-@pytest.mark.parametrize("phrase, case", [("ab", "any"), ("ab", "initial"), ("a ab", "exact"), ("ab", "exact")])
+@pytest.mark.parametrize(
+    "phrase, case", [("ab", "any"), ("ab", "initial"), ("a ab", "exact"), ("ab", "exact")]
+)
 def test_a_large_beam_finds_every_sequence_whose_text_has_the_phrase(phrase, case, mode):
-    """But those that the deadline cuts, which counts usual pieces only; other segmentations are among what is found."""
+    """But those that the deadline cuts, which counts usual pieces only; other segmentations
+    are among what is found."""
     wanted = required(phrase, case)
     got = decode(wanted, 1500, 3, mode)
     expected = {s: score(s) for s in sequences(3) if occurrences(read(s), phrase, mode, case)}
@@ -182,18 +232,24 @@ def test_a_large_beam_finds_every_sequence_whose_text_has_the_phrase(phrase, cas
         return True
 
     assert got == pytest.approx({s: score for s, score in expected.items() if in_time(s)})
-    others = [s for s in got if all(usual(phrase) != s[i : i + len(usual(phrase))] for i in range(len(s)))]
+    others = [
+        s for s in got if all(usual(phrase) != s[i : i + len(usual(phrase))] for i in range(len(s)))
+    ]
     assert others and len(others) < len(got)
 
 
 @pytest.mark.parametrize("select", [DBA, GridBeam], ids=["dba", "gbs"])
 @pytest.mark.parametrize("mode", MODES)
-@pytest.mark.parametrize("phrases, case", [(["ab"], "any"), (["ab"], "exact"), (["a", "ab a"], "any")])
+@pytest.mark.parametrize(
+    "phrases, case", [(["ab"], "any"), (["ab"], "exact"), (["a", "ab a"], "any")]
+)
 def test_a_large_beam_finds_every_sequence_without_a_banned_phrase(phrases, case, mode, select):
     """Up to the last token before the limit, behind which no word can go on."""
     banned = SentenceConstraints((), (), tuple(map(usual, phrases)), tuple(phrases))
     got = decode(banned, 1500, 3, mode, select, banned_in_any_case=case == "any")
-    assert got == pytest.approx({s: score(s) for s in sequences(3) if not violates(read(s), phrases, mode, case, True)})
+    assert got == pytest.approx(
+        {s: score(s) for s in sequences(3) if not violates(read(s), phrases, mode, case, True)}
+    )
 
 
 @pytest.mark.parametrize("mode", MODES)
@@ -205,11 +261,25 @@ def test_the_library_agrees(monkeypatch, seed, mode):
     texts = [draw.choice(["ab", "a ab", "ab a", "a"]) for _ in cases]
     parts = [required(text, case) for text, case in zip(texts, cases, strict=True)]
     wanted = SentenceConstraints(
-        parts[0].any_of + parts[1].any_of, tuple(texts), (usual("ab ab"),), ("ab ab",), cased=parts[0].cased + parts[1].cased
+        parts[0].any_of + parts[1].any_of,
+        tuple(texts),
+        (usual("ab ab"),),
+        ("ab ab",),
+        cased=parts[0].cased + parts[1].cased,
     )
-    found = decode(wanted, draw.randint(2, 8), 12, mode, partial(Both, even=draw.random() < 0.5), seed, banned_in_any_case=True,
-                   ordered=seed % 3 == 0)  # fmt: skip
+    found = decode(
+        wanted,
+        draw.randint(2, 8),
+        12,
+        mode,
+        partial(Both, even=draw.random() < 0.5),
+        seed,
+        banned_in_any_case=True,
+        ordered=seed % 3 == 0,
+    )
     for sequence in found:
         text = read(sequence)
         assert not violates(text, ["ab ab"], mode, "any", True)
-        assert all(occurrences(text, phrase, mode, case) for phrase, case in zip(texts, cases, strict=True))
+        assert all(
+            occurrences(text, phrase, mode, case) for phrase, case in zip(texts, cases, strict=True)
+        )

@@ -8,16 +8,37 @@ from fairseq_ext.search.phrases import automaton
 from fairseq_ext.search.phrases.automaton import NOTHING, Pattern, of_texts, of_tokens
 from fairseq_ext.search.phrases.pieces import IN, LED, OUT, SPACE, START, Pieces, is_letter
 
-TEXTS = ["a", "b", "ab", "ba", " a", " b", " ab", " ba", " ", "!", " !", "a!", "aa", " aab", "-", "b a", "b-"]
+TEXTS = [
+    "a",
+    "b",
+    "ab",
+    "ba",
+    " a",
+    " b",
+    " ab",
+    " ba",
+    " ",
+    "!",
+    " !",
+    "a!",
+    "aa",
+    " aab",
+    "-",
+    "b a",
+    "b-",
+]
 
 
 class OneByOne:
-    """Reads tokens unit by unit, each pattern by itself: an item is (pattern, units of it that have come)."""
+    """Reads tokens unit by unit, each pattern by itself: an item is (pattern, units
+    of it that have come)."""
 
     def __init__(self, patterns, reading):
         self.patterns, self.reading = patterns, reading
         self.lengths = [len(pattern.units) for pattern in patterns]
-        self.pends = [reading.whole and reading.is_letter(pattern.units[-1]) for pattern in patterns]
+        self.pends = [
+            reading.whole and reading.is_letter(pattern.units[-1]) for pattern in patterns
+        ]
         self.starting = {}
         for p, pattern in enumerate(patterns):
             self.starting.setdefault(pattern.units[0], []).append(p)
@@ -77,7 +98,11 @@ class OneByOne:
         if any(at == self.lengths[p] and not self.pends[p] for p, at in after):
             hits += 1
             after.clear()
-        return int(hits), frozenset(after) if after else NOTHING, SPACE if blank else IN if letter else OUT
+        return (
+            int(hits),
+            frozenset(after) if after else NOTHING,
+            SPACE if blank else IN if letter else OUT,
+        )
 
 
 @pytest.fixture
@@ -93,10 +118,15 @@ def one_by_one(monkeypatch):
 
 
 def met(automaton, tokens: list[int], behind) -> list[tuple[bool, bool]]:
-    """Of each token of a translation: whether a pattern is met in it, and whether the next one decides."""
+    """Of each token of a translation: whether a pattern is met in it, and whether
+    the next one decides."""
     state, out = START, []
     for token in tokens:
-        arcs = automaton.arcs[state].get(token) or automaton.arcs[automaton.context[state]].get(token) or (0, behind(token))
+        arcs = (
+            automaton.arcs[state].get(token)
+            or automaton.arcs[automaton.context[state]].get(token)
+            or (0, behind(token))
+        )
         state = arcs[1]
         out.append((bool(arcs[0]), automaton.pending[state]))
     return out
@@ -111,8 +141,15 @@ def behind(token: int) -> int:
 @pytest.mark.parametrize("seed", range(25))
 def test_texts_are_met_in_the_same_tokens(seed, whole, one_by_one):
     chance = random.Random(seed)
-    texts = {"".join(chance.choice("aab! -") for _ in range(chance.randint(1, 6))).strip() for _ in range(chance.randint(1, 12))}
-    patterns = [Pattern(" ".join(text.split()), at_start=chance.random() < 0.2) for text in sorted(texts) if text]
+    texts = {
+        "".join(chance.choice("aab! -") for _ in range(chance.randint(1, 6))).strip()
+        for _ in range(chance.randint(1, 12))
+    }
+    patterns = [
+        Pattern(" ".join(text.split()), at_start=chance.random() < 0.2)
+        for text in sorted(texts)
+        if text
+    ]
     index = Pieces(TEXTS).as_written
     one, shared = one_by_one(of_texts, patterns, index, whole), of_texts(patterns, index, whole)
     hits = 0

@@ -31,10 +31,16 @@ def test_a_word_that_the_dictionary_lacks_gives_way_to_a_similar_one():
     for word in ("vein", "veins", "green", "▁lode", "art@@"):
         dictionary.add_symbol(word)
     segmenter = Segmenter(dictionary)
-    assert segmenter.writable("green veins") and not segmenter.writable("green veinss") and not segmenter.writable("<s> vein")
+    assert (
+        segmenter.writable("green veins")
+        and not segmenter.writable("green veinss")
+        and not segmenter.writable("<s> vein")
+    )
     with pytest.raises(UsageError) as error:
         segmenter.phrases("green veinss", "line 3 of g")
-    assert "in line 3 of g, the phrase 'green veinss' contains the piece 'veinss'" in str(error.value)
+    assert "in line 3 of g, the phrase 'green veinss' contains the piece 'veinss'" in str(
+        error.value
+    )
     assert "; the nearest spelling that works is 'green veins';" in str(error.value)
     with pytest.raises(UsageError) as error:
         segmenter.phrases("xyz", "line 3 of g")
@@ -45,8 +51,14 @@ def test_a_typed_phrase_gets_the_same_help():
     dictionary = Dictionary()
     for word in ("vein", "veins", "green"):
         dictionary.add_symbol(word)
-    packed = torch.tensor([1, dictionary.index("green"), dictionary.unk(), 0])  # as fairseq-interactive packs "green veinss"
+    # as fairseq-interactive packs "green veinss"
+    packed = torch.tensor([1, dictionary.index("green"), dictionary.unk(), 0])
     with pytest.raises(UsageError) as error:
         from_packed(packed, dictionary, 4, Segmenter(dictionary), ["veinss"])
-    said = "in line 5 of the input, the phrase 'green veinss' contains the piece 'veinss', which the target dictionary lacks"
-    assert str(error.value).startswith(said) and "; the nearest spelling that works is 'green veins';" in str(error.value)
+    said = (
+        "in line 5 of the input, the phrase 'green veinss' contains the piece 'veinss', which the "
+        "target dictionary lacks"
+    )
+    assert str(error.value).startswith(
+        said
+    ) and "; the nearest spelling that works is 'green veins';" in str(error.value)

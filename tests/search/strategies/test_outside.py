@@ -1,4 +1,5 @@
-"""What a strategy from outside the package returns is checked at every step: each slip ends in a sentence, not in another translation."""
+"""What a strategy from outside the package returns is checked at every step: each slip ends in a
+sentence, not in another translation."""
 
 from __future__ import annotations
 
@@ -32,7 +33,9 @@ def strategy(point: str, **declared) -> Strategy:
 
 @pytest.fixture(autouse=True)
 def module(monkeypatch):
-    monkeypatch.setitem(registry.sys.modules, OUTSIDE_MODULE + "mine", types.SimpleNamespace(__file__="mine.py"))
+    monkeypatch.setitem(
+        registry.sys.modules, OUTSIDE_MODULE + "mine", types.SimpleNamespace(__file__="mine.py")
+    )
 
 
 class Best(Select):
@@ -78,7 +81,11 @@ class Ends(Count):
 def pair(point: str, change=None, **declared):
     """fairseq's generator, and ours with a strategy from outside at an extension point."""
     both = generators([build("transformer")], beam=K, max_len_b=8)
-    plug = {"select": Best, "softmax": Full, "prune": All}[point](change) if point != "stop" else Ends(both.ours.setup.spec.eos, change)
+    plug = (
+        {"select": Best, "softmax": Full, "prune": All}[point](change)
+        if point != "stop"
+        else Ends(both.ours.setup.spec.eos, change)
+    )
     plug = watched(strategy(point, **declared), plug, both.ours.setup.spec.eos, len(dictionary()))
     setattr(both.ours.strategies, point, [plug] if point == "prune" else plug)
     return both
@@ -91,7 +98,9 @@ def test_what_is_right_passes(point):
 
 
 def moved(found: Candidates, **fields) -> Candidates:
-    return Candidates(**{"row": found.row, "token": found.token, "score": found.score, "width": K} | fields)
+    return Candidates(
+        **{"row": found.row, "token": found.token, "score": found.score, "width": K} | fields
+    )
 
 
 def only_word(value, word):
@@ -99,33 +108,98 @@ def only_word(value, word):
 
 
 SLIPS = {
-    "select: nothing": (lambda c, b: None, r"returns nothing \(a return is missing\), not Candidates"),
+    "select: nothing": (
+        lambda c, b: None,
+        r"returns nothing \(a return is missing\), not Candidates",
+    ),
     "select: a tuple": (lambda c, b: (c.row, c.token), "returns a tuple, not Candidates"),
-    "select: of rows": (lambda c, b: moved(c, row=c.row.flatten(), token=c.token.flatten(), score=c.score.flatten()), r"shape \(S, c\)"),
-    "select: fields in another order": (lambda c, b: moved(c, row=c.score, score=c.row), "row and token must be int64"),
-    "select: rows of its sentence": (lambda c, b: moved(c, row=c.row - b.first_row()[:, None]), "rows of another sentence"),
-    "select: unsorted": (lambda c, b: moved(c, **{n: getattr(c, n).flip(1) for n in ("row", "token", "score")}), "not sorted, best first"),
-    "select: columns": (lambda c, b: moved(c, token=c.token * 0), "above .* the token's log-probability"),
-    "select: no words": (lambda c, b: moved(c, token=c.token - 1000), "or no token of the vocabulary"),
-    "select: of this step alone": (lambda c, b: moved(c, score=c.score * 0), "returns a score above"),
+    "select: of rows": (
+        lambda c, b: moved(
+            c, row=c.row.flatten(), token=c.token.flatten(), score=c.score.flatten()
+        ),
+        r"shape \(S, c\)",
+    ),
+    "select: fields in another order": (
+        lambda c, b: moved(c, row=c.score, score=c.row),
+        "row and token must be int64",
+    ),
+    "select: rows of its sentence": (
+        lambda c, b: moved(c, row=c.row - b.first_row()[:, None]),
+        "rows of another sentence",
+    ),
+    "select: unsorted": (
+        lambda c, b: moved(c, **{n: getattr(c, n).flip(1) for n in ("row", "token", "score")}),
+        "not sorted, best first",
+    ),
+    "select: columns": (
+        lambda c, b: moved(c, token=c.token * 0),
+        "above .* the token's log-probability",
+    ),
+    "select: no words": (
+        lambda c, b: moved(c, token=c.token - 1000),
+        "or no token of the vocabulary",
+    ),
+    "select: of this step alone": (
+        lambda c, b: moved(c, score=c.score * 0),
+        "returns a score above",
+    ),
     "select: NaN": (lambda c, b: moved(c, score=c.score * torch.nan), "returns NaN for a score"),
-    "select: nothing at all": (lambda c, b: moved(c, score=c.score - torch.inf), "returns no candidate for a sentence that has one"),
-    "select: other tokens": (lambda c, b: b.tokens.fill_(7) is None or c, "writes to beam.tokens, which may only be read"),
-    "select: other sums": (lambda c, b: b.last_score().sub_(9) is None or c, "writes to beam.score, which may only be read"),
-    "softmax: too few words": (lambda value: LogProbs(value[:, :-3].log_softmax(1)), "returns 22 words a row, and the dictionary has 25"),
-    "softmax: a tensor": (lambda value: value, "returns a float64 tensor of shape .*, not LogProbs"),
-    "softmax: one row": (lambda value: LogProbs(value[:1].clone()), r"not log-probabilities \(n, V\) of the 4 rows"),
-    "softmax: turned": (lambda value: LogProbs(value.t().contiguous()), r"not log-probabilities \(n, V\)"),
-    "softmax: ids that fall": (lambda value: LogProbs(value, torch.arange(value.size(1)).flip(0), value.size(1)), "ids that do not ascend"),
-    "softmax: too few ids": (lambda value: LogProbs(value, torch.arange(4), value.size(1)), "ids that do not ascend, or are not one for"),
-    "softmax: above 0": (lambda value: LogProbs(value + 30), "log-probabilities above 0, without denies"),
+    "select: nothing at all": (
+        lambda c, b: moved(c, score=c.score - torch.inf),
+        "returns no candidate for a sentence that has one",
+    ),
+    "select: other tokens": (
+        lambda c, b: b.tokens.fill_(7) is None or c,
+        "writes to beam.tokens, which may only be read",
+    ),
+    "select: other sums": (
+        lambda c, b: b.last_score().sub_(9) is None or c,
+        "writes to beam.score, which may only be read",
+    ),
+    "softmax: too few words": (
+        lambda value: LogProbs(value[:, :-3].log_softmax(1)),
+        "returns 22 words a row, and the dictionary has 25",
+    ),
+    "softmax: a tensor": (
+        lambda value: value,
+        "returns a float64 tensor of shape .*, not LogProbs",
+    ),
+    "softmax: one row": (
+        lambda value: LogProbs(value[:1].clone()),
+        r"not log-probabilities \(n, V\) of the 4 rows",
+    ),
+    "softmax: turned": (
+        lambda value: LogProbs(value.t().contiguous()),
+        r"not log-probabilities \(n, V\)",
+    ),
+    "softmax: ids that fall": (
+        lambda value: LogProbs(value, torch.arange(value.size(1)).flip(0), value.size(1)),
+        "ids that do not ascend",
+    ),
+    "softmax: too few ids": (
+        lambda value: LogProbs(value, torch.arange(4), value.size(1)),
+        "ids that do not ascend, or are not one for",
+    ),
+    "softmax: above 0": (
+        lambda value: LogProbs(value + 30),
+        "log-probabilities above 0, without denies",
+    ),
     "softmax: NaN": (lambda value: LogProbs(value * torch.nan), "NaN where the decoder has none"),
     "softmax: no word": (lambda value: LogProbs(value - torch.inf), "leaves a sentence no word"),
-    "softmax: no EOS at the end": (lambda value: only_word(value, 5), "or no EOS at the length limit"),
-    "prune: of sentences": (lambda mask: mask[:, 0], r"bool tensor of shape \(4,\), not a mask \(bool\) of shape \(4, 6\)"),
+    "softmax: no EOS at the end": (
+        lambda value: only_word(value, 5),
+        "or no EOS at the length limit",
+    ),
+    "prune: of sentences": (
+        lambda mask: mask[:, 0],
+        r"bool tensor of shape \(4,\), not a mask \(bool\) of shape \(4, 6\)",
+    ),
     "prune: numbers": (lambda mask: mask.nonzero(), r"int64 tensor .*, not a mask"),
     "stop: nothing": (lambda found: None, "not a StopDecision"),
-    "stop: final of candidates": (lambda found: types.SimpleNamespace(final=found.stays), "not a StopDecision"),
+    "stop: final of candidates": (
+        lambda found: types.SimpleNamespace(final=found.stays),
+        "not a StopDecision",
+    ),
 }
 
 
@@ -134,7 +208,10 @@ def test_a_slip_is_told(slip):
     change, said = SLIPS[slip]
     point = slip.split(":")[0]
     flag = {"prune": "--prune-mine"}.get(point, f"--{point} mine")
-    with pytest.raises(UsageError, match=rf"^{flag} \(\S*mine.py\) .*{said}.*: see the table of the extension points"):
+    with pytest.raises(
+        UsageError,
+        match=rf"^{flag} \(\S*mine.py\) .*{said}.*: see the table of the extension points",
+    ):
         run(pair(point, change).ours, batch(MIXED))
 
 
@@ -180,22 +257,27 @@ class Late(Stream):
 
 def test_schedules_and_builders_are_held_to_their_kinds():
     late = watched(strategy("schedule"), Late(4, 0.5, False, None, 1), 2, 25)
-    with pytest.raises(UsageError, match="returns 4, not a number of sentences from 0 to the 3 that wait"):
+    with pytest.raises(
+        UsageError, match="returns 4, not a number of sentences from 0 to the 3 that wait"
+    ):
         late(3, 0, 0, 0)
     with pytest.raises(UsageError, match=r"builds nothing \(a return is missing\), not a Select"):
         watched(strategy("select"), None, 2, 25)
     with pytest.raises(UsageError, match="builds a Full, not a Stop"):
         watched(strategy("stop"), Full(), 2, 25)
     inside = Full()
-    assert watched(registry.STRATEGIES["softmax"]["full"], inside, 2, 25) is inside  # of this package: as it is
+    # of this package: as it is
+    assert watched(registry.STRATEGIES["softmax"]["full"], inside, 2, 25) is inside
 
 
 LINES = {
     '"select", "odd", needs=("beam")': "needs and denies are tuples, so write a comma",
-    '"select", "odd", needs=("no constraint",)': "names 'no constraint': use 'no constraints' of the table in docs/strategy.md",
+    '"select", "odd", needs=("no constraint",)': "names 'no constraint': use 'no constraints' of "
+    "the table in docs/strategy.md",
     '"select", "odd", Plain': "Plain, are not marked as a dataclass: write @dataclass",
     '"select", "odd", Taken': "fairseq has a flag --beam already: choose another name",
-    '"select", "odd", Absent': r"line \d+: NameError: name 'Absent' is not defined: correct the file",
+    '"select", "odd", Absent': r"line \d+: NameError: name 'Absent' is not defined: "
+    r"correct the file",
     '"select", "odd",,': r"odd.py, line 14: SyntaxError: .*: correct the file",
 }
 FILE = """

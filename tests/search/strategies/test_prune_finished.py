@@ -1,4 +1,5 @@
-"""`--prune-finished X`: nothing at infinity; at X, what is worse than the best finished hypothesis by more goes, in plain Python too."""
+"""`--prune-finished X`: nothing at infinity; at X, what is worse than the best finished hypothesis
+by more goes, in plain Python too."""
 
 import pytest
 from hypothesis import given, settings
@@ -17,21 +18,34 @@ K, MAX_LEN = 4, 9
 @pytest.mark.parametrize("architecture", ["transformer", "lstm"])
 @pytest.mark.parametrize("k", [1, 5])
 def test_infinity_changes_nothing(architecture, k):
-    pair = generators([build(architecture, 2)], {"prune_finished": float("inf")}, beam=k, max_len_b=14)
+    pair = generators(
+        [build(architecture, 2)], {"prune_finished": float("inf")}, beam=k, max_len_b=14
+    )
     assert pair.ours.strategies.prune
-    same(run(pair.stock, batch([5, 1, 8, 0, 3])), run(pair.ours, batch([5, 1, 8, 0, 3])), 1e-5 if architecture == "lstm" else 1e-9)
+    same(
+        run(pair.stock, batch([5, 1, 8, 0, 3])),
+        run(pair.ours, batch([5, 1, 8, 0, 3])),
+        1e-5 if architecture == "lstm" else 1e-9,
+    )
 
 
 def plain(table, X: float) -> list[tuple[str, float]]:
-    """Beam search in Python whose candidates must not be further than X from the best finished score so far."""
+    """Beam search in Python whose candidates must not be further than X from the best
+    finished score so far."""
     rows, done = [(0.0, ())], []
     for step in range(MAX_LEN + 1):
         best = max((s for s, _ in done), default=float("-inf"))
         candidates = []
         for score, tokens in rows:
             values = table(tokens)
-            allowed = [EOS] if step == MAX_LEN else [*([EOS] if step else []), *range(FIRST_WORD, VOCABULARY)]
-            candidates += [(score + values[t], (*tokens, t)) for t in allowed if values[t] > float("-inf")]
+            allowed = (
+                [EOS]
+                if step == MAX_LEN
+                else [*([EOS] if step else []), *range(FIRST_WORD, VOCABULARY)]
+            )
+            candidates += [
+                (score + values[t], (*tokens, t)) for t in allowed if values[t] > float("-inf")
+            ]
         candidates = sorted(candidates, key=lambda c: -c[0])[: 2 * K]
         kept = [(i, c) for i, c in enumerate(candidates) if c[0] >= best - X]
         done += [c for i, c in kept if c[1][-1] == EOS and i < K][: K - len(done)]
@@ -42,24 +56,42 @@ def plain(table, X: float) -> list[tuple[str, float]]:
 
 
 @settings(max_examples=60, deadline=None)
-@given(st.lists(st.integers(0, 10_000), min_size=1, max_size=3), st.sampled_from([0.0, 0.5, 2.0, 5.0, 20.0]))
+@given(
+    st.lists(st.integers(0, 10_000), min_size=1, max_size=3),
+    st.sampled_from([0.0, 0.5, 2.0, 5.0, 20.0]),
+)
 def test_equals_plain_pruning(seeds, X):
     tables = [random_table(seed) for seed in seeds]
     found = search(tables, K, stop_plug("count", K), MAX_LEN, prune=[PruneFinished(X)])
-    assert [[(words(h.tokens), round(h.score, 9)) for h in nbest] for nbest in found.lists] == [plain(t, X) for t in tables]
+    assert [[(words(h.tokens), round(h.score, 9)) for h in nbest] for nbest in found.lists] == [
+        plain(t, X) for t in tables
+    ]
 
 
 @pytest.mark.parametrize("seed", range(10))
 @pytest.mark.parametrize("X", [0.0, 3.0])
 def test_constraints_stay_met_with_fewer_rows(seed, X):
-    tables, constraints = [random_table(seed), random_table(seed + 50)], [wanted("ab", "c"), wanted("dd")]
+    tables, constraints = (
+        [random_table(seed), random_table(seed + 50)],
+        [wanted("ab", "c"), wanted("dd")],
+    )
     full, few = (
-        search(tables, K, stop_plug("count", K), MAX_LEN, nbest=K, select=DBA(K, EOS, VOCABULARY), prune=prune, constraints=constraints)
+        search(
+            tables,
+            K,
+            stop_plug("count", K),
+            MAX_LEN,
+            nbest=K,
+            select=DBA(K, EOS, VOCABULARY),
+            prune=prune,
+            constraints=constraints,
+        )
         for prune in ([], [PruneFinished(X)])
     )
     for nbest, c in zip(few.lists, constraints, strict=True):
         assert nbest and all(all_met(h, c) for h in nbest)
-    # a distance may also drop a row that would have finished, so that the list takes longer to fill; at 0 little is left to fill it
+    # a distance may also drop a row that would have finished, so that the list takes longer to
+    # fill; at 0 little is left to fill it
     assert X > 0 or sum(few.rows) <= sum(full.rows)
 
 

@@ -1,4 +1,5 @@
-"""--schedule stream changes no result: it equals the whole batch and one sentence at a time; bad flags are refused."""
+"""--schedule stream changes no result: it equals the whole batch and one sentence at a time;
+bad flags are refused."""
 
 import math
 import re
@@ -18,12 +19,20 @@ from fairseq_ext.search.strategies.schedule import Stream
 @pytest.mark.parametrize("threshold", [1 / 12, 1 / 6, 1 / 4, 1 / 2])
 @pytest.mark.parametrize("order", ["shortest", "fifo"])
 @pytest.mark.parametrize("backend", ["transformer", "fairseq"])
-@pytest.mark.parametrize("variable", [{}, PRUNED, PRUNED | {"stop": "ranked"}], ids=["fixed", "pruned", "ranked"])
+@pytest.mark.parametrize(
+    "variable", [{}, PRUNED, PRUNED | {"stop": "ranked"}], ids=["fixed", "pruned", "ranked"]
+)
 def test_equals_the_whole_batch_and_one_sentence_at_a_time(threshold, order, backend, variable):
     for seed, width in ((1, 2), (2, 5), (3, 12)):
         sample = batch(LENGTHS, seed)
         fixed = ours("transformer", seed, decoder_backend=backend, **variable)
-        streamed = ours("transformer", seed, decoder_backend=backend, **variable, **stream(width, threshold, stream_order=order))
+        streamed = ours(
+            "transformer",
+            seed,
+            decoder_backend=backend,
+            **variable,
+            **stream(width, threshold, stream_order=order),
+        )
         expected = run(fixed, sample)
         same(expected, run(streamed, sample), 1e-9)
         assert expansions(streamed) == expansions(fixed) and streamed.stats.refills > 0
@@ -39,7 +48,12 @@ def test_equals_the_whole_batch_and_one_sentence_at_a_time(threshold, order, bac
 def test_equals_the_whole_batch_for_every_architecture(architecture, order, rows):
     for variable in ({}, PRUNED, PRUNED | {"stop": "ranked"}):
         fixed = ours(architecture, decoder_backend="fairseq", **variable)
-        streamed = ours(architecture, decoder_backend="fairseq", **variable, **stream(stream_order=order, stream_rows=rows))
+        streamed = ours(
+            architecture,
+            decoder_backend="fairseq",
+            **variable,
+            **stream(stream_order=order, stream_rows=rows),
+        )
         sample = batch(LENGTHS, 4)
         same(run(fixed, sample), run(streamed, sample), LOOSE.get(architecture, 1e-9))
         assert expansions(streamed) == expansions(fixed)
@@ -47,12 +61,18 @@ def test_equals_the_whole_batch_for_every_architecture(architecture, order, rows
 
 @pytest.mark.parametrize("order", ["shortest", "fifo"])
 @pytest.mark.parametrize("rows", [None, 7])
-@pytest.mark.parametrize("names", [("transformer", "transformer-tied"), ("transformer", "lstm"), ("lstm", "fconv")], ids=str)
+@pytest.mark.parametrize(
+    "names",
+    [("transformer", "transformer-tied"), ("transformer", "lstm"), ("lstm", "fconv")],
+    ids=str,
+)
 def test_ensembles_equal_the_whole_batch(names, order, rows):
     models = [build(name, i + 1) for i, name in enumerate(names)]
     sample = batch(LENGTHS, 5)
     fixed = generators(models, {}, beam=4, max_len_b=12).ours
-    streamed = generators(models, stream(stream_order=order, stream_rows=rows), beam=4, max_len_b=12).ours
+    streamed = generators(
+        models, stream(stream_order=order, stream_rows=rows), beam=4, max_len_b=12
+    ).ours
     same(run(fixed, sample), run(streamed, sample), 1e-5)
 
 
@@ -69,7 +89,12 @@ def test_ensembles_equal_the_whole_batch(names, order, rows):
         {"beam": 40},
         {"stop": "optimal", "unnormalized": True, "length_reward": 0.4},
         {"stop": "optimal", "prune_bound": True},
-        {"stop": "optimal", "unnormalized": True, "length_reward": 0.2, "length_reward_unbounded": True},
+        {
+            "stop": "optimal",
+            "unnormalized": True,
+            "length_reward": 0.2,
+            "length_reward_unbounded": True,
+        },
         {"stop": "first"},
         {"stop": "shrink"},
         {"patience": 2},
@@ -78,18 +103,28 @@ def test_ensembles_equal_the_whole_batch(names, order, rows):
 )
 def test_equals_the_whole_batch_under_other_flags(flags, order):
     sample = batch(LENGTHS, 6)
-    same(run(ours(**flags), sample), run(ours(**flags, **stream(5, stream_order=order)), sample), 1e-9)
+    same(
+        run(ours(**flags), sample),
+        run(ours(**flags, **stream(5, stream_order=order)), sample),
+        1e-9,
+    )
 
 
 @pytest.mark.parametrize("order", ["shortest", "fifo"])
 @pytest.mark.parametrize("architecture", ["transformer", "lstm"])
 def test_prefixes_and_late_starts(architecture, order):
     d = dictionary()
-    prefixes = torch.tensor([[7, 8, 9], [9, d.pad(), d.pad()], [5, 5, d.pad()], [7, d.eos(), d.pad()]])[torch.arange(len(LENGTHS)) % 4]
+    prefixes = torch.tensor(
+        [[7, 8, 9], [9, d.pad(), d.pad()], [5, 5, d.pad()], [7, d.eos(), d.pad()]]
+    )[torch.arange(len(LENGTHS)) % 4]
     sample = batch(LENGTHS, 7)
     for flags in ({}, {"min_len": 5}):
         expected = run(ours(architecture, **flags), sample, prefix_tokens=prefixes)
-        got = run(ours(architecture, **flags, **stream(5, stream_order=order)), sample, prefix_tokens=prefixes)
+        got = run(
+            ours(architecture, **flags, **stream(5, stream_order=order)),
+            sample,
+            prefix_tokens=prefixes,
+        )
         same(expected, got, LOOSE.get(architecture, 1e-9))
 
 
@@ -100,7 +135,11 @@ def test_alignments_are_those_of_the_whole_batch(backend, order):
     each = []
     for flags in ({}, stream(4, stream_order=order)):
         flags = {"decoder_backend": backend, **flags}
-        each.append(run(generators(models, flags, beam=3, max_len_b=12, print_alignment="hard").ours, sample))
+        each.append(
+            run(
+                generators(models, flags, beam=3, max_len_b=12, print_alignment="hard").ours, sample
+            )
+        )
     for expected, got in zip(*each, strict=True):
         assert [h["alignment"] for h in got] == [h["alignment"] for h in expected]
         for a, b in zip(expected, got, strict=True):
@@ -108,13 +147,19 @@ def test_alignments_are_those_of_the_whole_batch(backend, order):
 
 
 @pytest.mark.parametrize("order", ["shortest", "fifo"])
-@pytest.mark.parametrize("limit", [{"width": 4}, {"width": 9, "threshold": 0.9}, {"stream_rows": 11, "threshold": 0.8}], ids=str)
+@pytest.mark.parametrize(
+    "limit",
+    [{"width": 4}, {"width": 9, "threshold": 0.9}, {"stream_rows": 11, "threshold": 0.8}],
+    ids=str,
+)
 def test_single_precision_agrees_within_rounding(order, limit):
     """The compiled step, whose groups lie in slots of one KV cache."""
     for seed, variable in ((3, {}), (4, PRUNED), (5, PRUNED | {"stop": "ranked"})):
         model, sample = build("transformer", seed, torch.float32), batch(LENGTHS + LENGTHS, seed)
         fixed = generators([model], variable, beam=4, max_len_b=12).ours
-        streamed = generators([model], variable | stream(stream_order=order, **limit), beam=4, max_len_b=12).ours
+        streamed = generators(
+            [model], variable | stream(stream_order=order, **limit), beam=4, max_len_b=12
+        ).ours
         same(run(fixed, sample), run(streamed, sample), 1e-4)
 
 
@@ -125,7 +170,8 @@ def test_single_precision_agrees_but_for_near_ties(order):
     for seed in range(3, 9):
         model, sample = build("transformer", seed, torch.float32), batch(LENGTHS, seed)
         fixed, got = (
-            run(generators([model], flags, beam=4, max_len_b=12).ours, sample) for flags in ({}, stream(stream_order=order))
+            run(generators([model], flags, beam=4, max_len_b=12).ours, sample)
+            for flags in ({}, stream(stream_order=order))
         )
         hypotheses += sum(map(len, fixed))
         found = near_ties(fixed, got)
@@ -133,7 +179,9 @@ def test_single_precision_agrees_but_for_near_ties(order):
         for i, rank in [*found, (0, 0)]:
             tokens = got[i][rank]["tokens"].tolist()
             scores = forced(model, alone(sample, i), [[EOS, *tokens[:-1]]])[0]
-            true = sum(float(scores[place, token]) for place, token in enumerate(tokens)) / len(tokens)
+            true = sum(float(scores[place, token]) for place, token in enumerate(tokens)) / len(
+                tokens
+            )
             assert float(got[i][rank]["score"]) == pytest.approx(true, abs=1e-4), (seed, i, rank)
     assert ties <= 0.02 * hypotheses
 
@@ -143,14 +191,20 @@ def test_a_difference_that_is_no_near_tie_fails():
     expected = run(ours(), sample)
 
     def changed(rank: int, **values) -> list[list[dict]]:
-        return [expected[0], [{**h, **values} if i == rank else h for i, h in enumerate(expected[1])]]
+        return [
+            expected[0],
+            [{**h, **values} if i == rank else h for i, h in enumerate(expected[1])],
+        ]
 
     first, second = expected[1][:2]
     assert abs(float(first["score"]) - float(second["score"])) > 1e-3
     assert near_ties(expected, expected) == []
-    assert near_ties(expected, changed(0, tokens=second["tokens"], score=first["score"] + 5e-5)) == [(1, 0)]
+    assert near_ties(
+        expected, changed(0, tokens=second["tokens"], score=first["score"] + 5e-5)
+    ) == [(1, 0)]
     wrong = [
-        changed(0, tokens=second["tokens"], score=second["score"]),  # another hypothesis, as far off as it is
+        # another hypothesis, as far off as it is
+        changed(0, tokens=second["tokens"], score=second["score"]),
         changed(0, score=first["score"] + 1e-3),
         changed(1, positional_scores=second["positional_scores"] + 1e-3),
         [expected[0], expected[1][:-1]],
@@ -167,7 +221,12 @@ def test_single_precision_ensembles_agree_within_rounding():
     for variable in ({}, PRUNED):
         expected = run(generators(models, variable, beam=4, max_len_b=12).ours, sample)
         for rows in (None, 7):
-            streamed = generators(models, variable | stream(5, 1 / 2, stream_order="fifo", stream_rows=rows), beam=4, max_len_b=12).ours
+            streamed = generators(
+                models,
+                variable | stream(5, 1 / 2, stream_order="fifo", stream_rows=rows),
+                beam=4,
+                max_len_b=12,
+            ).ours
             same(expected, run(streamed, sample), 1e-4)
 
 
@@ -196,8 +255,11 @@ def test_bad_flags_are_refused_in_one_sentence(flags, said):
 
 
 def test_references_are_not_scored_in_one_batch_of_the_whole_pool():
-    """A stream's batches have thousands of sentences, which nothing but a search takes a few at a time."""
-    with pytest.raises(UsageError, match="--score-reference .* so --schedule stream has nothing to do"):
+    """A stream's batches have thousands of sentences, which nothing but a search
+    takes a few at a time."""
+    with pytest.raises(
+        UsageError, match="--score-reference .* so --schedule stream has nothing to do"
+    ):
         ours(**stream(), score_reference=True)
     pair = generators([build("transformer", 1)], {}, score_reference=True)
     assert type(pair.ours) is type(pair.stock)
@@ -209,4 +271,9 @@ def test_schedule_of_algorithm_1():
     assert plan(100, 0, 0, 1) == 10 and plan(90, 2, 9, 1) == 10 and plan(7, 2, 9, 1) == 7
     assert plan(90, 3, 9, 1) == plan(0, 0, 0, 1) == 0
     full = Stream(12, 1.0, False, None, steps=8, fills=True)
-    assert (full(100, 0, 0, 1), full(100, 5, 9, 8), full(100, 5, 9, 7), full(100, 12, 60, 99)) == (12, 7, 0, 0)
+    assert (full(100, 0, 0, 1), full(100, 5, 9, 8), full(100, 5, 9, 7), full(100, 12, 60, 99)) == (
+        12,
+        7,
+        0,
+        0,
+    )

@@ -1,4 +1,5 @@
-"""What a stream does when: which sentences start, which advance, how many rows a decoder call has."""
+"""What a stream does when: which sentences start, which advance, how many rows
+a decoder call has."""
 
 import gc
 import weakref
@@ -19,17 +20,24 @@ class Watch(Schedule):
 
     def __init__(self, generator):
         self.steps: dict[int, int] = {}  # tokens of each live sentence
-        self.lines: list[tuple[int, list[int]]] = []  # at each step: fewest tokens of any live sentence, and those of the sentences stepped
+        # at each step: fewest tokens of any live sentence, and those of the sentences stepped
+        self.lines: list[tuple[int, list[int]]] = []
         self.rows: list[int] = []
         self.started = self.noted = 0
         self.select, self.schedule = generator.strategies.select, generator.strategies.schedule
         self.level, self.most_rows = self.schedule.level, self.schedule.most_rows
-        generator.strategies.select, generator.strategies.schedule = called_through(self.select, self.look), self
+        generator.strategies.select, generator.strategies.schedule = (
+            called_through(self.select, self.look),
+            self,
+        )
 
     def __call__(self, waiting, live, rows, since):
         new = self.schedule(waiting, live, rows, since)
         if new and self.most_rows is None:
-            assert live <= self.schedule.threshold * self.schedule.width and live + new <= self.schedule.width
+            assert (
+                live <= self.schedule.threshold * self.schedule.width
+                and live + new <= self.schedule.width
+            )
         self.started = max(self.started, len(LENGTHS) - waiting + new)
         return new
 
@@ -62,7 +70,11 @@ def watched(**flags) -> Watch:
 
 
 @pytest.mark.parametrize("backend", ["transformer", "fairseq"])
-@pytest.mark.parametrize("flags", [stream(3, 1 / 12), stream(3, 1 / 2, stream_order="fifo"), stream(stream_rows=9)], ids=str)
+@pytest.mark.parametrize(
+    "flags",
+    [stream(3, 1 / 12), stream(3, 1 / 2, stream_order="fifo"), stream(stream_rows=9)],
+    ids=str,
+)
 def test_every_sentence_is_encoded_once(backend, flags, monkeypatch):
     """What the decoder is asked to admit, and the sources that reach the encoder."""
     generator, sample = ours(decoder_backend=backend, **flags), batch(LENGTHS, 9)
@@ -81,10 +93,18 @@ def test_every_sentence_is_encoded_once(backend, flags, monkeypatch):
     def without_padding(tokens) -> list[list[int]]:
         return [row[row != dictionary().pad()].tolist() for row in tokens]
 
-    note(generator.decoder, "admit", lambda inputs: admitted.extend(without_padding(inputs["src_tokens"])))
+    note(
+        generator.decoder,
+        "admit",
+        lambda inputs: admitted.extend(without_padding(inputs["src_tokens"])),
+    )
     note(FastEncoder, "__call__", lambda self, tokens: encoded.extend(without_padding(tokens)))
     encoder = generator.model.models[0].encoder
-    note(encoder, "forward_torchscript", lambda inputs: encoded.extend(without_padding(inputs["src_tokens"])))
+    note(
+        encoder,
+        "forward_torchscript",
+        lambda inputs: encoded.extend(without_padding(inputs["src_tokens"])),
+    )
     run(generator, sample)
     assert admitted == encoded == without_padding(sample["net_input"]["src_tokens"])
     assert generator.stats.encoder_calls > 1
@@ -112,11 +132,14 @@ def test_no_decoder_call_has_more_rows_than_allowed(rows, order):
 
 
 def test_lines_of_an_interactive_session_are_not_kept():
-    """fairseq's tasks remember the batches of every data set they were asked for, and so its sentences."""
+    """fairseq's tasks remember the batches of every data set they were asked for,
+    and so its sentences."""
     task = made.task("translation_ext")
 
     def ask(dataset) -> None:
-        list(task.get_batch_iterator(dataset=dataset, max_sentences=2).next_epoch_itr(shuffle=False))
+        list(
+            task.get_batch_iterator(dataset=dataset, max_sentences=2).next_epoch_itr(shuffle=False)
+        )
 
     typed = task.build_dataset_for_inference([torch.tensor([5, 6, 2])], [3])
     ask(typed)

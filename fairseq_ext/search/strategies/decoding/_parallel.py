@@ -26,7 +26,8 @@ from fairseq_ext.search.protocols import SearchSetup
 from fairseq_ext.search.registry import register
 
 BLOCK = 3  # default of --block-size where blocks must converge
-MARGIN = {"float16": 0.1, "bfloat16": 0.8}  # nats; by experience single tokens and blocks differ by less
+# nats; by experience single tokens and blocks differ by less
+MARGIN = {"float16": 0.1, "bfloat16": 0.8}
 
 
 def is_on_cpu(context: Any) -> bool:
@@ -34,7 +35,9 @@ def is_on_cpu(context: Any) -> bool:
     return next(context.models[0].parameters()).device.type == "cpu"
 
 
-def driver_with(flags: Any, context: Any, make: Callable[[Drafter], Method]) -> Callable[[SearchSetup], ParallelSearch]:
+def driver_with(
+    flags: Any, context: Any, make: Callable[[Drafter], Method]
+) -> Callable[[SearchSetup], ParallelSearch]:
     """A function from the setup to the driver, with the method that `make` makes of the drafter.
 
     Raises UsageError where the drafts that the flags name cannot be had.
@@ -44,18 +47,34 @@ def driver_with(flags: Any, context: Any, make: Callable[[Drafter], Method]) -> 
     def driver(setup: SearchSetup) -> ParallelSearch:
         dtype = str(next(context.models[0].parameters()).dtype).removeprefix("torch.")
         margin = MARGIN.get(dtype, 0.0) if flags.parallel_margin < 0 else flags.parallel_margin
-        decoder, strategies = cast("BlockDecoder", setup.decoder), setup.strategies  # each backend reads blocks
+        # each backend reads blocks
+        decoder, strategies = cast("BlockDecoder", setup.decoder), setup.strategies
         reader = BlockReader(decoder, strategies.softmax, setup.processors)
-        return ParallelSearch(reader, method, setup.spec.scoring, setup.stats, strategies.schedule, NearTies(margin))
+        return ParallelSearch(
+            reader, method, setup.spec.scoring, setup.stats, strategies.schedule, NearTies(margin)
+        )
 
     return driver
 
 
 def register_method(name: str, paper: str, **example: Any) -> Callable:
-    """Register a method's builder. example: flags at which it does its work; its output is greedy decoding's at these and any others."""
+    """Register a method's builder.
+
+    example: flags at which it does its work; its output is greedy decoding's at
+    these and any others.
+    """
     setting = {"decoding": name, "beam": 1, **example}
-    needs, denies = ("search loop", "greedy", "several tokens a call", "repeatable calls"), ("beam", "rows of a beam", "attention")
-    parts: dict[str, Any] = {"check": check, "needs": needs, "denies": denies, "neutral": (setting,), "example": (setting,)}
+    needs, denies = (
+        ("search loop", "greedy", "several tokens a call", "repeatable calls"),
+        ("beam", "rows of a beam", "attention"),
+    )
+    parts: dict[str, Any] = {
+        "check": check,
+        "needs": needs,
+        "denies": denies,
+        "neutral": (setting,),
+        "example": (setting,),
+    }
     return register("decoding", name, ParallelFlags, paper=paper, **parts)
 
 
@@ -63,7 +82,10 @@ def register_method(name: str, paper: str, **example: Any) -> Callable:
 
 
 def make_drafter(flags: Any, context: Any) -> Drafter:
-    """Return the drafter, over the dictionaries of the run's task. Raises UsageError for a table or file that cannot be used."""
+    """Return the drafter, over the dictionaries of the run's task.
+
+    Raises UsageError for a table or file that cannot be used.
+    """
     name = str(flags.draft)
     table = table_path(flags, context)
     if name == "auto":
@@ -73,27 +95,41 @@ def make_drafter(flags: Any, context: Any) -> Drafter:
     elif name == "ngram":
         if table is None:
             raise UsageError(
-                "--draft ngram needs a table: build CHECKPOINT.drafts.npz with scripts/build_drafts.py, or name one with --draft-table"
+                "--draft ngram needs a table: build CHECKPOINT.drafts.npz with "
+                "scripts/build_drafts.py, or name one with --draft-table"
             )
         loaded = Table.load(table)
         loaded.check(table, context.dictionary, context.source_dictionary)
         drafter = Ngram(loaded, context.pad, context.source_dictionary.pad())
     else:
         drafter = Trajectory(context.pad if name == "pad" else None)
-    return drafter if flags.draft_file is None else Previous(read_drafts(flags.draft_file, context.dictionary), drafter)
+    return (
+        drafter
+        if flags.draft_file is None
+        else Previous(read_drafts(flags.draft_file, context.dictionary), drafter)
+    )
 
 
 def table_path(flags: Any, context: Any) -> str | None:
-    """The path of the table that the flags name, else of the one beside the first checkpoint (model.pt: model.drafts.npz), else None."""
+    """The path of the table that the flags name, else of the one beside the first checkpoint
+    (model.pt: model.drafts.npz), else None."""
     if flags.draft_table is not None:
         return flags.draft_table
-    beside = None if context.checkpoint is None else Path(context.checkpoint).with_suffix(".drafts.npz")
+    beside = (
+        None if context.checkpoint is None else Path(context.checkpoint).with_suffix(".drafts.npz")
+    )
     return str(beside) if beside is not None and beside.is_file() else None
 
 
 def read_drafts(path: str, dictionary: Any) -> list[list[int]]:
-    """Token ids of a file of segmented lines, EOS behind each. Raises UsageError for a file that cannot be read."""
-    return [[dictionary.index(word) for word in line.split()] + [dictionary.eos()] for line in Lines(path, "--draft-file")]
+    """Token ids of a file of segmented lines, EOS behind each.
+
+    Raises UsageError for a file that cannot be read.
+    """
+    return [
+        [dictionary.index(word) for word in line.split()] + [dictionary.eos()]
+        for line in Lines(path, "--draft-file")
+    ]
 
 
 # ---- The flags of parallel decoding, and what they refuse
@@ -106,50 +142,61 @@ class ParallelFlags:
     block_size: int = field(
         default=0,
         metadata={
-            "help": "tokens that a call reads at most in each row (1: greedy; default 0: 3, or with window as many as pay off)",
+            "help": "tokens that a call reads at most in each row (1: greedy; default 0: 3, or "
+            "with window as many as pay off)",
             "range": (0, 1_000_000, "number of tokens"),
         },
     )
     parallel_length: int = field(
         default=0,
         metadata={
-            "help": "target tokens decoded in parallel by jacobi (its block) and hybrid-jacobi (default 0: 1.25 x source tokens)",
+            "help": "target tokens decoded in parallel by jacobi (its block) and hybrid-jacobi "
+            "(default 0: 1.25 x source tokens)",
             "range": (0, 1_000_000, "number of tokens"),
         },
     )
     draft: Literal["auto", "none", "pad", "repeat", "ngram"] = field(
         default="auto",
         metadata={
-            "help": "first guess of a block: pad (the paper), repeat (the last token), ngram (a table made by scripts/build_drafts.py), "
-            "none (default auto: ngram where there is a table, else repeat)"
+            "help": "first guess of a block: pad (the paper), repeat (the last token), ngram "
+            "(a table made by scripts/build_drafts.py), none (default auto: ngram where there is "
+            "a table, else repeat)"
         },
     )
     draft_file: str | None = field(
-        default=None, metadata={"help": "earlier translations as drafts, one segmented line a sentence (default: none)", "file": True}
+        default=None,
+        metadata={
+            "help": "earlier translations as drafts, one segmented line a sentence (default: none)",
+            "file": True,
+        },
     )
     draft_table: str | None = field(
         default=None,
         metadata={
-            "help": "the table of --draft ngram (default: CHECKPOINT.drafts.npz beside the checkpoint, if it is there)",
+            "help": "the table of --draft ngram (default: CHECKPOINT.drafts.npz beside the "
+            "checkpoint, if it is there)",
             "file": True,
         },
     )
     draft_cost: float = field(
         default=-1.0,
-        metadata={"help": "cost of one more position, in decoder calls; window weighs drafts by it (default -1: by device and rows)"},
+        metadata={
+            "help": "cost of one more position, in decoder calls; window weighs drafts by it "
+            "(default -1: by device and rows)"
+        },
     )
     parallel_margin: float = field(
         default=-1.0,
         metadata={
-            "help": "half precision: read a position again alone where its two best words are closer than this, in nats "
-            "(0: never; default -1: by precision, 0 for float32)"
+            "help": "half precision: read a position again alone where its two best words are "
+            "closer than this, in nats (0: never; default -1: by precision, 0 for float32)"
         },
     )
     ddg_dir: str | None = field(
         default=None,
         metadata={
-            "help": "write each sentence's decoding dependency graph as JSON to this directory; python -m fairseq_ext.viz.ddg draws it "
-            "(default: none)",
+            "help": "write each sentence's decoding dependency graph as JSON to this directory; "
+            "python -m fairseq_ext.viz.ddg draws it (default: none)",
             "file": True,
         },
     )
@@ -160,17 +207,28 @@ def check(flags, generation) -> None:
     name = f"--decoding {flags.decoding}"
     if flags.decoding == "jacobi" and flags.block_size:
         raise UsageError(
-            "--decoding jacobi has one block, the whole sentence: use --parallel-length for its length, or gs-jacobi with --block-size"
+            "--decoding jacobi has one block, the whole sentence: use --parallel-length for its "
+            "length, or gs-jacobi with --block-size"
         )
     if str(flags.decoding) in ("gs-jacobi", "window") and flags.parallel_length:
-        raise UsageError(f"--parallel-length belongs to jacobi and hybrid-jacobi, not to {name}: leave it out")
+        raise UsageError(
+            f"--parallel-length belongs to jacobi and hybrid-jacobi, not to {name}: leave it out"
+        )
     if flags.draft_cost != -1 and str(flags.decoding) != "window":
         raise UsageError(f"--draft-cost belongs to --decoding window, not to {name}: leave it out")
     if flags.draft_table and str(flags.draft) not in ("auto", "ngram"):
-        raise UsageError(f"--draft-table belongs to --draft ngram, not to --draft {flags.draft}: leave it out")
-    for flag, value in (("--draft-cost", flags.draft_cost), ("--parallel-margin", flags.parallel_margin)):
+        raise UsageError(
+            f"--draft-table belongs to --draft ngram, not to --draft {flags.draft}: leave it out"
+        )
+    for flag, value in (
+        ("--draft-cost", flags.draft_cost),
+        ("--parallel-margin", flags.parallel_margin),
+    ):
         if value != -1 and not 0 <= value < math.inf:
-            raise UsageError(f"{flag} {value:g} means nothing: it is a number of 0 or more, or -1 for the default")
+            raise UsageError(
+                f"{flag} {value:g} means nothing: it is a number of 0 or more, or -1 "
+                "for the default"
+            )
 
 
 # ---- Blocks that are computed until they have converged
@@ -189,8 +247,8 @@ class Blocks(Method):
     """Blocks of b positions, or of a whole sentence."""
 
     def __init__(self, drafter: Drafter, b: int, h: int, whole: bool = False, hybrid: bool = False):
-        """h: target tokens that are decoded in parallel, 0 to predict them; whole: the block is of h positions; hybrid: single tokens
-        behind h."""
+        """h: target tokens that are decoded in parallel, 0 to predict them; whole: the block is of
+        h positions; hybrid: single tokens behind h."""
         self.drafter = drafter
         self.b = b
         self.h = h
@@ -225,5 +283,7 @@ class Blocks(Method):
         drafter = self.drafter.compiled(sentence)
         if drafter is None:
             return None
-        state = BlocksStruct(drafter.struct, self.b, int(self.length[sentence]), self.whole, self.hybrid)
+        state = BlocksStruct(
+            drafter.struct, self.b, int(self.length[sentence]), self.whole, self.hybrid
+        )
         return CompiledMethod("blocks", state, drafter)

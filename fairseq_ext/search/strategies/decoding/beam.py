@@ -48,7 +48,10 @@ class Searchers(Searcher):
         parts = [requests]
         if pool.alone:
             of_sentence = {request.sentence: request for request in requests}
-            parts = [[of_sentence[sentence] for sentence in part] for part in pool.together(list(of_sentence))]
+            parts = [
+                [of_sentence[sentence] for sentence in part]
+                for part in pool.together(list(of_sentence))
+            ]
         for part in parts:
             for searcher in self.searchers:
                 if searcher is not taker:
@@ -58,7 +61,9 @@ class Searchers(Searcher):
 
     def step(self, most: int = 1) -> list[Request]:
         busy = [searcher for searcher in self.searchers if searcher.live]
-        return [request for searcher in busy for request in searcher.step(most if len(busy) == 1 else 1)]
+        return [
+            request for searcher in busy for request in searcher.step(most if len(busy) == 1 else 1)
+        ]
 
     def take(self, request: Request) -> list[Hypothesis] | None:
         found = self.at.pop(request).take(request)
@@ -83,7 +88,14 @@ def compiled(setup: SearchSetup) -> list[Searcher]:
 @torch.no_grad()
 def beam_search(setup: SearchSetup, pool: Pool, answer: OnFinal) -> None:
     """The driver of --decoding beam without the compiled searches: the definition."""
-    search_all(setup.strategies.schedule, Searchers([LoopSearch(setup, pool)]), pool, setup.spec.nbest, setup.stats, answer)
+    search_all(
+        setup.strategies.schedule,
+        Searchers([LoopSearch(setup, pool)]),
+        pool,
+        setup.spec.nbest,
+        setup.stats,
+        answer,
+    )
 
 
 class BeamSearch:
@@ -95,9 +107,17 @@ class BeamSearch:
 
     @torch.no_grad()
     def __call__(self, pool: Pool, answer: OnFinal) -> None:
-        """Decode the pool's sentences `to_decode`; give `answer` each of them as soon as it is final."""
+        """Decode the pool's sentences `to_decode`; give `answer` each of them as
+        soon as it is final."""
         searchers = Searchers([*self.compiled, LoopSearch(self.setup, pool)])
         try:
-            search_all(self.setup.strategies.schedule, searchers, pool, self.setup.spec.nbest, self.setup.stats, answer)
+            search_all(
+                self.setup.strategies.schedule,
+                searchers,
+                pool,
+                self.setup.spec.nbest,
+                self.setup.stats,
+                answer,
+            )
         finally:  # the compiled searches are used again
             searchers.cancel(list(searchers.at))

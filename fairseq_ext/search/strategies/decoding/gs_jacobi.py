@@ -1,13 +1,22 @@
-"""`--decoding gs-jacobi`: Parallel GS-Jacobi, one block after the other (Algorithm 2, PGJ, of the paper that jacobi.py cites).
+"""`--decoding gs-jacobi`: Parallel GS-Jacobi, one block after the other (Algorithm 2, PGJ, of the
+paper that jacobi.py cites).
 
-A block of b = --block-size positions is computed again and again until its draft is right; then the next block begins.
+A block of b = --block-size positions is computed again and again until its draft is right;
+then the next block begins.
 
 Neutral setting: --block-size 1, which is greedy decoding with greedy's calls.
 """
 
-from fairseq_ext.search.strategies.decoding._parallel import BLOCK, Blocks, driver_with, register_method
+from fairseq_ext.search.strategies.decoding._parallel import (
+    BLOCK,
+    Blocks,
+    driver_with,
+    register_method,
+)
 
 
 @register_method("gs-jacobi", "Santilli et al. 2023, parallel decoding", block_size=4)
 def build(flags, context):
-    return driver_with(flags, context, lambda drafter: Blocks(drafter, flags.block_size or BLOCK, 0))
+    return driver_with(
+        flags, context, lambda drafter: Blocks(drafter, flags.block_size or BLOCK, 0)
+    )

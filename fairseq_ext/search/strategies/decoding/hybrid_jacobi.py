@@ -1,14 +1,28 @@
-"""`--decoding hybrid-jacobi`: Hybrid GS-Jacobi, blocks and then single tokens (Algorithm 3, HGJ, of the paper that jacobi.py cites).
+"""`--decoding hybrid-jacobi`: Hybrid GS-Jacobi, blocks and then single tokens (Algorithm 3, HGJ,
+of the paper that jacobi.py cites).
 
-Up to the length h = --parallel-length it is gs_jacobi.py. What is longer than that is decoded token by token, as the paper does where
-EOS has not come by then.
+Up to the length h = --parallel-length it is gs_jacobi.py. What is longer than that is decoded token
+by token, as the paper does where EOS has not come by then.
 
 Neutral setting: --block-size 1, which is greedy decoding with greedy's calls.
 """
 
-from fairseq_ext.search.strategies.decoding._parallel import BLOCK, Blocks, driver_with, register_method
+from fairseq_ext.search.strategies.decoding._parallel import (
+    BLOCK,
+    Blocks,
+    driver_with,
+    register_method,
+)
 
 
-@register_method("hybrid-jacobi", "Santilli et al. 2023, parallel decoding", block_size=3, parallel_length=4)
+@register_method(
+    "hybrid-jacobi", "Santilli et al. 2023, parallel decoding", block_size=3, parallel_length=4
+)
 def build(flags, context):
-    return driver_with(flags, context, lambda drafter: Blocks(drafter, flags.block_size or BLOCK, flags.parallel_length, hybrid=True))
+    return driver_with(
+        flags,
+        context,
+        lambda drafter: Blocks(
+            drafter, flags.block_size or BLOCK, flags.parallel_length, hybrid=True
+        ),
+    )

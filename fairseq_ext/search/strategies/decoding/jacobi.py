@@ -10,10 +10,14 @@ changes. What stands before the first change is what greedy decoding gives, what
 
 | algorithm | flag, file | block | tokens are committed |
 | --- | --- | --- | --- |
-| 1, PJ | jacobi, this one | the whole sentence, of length m = --parallel-length | when the block has converged |
+| 1, PJ | jacobi, this one | the whole sentence, of length m = | when the block has converged |
+| | | --parallel-length | |
 | 2, PGJ | gs-jacobi, gs_jacobi.py | b = --block-size positions | when the block has converged |
-| 3, HGJ | hybrid-jacobi, hybrid_jacobi.py | as PGJ up to length h = --parallel-length, then single tokens | when the block has converged |
-| not in the paper | window, window.py | 1 to b positions, as many as the drafts are worth | as soon as they are verified |
+| 3, HGJ | hybrid-jacobi, | as PGJ up to length h = | when the block has |
+| | hybrid_jacobi.py | --parallel-length, then | converged |
+| | | single tokens | |
+| not in the paper | window, window.py | 1 to b positions, as many | as soon as they are |
+| | | as the drafts are worth | verified |
 
 m and h are never taken from the reference (the paper's are for PJ and PGJ): without the flag they
 are 1.25 x source tokens, and where a sentence is longer, PJ goes on with another block and HGJ with
@@ -30,4 +34,6 @@ from fairseq_ext.search.strategies.decoding._parallel import Blocks, driver_with
 
 @register_method("jacobi", "Santilli et al. 2023, parallel decoding")
 def build(flags, context):
-    return driver_with(flags, context, lambda drafter: Blocks(drafter, 1, flags.parallel_length, whole=True))
+    return driver_with(
+        flags, context, lambda drafter: Blocks(drafter, 1, flags.parallel_length, whole=True)
+    )

@@ -36,7 +36,9 @@ class Tables:
         """The phrases as the compiled library reads them."""
         if self.struct is None:
             t = self.phrases
-            self.struct = phrases_struct([getattr(t, name) for name in LONGS], t.behind, t.glued, t.ordered)
+            self.struct = phrases_struct(
+                [getattr(t, name) for name in LONGS], t.behind, t.glued, t.ordered
+            )
         return self.struct
 
 
@@ -48,10 +50,14 @@ class Compilers:
         self.banned = BannedCompiler(None, False)
 
     def use(self, pool: Pool) -> None:
-        """Replace the compilers where the pool has other word boundaries, or another case of banned phrases, than the last one."""
+        """Replace the compilers where the pool has other word boundaries, or another case of banned
+        phrases, than the last one."""
         if self.required.boundaries is not pool.boundaries:
             self.required = Compiler(pool.boundaries)
-        if self.banned.boundaries is not pool.boundaries or self.banned.any_case != pool.banned_in_any_case:
+        if (
+            self.banned.boundaries is not pool.boundaries
+            or self.banned.any_case != pool.banned_in_any_case
+        ):
             self.banned = BannedCompiler(pool.boundaries, pool.banned_in_any_case)
 
 
@@ -69,7 +75,11 @@ def tables(pool: Pool, vocabulary: int, compilers: Compilers, eos: int, min_len:
     forced = torch.tensor([len(prefix) for prefix in prefixes], device=device)
     missing = phrases.total - phrases.bank_after(prefixes)
     infeasible = missing + forced > max_len
-    ends = None if pool.ends is None else EndRule(pool.ends, (phrases.total > 0) & ~infeasible, forced, min_len, eos)
+    ends = (
+        None
+        if pool.ends is None
+        else EndRule(pool.ends, (phrases.total > 0) & ~infeasible, forced, min_len, eos)
+    )
     return Tables(phrases, banned, max_len, forced, infeasible, int(phrases.total.max()) + 1, ends)
 
 
@@ -84,14 +94,18 @@ def tables(pool: Pool, vocabulary: int, compilers: Compilers, eos: int, min_len:
 
 
 SHARE = 4  # one row in so many may become pending
-LIKELY = 0.1  # a pending row goes on where the model gives this much to tokens that continue the word
+# a pending row goes on where the model gives this much to tokens that continue the word
+LIKELY = 0.1
 
 
-def limit_pending_(table: Tables, beam: Beam, log_probs: LogProbs, width: Tensor, steps_left: Tensor) -> None:
-    """Ban tokens in place, so that at most `width` (S,) / SHARE rows of a sentence become pending, and unlikely pending rows end.
+def limit_pending_(
+    table: Tables, beam: Beam, log_probs: LogProbs, width: Tensor, steps_left: Tensor
+) -> None:
+    """Ban tokens in place, so that at most `width` (S,) / SHARE rows of a sentence become pending,
+    and unlikely pending rows end.
 
-    Next tokens of required phrases are neither banned nor counted; nor is anything where a prefix is forced.
-    steps_left (S,): tokens that may still come before EOS."""
+    Next tokens of required phrases are neither banned nor counted; nor is anything where a prefix
+    is forced. steps_left (S,): tokens that may still come before EOS."""
     banned = table.banned
     if banned is None or banned.glued.numel() == 1:
         return
@@ -102,11 +116,25 @@ def limit_pending_(table: Tables, beam: Beam, log_probs: LogProbs, width: Tensor
         proposed = beam.by_row(table.phrases.of(live).next_token(state, count))  # (n, .)
     free = table.max_len[live] - steps_left < table.forced[live]
     drop_unlikely_(banned, beam, log_probs, width, free, proposed)
-    limit_new_(banned, beam, log_probs, (width // SHARE).masked_fill(free, beam.rows * log_probs.size), proposed)
+    limit_new_(
+        banned,
+        beam,
+        log_probs,
+        (width // SHARE).masked_fill(free, beam.rows * log_probs.size),
+        proposed,
+    )
 
 
-def drop_unlikely_(banned: BannedTable, beam: Beam, log_probs: LogProbs, width: Tensor, free: Tensor, proposed: Tensor | None) -> None:
-    """End pending rows whose continuations have less than probability LIKELY together, where the other rows have 2 x width continuations.
+def drop_unlikely_(
+    banned: BannedTable,
+    beam: Beam,
+    log_probs: LogProbs,
+    width: Tensor,
+    free: Tensor,
+    proposed: Tensor | None,
+) -> None:
+    """End pending rows whose continuations have less than probability LIKELY together, where the
+    other rows have 2 x width continuations.
 
     The second condition keeps every row of a beam that is wide enough for all sequences."""
     sentence = beam.sentence_of_row()
@@ -115,12 +143,17 @@ def drop_unlikely_(banned: BannedTable, beam: Beam, log_probs: LogProbs, width: 
         return
     log_probs.make_exact_(pending)
     if pending.device.type == "cpu":  # the sentences that have such rows, as few have
-        at = torch.zeros_like(width, dtype=torch.bool).index_fill(0, sentence[pending], True)[sentence].nonzero()[:, 0]
+        at = (
+            torch.zeros_like(width, dtype=torch.bool)
+            .index_fill(0, sentence[pending], True)[sentence]
+            .nonzero()[:, 0]
+        )
     else:
         at = torch.arange(sentence.numel(), device=sentence.device)
     (likely, possible), of = log_probs.mass(at), sentence[at]
     unlikely = pending[at] & (likely < math.log(LIKELY))
-    impossible = beam.last_score()[at] == -torch.inf  # rows of a beam that is wider than there are continuations
+    # rows of a beam that is wider than there are continuations
+    impossible = beam.last_score()[at] == -torch.inf
     others = possible.masked_fill(unlikely | impossible, 0)
     unlikely &= (torch.zeros_like(width).index_add(0, of, others) >= 2 * width)[of]
     if unlikely.device.type != "cpu" or bool(unlikely.any()):
@@ -128,18 +161,31 @@ def drop_unlikely_(banned: BannedTable, beam: Beam, log_probs: LogProbs, width: 
         log_probs.only_(kept, torch.zeros_like(pending).index_put((at,), unlikely))
 
 
-def limit_new_(banned: BannedTable, beam: Beam, log_probs: LogProbs, most: Tensor, proposed: Tensor | None) -> None:
-    """Of the continuations of a sentence that lead to a pending state, ban all but the best `most` (S,); those that equal the last stay."""
+def limit_new_(
+    banned: BannedTable, beam: Beam, log_probs: LogProbs, most: Tensor, proposed: Tensor | None
+) -> None:
+    """Of the continuations of a sentence that lead to a pending state, ban all but the best `most`
+    (S,); those that equal the last stay."""
     state = beam.aux["banned"]
     root = banned.root[state]
-    token = torch.cat([banned.closing[state].masked_fill((state == root)[:, None], -1), banned.closing[root]], dim=1)  # (n, 2B)
+    # (n, 2B)
+    token = torch.cat(
+        [banned.closing[state].masked_fill((state == root)[:, None], -1), banned.closing[root]],
+        dim=1,
+    )
     counted = token >= 0
     if proposed is not None:
         counted &= ~(token[:, :, None] == proposed[:, None]).any(2)
     if state.device.type == "cpu" and not bool(counted.any()):
         return
-    score = (log_probs.at(token.clamp(min=0)) + beam.last_score()[:, None]).masked_fill(~counted, -torch.inf)
+    score = (log_probs.at(token.clamp(min=0)) + beam.last_score()[:, None]).masked_fill(
+        ~counted, -torch.inf
+    )
     of_sentence = beam.by_sentence(score, -torch.inf).flatten(1)
     best = of_sentence.topk(min(max(1, int(most.max())), of_sentence.size(1)), dim=1).values
-    least = best.gather(1, (most - 1).clamp(0, best.size(1) - 1)[:, None])[:, 0].masked_fill(most == 0, torch.inf)
-    log_probs.ban_each_(token.masked_fill(~counted | (score >= least[beam.sentence_of_row()][:, None]), -1))
+    least = best.gather(1, (most - 1).clamp(0, best.size(1) - 1)[:, None])[:, 0].masked_fill(
+        most == 0, torch.inf
+    )
+    log_probs.ban_each_(
+        token.masked_fill(~counted | (score >= least[beam.sentence_of_row()][:, None]), -1)
+    )

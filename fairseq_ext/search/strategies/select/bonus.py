@@ -1,12 +1,16 @@
 """Soft terms: required phrases that are preferred, not forced (`--constraint-bonus b`).
 
-    F. Odermatt, B. Egressy and R. Wattenhofer. Cascaded Beam Search: Plug-and-Play Terminology-Forcing for Neural Machine Translation.
-    2023. https://arxiv.org/abs/2305.14538. Of it the raised logits of terms; the cascade of beams is what --select dba does better.
+    F. Odermatt, B. Egressy and R. Wattenhofer. Cascaded Beam Search: Plug-and-Play
+    Terminology-Forcing for Neural Machine Translation. 2023. https://arxiv.org/abs/2305.14538. Of
+    it the raised logits of terms; the cascade of beams is what --select dba does better.
 
-Plain beam search over log P(y | x) + b x (tokens that y has of its phrases): each token that advances a phrase has b nats more, and what
-unwinds loses again what it had. Tokens are counted as dba.py counts banks: those of met phrases, and of the longest phrase at hand. A
-phrase that would cost more than its bonus is left out, and the report says so. Scores, those of the output too, hold the bonus.
-Banned phrases and prefixes are forced as ever. Of each row the 32 (or 2k) likeliest words and the next tokens of its phrases are looked at.
+Plain beam search over log P(y | x) + b x (tokens that y has of its phrases): each token that
+advances a phrase has b nats more, and what unwinds loses again what it had. Tokens are counted
+as dba.py counts banks: those of met phrases, and of the longest phrase at hand. A phrase
+that would cost more than its bonus is left out, and the report says so. Scores, those of the
+output too, hold the bonus.
+Banned phrases and prefixes are forced as ever. Of each row the 32 (or 2k) likeliest words and the
+next tokens of its phrases are looked at.
 
 | symbol | flag |
 | --- | --- |
@@ -44,10 +48,14 @@ class Bonus(DBA):
     def __call__(self, beam: Beam, log_probs: LogProbs, pool: Pool) -> Candidates:
         table = self.tables(pool)
         live = beam.live_index()
-        done = torch.as_tensor(beam.longest, device=beam.device) - (0 if beam.lags is None else beam.lag())  # (S,), or one for all
+        # (S,), or one for all
+        done = torch.as_tensor(beam.longest, device=beam.device) - (
+            0 if beam.lags is None else beam.lag()
+        )
         proposed = self.forbid_(beam, log_probs, table, (table.max_len[live] - done))
         phrases = table.phrases.of(live)
-        state, count = (beam.by_sentence(beam.aux[name], 0) for name in ("state", "count"))  # (S, width, G)
+        # (S, width, G)
+        state, count = (beam.by_sentence(beam.aux[name], 0) for name in ("state", "count"))
         if table.banks == 1:  # no sentence has any
             best = best_of_rows(self.k, beam, log_probs, self.children)
             row, token, score = best.row, best.token, best.score
@@ -61,13 +69,17 @@ class Bonus(DBA):
     def raised(
         self, beam: Beam, log_probs: LogProbs, phrases: PhraseTable, state: Tensor, count: Tensor
     ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
-        """Row, token and raised score (S, 2k) of each sentence's best, and their state (S, 2k, G)."""
+        """Row, token and raised score (S, 2k) of each sentence's best, and their
+        state (S, 2k, G)."""
         # (1) of each row the likeliest words, and the next tokens of its phrases
         most = self.children or max(2 * self.k, LIKELIEST)
         likeliest = log_probs.topk(min(most, log_probs.size))
         row, token, score = likeliest_and_next(beam, log_probs, phrases, state, count, likeliest)
         of = row - beam.first_row()[:, None]
-        score = score.masked_fill(~first_of_equals((of * self.vocabulary + token).masked_fill(score == -torch.inf, -1)), -torch.inf)
+        score = score.masked_fill(
+            ~first_of_equals((of * self.vocabulary + token).masked_fill(score == -torch.inf, -1)),
+            -torch.inf,
+        )
         # (2) b for each token that a row's bank rises by, less b for each that it falls by
         now = phrases.bank(state, count).gather(1, of)
         state, count = phrases.advance(pick(state, of), pick(count, of), token)
@@ -81,7 +93,9 @@ class Bonus(DBA):
 def check(flags, generation) -> None:
     """UsageError without a bonus."""
     if flags.constraint_bonus is None:
-        raise UsageError("--select bonus prefers phrases by a bonus and none is given: add --constraint-bonus")
+        raise UsageError(
+            "--select bonus prefers phrases by a bonus and none is given: add --constraint-bonus"
+        )
 
 
 @register(
@@ -97,4 +111,11 @@ def check(flags, generation) -> None:
 )
 def build(flags, context) -> Bonus:
     more = {"min_len": context.min_len}
-    return Bonus(flags.constraint_bonus, context.k, context.eos, len(context.dictionary), context.children, **more)
+    return Bonus(
+        flags.constraint_bonus,
+        context.k,
+        context.eos,
+        len(context.dictionary),
+        context.children,
+        **more,
+    )

@@ -1,10 +1,11 @@
 """Constrained beam search: a bank for every state of the constraints (`--select cbs`).
 
-    P. Anderson, B. Fernando, M. Johnson and S. Gould. Guided Open Vocabulary Image Captioning with Constrained Beam Search.
-    EMNLP 2017. https://aclanthology.org/D17-1098/
+    P. Anderson, B. Fernando, M. Johnson and S. Gould. Guided Open Vocabulary Image Captioning with
+    Constrained Beam Search. EMNLP 2017. https://aclanthology.org/D17-1098/
 
-A state is which subset of the C constraints is met, of which there are 2^C, and how far the phrase at hand has come. Each has a bank of
-k slots. Candidates, phrase automata and gates are those of dba.py; a bank has fixed slots, as in gbs.py, in place of the allocation.
+A state is which subset of the C constraints is met, of which there are 2^C, and how far the phrase
+at hand has come. Each has a bank of k slots. Candidates, phrase automata and gates are those of
+dba.py; a bank has fixed slots, as in gbs.py, in place of the allocation.
 
 | symbol | flag |
 | --- | --- |
@@ -27,7 +28,8 @@ MAX_CONSTRAINTS = 6  # of a sentence
 
 
 class ConstrainedBeam(GridBeam):
-    """A bank for every subset of constraints that is met, and for every stage of a phrase of several tokens."""
+    """A bank for every subset of constraints that is met, and for every stage of a phrase
+    of several tokens."""
 
     def width(self, table: Tables) -> int:
         return self.k * self.states(table.phrases)
@@ -49,9 +51,16 @@ class ConstrainedBeam(GridBeam):
         return int((2 ** (phrases.need > 0).sum(1) * phrases.longest).max())
 
     def order(
-        self, phrases: PhraseTable, table: Tables, state: Tensor, count: Tensor, bank: Tensor, score: Tensor
+        self,
+        phrases: PhraseTable,
+        table: Tables,
+        state: Tensor,
+        count: Tensor,
+        bank: Tensor,
+        score: Tensor,
     ) -> tuple[Tensor, Tensor]:
-        stages = phrases.longest[:, None]  # (S, 1) of each sentence alone, so that no sentence's banks depend on those beside it
+        # (S, 1) of each sentence alone, so that no sentence's banks depend on those beside it
+        stages = phrases.longest[:, None]
         met = (count >= phrases.need[:, None]) & (phrases.need[:, None] > 0)  # (S, c, G)
         subset = (met.long() << torch.arange(met.size(2), device=met.device)).sum(-1)  # (S, c)
         partial = (bank - (count * phrases.size[:, None]).sum(-1)).clamp(min=0).minimum(stages - 1)
@@ -72,4 +81,6 @@ class ConstrainedBeam(GridBeam):
     constrained=True,
 )
 def build(flags, context) -> ConstrainedBeam:
-    return ConstrainedBeam(context.k, context.eos, len(context.dictionary), context.children, min_len=context.min_len)
+    return ConstrainedBeam(
+        context.k, context.eos, len(context.dictionary), context.children, min_len=context.min_len
+    )

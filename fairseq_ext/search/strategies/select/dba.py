@@ -47,7 +47,15 @@ from torch import Tensor
 
 from fairseq_ext.kernels.banks import BankRows, Banks, select_by_banks
 from fairseq_ext.search.beam import Beam, upload
-from fairseq_ext.search.candidates import Candidates, allocate_few, bank_sizes, by_banks, deal, first_of_equals, pick
+from fairseq_ext.search.candidates import (
+    Candidates,
+    allocate_few,
+    bank_sizes,
+    by_banks,
+    deal,
+    first_of_equals,
+    pick,
+)
 from fairseq_ext.search.constraints.required import ConstraintFlags
 from fairseq_ext.search.log_probs import LogProbs
 from fairseq_ext.search.phrases.phrase_table import PhraseTable
@@ -55,23 +63,42 @@ from fairseq_ext.search.phrases.sentence import EMPTY
 from fairseq_ext.search.pool import OfPool, Pool
 from fairseq_ext.search.protocols import Select
 from fairseq_ext.search.registry import register
-from fairseq_ext.search.strategies.select._constraints import Compilers, Tables, limit_pending_, tables
+from fairseq_ext.search.strategies.select._constraints import (
+    Compilers,
+    Tables,
+    limit_pending_,
+    tables,
+)
 from fairseq_ext.search.strategies.select.topk import Best, TopK, best_of_rows, likeliest_and_next
 
 
 class DBA(Select):
-    """The select strategy. Row state rides in beam.aux: state, count (search/phrases/phrase_table.py) and banned (search/constraints/banned.py)."""
+    """The select strategy.
+
+    Row state rides in beam.aux: state, count (search/phrases/phrase_table.py) and banned
+    (search/constraints/banned.py).
+    """
 
     each = 3  # continuations of each row among the candidates, at least
-    may_compile = True  # kernels/banks.cpp selects, where it can, and kernels/constrained.cpp searches
+    # kernels/banks.cpp selects, where it can, and kernels/constrained.cpp searches
+    may_compile = True
 
-    def __init__(self, k: int, eos: int, vocabulary: int, children: int | None = None, even: bool = True, min_len: int = 1):
+    def __init__(
+        self,
+        k: int,
+        eos: int,
+        vocabulary: int,
+        children: int | None = None,
+        even: bool = True,
+        min_len: int = 1,
+    ):
         self.k = k
         self.eos = eos
         self.vocabulary = vocabulary
         self.compilers = Compilers()
         self.tables = OfPool(lambda pool: tables(pool, vocabulary, self.compilers, eos, min_len))
-        self.children = children  # most continuations of one row, those for the sake of constraints left out; None: no limit
+        # most continuations of one row, those for the sake of constraints left out; None: no limit
+        self.children = children
         self.variable = self.variable or children is not None
         self.even = even  # how slots are divided among banks: in turn, or as in the paper
 
@@ -86,21 +113,27 @@ class DBA(Select):
             table.ends.start(beam)
 
     def follow(self, beams: Sequence[Beam], pool: Pool, change: Callable[[], None]) -> None:
-        """Shift the states of live rows to where their automata lie after the change; each constraint keeps its column."""
+        """Shift the states of live rows to where their automata lie after the change; each
+        constraint keeps its column."""
         before = self.tables(pool)
         change()
         after = self.tables(pool)
         for beam in beams:
             sentence = beam.live_index()[beam.sentence_of_row()]
             state, count = after.phrases.begin(sentence)
-            G = min(state.size(1), beam.aux["state"].size(1))  # what goes beyond is no constraint of a sentence that is here
+            # what goes beyond is no constraint of a sentence that is here
+            G = min(state.size(1), beam.aux["state"].size(1))
             state[:, :G] += beam.aux["state"][:, :G] - before.phrases.start[sentence][:, :G]
             count[:, :G] = beam.aux["count"][:, :G]
             beam.aux["state"], beam.aux["count"] = state, count
             beam.of_live = {}
             old = beam.aux.pop("banned", None)
             if after.banned is not None:
-                inside = 0 if old is None or before.banned is None else old - before.banned.start[sentence]
+                inside = (
+                    0
+                    if old is None or before.banned is None
+                    else old - before.banned.start[sentence]
+                )
                 beam.aux["banned"] = after.banned.start[sentence] + inside
 
     def unconstrained(self) -> Select:
@@ -110,7 +143,10 @@ class DBA(Select):
         """Every token of every required phrase, and of what its case allows."""
         given = pool.constraints or [EMPTY] * len(pool)
         phrases = ([*c.any_of, *(cased.forms for cased in c.cased)] for c in given)
-        return [{token for alternatives in each for phrase in alternatives for token in phrase} for each in phrases]
+        return [
+            {token for alternatives in each for phrase in alternatives for token in phrase}
+            for each in phrases
+        ]
 
     def banks(self, pool: Pool) -> Banks | None:
         if type(self) is not DBA or not self.may_compile or self.children is not None:
@@ -119,7 +155,15 @@ class DBA(Select):
         if table.banned is not None or table.ends is not None:
             return None
         phrases = table.phrases
-        return Banks(table.compiled_phrases(), phrases.start, table.infeasible, int(phrases.total.max()), self.even, self.each, table)
+        return Banks(
+            table.compiled_phrases(),
+            phrases.start,
+            table.infeasible,
+            int(phrases.total.max()),
+            self.even,
+            self.each,
+            table,
+        )
 
     def __call__(self, beam: Beam, log_probs: LogProbs, pool: Pool) -> Candidates:
         table = self.tables(pool)
@@ -129,12 +173,18 @@ class DBA(Select):
         max_len, infeasible, forced = beam.of_sentences("limits", lambda: [x[live] for x in limits])
         steps_left = max_len - done  # (S,) tokens that may still come before EOS
         proposed = self.forbid_(beam, log_probs, table, steps_left)
-        if self.may_compile and self.children is None and (dense := log_probs.dense_for_library()) is not None:
+        if (
+            self.may_compile
+            and self.children is None
+            and (dense := log_probs.dense_for_library()) is not None
+        ):
             return self.compiled(beam, dense, table, done, steps_left, proposed)
         phrases = beam.of_sentences("phrases", lambda: table.phrases.of(live))
-        state, count = (beam.by_sentence(beam.aux[name], 0) for name in ("state", "count"))  # (S, width, G)
+        # (S, width, G)
+        state, count = (beam.by_sentence(beam.aux[name], 0) for name in ("state", "count"))
 
-        # EOS only when all constraints are met; a sentence that cannot meet them may end at its limit
+        # EOS only when all constraints are met; a sentence that cannot meet them
+        # may end at its limit
         free = infeasible & (steps_left <= 0)
         unmet = phrases.total[:, None] - phrases.bank(state, count)  # (S, width)
         gate = (unmet > 0) & ~free[:, None]
@@ -142,12 +192,18 @@ class DBA(Select):
         eos_score = log_probs.at(eos)[:, 0] + beam.last_score()
         log_probs.ban_(self.eos, beam.by_row(gate))
 
-        row, token, score = self.continuations(self.width(table), beam, log_probs, phrases, state, count)
-        # subtle: where nothing may follow (banned phrases can forbid it), the best row ends as it is, and is reported
+        row, token, score = self.continuations(
+            self.width(table), beam, log_probs, phrases, state, count
+        )
+        # subtle: where nothing may follow (banned phrases can forbid it), the best row ends
+        # as it is, and is reported
         best, at = beam.by_sentence(eos_score, -torch.inf).max(1, keepdim=True)
         more = beam.first_row()[:, None] + at, eos.expand_as(at), best
-        row, token, score = (torch.cat(pair, dim=1) for pair in zip((row, token, score), more, strict=True))
-        # the state after each candidate (S, c, ...), and whether the steps left suffice for what it then lacks
+        row, token, score = (
+            torch.cat(pair, dim=1) for pair in zip((row, token, score), more, strict=True)
+        )
+        # the state after each candidate (S, c, ...), and whether the steps left suffice
+        # for what it then lacks
         rank = row - beam.first_row()[:, None]
         state, count = phrases.advance(pick(state, rank), pick(count, rank), token)
         bank = phrases.bank(state, count)
@@ -155,48 +211,94 @@ class DBA(Select):
         in_time |= (token == self.eos) | (infeasible | (done < forced))[:, None]
         # an impossible copy must not hide a possible one: it has no key of its own
         valid = (score > -torch.inf) & in_time
-        valid &= first_of_equals((rank * self.vocabulary + token).masked_fill(score == -torch.inf, -1))
+        valid &= first_of_equals(
+            (rank * self.vocabulary + token).masked_fill(score == -torch.inf, -1)
+        )
         valid[:, -1] = ~valid[:, :-1].any(1)
-        for known in (state, count, bank):  # its sentence is final: nobody looks at what it has any more
+        # its sentence is final: nobody looks at what it has any more
+        for known in (state, count, bank):
             known[:, -1] = 0
         score = score.masked_fill(~valid, -torch.inf)
         order, score = self.order(phrases, table, state, count, bank, score)  # (S, 2k)
         row, token = row.gather(1, order), token.gather(1, order)
         group = bank.gather(1, order)
-        aux = {"state": pick(state, order), "count": pick(count, order)} | self.state_after(beam, table, row, token, proposed)
-        return Candidates(row, token, score, self.width(table), self.widths(phrases), phrases.total, group, aux)
+        aux = {"state": pick(state, order), "count": pick(count, order)} | self.state_after(
+            beam, table, row, token, proposed
+        )
+        return Candidates(
+            row, token, score, self.width(table), self.widths(phrases), phrases.total, group, aux
+        )
 
     def compiled(
-        self, beam: Beam, log_probs: Tensor, table: Tables, done: int | Tensor, steps_left: Tensor, proposed: Tensor | None
+        self,
+        beam: Beam,
+        log_probs: Tensor,
+        table: Tables,
+        done: int | Tensor,
+        steps_left: Tensor,
+        proposed: Tensor | None,
     ) -> Candidates:
-        """What __call__ defines, in one call of the compiled library, from log-probabilities (n, V)."""
+        """What __call__ defines, in one call of the compiled library, from
+        log-probabilities (n, V)."""
         live, state, count = beam.live_index(), beam.aux["state"], beam.aux["count"]
         infeasible = table.infeasible[live]
         excused = infeasible | (done < table.forced[live])
         best = min(2 * self.k, beam.width * log_probs.size(1) - 1)
-        out = min(2 * self.k, best + beam.width * (self.each + state.size(1) * table.phrases.proposed.size(1)) + 1)
+        out = min(
+            2 * self.k,
+            best + beam.width * (self.each + state.size(1) * table.phrases.proposed.size(1)) + 1,
+        )
         rows = BankRows(
-            log_probs, beam.last_score().contiguous(), state.contiguous(), count.contiguous(), beam.bounds(), live, steps_left,
-            excused, infeasible, self.eos, self.k, best, self.each, out, self.even,
-        )  # fmt: skip
+            log_probs,
+            beam.last_score().contiguous(),
+            state.contiguous(),
+            count.contiguous(),
+            beam.bounds(),
+            live,
+            steps_left,
+            excused,
+            infeasible,
+            self.eos,
+            self.k,
+            best,
+            self.each,
+            out,
+            self.even,
+        )
         row, token, group, score, state, count = select_by_banks(table.compiled_phrases(), rows)
         aux = {"state": state, "count": count} | self.state_after(beam, table, row, token, proposed)
         return Candidates(row, token, score, self.k, None, table.phrases.total[live], group, aux)
 
-    def forbid_(self, beam: Beam, log_probs: LogProbs, table: Tables, steps_left: Tensor) -> Tensor | None:
-        """Ban what banned phrases and --constraint-end forbid, in place; return what EndRule.forbid_ does, None without that rule.
+    def forbid_(
+        self, beam: Beam, log_probs: LogProbs, table: Tables, steps_left: Tensor
+    ) -> Tensor | None:
+        """Ban what banned phrases and --constraint-end forbid, in place; return what
+        EndRule.forbid_ does, None without that rule.
 
         steps_left (S,): tokens that may still come before EOS."""
         if table.banned is not None:
-            table.banned.ban_(log_probs, beam.aux["banned"], (steps_left <= 1)[beam.sentence_of_row()])
+            table.banned.ban_(
+                log_probs, beam.aux["banned"], (steps_left <= 1)[beam.sentence_of_row()]
+            )
             widths = self.widths(table.phrases.of(beam.live_index()))
-            limit_pending_(table, beam, log_probs, torch.full_like(steps_left, self.k) if widths is None else widths, steps_left)
+            limit_pending_(
+                table,
+                beam,
+                log_probs,
+                torch.full_like(steps_left, self.k) if widths is None else widths,
+                steps_left,
+            )
         if table.ends is None:
             return None
-        return table.ends.forbid_(beam, log_probs, table.phrases.of(beam.live_index()), not self.soft)
+        return table.ends.forbid_(
+            beam, log_probs, table.phrases.of(beam.live_index()), not self.soft
+        )
 
-    def state_after(self, beam: Beam, table: Tables, row: Tensor, token: Tensor, proposed: Tensor | None) -> dict[str, Tensor]:
-        """What `forbid_` reads of each row, after the candidates' tokens (S, c); proposed: what it has returned."""
+    def state_after(
+        self, beam: Beam, table: Tables, row: Tensor, token: Tensor, proposed: Tensor | None
+    ) -> dict[str, Tensor]:
+        """What `forbid_` reads of each row, after the candidates' tokens (S, c); proposed:
+        what it has returned."""
         aux = {}
         if table.banned is not None:
             aux["banned"] = table.banned.advance(beam.aux["banned"][row], token)
@@ -213,9 +315,16 @@ class DBA(Select):
         return None
 
     def order(
-        self, phrases: PhraseTable, table: Tables, state: Tensor, count: Tensor, bank: Tensor, score: Tensor
+        self,
+        phrases: PhraseTable,
+        table: Tables,
+        state: Tensor,
+        count: Tensor,
+        bank: Tensor,
+        score: Tensor,
     ) -> tuple[Tensor, Tensor]:
-        """The 2k candidates of each sentence, the k that the banks admit first: their places and scores (S, 2k)."""
+        """The 2k candidates of each sentence, the k that the banks admit first: their
+        places and scores (S, 2k)."""
         sizes = bank_sizes(bank, score, table.banks)
         slots = deal(self.k, sizes) if self.even else allocate_few(self.k, sizes, phrases.total)
         order, _ = by_banks(slots, bank, score, phrases.total)
@@ -227,17 +336,37 @@ class DBA(Select):
         return best_of_rows(k, beam, log_probs, self.children)
 
     def continuations(
-        self, k: int, beam: Beam, log_probs: LogProbs, phrases: PhraseTable, state: Tensor, count: Tensor
+        self,
+        k: int,
+        beam: Beam,
+        log_probs: LogProbs,
+        phrases: PhraseTable,
+        state: Tensor,
+        count: Tensor,
     ) -> tuple[Tensor, Tensor, Tensor]:
-        """Algorithm 2, lines 6-12: row, token and score (S, c) of the 2k best of all rows, each row's best, and all next tokens of
-        unmet phrases. The same continuation may occur more than once."""
+        """Algorithm 2, lines 6-12: row, token and score (S, c) of the 2k best of all rows,
+        each row's best, and all next tokens of unmet phrases. The same continuation may
+        occur more than once."""
         best = self.best(k, beam, log_probs, phrases)
-        more = likeliest_and_next(beam, log_probs, phrases, state, count, self.likeliest(beam, log_probs, phrases, state, count))
-        row, token, score = (torch.cat(pair, dim=1) for pair in zip((best.row, best.token, best.score), more, strict=True))
+        more = likeliest_and_next(
+            beam,
+            log_probs,
+            phrases,
+            state,
+            count,
+            self.likeliest(beam, log_probs, phrases, state, count),
+        )
+        row, token, score = (
+            torch.cat(pair, dim=1)
+            for pair in zip((best.row, best.token, best.score), more, strict=True)
+        )
         return row, token, score
 
-    def likeliest(self, beam: Beam, log_probs: LogProbs, phrases: PhraseTable, state: Tensor, count: Tensor) -> tuple[Tensor, Tensor]:
-        """Scores and tokens (n, each) of each row's likeliest continuations; where a phrase is pending, of those that let it count."""
+    def likeliest(
+        self, beam: Beam, log_probs: LogProbs, phrases: PhraseTable, state: Tensor, count: Tensor
+    ) -> tuple[Tensor, Tensor]:
+        """Scores and tokens (n, each) of each row's likeliest continuations; where a phrase is
+        pending, of those that let it count."""
         most = min(self.each, self.children or self.each, log_probs.size)
         if not phrases.is_bounded:
             return log_probs.topk(most)
@@ -251,7 +380,10 @@ class DBA(Select):
 class DBAFlags(ConstraintFlags):
     dba_allocation: Literal["even", "paper"] = field(
         default="even",
-        metadata={"help": "how dba divides the beam among its banks: a row for each in turn, or as Post and Vilar do (default: even)"},
+        metadata={
+            "help": "how dba divides the beam among its banks: a row for each in turn, or as Post "
+            "and Vilar do (default: even)"
+        },
     )
 
 
@@ -272,4 +404,6 @@ class DBAFlags(ConstraintFlags):
 )
 def build(flags, context) -> DBA:
     even = str(flags.dba_allocation) == "even"
-    return DBA(context.k, context.eos, len(context.dictionary), context.children, even, context.min_len)
+    return DBA(
+        context.k, context.eos, len(context.dictionary), context.children, even, context.min_len
+    )

@@ -1,9 +1,11 @@
-"""Diverse beams: groups of the beam that choose in turn, each put off the words that those before it took (`--diverse-beam-groups`).
+"""Diverse beams: groups of the beam that choose in turn, each put off the words that those before
+it took (`--diverse-beam-groups`).
 
-    A. K. Vijayakumar, M. Cogswell, R. R. Selvaraju, Q. Sun, S. Lee, D. Crandall and D. Batra. Diverse Beam Search: Decoding Diverse
-    Solutions from Neural Sequence Models. AAAI 2018.
+    A. K. Vijayakumar, M. Cogswell, R. R. Selvaraju, Q. Sun, S. Lee, D. Crandall and D. Batra.
+    Diverse Beam Search: Decoding Diverse Solutions from Neural Sequence Models. AAAI 2018.
 
-As in fairseq: rows g, g + G, g + 2G, ... of a sentence are group g, and a score keeps what was taken from it for words of other groups.
+As in fairseq: rows g, g + G, g + 2G, ... of a sentence are group g, and a score keeps what was
+taken from it for words of other groups.
 
 Shapes: S live sentences, G groups, c candidates of a group, V words.
 """
@@ -35,26 +37,37 @@ class Diverse(Select):
         found = []
         for g in range(G):
             rows = slice(g, None, G) if started else slice(None)  # all groups start from one row
-            scores = (total[:, rows] - self.strength * taken[:, None] + before[:, rows, None]).flatten(1)
+            scores = (
+                total[:, rows] - self.strength * taken[:, None] + before[:, rows, None]
+            ).flatten(1)
             score, place = scores.topk(min(2 * self.k // G, scores.size(1) - 1), dim=1)
             token = place % V
             row = place // V * (G if started else 1) + (g if started else 0)
             taken.scatter_add_(1, token, torch.ones_like(score))
             found.append((row + beam.first_row()[:, None], token, score))
-        row, token, score = (torch.stack(each, dim=2).flatten(1) for each in zip(*found, strict=True))
+        row, token, score = (
+            torch.stack(each, dim=2).flatten(1) for each in zip(*found, strict=True)
+        )
         return Candidates(row, token, score, self.k)
 
 
 def check(flags, generation) -> None:
     """Refuse a beam that the groups cannot share (raises UsageError)."""
     if generation.beam % max(1, generation.diverse_beam_groups):
-        raise UsageError("--diverse-beam-groups shares the beam out evenly, so --beam must be a multiple of it: change one of the two")
+        raise UsageError(
+            "--diverse-beam-groups shares the beam out evenly, so --beam must be a multiple of it: "
+            "change one of the two"
+        )
 
 
 @register(
-    "select", "diverse", check=check, needs=("search loop",), denies=("beam", "one order", "scores of at most 0"),
+    "select",
+    "diverse",
+    check=check,
+    needs=("search loop",),
+    denies=("beam", "one order", "scores of at most 0"),
     neutral=({"select": "diverse", "diverse_beam_groups": 1},),
     paper="fairseq's own; Vijayakumar et al. 2018",
-)  # fmt: skip
+)
 def build(flags, context) -> Diverse:
     return Diverse(context.k, max(1, context.diverse_groups), context.diverse_strength)

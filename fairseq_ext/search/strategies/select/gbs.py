@@ -1,10 +1,12 @@
-"""Grid beam search: constrained search with fixed slots for each bank, a baseline of dynamic beam allocation (`--select gbs`).
+"""Grid beam search: constrained search with fixed slots for each bank, a baseline of dynamic beam
+allocation (`--select gbs`).
 
-    C. Hokamp and Q. Liu. Lexically Constrained Decoding for Sequence Generation Using Grid Beam Search.
-    ACL 2017. https://aclanthology.org/P17-1141/
+    C. Hokamp and Q. Liu. Lexically Constrained Decoding for Sequence Generation Using Grid Beam
+    Search. ACL 2017. https://aclanthology.org/P17-1141/
 
-Each of the C + 1 banks of dba.py has the same b slots, whether it can fill them or not: a beam of b (C + 1), as Post and Vilar
-simulate it (NAACL 2018, Section 5). Candidates, phrase automata and gates are those of dba.py.
+Each of the C + 1 banks of dba.py has the same b slots, whether it can fill them or not: a beam of b
+(C + 1), as Post and Vilar simulate it (NAACL 2018, Section 5). Candidates, phrase automata and
+gates are those of dba.py.
 
 | symbol | flag |
 | --- | --- |
@@ -35,7 +37,8 @@ class GridBeamFlags(ConstraintFlags):
     gbs_base: int = field(
         default=1,
         metadata={
-            "help": "slots of each bank under --select gbs; replaces --beam (default: 1; the paper: 1, 5, 10)",
+            "help": "slots of each bank under --select gbs; replaces --beam (default: 1; "
+            "the paper: 1, 5, 10)",
             "range": (1, 10_000, "number of slots"),
         },
     )
@@ -50,9 +53,14 @@ class GridBeam(DBA):
     def __call__(self, beam: Beam, log_probs: LogProbs, pool: Pool) -> Candidates:
         found = super().__call__(beam, log_probs, pool)
         assert found.widths is not None
-        # a sentence without constraints has k rows, also beside one with more: of its 2k candidates, those that a beam of k would use
+        # a sentence without constraints has k rows, also beside one with more: of its 2k
+        # candidates, those that a beam of k would use
         ends = found.token == self.eos
-        used = torch.where(ends, torch.arange(ends.size(1), device=ends.device) < self.k, (~ends).cumsum(1) <= self.k)
+        used = torch.where(
+            ends,
+            torch.arange(ends.size(1), device=ends.device) < self.k,
+            (~ends).cumsum(1) <= self.k,
+        )
         found.score = found.score.masked_fill(~used & (found.widths == self.k)[:, None], -torch.inf)
         found.slots = self.own_width(self.tables(pool).phrases.of(beam.live_index()))
         return found
@@ -68,24 +76,38 @@ class GridBeam(DBA):
         return self.k * (phrases.total + 1)
 
     def best(self, k: int, beam: Beam, log_probs: LogProbs, phrases: PhraseTable) -> Best:
-        """The best continuations of each sentence, no more than it looks at when it is alone: a batch is as wide as its widest sentence."""
+        """The best continuations of each sentence, no more than it looks at when it is alone:
+        a batch is as wide as its widest sentence."""
         best = super().best(k, beam, log_probs, phrases)
-        beyond = torch.arange(best.score.size(1), device=beam.device) >= 2 * self.own_width(phrases)[:, None]
+        beyond = (
+            torch.arange(best.score.size(1), device=beam.device)
+            >= 2 * self.own_width(phrases)[:, None]
+        )
         return replace(best, score=best.score.masked_fill(beyond, -torch.inf))
 
     def order(
-        self, phrases: PhraseTable, table: Tables, state: Tensor, count: Tensor, bank: Tensor, score: Tensor
+        self,
+        phrases: PhraseTable,
+        table: Tables,
+        state: Tensor,
+        count: Tensor,
+        bank: Tensor,
+        score: Tensor,
     ) -> tuple[Tensor, Tensor]:
         slots = torch.full((bank.size(0), table.banks), self.k, device=bank.device)
         return self.admitted_only(slots, table, bank, score, phrases.total)
 
-    def admitted_only(self, slots: Tensor, table: Tables, bank: Tensor, score: Tensor, top: Tensor) -> tuple[Tensor, Tensor]:
-        """Order and scores (S, 2k) as by_banks gives them, with nothing beyond the slots but what EOS may make room for."""
+    def admitted_only(
+        self, slots: Tensor, table: Tables, bank: Tensor, score: Tensor, top: Tensor
+    ) -> tuple[Tensor, Tensor]:
+        """Order and scores (S, 2k) as by_banks gives them, with nothing beyond the slots but
+        what EOS may make room for."""
         order, admitted = by_banks(slots, bank, score, top)
         score = score.gather(1, order)
         searched: Tensor = torch.gt(top, 0)[:, None]  # has constraints
         beyond = torch.arange(score.size(1), device=score.device) >= admitted[:, None]
-        # a sentence without constraints is plain beam search, whose candidates beyond the k-th replace those that end
+        # a sentence without constraints is plain beam search, whose candidates beyond the
+        # k-th replace those that end
         score = score.masked_fill(beyond & searched, -torch.inf)
         return order[:, : 2 * self.width(table)], score[:, : 2 * self.width(table)]
 
@@ -101,4 +123,10 @@ class GridBeam(DBA):
     constrained=True,
 )
 def build(flags, context) -> GridBeam:
-    return GridBeam(flags.gbs_base, context.eos, len(context.dictionary), context.children, min_len=context.min_len)
+    return GridBeam(
+        flags.gbs_base,
+        context.eos,
+        len(context.dictionary),
+        context.children,
+        min_len=context.min_len,
+    )

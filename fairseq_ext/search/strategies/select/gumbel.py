@@ -1,12 +1,13 @@
 """Sampling without replacement: --beam different hypotheses of each sentence (`--select gumbel`).
 
-    W. Kool, H. van Hoof and M. Welling. Stochastic Beams and Where to Find Them: The Gumbel-Top-k Trick for Sampling Sequences Without
-    Replacement. ICML 2019.
+    W. Kool, H. van Hoof and M. Welling. Stochastic Beams and Where to Find Them: The Gumbel-Top-k
+    Trick for Sampling Sequences Without Replacement. ICML 2019.
 
-A beam search whose rows are ranked by G, their log-probability with Gumbel noise. A row's G is the highest of its continuations', so they
-are drawn from the top down: the best word by its probability, the next from what is left, each G below the last. The paper draws noise for
-all words and shifts it; the distribution is the same. Hypotheses keep their log-probability as score, and their places on the beam as
-`--stop ranked` says. The noise is that of `--sampling`.
+A beam search whose rows are ranked by G, their log-probability with Gumbel noise. A row's G
+is the highest of its continuations', so they are drawn from the top down: the best word by its
+probability, the next from what is left, each G below the last. The paper draws noise for all words
+and shifts it; the distribution is the same. Hypotheses keep their log-probability as score, and
+their places on the beam as `--stop ranked` says. The noise is that of `--sampling`.
 
 Shapes: n rows, d continuations that are drawn, S live sentences, c = k candidates a sentence.
 """
@@ -39,7 +40,8 @@ class Gumbel(Select):
         return Ranked(self.k, self.eos)
 
     def start(self, beam: Beam, pool: Pool) -> None:
-        for name in ("G", "mass"):  # mass: log-probability of a row among the words that were possible
+        # mass: log-probability of a row among the words that were possible
+        for name in ("G", "mass"):
             beam.aux[name] = torch.zeros(beam.rows, dtype=torch.double, device=beam.device)
 
     def __call__(self, beam: Beam, log_probs: LogProbs, pool: Pool) -> Candidates:
@@ -50,9 +52,18 @@ class Gumbel(Select):
         left = whole = weight.sum(1)
         row, highest = torch.arange(beam.rows, device=beam.device), beam.aux["G"]
         found: list[tuple[Tensor, ...]] = []
-        best = value.new_full((len(beam.live), self.k), -torch.inf, dtype=torch.double)  # G of each sentence's candidates
+        # G of each sentence's candidates
+        best = value.new_full((len(beam.live), self.k), -torch.inf, dtype=torch.double)
         for i in range(min(self.k, value.size(1))):
-            u, v = (uniform(seed[row], number[row], 2 * (beam.rank_of_row()[row] * self.k + i) + j, step[row]) for j in (0, 1))
+            u, v = (
+                uniform(
+                    seed[row],
+                    number[row],
+                    2 * (beam.rank_of_row()[row] * self.k + i) + j,
+                    step[row],
+                )
+                for j in (0, 1)
+            )
             if i:  # below the last one, where what is left has its highest
                 at = beam.aux["mass"][row] + (left[row] / whole[row]).log()
                 highest = at - torch.logaddexp(at - highest, (-torch.log1p(-v)).log())
@@ -61,10 +72,15 @@ class Gumbel(Select):
             if not row.numel():
                 break
             token = draws(value[row], torch.arange(row.numel(), device=row.device), u, ALL)
-            score, mass = value[row, token.clamp(min=0)], (weight[row, token.clamp(min=0)] / whole[row]).log()
+            score, mass = (
+                value[row, token.clamp(min=0)],
+                (weight[row, token.clamp(min=0)] / whole[row]).log(),
+            )
             possible = token >= 0
             mass = torch.where(whole[row] > 0, mass, 0.0) + beam.aux["mass"][row]
-            row, highest, token, score, mass = (x[possible] for x in (row, highest, token, score, mass))
+            row, highest, token, score, mass = (
+                x[possible] for x in (row, highest, token, score, mass)
+            )
             found.append((row, token, score + beam.last_score()[row], highest, mass))
             here = laid_out(len(beam.live), sentence[row], highest, -torch.inf)
             best = torch.cat([best, here], dim=1).sort(dim=1, descending=True).values[:, : self.k]
@@ -80,14 +96,23 @@ class Gumbel(Select):
 
         G = lay(key, -torch.inf)
         return Candidates(
-            lay(row, beam.first_row()), lay(token, 0), lay(score, -torch.inf), self.k, key=G, aux={"G": G, "mass": lay(mass, 0.0)}
+            lay(row, beam.first_row()),
+            lay(token, 0),
+            lay(score, -torch.inf),
+            self.k,
+            key=G,
+            aux={"G": G, "mass": lay(mass, 0.0)},
         )
 
 
 @register(
-    "select", "gumbel", needs=("search loop",), denies=("beam", "repeatable calls"), samples=True,
+    "select",
+    "gumbel",
+    needs=("search loop",),
+    denies=("beam", "repeatable calls"),
+    samples=True,
     example=({"select": "gumbel"},),
     paper="Kool et al. 2019",
-)  # fmt: skip
+)
 def build(flags, context) -> Gumbel:
     return Gumbel(context.k, context.eos)

@@ -1,11 +1,15 @@
-"""Sampling: each of --beam rows of a sentence is continued by a word drawn at random (`--sampling`, or `--select sampling`).
+"""Sampling: each of --beam rows of a sentence is continued by a word drawn at random (`--sampling`,
+or `--select sampling`).
 
-    A. Fan, M. Lewis and Y. Dauphin. Hierarchical Neural Story Generation. ACL 2018. (--sampling-topk)
-    A. Holtzman, J. Buys, L. Du, M. Forbes and Y. Choi. The Curious Case of Neural Text Degeneration. ICLR 2020. (--sampling-topp)
-    J. Hewitt, C. D. Manning and P. Liang. Truncation Sampling as Language Model Desmoothing. Findings of EMNLP 2022. (--sampling-epsilon)
+    A. Fan, M. Lewis and Y. Dauphin. Hierarchical Neural Story Generation. ACL 2018.
+    (--sampling-topk)
+    A. Holtzman, J. Buys, L. Du, M. Forbes and Y. Choi. The Curious Case of Neural Text
+    Degeneration. ICLR 2020. (--sampling-topp) J. Hewitt, C. D. Manning and P. Liang. Truncation
+    Sampling as Language Model Desmoothing. Findings of EMNLP 2022. (--sampling-epsilon)
 
-As in fairseq, a hypothesis' score is that of the whole distribution, at --temperature, whatever is cut off. Unlike there, what a sentence
-draws follows from --seed and its number (kernels/log_probs.py), not from what is decoded before or beside it.
+As in fairseq, a hypothesis' score is that of the whole distribution, at --temperature,
+whatever is cut off. Unlike there, what a sentence draws follows from --seed and its number
+(kernels/log_probs.py), not from what is decoded before or beside it.
 
 Shapes: S live sentences, n rows, d draws: k of a sentence that has no token yet, then one a row.
 """
@@ -30,7 +34,9 @@ from fairseq_ext.search.registry import register
 def noise_of(beam: Beam, pool: Pool) -> tuple[Tensor, Tensor, Tensor]:
     """(n,) each row's seed, its sentence's number and its step."""
     live, sentence = beam.live_index(), beam.sentence_of_row()
-    seed, number = (each.to(beam.device)[live][sentence] for each in (torch.tensor(pool.seeds), pool.ids))
+    seed, number = (
+        each.to(beam.device)[live][sentence] for each in (torch.tensor(pool.seeds), pool.ids)
+    )
     return seed, number, torch.tensor(beam.steps(), device=beam.device)[sentence]
 
 
@@ -47,19 +53,30 @@ class Sampling(Select):
         return PlugRules(samples=True, cut=self.cut.struct())
 
     def start(self, beam: Beam, pool: Pool) -> None:
-        beam.aux["sample"] = torch.full((beam.rows,), -1, device=beam.device)  # all of a sentence's samples
+        # all of a sentence's samples
+        beam.aux["sample"] = torch.full((beam.rows,), -1, device=beam.device)
 
     def __call__(self, beam: Beam, log_probs: LogProbs, pool: Pool) -> Candidates:
         sample, sentence = beam.aux["sample"], beam.sentence_of_row()
         times = torch.where(sample < 0, self.k, 1)
         row = torch.arange(beam.rows, device=beam.device).repeat_interleave(times)  # (d,)
-        sample = torch.where(sample[row] < 0, torch.arange(row.numel(), device=beam.device) - (times.cumsum(0) - times)[row], sample[row])
+        sample = torch.where(
+            sample[row] < 0,
+            torch.arange(row.numel(), device=beam.device) - (times.cumsum(0) - times)[row],
+            sample[row],
+        )
         seed, number, step = (each[row] for each in noise_of(beam, pool))
         value, u = log_probs.dense(), uniform(seed, number, sample, step)
-        token = (draw if log_probs.dense_for_library() is None else draw_compiled)(value, row, u, self.cut)
+        token = (draw if log_probs.dense_for_library() is None else draw_compiled)(
+            value, row, u, self.cut
+        )
         score = value[row, token.clamp(min=0)] + beam.last_score()[row]
         lay = partial(laid_out, len(beam.live), sentence[row])
-        found = lay(row, beam.first_row()), lay(token.clamp(min=0), 0), lay(score.masked_fill(token < 0, -torch.inf), -torch.inf)
+        found = (
+            lay(row, beam.first_row()),
+            lay(token.clamp(min=0), 0),
+            lay(score.masked_fill(token < 0, -torch.inf), -torch.inf),
+        )
         return Candidates(*found, self.k, aux={"sample": lay(sample, 0)})
 
 
@@ -67,20 +84,29 @@ class Sampling(Select):
 class SamplingFlags:
     sampling_epsilon: float | None = field(
         default=None,
-        metadata={"help": "sample words of at least this probability only (default: all words)", "range": (0, 1, "probability")},
+        metadata={
+            "help": "sample words of at least this probability only (default: all words)",
+            "range": (0, 1, "probability"),
+        },
     )
 
 
 def cuts(flags, generation) -> dict[str, float]:
     """The flags that cut off words, and their values."""
-    given = {"topk": generation.sampling_topk, "topp": generation.sampling_topp, "epsilon": flags.sampling_epsilon or 0}
+    given = {
+        "topk": generation.sampling_topk,
+        "topp": generation.sampling_topp,
+        "epsilon": flags.sampling_epsilon or 0,
+    }
     return {f"--sampling-{name}": value for name, value in given.items() if value > 0}
 
 
 def check(flags, generation) -> None:
     """Refuse two ways of cutting words off (raises UsageError)."""
     if len(given := list(cuts(flags, generation))) > 1:
-        raise UsageError(f"{given[0]} and {given[1]} both say which words are sampled: leave one of the two out")
+        raise UsageError(
+            f"{given[0]} and {given[1]} both say which words are sampled: leave one of the two out"
+        )
 
 
 def tell(flags, generation) -> str:
@@ -89,12 +115,18 @@ def tell(flags, generation) -> str:
 
 
 @register(
-    "select", "sampling", SamplingFlags, check=check, tell=tell, needs=("search loop",), denies=("beam", "repeatable calls"),
+    "select",
+    "sampling",
+    SamplingFlags,
+    check=check,
+    tell=tell,
+    needs=("search loop",),
+    denies=("beam", "repeatable calls"),
     samples=True,
     neutral=({"select": "sampling", "sampling": True, "sampling_topk": 1},),
     example=({"select": "sampling", "sampling": True, "sampling_epsilon": 0.05},),
     paper="fairseq's own; Hewitt et al. 2022 (--sampling-epsilon)",
-)  # fmt: skip
+)
 def build(flags, context) -> Sampling:
     floor = float(torch.tensor(flags.sampling_epsilon or 0.0).log())
     mass = context.sampling_topp if context.sampling_topp > 0 else 1.0

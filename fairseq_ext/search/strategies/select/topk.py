@@ -59,8 +59,8 @@ class Best:
 
 
 def best_of_rows(k: int, beam: Beam, log_probs: LogProbs, children: int | None = None) -> Best:
-    """The 2k best continuations of each sentence (or all but one where there are fewer: fairseq never takes pad), at most so many
-    children of one row."""
+    """The 2k best continuations of each sentence (or all but one where there are fewer: fairseq
+    never takes pad), at most so many children of one row."""
     width, words = beam.width, log_probs.size
     c = min(2 * k, width * words - log_probs.is_dense)  # a shortlist has no pad
     if children is None or children >= min(c, words):
@@ -76,13 +76,25 @@ def best_of_rows(k: int, beam: Beam, log_probs: LogProbs, children: int | None =
 
 
 def likeliest_and_next(
-    beam: Beam, log_probs: LogProbs, phrases: PhraseTable, state: Tensor, count: Tensor, likeliest: tuple[Tensor, Tensor]
+    beam: Beam,
+    log_probs: LogProbs,
+    phrases: PhraseTable,
+    state: Tensor,
+    count: Tensor,
+    likeliest: tuple[Tensor, Tensor],
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Row, token and score (S, c) of each row's likeliest words, score and token (n, m), and of all next tokens of unmet phrases."""
+    """Row, token and score (S, c) of each row's likeliest words, score and token (n, m), and of all
+    next tokens of unmet phrases."""
     proposed = beam.by_row(phrases.next_token(state, count))  # (S, width, G x W) -> (n, G x W)
     known = proposed.clamp(min=0)
-    score = torch.cat([likeliest[0], log_probs.at(known).masked_fill(proposed < 0, -torch.inf)], dim=1) + beam.last_score()[:, None]
+    score = (
+        torch.cat([likeliest[0], log_probs.at(known).masked_fill(proposed < 0, -torch.inf)], dim=1)
+        + beam.last_score()[:, None]
+    )
     token = torch.cat([likeliest[1], known], dim=1)
     row = numbers(beam.rows, beam.device)[:, None].expand_as(token)
-    row, token, score = (beam.by_sentence(x, fill).flatten(1) for x, fill in ((row, 0), (token, 0), (score, -torch.inf)))
+    row, token, score = (
+        beam.by_sentence(x, fill).flatten(1)
+        for x, fill in ((row, 0), (token, 0), (score, -torch.inf))
+    )
     return torch.where(score > -torch.inf, row, beam.first_row()[:, None]), token, score

@@ -1,7 +1,9 @@
-"""The index of LSH softmax: the vocabulary's band codes in tables, kept in a file of the user's cache folder.
+"""The index of LSH softmax: the vocabulary's band codes in tables, kept in a file of the
+user's cache folder.
 
-The file's name tells K, u, W, the seed and the table; its key is a digest of the weights and of those. An index whose key differs
-is built anew and replaces the file, as is one that is damaged: every number that a lookup indexes by is checked when the file is read.
+The file's name tells K, u, W, the seed and the table; its key is a digest of the weights and of
+those. An index whose key differs is built anew and replaces the file, as is one that is damaged:
+every number that a lookup indexes by is checked when the file is read.
 """
 
 from __future__ import annotations
@@ -27,9 +29,17 @@ FORMAT, VERSION = "fairseq_ext LSH index", 2
 LONG, INT = (("<i8",), 2), ("<i4",)
 LAYOUTS = {  # the dimensions lie turned, (K, P), as hashing reads them
     "direct": {"dimensions": LONG, "words": (INT, 1), "offsets": (INT, 2)},
-    "cuckoo": {"dimensions": LONG, "words": (INT, 1), "key": (INT, 2), "start": (INT, 2), "length": (INT, 2), "hashes": LONG},
+    "cuckoo": {
+        "dimensions": LONG,
+        "words": (INT, 1),
+        "key": (INT, 2),
+        "start": (INT, 2),
+        "length": (INT, 2),
+        "hashes": LONG,
+    },
 }
-DIRECT_BITS = 16  # codes of so many bits are looked up by address; beyond, a cuckoo table is smaller
+# codes of so many bits are looked up by address; beyond, a cuckoo table is smaller
+DIRECT_BITS = 16
 
 
 @dataclass(frozen=True)
@@ -59,13 +69,21 @@ class Index:
     cuckoo: Cuckoo | None = None
 
     def to(self, device: torch.device) -> Index:
-        cuckoo = self.cuckoo and Cuckoo(*(getattr(self.cuckoo, name).to(device) for name in ("key", "start", "length", "hashes")))
+        cuckoo = self.cuckoo and Cuckoo(
+            *(
+                getattr(self.cuckoo, name).to(device)
+                for name in ("key", "start", "length", "hashes")
+            )
+        )
         offsets = None if self.offsets is None else self.offsets.to(device)
-        return Index(self.dimensions.to(device), self.words.to(device), self.V, self.u, offsets, cuckoo)
+        return Index(
+            self.dimensions.to(device), self.words.to(device), self.V, self.u, offsets, cuckoo
+        )
 
 
 def padded(weight: Tensor, bias: Tensor | None) -> Tensor:
-    """The output layer (V, d) with its bias as one more dimension, which is 1 in the padded hidden vector."""
+    """The output layer (V, d) with its bias as one more dimension, which is 1 in the
+    padded hidden vector."""
     return weight if bias is None else torch.cat([weight, bias[:, None]], dim=1)
 
 
@@ -85,11 +103,18 @@ def key_of(weight: Tensor, bias: Tensor | None, parameters: Parameters) -> str:
     return digest.hexdigest()
 
 
-def build(weight: Tensor, bias: Tensor | None, parameters: Parameters, kernels: Any = lsh_torch) -> Index:
-    """Hash every word and fill the tables. kernels: the twin that does it, on the weights' device."""
+def build(
+    weight: Tensor, bias: Tensor | None, parameters: Parameters, kernels: Any = lsh_torch
+) -> Index:
+    """Hash every word and fill the tables.
+
+    kernels: the twin that does it, on the weights' device.
+    """
     x = padded(weight, bias)
     V, D = x.shape
-    dimensions = lsh_torch.draw_dimensions(D, parameters.K, parameters.u, parameters.W, parameters.seed).to(x.device)
+    dimensions = lsh_torch.draw_dimensions(
+        D, parameters.K, parameters.u, parameters.W, parameters.seed
+    ).to(x.device)
     spans = lsh_torch.sort_words(kernels.wta_hash(x, dimensions, parameters.u))
     index = Index(dimensions, spans.words.view(-1), V, parameters.u)
     if parameters.table == "cuckoo":
@@ -107,29 +132,50 @@ def codes_of(parameters: Parameters) -> int:
 def place_of(checkpoint: str, parameters: Parameters) -> Path:
     """The file of a checkpoint's index: checkpoints of other folders may have the same name."""
     path = Path(checkpoint).resolve()
-    return cache_folder() / f"{hashlib.sha256(bytes(path.parent)).hexdigest()[:16]}.{path.name}.{parameters.name}.npz"
+    return (
+        cache_folder()
+        / f"{hashlib.sha256(bytes(path.parent)).hexdigest()[:16]}.{path.name}.{parameters.name}.npz"
+    )
 
 
 def load_or_build(
-    weight: Tensor, bias: Tensor | None, parameters: Parameters, checkpoint: str | None, kernels: Any = lsh_torch, dictionary: str = ""
+    weight: Tensor,
+    bias: Tensor | None,
+    parameters: Parameters,
+    checkpoint: str | None,
+    kernels: Any = lsh_torch,
+    dictionary: str = "",
 ) -> Index:
-    """The index of these weights, from its file if that holds it; dictionary: fingerprint of the words, remembered beside it."""
+    """The index of these weights, from its file if that holds it; dictionary: fingerprint of the
+    words, remembered beside it."""
     key = key_of(weight, bias, parameters)
     file = None if checkpoint is None else place_of(checkpoint, parameters)
-    if file is not None and (index := read(file, key, parameters, *padded_shape(weight, bias), dictionary)) is not None:
+    if (
+        file is not None
+        and (index := read(file, key, parameters, *padded_shape(weight, bias), dictionary))
+        is not None
+    ):
         return index.to(weight.device)
     start = time.perf_counter()
     index = build(weight, bias, parameters, kernels)
     seconds = time.perf_counter() - start
     kept = file is not None and write(index, key, file, dictionary)
-    logger.info("LSH index of %d words built in %.1f s, %s", index.V, seconds, f"kept in {file}" if kept else "not kept")
+    logger.info(
+        "LSH index of %d words built in %.1f s, %s",
+        index.V,
+        seconds,
+        f"kept in {file}" if kept else "not kept",
+    )
     return index
 
 
-def read(file: Path, key: str, parameters: Parameters, V: int, D: int, dictionary: str = "") -> Index | None:
+def read(
+    file: Path, key: str, parameters: Parameters, V: int, D: int, dictionary: str = ""
+) -> Index | None:
     """The index in a file, None where there is none of this key. It is of V words and D dimensions.
 
-    One that was made with another dictionary is used, as it is of the weights alone, but one of the two dictionaries must be wrong.
+    One that was made with another dictionary is used, as it is of the weights alone, but one of the
+    two dictionaries must be wrong.
     """
     try:
         made_from, arrays = array_file.load(file, FORMAT, VERSION, LAYOUTS[parameters.table])
@@ -139,10 +185,13 @@ def read(file: Path, key: str, parameters: Parameters, V: int, D: int, dictionar
         there = made_from.get("dictionary", "")
         if there and dictionary and there != dictionary:
             logger.warning(
-                "the LSH index %s was made for this model with another target dictionary (%s there, %s here), and one of the two is wrong: "
-                "use that of the training, and remove the index if it was made with the wrong one",
-                file, there, dictionary,
-            )  # fmt: skip
+                "the LSH index %s was made for this model with another target dictionary (%s "
+                "there, %s here), and one of the two is wrong: use that of the training, and "
+                "remove the index if it was made with the wrong one",
+                file,
+                there,
+                dictionary,
+            )
     except FileNotFoundError:
         return None
     except (OSError, Damaged) as error:  # a damaged file is replaced
@@ -172,15 +221,27 @@ def check_numbers(arrays: dict[str, Any], parameters: Parameters, V: int, D: int
         if offsets.shape != (W, codes_of(parameters) + 1):
             raise Damaged("its arrays are of another size")
         first = [band * V for band in range(W)]
-        if (offsets[:, 0] != first).any() or (offsets[:, -1] - V != first).any() or (offsets[:, 1:] < offsets[:, :-1]).any():
+        if (
+            (offsets[:, 0] != first).any()
+            or (offsets[:, -1] - V != first).any()
+            or (offsets[:, 1:] < offsets[:, :-1]).any()
+        ):
             raise Damaged("its spans are not in order")
         return
     key, start, length, hashes = (arrays[name] for name in ("key", "start", "length", "hashes"))
-    if not key.shape == start.shape == length.shape == (W, key.shape[1]) or key.shape[1] < 1 or hashes.shape != (W, 4):
+    if (
+        not key.shape == start.shape == length.shape == (W, key.shape[1])
+        or key.shape[1] < 1
+        or hashes.shape != (W, 4)
+    ):
         raise Damaged("its arrays are of another size")
     if not 1 <= int(hashes.min()) <= int(hashes.max()) < PRIME:
         raise Damaged("its hash functions are not valid")
-    if int(start.min()) < 0 or int(length.min()) < 0 or int((start.astype("int64") + length).max()) > V:
+    if (
+        int(start.min()) < 0
+        or int(length.min()) < 0
+        or int((start.astype("int64") + length).max()) > V
+    ):
         raise Damaged("its spans leave their band")
 
 
@@ -195,7 +256,14 @@ def write(index: Index, key: str, file: Path, dictionary: str = "") -> bool:
     arrays = {name: tensor.cpu().contiguous().numpy() for name, tensor in tensors.items()}
     try:
         file.parent.mkdir(parents=True, exist_ok=True)
-        array_file.save(file, FORMAT, VERSION, {"weights": key, "dictionary": dictionary}, arrays, compress=False)
+        array_file.save(
+            file,
+            FORMAT,
+            VERSION,
+            {"weights": key, "dictionary": dictionary},
+            arrays,
+            compress=False,
+        )
         return True
     except OSError:
         return False

@@ -37,22 +37,29 @@ def target_counts(flags, context) -> list[int]:
     if not flags.shortlist_counts:
         if context.joined_dictionary:
             logger.warning(
-                "the dictionary is joined, so its counts include the source side, and frequent target words may miss the shortlist: "
-                "give counts of the target side with --shortlist-counts"
+                "the dictionary is joined, so its counts include the source side, and frequent "
+                "target words may miss the shortlist: give counts of the target side with "
+                "--shortlist-counts"
             )
         return list(dictionary.count)
     counts = [0] * len(dictionary)
-    for number, (word, count) in enumerate(table_lines(flags.shortlist_counts, "--shortlist-counts", 2), 1):
+    for number, (word, count) in enumerate(
+        table_lines(flags.shortlist_counts, "--shortlist-counts", 2), 1
+    ):
         index = dictionary.index(word)
         try:
             if index != dictionary.unk():
                 counts[index] = int(count)
         except ValueError as error:
             raise UsageError(
-                f"--shortlist-counts {flags.shortlist_counts}, line {number}: '{count}' is not a count: write a whole number there"
+                f"--shortlist-counts {flags.shortlist_counts}, line {number}: '{count}' is not a "
+                "count: write a whole number there"
             ) from error
     if not any(counts):
-        raise UsageError(f"--shortlist-counts {flags.shortlist_counts} counts no word of the target dictionary: write lines 'word count'")
+        raise UsageError(
+            f"--shortlist-counts {flags.shortlist_counts} counts no word of the target dictionary: "
+            "write lines 'word count'"
+        )
     return counts
 
 
@@ -76,14 +83,16 @@ class ShortlistFlags:
     shortlist_counts: str | None = field(
         default=None,
         metadata={
-            "help": "lines 'word count' of the target side, for the most frequent words (default: the target dictionary's counts)",
+            "help": "lines 'word count' of the target side, for the most frequent words (default: "
+            "the target dictionary's counts)",
             "file": True,
         },
     )
     shortlist_recall_every: int = field(
         default=128,
         metadata={
-            "help": "for --stats-file: calls from one check against the full softmax to the next (default: 128; 0: never)",
+            "help": "for --stats-file: calls from one check against the full softmax to the next "
+            "(default: 128; 0: never)",
             "range": (0, math.inf, "number of calls"),
         },
     )
@@ -94,17 +103,27 @@ class TopFlags(ShortlistFlags):
     """What `top` and `lexical` share."""
 
     shortlist_top: int = field(
-        default=2000, metadata={"help": "most frequent target words on every shortlist (default: 2000; all: the vocabulary's size)"}
+        default=2000,
+        metadata={
+            "help": "most frequent target words on every shortlist (default: 2000; all: the "
+            "vocabulary's size)"
+        },
     )
     shortlist_share: Literal["batch", "sentence"] = field(
-        default="batch", metadata={"help": "one shortlist for all rows decoded together, or one for each sentence (default: batch)"}
+        default="batch",
+        metadata={
+            "help": "one shortlist for all rows decoded together, or one for each sentence "
+            "(default: batch)"
+        },
     )
 
 
 def check_top(flags, generation) -> None:
     """Refuse a size below zero (raises UsageError)."""
     if flags.shortlist_top < 0:
-        raise UsageError(f"--shortlist-top (number of words) must be 0 or more, not {flags.shortlist_top}")
+        raise UsageError(
+            f"--shortlist-top (number of words) must be 0 or more, not {flags.shortlist_top}"
+        )
 
 
 # ---- Shortlist softmax: scores of a part of the vocabulary
@@ -140,12 +159,21 @@ def mask_with(mask: Tensor, needed: Tensor | None) -> Tensor:
 
 
 class ShortlistSoftmax(Softmax):
-    """A softmax over a shortlist: `base`, the words that are always on it, and those that `words` names for the call.
+    """A softmax over a shortlist: `base`, the words that are always on it, and those that
+    `words` names for the call.
 
-    Probabilities are normalised over the shortlist. An ensemble averages its models' probabilities over one shortlist.
+    Probabilities are normalised over the shortlist. An ensemble averages its models' probabilities
+    over one shortlist.
     """
 
-    def __init__(self, layers: list[Layer], base: Tensor, temperature: float, share: str, measured: ShortlistMeter):
+    def __init__(
+        self,
+        layers: list[Layer],
+        base: Tensor,
+        temperature: float,
+        share: str,
+        measured: ShortlistMeter,
+    ):
         self.layers = layers
         self.kernels: Any = lsh_torch
         self.buffer: Tensor | None = None
@@ -162,24 +190,33 @@ class ShortlistSoftmax(Softmax):
         # a fixed part that is a prefix of the vocabulary keeps the shortlist in order by itself
         self.is_prefix = bool(self.in_base[: self.base.numel()].all())
         self.column = self.in_base.long().cumsum(0) - 1  # column of a base word
-        self.linears = [Linear(w[self.base].contiguous(), None if b is None else b[self.base]) for w, b in layers]
+        self.linears = [
+            Linear(w[self.base].contiguous(), None if b is None else b[self.base])
+            for w, b in layers
+        ]
         self.nothing = self.base[:0]
         self.compiled = None
         if len(layers) == 1 and gathered.takes(weight):
-            self.compiled = gathered.ShortlistLinear(self.linears[0].pack(), self.base, *layers[0], temperature)
+            self.compiled = gathered.ShortlistLinear(
+                self.linears[0].pack(), self.base, *layers[0], temperature
+            )
 
     def required_of_live(self, beam: Beam, pool: Pool) -> Tensor | None:
-        """(S, R) ids that prefixes and constraints of the live sentences need, padded with -1; None for none."""
+        """(S, R) ids that prefixes and constraints of the live sentences need, padded
+        with -1; None for none."""
         needed = self.required(pool)
         return needed[beam.live_index()] if needed.size(1) else None
 
     def words(self, features: list[Tensor], beam: Beam, pool: Pool) -> Tensor | None:
-        """Words that a call's shortlists need besides the base: a mask (S, V) with one for each sentence, or (1, V) for all rows
-        together, as `by_sentence` says; None for none."""
+        """Words that a call's shortlists need besides the base: a mask (S, V) with one for each
+        sentence, or (1, V) for all rows together, as `by_sentence` says; None for none."""
         return None
 
-    def found(self, features: list[Tensor], beam: Beam, pool: Pool, always: Tensor | None) -> Tensor | None:
-        """Words of one shortlist for all rows but the base: ascending ids (m,) of `words` and of the mask always (V,); None for none."""
+    def found(
+        self, features: list[Tensor], beam: Beam, pool: Pool, always: Tensor | None
+    ) -> Tensor | None:
+        """Words of one shortlist for all rows but the base: ascending ids (m,) of `words` and of
+        the mask always (V,); None for none."""
         mask = self.words(features, beam, pool)
         if mask is None and always is None:
             return None
@@ -188,7 +225,13 @@ class ShortlistSoftmax(Softmax):
             assert either is not None
             return nonzero(either & ~self.in_base)
 
-    def __call__(self, decoder: Decoder, features: list[Tensor], beam: Beam | None = None, pool: Pool | None = None) -> LogProbs:
+    def __call__(
+        self,
+        decoder: Decoder,
+        features: list[Tensor],
+        beam: Beam | None = None,
+        pool: Pool | None = None,
+    ) -> LogProbs:
         assert beam is not None and pool is not None, "a shortlist needs the rows of a beam"
         if self.everything:
             out = self.full(decoder, features)
@@ -200,10 +243,13 @@ class ShortlistSoftmax(Softmax):
             out = self.separate(features, mask_with(mask | self.in_base, needed), beam)
         else:
             needed = self.required_of_live(beam, pool)
-            always = None if needed is None else mask_with(self.in_base[None], needed.reshape(1, -1))[0]
+            always = (
+                None if needed is None else mask_with(self.in_base[None], needed.reshape(1, -1))[0]
+            )
             found = self.found(features, beam, pool, always)
             size = self.base.numel() + (0 if found is None else found.numel())
-            # subtle: a sentence's own list is scored by the same products alone and beside others, which never are the decoder's (--int8)
+            # subtle: a sentence's own list is scored by the same products alone and beside others,
+            # which never are the decoder's (--int8)
             is_full = size == self.V and not self.by_sentence
             out = self.full(decoder, features) if is_full else self.shared(features, found)
         if self.measured.wants_sample():
@@ -228,12 +274,19 @@ class ShortlistSoftmax(Softmax):
                 logits = linear(x)
             if found is not None and found.numel():
                 with self.measured.stage("gather"):
-                    # subtle: oneDNN makes a new kernel for every shape it meets, so shapes are kept few
-                    filled = F.pad(found, (0, -found.numel() % SHAPES)) if x.device.type == "cpu" else found
+                    # subtle: oneDNN makes a new kernel for every shape it meets,
+                    # so shapes are kept few
+                    filled = (
+                        F.pad(found, (0, -found.numel() % SHAPES))
+                        if x.device.type == "cpu"
+                        else found
+                    )
                     rows = self.gathered(weight, filled)
                     shift = None if bias is None else bias[filled]
                 with self.measured.stage("matmul"):
-                    logits = torch.cat([logits, small_product(x, rows, shift)[:, : found.numel()]], dim=1)
+                    logits = torch.cat(
+                        [logits, small_product(x, rows, shift)[:, : found.numel()]], dim=1
+                    )
             scores.append(logits)
         with self.measured.stage("normalise"):
             value = mean_log_softmax(scores, self.temperature)
@@ -245,7 +298,8 @@ class ShortlistSoftmax(Softmax):
         return LogProbs(value, ids, self.V)
 
     def gathered(self, weight: Tensor, ids: Tensor) -> Tensor:
-        """Rows ids (m,) of weight; on a CPU in memory that is used again, since fresh pages cost more than the copy."""
+        """Rows ids (m,) of weight; on a CPU in memory that is used again, since fresh pages
+        cost more than the copy."""
         if weight.device.type != "cpu":
             return self.kernels.gather(weight, ids)
         if self.buffer is None or self.buffer.size(0) < ids.numel():
@@ -253,7 +307,8 @@ class ShortlistSoftmax(Softmax):
         return torch.index_select(weight, 0, ids, out=self.buffer[: ids.numel()])
 
     def separate(self, features: list[Tensor], mask: Tensor, beam: Beam) -> LogProbs:
-        """A shortlist of its own for each sentence, mask (S, V); rows of ids are filled up with their last word."""
+        """A shortlist of its own for each sentence, mask (S, V); rows of ids are filled up
+        with their last word."""
         with self.measured.stage("compact"):
             length = mask.sum(1)
             C = int(length.max())
@@ -271,7 +326,8 @@ class ShortlistSoftmax(Softmax):
                 rows = weight.index_select(0, ids.flatten()).view(S, C, -1)
                 shift = None if bias is None else bias[ids][:, None]
             with self.measured.stage("matmul"):
-                logits = torch.bmm(beam.by_sentence(x, 0.0), rows.transpose(1, 2))  # (n, d) -> (S, width, d) -> (S, width, C)
+                # (n, d) -> (S, width, d) -> (S, width, C)
+                logits = torch.bmm(beam.by_sentence(x, 0.0), rows.transpose(1, 2))
                 logits = beam.by_row(logits if shift is None else logits + shift)  # (n, C)
             scores.append(logits.masked_fill(fills[sentence], -torch.inf))
         with self.measured.stage("normalise"):
@@ -279,7 +335,8 @@ class ShortlistSoftmax(Softmax):
 
 
 def small_product(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
-    """x (n, d), weight (C, d) -> (n, C); on a CPU in float32 by oneDNN, for weights that are used once and so not packed."""
+    """x (n, d), weight (C, d) -> (n, C); on a CPU in float32 by oneDNN, for weights that are
+    used once and so not packed."""
     if Linear.packs and x.device.type == "cpu" and x.dtype == torch.float32:
         return torch.ops.mkldnn._linear_pointwise.default(x, weight, bias, "none", [], "")
     return F.linear(x, weight, bias)
@@ -291,11 +348,16 @@ def mean_log_softmax(scores: list[Tensor], temperature: float) -> Tensor:
     for logits in scores:
         logits = logits.to(torch.promote_types(logits.dtype, torch.float32))
         parts.append((logits if temperature == 1.0 else logits / temperature).log_softmax(-1))
-    return parts[0] if len(parts) == 1 else torch.logsumexp(torch.stack(parts), dim=0) - math.log(len(parts))
+    return (
+        parts[0]
+        if len(parts) == 1
+        else torch.logsumexp(torch.stack(parts), dim=0) - math.log(len(parts))
+    )
 
 
 def most_frequent(counts: Iterable[int], T: int, always: Iterable[int]) -> Tensor:
-    """The T most frequent words, those first in the dictionary where counts are equal, and what must always be there."""
+    """The T most frequent words, those first in the dictionary where counts are equal, and
+    what must always be there."""
     order = torch.tensor(list(counts)).argsort(descending=True, stable=True)[: max(0, T)]
     return torch.cat([order, torch.tensor(list(always), dtype=torch.long)]).unique()
 
@@ -335,7 +397,8 @@ class ShortlistCounts(Section):
 
     key = "softmax"
     vocab_mean: Mean = Mean()  # words of a shortlist
-    recall_at_k: Mean | None = None  # of the full softmax's k best words, and of its best, the share that is listed
+    # of the full softmax's k best words, and of its best, the share that is listed
+    recall_at_k: Mean | None = None
     recall_at_1: Mean | None = None
     recall_rows: int | None = None  # of which the recall was taken
     seconds: StageSeconds = field(default_factory=StageSeconds)
@@ -343,8 +406,9 @@ class ShortlistCounts(Section):
 
 
 class ShortlistMeter:
-    """Counts the words of shortlists, the recall of the full softmax's k best words on a sample of the calls, and the seconds of each
-    stage. On a GPU a stage ends when its kernels are launched, or when the host waits for the shortlist's length."""
+    """Counts the words of shortlists, the recall of the full softmax's k best words on a sample of
+    the calls, and the seconds of each stage. On a GPU a stage ends when its kernels are launched,
+    or when the host waits for the shortlist's length."""
 
     def __init__(self, stats: Stats, k: int, every: int):
         self.counts = stats.section(ShortlistCounts)
@@ -373,7 +437,8 @@ class ShortlistMeter:
         return self.every > 0 and self.calls % self.every == min(4, self.every) % self.every
 
     def sample(self, full: Tensor, listed: LogProbs) -> None:
-        """Count which of each row's best words under the full softmax (n, V) are on its shortlist."""
+        """Count which of each row's best words under the full softmax (n, V) are
+        on its shortlist."""
         best = full.topk(min(self.k, full.size(1)), dim=1).indices
         known = listed.is_listed(best).float()
         at_k, at_1 = torch.stack([known.mean(1).sum(), known[:, 0].sum()]).tolist()

@@ -18,7 +18,13 @@ class FullSoftmax(Softmax):
     def __init__(self, temperature: float = 1.0):
         self.temperature = temperature
 
-    def __call__(self, decoder: Decoder, features: list[Tensor], beam: Beam | None = None, pool: Pool | None = None) -> LogProbs:
+    def __call__(
+        self,
+        decoder: Decoder,
+        features: list[Tensor],
+        beam: Beam | None = None,
+        pool: Pool | None = None,
+    ) -> LogProbs:
         return LogProbs(decoder.log_probs(features, self.temperature))
 
 

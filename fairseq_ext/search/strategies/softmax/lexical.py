@@ -1,10 +1,12 @@
 """The likeliest translations of the source words as a shortlist (`--softmax lexical`).
 
-    X. Shi and K. Knight. Speeding Up Neural Machine Translation Decoding by Shrinking Run-time Vocabulary. ACL 2017,
-    https://aclanthology.org/P17-2091/     WA in X. Shi, S. Xu and K. Knight, AAAI 2019, https://arxiv.org/abs/1806.00588
+    X. Shi and K. Knight. Speeding Up Neural Machine Translation Decoding by Shrinking Run-time
+    Vocabulary. ACL 2017,
+    https://aclanthology.org/P17-2091/     WA in X. Shi, S. Xu and K. Knight, AAAI 2019,
+                                           https://arxiv.org/abs/1806.00588
 
-To the words of `top` come, for every word of the source, its likeliest translations in a table that scripts/lexical_table.py learns from
-a parallel corpus.
+To the words of `top` come, for every word of the source, its likeliest translations in a table that
+scripts/lexical_table.py learns from a parallel corpus.
 
 | symbol | flag |
 | --- | --- |
@@ -26,7 +28,12 @@ from fairseq_ext.core.files import table_lines
 from fairseq_ext.search.beam import Beam
 from fairseq_ext.search.pool import OfPool, Pool
 from fairseq_ext.search.registry import register
-from fairseq_ext.search.strategies.softmax._shortlist import ShortlistSoftmax, TopFlags, check_top, shortlist_arguments
+from fairseq_ext.search.strategies.softmax._shortlist import (
+    ShortlistSoftmax,
+    TopFlags,
+    check_top,
+    shortlist_arguments,
+)
 
 
 @dataclass
@@ -34,20 +41,27 @@ class LexicalFlags(TopFlags):
     shortlist_file: str | None = field(
         default=None,
         metadata={
-            "help": "--softmax lexical: lines 'source word, target word, probability' of a lexical table (default: none)",
+            "help": "--softmax lexical: lines 'source word, target word, probability' of a lexical "
+            "table (default: none)",
             "file": True,
         },
     )
     shortlist_words: int = field(
         default=20,
-        metadata={"help": "--softmax lexical: translations of each source word (default: 20)", "range": (1, 100_000, "number of words")},
+        metadata={
+            "help": "--softmax lexical: translations of each source word (default: 20)",
+            "range": (1, 100_000, "number of words"),
+        },
     )
 
 
 def read_table(path: str, source, target, words: int) -> Tensor:
-    """(source vocabulary, words) ids of each source word's likeliest translations, padded with -1."""
+    """(source vocabulary, words) ids of each source word's likeliest translations,
+    padded with -1."""
     found: dict[int, list[tuple[float, int]]] = {}
-    for number, (left, right, probability) in enumerate(table_lines(path, "--shortlist-file", 3), 1):
+    for number, (left, right, probability) in enumerate(
+        table_lines(path, "--shortlist-file", 3), 1
+    ):
         i, j = source.index(left), target.index(right)
         try:
             if i != source.unk() and j != target.unk():
@@ -58,7 +72,10 @@ def read_table(path: str, source, target, words: int) -> Tensor:
                 "write a number there"
             ) from error
     if not found:
-        raise UsageError(f"--shortlist-file {path} has no word of these dictionaries: it must be segmented as the model's data are")
+        raise UsageError(
+            f"--shortlist-file {path} has no word of these dictionaries: it must be segmented as "
+            "the model's data are"
+        )
     out = torch.full((len(source), words), -1)
     for i, pairs in found.items():
         best = [j for _, j in sorted(pairs)[:words]]
@@ -89,7 +106,10 @@ def check(flags, generation) -> None:
     """Refuse a shortlist without its table (raises UsageError)."""
     check_top(flags, generation)
     if not flags.shortlist_file:
-        raise UsageError("--softmax lexical needs a table: make one with scripts/lexical_table.py and name it with --shortlist-file")
+        raise UsageError(
+            "--softmax lexical needs a table: make one with scripts/lexical_table.py and name it "
+            "with --shortlist-file"
+        )
 
 
 @register(
@@ -99,11 +119,27 @@ def check(flags, generation) -> None:
     check=check,
     needs=("search loop", "rows of a beam", "output layer", "source sentence"),
     neutral=({"softmax": "lexical", "shortlist_top": 10**6, "shortlist_file": "{lexical table}"},),
-    example=({"softmax": "lexical", "shortlist_top": 8, "shortlist_share": "sentence", "shortlist_file": "{lexical table}"},),
+    example=(
+        {
+            "softmax": "lexical",
+            "shortlist_top": 8,
+            "shortlist_share": "sentence",
+            "shortlist_file": "{lexical table}",
+        },
+    ),
     paper="Shi and Knight 2017; baseline WA of Shi, Xu and Knight 2018",
 )
 def build(flags, context) -> Lexical:
     if context.source_dictionary is None:
-        raise UsageError("--softmax lexical needs the task's source dictionary, which this task lacks: use --softmax top")
-    table = read_table(flags.shortlist_file, context.source_dictionary, context.dictionary, flags.shortlist_words)
-    return Lexical(table, share=str(flags.shortlist_share), **shortlist_arguments(flags, context, flags.shortlist_top, "--softmax lexical"))
+        raise UsageError(
+            "--softmax lexical needs the task's source dictionary, which this task lacks: "
+            "use --softmax top"
+        )
+    table = read_table(
+        flags.shortlist_file, context.source_dictionary, context.dictionary, flags.shortlist_words
+    )
+    return Lexical(
+        table,
+        share=str(flags.shortlist_share),
+        **shortlist_arguments(flags, context, flags.shortlist_top, "--softmax lexical"),
+    )

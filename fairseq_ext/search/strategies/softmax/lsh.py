@@ -54,7 +54,12 @@ from fairseq_ext.search.protocols import SearchSpec
 from fairseq_ext.search.registry import register
 from fairseq_ext.search.strategies.softmax import _shortlist
 from fairseq_ext.search.strategies.softmax._lsh_index import DIRECT_BITS, Parameters, load_or_build
-from fairseq_ext.search.strategies.softmax._shortlist import Probe, ShortlistFlags, ShortlistSoftmax, shortlist_arguments
+from fairseq_ext.search.strategies.softmax._shortlist import (
+    Probe,
+    ShortlistFlags,
+    ShortlistSoftmax,
+    shortlist_arguments,
+)
 
 logger = logging.getLogger("fairseq_ext")
 PROBE_CALL = 3  # the call whose states the start-up probe times
@@ -64,9 +69,18 @@ MOST_BANDS = torch.iinfo(torch.int16).max
 
 @dataclass
 class LSHFlags(ShortlistFlags):
-    lsh_k: int = field(default=16, metadata={"help": "K: dimensions that each hash function compares (default: 16; the paper: 8, 16)"})
-    lsh_u: int = field(default=3, metadata={"help": "u: hash codes of a band (default: 3, as the paper)"})
-    lsh_bands: int = field(default=100, metadata={"help": "W: bands (default: 100; the paper: 500)"})
+    lsh_k: int = field(
+        default=16,
+        metadata={
+            "help": "K: dimensions that each hash function compares (default: 16; the paper: 8, 16)"
+        },
+    )
+    lsh_u: int = field(
+        default=3, metadata={"help": "u: hash codes of a band (default: 3, as the paper)"}
+    )
+    lsh_bands: int = field(
+        default=100, metadata={"help": "W: bands (default: 100; the paper: 500)"}
+    )
     lsh_hits: int = field(
         default=2,
         metadata={
@@ -74,34 +88,60 @@ class LSHFlags(ShortlistFlags):
             "range": (0, math.inf, "number of equal bands"),
         },
     )
-    lsh_top: int = field(default=6000, metadata={"help": "T: most frequent words on every shortlist (default: 6000; all: V)"})
+    lsh_top: int = field(
+        default=6000,
+        metadata={"help": "T: most frequent words on every shortlist (default: 6000; all: V)"},
+    )
     lsh_share: Literal["batch", "sentence"] = field(
         default="batch",
-        metadata={"help": "batch: one shortlist for all rows; sentence: one for each sentence (default: batch, as the paper)"},
+        metadata={
+            "help": "batch: one shortlist for all rows; sentence: one for each sentence (default: "
+            "batch, as the paper)"
+        },
     )
     lsh_normalise: Literal["list", "exact"] = field(
         default="list",
         metadata={
-            "help": "what hypotheses' scores are normalised over: the shortlist (list), or exact, all words, in one more pass at the end "
-            "(default: list, as the paper)"
+            "help": "what hypotheses' scores are normalised over: the shortlist (list), or exact, "
+            "all words, in one more pass at the end (default: list, as the paper)"
         },
     )
     lsh_table: Literal["auto", "direct", "cuckoo"] = field(
-        default="auto", metadata={"help": "how codes are looked up (same results; default auto: by address up to 16 bits, else cuckoo)"}
+        default="auto",
+        metadata={
+            "help": "how codes are looked up (same results; default auto: by address up to 16 "
+            "bits, else cuckoo)"
+        },
     )
     lsh_seed: int = field(
-        default=1, metadata={"help": "seed of the random permutations (default: 1)", "range": (-(2**63), 2**63 - 1, "seed of 64 bits")}
+        default=1,
+        metadata={
+            "help": "seed of the random permutations (default: 1)",
+            "range": (-(2**63), 2**63 - 1, "seed of 64 bits"),
+        },
     )
     lsh_index: str | None = field(
-        default=None, metadata={"help": "keep the index beside this file (default: the checkpoint; off: keep none)", "file": True}
+        default=None,
+        metadata={
+            "help": "keep the index beside this file (default: the checkpoint; off: keep none)",
+            "file": True,
+        },
     )
 
 
 class LSH(ShortlistSoftmax):
     """The shortlist softmax that finds words by hashing the hidden state."""
 
-    def __init__(self, parameters: Parameters, t: int, kept_beside: str | None, dictionary: str = "", **arguments: Any):
-        """t: hits of a candidate; kept_beside: the file beside which the index is kept; dictionary: fingerprint of the words."""
+    def __init__(
+        self,
+        parameters: Parameters,
+        t: int,
+        kept_beside: str | None,
+        dictionary: str = "",
+        **arguments: Any,
+    ):
+        """t: hits of a candidate; kept_beside: the file beside which the index is kept; dictionary:
+        fingerprint of the words."""
         super().__init__(**arguments)
         weight, bias = self.layers[0]
         self.t = t
@@ -111,7 +151,9 @@ class LSH(ShortlistSoftmax):
         self.probed = self.everything
         self.calls = 0
         if not self.everything:
-            self.index = load_or_build(weight, bias, parameters, kept_beside, self.kernels, dictionary)
+            self.index = load_or_build(
+                weight, bias, parameters, kept_beside, self.kernels, dictionary
+            )
             if self.compiled is not None:
                 self.finder = lsh_compiled.Finder(self.index, self.in_base, int(self.has_bias))
 
@@ -130,19 +172,25 @@ class LSH(ShortlistSoftmax):
             return self.kernels.count_hits(start, length, index.words, index.V)
 
     def states(self, features: list[Tensor], beam: Beam, pool: Pool) -> Tensor:
-        """The states (n, d) that shortlists are found for: the first of its sentence for a placeholder row (score -inf), of which it
-        depends on the batch what it holds."""
+        """The states (n, d) that shortlists are found for: the first of its sentence for a
+        placeholder row (score -inf), of which it depends on the batch what it holds."""
         if pool.prefix is None and pool.constraints is None:
             return features[0]
         row = torch.arange(beam.rows, device=beam.device)
-        return features[0][torch.where(beam.last_score() > -torch.inf, row, beam.first_row()[beam.sentence_of_row()])]
+        return features[0][
+            torch.where(
+                beam.last_score() > -torch.inf, row, beam.first_row()[beam.sentence_of_row()]
+            )
+        ]
 
     def words(self, features: list[Tensor], beam: Beam, pool: Pool) -> Tensor:
         hits = self.hits(self.states(features, beam, pool))  # (n, V)
         with self.measured.stage("compact"):
             return beam.by_sentence(hits, 0).amax(1) >= self.t
 
-    def found(self, features: list[Tensor], beam: Beam, pool: Pool, always: Tensor | None) -> Tensor | None:
+    def found(
+        self, features: list[Tensor], beam: Beam, pool: Pool, always: Tensor | None
+    ) -> Tensor | None:
         states = self.states(features, beam, pool)
         if self.compiled is not None:
             ids = self.finder(states, self.t, always, _shortlist.CLOCK)
@@ -152,7 +200,13 @@ class LSH(ShortlistSoftmax):
         with self.measured.stage("compact"):
             return self.kernels.compact(hits, self.t, always, self.in_base)
 
-    def __call__(self, decoder: Decoder, features: list[Tensor], beam: Beam | None = None, pool: Pool | None = None) -> LogProbs:
+    def __call__(
+        self,
+        decoder: Decoder,
+        features: list[Tensor],
+        beam: Beam | None = None,
+        pool: Pool | None = None,
+    ) -> LogProbs:
         out = super().__call__(decoder, features, beam, pool)
         self.calls += 1
         if not self.probed and self.calls >= PROBE_CALL:
@@ -160,14 +214,21 @@ class LSH(ShortlistSoftmax):
             self.probe(decoder, features, beam, pool)
         return out
 
-    def probe(self, decoder: Decoder, features: list[Tensor], beam: Beam | None, pool: Pool | None) -> None:
-        """Time the full softmax against this one at the run's shapes, in turns, and warn if it is the faster."""
+    def probe(
+        self, decoder: Decoder, features: list[Tensor], beam: Beam | None, pool: Pool | None
+    ) -> None:
+        """Time the full softmax against this one at the run's shapes, in turns, and warn
+        if it is the faster."""
         counts, calls = self.measured.counts, self.measured.calls
         before = counts.mark()
         times: tuple[list[float], list[float]] = ([], [])
         for _ in range(PROBE_TIMES):
-            for place, run in enumerate((lambda: decoder.log_probs(features, self.temperature),
-                                         lambda: super(LSH, self).__call__(decoder, features, beam, pool))):  # fmt: skip
+            for place, run in enumerate(
+                (
+                    lambda: decoder.log_probs(features, self.temperature),
+                    lambda: super(LSH, self).__call__(decoder, features, beam, pool),
+                )
+            ):
                 start = time.perf_counter()
                 run()
                 if features[0].is_cuda:
@@ -179,10 +240,14 @@ class LSH(ShortlistSoftmax):
         counts.probe = Probe(Mean(features[0].size(0), 1), Mean(full, 1), Mean(lsh, 1))
         if lsh > full:
             logger.warning(
-                "--softmax lsh is slower here than --softmax full: %.2f ms against %.2f ms for %s and %s; "
-                "fewer bands (--lsh-bands), more hits (--lsh-hits) or fewer rows in a batch make it faster",
-                1e3 * lsh, 1e3 * full, counted(features[0].size(0), "row"), counted(self.V, "word"),
-            )  # fmt: skip
+                "--softmax lsh is slower here than --softmax full: %.2f ms against %.2f ms for "
+                "%s and %s; fewer bands (--lsh-bands), more hits (--lsh-hits) or fewer rows in a "
+                "batch make it faster",
+                1e3 * lsh,
+                1e3 * full,
+                counted(features[0].size(0), "row"),
+                counted(self.V, "word"),
+            )
 
 
 class ExactLSH(LSH):
@@ -192,12 +257,15 @@ class ExactLSH(LSH):
         super().__init__(*parameters, **arguments)
         self.scorer = scorer
 
-    def rescore(self, sentence: int, found: list[Hypothesis], pool: Pool, scoring: Scoring) -> list[Hypothesis]:
+    def rescore(
+        self, sentence: int, found: list[Hypothesis], pool: Pool, scoring: Scoring
+    ) -> list[Hypothesis]:
         return self.scorer(sentence, found, pool, scoring)
 
 
 def kernels_for(weight: Tensor) -> Any:
-    """The compiled twins or those in CUDA where they can run, else torch's, on a GPU with a line that says why."""
+    """The compiled twins or those in CUDA where they can run, else torch's, on a GPU with
+    a line that says why."""
     if not weight.is_cuda:
         return lsh_torch if library() is None else lsh_compiled
     from fairseq_ext.kernels import lsh_cuda
@@ -205,28 +273,47 @@ def kernels_for(weight: Tensor) -> Any:
     reason = lsh_cuda.unavailable()
     if reason is None:
         return lsh_cuda
-    logger.info("LSH softmax runs on torch's functions instead of its CUDA kernels, because %s", reason)
+    logger.info(
+        "LSH softmax runs on torch's functions instead of its CUDA kernels, because %s", reason
+    )
     return lsh_torch
 
 
 def check(flags, generation) -> None:
-    """Refuse parameters without sense, and exact scores beside what they would leave out (raises UsageError)."""
+    """Refuse parameters without sense, and exact scores beside what they would leave out
+    (raises UsageError)."""
     if flags.lsh_k < 2 or flags.lsh_u < 1 or flags.lsh_bands < 1:
         raise UsageError("--lsh-k takes 2 or more, --lsh-u and --lsh-bands 1 or more")
     if flags.lsh_bands > MOST_BANDS:
-        raise UsageError(f"--lsh-bands {flags.lsh_bands} is above the limit of {MOST_BANDS}: lower it")
+        raise UsageError(
+            f"--lsh-bands {flags.lsh_bands} is above the limit of {MOST_BANDS}: lower it"
+        )
     if flags.lsh_top < 0:
         raise UsageError(f"--lsh-top (number of words) must be 0 or more, not {flags.lsh_top}")
     bits = flags.lsh_u * lsh_torch.bits_of(flags.lsh_k)
     if bits > 30:
-        raise UsageError(f"--lsh-u {flags.lsh_u} codes of --lsh-k {flags.lsh_k} take {bits} bits and a band holds 30: lower one of them")
+        raise UsageError(
+            f"--lsh-u {flags.lsh_u} codes of --lsh-k {flags.lsh_k} take {bits} bits and a band "
+            "holds 30: lower one of them"
+        )
     if flags.lsh_table == "direct" and bits > 22:
         raise UsageError(f"--lsh-table direct would need 2^{bits} addresses a band: use cuckoo")
     if flags.lsh_normalise == "exact" and getattr(generation, "lm_path", None):
-        raise UsageError("--lsh-normalise exact does not know the language model of --lm-path: leave one of the two out")
+        raise UsageError(
+            "--lsh-normalise exact does not know the language model of --lm-path: leave "
+            "one of the two out"
+        )
 
 
-SMALL = {"softmax": "lsh", "lsh_k": 4, "lsh_u": 2, "lsh_bands": 20, "lsh_hits": 3, "lsh_top": 8, "lsh_share": "sentence"}
+SMALL = {
+    "softmax": "lsh",
+    "lsh_k": 4,
+    "lsh_u": 2,
+    "lsh_bands": 20,
+    "lsh_hits": 3,
+    "lsh_top": 8,
+    "lsh_share": "sentence",
+}
 
 
 @register(
@@ -235,27 +322,43 @@ SMALL = {"softmax": "lsh", "lsh_k": 4, "lsh_u": 2, "lsh_bands": 20, "lsh_hits": 
     LSHFlags,
     check=check,
     needs=("search loop", "rows of a beam", "output layer", "one model"),
-    neutral=({"softmax": "lsh", "lsh_hits": 0}, {"softmax": "lsh", "lsh_top": 10**6, "lsh_share": "sentence"}),
+    neutral=(
+        {"softmax": "lsh", "lsh_hits": 0},
+        {"softmax": "lsh", "lsh_top": 10**6, "lsh_share": "sentence"},
+    ),
     example=(SMALL, {**SMALL, "lsh_normalise": "exact"}),
     paper="Shi, Xu and Knight 2018, locality sensitive hashing",
 )
 def build(flags, context) -> LSH:
     if len(context.models) > 1:
-        raise UsageError("--softmax lsh has one index and an ensemble has several output layers: use one model, or --softmax full")
+        raise UsageError(
+            "--softmax lsh has one index and an ensemble has several output layers: use one model, "
+            "or --softmax full"
+        )
     arguments = shortlist_arguments(flags, context, flags.lsh_top, "--softmax lsh")
     weight, bias = arguments["layers"][0]
     if flags.lsh_k > weight.size(1) + (bias is not None):
-        raise UsageError(f"--lsh-k {flags.lsh_k} is above the output layer's {weight.size(1)} dimensions: lower it")
+        raise UsageError(
+            f"--lsh-k {flags.lsh_k} is above the output layer's {weight.size(1)} "
+            "dimensions: lower it"
+        )
     if flags.lsh_bands * weight.size(0) >= 1 << 31:
         raise UsageError(
-            f"an LSH index has at most 2^31 entries, and --lsh-bands {flags.lsh_bands} times {weight.size(0):,} words is more: lower it"
+            f"an LSH index has at most 2^31 entries, and --lsh-bands {flags.lsh_bands} times "
+            f"{weight.size(0):,} words is more: lower it"
         )
     table = str(flags.lsh_table)
     if table == "auto":
-        table = "direct" if flags.lsh_u * lsh_torch.bits_of(flags.lsh_k) <= DIRECT_BITS else "cuckoo"
+        table = (
+            "direct" if flags.lsh_u * lsh_torch.bits_of(flags.lsh_k) <= DIRECT_BITS else "cuckoo"
+        )
     parameters = Parameters(flags.lsh_k, flags.lsh_u, flags.lsh_bands, flags.lsh_seed, table)
     beside = None if flags.lsh_index == "off" else flags.lsh_index or context.checkpoint
-    make = partial(ExactLSH, FullScorer(context.models[0], context)) if str(flags.lsh_normalise) == "exact" else LSH
+    make = (
+        partial(ExactLSH, FullScorer(context.models[0], context))
+        if str(flags.lsh_normalise) == "exact"
+        else LSH
+    )
     words = fingerprint_of_dictionary(context.dictionary)
     return make(parameters, flags.lsh_hits, beside, words, share=str(flags.lsh_share), **arguments)
 
@@ -266,25 +369,39 @@ def build(flags, context) -> LSH:
 
 
 class FullScorer:
-    """Scores finished hypotheses as the full softmax does. model: one of fairseq's; spec: the search's temperature, penalty and ids."""
+    """Scores finished hypotheses as the full softmax does.
+
+    model: one of fairseq's; spec: the search's temperature, penalty and ids.
+    """
 
     def __init__(self, model: Any, spec: SearchSpec):
         self.model, self.spec = model, spec
 
-    def __call__(self, sentence: int, found: list[Hypothesis], pool: Pool, scoring: Scoring) -> list[Hypothesis]:
+    def __call__(
+        self, sentence: int, found: list[Hypothesis], pool: Pool, scoring: Scoring
+    ) -> list[Hypothesis]:
         """A sentence's hypotheses with their exact scores, best first."""
         if not found:
             return found
         spec = self.spec
         if hasattr(self.model, "set_beam_size"):
-            self.model.set_beam_size(1)  # a stock generator may have left BART's sharing of source keys switched on
-        tokens = torch.nn.utils.rnn.pad_sequence([h.tokens for h in found], batch_first=True, padding_value=spec.pad)
+            # a stock generator may have left BART's sharing of source keys switched on
+            self.model.set_beam_size(1)
+        tokens = torch.nn.utils.rnn.pad_sequence(
+            [h.tokens for h in found], batch_first=True, padding_value=spec.pad
+        )
         previous = torch.cat([torch.full_like(tokens[:, :1], pool.bos), tokens[:, :-1]], dim=1)
         owner = torch.full((len(found),), sentence, device=tokens.device)
-        inputs = {name: value[owner] for name, value in pool.net_input.items() if name != "prev_output_tokens"}
+        inputs = {
+            name: value[owner]
+            for name, value in pool.net_input.items()
+            if name != "prev_output_tokens"
+        }
         logits = self.model(**inputs, prev_output_tokens=previous)[0]  # (hypotheses, L, V)
         logits = logits.to(torch.promote_types(logits.dtype, torch.float32)) / spec.temperature
-        exact = logits.log_softmax(-1).gather(2, tokens[:, :, None])[:, :, 0] - spec.unk_penalty * (tokens == spec.unk)
+        exact = logits.log_softmax(-1).gather(2, tokens[:, :, None])[:, :, 0] - spec.unk_penalty * (
+            tokens == spec.unk
+        )
         out = []
         rewarded = scoring.rewarded(pool, owner[:1])
         for h, row in zip(found, exact, strict=True):

@@ -60,24 +60,29 @@ LEAST = 24  # words of a row that are scored again, at least
 
 
 def words_scored_again(k: int) -> int:
-    """m for a beam of k: twice the candidates of a row, or some more for words that logits processors forbid."""
+    """m for a beam of k: twice the candidates of a row, or some more for words that
+    logits processors forbid."""
     return max(LEAST, 4 * k)
 
 
 class ScreenedLogProbs(LogProbs):
-    """Log-probabilities of which the best words' are exact; what the search asks for is exact, or made so.
+    """Log-probabilities of which the best words' are exact; what the search asks for
+    is exact, or made so.
 
-    subtle: what logits processors do to the rows is kept where a row is computed in full, by adding the difference to what it was at first.
+    subtle: what logits processors do to the rows is kept where a row is computed in full, by adding
+    the difference to what it was at first.
     """
 
-    def __init__(self, softmax: "Screened", decoder: Decoder, x: Tensor, screen: Screen):
-        value, self.known, self.ceiling, error = screen.log_probs(x)  # known (n, V), ceiling (n,): as Screen.log_probs says
+    def __init__(self, softmax: Screened, decoder: Decoder, x: Tensor, screen: Screen):
+        # known (n, V), ceiling (n,): as Screen.log_probs says
+        value, self.known, self.ceiling, error = screen.log_probs(x)
         super().__init__(value)
         self.softmax, self.decoder, self.x, self.screen = softmax, decoder, x, screen
         self.complete_(~(error <= screen.tolerance), fresh=True)
 
     def complete_(self, rows: Tensor, fresh: bool = False) -> None:
-        """Compute rows (a mask (n,)) in full; fresh: no logits processor has been at the rows yet."""
+        """Compute rows (a mask (n,)) in full; fresh: no logits processor has
+        been at the rows yet."""
         which = rows.nonzero()[:, 0]
         if not which.numel():
             return
@@ -102,10 +107,12 @@ class ScreenedLogProbs(LogProbs):
     def best_of_sentences(self, c: int, before: Tensor, first: Tensor) -> tuple[Tensor, ...] | None:
         if c > MANY or self._value.dtype != torch.float32 or not is_compiled(self._value):
             return None
-        # subtle: rows computed in full can lower the last candidate's score, and so let other rows in
+        # subtle: rows computed in full can lower the last candidate's score, and
+        # so let other rows in
         while True:
             found = self._compiled_best(c, before, first)
-            last = found[2][:, -1].repeat_interleave(first.diff(), output_size=before.numel())  # (n,)
+            # (n,)
+            last = found[2][:, -1].repeat_interleave(first.diff(), output_size=before.numel())
             reached = before + self.ceiling
             unsure = (reached >= last) & (reached > -torch.inf)
             if not bool(unsure.any()):
@@ -114,7 +121,9 @@ class ScreenedLogProbs(LogProbs):
 
     def at(self, token: Tensor) -> Tensor:
         token = token.expand(self._value.size(0), -1)
-        return super().at(token) + self.screen.change(self.x, token).masked_fill_(self.known.gather(1, token), 0.0)
+        return super().at(token) + self.screen.change(self.x, token).masked_fill_(
+            self.known.gather(1, token), 0.0
+        )
 
     def dense(self) -> Tensor:
         self.make_exact_(torch.ones_like(self.ceiling, dtype=torch.bool))
@@ -154,9 +163,16 @@ class Screened(Softmax):
         self.screen, self.temperature = screen, temperature
         self.counts = stats.section(ScreenedCounts)
         self.screened = self.open = 0  # rows of this process, by which screening is judged
-        self.faster: dict[int, bool] = {}  # by the power of two that the number of rows rounds up to
+        # by the power of two that the number of rows rounds up to
+        self.faster: dict[int, bool] = {}
 
-    def __call__(self, decoder: Decoder, features: list[Tensor], beam: Beam | None = None, pool: Pool | None = None) -> LogProbs:
+    def __call__(
+        self,
+        decoder: Decoder,
+        features: list[Tensor],
+        beam: Beam | None = None,
+        pool: Pool | None = None,
+    ) -> LogProbs:
         x = features[0]
         self.counts.rows += x.size(0)
         screen = self.screen
@@ -165,15 +181,22 @@ class Screened(Softmax):
         self.counts.screened_rows += x.size(0)
         self.screened += x.size(0)
         if self.screened > ENOUGH and self.open > MOST_OPEN * self.screened:
-            logger.info("--softmax screened leaves too many rows open for this model: the full softmax takes over")
+            logger.info(
+                "--softmax screened leaves too many rows open for this model: the full "
+                "softmax takes over"
+            )
             self.screen = None
         return ScreenedLogProbs(self, decoder, x, screen)
 
     def is_faster(self, decoder: Decoder, x: Tensor, screen: Screen) -> bool:
-        """Whether screening pays for so many rows: both timed in turns when that number first comes up."""
+        """Whether screening pays for so many rows: both timed in turns when that
+        number first comes up."""
         size = (x.size(0) - 1).bit_length()
         if size not in self.faster:
-            ways = (lambda: decoder.log_probs([x], screen.temperature), lambda: ScreenedLogProbs(self, decoder, x, screen))
+            ways = (
+                lambda: decoder.log_probs([x], screen.temperature),
+                lambda: ScreenedLogProbs(self, decoder, x, screen),
+            )
             times: list[list[float]] = [[], []]
             before = self.open, self.counts.recomputed_rows
             for turn in range(PROBE_TIMES + 1):
@@ -186,7 +209,8 @@ class Screened(Softmax):
                         torch.cuda.synchronize(x.device)
                     if turn:
                         spent.append(time.perf_counter() - start)
-            self.open, self.counts.recomputed_rows = before  # what the probe has computed is no row of the search
+            # what the probe has computed is no row of the search
+            self.open, self.counts.recomputed_rows = before
             self.faster[size] = min(times[1]) < GAIN * min(times[0])
         return self.faster[size]
 
@@ -202,7 +226,11 @@ def unavailable(weight: Tensor, m: int) -> str | None:
         return f"the weights are {str(weight.dtype).removeprefix('torch.')}"
     if weight.size(0) < 4 * m:
         return f"there are only {weight.size(0):,} words"
-    return "there is no compiled library" if weight.device.type == "cpu" and library() is None else None
+    return (
+        "there is no compiled library"
+        if weight.device.type == "cpu" and library() is None
+        else None
+    )
 
 
 @register(
@@ -215,13 +243,18 @@ def unavailable(weight: Tensor, m: int) -> str | None:
 )
 def build(flags, context) -> Screened:
     if len(context.models) > 1:
-        raise UsageError("--softmax screened bounds one output layer and an ensemble has several: use one model, or --softmax full")
+        raise UsageError(
+            "--softmax screened bounds one output layer and an ensemble has several: use one "
+            "model, or --softmax full"
+        )
     [(weight, bias)] = output_layers(context.models, "--softmax screened")
     m = words_scored_again(context.k)
     reason, screen = unavailable(weight, m), None
     if reason is None:
         try:
-            screen = Screen(weight, bias, context.temperature, m, [context.eos, context.unk], TOLERANCE)
+            screen = Screen(
+                weight, bias, context.temperature, m, [context.eos, context.unk], TOLERANCE
+            )
         except RuntimeError as error:
             reason = str(error).splitlines()[0]
     if reason is not None:
@@ -256,18 +289,28 @@ def half_product(x: Tensor, weight: Tensor) -> Tensor:
     """x (n, d) times weight (V, d) in half precision, summed in float32, on a GPU."""
     high = x.half()
     low = (x - high).half()
-    both = torch.mm(torch.cat([high, low]), weight.t(), out_dtype=torch.float32)  # type: ignore[call-overload]
+    both = torch.mm(torch.cat([high, low]), weight.t(), out_dtype=torch.float32)  # type: ignore
     return both[: x.size(0)] + both[x.size(0) :]
 
 
 class Screen:
-    """Log-probabilities from rounded weights, the best words' from the weights themselves, and bounds of what the others are wrong by.
+    """Log-probabilities from rounded weights, the best words' from the weights themselves, and
+    bounds of what the others are wrong by.
 
-    weight (V, d) and bias (V,) or None, float32; always: ids that are scored again in every row. A log Z that may be wrong by more than
-    `tolerance` nats makes the compiled screen score more words of that row again. Raises RuntimeError for weights it cannot take.
+    weight (V, d) and bias (V,) or None, float32; always: ids that are scored again in every row. A
+    log Z that may be wrong by more than `tolerance` nats makes the compiled screen score more words
+    of that row again. Raises RuntimeError for weights it cannot take.
     """
 
-    def __init__(self, weight: Tensor, bias: Tensor | None, temperature: float, m: int, always: list[int], tolerance: float):
+    def __init__(
+        self,
+        weight: Tensor,
+        bias: Tensor | None,
+        temperature: float,
+        m: int,
+        always: list[int],
+        tolerance: float,
+    ):
         if not bool(torch.isfinite(weight).all()):
             raise RuntimeError("the weights are not finite")
         self.weight, self.bias = weight.contiguous(), None if bias is None else bias.contiguous()
@@ -277,7 +320,10 @@ class Screen:
         error = weight - near  # (V, d)
         self.largest = float(error.norm(dim=1).max()) * SAFETY
         # largest singular value, from the (d, d) products
-        self.spread = float(torch.linalg.eigvalsh((error.t() @ error).double())[-1].clamp(min=0).sqrt()) * SAFETY
+        self.spread = (
+            float(torch.linalg.eigvalsh((error.t() @ error).double())[-1].clamp(min=0).sqrt())
+            * SAFETY
+        )
         self.near = near if weight.device.type == "cpu" else near.half()
         self.compiled: ScreenedLinear | None = None
         if weight.device.type == "cpu" and library() is not None:
@@ -286,16 +332,29 @@ class Screen:
         self.self_check(near)
 
     def self_check(self, near: Tensor) -> None:
-        """What is not scored again must be the rounded weights' own, to the rounding of float32. Raises RuntimeError."""
+        """What is not scored again must be the rounded weights' own, to the rounding of float32.
+
+        Raises RuntimeError.
+        """
         d = self.weight.size(1)
         x = torch.arange(3 * d, dtype=torch.float32, device=near.device).mul(0.37).sin().view(3, -1)
-        x = x.mul(WHOLE).round().index_fill(1, torch.tensor([0], device=near.device), WHOLE) / WHOLE  # what 16 bits hold
+        # what 16 bits hold
+        x = x.mul(WHOLE).round().index_fill(1, torch.tensor([0], device=near.device), WHOLE) / WHOLE
         value, known, _, _ = self.log_probs(x)
         some = slice(0, min(512, near.size(0)))
-        logits = F.linear(x.double(), near[some].double(), None if self.bias is None else self.bias[some].double()) / self.temperature
+        logits = (
+            F.linear(
+                x.double(),
+                near[some].double(),
+                None if self.bias is None else self.bias[some].double(),
+            )
+            / self.temperature
+        )
         unknown = ~known[:, some] & logits.isfinite()  # a bias may rule words out
         difference = (value[:, some] - logits).masked_fill(~unknown, 0.0)  # all by as much, log Z
-        difference = (difference - difference.sum(1, keepdim=True) / unknown.sum(1, keepdim=True).clamp(min=1)) * unknown
+        difference = (
+            difference - difference.sum(1, keepdim=True) / unknown.sum(1, keepdim=True).clamp(min=1)
+        ) * unknown
         worst = float(difference.abs().max() / logits.abs().max().clamp(min=1e-30))
         if not worst <= 1e-5:
             raise RuntimeError(f"the linear layer of rounded weights is off by {worst:.0e}")
@@ -322,8 +381,8 @@ class Screen:
     def log_probs(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         """Return log-probabilities (n, V) of states x (n, d), and what is known of their errors.
 
-        Behind them: which come from the full weights (n, V); a bound (n,) that no other word's log-probability exceeds; a bound (n,) of
-        the error of log Z.
+        Behind them: which come from the full weights (n, V); a bound (n,) that no other word's
+        log-probability exceeds; a bound (n,) of the error of log Z.
         """
         if self.compiled is not None:
             return self.compiled(x)
@@ -339,8 +398,8 @@ class Screen:
         return value, known, ceiling, self.log_z_error(norm, value.exp().masked_fill_(known, 0.0))
 
     def log_z_error(self, norm: Tensor, p: Tensor) -> Tensor:
-        """Bound (n,) of the error of log Z. norm (n,): |x| / temperature; p (n, V): probabilities of the words that were not scored
-        again, 0 for the others."""
+        """Bound (n,) of the error of log Z. norm (n,): |x| / temperature; p (n, V): probabilities
+        of the words that were not scored again, 0 for the others."""
         rest = p.sum(1) + ROUNDING
         b = norm * self.largest
         each = rest * torch.expm1(b)

@@ -1,9 +1,10 @@
 """The T most frequent target words as a shortlist, to compare LSH with (`--softmax top`).
 
-    TOP in X. Shi, S. Xu and K. Knight. Fast Locality Sensitive Hashing for Beam Search on GPU. AAAI 2019,
-    https://arxiv.org/abs/1806.00588
+    TOP in X. Shi, S. Xu and K. Knight. Fast Locality Sensitive Hashing for Beam Search on GPU. AAAI
+    2019, https://arxiv.org/abs/1806.00588
 
-EOS, unk and what prefixes and constraints need are always scored; probabilities are normalised over the shortlist.
+EOS, unk and what prefixes and constraints need are always scored; probabilities are normalised
+over the shortlist.
 
 | symbol | flag |
 | --- | --- |
@@ -14,7 +15,12 @@ Neutral setting: --softmax full; or a T of the vocabulary's size or more.
 """
 
 from fairseq_ext.search.registry import register
-from fairseq_ext.search.strategies.softmax._shortlist import ShortlistSoftmax, TopFlags, check_top, shortlist_arguments
+from fairseq_ext.search.strategies.softmax._shortlist import (
+    ShortlistSoftmax,
+    TopFlags,
+    check_top,
+    shortlist_arguments,
+)
 
 
 @register(
@@ -28,4 +34,7 @@ from fairseq_ext.search.strategies.softmax._shortlist import ShortlistSoftmax, T
     paper="Shi, Xu and Knight 2018, baseline TOP",
 )
 def build(flags, context) -> ShortlistSoftmax:
-    return ShortlistSoftmax(share=str(flags.shortlist_share), **shortlist_arguments(flags, context, flags.shortlist_top, "--softmax top"))
+    return ShortlistSoftmax(
+        share=str(flags.shortlist_share),
+        **shortlist_arguments(flags, context, flags.shortlist_top, "--softmax top"),
+    )

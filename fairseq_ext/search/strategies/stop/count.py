@@ -1,8 +1,9 @@
-"""fairseq's stopping criterion: a sentence is final with k finished hypotheses (`--stop count`, the default).
+"""fairseq's stopping criterion: a sentence is final with k finished hypotheses
+(`--stop count`, the default).
 
 With --patience p it waits for p k of them:
-    J. Kasai, K. Sakaguchi, R. Le Bras, D. Radev, Y. Choi and N. A. Smith. A Call for Clarity in Beam Search: How It Works and When It
-    Stops. 2022. https://arxiv.org/abs/2204.05424
+    J. Kasai, K. Sakaguchi, R. Le Bras, D. Radev, Y. Choi and N. A. Smith. A Call for Clarity in
+    Beam Search: How It Works and When It Stops. 2022. https://arxiv.org/abs/2204.05424
 
 | symbol | flag |
 | --- | --- |
@@ -33,8 +34,8 @@ MOST_PATIENCE = 1_000_000
 class Count(Stop):
     """A sentence is final with patience x k finished hypotheses, or at its length limit.
 
-    A hypothesis that ends in EOS is finished when it is among the k best candidates, and is lost when it is not; the k best
-    others go on.
+    A hypothesis that ends in EOS is finished when it is among the k best candidates, and is lost
+    when it is not; the k best others go on.
     """
 
     def __init__(self, eos: int, patience: int = 1):
@@ -45,16 +46,28 @@ class Count(Stop):
     def rules(self) -> PlugRules | None:
         return PlugRules(StopRule.COUNT) if self.patience == 1 else None
 
-    def __call__(self, candidates: Candidates, beam: Beam, pool: Pool, finished: Finished, at_limit: Tensor | None) -> StopDecision:
+    def __call__(
+        self,
+        candidates: Candidates,
+        beam: Beam,
+        pool: Pool,
+        finished: Finished,
+        at_limit: Tensor | None,
+    ) -> StopDecision:
         before = finished.count[beam.live_index()]
-        if candidates.score.device.type == "cpu" and at_limit is None and self.nothing_ends(candidates, before):
+        if (
+            candidates.score.device.type == "cpu"
+            and at_limit is None
+            and self.nothing_ends(candidates, before)
+        ):
             return StopDecision(None, None, ~(candidates.score > -torch.inf).any(1))
         ends, goes_on = candidates.ends_and_goes_on(self.eos)
         done = ends & candidates.within_width()
         enough = self.enough(candidates)
         so_far = done.cumsum(1) + before[:, None]
         done &= so_far <= (enough[:, None] if isinstance(enough, Tensor) else enough)
-        # nothing left that could go on: fairseq would decode such a sentence to the limit, with the same result
+        # nothing left that could go on: fairseq would decode such a sentence to the limit,
+        # with the same result
         final = (so_far[:, -1] >= enough) | ~goes_on.any(1)
         if at_limit is not None:
             final = final | at_limit
@@ -62,20 +75,25 @@ class Count(Stop):
 
     def enough(self, candidates: Candidates) -> int | Tensor:
         """(S,), or one for all, how many finished hypotheses make a sentence final."""
-        return self.patience * (candidates.width if candidates.widths is None else candidates.widths)
+        return self.patience * (
+            candidates.width if candidates.widths is None else candidates.widths
+        )
 
     def nothing_ends(self, candidates: Candidates, before: Tensor) -> bool:
-        """Whether no candidate ends, as in most steps; asked where that does not mean to wait for a device."""
+        """Whether no candidate ends, as in most steps; asked where that does not mean
+        to wait for a device."""
         return not bool((candidates.token == self.eos).any())
 
 
 @dataclass
 class CountFlags(LengthFlags):
-    # fairseq has an integer flag of this name already (for training), whose type and default, -1, hold on the command line
+    # fairseq has an integer flag of this name already (for training), whose type and default,
+    # -1, hold on the command line
     patience: int = field(
         default=-1,
         metadata={
-            "help": "wait for patience x beam finished hypotheses (default: 1 as in fairseq, or --stop early with constraints)",
+            "help": "wait for patience x beam finished hypotheses (default: 1 as in fairseq, or "
+            "--stop early with constraints)",
             "typed": (1, MOST_PATIENCE, "number of beams of hypotheses"),
         },
     )
@@ -85,9 +103,15 @@ def check(flags, generation) -> None:
     """Refuse a patience that would wait for nothing, or for ever (raises UsageError)."""
     check_length(flags, generation)
     if flags.patience < 1 and flags.patience != -1:
-        raise UsageError(f"--patience {flags.patience} would wait for no hypothesis: use 1 or more, or leave it out")
+        raise UsageError(
+            f"--patience {flags.patience} would wait for no hypothesis: use 1 or more, "
+            "or leave it out"
+        )
     if flags.patience > MOST_PATIENCE:
-        raise UsageError(f"--patience {flags.patience} is more than any sentence has hypotheses: use 1 to {MOST_PATIENCE}")
+        raise UsageError(
+            f"--patience {flags.patience} is more than any sentence has hypotheses: use 1 "
+            f"to {MOST_PATIENCE}"
+        )
 
 
 @register(

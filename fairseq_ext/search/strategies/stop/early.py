@@ -69,17 +69,27 @@ class Early(Count):
         return Count(self.eos)
 
     def start(self, beam: Beam, pool: Pool) -> None:
-        """Drop rows where there are constraints; else a placeholder row (score -inf) stays, as in fairseq."""
+        """Drop rows where there are constraints; else a placeholder row (score -inf)
+        stays, as in fairseq."""
         self.variable = any(c.any_of for c in pool.constraints or ())
 
-    def __call__(self, candidates: Candidates, beam: Beam, pool: Pool, finished: Finished, at_limit: Tensor | None) -> StopDecision:
+    def __call__(
+        self,
+        candidates: Candidates,
+        beam: Beam,
+        pool: Pool,
+        finished: Finished,
+        at_limit: Tensor | None,
+    ) -> StopDecision:
         if candidates.goal is None or candidates.group is None:  # no search with banks
             return super().__call__(candidates, beam, pool, finished, at_limit)
         live, goal = beam.live_index(), candidates.goal
         rewarded = beam.of_sentences("rewarded", lambda: self.scoring.rewarded(pool, live)[:, None])
         searched = beam.of_sentences("searched", lambda: goal > 0)  # (S,) has constraints
-        score, best = self.worth(candidates.score, beam.step + 1, rewarded), finished.best[live]  # (S, c), (S, n)
-        # subtle: where few rows are left, poor candidates come among the k best; those that end must not be counted
+        # (S, c), (S, n)
+        score, best = self.worth(candidates.score, beam.step + 1, rewarded), finished.best[live]
+        # subtle: where few rows are left, poor candidates come among the k best; those that
+        # end must not be counted
         useless = (score <= best[:, -1:]) & searched[:, None] & (candidates.token == self.eos)
         given = replace(candidates, score=candidates.score.masked_fill(useless, -torch.inf))
         decision = super().__call__(given, beam, pool, finished, at_limit)
@@ -89,38 +99,57 @@ class Early(Count):
         if candidates.score.device.type == "cpu" and not bool(full.any()):
             return decision
         _, goes_on = candidates.ends_and_goes_on(self.eos)
-        # subtle: a sentence whose list is not full goes on as under --stop count, whatever others of the batch do
-        within = goes_on.cumsum(1) <= (candidates.width if candidates.widths is None else candidates.widths[:, None])
+        # subtle: a sentence whose list is not full goes on as under --stop count, whatever
+        # others of the batch do
+        within = goes_on.cumsum(1) <= (
+            candidates.width if candidates.widths is None else candidates.widths[:, None]
+        )
         unhindered = ~full[:, None]
         goes_on &= within | unhindered
         stays = goes_on & (unhindered | (self.reach(candidates, beam, rewarded) > best[:, -1:]))
-        # subtle: places that become free go to hypotheses of their neighbours, so a sentence with a full list gets no more rows than it has
-        rows = (beam.by_sentence(beam.last_score(), -torch.inf) > -torch.inf).sum(1)  # placeholder rows, which a batch may need, are none
+        # subtle: places that become free go to hypotheses of their neighbours, so a sentence with
+        # a full list gets no more rows than it has
+        # placeholder rows, which a batch may need, are none
+        rows = (beam.by_sentence(beam.last_score(), -torch.inf) > -torch.inf).sum(1)
         stays &= (self.turn(candidates, stays) < rows[:, None]) | unhindered
         self.stats.drop(goes_on ^ stays)
         late, final = self.are_late(beam, finished), decision.final | ~stays.any(1)
-        return StopDecision(decision.done, stays, final | (full & upload(late, beam.device)) if any(late) else final)
+        return StopDecision(
+            decision.done, stays, final | (full & upload(late, beam.device)) if any(late) else final
+        )
 
     def enough(self, candidates: Candidates) -> int | Tensor:
-        """k, and 2k with constraints: what finishes where few rows are left would often not have been among the k best."""
+        """k, and 2k with constraints: what finishes where few rows are left would often not
+        have been among the k best."""
         k = super().enough(candidates)
         return k if candidates.goal is None else k * (1 + (candidates.goal > 0).long())
 
     def are_late(self, beam: Beam, finished: Finished) -> list[bool]:
-        """Whether each sentence is far beyond the length at which it first finished a hypothesis."""
+        """Whether each sentence is far beyond the length at which it first
+        finished a hypothesis."""
         first = [finished.of[s][0] if finished.of[s] else None for s in beam.live]
-        lengths = [f[0].tokens.size(1) - (f[0].lag[f[1]] if f[0].lag is not None else 0) if f is not None else LONGEST for f in first]
-        return [step + 1 > 2 * length + 16 for step, length in zip(beam.steps(), lengths, strict=True)]
+        lengths = [
+            f[0].tokens.size(1) - (f[0].lag[f[1]] if f[0].lag is not None else 0)
+            if f is not None
+            else LONGEST
+            for f in first
+        ]
+        return [
+            step + 1 > 2 * length + 16 for step, length in zip(beam.steps(), lengths, strict=True)
+        ]
 
     def worth(self, total: Tensor, length: int | Tensor, rewarded: Tensor) -> Tensor:
-        """The score, of which the part of the total (any shape) beyond DEAR nats a token is not divided by the length."""
+        """The score, of which the part of the total (any shape) beyond DEAR nats a token is
+        not divided by the length."""
         least = -DEAR * length
         return self.scoring(total.clamp(min=least), length, rewarded) + (total - least).clamp(max=0)
 
     def turn(self, candidates: Candidates, stays: Tensor) -> Tensor:
-        """(S, c): place of each candidate that stays where the banks take turns, from the highest down."""
+        """(S, c): place of each candidate that stays where the banks take turns,
+        from the highest down."""
         assert candidates.goal is not None and candidates.group is not None
-        # subtle: pairs are compared, where by_banks would have to know on the host how many banks there are, and so wait for a device
+        # subtle: pairs are compared, where by_banks would have to know on the host how many banks
+        # there are, and so wait for a device
         place = candidates.score.argsort(dim=1, descending=True, stable=True).argsort(dim=1)
         same = (candidates.group[:, :, None] == candidates.group[:, None]) & stays[:, None]
         rank = (same & (place[:, None] < place[:, :, None])).sum(2)  # within the bank
@@ -133,7 +162,10 @@ class Early(Count):
         lacks = candidates.goal[:, None] - candidates.group  # (S, c) required tokens
         more = numbers(OTHERS + 2, beam.device)[1:]  # EOS and others
         cost = beam.of_sentences("cost", lambda: (COST * more.double()).to(candidates.score.dtype))
-        score, length = (candidates.score - LACKING * lacks)[..., None] - cost, (beam.step + 1 + lacks)[..., None] + more
+        score, length = (
+            (candidates.score - LACKING * lacks)[..., None] - cost,
+            (beam.step + 1 + lacks)[..., None] + more,
+        )
         return self.worth(score, length, rewarded[..., None]).amax(2)
 
 
@@ -165,10 +197,15 @@ NEAR = 3  # tokens before the limit that count as at the limit
 
 
 class Shorter:
-    """A driver of the constrained search. meets: how it is counted which constraints a hypothesis of a pool meets; min_len: least tokens of
-    one."""
+    """A driver of the constrained search.
 
-    def __init__(self, search: Callable[[Pool, OnFinal], None], meets: Callable[[Pool], Meets], min_len: int):
+    meets: how it is counted which constraints a hypothesis of a pool meets; min_len:
+    least tokens of one.
+    """
+
+    def __init__(
+        self, search: Callable[[Pool, OnFinal], None], meets: Callable[[Pool], Meets], min_len: int
+    ):
         self.search, self.meets, self.min_len = search, meets, min_len
 
     def __call__(self, pool: Pool, answer: OnFinal) -> None:
@@ -184,20 +221,38 @@ class Shorter:
         self.search(pool, keep)
         if long:
             again = replace(pool, max_len=limits, to_decode=sorted(long), _limit=None)
-            self.search(again, lambda number, found: answer(number, self.better(pool, number, long[number], found)))
+            self.search(
+                again,
+                lambda number, found: answer(
+                    number, self.better(pool, number, long[number], found)
+                ),
+            )
 
     def room(self, pool: Pool, number: int, found: list[Hypothesis]) -> int | None:
-        """The lower limit with which a sentence of these hypotheses is searched again; None where it is not."""
+        """The lower limit with which a sentence of these hypotheses is searched again;
+        None where it is not."""
         limit, given = pool.max_len[number], pool.constraints[number] if pool.constraints else None
         if given is None or not given.any_of or not found or len(found[0].tokens) <= limit - NEAR:
             return None
         forced = len(pool.forced(number))
-        room = int(pool.length[number]) + forced + sum(min(map(len, alternatives)) for alternatives in given.any_of)
+        room = (
+            int(pool.length[number])
+            + forced
+            + sum(min(map(len, alternatives)) for alternatives in given.any_of)
+        )
         return room if self.min_len + forced <= room < limit - NEAR else None
 
-    def better(self, pool: Pool, number: int, long: list[Hypothesis], short: list[Hypothesis]) -> list[Hypothesis]:
-        """A sentence's hypotheses of the second search where one of them meets all constraints, else those of the first."""
+    def better(
+        self, pool: Pool, number: int, long: list[Hypothesis], short: list[Hypothesis]
+    ) -> list[Hypothesis]:
+        """A sentence's hypotheses of the second search where one of them meets all constraints,
+        else those of the first."""
         assert pool.constraints is not None
         lead = 0 if pool.lead is None else pool.lead[number]
-        met = (met_with_prefix(h.tokens.tolist(), pool.constraints[number], pool.ordered, self.meets(pool), lead) for h in short)
+        met = (
+            met_with_prefix(
+                h.tokens.tolist(), pool.constraints[number], pool.ordered, self.meets(pool), lead
+            )
+            for h in short
+        )
         return short if any(map(all, met)) else long

@@ -1,4 +1,5 @@
-"""Stop when the best candidate is complete, and return it (`--stop first`): OpenNMT-py's stopping criterion, a baseline of optimal.py."""
+"""Stop when the best candidate is complete, and return it (`--stop first`): OpenNMT-py's stopping
+criterion, a baseline of optimal.py."""
 
 from torch import Tensor
 
@@ -22,7 +23,14 @@ class First(Stop):
     def rules(self) -> PlugRules | None:
         return PlugRules(StopRule.FIRST)
 
-    def __call__(self, candidates: Candidates, beam: Beam, pool: Pool, finished: Finished, at_limit: Tensor | None) -> StopDecision:
+    def __call__(
+        self,
+        candidates: Candidates,
+        beam: Beam,
+        pool: Pool,
+        finished: Finished,
+        at_limit: Tensor | None,
+    ) -> StopDecision:
         ends, goes_on = candidates.ends_and_goes_on(self.eos)
         done = ends.clone()
         done[:, 1:] = False

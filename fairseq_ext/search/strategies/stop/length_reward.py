@@ -1,6 +1,7 @@
 """The bounded length reward, which every stop strategy can score with (`--length-reward`).
 
-    L. Huang, K. Zhao and M. Ma. When to Finish? Optimal Beam Search for Neural Text Generation (modulo beam size).
+    L. Huang, K. Zhao and M. Ma. When to Finish? Optimal Beam Search for Neural Text Generation
+    (modulo beam size).
     EMNLP 2017. https://aclanthology.org/D17-1227/     Section 5
 
 search/finished.py computes it. Neutral setting: --length-reward 0.
@@ -17,17 +18,29 @@ LONGEST = 1_000_000  # subwords
 @dataclass
 class LengthFlags:
     length_reward: float = field(
-        default=0.0, metadata={"help": "added for each target token up to the wanted length, in nats (default: 0; needs --unnormalized)"}
+        default=0.0,
+        metadata={
+            "help": "added for each target token up to the wanted length, in nats (default: 0; "
+            "needs --unnormalized)"
+        },
     )
     length_ratio: float = field(
         default=1.0,
-        metadata={"help": "wanted target length over source length, in subwords without EOS (default: 1; measure it on a dev set)"},
+        metadata={
+            "help": "wanted target length over source length, in subwords without EOS (default: 1; "
+            "measure it on a dev set)"
+        },
     )
     length_offset: float = field(
         default=0.0,
-        metadata={"help": "added to the wanted target length, in subwords (default: 0; scripts/tune_length_reward.py fits both)"},
+        metadata={
+            "help": "added to the wanted target length, in subwords (default: 0; "
+            "scripts/tune_length_reward.py fits both)"
+        },
     )
-    length_reward_unbounded: bool = field(default=False, metadata={"help": "reward every target token, however many (default: off)"})
+    length_reward_unbounded: bool = field(
+        default=False, metadata={"help": "reward every target token, however many (default: off)"}
+    )
 
 
 def check_length(flags, generation) -> None:
@@ -35,11 +48,19 @@ def check_length(flags, generation) -> None:
     if not 0 <= flags.length_reward <= MOST:
         raise UsageError(f"--length-reward (nats) must be 0 to {MOST}, not {flags.length_reward}")
     if flags.length_reward and not generation.unnormalized:
-        raise UsageError("--length-reward adds to unnormalised scores: add --unnormalized, or leave it out")
+        raise UsageError(
+            "--length-reward adds to unnormalised scores: add --unnormalized, or leave it out"
+        )
     if not 0 < flags.length_ratio <= MOST:
-        raise UsageError(f"--length-ratio {flags.length_ratio} is not a length ratio: use a number above 0, at most {MOST}")
+        raise UsageError(
+            f"--length-ratio {flags.length_ratio} is not a length ratio: use a number above "
+            f"0, at most {MOST}"
+        )
     if not abs(flags.length_offset) <= LONGEST:
-        raise UsageError(f"--length-offset (number of subwords) must be -{LONGEST} to {LONGEST}, not {flags.length_offset}")
+        raise UsageError(
+            f"--length-offset (number of subwords) must be -{LONGEST} to {LONGEST}, not "
+            f"{flags.length_offset}"
+        )
     shaped = {
         "--length-ratio": flags.length_ratio != 1.0,
         "--length-offset": flags.length_offset != 0.0,
@@ -47,4 +68,6 @@ def check_length(flags, generation) -> None:
     }
     unused = [flag for flag, given in shaped.items() if given]
     if unused and not flags.length_reward:
-        raise UsageError(f"{unused[0]} shapes --length-reward, which is 0: set it or leave {unused[0]} out")
+        raise UsageError(
+            f"{unused[0]} shapes --length-reward, which is 0: set it or leave {unused[0]} out"
+        )

@@ -12,8 +12,10 @@ hypothesis never grows, so only live ones enter the bound; ties stop.
 | --- | --- |
 | b | --beam |
 | r | --length-reward |
-| l = ratio x source length | --length-ratio, and --length-offset to add a constant (0 in the paper) |
-| expansion of B_i | --stop-expansion paper: a finished candidate takes a slot of the step; fairseq: it does not |
+| l = ratio x source length | --length-ratio, and --length-offset to add a constant |
+| | (0 in the paper) |
+| expansion of B_i | --stop-expansion paper: a finished candidate takes a slot of the step; |
+| | fairseq: it does not |
 
 Baselines: count.py (fairseq), first.py, shrink.py. Neutral setting: --stop count without
 --length-reward.
@@ -46,21 +48,32 @@ from fairseq_ext.search.strategies.stop.length_reward import LengthFlags, check_
 class OptimalFlags(LengthFlags):
     stop_expansion: Literal["fairseq", "paper"] = field(
         default="fairseq",
-        metadata={"help": "whether a candidate that ends takes a slot of its step's beam (paper) or not (default: fairseq)"},
+        metadata={
+            "help": "whether a candidate that ends takes a slot of its step's beam (paper) or "
+            "not (default: fairseq)"
+        },
     )
     prune_bound: bool = field(
         default=False,
-        metadata={"help": "with --stop optimal: drop live hypotheses that provably cannot enter the n-best list (default: off)"},
+        metadata={
+            "help": "with --stop optimal: drop live hypotheses that provably cannot enter the "
+            "n-best list (default: off)"
+        },
     )
 
 
 class OptimalEnding(Stop):
-    """Final when the n-th best finished hypothesis is at least as good as any live one can become."""
+    """Final when the n-th best finished hypothesis is at least as good as any
+    live one can become."""
 
     def __init__(self, eos: int, scoring: Scoring, stats: Stats, paper: bool, prune: bool):
         self.eos = eos
         self.scoring = scoring
-        self.stats, self.certificates, self.early_end = stats, stats.section(Certificates), stats.section(Saved)
+        self.stats, self.certificates, self.early_end = (
+            stats,
+            stats.section(Certificates),
+            stats.section(Saved),
+        )
         self.paper = paper  # expansion
         self.prune = prune
         self.variable = paper or prune
@@ -69,37 +82,65 @@ class OptimalEnding(Stop):
     def rules(self) -> PlugRules | None:
         return PlugRules(StopRule.OPTIMAL, paper=self.paper, prune_bound=self.prune)
 
-    def __call__(self, candidates: Candidates, beam: Beam, pool: Pool, finished: Finished, at_limit: Tensor | None) -> StopDecision:
+    def __call__(
+        self,
+        candidates: Candidates,
+        beam: Beam,
+        pool: Pool,
+        finished: Finished,
+        at_limit: Tensor | None,
+    ) -> StopDecision:
         live = beam.live_index()
         rewarded = beam.of_sentences("rewarded", lambda: self.scoring.rewarded(pool, live)[:, None])
         longest = beam.of_sentences("longest", lambda: pool.limit()[live][:, None] + 1.0)
         ends, goes_on = candidates.ends_and_goes_on(self.eos)
-        # a candidate is finished among the k best; the k best others go on, or in the paper's expansion those of the k best
+        # a candidate is finished among the k best; the k best others go on, or in the paper's
+        # expansion those of the k best
         first_k = candidates.within_width()
         done = ends & first_k
-        stays = goes_on & first_k if self.paper else goes_on & (goes_on.cumsum(1) <= candidates.most)
-        score = self.scoring(candidates.score, beam.step + 1, rewarded).masked_fill(~done, -torch.inf)
+        stays = (
+            goes_on & first_k if self.paper else goes_on & (goes_on.cumsum(1) <= candidates.most)
+        )
+        score = self.scoring(candidates.score, beam.step + 1, rewarded).masked_fill(
+            ~done, -torch.inf
+        )
         best = finished.rank_(live, score)
         # the certificate: no live hypothesis can reach the n-th best finished score
-        reach = self.scoring.bound(candidates.score, beam.step + 1, longest, rewarded).masked_fill(~stays, -torch.inf)  # (S, c)
+        # (S, c)
+        reach = self.scoring.bound(candidates.score, beam.step + 1, longest, rewarded).masked_fill(
+            ~stays, -torch.inf
+        )
         worst = best[:, -1:]  # (S, 1)
         if self.prune:
             self.stats.drop(stays & (reach <= worst))
             stays = stays & (reach > worst)
         final = reach.amax(1) <= worst[:, 0]
-        if at_limit is None and candidates.widths is None and beam.counts is None and beam.width == candidates.width:
-            each = beam.of_sentences("saved", lambda: upload([0.0, 1.0, candidates.width], beam.device))  # gap, steps, rows
+        if (
+            at_limit is None
+            and candidates.widths is None
+            and beam.counts is None
+            and beam.width == candidates.width
+        ):
+            # gap, steps, rows
+            each = beam.of_sentences(
+                "saved", lambda: upload([0.0, 1.0, candidates.width], beam.device)
+            )
             finished.ending[:, :3].index_copy_(0, live, (longest - (beam.step + 1)) * each)
         else:
             gap = self.gap(at_limit, beam, best, longest, rewarded)
             steps, beyond, missed = self.saved(candidates, beam, longest)
-            finished.ending[live] = torch.stack([gap, steps, beyond, finished.ending[live, 3].clamp(min=0) + missed], dim=1)
+            finished.ending[live] = torch.stack(
+                [gap, steps, beyond, finished.ending[live, 3].clamp(min=0) + missed], dim=1
+            )
         if at_limit is not None:
             final = final | at_limit
         return StopDecision(done, stays if self.variable else ~ends, final)
 
-    def gap(self, at_limit: Tensor | None, beam: Beam, best: Tensor, longest: Tensor, rewarded: Tensor) -> Tensor:
-        """What the answer of each sentence (S,) may lack, in nats, if it ends here: 0 where it is proved the best.
+    def gap(
+        self, at_limit: Tensor | None, beam: Beam, best: Tensor, longest: Tensor, rewarded: Tensor
+    ) -> Tensor:
+        """What the answer of each sentence (S,) may lack, in nats, if it ends here: 0 where
+        it is proved the best.
 
         A sentence that its length limit cuts is open unless no row of the last step could have won.
         """
@@ -109,11 +150,17 @@ class OptimalEnding(Stop):
         reach = self.scoring.bound(top, beam.step, longest, rewarded)[:, 0]
         return (reach - best[:, -1]).masked_fill(~at_limit | (reach <= best[:, -1]), 0.0)
 
-    def saved(self, candidates: Candidates, beam: Beam, longest: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """What the run to the length limit with k rows a step would take: (S,) steps and rows beyond this step, and the rows that this
-        step has not had."""
+    def saved(
+        self, candidates: Candidates, beam: Beam, longest: Tensor
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """What the run to the length limit with k rows a step would take: (S,) steps and rows
+        beyond this step, and the rows that this step has not had."""
         steps = (longest - (beam.step + 1))[:, 0]
-        width = torch.full_like(steps, candidates.width) if candidates.widths is None else candidates.widths
+        width = (
+            torch.full_like(steps, candidates.width)
+            if candidates.widths is None
+            else candidates.widths
+        )
         missing = width - (beam.width if beam.counts is None else beam.counts)
         begun = beam.step > 0  # one row a sentence is all that the first step has
         begun = begun[:, 0] if isinstance(begun, Tensor) else begun
@@ -128,12 +175,15 @@ def check(flags, generation) -> None:
     """Refuse scores that no certificate can compare (raises UsageError)."""
     check_length(flags, generation)
     if not math.isfinite(generation.lenpen):
-        raise UsageError(f"--lenpen {generation.lenpen} gives no score that --stop optimal could compare: use a number")
+        raise UsageError(
+            f"--lenpen {generation.lenpen} gives no score that --stop optimal could "
+            "compare: use a number"
+        )
 
 
 def certificate(flags, generation) -> str:
-    """What the certificate of --stop optimal holds for: sums of log-probabilities, those with the reward, or either over length**lenpen
-    (whose bound is exact and loose)."""
+    """What the certificate of --stop optimal holds for: sums of log-probabilities, those with the
+    reward, or either over length**lenpen (whose bound is exact and loose)."""
     if not generation.unnormalized and generation.lenpen:
         return "certificate=normalised"
     return "certificate=reward" if flags.length_reward else "certificate=raw"
@@ -166,13 +216,16 @@ def build(flags, context) -> OptimalEnding:
 
 @dataclass
 class Certificates(Section):
-    """Sentences whose result is proved to be the best (proved), and those that the length limit cut off without a proof (open)."""
+    """Sentences whose result is proved to be the best (proved), and those that the length limit cut
+    off without a proof (open)."""
 
     key = "certificates"
     of_answers = True
     proved: int = 0
     open: int = 0
-    gap_mean: Mean = Mean()  # nats that the open ones may lack; 0 where fewer hypotheses are finished than the n-best list asks for
+    # nats that the open ones may lack; 0 where fewer hypotheses are finished than the
+    # n-best list asks for
+    gap_mean: Mean = Mean()
 
     def count(self, ending: Ending) -> None:
         """Count a sentence."""
@@ -185,10 +238,11 @@ class Certificates(Section):
 
 @dataclass
 class Saved(Section):
-    """What the early end has saved against the same search run to every sentence's length limit with k rows a step: steps (a token of
-    one sentence each) and rows.
+    """What the early end has saved against the same search run to every sentence's length limit
+    with k rows a step: steps (a token of one sentence each) and rows.
 
-    An upper bound where fewer than k rows may be live (--stop-expansion paper, constraints, dictionaries of less than 2k words).
+    An upper bound where fewer than k rows may be live (--stop-expansion paper, constraints,
+    dictionaries of less than 2k words).
     """
 
     key = "saved"

@@ -1,4 +1,5 @@
-"""Every finished hypothesis narrows the beam (`--stop shrink`): the stopping criterion of RNNsearch, a baseline of optimal.py."""
+"""Every finished hypothesis narrows the beam (`--stop shrink`): the stopping criterion of
+RNNsearch, a baseline of optimal.py."""
 
 import torch
 from torch import Tensor
@@ -26,7 +27,14 @@ class Shrink(Stop):
     def rules(self) -> PlugRules | None:
         return PlugRules(StopRule.SHRINK)
 
-    def __call__(self, candidates: Candidates, beam: Beam, pool: Pool, finished: Finished, at_limit: Tensor | None) -> StopDecision:
+    def __call__(
+        self,
+        candidates: Candidates,
+        beam: Beam,
+        pool: Pool,
+        finished: Finished,
+        at_limit: Tensor | None,
+    ) -> StopDecision:
         ends, goes_on = candidates.ends_and_goes_on(self.eos)
         slots = self.k - finished.count[beam.live_index()][:, None]  # (S, 1)
         place = torch.arange(ends.size(1), device=ends.device)

@@ -1,4 +1,5 @@
-"""kernels/banks.cpp against its definition, DBA.__call__: the same candidates at every step of random searches in float32."""
+"""kernels/banks.cpp against its definition, DBA.__call__: the same candidates at every step of
+random searches in float32."""
 
 import copy
 import random
@@ -27,15 +28,19 @@ class Both(DBA):
         expected = super().__call__(copy.copy(beam), untouched, pool)
         self.may_compile = True
         got = super().__call__(beam, log_probs, pool)
-        assert torch.equal(log_probs.dense(), untouched.dense())  # EOS is impossible for the same rows
+        # EOS is impossible for the same rows
+        assert torch.equal(log_probs.dense(), untouched.dense())
         assert torch.equal(got.score, expected.score)
         possible = got.score > -torch.inf
         for name in ("row", "token", "group"):
-            assert torch.equal(getattr(got, name)[possible], getattr(expected, name)[possible]), name
+            assert torch.equal(getattr(got, name)[possible], getattr(expected, name)[possible]), (
+                name
+            )
         for name in got.aux:
             assert torch.equal(got.aux[name][possible], expected.aux[name][possible]), name
         assert torch.equal(got.goal, expected.goal) and got.width == expected.width
-        sentence = beam.sentence_of_row()[got.row]  # also what stands for nothing points into its own sentence
+        # also what stands for nothing points into its own sentence
+        sentence = beam.sentence_of_row()[got.row]
         assert torch.equal(sentence, torch.arange(len(beam.live))[:, None].expand_as(sentence))
         Both.steps += 1
         return got
@@ -58,19 +63,32 @@ def test_random_batches(seed, ordered, even):
     tables = [random_table(100 * seed + i, ending=draw.choice([0, 0.3, 1])) for i in range(size)]
     limits = [draw.randint(1, 9) for _ in range(size)]
     # now and then more tokens than the sentence may have
-    constraints = [random_constraints(draw, limit + draw.choice([0, 0, 2]), "abc") for limit in limits]
+    constraints = [
+        random_constraints(draw, limit + draw.choice([0, 0, 2]), "abc") for limit in limits
+    ]
     decode(tables, constraints, k, limits, ordered, select=partial(Both, even=even))
 
 
 @pytest.mark.parametrize("k", [1, 3, 10])
 def test_alternatives_banned_phrases_and_prefixes(k):
-    constraints = [wanted("ab|cd|d", "aa", banned=("c",)), wanted("abc|b", "bb|a", prefix="da"), wanted(banned=("a", "b", "c", "d"))]
+    constraints = [
+        wanted("ab|cd|d", "aa", banned=("c",)),
+        wanted("abc|b", "bb|a", prefix="da"),
+        wanted(banned=("a", "b", "c", "d")),
+    ]
     decode([random_table(i) for i in range(3)], constraints, k, 8, select=Both)
 
 
 def test_rows_that_pruning_has_thinned_out():
     constraints = [wanted("ab", "c"), wanted(), wanted("d")]
-    decode([random_table(i) for i in range(3)], constraints, 6, 8, select=Both, prune=[PruneFinished(0.5)])
+    decode(
+        [random_table(i) for i in range(3)],
+        constraints,
+        6,
+        8,
+        select=Both,
+        prune=[PruneFinished(0.5)],
+    )
 
 
 def test_ten_constraint_tokens_with_five_rows():
@@ -79,6 +97,10 @@ def test_ten_constraint_tokens_with_five_rows():
 
 @pytest.mark.parametrize("k", [1, 4])
 def test_dead_ends_behind_words_that_count(k):
-    """Rows that have begun or met a phrase and may not go on: their sentence ends as it is, in both alike."""
-    constraints = [wanted("aab", "d", banned=("aab", "b", "c")), wanted("ab", "cd", banned=("b", "d"))]
+    """Rows that have begun or met a phrase and may not go on: their sentence ends as
+    it is, in both alike."""
+    constraints = [
+        wanted("aab", "d", banned=("aab", "b", "c")),
+        wanted("ab", "cd", banned=("b", "d")),
+    ]
     decode([random_table(i) for i in range(2)], constraints, k, 5, select=Both)

@@ -1,4 +1,5 @@
-"""--constraint-bonus: beam search over scores that hold the bonus, against an oracle that reads each hypothesis."""
+"""--constraint-bonus: beam search over scores that hold the bonus, against an oracle that
+reads each hypothesis."""
 
 import random
 
@@ -11,7 +12,12 @@ from search.strategies.select.test_dba import VOCABULARY, phrase, random_constra
 from table_model import EOS, FIRST_WORD, random_table, search, stop_plug, words
 
 from fairseq_ext.core.stats import Stats
-from fairseq_ext.search.constraints.report import LEFT_OUT, Asked, ConstraintCounts, report_constraints
+from fairseq_ext.search.constraints.report import (
+    LEFT_OUT,
+    Asked,
+    ConstraintCounts,
+    report_constraints,
+)
 from fairseq_ext.search.phrases.sentence import SentenceConstraints
 from fairseq_ext.search.strategies.select.bonus import Bonus
 from fairseq_ext.search.strategies.select.topk import TopK
@@ -19,11 +25,23 @@ from fairseq_ext.search.strategies.select.topk import TopK
 
 def found(tables, constraints, k: int, bonus: float, max_len=7, **more):
     plug = Bonus(bonus, k, EOS, VOCABULARY)
-    return search(tables, k, stop_plug("count", k), max_len, nbest=k, select=plug, constraints=constraints, **more).lists
+    return search(
+        tables,
+        k,
+        stop_plug("count", k),
+        max_len,
+        nbest=k,
+        select=plug,
+        constraints=constraints,
+        **more,
+    ).lists
 
 
-def oracle(table, constraints: SentenceConstraints, k: int, bonus: float, max_len: int, ordered: bool) -> list[tuple[str, float]]:
-    """Beam search as lists; a row's score is its log-probability and b for each token that `Plain` counts of its phrases."""
+def oracle(
+    table, constraints: SentenceConstraints, k: int, bonus: float, max_len: int, ordered: bool
+) -> list[tuple[str, float]]:
+    """Beam search as lists; a row's score is its log-probability and b for each token that
+    `Plain` counts of its phrases."""
 
     def counted(tokens: tuple[int, ...], ended: bool) -> float:
         state = Plain(constraints.any_of, ordered)
@@ -44,10 +62,14 @@ def oracle(table, constraints: SentenceConstraints, k: int, bonus: float, max_le
                     continue
                 after = tokens if token == EOS else (*tokens, token)
                 total = score + values[token]
-                candidates.append((total + counted(after, token == EOS), total, after, token == EOS))
+                candidates.append(
+                    (total + counted(after, token == EOS), total, after, token == EOS)
+                )
         candidates.sort(key=lambda c: -c[0])
         candidates = candidates[: 2 * k]
-        done += [(words(tokens).replace(" ", ""), key) for key, _, tokens, ends in candidates[:k] if ends][: k - len(done)]
+        done += [
+            (words(tokens).replace(" ", ""), key) for key, _, tokens, ends in candidates[:k] if ends
+        ][: k - len(done)]
         rows = [(key, score, tokens) for key, score, tokens, ends in candidates if not ends][:k]
         if len(done) == k or not rows:
             break
@@ -64,7 +86,9 @@ def test_equals_an_oracle_that_reads_each_hypothesis(seed, ordered):
     got = found(tables, constraints, k, bonus, ordered=ordered)
     for table, each, nbest in zip(tables, constraints, got, strict=True):
         expected = oracle(table, each, k, bonus, 7, ordered)
-        assert [(words(h.tokens).replace(" ", ""), pytest.approx(h.score)) for h in nbest] == expected
+        assert [
+            (words(h.tokens).replace(" ", ""), pytest.approx(h.score)) for h in nbest
+        ] == expected
 
 
 @pytest.mark.parametrize("mode", ["word", "prefix"])
@@ -102,7 +126,11 @@ def test_a_sentence_does_not_depend_on_those_beside_it():
 def test_banned_phrases_stay_banned_and_a_large_bonus_meets_what_is_allowed():
     (nbest,) = found([random_table(3)], [wanted("ab", "c", banned=("ca",))], 6, 30.0)
     best = words(nbest[0].tokens).replace(" ", "")
-    assert "ab" in best and "c" in best and all("ca" not in words(h.tokens).replace(" ", "") for h in nbest)
+    assert (
+        "ab" in best
+        and "c" in best
+        and all("ca" not in words(h.tokens).replace(" ", "") for h in nbest)
+    )
 
 
 def test_the_report_names_what_was_left_out_and_keeps_the_order():

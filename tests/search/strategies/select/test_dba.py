@@ -1,6 +1,8 @@
-"""Dynamic beam allocation on small tables: brute force over all sequences, and what every hypothesis must keep.
+"""Dynamic beam allocation on small tables: brute force over all sequences, and what every
+hypothesis must keep.
 
-Phrases are written as letters: "ab" is the phrase of a and b, "ab|c" a constraint that either phrase meets.
+Phrases are written as letters: "ab" is the phrase of a and b, "ab|c" a constraint that
+either phrase meets.
 """
 
 import math
@@ -10,7 +12,18 @@ from itertools import product
 import pytest
 import torch
 from search.phrases.test_phrases import Plain
-from table_model import EOS, FIRST_WORD, PAD, Found, lattice, number, random_table, search, stop_plug, words
+from table_model import (
+    EOS,
+    FIRST_WORD,
+    PAD,
+    Found,
+    lattice,
+    number,
+    random_table,
+    search,
+    stop_plug,
+    words,
+)
 
 from fairseq_ext.core.stats import Stats
 from fairseq_ext.search.constraints.report import Asked, report_constraints
@@ -25,31 +38,51 @@ def phrase(letters: str) -> tuple[int, ...]:
     return tuple(number(x) for x in letters)
 
 
-def wanted(*constraints: str, banned: tuple[str, ...] = (), prefix: str = "") -> SentenceConstraints:
+def wanted(
+    *constraints: str, banned: tuple[str, ...] = (), prefix: str = ""
+) -> SentenceConstraints:
     any_of = tuple(tuple(map(phrase, c.split("|"))) for c in constraints)
-    return SentenceConstraints(any_of, constraints, tuple(map(phrase, banned)), banned, phrase(prefix), prefix_text=prefix)
+    return SentenceConstraints(
+        any_of, constraints, tuple(map(phrase, banned)), banned, phrase(prefix), prefix_text=prefix
+    )
 
 
-def decode(tables, constraints: list[SentenceConstraints], k: int, max_len=8, ordered: bool = False, select=DBA, **more) -> Found:
-    """Full lists unless `nbest` says otherwise: with fewer, a constrained sentence stops earlier (search/strategies/stop/count.py)."""
+def decode(
+    tables,
+    constraints: list[SentenceConstraints],
+    k: int,
+    max_len=8,
+    ordered: bool = False,
+    select=DBA,
+    **more,
+) -> Found:
+    """Full lists unless `nbest` says otherwise: with fewer, a constrained sentence stops earlier
+    (search/strategies/stop/count.py)."""
     more.setdefault("nbest", 1000)
     stop = more.pop("stop", None) or stop_plug("early", k)
     more |= {"constraints": constraints, "ordered": ordered}
     if any(c.prefix for c in constraints):
         width = max(len(c.prefix) for c in constraints)
-        more["prefix"] = torch.tensor([[*c.prefix, *[PAD] * (width - len(c.prefix))] for c in constraints])
+        more["prefix"] = torch.tensor(
+            [[*c.prefix, *[PAD] * (width - len(c.prefix))] for c in constraints]
+        )
     return search(tables, k, stop, max_len, select=select(k, EOS, VOCABULARY), **more)
 
 
 def outputs(found: Found) -> list[list[tuple[str, float]]]:
-    return [[(words(h.tokens).replace(" ", ""), round(h.score, 9)) for h in nbest] for nbest in found.lists]
+    return [
+        [(words(h.tokens).replace(" ", ""), round(h.score, 9)) for h in nbest]
+        for nbest in found.lists
+    ]
 
 
 def all_met(hypothesis, constraints: SentenceConstraints, ordered: bool = False) -> bool:
     return all(met(hypothesis.tokens.tolist(), constraints, ordered))
 
 
-def random_constraints(draw: random.Random, room: int, letters: str = "abcd") -> SentenceConstraints:
+def random_constraints(
+    draw: random.Random, room: int, letters: str = "abcd"
+) -> SentenceConstraints:
     """Up to `room` tokens of phrases over few letters, so that copies and overlaps are common."""
     phrases = []
     while room and draw.random() < 0.75:
@@ -62,9 +95,19 @@ def random_constraints(draw: random.Random, room: int, letters: str = "abcd") ->
 # ---- brute force
 
 
-def satisfying(table, constraints: SentenceConstraints, max_len: int, ordered: bool, possible: int, deadline: bool) -> dict[str, float]:
-    """Every sequence that meets all constraints, with its score. deadline: only those whose every prefix leaves time for what its
-    bank still lacks, one phrase behind the other; a phrase that overlaps another may need less."""
+def satisfying(
+    table,
+    constraints: SentenceConstraints,
+    max_len: int,
+    ordered: bool,
+    possible: int,
+    deadline: bool,
+) -> dict[str, float]:
+    """Every sequence that meets all constraints, with its score.
+
+    deadline: only those whose every prefix leaves time for what its bank still lacks, one phrase
+    behind the other; a phrase that overlaps another may need less.
+    """
     out = {}
     for n in range(1, max_len + 1):
         for tokens in product(range(FIRST_WORD, FIRST_WORD + possible), repeat=n):
@@ -106,7 +149,9 @@ def test_a_large_beam_finds_all_that_satisfy_best_first(case, seed):
     table = random_table(seed, possible=3)
     expected = satisfying(table, constraints, 4, ordered, 3, deadline=True)
     (got,) = outputs(decode([table], [constraints], 300, 4, ordered))
-    assert dict(got) == pytest.approx(expected) and [s for _, s in got] == sorted(expected.values(), reverse=True)
+    assert dict(got) == pytest.approx(expected) and [s for _, s in got] == sorted(
+        expected.values(), reverse=True
+    )
     if list(CASES).index(case) < 8:  # nothing overlaps: the deadline takes away nothing
         assert expected == satisfying(table, constraints, 4, ordered, 3, deadline=False)
 
@@ -117,13 +162,16 @@ def test_a_large_beam_finds_all_that_satisfy_best_first(case, seed):
 @pytest.mark.parametrize("ordered", [False, True])
 @pytest.mark.parametrize("seed", range(25))
 def test_random_batches(seed, ordered):
-    """Every hypothesis meets all constraints, also where they fill the sentence to its last token; sentences without any equal plain
-    beam search; the order of sentences does not matter, and that of constraints only if asked for."""
+    """Every hypothesis meets all constraints, also where they fill the sentence to its last token;
+    sentences without any equal plain beam search; the order of sentences does not matter, and that
+    of constraints only if asked for."""
     draw = random.Random(seed)
     size, k = draw.randint(2, 6), draw.randint(1, 8)
     tables = [random_table(100 * seed + i, ending=draw.choice([0, 0.3, 1])) for i in range(size)]
     limits = [draw.randint(1, 9) for _ in range(size)]
-    constraints = [random_constraints(draw, limit) if draw.random() < 0.8 else wanted() for limit in limits]
+    constraints = [
+        random_constraints(draw, limit) if draw.random() < 0.8 else wanted() for limit in limits
+    ]
     found = decode(tables, constraints, k, limits, ordered)
     for nbest, c in zip(found.lists, constraints, strict=True):
         assert nbest and all(all_met(h, c, ordered) for h in nbest)
@@ -140,10 +188,18 @@ def test_random_batches(seed, ordered):
 
 @pytest.mark.parametrize("seed", range(10))
 def test_a_sentence_that_must_be_exactly_its_constraints(seed):
-    """max_len is the number of constraint tokens: all orders of the phrases remain, and nothing else."""
+    """max_len is the number of constraint tokens: all orders of the phrases remain,
+    and nothing else."""
     constraints = wanted("ab", "c", "dd")
     (nbest,) = outputs(decode([random_table(seed)], [constraints], 6, 5))
-    assert nbest and {text for text, _ in nbest} <= {"abcdd", "abddc", "cabdd", "cddab", "ddabc", "ddcab"}
+    assert nbest and {text for text, _ in nbest} <= {
+        "abcdd",
+        "abddc",
+        "cabdd",
+        "cddab",
+        "ddabc",
+        "ddcab",
+    }
 
 
 @pytest.mark.parametrize("seed", range(12))
@@ -155,7 +211,8 @@ def test_a_sentence_constrained_to_its_own_output_gives_it_again(seed):
     for constraints in (wanted(text), wanted(*text)):
         for ordered in (False, True):
             best = decode([table], [constraints], 2 * len(text) + 2, ordered=ordered).lists[0][0]
-            if after[EOS] == max(after):  # else the one slot of the last bank may go to another continuation
+            # else the one slot of the last bank may go to another continuation
+            if after[EOS] == max(after):
                 assert words(best.tokens) == words(plain.tokens) or best.score > plain.score
                 assert best.score >= plain.score - 1e-9
             assert all_met(best, constraints, ordered)
@@ -166,9 +223,13 @@ def test_ordered_is_really_ordered():
 
     b (0.9) - a (0.8) - $        a (0.1) - b (0.5) - $
     """
-    table = lattice({"": {"b": 0.9, "a": 0.1}, "b": {"a": 0.8, "$": 0.2}, "a": {"b": 0.5, "$": 0.5}})
+    table = lattice(
+        {"": {"b": 0.9, "a": 0.1}, "b": {"a": 0.8, "$": 0.2}, "a": {"b": 0.5, "$": 0.5}}
+    )
     assert outputs(decode([table], [wanted("a", "b")], 4))[0][0][0] == "ba"
-    assert [text for text, _ in outputs(decode([table], [wanted("a", "b")], 4, ordered=True))[0]] == ["ab"]
+    assert [
+        text for text, _ in outputs(decode([table], [wanted("a", "b")], 4, ordered=True))[0]
+    ] == ["ab"]
 
 
 def test_no_hypothesis_ends_before_its_constraints_are_met():
@@ -190,7 +251,9 @@ def test_a_sentence_that_cannot_meet_its_constraints_gives_a_partial_one_and_the
 @pytest.mark.parametrize("seed", range(20))
 def test_banned_phrases_never_appear(seed):
     draw = random.Random(seed)
-    banned = tuple("".join(draw.choice("abcd") for _ in range(draw.randint(1, 3))) for _ in range(3))
+    banned = tuple(
+        "".join(draw.choice("abcd") for _ in range(draw.randint(1, 3))) for _ in range(3)
+    )
     tables = [random_table(seed * 10 + i) for i in range(3)]
     constraints = [wanted(*c, banned=a) for c, a in ((["ca"], banned), ([], banned), (["ab"], ()))]
     found = decode(tables, constraints, 5)
@@ -212,11 +275,17 @@ def test_a_prefix_comes_first_and_counts_for_the_constraints():
 
 @pytest.mark.parametrize(
     "constraints, max_len",
-    [(wanted("d", prefix="ab"), 3), (wanted("b", prefix="ab"), 2), (wanted("bc", prefix="ab"), 3), (wanted("aa", "b", prefix="aab"), 3)],
+    [
+        (wanted("d", prefix="ab"), 3),
+        (wanted("b", prefix="ab"), 2),
+        (wanted("bc", prefix="ab"), 3),
+        (wanted("aa", "b", prefix="aab"), 3),
+    ],
     ids=str,
 )
 def test_what_a_prefix_meets_takes_no_more_room(constraints, max_len):
-    """Also where a constraint lies in the prefix or begins there; the prefix itself counts as one."""
+    """Also where a constraint lies in the prefix or begins there; the prefix
+    itself counts as one."""
     for seed in range(4):
         found = decode([random_table(seed)], [constraints], 4, max_len).lists
         stats, count = Stats(), len(constraints.any_of) + 1
@@ -231,15 +300,27 @@ def test_a_prefix_that_does_not_fit_is_reported_with_what_it_leaves_out():
     stats = Stats()
     kept = report_constraints(Asked(0, constraints, 2), found[0], stats)
     reason = "the constraints take 4 tokens and the sentence may have 2"
-    assert stats.as_dict()["constraints"] == {"given": 3, "met": 1, "unmet": [[0, "d", reason], [0, "abc", reason]]}
+    assert stats.as_dict()["constraints"] == {
+        "given": 3,
+        "met": 1,
+        "unmet": [[0, "d", reason], [0, "abc", reason]],
+    }
     assert words(kept[0].tokens) == "a b"
 
 
 def test_any_alternative_will_do_and_the_likeliest_is_taken():
-    table = lattice({"": {"a": 0.5, "b": 0.3, "c": 0.2}, "a": {"a": 0.9, "$": 0.1}, "b": {"$": 1}, "c": {"$": 1}})
+    table = lattice(
+        {
+            "": {"a": 0.5, "b": 0.3, "c": 0.2},
+            "a": {"a": 0.9, "$": 0.1},
+            "b": {"$": 1},
+            "c": {"$": 1},
+        }
+    )
     constraints = wanted("ba|b|c")
     found = decode([table], [constraints], 8).lists
-    # nothing but EOS may follow "aa": a dead end, which the report drops because there are complete hypotheses
+    # nothing but EOS may follow "aa": a dead end, which the report drops because there
+    # are complete hypotheses
     assert [words(h.tokens) for h in found[0]] == ["a a", "b", "c"]
     stats = Stats()
     kept = report_constraints(Asked(7, constraints, 8), found[0], stats)
@@ -248,8 +329,15 @@ def test_any_alternative_will_do_and_the_likeliest_is_taken():
 
 
 def test_a_row_that_has_its_phrase_goes_on_with_its_second_best_word():
-    """Behind "b" the likeliest word leads nowhere; "be" is the best sequence with a "b", and 8 others are likelier at the second step."""
+    """Behind "b" the likeliest word leads nowhere; "be" is the best sequence with a "b", and
+    8 others are likelier at the second step."""
     some = {x: 0.25 for x in "acde"}
-    arcs = {"": {"a": 0.9, "c": 0.09, "b": 0.01}, "a": {**some, "b": 1e-4}, "c": some, "b": {"d": 0.6, "e": 0.4}, "bd": {"a": 1e-9}}
+    arcs = {
+        "": {"a": 0.9, "c": 0.09, "b": 0.01},
+        "a": {**some, "b": 1e-4},
+        "c": some,
+        "b": {"d": 0.6, "e": 0.4},
+        "bd": {"a": 1e-9},
+    }
     best = outputs(decode([lattice(arcs)], [wanted("b")], 4, 6, nbest=1))[0][0]
     assert best == ("be", round(math.log(0.01 * 0.4), 9))

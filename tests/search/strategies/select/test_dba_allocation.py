@@ -35,16 +35,25 @@ def test_known_allocations(C, k, candidates, slots):
 
 
 @settings(max_examples=300, deadline=None)
-@given(st.integers(1, 20), st.lists(st.lists(st.integers(0, 15), min_size=6, max_size=6), min_size=1, max_size=4), st.data())
+@given(
+    st.integers(1, 20),
+    st.lists(st.lists(st.integers(0, 15), min_size=6, max_size=6), min_size=1, max_size=4),
+    st.data(),
+)
 def test_the_beam_is_filled_as_far_as_there_are_candidates(k, rows, data):
-    """Also: no bank gets more slots than it can fill, and sentences of one batch do not touch each other."""
+    """Also: no bank gets more slots than it can fill, and sentences of one batch do
+    not touch each other."""
     top = [data.draw(st.integers(0, 5)) for _ in rows]
-    candidates = torch.tensor([[n if b <= t else 0 for b, n in enumerate(row)] for row, t in zip(rows, top, strict=True)])
+    candidates = torch.tensor(
+        [[n if b <= t else 0 for b, n in enumerate(row)] for row, t in zip(rows, top, strict=True)]
+    )
     slots = allocate(k, candidates, torch.tensor(top))
     assert slots.sum(1).tolist() == candidates.sum(1).clamp(max=k).tolist()
     assert (slots <= candidates).all() and (slots >= 0).all()
     for i, t in enumerate(top):
-        assert torch.equal(allocate(k, candidates[i : i + 1, : t + 1], torch.tensor([t]))[0], slots[i, : t + 1])
+        assert torch.equal(
+            allocate(k, candidates[i : i + 1, : t + 1], torch.tensor([t]))[0], slots[i, : t + 1]
+        )
 
 
 # ---- even
@@ -79,33 +88,57 @@ class State(SimpleNamespace):
 
 
 @settings(max_examples=150, deadline=None)
-@given(st.integers(1, 8), st.lists(st.integers(0, 5), min_size=2, max_size=16), st.randoms(use_true_random=True))
+@given(
+    st.integers(1, 8),
+    st.lists(st.integers(0, 5), min_size=2, max_size=16),
+    st.randoms(use_true_random=True),
+)
 def test_even_admits_what_fairseqs_own_search_does(k, banks, draw):
-    """LexicallyConstrainedBeamSearch.step_sentence on the same candidates: its first k are those that the dealt slots admit."""
+    """LexicallyConstrainedBeamSearch.step_sentence on the same candidates: its first k are those
+    that the dealt slots admit."""
     n = len(banks)
     score = torch.tensor(draw.sample([-0.25 * i for i in range(20)], n))
     stock = LexicallyConstrainedBeamSearch(dictionary(), "unordered")
     stock.vocab_size, stock.num_cands = n, 2 * k
     row = State(tokens=[0] * 5, banks=banks)
     tokens = torch.arange(n)
-    _, theirs, _, _ = stock.step_sentence(1, 0, torch.zeros(1, n), [row], torch.zeros(n, dtype=torch.long), tokens, score)
+    _, theirs, _, _ = stock.step_sentence(
+        1, 0, torch.zeros(1, n), [row], torch.zeros(n, dtype=torch.long), tokens, score
+    )
     bank = torch.tensor([banks])
-    order, admitted = by_banks(deal(k, bank_sizes(bank, score[None], 6)), bank, score[None], torch.tensor([5]))
+    order, admitted = by_banks(
+        deal(k, bank_sizes(bank, score[None], 6)), bank, score[None], torch.tensor([5])
+    )
     assert admitted.item() == min(k, n)
     assert set(order[0, :k].tolist()) == set(theirs[:k].tolist())
-    assert order[0, k : 2 * k].tolist() == theirs[k:].tolist()  # what comes next where one of them ends
+    # what comes next where one of them ends
+    assert order[0, k : 2 * k].tolist() == theirs[k:].tolist()
 
 
-@pytest.mark.parametrize("flags, even", [({}, True), ({"dba_allocation": "even"}, True), ({"dba_allocation": "paper"}, False)], ids=str)
+@pytest.mark.parametrize(
+    "flags, even",
+    [({}, True), ({"dba_allocation": "even"}, True), ({"dba_allocation": "paper"}, False)],
+    ids=str,
+)
 def test_the_flag_chooses_the_rule(flags, even):
-    assert generators([build("transformer", seed=2)], {"select": "dba", **flags}, beam=4).ours.strategies.select.even is even
+    assert (
+        generators(
+            [build("transformer", seed=2)], {"select": "dba", **flags}, beam=4
+        ).ours.strategies.select.even
+        is even
+    )
 
 
 # ---- candidates
 
 
 @settings(max_examples=200, deadline=None)
-@given(st.integers(1, 8), st.lists(st.tuples(st.integers(0, 3), st.integers(-5, 0), st.booleans()), min_size=1, max_size=20))
+@given(
+    st.integers(1, 8),
+    st.lists(
+        st.tuples(st.integers(0, 3), st.integers(-5, 0), st.booleans()), min_size=1, max_size=20
+    ),
+)
 def test_each_bank_admits_its_best(k, candidates):
     """Against sorting in Python; scores repeat, and of equals the first comes first."""
     bank = torch.tensor([[b for b, *_ in candidates]])
@@ -115,16 +148,22 @@ def test_each_bank_admits_its_best(k, candidates):
     ranked = sorted((i for i, c in enumerate(candidates) if c[2]), key=lambda i: -candidates[i][1])
     banks = [[i for i in ranked if candidates[i][0] == b] for b in range(4)]
     first = [i for i in ranked if i in banks[candidates[i][0]][: slots[0, candidates[i][0]]]]
-    rest = sorted((i for i in ranked if i not in first), key=lambda i: (banks[candidates[i][0]].index(i), -candidates[i][0]))
+    rest = sorted(
+        (i for i in ranked if i not in first),
+        key=lambda i: (banks[candidates[i][0]].index(i), -candidates[i][0]),
+    )
     assert order[0, : len(ranked)].tolist() == first + rest and admitted.item() == len(first)
 
 
 def test_a_continuation_that_comes_twice_counts_once():
-    assert first_of_equals(torch.tensor([[7, 3, 7, 3, 1]])).tolist() == [[True, True, False, False, True]]
+    assert first_of_equals(torch.tensor([[7, 3, 7, 3, 1]])).tolist() == [
+        [True, True, False, False, True]
+    ]
 
 
 def test_a_beam_with_fewer_slots_than_banks_deals_them_out_from_the_highest_bank_down():
-    """fairseq's stripes: the best of each bank, highest bank first, then the second best of each."""
+    """fairseq's stripes: the best of each bank, highest bank first, then the
+    second best of each."""
     bank = torch.tensor([[0, 0, 1, 3, 1, 3]])
     score = torch.tensor([[-0.1, -0.2, -2.0, -9.0, -3.0, -8.0]])
     order, _ = by_banks(torch.zeros(1, 4, dtype=torch.long), bank, score, torch.tensor([3]))

@@ -1,11 +1,15 @@
-"""Dynamic beam allocation on fairseq models: beside plain sentences, in the report, and against fairseq's own constrained search.
+"""Dynamic beam allocation on fairseq models: beside plain sentences, in the report, and against
+fairseq's own constrained search.
 
-What fairseq's `LexicallyConstrainedBeamSearch` and ours have in common, found by taking the differences away one by one (`LikeFairseq`).
-With one phrase, their n-best lists are equal when
-- the sentence is final before max_len: near it ours goes on with what is missing, while fairseq loses rows, or fails;
-- ours also proposes the phrase's next token to rows that have met it, as fairseq does (it wastes a place);
+What fairseq's `LexicallyConstrainedBeamSearch` and ours have in common, found by taking the
+differences away one by one (`LikeFairseq`). With one phrase, their n-best lists are equal when
+- the sentence is final before max_len: near it ours goes on with what is missing, while fairseq
+  loses rows, or fails;
+- ours also proposes the phrase's next token to rows that have met it, as fairseq does
+  (it wastes a place);
 - ours forgets the token that breaks a match, as fairseq does ("a b" is not met by "a a b" there);
-- of each row ours proposes the likeliest continuation alone, as fairseq does, and not the three likeliest.
+- of each row ours proposes the likeliest continuation alone, as fairseq does, and not
+  the three likeliest.
 """
 
 import dataclasses
@@ -26,7 +30,9 @@ LENGTHS = [5, 3, 1, 7, 2, 8, 4, 6]
 
 
 def wanted(*phrases, **more) -> SentenceConstraints:
-    return SentenceConstraints(tuple((tuple(p),) for p in phrases), tuple(map(str, phrases)), **more)
+    return SentenceConstraints(
+        tuple((tuple(p),) for p in phrases), tuple(map(str, phrases)), **more
+    )
 
 
 def random_phrases(draw: random.Random, *lengths: int) -> list[list[int]]:
@@ -42,7 +48,9 @@ def tokens(nbest: list[dict]) -> list[list[int]]:
 
 
 def ours(k: int, seed: int = 1, select: str = "dba", architecture: str = "transformer", **flags):
-    return generators([build(architecture, seed)], {"select": select}, beam=k, **({"max_len_b": 14} | flags)).ours
+    return generators(
+        [build(architecture, seed)], {"select": select}, beam=k, **({"max_len_b": 14} | flags)
+    ).ours
 
 
 # ---- what holds on models
@@ -51,7 +59,8 @@ def ours(k: int, seed: int = 1, select: str = "dba", architecture: str = "transf
 @pytest.mark.parametrize("seed", range(4))
 @pytest.mark.parametrize("architecture", ["transformer", "lstm", "fconv", "bart"])
 def test_mixed_batches(architecture, seed):
-    """All constraints met in all hypotheses; sentences without any equal stock; a sentence alone equals itself in the batch."""
+    """All constraints met in all hypotheses; sentences without any equal stock; a sentence alone
+    equals itself in the batch."""
     draw = random.Random(seed)
     sample = batch(LENGTHS, seed)
     lengths = [[], [1], [2, 1], [], [3], [1, 1, 1], [], [4, 2]]
@@ -75,11 +84,17 @@ def test_constraints_that_do_not_fit_are_reported_and_the_batch_goes_on():
     assert all(all(met(row, constraints[0], False)) for row in tokens(got[0]))
     same(run(ours(4, select="topk", max_len_b=5), alone(sample, 2)), got[2:])
     best = met(tokens(got[1])[0], constraints[1], False)
-    assert any(best) and not all(best) and sum(best) == max(sum(met(row, constraints[1], False)) for row in tokens(got[1]))
+    assert (
+        any(best)
+        and not all(best)
+        and sum(best) == max(sum(met(row, constraints[1], False)) for row in tokens(got[1]))
+    )
     record = generator.stats.as_dict()["constraints"]
     assert record["given"] == 5 and record["met"] == 2 + sum(best)
     reason = "the constraints take 6 tokens and the sentence may have 5"
-    assert record["unmet"] == [[1, text, reason] for text, ok in zip(constraints[1].text, best, strict=True) if not ok]
+    assert record["unmet"] == [
+        [1, text, reason] for text, ok in zip(constraints[1].text, best, strict=True) if not ok
+    ]
 
 
 def test_a_constraint_that_the_banned_phrases_leave_no_room_for_is_reported():
@@ -87,7 +102,10 @@ def test_a_constraint_that_the_banned_phrases_leave_no_room_for_is_reported():
     words = range(3, len(dictionary()))  # <unk> too
     banned = tuple((w,) for w in words if w != 9)
     generator = ours(3, max_len_b=4)
-    got = run(generator, constrained(batch([2]), [wanted([10], banned=banned, banned_text=tuple(map(str, banned)))]))
+    got = run(
+        generator,
+        constrained(batch([2]), [wanted([10], banned=banned, banned_text=tuple(map(str, banned)))]),
+    )
     assert set(tokens(got[0])[0][:-1]) <= {9}
     record = generator.stats.as_dict()["constraints"]
     assert record["met"] == 0 and record["unmet"] == [
@@ -100,7 +118,10 @@ def test_a_constraint_that_the_banned_phrases_leave_no_room_for_is_reported():
 def test_no_limit_is_too_tight(select, limit):
     """Stock fails at max_len; here every sentence has an answer that ends in EOS."""
     draw = random.Random(limit)
-    constraints = [wanted(*random_phrases(draw, *n)) for n in ([1], [2], [1, 1], [3], [], [2, 2], [4], [1, 1, 1])]
+    constraints = [
+        wanted(*random_phrases(draw, *n))
+        for n in ([1], [2], [1, 1], [3], [], [2, 2], [4], [1, 1, 1])
+    ]
     got = run(ours(3, select=select, max_len_b=limit), constrained(batch(LENGTHS), constraints))
     for nbest, c in zip(got, constraints, strict=True):
         assert nbest and all(row[-1] == EOS and len(row) <= limit + 1 for row in tokens(nbest))
@@ -120,7 +141,8 @@ def test_the_empty_source_and_other_stock_flags():
 
 
 class LikeFairseq(DBA):
-    """Proposes the next token of every phrase, met or not, and one more of each row; does not look at a breaking token again."""
+    """Proposes the next token of every phrase, met or not, and one more of each row; does not look
+    at a breaking token again."""
 
     each = 1
 
@@ -131,15 +153,27 @@ class LikeFairseq(DBA):
         return super().__call__(beam, log_probs, pool)
 
     def continuations(self, k, beam, log_probs, phrases, place, count):
-        return super().continuations(k, beam, log_probs, dataclasses.replace(phrases, need=phrases.need + 99), place, count)
+        return super().continuations(
+            k, beam, log_probs, dataclasses.replace(phrases, need=phrases.need + 99), place, count
+        )
 
 
-def both(seed: int, k: int, lengths: list[int], max_len: int = 25, like_fairseq: bool = False) -> list[tuple[list[dict], list[dict]]]:
-    """fairseq's n-best lists and ours for a batch of sentences with random phrases of these lengths; nothing where fairseq fails."""
+def both(
+    seed: int, k: int, lengths: list[int], max_len: int = 25, like_fairseq: bool = False
+) -> list[tuple[list[dict], list[dict]]]:
+    """fairseq's n-best lists and ours for a batch of sentences with random phrases of these
+    lengths; nothing where fairseq fails."""
     draw = random.Random(seed)
     sample, phrases = batch(LENGTHS, seed), [random_phrases(draw, *lengths) for _ in LENGTHS]
     flags = {"select": "dba", "stop": "count"}
-    pair = generators([build("transformer", seed + 1)], flags, beam=k, nbest=k, max_len_b=max_len, constraints="unordered")
+    pair = generators(
+        [build("transformer", seed + 1)],
+        flags,
+        beam=k,
+        nbest=k,
+        max_len_b=max_len,
+        constraints="unordered",
+    )
     if like_fairseq:
         pair.ours.strategies.select = LikeFairseq(k, EOS, len(dictionary()))
     packed = pack_constraints([[torch.tensor(p) for p in of_sentence] for of_sentence in phrases])
@@ -162,12 +196,29 @@ def test_one_phrase_gives_fairseqs_lists(n, k):
 
 
 def test_model_scores_are_not_below_fairseqs_on_average(record_property):
-    """Beams from the number of banks upwards; sentences that fairseq's search leaves without an answer are left out."""
+    """Beams from the number of banks upwards; sentences that fairseq's search leaves without
+    an answer are left out."""
     gaps = []
-    for seed, k, lengths in [(0, 4, [1]), (1, 4, [2]), (2, 6, [1, 1]), (3, 8, [2, 1]), (4, 8, [1, 1, 1]), (5, 10, [3]), (6, 10, [2, 2])]:
+    for seed, k, lengths in [
+        (0, 4, [1]),
+        (1, 4, [2]),
+        (2, 6, [1, 1]),
+        (3, 8, [2, 1]),
+        (4, 8, [1, 1, 1]),
+        (5, 10, [3]),
+        (6, 10, [2, 2]),
+    ]:
         for seed_ in (seed, seed + 10):
-            gaps += [float(mine[0]["score"]) - float(theirs[0]["score"]) for theirs, mine in both(seed_, k, lengths) if theirs]
+            gaps += [
+                float(mine[0]["score"]) - float(theirs[0]["score"])
+                for theirs, mine in both(seed_, k, lengths)
+                if theirs
+            ]
     record_property("mean gap", mean(gaps))
     better, worse = sum(g > 1e-4 for g in gaps), sum(g < -1e-4 for g in gaps)
-    print(f"\nour model score less fairseq's: mean {mean(gaps):+.4f} over {len(gaps)} sentences, {better} better, {worse} worse")
+    print(
+        "\n"
+        f"our model score less fairseq's: mean {mean(gaps):+.4f} over {len(gaps)} sentences, "
+        f"{better} better, {worse} worse"
+    )
     assert len(gaps) >= 60 and mean(gaps) >= 0

@@ -1,11 +1,19 @@
-"""The baselines with fixed slots: neutral without constraints, everything met with them, and as large as they are said to be."""
+"""The baselines with fixed slots: neutral without constraints, everything met with them, and as
+large as they are said to be."""
 
 import random
 from pathlib import Path
 
 import pytest
 from models import alone, batch, build, generators, run, same
-from search.strategies.select.test_dba import all_met, decode, outputs, random_constraints, satisfying, wanted
+from search.strategies.select.test_dba import (
+    all_met,
+    decode,
+    outputs,
+    random_constraints,
+    satisfying,
+    wanted,
+)
 from search.strategies.select.test_dba_models import LENGTHS, constrained, random_phrases, tokens
 from search.strategies.select.test_dba_models import wanted as phrases
 from sizes import covering
@@ -35,9 +43,14 @@ def test_without_constraints_it_is_beam_search(select, k):
 @pytest.mark.parametrize("select", SELECTS)
 def test_sentences_without_constraints_are_plain_beam_search_beside_others(select, k):
     draw = random.Random(k)
-    constraints = [phrases(*random_phrases(draw, *n)) for n in ([], [1], [2, 1], [], [3], [], [1, 1], [2])]
+    constraints = [
+        phrases(*random_phrases(draw, *n)) for n in ([], [1], [2, 1], [], [3], [], [1, 1], [2])
+    ]
     pair = generators([build("transformer", 2)], flags(select, k), beam=k, max_len_b=12)
-    got, stock = run(pair.ours, constrained(batch(LENGTHS), constraints)), run(pair.stock, batch(LENGTHS))
+    got, stock = (
+        run(pair.ours, constrained(batch(LENGTHS), constraints)),
+        run(pair.stock, batch(LENGTHS)),
+    )
     for i, c in enumerate(constraints):
         assert got[i] and all(all(met(row, c, False)) for row in tokens(got[i]))
         if not c.any_of:
@@ -51,8 +64,15 @@ def test_sentences_without_constraints_are_plain_beam_search_beside_others(selec
 def test_a_sentence_does_not_depend_on_its_batch(select, seed, stop):
     """Beside sentences whose phrases are longer or shorter than its own."""
     draw = random.Random(seed)
-    constraints = [phrases(*random_phrases(draw, *n)) for n in ([], [1], [2, 1], [1, 1], [4], [1, 2])]
-    pair = generators([build("transformer", seed).double()], {"select": select, "stop": stop}, beam=2 + seed % 3, max_len_b=14)
+    constraints = [
+        phrases(*random_phrases(draw, *n)) for n in ([], [1], [2, 1], [1, 1], [4], [1, 2])
+    ]
+    pair = generators(
+        [build("transformer", seed).double()],
+        {"select": select, "stop": stop},
+        beam=2 + seed % 3,
+        max_len_b=14,
+    )
     sample = batch([4, 2, 5, 3, 0, 6], seed)
     together = run(pair.ours, constrained(sample, constraints))
     for i, c in enumerate(constraints):
@@ -83,7 +103,9 @@ def test_a_large_base_beam_finds_all_that_satisfy(select, wishes):
 
 def test_grid_beam_has_b_rows_for_each_of_its_banks():
     """Four words that are all possible: from the third step on, each of the three banks is full."""
-    found = decode([random_table(1, possible=8, ending=0)], [wanted("a", "b")], 2, 12, select=GridBeam)
+    found = decode(
+        [random_table(1, possible=8, ending=0)], [wanted("a", "b")], 2, 12, select=GridBeam
+    )
     assert max(found.rows) <= 12 * 6 and found.rows[0] >= 6 * (found.step[0] - 3)
 
 
@@ -102,17 +124,28 @@ def test_a_base_beam_of_nothing_is_refused():
 
 @pytest.mark.parametrize("select", ["dba", *SELECTS])
 def test_a_translation_does_not_depend_on_the_phrases_beside_it(select):
-    """Whole words, which have pieces of several lengths; under cbs the third sentence had other banks beside the others than alone."""
+    """Whole words, which have pieces of several lengths; under cbs the third sentence had other
+    banks beside the others than alone."""
     demo = Path(__file__).resolve().parents[4] / "checkpoints" / "demo"
-    source = (demo.parents[1] / "data" / "demo" / "test.de").read_text(encoding="utf-8").splitlines()
+    source = (
+        (demo.parents[1] / "data" / "demo" / "test.de").read_text(encoding="utf-8").splitlines()
+    )
     numbers = [812, 82, 780, 267, 37]
     required = [[], ["overheating"], ["inspector has", "uploaded a"], [], ["The"]]
     found = {}
     for size in (1, 5):
         translator = Translator(
-            str(demo / "checkpoint.pt"), str(demo), source_lang="de", target_lang="en", cpu=True, beam=3, bpe="sentencepiece",
-            sentencepiece_model=str(demo / "spm.model"), select=select, batch_size=size,
-        )  # fmt: skip
+            str(demo / "checkpoint.pt"),
+            str(demo),
+            source_lang="de",
+            target_lang="en",
+            cpu=True,
+            beam=3,
+            bpe="sentencepiece",
+            sentencepiece_model=str(demo / "spm.model"),
+            select=select,
+            batch_size=size,
+        )
         lists = translator.translate([source[i] for i in numbers], constraints=required)
         found[size] = [[hypothesis.text for hypothesis in nbest] for nbest in lists]
     assert found[1] == found[5]

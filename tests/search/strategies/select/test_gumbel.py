@@ -14,16 +14,22 @@ from fairseq_ext.search.strategies.select.gumbel import Gumbel
 
 
 def ordered(monkeypatch, table, k: int, n: int, longest: int) -> list[tuple]:
-    """Of n sentences of a table, the hypotheses in the order in which they are drawn; those found are the same, by score."""
+    """Of n sentences of a table, the hypotheses in the order in which they are drawn; those
+    found are the same, by score."""
     drawn, take = {}, Finished.take
 
     def watched(self, sentence, answers):
-        drawn[sentence] = tuple(tuple(step.hypothesis(i).tokens.tolist()) for step, i in (self.of[sentence][a] for a in answers))
+        drawn[sentence] = tuple(
+            tuple(step.hypothesis(i).tokens.tolist())
+            for step, i in (self.of[sentence][a] for a in answers)
+        )
         return take(self, sentence, answers)
 
     monkeypatch.setattr(Finished, "take", watched)
     select = Gumbel(k, EOS)
-    found = search([table] * n, k, select.ending(stop_plug("count", k)), longest, nbest=k, select=select).lists
+    found = search(
+        [table] * n, k, select.ending(stop_plug("count", k)), longest, nbest=k, select=select
+    ).lists
     for i, nbest in enumerate(found):
         names = drawn[i]
         assert {tuple(h.tokens.tolist()) for h in nbest} == set(names) and len(nbest) == len(names)
@@ -46,7 +52,9 @@ def test_ordered_samples_have_the_probability_of_drawing_without_replacement(see
     assert chi_square(Counter(found), exact, n) > 1e-3
     inclusion = {name: sum(p for names, p in exact.items() if name in names) for name in leaves}
     for name, p in inclusion.items():
-        assert sum(name in names for names in found) / n == pytest.approx(p, abs=4 * (p * (1 - p) / n) ** 0.5 + 1e-9)
+        assert sum(name in names for names in found) / n == pytest.approx(
+            p, abs=4 * (p * (1 - p) / n) ** 0.5 + 1e-9
+        )
 
 
 def test_a_beam_wider_than_the_tree_finds_every_sentence_once(monkeypatch):
@@ -56,7 +64,10 @@ def test_a_beam_wider_than_the_tree_finds_every_sentence_once(monkeypatch):
 
 
 def test_scores_are_the_models_own_where_words_are_forbidden(monkeypatch):
-    """A sentence that may only end has its probability of ending in its score, and draws as if that were 1."""
-    table = lattice({"": {"a": 0.5, "b": 0.5}, "a": {"c": 0.9, "$": 0.1}, "b": {"c": 0.1, "$": 0.9}})
+    """A sentence that may only end has its probability of ending in its score, and draws
+    as if that were 1."""
+    table = lattice(
+        {"": {"a": 0.5, "b": 0.5}, "a": {"c": 0.9, "$": 0.1}, "b": {"c": 0.1, "$": 0.9}}
+    )
     found = ordered(monkeypatch, table, 1, 2_000, 1)
     assert chi_square(Counter(found), {((4, EOS),): 0.5, ((5, EOS),): 0.5}, 2_000) > 1e-3

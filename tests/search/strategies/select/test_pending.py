@@ -1,9 +1,17 @@
-"""Rows behind a banned word that only its end completes: few of them, and none that the model would not continue; and behind a
-required one."""
+"""Rows behind a banned word that only its end completes: few of them, and none that the model would
+not continue; and behind a required one."""
 
 import pytest
 import torch
-from search.phrases.test_segmentations import BOUNDARIES_12, occurrences, read, required, sequences, usual, violates
+from search.phrases.test_segmentations import (
+    BOUNDARIES_12,
+    occurrences,
+    read,
+    required,
+    sequences,
+    usual,
+    violates,
+)
 from search.strategies.select.test_banks import Both
 from table_model import EOS, FIRST_WORD, TableDecoder, lattice, random_table, search, stop_plug
 
@@ -17,14 +25,22 @@ SPLIT = (*usual("a"), FIRST_WORD + 1)  # "ab" as " a b"
 
 
 def found(tables, constraints, k: int, max_len: int, select=DBA, nbest: int = 1, **more):
-    pool = {"constraints": constraints, "boundaries": BOUNDARIES_12["word"], "banned_in_any_case": False, **more}
-    lists = search(tables, k, stop_plug("count", k), max_len, nbest=nbest, select=select(k, EOS, 12), **pool).lists
+    pool = {
+        "constraints": constraints,
+        "boundaries": BOUNDARIES_12["word"],
+        "banned_in_any_case": False,
+        **more,
+    }
+    lists = search(
+        tables, k, stop_plug("count", k), max_len, nbest=nbest, select=select(k, EOS, 12), **pool
+    ).lists
     return [[tuple(h.tokens.tolist()[:-1]) for h in each] for each in lists]
 
 
 @pytest.mark.parametrize("k", [1, 2, 3])
 def test_bad_continuations_do_not_drive_out_other_words(k):
-    """The three likeliest words are banned, and the model would rather write "b" than go on with one of them."""
+    """The three likeliest words are banned, and the model would rather write "b" than go
+    on with one of them."""
     banned = SentenceConstraints((), (), tuple(map(usual, ["a", "A", "ab"])), ("a", "A", "ab"))
     goes_on = {"$": 0.999, "d": 0.001}
     arcs = {"": {"c": 0.5, "e": 0.3, "a": 0.1, "b": 0.06, "f": 0.04}, "b": END, "f": END}
@@ -32,11 +48,20 @@ def test_bad_continuations_do_not_drive_out_other_words(k):
     assert read(found([lattice(arcs | after)], [banned], k, 4)[0][0]) == "b"
 
 
-@pytest.mark.parametrize("k, p, through", [(1, 0.2, False), (4, 0.2, True), (8, 0.2, True), (4, 0.05, False)])
+@pytest.mark.parametrize(
+    "k, p, through", [(1, 0.2, False), (4, 0.2, True), (8, 0.2, True), (4, 0.05, False)]
+)
 def test_a_banned_word_is_continued_where_the_model_would_and_there_is_room(k, p, through):
-    """ "ab" as " a b" is the likeliest allowed text in every line: the model gives "b" behind " a" the probability p."""
+    """ "ab" as " a b" is the likeliest allowed text in every line: the model gives "b" behind
+    " a" the probability p."""
     any_word = {word: 1 / 7 for word in "abcdef$"}
-    arcs = {"": {"c": 0.9, "b": 0.05, "f": 0.05}, "c": {"$": 1 - p, "b": p}, "c b": END, "b": any_word, "f": any_word}
+    arcs = {
+        "": {"c": 0.9, "b": 0.05, "f": 0.05},
+        "c": {"$": 1 - p, "b": p},
+        "c b": END,
+        "b": any_word,
+        "f": any_word,
+    }
     assert (found([lattice(arcs)], [A], k, 4)[0][0] == SPLIT) == through
 
 
@@ -65,12 +90,16 @@ def test_a_required_word_that_begins_with_a_banned_one_is_met(k):
         (each,) = found([random_table(seed, possible=6)], [wanted], k, 6)
         assert each
         for best in each:
-            assert occurrences(read(best), "aa", "word", "exact") and not violates(read(best), ["a"], "word", "exact", True)
+            assert occurrences(read(best), "aa", "word", "exact") and not violates(
+                read(best), ["a"], "word", "exact", True
+            )
 
 
 def test_a_prefix_may_go_through_a_banned_word():
     for seed in range(5):
-        ((best,),) = found([random_table(seed, possible=6)], [A], 1, 6, prefix=torch.tensor([SPLIT]))
+        ((best,),) = found(
+            [random_table(seed, possible=6)], [A], 1, 6, prefix=torch.tensor([SPLIT])
+        )
         assert best[:2] == SPLIT
 
 
@@ -78,11 +107,14 @@ def test_a_prefix_may_go_through_a_banned_word():
 def test_a_large_beam_loses_nothing(seed):
     """All sequences whose text is allowed, however little the model gives them."""
     got = found([random_table(seed, possible=6)], [A], 1500, 3, nbest=5000)[0]
-    assert set(got) == {s for s in sequences(3) if not violates(read(s), ["a"], "word", "exact", True)}
+    assert set(got) == {
+        s for s in sequences(3) if not violates(read(s), ["a"], "word", "exact", True)
+    }
 
 
 def test_a_required_word_ends_though_the_model_would_rather_continue_it():
-    """Behind " a" the three likeliest pieces go on with the word; the best text that has the word "a" is "a.", the other ". a"."""
+    """Behind " a" the three likeliest pieces go on with the word; the best text that has the word
+    "a" is "a.", the other ". a"."""
     arcs = {"": {"f": 0.9, "e": 0.0999, "c": 1e-4}, "f": {"f": 0.6, "e": 0.2, "a": 0.2, "c": 1e-7}}
     arcs["c"] = {"b": 0.45, "d": 0.3, "h": 0.2, "f": 0.05}
     assert read(found([lattice(arcs)], [required("a", "exact")], 2, 4)[0][0]) == "a."

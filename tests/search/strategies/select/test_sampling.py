@@ -1,4 +1,5 @@
-"""--sampling: the noise against its authors' numbers, words and sentences against exact distributions, what samples depend on."""
+"""--sampling: the noise against its authors' numbers, words and sentences against exact
+distributions, what samples depend on."""
 
 import itertools
 import math
@@ -46,7 +47,10 @@ def left(probabilities: dict, name: str) -> dict:
 
 
 def chi_square(counts: dict, exact: dict, n: int) -> float:
-    """The probability of counts that are further from the exact ones; rare outcomes are one class. Outcomes of no chance fail."""
+    """The probability of counts that are further from the exact ones; rare outcomes are one class.
+
+    Outcomes of no chance fail.
+    """
     assert set(counts) <= set(exact)
     common = [w for w in exact if n * exact[w] >= 10]
     classes = [(counts.get(w, 0), n * exact[w]) for w in common]
@@ -61,20 +65,34 @@ def chi_square(counts: dict, exact: dict, n: int) -> float:
     [  # kat_vectors of Random123, the library of the paper's authors
         ([0] * 4, (0, 0), "6627e8d5 e169c58d bc57ac4c 9b00dbd8"),
         ([0xFFFFFFFF] * 4, (0xFFFFFFFF, 0xFFFFFFFF), "408f276d 41c83b0e a20bc7c6 6d5451fd"),
-        ([0x243F6A88, 0x85A308D3, 0x13198A2E, 0x03707344], (0xA4093822, 0x299F31D0), "d16cfe09 94fdcceb 5001e420 24126ea1"),
+        (
+            [0x243F6A88, 0x85A308D3, 0x13198A2E, 0x03707344],
+            (0xA4093822, 0x299F31D0),
+            "d16cfe09 94fdcceb 5001e420 24126ea1",
+        ),
     ],
 )
 def test_philox_gives_its_authors_numbers(counter, key, words):
     assert [f"{word:08x}" for word in philox(counter, key)] == words.split()
-    as_tensors = philox([torch.tensor([word]) for word in counter], (key[0], torch.tensor([key[1]])))
+    as_tensors = philox(
+        [torch.tensor([word]) for word in counter], (key[0], torch.tensor([key[1]]))
+    )
     assert [f"{int(word):08x}" for word in as_tensors] == words.split()
 
 
 def test_noise_of_sentences_samples_and_steps_is_uniform_and_unrelated():
     grid = torch.tensor(list(itertools.product(range(40), range(25), range(20))))
     u = uniform(3, *grid.T)
-    assert chi_square(Counter((u * 20).long().tolist()), dict.fromkeys(range(20), 0.05), len(u)) > 1e-3
-    for other in (uniform(4, *grid.T), uniform(3, grid[:, 0] + 2**32, *grid.T[1:]), u.roll(1), u.roll(20), u.roll(500)):
+    assert (
+        chi_square(Counter((u * 20).long().tolist()), dict.fromkeys(range(20), 0.05), len(u)) > 1e-3
+    )
+    for other in (
+        uniform(4, *grid.T),
+        uniform(3, grid[:, 0] + 2**32, *grid.T[1:]),
+        u.roll(1),
+        u.roll(20),
+        u.roll(500),
+    ):
         assert abs(float(torch.corrcoef(torch.stack([u, other]))[0, 1])) < 4 / math.sqrt(len(u))
 
 
@@ -98,10 +116,14 @@ def test_numbers_spread_evenly_draw_each_word_as_often_as_it_is_likely(V, compil
 
 @pytest.mark.parametrize("function", [draw, pytest.param(draw_compiled, marks=needs_library)])
 @each_cut
-def test_words_too_unlikely_to_have_a_chance_give_way_to_the_best_and_nothing_to_nothing(function, name):
+def test_words_too_unlikely_to_have_a_chance_give_way_to_the_best_and_nothing_to_nothing(
+    function, name
+):
     lines = torch.full((2, 40), -torch.inf)
     lines[0, 7], lines[0, 9] = -80.0, -70.0
-    assert function(lines, torch.tensor([0, 0, 1]), torch.tensor([0.0, 0.999, 0.5]).double(), CUTS[name][0]).tolist() == [9, 9, -1]
+    assert function(
+        lines, torch.tensor([0, 0, 1]), torch.tensor([0.0, 0.999, 0.5]).double(), CUTS[name][0]
+    ).tolist() == [9, 9, -1]
 
 
 def sentences(table, name: str, longest: int = 4) -> dict[tuple[int, ...], float]:
@@ -110,7 +132,11 @@ def sentences(table, name: str, longest: int = 4) -> dict[tuple[int, ...], float
     for length in range(longest + 1):
         following: dict[tuple[int, ...], float] = {}
         for row, p in rows.items():
-            words = {w: math.exp(x) for w, x in enumerate(table(row)) if x > -math.inf and (length or w != EOS)}
+            words = {
+                w: math.exp(x)
+                for w, x in enumerate(table(row))
+                if x > -math.inf and (length or w != EOS)
+            }
             words = {EOS: 1.0} if length == longest else left(words, name)
             for w, q in words.items():
                 (out if w == EOS else following)[(*row, w)] = p * q
@@ -121,32 +147,61 @@ def sentences(table, name: str, longest: int = 4) -> dict[tuple[int, ...], float
 @pytest.mark.parametrize("name", [*CUTS, "temperature 0.7"])
 def test_sentences_have_the_models_own_distribution(name):
     n = 100_000 if os.environ.get(ALL) else 2_000
-    tables, temperature = [random_table(seed, possible=3) for seed in range(2)], 0.7 if "temperature" in name else 1.0
+    tables, temperature = (
+        [random_table(seed, possible=3) for seed in range(2)],
+        0.7 if "temperature" in name else 1.0,
+    )
     select, stop = Sampling(n, CUTS.get(name, [Cut()])[0]), stop_plug("count", n)
-    found = search(tables, k=n, nbest=n, stop=stop, select=select, max_len=4, softmax=FullSoftmax(temperature))
+    found = search(
+        tables, k=n, nbest=n, stop=stop, select=select, max_len=4, softmax=FullSoftmax(temperature)
+    )
     for table, hypotheses in zip(tables, found.lists, strict=True):
         assert len(hypotheses) == n
-        assert chi_square(Counter(tuple(h.tokens.tolist()) for h in hypotheses), sentences(table, name), n) > 1e-3
+        assert (
+            chi_square(
+                Counter(tuple(h.tokens.tolist()) for h in hypotheses), sentences(table, name), n
+            )
+            > 1e-3
+        )
         for h in hypotheses[:50]:  # of the whole distribution
             words = h.tokens.tolist()
-            steps = [(torch.tensor(table(tuple(words[:i]))) / temperature).log_softmax(0)[w].item() for i, w in enumerate(words)]
+            steps = [
+                (torch.tensor(table(tuple(words[:i]))) / temperature).log_softmax(0)[w].item()
+                for i, w in enumerate(words)
+            ]
             assert h.positional_scores.tolist() == pytest.approx(steps, abs=1e-6)
 
 
-@pytest.mark.parametrize("stock", [{}, {"sampling_topk": 3}, {"sampling_topp": 0.8}, {"temperature": 0.7, "min_len": 3}], ids=str)
+@pytest.mark.parametrize(
+    "stock",
+    [{}, {"sampling_topk": 3}, {"sampling_topp": 0.8}, {"temperature": 0.7, "min_len": 3}],
+    ids=str,
+)
 def test_samples_are_distributed_as_stocks_and_scored_alike(stock):
-    pair = generators([build("transformer", 2, peak=5.0)], beam=20, nbest=20, max_len_b=3, sampling=True, **stock)
+    pair = generators(
+        [build("transformer", 2, peak=5.0)], beam=20, nbest=20, max_len_b=3, sampling=True, **stock
+    )
     for i in range(2):
         sample = alone(batch([4, 2]), i)
-        sample = {"id": torch.arange(100), "net_input": {n: x.repeat_interleave(100, 0) for n, x in sample["net_input"].items()}}
-        theirs, ours = ([h for found in run(generator, sample) for h in found] for generator in (pair.stock, pair.ours))
+        sample = {
+            "id": torch.arange(100),
+            "net_input": {n: x.repeat_interleave(100, 0) for n, x in sample["net_input"].items()},
+        }
+        theirs, ours = (
+            [h for found in run(generator, sample) for h in found]
+            for generator in (pair.stock, pair.ours)
+        )
         of = [Counter(tuple(h["tokens"].tolist()) for h in found) for found in (theirs, ours)]
         assert len(ours) == len(theirs) == 2_000
         common = [w for w in set(of[0]) | set(of[1]) if of[0][w] + of[1][w] >= 20]
         assert len(common) >= 5
-        distance = sum((of[0][w] - of[1][w]) ** 2 / (of[0][w] + of[1][w]) for w in common)  # chi-square of two samples
+        # chi-square of two samples
+        distance = sum((of[0][w] - of[1][w]) ** 2 / (of[0][w] + of[1][w]) for w in common)
         assert distance < len(common) + 4 * math.sqrt(2 * len(common))
-        scores = {tuple(h["tokens"].tolist()): (float(h["score"]), h["positional_scores"].tolist()) for h in theirs}
+        scores = {
+            tuple(h["tokens"].tolist()): (float(h["score"]), h["positional_scores"].tolist())
+            for h in theirs
+        }
         for h in ours:
             if (known := scores.get(tuple(h["tokens"].tolist()))) is not None:
                 assert float(h["score"]) == pytest.approx(known[0], abs=1e-9)
@@ -154,7 +209,10 @@ def test_samples_are_distributed_as_stocks_and_scored_alike(stock):
 
 
 def lists(found: list[list[dict]]) -> list[list[tuple]]:
-    return [[(h["tokens"].tolist(), float(h["score"]), h["positional_scores"].tolist()) for h in nbest] for nbest in found]
+    return [
+        [(h["tokens"].tolist(), float(h["score"]), h["positional_scores"].tolist()) for h in nbest]
+        for nbest in found
+    ]
 
 
 @needs_library
@@ -163,15 +221,27 @@ def lists(found: list[list[dict]]) -> list[list[tuple]]:
 def test_compiled_samples_are_the_loops_to_the_last_bit(int8, name, on_the_cpu):
     stock = CUTS[name][1]
     ours = {"sampling_epsilon": 0.1} if stock is None else {}
-    flags = {"words": 2048, "beam": 5, "nbest": 5, "max_len_b": 12, "sampling": True, "no_repeat_ngram_size": 3, **(stock or {})}
+    flags = {
+        "words": 2048,
+        "beam": 5,
+        "nbest": 5,
+        "max_len_b": 12,
+        "sampling": True,
+        "no_repeat_ngram_size": 3,
+        **(stock or {}),
+    }
     compiled, loop = (
-        generators([build("transformer", 2, torch.float32, words=2048)], ours | {"int8": int8}, **flags).ours for _ in range(2)
+        generators(
+            [build("transformer", 2, torch.float32, words=2048)], ours | {"int8": int8}, **flags
+        ).ours
+        for _ in range(2)
     )
     assert len(compiled.driver.compiled) == 1
     loop.driver.compiled = []
     sample = batch([3, 1, 7, 5, 0, 9], words=2048)
     assert lists(run(compiled, sample)) == lists(run(loop, sample))
-    assert compiled.stats.decoder_rows < loop.stats.decoder_rows  # samples that have drawn the same share a row
+    # samples that have drawn the same share a row
+    assert compiled.stats.decoder_rows < loop.stats.decoder_rows
 
 
 @pytest.mark.parametrize("select", ["sampling", "gumbel"])
@@ -180,14 +250,21 @@ def test_a_samples_noise_is_its_sentences_own(dtype, select, device):
     """Alone, in another order, in a stream: the same samples. Another number or seed: others."""
     model, flags = build("transformer", 2, dtype), {"beam": 6, "nbest": 6, "max_len_b": 12}
     sample, float32 = batch([3, 1, 7, 5, 2]), dtype == torch.float32
-    beside = 1e-12 if not float32 else 0.0 if device.type == "cpu" else 1e-5  # a GPU's products depend on the rows beside
+    # a GPU's products depend on the rows beside
+    beside = 1e-12 if not float32 else 0.0 if device.type == "cpu" else 1e-5
     expected = run(generators([model], {"select": select}, **flags).ours, sample)
-    for stream in ({}, {"schedule": "stream", "stream_width": 2}, {"schedule": "stream", "stream_rows": 13}):
+    for stream in (
+        {},
+        {"schedule": "stream", "stream_width": 2},
+        {"schedule": "stream", "stream_rows": 13},
+    ):
         ours = generators([model], {"select": select, **stream}, **flags).ours
         same(expected, run(ours, sample, seed=99), beside)
         for i in range(5):
             same(expected[i : i + 1], run(ours, alone(sample, i)), 1e-5 if float32 else 1e-9)
-    renumbered = run(generators([model], {"select": select}, **flags).ours, {**sample, "id": sample["id"] + 5})
+    renumbered = run(
+        generators([model], {"select": select}, **flags).ours, {**sample, "id": sample["id"] + 5}
+    )
     assert all(lists([a]) != lists([b]) for a, b in zip(expected, renumbered, strict=True))
 
 
@@ -202,8 +279,15 @@ def test_samples_of_the_command_depend_on_the_seed_and_the_lines_alone(tiny, tmp
 
     expected = samples("--results-file", results)
     assert len(expected) == 2 * 4 * 11
-    part.write_text("".join(results.read_text(encoding="utf-8").splitlines(keepends=True)[:5]), encoding="utf-8")
+    part.write_text(
+        "".join(results.read_text(encoding="utf-8").splitlines(keepends=True)[:5]), encoding="utf-8"
+    )
     stream = ("--schedule", "stream", "--stream-rows", 7)
-    for flags in (("--batch-size", 1), ("--cpu-workers", 2), stream, ("--results-file", part, "--resume")):
+    for flags in (
+        ("--batch-size", 1),
+        ("--cpu-workers", 2),
+        stream,
+        ("--results-file", part, "--resume"),
+    ):
         assert samples(*flags) == expected, flags
     assert samples("--seed", 6) != expected

@@ -1,4 +1,5 @@
-"""--softmax lsh on models: what it must equal, how its lists grow and shrink, its index on disk, and what it refuses."""
+"""--softmax lsh on models: what it must equal, how its lists grow and shrink, its index on
+disk, and what it refuses."""
 
 import logging
 import re
@@ -32,12 +33,30 @@ EVERYTHING = [{"lsh_hits": 0}, {"lsh_top": 10**6}, {"lsh_top": WORDS + 4}]
 PARAMETERS = Parameters(4, 2, 30, 1, "direct")
 
 
-def plug(t: int, T: int = 0, share: str = "batch", parameters: Parameters = PARAMETERS, bias: bool = False) -> LSH:
+def plug(
+    t: int,
+    T: int = 0,
+    share: str = "batch",
+    parameters: Parameters = PARAMETERS,
+    bias: bool = False,
+) -> LSH:
     """The softmax over random weights (400, 16), words in order of frequency."""
     V, generator = 400, torch.Generator().manual_seed(1)
-    layer = torch.randn(V, 16, generator=generator), torch.randn(V, generator=generator) if bias else None
+    layer = (
+        torch.randn(V, 16, generator=generator),
+        torch.randn(V, generator=generator) if bias else None,
+    )
     base = torch.cat([torch.arange(min(T, V)), torch.tensor([2, 3])])
-    return LSH(parameters, t, None, layers=[layer], base=base, temperature=1.0, share=share, measured=ShortlistMeter(Stats(), 5, 0))
+    return LSH(
+        parameters,
+        t,
+        None,
+        layers=[layer],
+        base=base,
+        temperature=1.0,
+        share=share,
+        measured=ShortlistMeter(Stats(), 5, 0),
+    )
 
 
 @pytest.fixture(params=["compiled", "torch"])
@@ -54,7 +73,11 @@ def way(request, monkeypatch) -> str:
 def decoder(softmax: LSH) -> SimpleNamespace:
     """The full softmax over the same weights."""
     weight, bias = softmax.layers[0]
-    return SimpleNamespace(log_probs=lambda features, temperature: torch.nn.functional.linear(features[0], weight, bias).log_softmax(-1))
+    return SimpleNamespace(
+        log_probs=lambda features, temperature: torch.nn.functional.linear(
+            features[0], weight, bias
+        ).log_softmax(-1)
+    )
 
 
 def states(n: int, seed: int = 3) -> torch.Tensor:
@@ -84,7 +107,11 @@ def test_lists_are_those_of_equations_3_9_and_10(way, share, t, table, bias):
     softmax, x = plug(t, 20, share, Parameters(4, 2, 30, 1, table), bias=bias), states(5)
     assert (softmax.compiled is not None) == (way == "compiled")
     weight, shift = softmax.layers[0]
-    words, rows = (weight, x) if shift is None else (torch.cat([weight, shift[:, None]], 1), torch.cat([x, torch.ones(5, 1)], 1))
+    words, rows = (
+        (weight, x)
+        if shift is None
+        else (torch.cat([weight, shift[:, None]], 1), torch.cat([x, torch.ones(5, 1)], 1))
+    )
     codes = [lsh_torch.wta_hash(each, softmax.index.dimensions, 2) for each in (words, rows)]
     hits = (codes[1][:, None] == codes[0]).sum(-1)  # brute force
     each = [{j for j in range(400) if hits[i, j] >= t} | set(range(20)) for i in range(5)]
@@ -97,8 +124,13 @@ def test_lists_shrink_with_t_and_grow_with_T_and_W():
     def sizes(settings):
         return [len(listed(plug(**setting), x)[0]) for setting in settings]
 
-    by_t, by_T = sizes([{"t": t} for t in (0, 1, 2, 4, 8, 31)]), sizes([{"t": 4, "T": T} for T in (0, 10, 100, 400)])
-    by_W = sizes([{"t": 3, "parameters": Parameters(4, 2, W, 1, "direct")} for W in (3, 10, 30, 100)])
+    by_t, by_T = (
+        sizes([{"t": t} for t in (0, 1, 2, 4, 8, 31)]),
+        sizes([{"t": 4, "T": T} for T in (0, 10, 100, 400)]),
+    )
+    by_W = sizes(
+        [{"t": 3, "parameters": Parameters(4, 2, W, 1, "direct")} for W in (3, 10, 30, 100)]
+    )
     assert by_t == sorted(by_t, reverse=True) and by_t[0] == 400 and by_t[-1] == 2
     assert by_T == sorted(by_T) and by_T[-1] == 400
     assert by_W == sorted(by_W) and by_W[0] < by_W[-1]
@@ -107,7 +139,9 @@ def test_lists_shrink_with_t_and_grow_with_T_and_W():
 def test_an_empty_candidate_list_leaves_eos_and_unk(way):
     log_probs = scored(plug(31), states(2))
     dense = log_probs.dense()
-    assert (dense > -torch.inf).nonzero().tolist() == [[row, word] for row in (0, 1) for word in (2, 3)]
+    assert (dense > -torch.inf).nonzero().tolist() == [
+        [row, word] for row in (0, 1) for word in (2, 3)
+    ]
     assert dense.exp().sum(1).tolist() == pytest.approx([1.0, 1.0])
 
 
@@ -119,7 +153,8 @@ def test_probabilities_are_the_full_ones_over_the_lists_sum(way, share):
         ids = torch.tensor(sorted(words))
         expected = full[i, ids].log_softmax(-1)
         torch.testing.assert_close(log_probs.at(ids.expand(4, -1))[i], expected)
-        assert log_probs.dense()[i].exp().sum().item() == pytest.approx(1.0)  # what fills a row up counts for nothing
+        # what fills a row up counts for nothing
+        assert log_probs.dense()[i].exp().sum().item() == pytest.approx(1.0)
 
 
 def test_same_seed_same_index():
@@ -133,20 +168,40 @@ def test_same_seed_same_index():
 # ---- on models
 
 
-@pytest.mark.parametrize("generation", [{}, {"beam": 1}, {"beam": 4, "unkpen": -1.0, "min_len": 3}, {"temperature": 2.0}], ids=str)
+@pytest.mark.parametrize(
+    "generation",
+    [{}, {"beam": 1}, {"beam": 4, "unkpen": -1.0, "min_len": 3}, {"temperature": 2.0}],
+    ids=str,
+)
 @pytest.mark.parametrize("flags", EVERYTHING, ids=str)
 def test_every_word_on_the_list_equals_the_full_softmax(flags, generation):
     for dtype, tolerance in ((torch.float64, 1e-9), (torch.float32, 1e-5)):
         models = [build("transformer", dtype=dtype, words=WORDS)]
-        pair = generators(models, {"softmax": "lsh"} | flags, words=WORDS, max_len_b=12, **generation)
+        pair = generators(
+            models, {"softmax": "lsh"} | flags, words=WORDS, max_len_b=12, **generation
+        )
         sample = batch(LENGTHS, words=WORDS)
         same(run(pair.stock, sample), run(pair.ours, sample), tolerance)
 
 
 @pytest.mark.parametrize("backend", ["transformer", "fairseq"])
 def test_a_batch_with_lists_by_sentence_equals_each_sentence_alone(backend):
-    flags = {"softmax": "lsh", "lsh_k": 4, "lsh_u": 2, "lsh_bands": 20, "lsh_hits": 4, "lsh_top": 20, "lsh_share": "sentence"}
-    ours = generators([build("transformer", words=WORDS)], flags | {"decoder_backend": backend}, words=WORDS, beam=4, max_len_b=12).ours
+    flags = {
+        "softmax": "lsh",
+        "lsh_k": 4,
+        "lsh_u": 2,
+        "lsh_bands": 20,
+        "lsh_hits": 4,
+        "lsh_top": 20,
+        "lsh_share": "sentence",
+    }
+    ours = generators(
+        [build("transformer", words=WORDS)],
+        flags | {"decoder_backend": backend},
+        words=WORDS,
+        beam=4,
+        max_len_b=12,
+    ).ours
     sample = batch(LENGTHS, words=WORDS)
     together = run(ours, sample)
     for i in range(len(LENGTHS)):
@@ -156,19 +211,44 @@ def test_a_batch_with_lists_by_sentence_equals_each_sentence_alone(backend):
 
 def test_hypotheses_hold_listed_words_only():
     """With no candidates and no frequent words nothing but unk can be said."""
-    flags = {"softmax": "lsh", "lsh_k": 4, "lsh_u": 2, "lsh_bands": 10, "lsh_hits": 11, "lsh_top": 0}
-    ours = generators([build("transformer", words=WORDS)], flags, words=WORDS, beam=3, max_len_b=5).ours
+    flags = {
+        "softmax": "lsh",
+        "lsh_k": 4,
+        "lsh_u": 2,
+        "lsh_bands": 10,
+        "lsh_hits": 11,
+        "lsh_top": 0,
+    }
+    ours = generators(
+        [build("transformer", words=WORDS)], flags, words=WORDS, beam=3, max_len_b=5
+    ).ours
     for nbest in run(ours, batch(LENGTHS, words=WORDS)):
-        assert all(set(h["tokens"].tolist()) <= {dictionary().eos(), dictionary().unk()} for h in nbest)
+        assert all(
+            set(h["tokens"].tolist()) <= {dictionary().eos(), dictionary().unk()} for h in nbest
+        )
 
 
 @pytest.mark.parametrize("share", ["batch", "sentence"])
 @pytest.mark.parametrize("select", ["dba", "gbs", "cbs"])
 def test_constraints_and_prefixes_are_on_the_list(way, select, share):
-    flags = {"softmax": "lsh", "lsh_k": 4, "lsh_u": 2, "lsh_bands": 10, "lsh_hits": 11, "lsh_top": 0, "lsh_share": share, "select": select}
-    ours = generators([build("transformer", words=WORDS)], flags, words=WORDS, beam=3, max_len_b=8).ours
+    flags = {
+        "softmax": "lsh",
+        "lsh_k": 4,
+        "lsh_u": 2,
+        "lsh_bands": 10,
+        "lsh_hits": 11,
+        "lsh_top": 0,
+        "lsh_share": share,
+        "select": select,
+    }
+    ours = generators(
+        [build("transformer", words=WORDS)], flags, words=WORDS, beam=3, max_len_b=8
+    ).ours
     phrase = (300, 301)
-    given = [SentenceConstraints(((phrase,),), ("x",)), *[SentenceConstraints((), ()) for _ in LENGTHS[1:]]]
+    given = [
+        SentenceConstraints(((phrase,),), ("x",)),
+        *[SentenceConstraints((), ()) for _ in LENGTHS[1:]],
+    ]
     found = run(ours, {**batch(LENGTHS, words=WORDS), "sentence_constraints": given})
     assert all(met(h["tokens"].tolist(), given[0], ordered=False) == [True] for h in found[0])
     prefix = torch.tensor([[400, 401]] * len(LENGTHS))
@@ -177,30 +257,59 @@ def test_constraints_and_prefixes_are_on_the_list(way, select, share):
 
 
 def test_exact_scores_are_those_of_the_whole_vocabulary():
-    flags = {"softmax": "lsh", "lsh_k": 4, "lsh_u": 2, "lsh_bands": 20, "lsh_hits": 4, "lsh_top": 20}
+    flags = {
+        "softmax": "lsh",
+        "lsh_k": 4,
+        "lsh_u": 2,
+        "lsh_bands": 20,
+        "lsh_hits": 4,
+        "lsh_top": 20,
+    }
     model, sample = build("transformer", words=WORDS), batch(LENGTHS, words=WORDS)
     ways = [flags | {"lsh_normalise": how} for how in ("list", "exact")]
-    lists, exact = (run(generators([model], way, words=WORDS, beam=4, max_len_b=12).ours, sample) for way in ways)
+    lists, exact = (
+        run(generators([model], way, words=WORDS, beam=4, max_len_b=12).ours, sample)
+        for way in ways
+    )
     for i, (approximate, nbest) in enumerate(zip(lists, exact, strict=True)):
-        assert {tuple(h["tokens"].tolist()) for h in nbest} == {tuple(h["tokens"].tolist()) for h in approximate}
+        assert {tuple(h["tokens"].tolist()) for h in nbest} == {
+            tuple(h["tokens"].tolist()) for h in approximate
+        }
         for h in nbest:
             tokens = h["tokens"].tolist()
             rows = forced(model, alone(sample, i), [[dictionary().eos(), *tokens[:-1]]])[0]
             expected = rows.gather(1, h["tokens"][:, None])[:, 0]
             torch.testing.assert_close(h["positional_scores"], expected)
             assert float(h["score"]) == pytest.approx(float(expected.mean()))
-        assert [float(h["score"]) for h in nbest] == sorted((float(h["score"]) for h in nbest), reverse=True)
-        assert max(float(a["score"]) for a in approximate) > float(nbest[0]["score"])  # a list's probabilities are larger
+        assert [float(h["score"]) for h in nbest] == sorted(
+            (float(h["score"]) for h in nbest), reverse=True
+        )
+        # a list's probabilities are larger
+        assert max(float(a["score"]) for a in approximate) > float(nbest[0]["score"])
 
 
 def test_statistics_and_recall(way):
-    flags = {"softmax": "lsh", "lsh_k": 4, "lsh_u": 2, "lsh_bands": 20, "lsh_hits": 4, "lsh_top": 20, "shortlist_recall_every": 1}
-    ours = generators([build("transformer", words=WORDS)], flags, words=WORDS, beam=4, max_len_b=12).ours
+    flags = {
+        "softmax": "lsh",
+        "lsh_k": 4,
+        "lsh_u": 2,
+        "lsh_bands": 20,
+        "lsh_hits": 4,
+        "lsh_top": 20,
+        "shortlist_recall_every": 1,
+    }
+    ours = generators(
+        [build("transformer", words=WORDS)], flags, words=WORDS, beam=4, max_len_b=12
+    ).ours
     run(ours, batch(LENGTHS, words=WORDS))
     section = ours.stats.as_dict()["softmax"]
     assert set(section["seconds"]) == {"hash", "lookup", "compact", "gather", "matmul", "normalise"}
     assert all(value > 0 for value in section["seconds"].values())
-    assert 22 <= section["vocab_mean"] < WORDS and 0 < section["recall_at_k"] < 1 and 0 < section["recall_at_1"] <= 1
+    assert (
+        22 <= section["vocab_mean"] < WORDS
+        and 0 < section["recall_at_k"] < 1
+        and 0 < section["recall_at_1"] <= 1
+    )
     assert section["probe"]["full"] > 0
 
 
@@ -215,9 +324,21 @@ def test_recall_counts_what_the_lists_hold():
 
 
 def test_a_warning_where_the_full_softmax_is_faster(caplog):
-    flags = {"softmax": "lsh", "lsh_k": 8, "lsh_u": 2, "lsh_bands": 400, "lsh_hits": 4, "lsh_top": 20}
+    flags = {
+        "softmax": "lsh",
+        "lsh_k": 8,
+        "lsh_u": 2,
+        "lsh_bands": 400,
+        "lsh_hits": 4,
+        "lsh_top": 20,
+    }
     with caplog.at_level(logging.WARNING):
-        run(generators([build("transformer", words=WORDS)], flags, words=WORDS, beam=4, max_len_b=12).ours, batch(LENGTHS, words=WORDS))
+        run(
+            generators(
+                [build("transformer", words=WORDS)], flags, words=WORDS, beam=4, max_len_b=12
+            ).ours,
+            batch(LENGTHS, words=WORDS),
+        )
     assert "is slower here than --softmax full" in caplog.text
 
 
@@ -244,13 +365,21 @@ def cache(tmp_path, monkeypatch) -> Path:
 
 
 @pytest.mark.parametrize("table", ["direct", "cuckoo"])
-def test_an_index_is_kept_in_the_cache_folder_and_built_anew_for_other_weights(table, tmp_path, cache, built):
+def test_an_index_is_kept_in_the_cache_folder_and_built_anew_for_other_weights(
+    table, tmp_path, cache, built
+):
     checkpoint, parameters = str(tmp_path / "model.pt"), Parameters(4, 2, 6, 1, table)
     first = _lsh_index.load_or_build(weights(1), None, parameters, checkpoint)
     [file] = cache.iterdir()
-    assert file.name.endswith(f".model.pt.lsh-4-2-6-1-{table}.npz") and [*tmp_path.iterdir()] == [tmp_path / "cache"]
+    assert file.name.endswith(f".model.pt.lsh-4-2-6-1-{table}.npz") and [*tmp_path.iterdir()] == [
+        tmp_path / "cache"
+    ]
     again = _lsh_index.load_or_build(weights(1), None, parameters, checkpoint)
-    assert len(built) == 1 and torch.equal(first.words, again.words) and (table == "direct") == (again.cuckoo is None)
+    assert (
+        len(built) == 1
+        and torch.equal(first.words, again.words)
+        and (table == "direct") == (again.cuckoo is None)
+    )
     _lsh_index.load_or_build(weights(2), None, parameters, checkpoint)
     _lsh_index.load_or_build(weights(2), torch.ones(50), parameters, checkpoint)
     assert len(built) == 3 and len(list(cache.iterdir())) == 1
@@ -283,7 +412,9 @@ def test_a_damaged_index_is_replaced(tmp_path, cache, built, caplog):
         ("cuckoo", "hashes", (0, 0), -7),
     ],
 )
-def test_an_index_whose_numbers_lead_out_of_it_is_replaced(tmp_path, cache, built, caplog, table, name, place, value):
+def test_an_index_whose_numbers_lead_out_of_it_is_replaced(
+    tmp_path, cache, built, caplog, table, name, place, value
+):
     """The digest is right: whoever writes a file can make one."""
     checkpoint, parameters = str(tmp_path / "model.pt"), Parameters(4, 2, 6, 1, table)
     _lsh_index.load_or_build(weights(1), None, parameters, checkpoint)
@@ -293,16 +424,25 @@ def test_an_index_whose_numbers_lead_out_of_it_is_replaced(tmp_path, cache, buil
     arrays[name][place] = value
     array_file.save(file, *layout[:2], made_from, arrays, compress=False)
     again = _lsh_index.load_or_build(weights(1), None, parameters, checkpoint)
-    assert len(built) == 2 and "is built anew, because it" in caplog.text and int(again.words.max()) < 50
+    assert (
+        len(built) == 2
+        and "is built anew, because it" in caplog.text
+        and int(again.words.max()) < 50
+    )
 
 
-def test_an_index_remembers_the_dictionary_and_tells_when_another_one_is_used(tmp_path, cache, built, caplog):
+def test_an_index_remembers_the_dictionary_and_tells_when_another_one_is_used(
+    tmp_path, cache, built, caplog
+):
     checkpoint = str(tmp_path / "model.pt")
     for words in ("50 words, a", "50 words, a", ""):
         _lsh_index.load_or_build(weights(1), None, PARAMETERS, checkpoint, dictionary=words)
     assert "another target dictionary" not in caplog.text
     _lsh_index.load_or_build(weights(1), None, PARAMETERS, checkpoint, dictionary="50 words, b")
-    assert "was made for this model with another target dictionary (50 words, a there, 50 words, b here)" in caplog.text
+    assert (
+        "was made for this model with another target dictionary (50 words, a there, "
+        "50 words, b here)"
+    ) in caplog.text
     assert len(built) == 1
 
 
@@ -310,7 +450,10 @@ def test_an_index_that_cannot_be_kept_is_used(tmp_path, built, monkeypatch, capl
     (tmp_path / "file").write_text("")  # no folder: nothing can be kept in it, whoever asks
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
     for _ in range(2):
-        assert _lsh_index.load_or_build(weights(1), None, PARAMETERS, str(tmp_path / "model.pt")).V == 50
+        assert (
+            _lsh_index.load_or_build(weights(1), None, PARAMETERS, str(tmp_path / "model.pt")).V
+            == 50
+        )
     assert len(built) == 2
 
 
@@ -326,13 +469,23 @@ def test_an_index_that_cannot_be_kept_is_used(tmp_path, built, monkeypatch, capl
         (("transformer",), {"lsh_k": 40}, {}, "dimensions"),
         (("transformer",), {"lsh_u": 9}, {}, "bits"),
         (("transformer",), {"lsh_bands": 32768}, {}, "--lsh-bands 32768 is above the limit of"),
-        (("transformer",), {"lsh_top": -1}, {}, "--lsh-top (number of words) must be 0 or more, not -1"),
+        (
+            ("transformer",),
+            {"lsh_top": -1},
+            {},
+            "--lsh-top (number of words) must be 0 or more, not -1",
+        ),
         (("transformer",), {"lsh_normalise": "exact"}, {"lm_path": "lm.pt"}, "--lm-path"),
     ],
 )
 def test_what_cannot_work_is_refused(models, flags, generation, said):
     with pytest.raises(UsageError, match=re.escape(said)):
-        generators([build(name, seed=i) for i, name in enumerate(models)], {"softmax": "lsh"} | flags, beam=2, **generation)
+        generators(
+            [build(name, seed=i) for i, name in enumerate(models)],
+            {"softmax": "lsh"} | flags,
+            beam=2,
+            **generation,
+        )
 
 
 def test_an_index_that_the_disk_does_not_take_is_not_kept(tmp_path, monkeypatch, caplog):
@@ -342,11 +495,17 @@ def test_an_index_that_the_disk_does_not_take_is_not_kept(tmp_path, monkeypatch,
     resource.setrlimit(resource.RLIMIT_FSIZE, (5000, before[1]))
     try:
         with caplog.at_level(logging.INFO):
-            _lsh_index.load_or_build(torch.randn(50, 8), None, PARAMETERS, str(tmp_path / "checkpoint.pt"))
+            _lsh_index.load_or_build(
+                torch.randn(50, 8), None, PARAMETERS, str(tmp_path / "checkpoint.pt")
+            )
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, before)
         signal.signal(signal.SIGXFSZ, handler)
-    assert "not kept" in caplog.text and not list(tmp_path.glob(".*")) and not list((tmp_path / "cache" / "fairseq_ext").iterdir())
+    assert (
+        "not kept" in caplog.text
+        and not list(tmp_path.glob(".*"))
+        and not list((tmp_path / "cache" / "fairseq_ext").iterdir())
+    )
 
 
 def test_parameters_without_lsh_are_refused():

@@ -1,4 +1,5 @@
-"""--softmax screened gives the full softmax's output: on random, near-tied and large weights, and its bounds hold what they bound."""
+"""--softmax screened gives the full softmax's output: on random, near-tied and large weights, and
+its bounds hold what they bound."""
 
 import copy
 import logging
@@ -12,7 +13,13 @@ from fairseq_ext.core.stats import Stats
 from fairseq_ext.kernels.library import library
 from fairseq_ext.search.strategies.softmax import screened
 from fairseq_ext.search.strategies.softmax import screened as screening
-from fairseq_ext.search.strategies.softmax.screened import Screen, Screened, ScreenedLogProbs, rounded, words_scored_again
+from fairseq_ext.search.strategies.softmax.screened import (
+    Screen,
+    Screened,
+    ScreenedLogProbs,
+    rounded,
+    words_scored_again,
+)
 
 V, D = 3000, 32
 needs_library = pytest.mark.skipif(library() is None, reason="there is no C++ compiler")
@@ -45,11 +52,14 @@ def states(n: int, scale: float, seed: int = 5) -> torch.Tensor:
 
 
 class Plug:
-    """The softmax over weights, compiled or by its definition in torch; what is computed in full is so in double precision."""
+    """The softmax over weights, compiled or by its definition in torch; what is computed in full
+    is so in double precision."""
 
     def __init__(self, W, bias=None, temperature=1.0, k=5, compiled=True):
         self.W, self.bias, self.temperature = W, bias, temperature
-        self.screen = Screen(W, bias, temperature, words_scored_again(k), [2, 3], screened.TOLERANCE)
+        self.screen = Screen(
+            W, bias, temperature, words_scored_again(k), [2, 3], screened.TOLERANCE
+        )
         if not compiled:
             self.screen.compiled, self.screen.near = None, rounded(W)
         self.softmax = Screened(self.screen, temperature, Stats())
@@ -106,7 +116,8 @@ def test_the_bounds_hold(kind, scale, plug):
     rounding = rounding_of(W, x)
     bounded = torch.isfinite(error)
     assert bounded.any() or kind in ("one large word", "one large feature", "large")
-    wrong = (value.double() - full).masked_fill(~known, 0.0).abs().amax(1)  # what is exact but for log Z
+    # what is exact but for log Z
+    wrong = (value.double() - full).masked_fill(~known, 0.0).abs().amax(1)
     assert (wrong <= error.double() + rounding)[bounded].all()
     beyond = full.masked_fill(known, -torch.inf).amax(1)
     assert (beyond <= ceiling.double() + error.double() + rounding)[bounded].all()
@@ -119,7 +130,11 @@ def test_compiled_rows_are_the_definitions(kind, monkeypatch):
     W, x = weights(kind), states(40, 0.3)
     compiled, torchs = (Plug(W, compiled=value).screen.log_probs(x) for value in (True, False))
     same_words = (compiled[1] == torchs[1]).all(1)
-    assert kind in ("equal", "near-tied") or same_words.any() or not (torchs[3] <= screened.TOLERANCE).any()
+    assert (
+        kind in ("equal", "near-tied")
+        or same_words.any()
+        or not (torchs[3] <= screened.TOLERANCE).any()
+    )
     for ours, theirs in zip(compiled, torchs, strict=True):
         if ours.dtype != torch.bool:
             torch.testing.assert_close(ours[same_words], theirs[same_words], rtol=1e-3, atol=1e-4)
@@ -161,7 +176,8 @@ def test_any_word_that_is_asked_for_is_exact(plug):
 
 
 def test_forbidden_words_do_not_break_the_certificate(plug):
-    """Every word that was scored again is banned: what is then best was never scored, so the rows are computed in full."""
+    """Every word that was scored again is banned: what is then best was never scored, so the
+    rows are computed in full."""
     W, x = weights("random"), states(3, 1.0)
     ours = plug(W)
     log_probs, full = ours(x), exact(W, x)
@@ -181,7 +197,8 @@ def test_forbidden_words_do_not_break_the_certificate(plug):
 @needs_library
 @pytest.mark.parametrize("banned", [False, True])
 def test_the_best_of_sentences_equal_the_full_softmaxs(banned):
-    """Three sentences of 4, 1 and 3 rows; with every word that was scored again banned, rows must be computed in full."""
+    """Three sentences of 4, 1 and 3 rows; with every word that was scored again banned, rows
+    must be computed in full."""
     W, x = weights("random"), states(8, 1.0)
     ours = Plug(W)
     log_probs, full = ours(x), exact(W, x)
@@ -203,7 +220,8 @@ def test_the_best_of_sentences_equal_the_full_softmaxs(banned):
 
 @needs_library
 def test_rows_that_come_in_once_others_are_computed_in_full_are_too():
-    """Rounding lifts the words of the first row, so that it looks as if none of the second's could be among the best."""
+    """Rounding lifts the words of the first row, so that it looks as if none of the second's
+    could be among the best."""
     W = torch.zeros(600, 3)
     W[:, 2], W[:20, 0], W[20:, 1] = 32767.0, 2000.0, 0.49  # 16 bits hold no 0.49 beside it
     x = torch.tensor([[0.01, -1.0, 0.0], [0.01, 0.3, 0.0]])
@@ -214,12 +232,15 @@ def test_rows_that_come_in_once_others_are_computed_in_full_are_too():
     full.masked_fill_(log_probs.known, -torch.inf)
     before = torch.tensor([0.0, -0.3])
     score = log_probs.best_of_sentences(10, before, torch.tensor([0, 2]))[2]
-    torch.testing.assert_close(score[0].double(), (full + before[:, None]).flatten().topk(10)[0], rtol=0, atol=1e-4)
+    torch.testing.assert_close(
+        score[0].double(), (full + before[:, None]).flatten().topk(10)[0], rtol=0, atol=1e-4
+    )
 
 
 @needs_library
 def test_many_equal_words_are_summed_without_drift():
-    """Two thousand words beside a likely one, each a few units of what float32 holds of their sum."""
+    """Two thousand words beside a likely one, each a few units of what float32
+    holds of their sum."""
     W = torch.zeros(9000, 8)
     W[:, 0] = -12 + 1e-3 * torch.randn(9000, generator=torch.Generator().manual_seed(1))
     W[0, 0], W[2000:, 0], W[:, 1] = 0.0, -21.0, 300.0
@@ -247,7 +268,9 @@ def test_half_precision_products_of_a_gpu(monkeypatch):
 
     monkeypatch.setattr(torch, "mm", product)
     W, x = weights("random"), states(7, 2.0)
-    torch.testing.assert_close(screening.half_product(x, W.half()), x @ W.half().float().t(), rtol=0, atol=2e-5)
+    torch.testing.assert_close(
+        screening.half_product(x, W.half()), x @ W.half().float().t(), rtol=0, atol=2e-5
+    )
 
 
 @needs_library
@@ -270,11 +293,18 @@ def always_faster(monkeypatch):
     monkeypatch.setattr(Screened, "is_faster", lambda self, decoder, x, screen: True)
 
 
-@pytest.mark.parametrize("flags", [{}, {"min_len": 4}, {"unkpen": 1.0}, {"no_repeat_ngram_size": 2}, {"temperature": 0.5}], ids=str)
+@pytest.mark.parametrize(
+    "flags",
+    [{}, {"min_len": 4}, {"unkpen": 1.0}, {"no_repeat_ngram_size": 2}, {"temperature": 0.5}],
+    ids=str,
+)
 @needs_library
 def test_search_equals_the_full_softmax(flags, always_faster, on_the_cpu):
     model = build("transformer", dtype=torch.float32, words=1500, peak=2.0)
-    full, ours = (generators([model], {"softmax": name}, words=1500, beam=5, max_len_b=12, **flags).ours for name in ("full", "screened"))
+    full, ours = (
+        generators([model], {"softmax": name}, words=1500, beam=5, max_len_b=12, **flags).ours
+        for name in ("full", "screened")
+    )
     sample = batch([5, 3, 1, 0], words=1500)
     prefix = torch.tensor([[7, 8], [9, 2], [5, 1], [1, 1]])
     for arguments in ({}, {"prefix_tokens": prefix}):
@@ -284,7 +314,9 @@ def test_search_equals_the_full_softmax(flags, always_faster, on_the_cpu):
 
 
 @needs_library
-def test_a_model_that_leaves_many_rows_open_gets_the_full_softmax(always_faster, monkeypatch, caplog):
+def test_a_model_that_leaves_many_rows_open_gets_the_full_softmax(
+    always_faster, monkeypatch, caplog
+):
     monkeypatch.setattr(screened, "ENOUGH", 20)
     model = build("transformer", dtype=torch.float32, words=1500, peak=40.0)
     pair = generators([model], {"softmax": "screened"}, words=1500, beam=5, max_len_b=12)

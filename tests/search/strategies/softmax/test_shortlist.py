@@ -39,7 +39,10 @@ def test_the_most_frequent_words_with_ties_in_the_dictionarys_order():
 
 @pytest.mark.parametrize("models", [1, 2])
 def test_every_word_equals_the_full_softmax(models, table):
-    for flags in ({"softmax": "top", "shortlist_top": 10**6}, {"softmax": "lexical", "shortlist_top": WORDS + 4, "shortlist_file": table}):
+    for flags in (
+        {"softmax": "top", "shortlist_top": 10**6},
+        {"softmax": "lexical", "shortlist_top": WORDS + 4, "shortlist_file": table},
+    ):
         pair = ours(flags, models)
         sample = batch(LENGTHS, words=WORDS)
         same(run(pair.stock, sample), run(pair.ours, sample))
@@ -48,15 +51,22 @@ def test_every_word_equals_the_full_softmax(models, table):
 @pytest.mark.parametrize("models", [1, 2])
 @pytest.mark.parametrize("generation", [{}, {"beam": 20}, {"unkpen": 2.0}, {"min_len": 4}], ids=str)
 def test_top_searches_as_if_there_were_no_other_words(generation, models, tmp_path):
-    """Against fairseq's search over models whose other words cannot be said: the same lists, and probabilities over them."""
+    """Against fairseq's search over models whose other words cannot be said: the same lists,
+    and probabilities over them."""
     kept = [2, 3, *range(10, 25)]
     (tmp_path / "counts").write_text("".join(f"w{i - 4} {100 - i}\n" for i in kept[2:]))
-    pair = ours({"softmax": "top", "shortlist_top": 15, "shortlist_counts": str(tmp_path / "counts")}, models, **generation)
+    pair = ours(
+        {"softmax": "top", "shortlist_top": 15, "shortlist_counts": str(tmp_path / "counts")},
+        models,
+        **generation,
+    )
     sample = batch(LENGTHS, words=WORDS)
     got = run(pair.ours, sample)
     for decoder in pair.stock.model.models:  # a bias would do; these models have none
         project = decoder.decoder.output_projection
-        blocked = torch.full((WORDS + 4,), -1e9, dtype=torch.float64).index_fill(0, torch.tensor(kept), 0.0)
+        blocked = torch.full((WORDS + 4,), -1e9, dtype=torch.float64).index_fill(
+            0, torch.tensor(kept), 0.0
+        )
         project.register_forward_hook(lambda module, inputs, out: out + blocked.to(out.device))  # noqa: B023
     same(run(pair.stock, sample), got)
     assert all(set(h["tokens"].tolist()) <= set(kept) for nbest in got for h in nbest)
@@ -64,7 +74,13 @@ def test_top_searches_as_if_there_were_no_other_words(generation, models, tmp_pa
 
 @pytest.mark.parametrize("backend", ["transformer", "fairseq"])
 def test_lexical_lists_hold_the_translations_of_their_sentence(table, backend):
-    flags = {"softmax": "lexical", "shortlist_top": 0, "shortlist_words": 1, "shortlist_file": table, "shortlist_share": "sentence"}
+    flags = {
+        "softmax": "lexical",
+        "shortlist_top": 0,
+        "shortlist_words": 1,
+        "shortlist_file": table,
+        "shortlist_share": "sentence",
+    }
     generator = ours(flags | {"decoder_backend": backend}).ours
     sample = batch(LENGTHS, words=WORDS)
     found = run(generator, sample)
@@ -91,31 +107,55 @@ def test_int8_lists_of_each_sentence_do_not_depend_on_the_batch(table, listed, o
     """A sentence alone, and beside others: the same hypotheses, scores to float32's rounding."""
     flags = LISTS[listed] | ({"shortlist_file": table} if listed == "lexical" else {})
     generator = generators(
-        [build("transformer", words=WORDS, dtype=torch.float32)], flags | {"int8": True}, words=WORDS, beam=4, max_len_b=10
+        [build("transformer", words=WORDS, dtype=torch.float32)],
+        flags | {"int8": True},
+        words=WORDS,
+        beam=4,
+        max_len_b=10,
     ).ours
     sample = batch([6, 4, 3, 1, 0, 8, 2], words=WORDS)
     for i, nbest in enumerate(run(generator, sample)):
         [by_itself] = run(generator, alone(sample, i))
         assert [h["tokens"].tolist() for h in nbest] == [h["tokens"].tolist() for h in by_itself]
         for h, other in zip(nbest, by_itself, strict=True):
-            torch.testing.assert_close(h["positional_scores"], other["positional_scores"], atol=1e-5, rtol=0)
+            torch.testing.assert_close(
+                h["positional_scores"], other["positional_scores"], atol=1e-5, rtol=0
+            )
 
 
 @pytest.mark.parametrize("listed", LISTS)
-def test_lists_behind_prefixes_of_several_lengths_do_not_depend_on_the_batch(table, listed, tmp_path):
-    """Neither the padding behind shorter prefixes nor the rows of a beam that a prefix leaves empty bring words to a list."""
-    (tmp_path / "counts").write_text("".join(f"w{i} 9\n" for i in range(WORDS)))  # pad is none of the most frequent
-    flags = LISTS[listed] | {"shortlist_counts": str(tmp_path / "counts")} | ({"shortlist_file": table} if listed == "lexical" else {})
+def test_lists_behind_prefixes_of_several_lengths_do_not_depend_on_the_batch(
+    table, listed, tmp_path
+):
+    """Neither the padding behind shorter prefixes nor the rows of a beam that a prefix leaves
+    empty bring words to a list."""
+    # pad is none of the most frequent
+    (tmp_path / "counts").write_text("".join(f"w{i} 9\n" for i in range(WORDS)))
+    flags = (
+        LISTS[listed]
+        | {"shortlist_counts": str(tmp_path / "counts")}
+        | ({"shortlist_file": table} if listed == "lexical" else {})
+    )
     generator = ours(flags).ours
     sample, pad = batch(LENGTHS, words=WORDS), dictionary().pad()
-    prefixes = torch.tensor([[10, 11, 12], [13, pad, pad], [14, 15, pad], [pad, pad, pad], [16, 17, 18]])
+    prefixes = torch.tensor(
+        [[10, 11, 12], [13, pad, pad], [14, 15, pad], [pad, pad, pad], [16, 17, 18]]
+    )
     for i, nbest in enumerate(run(generator, sample, prefix_tokens=prefixes)):
         own = prefixes[i][prefixes[i] != pad]
-        same(run(generator, alone(sample, i), prefix_tokens=own[None] if own.numel() else None), [nbest])
+        same(
+            run(generator, alone(sample, i), prefix_tokens=own[None] if own.numel() else None),
+            [nbest],
+        )
 
 
 def test_a_lexical_list_of_a_batch_is_the_union_of_its_sentences(table):
-    flags = {"softmax": "lexical", "shortlist_top": 0, "shortlist_words": 2, "shortlist_file": table}
+    flags = {
+        "softmax": "lexical",
+        "shortlist_top": 0,
+        "shortlist_words": 2,
+        "shortlist_file": table,
+    }
     generator = ours(flags).ours
     sample = batch([3, 2], words=WORDS)
     run(generator, sample)
@@ -141,7 +181,10 @@ def test_wrong_flags_are_told_in_one_sentence(flags, said):
         ours(flags)
 
 
-@pytest.mark.parametrize("text, said", [("w1 w2", "columns"), ("w1 w2 much", "is not a probability"), ("x y 0.5", "has no word")])
+@pytest.mark.parametrize(
+    "text, said",
+    [("w1 w2", "columns"), ("w1 w2 much", "is not a probability"), ("x y 0.5", "has no word")],
+)
 def test_wrong_tables_are_told_with_their_line(text, said, tmp_path):
     (tmp_path / "table").write_text(f"{text}\n")
     with pytest.raises(UsageError, match=said):
@@ -153,7 +196,14 @@ def test_the_table_script_learns_translations(tmp_path):
     pairs = [("a b", "x y"), ("a", "x"), ("b c", "y z"), ("c", "z"), ("a c", "x z")] * 20
     for side, name in ((0, "src"), (1, "tgt")):
         (tmp_path / name).write_text("".join(f"{pair[side]}\n" for pair in pairs))
-    script = [sys.executable, ROOT / "scripts" / "lexical_table.py", "--source", tmp_path / "src", "--target", tmp_path / "tgt"]
+    script = [
+        sys.executable,
+        ROOT / "scripts" / "lexical_table.py",
+        "--source",
+        tmp_path / "src",
+        "--target",
+        tmp_path / "tgt",
+    ]
     subprocess.run([*script, "--out", tmp_path / "table", "--words", "1"], check=True)
     best = dict(line.split()[:2] for line in (tmp_path / "table").read_text().splitlines())
     assert best == {"a": "x", "b": "y", "c": "z"}

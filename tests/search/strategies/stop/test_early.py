@@ -1,4 +1,5 @@
-"""The end of constrained sentences (`--stop early`): the rule in plain Python at every step, and what it must keep."""
+"""The end of constrained sentences (`--stop early`): the rule in plain Python at every step,
+and what it must keep."""
 
 import math
 
@@ -28,22 +29,38 @@ class ByHand:
     def __init__(self, k: int, nbest: int):
         self.plug, self.k, self.nbest = stop_plug("early", k, Scoring(True, 1.0)), k, nbest
         self.dropped = self.late = 0  # hypotheses; sentences that only their length ended
-        self.done: dict[int, list[tuple[float, int]]] = {}  # score and length, in the order in which they finished
+        # score and length, in the order in which they finished
+        self.done: dict[int, list[tuple[float, int]]] = {}
         self.rows: dict[int, int] = {}
 
     def __call__(self, candidates, beam, pool, finished, at_limit):
         found = self.plug(candidates, beam, pool, finished, at_limit)
         for i, s in enumerate(beam.live):
             t, C, done = beam.steps()[i] + 1, int(candidates.goal[i]), self.done.setdefault(s, [])
-            lines = list(zip(candidates.token[i].tolist(), candidates.score[i].tolist(), candidates.group[i].tolist(), strict=True))
+            lines = list(
+                zip(
+                    candidates.token[i].tolist(),
+                    candidates.score[i].tolist(),
+                    candidates.group[i].tolist(),
+                    strict=True,
+                )
+            )
             listed = sorted((score for score, _ in done), reverse=True)
             last = listed[self.nbest - 1] if len(listed) >= self.nbest else -float("inf")
             enough = self.k * (2 if C else 1) - len(done)
             beats = last if C else -float("inf")
-            ends = [c for c in range(min(self.k, len(lines))) if lines[c][0] == EOS and worth(lines[c][1], t) > beats]
+            ends = [
+                c
+                for c in range(min(self.k, len(lines)))
+                if lines[c][0] == EOS and worth(lines[c][1], t) > beats
+            ]
             done += [(worth(lines[c][1], t), t) for c in ends[:enough]]
-            assert [c for c in range(len(lines)) if found.done is not None and bool(found.done[i, c])] == ends[:enough]
-            goes_on = [c for c in range(len(lines)) if lines[c][0] != EOS and lines[c][1] > -float("inf")][: self.k]
+            assert [
+                c for c in range(len(lines)) if found.done is not None and bool(found.done[i, c])
+            ] == ends[:enough]
+            goes_on = [
+                c for c in range(len(lines)) if lines[c][0] != EOS and lines[c][1] > -float("inf")
+            ][: self.k]
             listed = sorted((score for score, _ in done), reverse=True)
             full, final = bool(C) and len(listed) >= self.nbest, len(ends) >= enough or not goes_on
             if full:
@@ -57,19 +74,30 @@ class ByHand:
             self.rows[s] = len(goes_on)
             assert bool(found.final[i]) == (final or (at_limit is not None and bool(at_limit[i])))
             if not bool(found.final[i]):
-                kept = found.stays[i] if found.stays is not None else torch.ones(len(lines), dtype=torch.bool)
-                assert [c for c in range(len(lines)) if bool(kept[c]) and lines[c][0] != EOS and lines[c][1] > -float("inf")][
-                    : self.k
-                ] == goes_on
+                kept = (
+                    found.stays[i]
+                    if found.stays is not None
+                    else torch.ones(len(lines), dtype=torch.bool)
+                )
+                assert [
+                    c
+                    for c in range(len(lines))
+                    if bool(kept[c]) and lines[c][0] != EOS and lines[c][1] > -float("inf")
+                ][: self.k] == goes_on
         return found
 
     def reach(self, line, t: int, C: int) -> float:
         _, score, bank = line
-        return max(worth(score - 0.3 * (C - bank) - 0.1 * (n + 1), t + C - bank + n + 1) for n in range(5))
+        return max(
+            worth(score - 0.3 * (C - bank) - 0.1 * (n + 1), t + C - bank + n + 1) for n in range(5)
+        )
 
     def in_turn(self, places: list[int], lines) -> list[int]:
         """One of each bank in turn, from the highest down."""
-        banks = [sorted((c for c in places if lines[c][2] == b), key=lambda c: -lines[c][1]) for b in reversed(range(20))]
+        banks = [
+            sorted((c for c in places if lines[c][2] == b), key=lambda c: -lines[c][1])
+            for b in reversed(range(20))
+        ]
         return [bank[n] for n in range(len(places)) for bank in banks if n < len(bank)]
 
 
@@ -82,25 +110,48 @@ def test_every_step_is_as_the_rule_says(k, nbest):
         by_hand = ByHand(k, nbest)
         stop = called_through(by_hand.plug, by_hand)
         found = decode(tables, GIVEN, k, 16, nbest=nbest, stop=stop, scoring=Scoring(True, 1.0))
-        assert all(nbest and all(all_met(h, c) for h in nbest) for nbest, c in zip(found.lists, GIVEN, strict=True))
+        assert all(
+            nbest and all(all_met(h, c) for h in nbest)
+            for nbest, c in zip(found.lists, GIVEN, strict=True)
+        )
         dropped += by_hand.dropped
     assert dropped > 0
 
 
 def test_a_sentence_far_behind_its_first_hypothesis_is_final():
-    """One word that costs little behind itself, and an end that costs much: the longer a hypothesis, the better its mean."""
+    """One word that costs little behind itself, and an end that costs much: the longer a
+    hypothesis, the better its mean."""
     by_hand = ByHand(20, 1)
     table = random_table(0, possible=1, spread=0.0, ending=0.0)
-    found = decode([table], [wanted("a")], 20, 60, nbest=1, stop=called_through(by_hand.plug, by_hand), scoring=Scoring(True, 1.0))
+    found = decode(
+        [table],
+        [wanted("a")],
+        20,
+        60,
+        nbest=1,
+        stop=called_through(by_hand.plug, by_hand),
+        scoring=Scoring(True, 1.0),
+    )
     first = min(length for _, length in by_hand.done[0])
     assert by_hand.late == 1 and found.step[0] == 2 * first + 17
 
 
 def test_a_dear_word_does_not_pay_for_words_behind_it():
-    """ "b" costs 9 nats. Each "c" behind it costs 1.6 and so raises the mean of the hypothesis, as it does of a longer and longer one."""
-    arcs = {"": {"a": 1 - math.exp(-9), "b": math.exp(-9)}} | {"b" + "c" * n: {"$": 0.8, "c": 0.2} for n in range(12)}
+    """ "b" costs 9 nats. Each "c" behind it costs 1.6 and so raises the mean of the hypothesis, as
+    it does of a longer and longer one."""
+    arcs = {"": {"a": 1 - math.exp(-9), "b": math.exp(-9)}} | {
+        "b" + "c" * n: {"$": 0.8, "c": 0.2} for n in range(12)
+    }
     scoring = Scoring(True, 1.0)
-    found = decode([lattice(arcs)], [wanted("b")], 4, 12, nbest=1, stop=stop_plug("early", 4, scoring), scoring=scoring)
+    found = decode(
+        [lattice(arcs)],
+        [wanted("b")],
+        4,
+        12,
+        nbest=1,
+        stop=stop_plug("early", 4, scoring),
+        scoring=scoring,
+    )
     assert outputs(found)[0][0] == ("b", round((-9 + math.log(0.8)) / 2, 9))
 
 
@@ -109,12 +160,23 @@ def test_sentences_without_constraints_end_as_under_count():
         tables = [random_table(seed + 50 * i) for i in range(len(GIVEN))]
         early = decode(tables, GIVEN, 4, 12, nbest=1, stop=stop_plug("early", 4))
         plain = search(tables, 4, stop_plug("count", 4), 12, nbest=1, select=TopK(4))
-        assert outputs(early)[3] == outputs(plain)[3] and early.step[3] == plain.step[3] and early.rows[3] == plain.rows[3]
+        assert (
+            outputs(early)[3] == outputs(plain)[3]
+            and early.step[3] == plain.step[3]
+            and early.rows[3] == plain.rows[3]
+        )
 
 
 def test_dropped_hypotheses_are_counted():
     stats = Stats()
-    decode([random_table(1)], [wanted("ab", "c")], 6, 12, nbest=1, stop=stop_plug("early", 6, stats=stats))
+    decode(
+        [random_table(1)],
+        [wanted("ab", "c")],
+        6,
+        12,
+        nbest=1,
+        stop=stop_plug("early", 6, stats=stats),
+    )
     assert stats.as_dict()["dropped_rows"] > 0
 
 
@@ -134,21 +196,33 @@ def test_dropped_hypotheses_are_counted():
         ({"stop": "first"}, "unordered", "first"),
     ],
 )
-def test_constraints_choose_it_where_the_command_names_no_stop_and_no_patience(flags, constraints, expected):
-    built = task("translation_ext", **flags).build_generator([build("transformer")], GenerationConfig(constraints=constraints))
+def test_constraints_choose_it_where_the_command_names_no_stop_and_no_patience(
+    flags, constraints, expected
+):
+    built = task("translation_ext", **flags).build_generator(
+        [build("transformer")], GenerationConfig(constraints=constraints)
+    )
     [stop] = [part for part in built.stats.signature.split("|") if part.startswith("stop:")]
     assert stop == f"stop:{expected}"
 
 
-@pytest.mark.parametrize("generation", [{}, {"beam": 1}, {"nbest": 3, "lenpen": 0.6}, {"unnormalized": True}], ids=str)
+@pytest.mark.parametrize(
+    "generation", [{}, {"beam": 1}, {"nbest": 3, "lenpen": 0.6}, {"unnormalized": True}], ids=str
+)
 def test_without_constraints_it_is_fairseqs_rule(generation):
     for flags in ({"stop": "early"}, {"stop": "early", "select": "dba"}):
-        pair = generators([build("transformer", seed=3)], flags, **{"beam": 4, "max_len_b": 10, **generation})
+        pair = generators(
+            [build("transformer", seed=3)], flags, **{"beam": 4, "max_len_b": 10, **generation}
+        )
         sample = batch([5, 3, 0, 7])
         same(run(pair.stock, sample), run(pair.ours, sample))
 
 
 @pytest.mark.parametrize("patience", [1, 2])
 def test_a_patience_is_of_another_rule(patience):
-    with pytest.raises(UsageError, match="--patience belongs to --stop count, which is not switched on"):
-        task("translation_ext", stop="early", patience=patience).build_generator([build("transformer")], GenerationConfig())
+    with pytest.raises(
+        UsageError, match="--patience belongs to --stop count, which is not switched on"
+    ):
+        task("translation_ext", stop="early", patience=patience).build_generator(
+            [build("transformer")], GenerationConfig()
+        )

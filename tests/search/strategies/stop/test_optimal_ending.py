@@ -1,4 +1,5 @@
-"""Optimal ending against brute force: the paper's theorems on hundreds of random table models, in double precision."""
+"""Optimal ending against brute force: the paper's theorems on hundreds of random table models,
+in double precision."""
 
 import itertools
 import math
@@ -20,7 +21,7 @@ from ending_reference import (
     reward,
     sentences,
     unbounded,
-)  # fmt: skip
+)
 from sizes import covering, drawn
 from table_model import EOS, lattice, random_table, search, stop_plug, words
 
@@ -35,22 +36,31 @@ each_beam = pytest.mark.parametrize("k", [1, 2, 3, 5])
 #
 #           .8      .6      .9                 beam 2, raw probabilities
 #   .45  a ----- c ----- d ----- $             step 2: "b" finished (.182), "a c" .36 goes on
-#       /         \ .4                         step 3: "a c" finished (.144): fairseq has two and stops, answer "b"
+#       /         \ .4                         step 3: "a c" finished (.144): stock stops with "b"
 #   *--          (.2 after a)  $                       "a c d" .216 is live and may still win
-#       \ .52                                  step 4: "a c d" finished (.1944), every live one is below: stop
+#       \ .52                                  step 4: "a c d" finished (.1944), every live
+#                                              one is below: stop
 #   .35  b ----- $      b c: d .5, e .4, $ .1
 #         \ .48
 #          c     (f .2 never makes the beam)
 
-TOY = lattice({
-    "": {"a": 0.45, "b": 0.35, "f": 0.2}, "a": {"c": 0.8, "$": 0.2}, "b": {"$": 0.52, "c": 0.48}, "ac": {"d": 0.6, "$": 0.4},
-    "bc": {"d": 0.5, "e": 0.4, "$": 0.1}, "acd": {"$": 0.9, "e": 0.1},
-})  # fmt: skip
+TOY = lattice(
+    {
+        "": {"a": 0.45, "b": 0.35, "f": 0.2},
+        "a": {"c": 0.8, "$": 0.2},
+        "b": {"$": 0.52, "c": 0.48},
+        "ac": {"d": 0.6, "$": 0.4},
+        "bc": {"d": 0.5, "e": 0.4, "$": 0.1},
+        "acd": {"$": 0.9, "e": 0.1},
+    }
+)
 
 
 def test_toy_fairseq_stops_with_b():
     found = search([TOY], 2, stop_plug("count", 2))
-    assert words(found.lists[0][0].tokens) == "b" and math.exp(found.lists[0][0].score) == pytest.approx(0.182)
+    assert words(found.lists[0][0].tokens) == "b" and math.exp(
+        found.lists[0][0].score
+    ) == pytest.approx(0.182)
     assert found.step == [3]
 
 
@@ -58,11 +68,14 @@ def test_toy_fairseq_stops_with_b():
 @pytest.mark.parametrize("prune", [False, True])
 def test_toy_optimal_finds_a_c_d_at_step_4(paper, prune):
     found = optimal(2, RULES["reward 0.0"], paper, prune, tables=[TOY], max_len=10, source=5)
-    assert words(found.lists[0][0].tokens) == "a c d" and math.exp(found.lists[0][0].score) == pytest.approx(0.1944)
+    assert words(found.lists[0][0].tokens) == "a c d" and math.exp(
+        found.lists[0][0].score
+    ) == pytest.approx(0.1944)
     assert found.step == [4]
 
 
-# ---- Theorems 1 and 3: the answer is that of the run to the limit, and it comes as soon as the certificate holds
+# ---- Theorems 1 and 3: the answer is that of the run to the limit, and it comes as soon
+#      as the certificate holds
 
 
 @covering(3)
@@ -100,19 +113,31 @@ def test_prune_bound_changes_no_answer_and_saves_rows(rule, paper):
         plain, pruned = (optimal(k, rule, paper, prune, nbest=n) for prune in (False, True))
         for theirs, ours in zip(plain.lists, pruned.lists, strict=True):
             agree([(tuple(h.tokens.tolist()), h.score) for h in theirs[:n]], ours[:n])
-        assert pruned.step == plain.step and all(a <= b for a, b in zip(pruned.rows, plain.rows, strict=True))
+        assert pruned.step == plain.step and all(
+            a <= b for a, b in zip(pruned.rows, plain.rows, strict=True)
+        )
         saved += sum(plain.rows) - sum(pruned.rows)
     assert saved > 0
 
 
 def test_eos_beyond_the_first_k_is_lost_to_the_certificate_and_to_the_whole_run_alike():
-    """fairseq's rule: with beam 1, "a" (.4) is second to "a b" (.6) and never finished, though nothing finished later beats it."""
-    table = lattice({"": {"a": 1.0}, "a": {"b": 0.6, "$": 0.4}, "ab": {"c": 0.5, "$": 0.5}, "abc": {"$": 0.5, "d": 0.5}})
+    """fairseq's rule: with beam 1, "a" (.4) is second to "a b" (.6) and never finished, though
+    nothing finished later beats it."""
+    table = lattice(
+        {
+            "": {"a": 1.0},
+            "a": {"b": 0.6, "$": 0.4},
+            "ab": {"c": 0.5, "$": 0.5},
+            "abc": {"$": 0.5, "d": 0.5},
+        }
+    )
     best = ranked(expansion(table, 1, 10), RULES["reward 0.0"], 5.0)[0]
     found = optimal(1, RULES["reward 0.0"], tables=[table], max_len=10)
     agree([best], found.lists[0][:1])
     assert math.exp(found.lists[0][0].score) < 0.4
-    assert words(optimal(2, RULES["reward 0.0"], tables=[table], max_len=10).lists[0][0].tokens) == "a"
+    assert (
+        words(optimal(2, RULES["reward 0.0"], tables=[table], max_len=10).lists[0][0].tokens) == "a"
+    )
 
 
 # ---- Theorems 2 and 4
@@ -122,24 +147,39 @@ def test_eos_beyond_the_first_k_is_lost_to_the_certificate_and_to_the_whole_run_
 def test_never_later_than_first_without_a_reward(k):
     first = search(TABLES, k, stop_plug("first", k), LIMITS, SOURCE)
     ours = optimal(k, RULES["reward 0.0"])
-    assert all(a <= b for a, b in zip(ours.step, first.step, strict=True)) and (k == 1 or ours.step != first.step)
+    assert all(a <= b for a, b in zip(ours.step, first.step, strict=True)) and (
+        k == 1 or ours.step != first.step
+    )
     for theirs, mine in zip(first.lists, ours.lists, strict=True):
         assert mine[0].score >= theirs[0].score
-    in_paper = optimal(k, RULES["reward 0.0"], paper=True).step  # where a candidate that ends takes a slot, in both
+    # where a candidate that ends takes a slot, in both
+    in_paper = optimal(k, RULES["reward 0.0"], paper=True).step
     for mine, (steps, *_) in zip(in_paper, sentences(k, paper=True), strict=True):
-        assert mine <= next((i for i, step in enumerate(steps, 1) if step.top[0][-1] == EOS), len(steps))
+        assert mine <= next(
+            (i for i, step in enumerate(steps, 1) if step.top[0][-1] == EOS), len(steps)
+        )
 
 
 @pytest.mark.parametrize("r", [0.0, 0.3, 1.2, 3.0])
 @each_beam
 def test_equation_3_and_equation_4_stop_at_the_same_step(r, k):
-    """Equal because every item of B_i has i tokens: r min(l, i) + r max(l - i, 0) = r l. An item kept from an earlier step, finished
-    with |y| < min(l, i), would have less on the left of Eq. 3. The limit allows no more than `longest` tokens, so l is cut to that."""
+    """Equal because every item of B_i has i tokens: r min(l, i) + r max(l - i, 0) = r l.
+
+    An item kept from an earlier step, finished with |y| < min(l, i), would have less on the left
+    of Eq. 3. The limit allows no more than `longest` tokens, so l is cut to that.
+    """
     found = optimal(k, reward(r))
     for i, (steps, longest, wanted) in enumerate(sentences(k)):
         l = min(wanted, longest)
-        for equation in (lambda s, j, l: s + r * min(l, j) + r * max(l - j, 0), lambda s, j, l: s + r * l):
-            met = (not x.live or equation(x.live[0][1], j, l) <= nth(steps[:j], reward(r), l, 1) + 1e-12 for j, x in enumerate(steps, 1))
+        for equation in (
+            lambda s, j, l: s + r * min(l, j) + r * max(l - j, 0),
+            lambda s, j, l: s + r * l,
+        ):
+            met = (
+                not x.live
+                or equation(x.live[0][1], j, l) <= nth(steps[:j], reward(r), l, 1) + 1e-12
+                for j, x in enumerate(steps, 1)
+            )
             assert found.step[i] == 1 + list(met).index(True)
 
 
@@ -152,26 +192,46 @@ def test_stop_step_does_not_fall_as_the_reward_grows(k):
 
 
 def test_one_search_with_the_largest_reward_and_length_holds_the_answers_of_all_smaller_ones():
-    """Beams depend on neither and the stop step grows with both: scripts/tune_length_reward.py relies on this."""
+    """Beams depend on neither and the stop step grows with both: scripts/tune_length_reward.py
+    relies on this."""
     everything = optimal(4, reward(1.5, 1.3 * RATIO)).lists
     for r, ratio in itertools.product((0.0, 0.2, 0.7, 1.5), (RATIO, 1.1 * RATIO, 1.3 * RATIO)):
-        for of_largest, found, source in zip(everything, optimal(4, reward(r, ratio)).lists, SOURCE, strict=True):
-            scores = [float(h.positional_scores.sum()) + r * min(ratio * source, len(h.tokens)) for h in of_largest]
+        for of_largest, found, source in zip(
+            everything, optimal(4, reward(r, ratio)).lists, SOURCE, strict=True
+        ):
+            scores = [
+                float(h.positional_scores.sum()) + r * min(ratio * source, len(h.tokens))
+                for h in of_largest
+            ]
             assert max(scores) == pytest.approx(found[0].score, abs=1e-9)
 
 
 def test_ties_stop():
-    """ "a" is finished at .25 when "b c" stands at .25: nothing can be better, so the search does not wait."""
-    table = lattice({"": {"a": 0.5, "b": 0.5}, "a": {"$": 0.5, "c": 0.5}, "b": {"c": 0.5, "d": 0.5}, "bc": {"$": 1.0}})
+    """ "a" is finished at .25 when "b c" stands at .25: nothing can be better, so the
+    search does not wait."""
+    table = lattice(
+        {
+            "": {"a": 0.5, "b": 0.5},
+            "a": {"$": 0.5, "c": 0.5},
+            "b": {"c": 0.5, "d": 0.5},
+            "bc": {"$": 1.0},
+        }
+    )
     for prune in (False, True):
         found = optimal(3, RULES["reward 0.0"], prune=prune, tables=[table], max_len=10)
         assert found.step == [2] and words(found.lists[0][0].tokens) == "a"
 
 
 def test_ties_are_pruned():
-    """In step 2 "a" is finished at .125, and of the live "a d", "b c", "b d" (.25) and "a c" (.125) the last has no chance left."""
-    table = lattice({"": {"a": 0.5, "b": 0.5}, "a": {"d": 0.5, "c": 0.25, "$": 0.25}, "b": {"c": 0.5, "d": 0.5}})
-    rows = [optimal(5, RULES["reward 0.0"], True, prune, tables=[table], max_len=10).rows[0] for prune in (False, True)]
+    """In step 2 "a" is finished at .125, and of the live "a d", "b c", "b d" (.25) and "a c" (.125)
+    the last has no chance left."""
+    table = lattice(
+        {"": {"a": 0.5, "b": 0.5}, "a": {"d": 0.5, "c": 0.25, "$": 0.25}, "b": {"c": 0.5, "d": 0.5}}
+    )
+    rows = [
+        optimal(5, RULES["reward 0.0"], True, prune, tables=[table], max_len=10).rows[0]
+        for prune in (False, True)
+    ]
     assert rows == [1 + 2 + 4, 1 + 2 + 3]
 
 
@@ -184,7 +244,15 @@ def test_a_sentence_stops_in_a_batch_as_it_does_alone(name, prune):
     together = optimal(4, RULES[name], prune=prune, nbest=2)
     assert len(set(together.step)) > 3
     for i in range(0, len(TABLES), 3):
-        alone = optimal(4, RULES[name], prune=prune, nbest=2, tables=[TABLES[i]], max_len=LIMITS[i], source=SOURCE[i])
+        alone = optimal(
+            4,
+            RULES[name],
+            prune=prune,
+            nbest=2,
+            tables=[TABLES[i]],
+            max_len=LIMITS[i],
+            source=SOURCE[i],
+        )
         assert (alone.step[0], alone.rows[0]) == (together.step[i], together.rows[i])
         agree([(tuple(h.tokens.tolist()), h.score) for h in alone.lists[0]], together.lists[i])
 
@@ -195,43 +263,74 @@ def test_a_sentence_stops_in_a_batch_as_it_does_alone(name, prune):
 @each_rule
 @each_beam
 def test_certificates_are_counted_as_proved_or_open_with_their_gap(rule, k):
-    """Open: the limit came first, and the best row of the last step, had its EOS cost nothing, would have entered the list."""
+    """Open: the limit came first, and the best row of the last step, had its EOS cost nothing,
+    would have entered the list."""
     for n in (1, k):
         proved, gaps = 0, []
         for steps, longest, wanted in sentences(k):
             i = certificate_step(steps, rule, longest, wanted, n)
-            reach, worst = rule.bound(steps[i - 1].before, i - 1, longest, wanted), nth(steps[:i], rule, wanted, n)
+            reach, worst = (
+                rule.bound(steps[i - 1].before, i - 1, longest, wanted),
+                nth(steps[:i], rule, wanted, n),
+            )
             if i < longest or reach <= worst:
                 proved += 1
             else:
                 gaps.append(reach - worst if worst > -math.inf else 0.0)
         told = optimal(k, rule, nbest=n).stats.as_dict()["certificates"]
-        assert (told["proved"], told["open"]) == (proved, len(gaps)) and proved + len(gaps) == len(TABLES)
+        assert (told["proved"], told["open"]) == (proved, len(gaps)) and proved + len(gaps) == len(
+            TABLES
+        )
         assert told["gap_mean"] == pytest.approx(sum(gaps) / len(gaps) if gaps else 0.0, abs=1e-6)
 
 
 def test_cut_by_the_limit():
-    """ "a a a ..." never ends by itself: at most 2 tokens, EOS costs .1 of .81, and .81 could still have come of it."""
-    table = lattice({"": {"a": 0.9, "b": 0.1}, "a": {"a": 0.9, "$": 0.1}, "aa": {"a": 0.9, "$": 0.1}})
+    """ "a a a ..." never ends by itself: at most 2 tokens, EOS costs .1 of .81, and .81 could
+    still have come of it."""
+    table = lattice(
+        {"": {"a": 0.9, "b": 0.1}, "a": {"a": 0.9, "$": 0.1}, "aa": {"a": 0.9, "$": 0.1}}
+    )
     found = optimal(1, RULES["reward 0.0"], tables=[table], max_len=2)
-    assert found.stats.as_dict()["certificates"] == {"proved": 0, "open": 1, "gap_mean": pytest.approx(math.log(0.81 / 0.081))}
+    assert found.stats.as_dict()["certificates"] == {
+        "proved": 0,
+        "open": 1,
+        "gap_mean": pytest.approx(math.log(0.81 / 0.081)),
+    }
 
 
 @each_expansion
 @pytest.mark.parametrize("prune", [False, True])
 @pytest.mark.parametrize("k", [1, 2, 4])
 def test_what_is_saved_is_the_run_to_the_limit_less_the_work_done(k, prune, paper):
-    """Exact where the whole run has k rows at every step but the first; where it may have fewer, an upper bound."""
+    """Exact where the whole run has k rows at every step but the first; where it may have
+    fewer, an upper bound."""
     rich = [random_table(seed, possible=8, ending=0.1 * (seed % 5)) for seed in range(30)]
     for tables, exact in ((rich, not paper), (TABLES[:30], False)):
-        runs = [expansion(table, k, limit, paper) for table, limit in zip(tables, LIMITS[:30], strict=True)]
-        found = optimal(k, RULES["reward 0.3"], paper, prune, tables=tables, max_len=LIMITS[:30], source=SOURCE[:30])
+        runs = [
+            expansion(table, k, limit, paper)
+            for table, limit in zip(tables, LIMITS[:30], strict=True)
+        ]
+        found = optimal(
+            k,
+            RULES["reward 0.3"],
+            paper,
+            prune,
+            tables=tables,
+            max_len=LIMITS[:30],
+            source=SOURCE[:30],
+        )
         steps = sum(map(len, runs)) - sum(found.step)
         rows = sum(1 + sum(len(step.live) for step in run) for run in runs) - sum(found.rows)
         saved = found.stats.as_dict()["saved"]
-        assert (saved["steps"], saved["rows"]) == (steps, rows) if exact else (saved["steps"] >= steps and saved["rows"] >= rows)
+        assert (
+            (saved["steps"], saved["rows"]) == (steps, rows)
+            if exact
+            else (saved["steps"] >= steps and saved["rows"] >= rows)
+        )
         if exact:
-            whole = search(tables, k, stop_plug("count", k, patience=1000), LIMITS[:30], SOURCE[:30])
+            whole = search(
+                tables, k, stop_plug("count", k, patience=1000), LIMITS[:30], SOURCE[:30]
+            )
             of_whole, ours = (x.stats.as_dict()["expansions"] for x in (whole, found))
             assert saved["expansions"] == of_whole - ours and saved["steps"] > 0
 
@@ -242,7 +341,8 @@ def test_what_is_saved_is_the_run_to_the_limit_less_the_work_done(k, prune, pape
 @each_beam
 @pytest.mark.parametrize("rule", [normalised(1.0), unbounded(1.3)], ids=["normalised", "reward"])
 def test_shrink_narrows_the_beam_with_every_finished_hypothesis(rule, k):
-    """RNNsearch: the beam is k less the finished ones; the best of all finished ones is the answer."""
+    """RNNsearch: the beam is k less the finished ones; the best of all finished
+    ones is the answer."""
     found = search(TABLES, k, stop_plug("shrink", k), LIMITS, SOURCE, nbest=k, scoring=rule.scoring)
     for i, (table, limit, source) in enumerate(zip(TABLES, LIMITS, SOURCE, strict=True)):
         steps = expansion(table, k, limit, width=lambda finished: k - finished)
@@ -254,7 +354,9 @@ def test_shrink_narrows_the_beam_with_every_finished_hypothesis(rule, k):
 def test_first_returns_the_first_top_candidate_that_is_complete(k):
     found = search(TABLES, k, stop_plug("first", k), LIMITS, SOURCE)
     for i, (steps, *_) in enumerate(sentences(k)):
-        at, (tokens, total) = next((j, step.top) for j, step in enumerate(steps, 1) if step.top[0][-1] == EOS)
+        at, (tokens, total) = next(
+            (j, step.top) for j, step in enumerate(steps, 1) if step.top[0][-1] == EOS
+        )
         agree([(tokens, total)], found.lists[i])
         assert found.step[i] == at
 
@@ -262,9 +364,18 @@ def test_first_returns_the_first_top_candidate_that_is_complete(k):
 @each_beam
 @pytest.mark.parametrize("patience", [1, 2, 3])
 def test_count_waits_for_patience_times_beam_hypotheses(patience, k):
-    found = search(TABLES, k, stop_plug("count", k, patience=patience), LIMITS, SOURCE, scoring=Scoring(True, 1.0))
+    found = search(
+        TABLES,
+        k,
+        stop_plug("count", k, patience=patience),
+        LIMITS,
+        SOURCE,
+        scoring=Scoring(True, 1.0),
+    )
     for i, (table, limit) in enumerate(zip(TABLES, LIMITS, strict=True)):
         steps = expansion(table, k, limit, after=lambda finished: finished >= patience * k)
-        everything = [(h, total / len(h)) for step in steps for h, total in step.finished][: patience * k]
+        everything = [(h, total / len(h)) for step in steps for h, total in step.finished][
+            : patience * k
+        ]
         agree(sorted(everything, key=lambda pair: -pair[1]), found.lists[i])
         assert found.step[i] == len(steps)

@@ -1,4 +1,5 @@
-"""The flags of optimal ending: they reach the search, at their neutral values they are fairseq, and wrong ones are refused."""
+"""The flags of optimal ending: they reach the search, at their neutral values they are fairseq,
+and wrong ones are refused."""
 
 import math
 
@@ -13,11 +14,23 @@ from fairseq_ext.search.finished import Scoring
 
 
 def test_flags_reach_the_search():
-    flags = dict(stop="optimal", length_reward=0.5, length_ratio=1.3, length_offset=0.7, stop_expansion="paper", prune_bound=True)
-    ours = generators([build("transformer")], strategy=flags, beam=4, nbest=2, unnormalized=True, max_len_b=8).ours
+    flags = dict(
+        stop="optimal",
+        length_reward=0.5,
+        length_ratio=1.3,
+        length_offset=0.7,
+        stop_expansion="paper",
+        prune_bound=True,
+    )
+    ours = generators(
+        [build("transformer")], strategy=flags, beam=4, nbest=2, unnormalized=True, max_len_b=8
+    ).ours
     assert ours.spec.scoring == Scoring(False, 1.0, 0.5, 1.3, 0.7, True) and ours.spec.nbest == 2
     assert ours.strategies.stop.paper and ours.strategies.stop.prune
-    assert "stop:optimal,length_reward=0.5,length_ratio=1.3,length_offset=0.7,stop_expansion=paper,prune_bound=True" in ours.stats.signature
+    assert (
+        "stop:optimal,length_reward=0.5,length_ratio=1.3,length_offset=0.7,"
+        "stop_expansion=paper,prune_bound=True"
+    ) in ours.stats.signature
     hypotheses = run(ours, batch([3, 1, 5]))
     for nbest, source in zip(hypotheses, [5, 3, 1], strict=True):
         for h in nbest:
@@ -37,10 +50,15 @@ def test_flags_reach_the_search():
     ids=str,
 )
 def test_the_signature_tells_which_certificate_it_is(flags, generation, told):
-    ours = generators([build("transformer")], strategy={"stop": "optimal", **flags}, beam=4, **generation).ours
+    ours = generators(
+        [build("transformer")], strategy={"stop": "optimal", **flags}, beam=4, **generation
+    ).ours
     [stop] = [part for part in ours.stats.signature.split("|") if part.startswith("stop:")]
     assert stop.endswith(f",certificate={told}")
-    assert "certificate" not in generators([build("transformer")], beam=4, **generation).ours.stats.signature
+    assert (
+        "certificate"
+        not in generators([build("transformer")], beam=4, **generation).ours.stats.signature
+    )
 
 
 @pytest.mark.parametrize("flags", [{}, {"patience": 1}, {"stop": "count", "patience": -1}], ids=str)
@@ -71,10 +89,16 @@ REFUSED = {
 @pytest.mark.parametrize("flag", REFUSED)
 def test_refused_in_one_sentence_that_names_the_flag(flag):
     given = {"unnormalized": True} | REFUSED[flag]
-    stock = {name: given.pop(name) for name in ("unnormalized", "unkpen", "lm_path") if name in given}
+    stock = {
+        name: given.pop(name) for name in ("unnormalized", "unkpen", "lm_path") if name in given
+    }
     with pytest.raises(UsageError) as refused:
         validate(Flags(**given), GenerationConfig(**stock))
-    assert flag.split()[0] in str(refused.value) and "\n" not in str(refused.value) and ". " not in str(refused.value)
+    assert (
+        flag.split()[0] in str(refused.value)
+        and "\n" not in str(refused.value)
+        and ". " not in str(refused.value)
+    )
 
 
 def test_a_positive_unk_penalty_and_a_language_model_without_a_certificate_pass():
@@ -83,7 +107,8 @@ def test_a_positive_unk_penalty_and_a_language_model_without_a_certificate_pass(
 
 
 def test_a_wanted_length_below_nothing_rewards_nothing():
-    """--length-offset -20 wants fewer tokens than none: scores are then those without a reward, as stock has them."""
+    """--length-offset -20 wants fewer tokens than none: scores are then those without a
+    reward, as stock has them."""
     reward = {"length_reward": 0.7, "length_ratio": 1.0, "length_offset": -20.0, "stop": "optimal"}
     sample, flags = batch([4, 2, 0]), {"beam": 4, "unnormalized": True, "max_len_b": 12}
     rewarded = run(generators([build("transformer")], reward, **flags).ours, sample)

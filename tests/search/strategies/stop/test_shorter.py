@@ -1,4 +1,5 @@
-"""A sentence whose constrained search ran to its length limit is searched again with less room; others are answered as they are found."""
+"""A sentence whose constrained search ran to its length limit is searched again with less room;
+others are answered as they are found."""
 
 import torch
 
@@ -19,8 +20,15 @@ def hypothesis(*tokens: int) -> Hypothesis:
 RAMBLES = hypothesis(*[5] * (LIMIT - 1), 7)
 
 
-def searched(second: Hypothesis, length: int = 20, constraints: SentenceConstraints = WORD, first: Hypothesis = RAMBLES, min_len: int = 1):
-    """The answers for two sentences, of which the first is in question, and the pools that were searched."""
+def searched(
+    second: Hypothesis,
+    length: int = 20,
+    constraints: SentenceConstraints = WORD,
+    first: Hypothesis = RAMBLES,
+    min_len: int = 1,
+):
+    """The answers for two sentences, of which the first is in question, and the pools
+    that were searched."""
     pools = []
 
     def search(pool, answer):
@@ -28,7 +36,14 @@ def searched(second: Hypothesis, length: int = 20, constraints: SentenceConstrai
         for number in pool.sentences_to_decode():
             answer(number, [hypothesis(7, 5) if number else first if len(pools) == 1 else second])
 
-    pool = Pool({}, torch.tensor([length, 4]), [LIMIT, LIMIT], torch.arange(2), EOS, constraints=[constraints, WORD])
+    pool = Pool(
+        {},
+        torch.tensor([length, 4]),
+        [LIMIT, LIMIT],
+        torch.arange(2),
+        EOS,
+        constraints=[constraints, WORD],
+    )
     answers = {}
     Shorter(search, lambda pool: met, min_len)(pool, answers.__setitem__)
     return {number: found[0].tokens.tolist() for number, found in answers.items()}, pools
@@ -37,7 +52,8 @@ def searched(second: Hypothesis, length: int = 20, constraints: SentenceConstrai
 def test_a_sentence_at_its_limit_gets_room_for_its_source_and_its_words():
     answers, (_, again) = searched(hypothesis(5, 8, 9))
     assert answers == {0: [5, 8, 9, EOS], 1: [7, 5, EOS]}
-    assert (again.to_decode, again.max_len[0], again.limit()[0]) == ([0], 21, 21)  # 20 source tokens, and the shorter form
+    # 20 source tokens, and the shorter form
+    assert (again.to_decode, again.max_len[0], again.limit()[0]) == ([0], 21, 21)
 
 
 def test_what_then_lacks_a_word_is_not_taken():
