@@ -21,21 +21,10 @@ class StockFlags(TypedDict, total=False):
     add_data_source_prefix_tags: bool | None
     batch_size: int | None
     beam: int | None
-    bpe: (
-        Literal[
-            "bert",
-            "byte_bpe",
-            "bytes",
-            "characters",
-            "fastbpe",
-            "gpt2",
-            "hf_byte_bpe",
-            "sentencepiece",
-            "sentencepiece_pair",
-            "subword_nmt",
-        ]
-        | None
-    )
+    bpe: Literal[
+        "bert", "byte_bpe", "bytes", "characters", "fastbpe", "gpt2", "hf_byte_bpe",
+        "sentencepiece", "sentencepiece_pair", "subword_nmt",
+    ] | None
     bpe_add_prefix_space: bool | None
     bpe_cased: bool | None
     bpe_codes: Text | None

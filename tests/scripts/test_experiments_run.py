@@ -253,7 +253,7 @@ def history(tmp_path):
 
 def test_a_table_older_than_its_code_says_so(history, tmp_path):
     file, table = "scripts/experiments/lsh/results/tables.md", "| a |\n| --- |\n"
-    first = history("fairseq_ext/softmax/index.py", "1")
+    first = history("fairseq_ext/search/strategies/softmax/index.py", "1")
     history(file, f"commit {first}\n\n## Old\n\n{table}\n## Other\n\n{table}")
     assert (
         ages.age(file, tmp_path)
@@ -264,12 +264,14 @@ def test_a_table_older_than_its_code_says_so(history, tmp_path):
         ages.age(file, tmp_path)
         == "No table was older than the code that it measures when this page was last written."
     )
-    history("fairseq_ext/softmax/index.py", "1 # why", "No figure changes: a comment")
+    history(
+        "fairseq_ext/search/strategies/softmax/index.py", "1 # why", "No figure changes: a comment"
+    )
     assert (
         ages.age(file, tmp_path)
         == "No table was older than the code that it measures when this page was last written."
     )
-    second = history("fairseq_ext/softmax/index.py", "2")
+    second = history("fairseq_ext/search/strategies/softmax/index.py", "2")
     assert f"all figures (commit {first[:7]})" in ages.age(file, tmp_path)
     history(file, f"## Old\n\n{table}\ncommit {first}\n\n## New\n\n{table}\ncommit {second}\n")
     assert f"measures:** Old (commit {first[:7]})" in ages.age(file, tmp_path)
