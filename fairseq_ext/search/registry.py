@@ -179,10 +179,7 @@ def load_outside(file: Path) -> None:
         )
     module = sys.modules[name] = importlib.util.module_from_spec(spec)
     # where files of others import it from
-    for each in ("strategies", "strategies.stop", "strategies.stop.length_reward"):
-        sys.modules.setdefault(
-            f"fairseq_ext.{each}", importlib.import_module(f"fairseq_ext.search.{each}")
-        )
+    give_old_path()
     try:
         spec.loader.exec_module(module)
         refuse_taken(module)
@@ -199,6 +196,21 @@ def load_outside(file: Path) -> None:
         raise UsageError(
             f"{OUTSIDE}: {file}, line {line}: {type(error).__name__}: {error}: correct the file"
         ) from error
+
+
+def give_old_path() -> None:
+    """Let a file from outside import fairseq_ext.strategies.stop.length_reward as before."""
+    parent = importlib.import_module("fairseq_ext")
+    name = "fairseq_ext"
+    for part in ("strategies", "stop"):
+        name = f"{name}.{part}"
+        if name not in sys.modules:
+            sys.modules[name] = types.ModuleType(name)
+            sys.modules[name].__path__ = []  # nothing else is found there
+        setattr(parent, part, sys.modules[name])
+        parent = sys.modules[name]
+    found = importlib.import_module("fairseq_ext.search.strategies.stop.length_reward")
+    sys.modules[f"{name}.length_reward"] = parent.length_reward = found  # type: ignore[attr-defined]
 
 
 def refuse_taken(module: types.ModuleType) -> None:

@@ -314,3 +314,18 @@ def test_a_wrong_register_line_is_told(line, tmp_path, monkeypatch):
     with pytest.raises(UsageError, match=LINES[line]):
         registry.load_outside(file)
     assert OUTSIDE_MODULE + "odd" not in registry.sys.modules
+
+
+def test_the_old_path_of_the_length_reward_serves_files_of_others(tmp_path):
+    """Nothing else is found below it: a second copy of a strategy would be registered twice."""
+    file = tmp_path / "old_path.py"
+    file.write_text(
+        "import fairseq_ext.strategies.stop.length_reward\n"
+        "from fairseq_ext.strategies.stop.length_reward import LengthFlags, check_length\n"
+        "assert fairseq_ext.strategies.stop.length_reward.LengthFlags is LengthFlags\n"
+    )
+    registry.load_outside(file)
+    file = tmp_path / "not_there.py"
+    file.write_text("from fairseq_ext.strategies.stop.count import Count\n")
+    with pytest.raises(UsageError, match="ModuleNotFoundError"):
+        registry.load_outside(file)
