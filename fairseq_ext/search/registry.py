@@ -200,7 +200,7 @@ def load_outside(file: Path) -> None:
 
 def give_old_path() -> None:
     """Let a file from outside import fairseq_ext.strategies.stop.length_reward as before."""
-    parent = importlib.import_module("fairseq_ext")
+    parent = sys.modules["fairseq_ext"]
     name = "fairseq_ext"
     for part in ("strategies", "stop"):
         name = f"{name}.{part}"
@@ -209,7 +209,7 @@ def give_old_path() -> None:
             sys.modules[name].__path__ = []  # nothing else is found there
         setattr(parent, part, sys.modules[name])
         parent = sys.modules[name]
-    found = importlib.import_module("fairseq_ext.search.strategies.stop.length_reward")
+    found = importlib.import_module(f"{__package__}.strategies.stop.length_reward")
     sys.modules[f"{name}.length_reward"] = parent.length_reward = found  # type: ignore[attr-defined]
 
 
