@@ -92,7 +92,7 @@ from typing import Optional
 
 from fairseq.dataclass import FairseqDataclass
 
-from fairseq_ext.search.registry import register
+from fairseq_ext.registry import register
 from fairseq_ext.search.protocols import Prune
 from fairseq_ext.search.strategies.select.topk import TopK
 from fairseq_ext.search.strategies.softmax.full import FullSoftmax
@@ -101,20 +101,25 @@ from fairseq_ext.search.strategies.stop.count import Count
 
 @dataclass
 class WorstFlags(FairseqDataclass):
-    prune_nothing: Optional[float] = field(default=None, metadata={"help": "drop nothing (default: off)"})
+    prune_nothing: Optional[float] = field(
+        default=None, metadata={"help": "drop nothing (default: off)"}
+    )
 
 
-@register("select", "mine", needs=("search loop", "beam"), neutral=({"select": "mine"},), example=({"select": "mine"},), paper="none")
+@register("select", "mine", needs=("search loop", "beam"), neutral=({"select": "mine"},),
+          example=({"select": "mine"},), paper="none")
 def mine(flags, context):
     return TopK(context.k, context.children)
 
 
-@register("stop", "mine", needs=("search loop", "beam"), neutral=({"stop": "mine"},), example=({"stop": "mine"},), paper="none")
+@register("stop", "mine", needs=("search loop", "beam"), neutral=({"stop": "mine"},),
+          example=({"stop": "mine"},), paper="none")
 def stop(flags, context):
     return Count(context.eos)
 
 
-@register("softmax", "mine", needs=("search loop",), neutral=({"softmax": "mine"},), example=({"softmax": "mine"},), paper="none")
+@register("softmax", "mine", needs=("search loop",), neutral=({"softmax": "mine"},),
+          example=({"softmax": "mine"},), paper="none")
 def softmax(flags, context):
     return FullSoftmax(context.temperature)
 
@@ -124,22 +129,27 @@ class Nothing(Prune):
         return candidates.score == candidates.score
 
 
-@register("prune", "nothing", WorstFlags, needs=("search loop", "beam"), neutral=({"prune_nothing": 1.0},),
+@register("prune", "nothing", WorstFlags, needs=("search loop", "beam"),
+          neutral=({"prune_nothing": 1.0},),
           example=({"prune_nothing": 1.0},), paper="none")
 def nothing(flags, context):
     return Nothing()
-'''  # noqa: E501
+'''
 
 
 def test_files_outside_the_package_are_strategies(tiny, tmp_path):
     """One file with its register lines is enough: the neutral, composition and command-line tests
-    pick it up, and pass. The second is the one that docs/strategy.md shows."""
+    pick it up, and pass. The second is the one that docs/strategy.md shows, with the import
+    that files of others had before."""
     (tmp_path / "mine.py").write_text(OUTSIDE)
     tests = Path(__file__).parent
     page = (tests.parent / "docs" / "strategy.md").read_text()
-    (tmp_path / "behind.py").write_text(
-        re.search(r"^cat > behind.py <<'END'\n(.*?)^END$", page, re.DOTALL | re.MULTILINE)[1]
-    )
+    shown = re.search(r"^cat > behind.py <<'END'\n(.*?)^END$", page, re.DOTALL | re.MULTILINE)[1]
+    old = "import register\nfrom fairseq_ext.strategies.stop.length_reward "
+    old += "import LengthFlags, check_length"
+    behind = shown.replace("import LengthFlags, check_length, register", old)
+    assert behind != shown
+    (tmp_path / "behind.py").write_text(behind)
     few = (
         "(mine or behind or prune_nothing) and (ensemble or prefix or lightconv or optimal or "
         "stream or dba or command)"

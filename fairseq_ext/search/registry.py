@@ -178,7 +178,6 @@ def load_outside(file: Path) -> None:
             f"{OUTSIDE} names {file}, which is not a Python file (.py): correct the path"
         )
     module = sys.modules[name] = importlib.util.module_from_spec(spec)
-    # where files of others import it from
     give_old_path()
     try:
         spec.loader.exec_module(module)
@@ -210,7 +209,8 @@ def give_old_path() -> None:
         setattr(parent, part, sys.modules[name])
         parent = sys.modules[name]
     found = importlib.import_module(f"{__package__}.strategies.stop.length_reward")
-    sys.modules[f"{name}.length_reward"] = parent.length_reward = found  # type: ignore[attr-defined]
+    sys.modules[f"{name}.length_reward"] = found
+    setattr(parent, "length_reward", found)  # noqa: B010  mypy knows no attribute of this name
 
 
 def refuse_taken(module: types.ModuleType) -> None:
