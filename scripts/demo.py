@@ -260,13 +260,15 @@ TRY_NEXT = """
 Try next, from any folder (the first line once):
   . {root}/.venv/bin/activate; export CLONE={root} DEMO={root}/checkpoints/demo
 
-  printf 'Verband\\tbandage\\n' > glossary.tsv; echo "Der Verband wird morgen geprüft." | fairseq-interactive $DEMO \\
-    --path $DEMO/checkpoint.pt -s de -t en --bpe sentencepiece --sentencepiece-model $DEMO/spm.model \\
+  printf 'Verband\\tbandage\\n' > glossary.tsv
+  echo "Der Verband wird morgen geprüft." | fairseq-interactive $DEMO \\
+    --path $DEMO/checkpoint.pt -s de -t en \\
+    --bpe sentencepiece --sentencepiece-model $DEMO/spm.model \\
     --task translation_ext --glossary glossary.tsv
 
   $CLONE/scripts/demo.sh --serve    # a server with a page for people, at http://127.0.0.1:8000
 
-More commands, and yours: {root}/docs/quickstart.md"""  # noqa: E501
+More commands, and yours: {root}/docs/quickstart.md"""
 
 
 def parse() -> argparse.Namespace:

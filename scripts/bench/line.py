@@ -77,10 +77,12 @@ CTRANSLATE2 = """
 import sys, ctranslate2, sentencepiece
 folder, pieces, kind, beam = sys.argv[1:]
 segment = sentencepiece.SentencePieceProcessor(model_file=pieces)
-translator = ctranslate2.Translator(folder, device="cpu", compute_type=kind, inter_threads=1, intra_threads=1)
+how = dict(device="cpu", compute_type=kind, inter_threads=1, intra_threads=1)
+translator = ctranslate2.Translator(folder, **how)
 for number, line in enumerate(sys.stdin):
     words = segment.encode(line.strip(), out_type=str)
-    found = translator.translate_batch([words], beam_size=int(beam), num_hypotheses=1, return_scores=True, length_penalty=1,
+    found = translator.translate_batch([words], beam_size=int(beam), num_hypotheses=1,
+                                       return_scores=True, length_penalty=1,
                                        max_input_length=0, max_decoding_length=200)[0]
     print(f"H-{number}\\t{found.scores[0]}\\t{' '.join(found.hypotheses[0])}")
     print(f"D-{number}\\t{found.scores[0]}\\t{segment.decode(found.hypotheses[0])}")

@@ -139,7 +139,10 @@ def main() -> None:
         pieces, rows = bench.pieces(), []
         for beam in args.beams:
             flags = ["--cpu", "--beam", str(beam), "--max-tokens", str(args.max_tokens)]
-            file = lambda name: None if args.keep is None else args.keep / f"{name}.{beam}.json"  # noqa: B023, E731
+
+            def file(name: str, beam: int = beam) -> Path | None:
+                return None if args.keep is None else args.keep / f"{name}.{beam}.json"
+
             free = ran(partial(searching, bench.text, flags, "free"), file("free"))
             for name in args.sets:
                 phrases = extract(bench.text.references, name, args.seed, bench.usable())

@@ -50,9 +50,12 @@ TRANSLATE = """
 import sys, ctranslate2
 folder, source, kind, beam, tokens, threads = sys.argv[1:]
 lines = [line.split() for line in open(source, encoding="utf-8")]
-translator = ctranslate2.Translator(folder, device="cpu", compute_type=kind, inter_threads=1, intra_threads=int(threads))
-found = translator.translate_batch(lines, beam_size=int(beam), max_batch_size=int(tokens), batch_type="tokens", return_scores=True,
-                                   length_penalty=1, num_hypotheses=int(beam), max_input_length=0, max_decoding_length=200)
+how = dict(device="cpu", compute_type=kind, inter_threads=1, intra_threads=int(threads))
+translator = ctranslate2.Translator(folder, **how)
+found = translator.translate_batch(lines, beam_size=int(beam), max_batch_size=int(tokens),
+                                   batch_type="tokens", return_scores=True,
+                                   length_penalty=1, num_hypotheses=int(beam),
+                                   max_input_length=0, max_decoding_length=200)
 for number, result in enumerate(found):
     for words, score in zip(result.hypotheses, result.scores):
         print(f"H-{number}\\t{score / 0.6931471805599453}\\t{' '.join(words)}")

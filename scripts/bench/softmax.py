@@ -111,7 +111,8 @@ class OutputLayer:
             share="batch",
         )
         before = resident()
-        self.top = ShortlistSoftmax(measured=ShortlistMeter(Stats(), 5, 0), **common)  # type: ignore
+        meter = ShortlistMeter(Stats(), 5, 0)
+        self.top = ShortlistSoftmax(measured=meter, **common)  # type: ignore
         self.mib["top"] = resident() - before
         before = resident()
         self.lsh = LSH(

@@ -79,9 +79,11 @@ def setup_task(*arguments, **named):
     return task
 tasks.setup_task = setup_task
 wrap(tasks, "setup_task", "checkpoint, data")
-atexit.register(lambda: open(out, "w").write(json.dumps([parts, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024])))
+peak = lambda: resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+atexit.register(lambda: open(out, "w").write(json.dumps([parts, peak()])))
 if command == "api":
-    flags = dict(beam=5, cpu=True, source_lang=sys.argv[2], target_lang=sys.argv[3], path=sys.argv[4], data=sys.argv[1])
+    data, source, target, path = sys.argv[1:5]
+    flags = dict(beam=5, cpu=True, source_lang=source, target_lang=target, path=path, data=data)
     lines = [line.strip() for line in sys.stdin]
     for found in fairseq_ext.Translator(**flags).translate(lines):
         print(found[0].text)

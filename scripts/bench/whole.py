@@ -35,9 +35,11 @@ import sys
 import ctranslate2, sentencepiece
 folder, segmentation, beam, kind = sys.argv[1:]
 cut = sentencepiece.SentencePieceProcessor(model_file=segmentation)
-translator = ctranslate2.Translator(folder, device="cpu", compute_type=kind, inter_threads=1, intra_threads=1)
+how = dict(device="cpu", compute_type=kind, inter_threads=1, intra_threads=1)
+translator = ctranslate2.Translator(folder, **how)
 lines = [cut.encode(line.strip(), out_type=str) for line in sys.stdin]
-found = translator.translate_batch(lines, beam_size=int(beam), max_batch_size=64, max_decoding_length=200, max_input_length=0)
+found = translator.translate_batch(lines, beam_size=int(beam), max_batch_size=64,
+                                   max_decoding_length=200, max_input_length=0)
 for each in found:
     print(cut.decode(each.hypotheses[0]))
 """  # noqa: E501

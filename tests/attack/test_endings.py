@@ -267,10 +267,11 @@ def test_ctrl_c_is_quiet_while_python_still_imports(argv, moment):
     module = argv[0] == "-m"
     script = f"""
 import runpy, signal, sys
-signal.signal(signal.SIGINT, signal.default_int_handler)  # ignored where the tests run in the background of a shell
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background ignores it
 sys.orig_argv = ["python", *{argv!r}]
 sys.argv = {argv[:1] + argv[2:] if module else argv!r}
-sys.meta_path[:] = [finder for finder in sys.meta_path if type(finder).__name__ != "FairseqExtStart"]
+hooked = "FairseqExtStart"
+sys.meta_path[:] = [each for each in sys.meta_path if type(each).__name__ != hooked]
 exec({START_UP.read_text()!r})
 class Interrupt:
     def find_spec(self, name, *more):
@@ -278,8 +279,8 @@ class Interrupt:
             signal.raise_signal(signal.SIGINT)
 sys.meta_path.insert(0, Interrupt())
 sys.argv = {argv[1:] if module else argv!r}
-runpy.{f"run_module({argv[1]!r}, run_name='__main__')" if module else f"run_path({argv[0]!r}, run_name='__main__')"}
-"""  # noqa: E501
+runpy.{"run_module" if module else "run_path"}({argv[1 if module else 0]!r}, run_name="__main__")
+"""
     done = subprocess.run(
         [sys.executable, "-c", script], capture_output=True, text=True, timeout=100
     )
@@ -337,7 +338,7 @@ def test_ctrl_c_is_left_alone_in_other_programs(name):
         f"import sys, signal; sys.argv = {words!r} or ['']; sys.orig_argv = "
         f"{['python', *words] if words else []!r}; "
     )
-    # ignored where the tests run in the background of a shell
+    # a shell's background ignores it
     script += "before = signal.getsignal(signal.SIGINT); "
     script += f"exec({START_UP.read_text()!r}); print(signal.getsignal(signal.SIGINT) is before)"
     assert (

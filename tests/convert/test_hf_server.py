@@ -40,7 +40,11 @@ def translator(folder: Path, pair: tuple[str, str]) -> Translator:
 
 
 @pytest.mark.parametrize("kind", PAIRS if os.environ.get(ALL) else ["NLLB-200"])
-def test_requests_of_several_pairs_get_what_a_translator_of_each_gives(started, kind, tmp_path):  # noqa: F811
+def test_requests_of_several_pairs_get_what_a_translator_of_each_gives(
+    started,  # noqa: F811
+    kind,
+    tmp_path,
+):
     made, (first, second) = make(kind, tmp_path, 2), PAIRS[kind]
     _, url, said = started(
         "--data", str(made.out), *FLAGS, "--glossary-folder", str(tmp_path / "kept")
@@ -85,7 +89,10 @@ def test_requests_of_several_pairs_get_what_a_translator_of_each_gives(started, 
         assert (tmp_path / "kept" / "-".join(first) / "x.tsv").is_file()
 
 
-def test_a_target_of_opus_mt_is_named_by_the_request_or_in_front_of_its_text(started, tmp_path):  # noqa: F811
+def test_a_target_of_opus_mt_is_named_by_the_request_or_in_front_of_its_text(
+    started,  # noqa: F811
+    tmp_path,
+):
     """Each sentence is translated as with its own >>fra<<."""
     out = make("OPUS-MT", tmp_path, 2).out
     _, url, said = started("--data", str(out), *FLAGS)

@@ -61,7 +61,8 @@ def codes_by_hand(x, dimensions, u):
     """Eq. 5 to 7 in plain Python."""
     bits, out = lsh_torch.bits_of(dimensions.size(1)), []
     for row in x.tolist():
-        winners = [max(range(len(d)), key=lambda k: (row[d[k]], -k)) for d in dimensions.tolist()]  # noqa: B023
+        values = [[row[k] for k in each] for each in dimensions.tolist()]
+        winners = [each.index(max(each)) for each in values]
         out.append(
             [
                 sum(w << (bits * (u - 1 - i)) for i, w in enumerate(winners[b : b + u]))

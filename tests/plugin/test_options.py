@@ -237,9 +237,9 @@ def test_signature_names_beam_length_penalty_model_and_versions():
         .partition("|")[2]
         for each in (model, model, build("transformer", 7))
     ]
+    version = re.escape(torch.__version__)
     assert re.fullmatch(
-        rf"beam:4\|lenpen:1.5\|model:[0-9a-f]{{8}}\|fairseq:0.12.2\|torch:{re.escape(torch.__version__)}",
-        ends[0],
+        rf"beam:4\|lenpen:1.5\|model:[0-9a-f]{{8}}\|fairseq:0.12.2\|torch:{version}", ends[0]
     )
     assert ends[0] == ends[1] != ends[2]
 

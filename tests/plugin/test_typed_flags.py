@@ -16,14 +16,19 @@ from pathlib import Path
 from fairseq_ext import Engine, Translation, Translator, UsageError
 
 def right(lines: list[str]) -> list[list[Translation]]:
-    translator = Translator("model.pt", Path("data"), beam=5, stop="optimal", prune_bound=True, bpe="sentencepiece", lenpen=1, cpu=True)
+    translator = Translator(
+    "model.pt", Path("data"), beam=5, stop="optimal", prune_bound=True, bpe="sentencepiece",
+    lenpen=1, cpu=True,
+)
     translator.score(lines, lines)[0].positional_scores
-    print(next(translator.translate_iter(iter(lines), beam=2))[0].text.upper(), translator.translate(lines)[0][0].score + 1)
+    print(next(translator.translate_iter(iter(lines), beam=2))[0].text.upper())
+print(translator.translate(lines)[0][0].score + 1)
     for found in translator.translate(lines, errors="return"):
         print(str(found) if isinstance(found, UsageError) else found[0].text)
     with Engine("model.pt", Path("data"), beam=5, cpu_workers=2, stream_width=8) as engine:
         print(engine.submit("x", terms={"a": "b"}).result().text.upper())
-    return Translator.from_folder("data", beam=2).translate(lines, progress=True, constraints=[["a", ["b", "c"]]])
+    made = Translator.from_folder("data", beam=2)
+    return made.translate(lines, progress=True, constraints=[["a", ["b", "c"]]])
 
 def wrong(translator: Translator, engine: Engine) -> None:
     Translator("model.pt", "data", beam="five")  # 1 beam

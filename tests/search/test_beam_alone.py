@@ -65,7 +65,12 @@ def both(ours, sample: dict, calls: bool = True) -> tuple[list, list, bool]:
     before = ours.stats.copy()
     admit = LoopSearch.admit
     try:
-        LoopSearch.admit = lambda self, requests: searched.extend(requests) or admit(self, requests)  # type: ignore
+
+        def watched(self, requests):
+            searched.extend(requests)
+            return admit(self, requests)
+
+        LoopSearch.admit = watched  # type: ignore
         alone = run(ours, sample)
     finally:
         LoopSearch.admit = admit  # type: ignore[method-assign]

@@ -22,7 +22,10 @@ NEEDED = ["--path", FLAGS["path"], "--data", FLAGS["data"], "-s", "de", "-t", "e
 SOURCE = "Der Patient hat einen Port."
 
 
-def test_it_says_where_it_listens_and_ends_at_sigterm_when_what_runs_is_answered(started, tmp_path):  # noqa: F811
+def test_it_says_where_it_listens_and_ends_at_sigterm_when_what_runs_is_answered(
+    started,  # noqa: F811
+    tmp_path,
+):
     # of requests' glossaries
     flags = [
         "--glossary-folder",

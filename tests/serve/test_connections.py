@@ -226,7 +226,10 @@ def test_the_limits_as_they_are_typed(started):  # noqa: F811
     assert statuses == [200, 200, 403]
 
 
-def test_few_open_files_are_enough_and_no_request_is_lost_at_the_end(started, monkeypatch):  # noqa: F811
+def test_few_open_files_are_enough_and_no_request_is_lost_at_the_end(
+    started,  # noqa: F811
+    monkeypatch,
+):
     """300 unfinished headers lock nobody out; at SIGTERM every request on a connection that
     is kept gets an answer."""
     import resource

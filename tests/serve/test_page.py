@@ -149,8 +149,11 @@ def test_a_glossary_file_is_dropped_on_the_page(page):
     )
     page.wait_for_function("document.querySelectorAll('.chip').length === 4")
     assert not page.inner_text("#unread")
-    dropped = """() => { const data = new DataTransfer(); data.items.add(new File(["hat\\thas"], "more.tsv"));
-        dispatchEvent(new DragEvent("drop", {dataTransfer: data, bubbles: true, cancelable: true})); }"""  # noqa: E501
+    dropped = """() => {
+        const data = new DataTransfer();
+        data.items.add(new File(["hat\\thas"], "more.tsv"));
+        const how = {dataTransfer: data, bubbles: true, cancelable: true};
+        dispatchEvent(new DragEvent("drop", how)); }"""
     page.evaluate(dropped)
     page.wait_for_function("document.querySelectorAll('.chip').length === 5")
 

@@ -314,9 +314,13 @@ def test_the_unmodified_client_of_deep_translator(client, lines):
 @pytest.mark.skipif(shutil.which("node") is None, reason="no node: apt-get install nodejs")
 def test_a_page_s_own_fetch(client, lines):
     """As LibreTranslate's documentation calls it from JavaScript."""
-    script = """const [url, q] = process.argv.slice(1), headers = { "Content-Type": "application/json" };
-        const body = JSON.stringify({ q, source: "de", target: "en", format: "text", alternatives: 1, api_key: "" });
-        fetch(url + "/translate", { method: "POST", body, headers }).then(r => r.text()).then(found => console.log(found));"""  # noqa: E501
+    script = """const [url, q] = process.argv.slice(1);
+        const headers = { "Content-Type": "application/json" };
+        const asked = { q, source: "de", target: "en", format: "text", alternatives: 1 };
+        asked.api_key = "";
+        const body = JSON.stringify(asked);
+        fetch(url + "/translate", { method: "POST", body, headers })
+          .then(r => r.text()).then(found => console.log(found));"""
     done = subprocess.run(
         ["node", "-e", script, str(client.base_url), lines[0]],
         capture_output=True,

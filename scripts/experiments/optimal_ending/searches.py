@@ -28,10 +28,10 @@ sys.path[:0] = [
 ]
 logging.getLogger("fairseq").setLevel(logging.WARNING)  # it talks while it is imported
 
-from arguments import command_line, run_script, text_arguments  # noqa: E402, F401  for the scripts beside this one
+from arguments import command_line, run_script, text_arguments  # noqa: E402, F401
 from harness import BenchError  # noqa: E402
 from intervals import counts_of, interval, resampled  # noqa: E402
-from report import ROOT, machine, named  # noqa: E402, F401  for the scripts beside this one
+from report import ROOT, machine, named  # noqa: E402, F401
 from sacrebleu.metrics import BLEU  # noqa: E402
 
 import fairseq_ext  # noqa: E402, F401

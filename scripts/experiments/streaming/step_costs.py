@@ -158,8 +158,9 @@ class StepCosts:
             if hasattr(self.decoder, name):
                 setattr(self.decoder, name, self.timed(name, getattr(self.decoder, name)))
         if self.search is not None:
-            self.search.admit = self.measured_sources(self.search, self.search.admit)  # type: ignore
-            self.search.batch.go_on = self.one_step(self.search.batch, self.search.batch.go_on)  # type: ignore
+            search: Any = self.search
+            search.admit = self.measured_sources(search, search.admit)
+            search.batch.go_on = self.one_step(search.batch, search.batch.go_on)
         return self
 
     def __exit__(self, *_: object) -> None:

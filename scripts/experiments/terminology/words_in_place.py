@@ -32,7 +32,14 @@ from against_stock import repeats  # noqa: E402
 from extract import MORE_SETS, extract  # noqa: E402
 from intervals import bleu, counts_of, interval, resampled  # noqa: E402
 from placement_scores import as_word, ends_with  # noqa: E402
-from searches import command_line, model_flags, quiet, read_text, run_script, text_arguments  # noqa: E402
+from searches import (  # noqa: E402
+    command_line,
+    model_flags,
+    quiet,
+    read_text,
+    run_script,
+    text_arguments,
+)
 from write_up import table  # noqa: E402
 
 from fairseq_ext.search.constraints.word_alignment import word_spans  # noqa: E402

@@ -71,7 +71,8 @@ folder, file = sys.argv[1:]
 [model], _, task = load_model_ensemble_and_task([f"{folder}/checkpoint.pt"], {"data": folder})
 torch.jit.script(model.eval()).save(file)
 pad, eos = task.source_dictionary.pad(), task.source_dictionary.eos()
-given = torch.tensor([[5, 6, 7, eos], [pad, pad, 8, eos]]), torch.tensor([4, 2]), torch.tensor([[eos, 9, 10], [eos, 11, pad]])
+source = torch.tensor([[5, 6, 7, eos], [pad, pad, 8, eos]])
+given = source, torch.tensor([4, 2]), torch.tensor([[eos, 9, 10], [eos, 11, pad]])
 torch.testing.assert_close(torch.jit.load(file)(*given)[0], model(*given)[0])
 print("fairseq_ext" in sys.modules)
 """  # noqa: E501
@@ -157,7 +158,8 @@ from fairseq.dataclass import FairseqDataclass
 class Inner(FairseqDataclass):
     number: int = 1
 inner = Inner()
-Outer = dataclasses.make_dataclass("Outer", [("inner", Inner, dataclasses.field(default=inner))], bases=(FairseqDataclass,))
+fields = [("inner", Inner, dataclasses.field(default=inner))]
+Outer = dataclasses.make_dataclass("Outer", fields, bases=(FairseqDataclass,))
 """  # noqa: E501
     (tmp_path / "with_defaults").mkdir()
     (tmp_path / "with_defaults" / "__init__.py").write_text(code)

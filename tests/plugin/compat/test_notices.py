@@ -18,7 +18,7 @@ MAIN = re.compile(r'^if __name__ == "__main__":', re.MULTILINE)
 # fairseq that gives the advice
 RUN = """
 import importlib, logging, os, runpy, sys
-import hydra, omegaconf, sacrebleu, torch, torch.distributed.fsdp  # what fairseq imports takes longest
+import hydra, omegaconf, sacrebleu, torch, torch.distributed.fsdp  # which take longest
 
 def leave(status):
     raise SystemExit(status)

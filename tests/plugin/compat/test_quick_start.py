@@ -24,9 +24,12 @@ from fairseq import models, tasks
 from fairseq.registry import REGISTRIES
 found = {name: getattr(models, name) for name in vars(models) if name.endswith("_REGISTRY")}
 found |= {name: getattr(tasks, name) for name in ("TASK_REGISTRY", "TASK_DATACLASS_REGISTRY")}
-found |= {f"{kind}/{part}": entry[part] for kind, entry in REGISTRIES.items() for part in ("registry", "dataclass_registry")}
+parts = "registry", "dataclass_registry"
+found |= {f"{kind}/{part}": entry[part] for kind, entry in REGISTRIES.items() for part in parts}
 def told(value):
-    return f"{value.__module__}.{value.__qualname__}" if callable(value) else str(sorted(value) if isinstance(value, list) else value)
+    if callable(value):
+        return f"{value.__module__}.{value.__qualname__}"
+    return str(sorted(value) if isinstance(value, list) else value)
 """  # noqa: E501
 NAMES = (
     "json.dump({name: {k: told(v) for k, v in entries.items()} for name, entries in "
@@ -36,11 +39,14 @@ LOOK_UPS = """
 lazy = sys.modules["fairseq_ext.plugin.compat.lazy"]
 at_start = len(lazy.waiting)
 names = json.load(sys.stdin)
-assert found["ARCH_MODEL_REGISTRY"]["lstm_wiseman_iwslt_de_en"].__name__ == "LSTMModel" and "fairseq.models.lstm" not in lazy.waiting
-assert "no_such_task" not in found["TASK_REGISTRY"] and found["TASK_REGISTRY"].get("no_such_task") is None
-assert {*names["TASK_REGISTRY"]} <= {*found["TASK_REGISTRY"]} and {*names["criterion/registry"]} == {*found["criterion/registry"].keys()}
+assert found["ARCH_MODEL_REGISTRY"]["lstm_wiseman_iwslt_de_en"].__name__ == "LSTMModel"
+assert "fairseq.models.lstm" not in lazy.waiting
+assert "no_such_task" not in found["TASK_REGISTRY"]
+assert found["TASK_REGISTRY"].get("no_such_task") is None
+assert {*names["TASK_REGISTRY"]} <= {*found["TASK_REGISTRY"]}
+assert {*names["criterion/registry"]} == {*found["criterion/registry"].keys()}
 assert len(lazy.waiting) > at_start - 10, "names and look-ups run what they need"
-lacking = [(name, key) for name, entries in names.items() for key in entries if key not in found[name]]
+lacking = [(name, key) for name, given in names.items() for key in given if key not in found[name]]
 assert not lacking, lacking
 values = {name: {key: told(found[name][key]) for key in entries} for name, entries in names.items()}
 assert values == names

@@ -174,8 +174,9 @@ from fairseq.tasks import register_task
 from fairseq.tasks.translation import TranslationConfig, TranslationTask
 
 register_model_architecture("transformer", "own_sizes")(base_architecture)
-fairseq_ext.extend(register_task("own_task", dataclass=TranslationConfig)(type("OwnTask", (TranslationTask,), {})))
-"""  # noqa: E501
+own = register_task("own_task", dataclass=TranslationConfig)
+fairseq_ext.extend(own(type("OwnTask", (TranslationTask,), {})))
+"""
 
 
 def test_a_folder_of_ones_own_architecture_and_task(tiny, tmp_path):

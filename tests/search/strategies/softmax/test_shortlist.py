@@ -67,7 +67,11 @@ def test_top_searches_as_if_there_were_no_other_words(generation, models, tmp_pa
         blocked = torch.full((WORDS + 4,), -1e9, dtype=torch.float64).index_fill(
             0, torch.tensor(kept), 0.0
         )
-        project.register_forward_hook(lambda module, inputs, out: out + blocked.to(out.device))  # noqa: B023
+
+        def block(module, inputs, out, blocked=blocked):
+            return out + blocked.to(out.device)
+
+        project.register_forward_hook(block)
     same(run(pair.stock, sample), got)
     assert all(set(h["tokens"].tolist()) <= set(kept) for nbest in got for h in nbest)
 
