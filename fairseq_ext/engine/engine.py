@@ -10,29 +10,28 @@ decodes them together.
     engine.close()
 
 Worker processes of one thread each decode (worker.py). Requests wait in one queue, and go to the
-worker with the least work (dispatch.py).
+worker with the least work (dispatch.py). One thread of the engine does all I/O (loop.py).
 
-A worker that dies is replaced. The requests that it had run again, each with a worker to itself,
-so that the one that killed it is found: a request that has been in two workers that died is
-answered with the error.
+A worker that dies, or that is silent although it has work, is replaced. The requests that it had
+run again, each with a worker to itself, so that the one that killed it is found: a request
+that has been in two workers that died is answered with the error.
 """
 
 from __future__ import annotations
 
-import logging
+import os
+import pickle
 import queue
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
-from functools import partial
 from os import PathLike
 from typing import TYPE_CHECKING, Any
 
 from fairseq_ext.core.errors import UsageError
-from fairseq_ext.core.process_pool import ForkServer, Worker
-from fairseq_ext.engine.callbacks import Threads
-from fairseq_ext.engine.dispatch import Dispatch
+from fairseq_ext.core.process_pool import GRACE, REAP, ForkServer
+from fairseq_ext.engine.dispatch import fresh
 from fairseq_ext.engine.in_engine import TextRequest
 from fairseq_ext.engine.jobs import (
     Answer,
@@ -43,7 +42,8 @@ from fairseq_ext.engine.jobs import (
     Work,
     fields_or_none,
 )
-from fairseq_ext.engine.tickets import Busy, Closed, Pace, Ticket, WorkerDied
+from fairseq_ext.engine.loop import Loop
+from fairseq_ext.engine.tickets import Closed
 from fairseq_ext.search.constraints.lines import fields_of
 from fairseq_ext.text.formats import passes
 from fairseq_ext.text.splitter import splitter
@@ -53,10 +53,7 @@ if TYPE_CHECKING:
 
     from fairseq_ext.plugin.flags import EngineFlags
 
-logger = logging.getLogger("fairseq_ext")
-WORKER = "fairseq_ext.engine.worker"  # the module that its processes run
-PAUSE = 0.5  # seconds before a worker is replaced that has not answered any request
-TRIES = 3  # workers in a row that end before their model is loaded, before there is no model
+SLACK = 5.0  # seconds more for the end of an engine's thread
 
 
 class Engine:
@@ -65,8 +62,9 @@ class Engine:
 
     path, data, task, flags: as of `Translator`. max_queue: most requests that wait, None for no
     limit. longest: most source tokens of a sentence, None for as many as the model takes.
-    Errors: `wait`, `submit` and `stream` raise UsageError for flags that cannot be used and a
-    model that cannot be loaded.
+    worker_timeout: seconds after which a worker that has work is replaced, if it has sent nothing
+    and used no CPU time in them. Errors: `wait`, `submit` and `stream` raise UsageError for flags
+    that cannot be used, a model that cannot be loaded, and in a forked child.
     """
 
     def __init__(
@@ -78,27 +76,18 @@ class Engine:
         cpu_workers: int = 1,
         max_queue: int | None = None,
         longest: int | None = None,
+        worker_timeout: float = 60.0,
         **flags: Unpack[EngineFlags],
     ) -> None:
         if cpu_workers < 1:
             raise UsageError(f"--cpu-workers {cpu_workers} would decode nothing: use 1 or more")
+        if not worker_timeout > 0:
+            raise UsageError(f"--worker-timeout (seconds) must be above 0, not {worker_timeout:g}")
         self.max_queue = max_queue
         self.flags = {"path": str(path), "data": str(data), "task": task, **flags}
-        self.fork_server = ForkServer(WORKER, self.flags, longest)
-        self.lock = threading.RLock()
-        self.changed = threading.Condition(self.lock)
-        self.requests = Dispatch()
-        self.callbacks = Threads()
-        self.number = 0
-        self.closed = False
-        self.failed: Exception | None = None  # why there is no model
-        self.description: Description | None = None
-        self.done = Work()
-        self.pace = Pace()
-        self.restarts = 0
-        self.stillborn = 0  # workers in a row that ended before their model was loaded
-        with self.lock:  # nothing is heard of a worker before all are known
-            self.requests.workers = [self.start_worker() for _ in range(cpu_workers)]
+        self.process_id = os.getpid()
+        self.loop = Loop((self.flags, longest), cpu_workers, worker_timeout)
+        self.loop.start()
 
     # ---- what users call
 
@@ -107,16 +96,18 @@ class Engine:
 
         Errors: UsageError where it cannot be loaded, TimeoutError.
         """
-        with self.changed:
-            if not self.changed.wait_for(
-                lambda: self.description or self.failed or self.closed, timeout
+        self.check_process()
+        loop = self.loop
+        with loop.changed:
+            if not loop.changed.wait_for(
+                lambda: loop.description or loop.failed or loop.closed, timeout
             ):
                 raise TimeoutError(f"the model is not loaded after {timeout} seconds")
-            if self.failed is not None:
-                raise self.failed
-            if self.description is None:
+            if loop.failed is not None:
+                raise fresh(loop.failed)
+            if loop.description is None:
                 raise Closed("the engine was closed before its model was loaded")
-            return self.description
+            return loop.description
 
     def submit(
         self,
@@ -169,20 +160,13 @@ class Engine:
             number,
             time.monotonic(),
         )
-        with self.lock:
-            if self.failed is not None:
-                raise self.failed
-            if self.closed:
-                raise Closed("the engine is closed")
-            if self.max_queue is not None and len(self.waiting) >= self.max_queue:
-                raise Busy(len(self.waiting), self.pace.until_half(len(self.waiting)))
-            self.number += 1
-            ticket = Ticket(
-                self.number, job, on_partial, partial(self.forget, self.number), self.callbacks
-            )
-            self.requests.waiting[ticket.number] = ticket
-            self.requests.give_out()
-        return ticket.future
+        self.check_process()
+        return self.loop.submit(
+            lambda number: pickle.dumps(("add", number, job)),
+            20 + len(source),
+            on_partial,
+            self.max_queue,
+        )
 
     def submit_text(
         self,
@@ -226,21 +210,15 @@ class Engine:
 
         What is left has the error Closed.
         """
-        with self.changed:
-            self.closed = True
-            self.changed.notify_all()
-            self.changed.wait_for(lambda: not self.pending or self.failed is not None, grace)
-            workers, self.requests.workers = self.requests.workers, []
-            left = [
-                *self.requests.clear(),
-                *(ticket for worker in workers for ticket in worker.requests.values()),
-            ]
-        for worker in workers:
-            worker.send(None)
-            worker.close()
-        self.fork_server.stop()
-        for ticket in left:
-            ticket.tell(Closed("the engine was closed before the request was answered"))
+        if self.process_id != os.getpid():
+            return  # it goes on in the process that has made it
+        loop = self.loop
+        with loop.changed:
+            loop.closed = True
+            loop.changed.notify_all()
+        loop.post("close", grace)
+        if threading.current_thread() is not loop:
+            loop.join(grace + GRACE + REAP + SLACK)
 
     def __enter__(self) -> Engine:
         return self
@@ -249,136 +227,49 @@ class Engine:
         self.close()
 
     @property
-    def pending(self) -> int:
-        """Requests that are not answered."""
-        with self.lock:
-            return len(self.requests)
+    def description(self) -> Description | None:
+        """What the workers have loaded; None before that."""
+        return self.loop.description
 
     @property
-    def waiting(self) -> Mapping[int, Ticket]:
-        """Requests that no worker has, by number."""
-        return self.requests.waiting
+    def pending(self) -> int:
+        """Requests that are not answered."""
+        return self.loop.pending
+
+    @property
+    def waiting(self) -> int:
+        """Requests that no worker has."""
+        with self.loop.lock:
+            return self.loop.waiting
 
     @property
     def ready(self) -> bool:
         """Whether a worker is there that can decode."""
-        with self.lock:
-            return not self.closed and any(worker.ready for worker in self.requests.workers)
+        return self.loop.ready and not self.loop.closed
+
+    @property
+    def restarts(self) -> int:
+        """Workers that have ended and were replaced."""
+        return self.loop.dispatch.restarts
+
+    @property
+    def done(self) -> Work:
+        """Counts of all work so far, as they grow."""
+        return self.loop.done
+
+    @property
+    def fork_server(self) -> ForkServer:
+        """The process that has loaded the model, where there is one."""
+        return self.loop.fork_server
 
     def work(self) -> Work:
         """Counts of all work so far."""
-        with self.lock:
-            return Work(**vars(self.done))
+        return Work(**vars(self.loop.done))
 
-    # ---- requests and workers
-
-    def start_worker(self) -> Worker:
-        return Worker(self.fork_server, self.heard, self.lost)
-
-    def forget(self, number: int) -> None:
-        """Nobody waits for a request any more."""
-        with self.changed:
-            if self.requests.cancel(number):
-                self.changed.notify_all()
-                if not self.closed:
-                    self.requests.give_out()
-
-    def heard(self, worker: Worker, message: Any) -> None:
-        """A message of a worker, in its thread."""
-        if isinstance(message, Exception):
-            self.fail(message)
-            return
-        if isinstance(message, Description):
-            with self.changed:
-                worker.ready, self.description, self.stillborn = True, message, 0
-                self.requests.width = message.width
-                self.changed.notify_all()
-                self.requests.give_out()
-            return
-        told: list[tuple[Ticket, Any]] = []
-        try:
-            with self.changed:
-                for number, what in message:
-                    if isinstance(what, Work):
-                        self.done.add(what)
-                    elif (ticket := worker.requests.get(number)) is not None:
-                        told.append((ticket, what))
-                        if not isinstance(what, Partial):
-                            worker.fresh = False
-                            self.requests.take(ticket)
-                            self.pace.one_is_done()
-                if told:
-                    self.changed.notify_all()
-                    self.requests.give_out()
-        finally:  # those that have been taken out are told, whatever went wrong
-            for ticket, what in told:
-                ticket.tell(what)
-
-    def fail(self, error: Exception) -> None:
-        """There is no model: every request has this error."""
-        with self.changed:
-            self.failed = error
-            left = self.requests.clear()
-            self.changed.notify_all()
-        for ticket in left:
-            ticket.tell(error)
-
-    def lost(self, worker: Worker) -> None:
-        """A worker is gone, in its thread: its requests run again, and another
-        worker takes its place."""
-        with self.changed:
-            if (
-                self.closed
-                and not worker.requests
-                and not self.pending
-                or worker not in self.requests.workers
-                or self.failed is not None
-            ):
-                return
-            self.stillborn += not worker.ready
-            worker.ready = False
-            given_up = self.requests.retry(worker)
-            self.restarts += 1
-            self.changed.notify_all()
-            self.requests.give_out()
-        for ticket in given_up:
-            ticket.tell(
-                WorkerDied(
-                    "the sentence could not be translated: two worker processes died over it"
-                )
+    def check_process(self) -> None:
+        """UsageError in a forked child, whose parent has the workers."""
+        if self.process_id != os.getpid():
+            raise UsageError(
+                f"this engine belongs to process {self.process_id}, and this one was forked from "
+                "it: make an engine here, or send the requests there"
             )
-        if self.stillborn >= TRIES * len(self.requests.workers):
-            self.fail(
-                UsageError(
-                    "the processes that load the model ended before it was loaded: "
-                    "see their messages on standard error, and mend what they name"
-                )
-            )
-            return
-        if worker.fresh:
-            time.sleep(PAUSE)
-        why = ""
-        for attempt in range(TRIES):
-            try:
-                return self.replace(worker)
-            except Exception as error:  # the system gives no process, no memory or no thread
-                why = f"{type(error).__name__}: {error}"
-                time.sleep(PAUSE * attempt)
-        if self.ready:  # the other workers go on
-            logger.error(
-                "a worker of the engine is gone, and no other can be started in its place (%s)", why
-            )
-            return
-        self.fail(
-            UsageError(
-                f"no process that translates can be started ({why}): end others, or allow more "
-                "processes and open files"
-            )
-        )
-
-    def replace(self, worker: Worker) -> None:
-        """Start a worker in the place of one that is gone."""
-        with self.changed:
-            workers = self.requests.workers
-            if worker in workers:
-                workers[workers.index(worker)] = self.start_worker()

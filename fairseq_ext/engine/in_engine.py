@@ -15,9 +15,10 @@ from concurrent.futures import Future
 from functools import partial
 from typing import Any
 
+from fairseq_ext.engine.callbacks import THREADS, Reply, when_done
 from fairseq_ext.engine.jobs import Answer, Partial
 from fairseq_ext.engine.joined import Joined, Slot
-from fairseq_ext.engine.tickets import Busy, Closed, resolve
+from fairseq_ext.engine.tickets import Busy, Closed
 from fairseq_ext.plugin.loading.settings import TooLong
 from fairseq_ext.text.formats import Pass
 from fairseq_ext.text.marks import ended
@@ -51,18 +52,22 @@ class TextRequest:
     ):
         self.submit, self.passes, self.request = submit, list(passes), request
         self.on_partial, self.on_text = on_partial, on_text
-        self.lock = threading.RLock()
-        self.future: Future[Answer] = Future()
+        self.future = Reply(THREADS, lambda: None, on_partial)
+        # its calls are those of this object too, one after another: no lock is held in them
+        self.calls = self.future.calls
+        self.lock = threading.Lock()  # of these two, which `stop` reads in any thread
         self.running: dict[Slot, Future[Answer]] = {}
+        self.is_over = False
         self.waiting: deque[Slot] = deque()  # to be submitted
         self.left: list[tuple[str, str]] = []
         self.told, self.rests_until = 0, 0.0
-        self.future.add_done_callback(lambda _: self.stop())
-        try:
-            self.start(text)
-        except BaseException:
-            self.stop()
-            raise
+        when_done(self.future, lambda _: self.stop())
+        with self.calls.held():
+            try:
+                self.start(text)
+            except BaseException:
+                self.stop()
+                raise
 
     def start(self, text: str) -> None:
         """Begin the next pass."""
@@ -77,10 +82,15 @@ class TextRequest:
     def stop(self) -> None:
         """Leave the engine."""
         with self.lock:
-            self.waiting.clear()
+            self.is_over = True
             running, self.running = list(self.running.values()), {}
         for future in running:
             future.cancel()
+
+    def finish(self, what: Answer | BaseException) -> None:
+        """Give the answer or the error, behind the partial results."""
+        self.is_over = True
+        self.future.answer(what)
 
     def next_slot(self) -> Slot | None:
         """The next segment to submit; None where there is none."""
@@ -97,64 +107,80 @@ class TextRequest:
 
     def go_on(self) -> None:
         """Give the engine more, or end (raises what `submit` does)."""
+        self.join()
+        while (
+            len(self.running) < AHEAD
+            and (self.waiting or len(self.slots) < OPEN)
+            and not self.is_over
+        ):
+            if (slot := self.next_slot()) is None:
+                break
+            try:
+                self.run(slot)
+            except Busy:
+                self.waiting.appendleft(slot)
+                if not self.running:
+                    raise
+                break
+        if not self.waiting and not self.running and not self.is_over:
+            self.end()
+
+    def run(self, slot: Slot) -> None:
+        """Submit a segment (raises what `submit` does)."""
+        assert isinstance(slot.item, Segment)
+        request = self.request | {"number": slot.item.number}
+        if slot.item.marks:
+            request["align"] = True
+        elif self.on_partial is not None:
+            request["on_partial"] = partial(self.add_call, self.partly, slot)
+        future = self.submit(slot.item.plain, **request)
         with self.lock:
-            self.join()
-            while (
-                len(self.running) < AHEAD
-                and (self.waiting or len(self.slots) < OPEN)
-                and not self.future.done()
-            ):
-                if (slot := self.next_slot()) is None:
-                    break
-                assert isinstance(slot.item, Segment)
-                request = (
-                    self.request
-                    | {"number": slot.item.number}
-                    | ({"align": True} if slot.item.marks else {})
-                )
-                if self.on_partial is not None and not slot.item.marks:
-                    request["on_partial"] = partial(self.partly, slot)
-                try:
-                    future = self.submit(slot.item.plain, **request)
-                except Busy:
-                    self.waiting.appendleft(slot)
-                    if not self.running:
-                        raise
-                    break
+            is_over = self.is_over
+            if not is_over:
                 self.running[slot] = future
-                future.add_done_callback(partial(self.heard, slot))
-            if not self.waiting and not self.running and not self.future.done():
-                self.end()
+        if is_over:
+            future.cancel()
+        else:
+            when_done(future, partial(self.add_call, self.heard, slot))
+
+    def add_call(self, method: Callable[..., None], slot: Slot, what: Any) -> None:
+        """Call a method behind the calls before it, in another thread; what it raises is
+        the error of the text."""
+
+        def call() -> None:
+            try:
+                method(slot, what)
+            except BaseException as error:
+                self.finish(error)
+
+        self.calls.add(call)
 
     def heard(self, slot: Slot, future: Future[Answer]) -> None:
         """A segment has its answer."""
         with self.lock:
-            if self.running.pop(slot, None) is None or future.cancelled():
-                return
-            error = future.exception()
-            assert isinstance(slot.item, Segment)
-            if isinstance(error, TooLong) and len(parts := halves(slot.item)) > 1:
-                place, news = self.slots.index(slot), [Slot(part) for part in parts]
-                del self.slots[place]
-                for new in reversed(news):
-                    self.slots.insert(place, new)
-                self.waiting.extendleft(reversed([new for new in news if new.is_open]))
-            elif isinstance(error, Closed):
-                return resolve(self.future, error)
-            else:
-                slot.answer = error or future.result()
-            try:
-                self.join()
-                self.tell()
-                self.go_on()
-            except BaseException as raised:
-                resolve(self.future, raised)
+            is_known = self.running.pop(slot, None) is not None
+        if not is_known or future.cancelled():
+            return
+        error = future.exception()
+        assert isinstance(slot.item, Segment)
+        if isinstance(error, TooLong) and len(parts := halves(slot.item)) > 1:
+            place, news = self.slots.index(slot), [Slot(part) for part in parts]
+            del self.slots[place]
+            for new in reversed(news):
+                self.slots.insert(place, new)
+            self.waiting.extendleft(reversed([new for new in news if new.is_open]))
+        elif isinstance(error, Closed):
+            return self.finish(error)
+        else:
+            slot.answer = error or future.result()
+        self.join()
+        self.tell()
+        self.go_on()
 
     def partly(self, slot: Slot, part: Partial) -> None:
         """A segment is further."""
-        with self.lock:
-            slot.partial = part
-            self.tell()
+        slot.partial = part
+        self.tell()
 
     def join(self) -> None:
         """Join the items at the beginning of which nothing more is to come."""
@@ -179,16 +205,16 @@ class TextRequest:
         if part is not None:
             text, tokens = text + ended(part.text, ""), tokens + part.tokens
         if text.strip():
-            self.on_partial(Partial(text, tokens))
+            self.future.pass_partial(Partial(text, tokens))
             self.rests_until = time.monotonic() + REST * len(text)
 
     def end(self) -> None:
         """Answer, or begin the next pass."""
         self.join()
         if self.joined.error is not None and not self.joined.answers:
-            return resolve(self.future, self.joined.error)
+            return self.finish(self.joined.error)
         self.left += self.joined.left
         if self.passes:
             self.told = 0
             return self.start(self.joined.text())
-        resolve(self.future, self.joined.answer(self.left))
+        self.finish(self.joined.answer(self.left))

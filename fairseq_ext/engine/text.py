@@ -10,6 +10,7 @@ from functools import partial
 from queue import SimpleQueue
 from typing import Any
 
+from fairseq_ext.engine.callbacks import when_done
 from fairseq_ext.engine.in_engine import TextRequest
 from fairseq_ext.engine.jobs import Answer
 from fairseq_ext.text.formats import Pass
@@ -45,7 +46,7 @@ class ThroughEngine:
     def submitted(self, source: str, **request: Any) -> Future[Answer]:
         """A segment's future, of whose end is known when it was."""
         future = self.submit(source, **request)
-        future.add_done_callback(lambda _: setattr(self, "moved", time.monotonic()))
+        when_done(future, lambda _: setattr(self, "moved", time.monotonic()))
         return future
 
     def stop(self) -> None:

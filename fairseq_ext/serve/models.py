@@ -33,9 +33,10 @@ from fastapi import HTTPException
 from fastapi.concurrency import run_in_threadpool
 
 from fairseq_ext.core.errors import UsageError
+from fairseq_ext.engine.callbacks import resolve
 from fairseq_ext.engine.engine import Engine
 from fairseq_ext.engine.jobs import Answer, Description, Work
-from fairseq_ext.engine.tickets import Busy, resolve
+from fairseq_ext.engine.tickets import Busy
 from fairseq_ext.plugin.loading.model import find_model
 
 logger = logging.getLogger("fairseq_ext")
@@ -125,7 +126,7 @@ class Models:
         """Requests that are not answered, and of these the ones in a queue."""
         engines = list(self.engines.values())
         return sum(engine.pending for engine in engines), sum(
-            len(engine.waiting) for engine in engines
+            engine.waiting for engine in engines
         )
 
     def close(self) -> None:

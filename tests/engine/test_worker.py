@@ -2,13 +2,15 @@
 
 import contextlib
 import gc
+import pickle
+import socket
 import threading
 import time
-from multiprocessing import Pipe
 from pathlib import Path
 
 import pytest
 
+from fairseq_ext.core.channel import Channel
 from fairseq_ext.core.errors import UsageError
 from fairseq_ext.engine import worker
 from fairseq_ext.engine.decoding import Decoding
@@ -77,18 +79,22 @@ def test_a_worker_without_requests_gives_memory_back_once(decoding, monkeypatch)
     given_back: list[float] = []
     monkeypatch.setattr(worker, "give_back_memory", lambda: given_back.append(time.monotonic()))
     monkeypatch.setattr(worker, "IDLE_MS", 200)
-    ours, theirs = Pipe()
+    ours, theirs = map(Channel, socket.socketpair())
 
     def serve():
-        with contextlib.suppress(worker.Ended):
+        with contextlib.suppress(EOFError):
             worker.serve(theirs, decoding)
 
     thread = threading.Thread(target=serve, daemon=True)
     thread.start()
-    ours.recv()  # what it has loaded
+    ours.receive()  # what it has loaded
     for number in range(2):
-        ours.send(("add", number, job(LINES[0])))
-        while not any(isinstance(what, Answer) for _, what in ours.recv()):
+        ours.send(pickle.dumps(("add", number, job(LINES[0]))))
+        while not any(
+            isinstance(what, Answer)
+            for message in ours.receive()
+            for _, what in pickle.loads(message)
+        ):
             pass
         answered = time.monotonic()
         # a collection takes seconds beside other tests' objects
@@ -96,6 +102,6 @@ def test_a_worker_without_requests_gives_memory_back_once(decoding, monkeypatch)
             time.sleep(0.02)
         time.sleep(0.5)  # and not again
         assert len(given_back) == number + 1 and given_back[-1] - answered > 0.15
-    ours.send(None)
+    ours.close()
     thread.join(10)
     assert not thread.is_alive()

@@ -1,6 +1,7 @@
 """Texts through an engine are what they are through a translator; what comes of their segments
 is told as the text's."""
 
+import time
 from concurrent.futures import Future
 
 import pytest
@@ -109,6 +110,8 @@ def test_a_long_text_is_read_and_told_as_it_goes():
     def answer(number: int) -> None:
         source, future = asked[number]
         future.set_result(Answer([Translation(source.upper(), [source], -1.0, [-1.0])]))
+        while request.calls.running:  # in another thread
+            time.sleep(0)
 
     text = "".join(f"Satz {chr(97 + i % 26)} {i}.\n" for i in range(2000))
     request = TextRequest(submit, text, [items], {}, on_text=told.append)
