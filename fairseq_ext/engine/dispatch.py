@@ -9,7 +9,7 @@ import copy
 import math
 from collections import OrderedDict
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import Any, TypeVar
 
 from fairseq_ext.core.supervision import State, Supervision
 from fairseq_ext.engine.tickets import Closed, Ticket, WorkerDied
@@ -41,6 +41,7 @@ class Worker(Supervision):
 # ("kill", worker) end its process         ("cancel", worker, ticket) take the request away
 # ("answer", ticket, answer or error)      ("partial", ticket, partial result)
 Action = tuple[Any, ...]
+E = TypeVar("E", bound=BaseException)
 
 
 class Dispatch:
@@ -270,7 +271,7 @@ class Dispatch:
         ticket.worker = None
 
 
-def fresh(error: Exception) -> Exception:
+def fresh(error: E) -> E:
     """Return a copy of an error that has no traceback yet."""
     copied = copy.copy(error)
     copied.__traceback__ = copied.__context__ = copied.__cause__ = None

@@ -19,6 +19,7 @@ that has been in two workers that died is answered with the error.
 
 from __future__ import annotations
 
+import concurrent.futures
 import os
 import pickle
 import queue
@@ -43,7 +44,6 @@ from fairseq_ext.engine.jobs import (
     fields_or_none,
 )
 from fairseq_ext.engine.loop import Loop
-from fairseq_ext.engine.tickets import Closed
 from fairseq_ext.search.constraints.lines import fields_of
 from fairseq_ext.text.formats import passes
 from fairseq_ext.text.splitter import splitter
@@ -97,17 +97,19 @@ class Engine:
         Errors: UsageError where it cannot be loaded, TimeoutError.
         """
         self.check_process()
-        loop = self.loop
-        with loop.changed:
-            if not loop.changed.wait_for(
-                lambda: loop.description or loop.failed or loop.closed, timeout
-            ):
-                raise TimeoutError(f"the model is not loaded after {timeout} seconds")
-            if loop.failed is not None:
-                raise fresh(loop.failed)
-            if loop.description is None:
-                raise Closed("the engine was closed before its model was loaded")
-            return loop.description
+        loaded = self.loop.loaded
+        try:
+            error = loaded.exception(timeout) or self.loop.failed
+        except (TimeoutError, concurrent.futures.TimeoutError):
+            raise TimeoutError(f"the model is not loaded after {timeout} seconds") from None
+        if error is not None:
+            raise fresh(error)
+        return loaded.result()
+
+    @property
+    def loaded(self) -> Future[Description]:
+        """A future of what `wait` returns, which cannot be cancelled."""
+        return self.loop.loaded
 
     def submit(
         self,
@@ -213,9 +215,8 @@ class Engine:
         if self.process_id != os.getpid():
             return  # it goes on in the process that has made it
         loop = self.loop
-        with loop.changed:
+        with loop.lock:
             loop.closed = True
-            loop.changed.notify_all()
         loop.post("close", grace)
         if threading.current_thread() is not loop:
             loop.join(grace + GRACE + REAP + SLACK)

@@ -17,7 +17,7 @@ from typing import Any
 from fairseq_ext.core.errors import UsageError
 from fairseq_ext.core.process_pool import Event, ForkServer, Pool, Process
 from fairseq_ext.core.supervision import State
-from fairseq_ext.engine.callbacks import RETRY, THREADS, Reply, when_done
+from fairseq_ext.engine.callbacks import RETRY, THREADS, Reply, resolve, when_done
 from fairseq_ext.engine.dispatch import Dispatch, Worker, fresh
 from fairseq_ext.engine.jobs import Description, Partial, Work
 from fairseq_ext.engine.tickets import Busy, Closed, Pace, Ticket
@@ -55,7 +55,6 @@ class Loop(threading.Thread):
         self.pace = Pace()
         # ---- of all threads, under the lock; no I/O happens and no code of users runs under it
         self.lock = threading.Lock()
-        self.changed = threading.Condition(self.lock)
         self.inbox: list[tuple[str, Any]] = []
         self.number = 0
         self.pending = 0  # requests whose future is not done
@@ -65,6 +64,8 @@ class Loop(threading.Thread):
         self.ready = self.closed = self.has_ended = False
         self.failed: Exception | None = None
         self.description: Description | None = None
+        self.loaded = Reply(THREADS, lambda: None)  # has the description, or why there is none
+        self.loaded.set_running_or_notify_cancel()  # one who waits cannot cancel it for others
         self.done = Work()
 
     # ---- for other threads
@@ -143,8 +144,11 @@ class Loop(threading.Thread):
         finally:
             with self.lock:
                 self.ready, self.closed, self.has_ended = False, True, True
-                self.changed.notify_all()
             self.empty_inbox()
+            resolve(
+                self.loaded,
+                self.failed or Closed("the engine was closed before its model was loaded"),
+            )
             self.pool.end()
 
     def turn(self) -> None:
@@ -176,15 +180,14 @@ class Loop(threading.Thread):
 
     def publish(self, arrived: int) -> None:
         """Show other threads what has changed."""
-        ready, failed = self.dispatch.is_ready, self.dispatch.failure
+        failed = self.dispatch.failure
         with self.lock:
             self.arriving -= arrived
             self.queued = len(self.dispatch.waiting) + len(self.dispatch.suspects)
             self.room = self.dispatch.room
-            self.failed = failed
-            if ready != self.ready or failed is not None:
-                self.ready = ready
-                self.changed.notify_all()
+            self.failed, self.ready = failed, self.dispatch.is_ready
+        if failed is not None:
+            resolve(self.loaded, failed)
 
     def on_event(self, event: Event, now: float) -> None:
         """Something has come from a process, or it has ended."""
@@ -230,11 +233,8 @@ class Loop(threading.Thread):
         """A message of a worker."""
         if isinstance(message, Description):
             self.dispatch.on_ready(worker, message.width, now)
-            with self.lock:
-                self.description = message
-                self.ready = True
-                self.changed.notify_all()
-            return
+            self.description, self.ready = message, True
+            return resolve(self.loaded, message)
         if isinstance(message, tuple):
             _, error, is_passing = message
             return self.on_failed_start(process, error, is_passing, now)
