@@ -43,7 +43,6 @@ LINES = [
 ]
 
 
-@pytest.mark.xfail(strict=True, reason="not mended yet")
 @pytest.mark.parametrize("beam", [1, 4])
 def test_a_placed_term_leaves_all_other_words_as_they_are(echo, tmp_path, beam):
     """Also those that Unicode's compatibility form would write in another way."""
@@ -57,7 +56,6 @@ def test_a_placed_term_leaves_all_other_words_as_they_are(echo, tmp_path, beam):
     assert placed == [line.replace("Katze", "das Tier") for line in wanted]
 
 
-@pytest.mark.xfail(strict=True, reason="not mended yet")
 @pytest.mark.parametrize("phrase", ["amp", "quot", "lt", "91"])
 def test_the_name_of_an_entity_is_no_word(echo, phrase):
     """A reader sees &, a quotation mark, < and [."""
@@ -74,7 +72,6 @@ def test_a_character_that_is_written_as_an_entity_is_banned_by_itself(echo):
     assert '"' not in banned
 
 
-@pytest.mark.xfail(strict=True, reason="not mended yet")
 def test_the_separator_of_the_segmentation_is_the_flag_s(tmp_path):
     """A piece that ends a word is no word."""
     flags = echo_model.write(tmp_path / "model", TEXT, separator="##")
