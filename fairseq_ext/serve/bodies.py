@@ -126,7 +126,7 @@ async def read_form(headers: Mapping[str, str], body: bytes) -> dict[str, Any]:
     if charset not in UTF_8:
         raise UsageError(f"the form is in the charset '{cut(charset)}': send it as UTF-8")
     if kind != b"multipart/form-data":
-        return urlencoded(body, "the form")
+        return await apart(urlencoded, body, "the form")
     boundary = options.get(b"boundary", b"").replace(b"\\", b"\\\\").replace(b'"', b'\\"')
     # subtle: starlette reads what is not UTF-8 as Latin-1 without a word; as Latin-1 it reads
     # every byte as it is
