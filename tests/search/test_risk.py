@@ -133,6 +133,12 @@ def test_aggregated_references_are_scored_as_their_authors_do():
     assert utility(full, full, "")[:, 0].tolist() == pytest.approx(
         [score(text, full) for text in full], abs=1e-3
     )
+    # a text that was drawn three times counts three times
+    drawn = [full[0]] * 3 + full[1:2] + full[2:3] * 2
+    found = [SimpleNamespace(tokens=text) for text in drawn]
+    risk = BayesRisk(Flags(mbr="chrf", mbr_aggregate=True), str)
+    expected = risk.expected(full, *risk.compared(found, drawn), "")
+    assert expected == pytest.approx([score(text, drawn) for text in full], abs=1e-3)
 
 
 def test_pruning_drops_the_hopeless_and_keeps_the_best(monkeypatch):

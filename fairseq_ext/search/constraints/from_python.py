@@ -11,7 +11,7 @@ from torch import Tensor
 
 from fairseq_ext.core.errors import UsageError, counted, cut
 from fairseq_ext.search.constraints.sources import ConstraintSource
-from fairseq_ext.search.phrases.sentence import SentenceConstraints, merge
+from fairseq_ext.search.phrases.sentence import SentenceConstraints
 
 # of one line: each a phrase, or a list of phrases that any one of meets
 Phrases = Sequence[str | Sequence[str]]
@@ -85,9 +85,7 @@ class Given:
         }
         if [] in fields["any_of"]:
             raise UsageError(f"a constraint of {where} is an empty list: remove it")
-        return merge(
-            source.sentence(number, tokens), source.of_fields(fields, where), source.consistent
-        )
+        return source.sentence(number, tokens, source.of_fields(fields, where))
 
 
 def items(given: Any, what: str) -> list[Any]:

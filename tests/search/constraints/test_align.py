@@ -19,7 +19,7 @@ from fairseq_ext.model.choose import make_decoder
 from fairseq_ext.model.stock import UncachedBackend
 from fairseq_ext.model.transformer.encoder import FastEncoder
 from fairseq_ext.search.constraints.word_alignment import ForcedDecoding, WordAlignment, widened
-from fairseq_ext.search.phrases.places import agreeing, fitting, put
+from fairseq_ext.search.phrases.places import agreeing, edited, edits, fitting
 
 ROOT = Path(__file__).resolve().parents[3]
 MODEL = ROOT / "checkpoints" / "demo"
@@ -82,6 +82,10 @@ def test_memory_does_not_grow_with_the_texts(tmp_path):
 def test_the_english_article_follows_the_sound(article, words):
     for word in words.split()[: 8 if article == "an" else None]:
         assert fitting("a", word) == fitting("an", word) == article, word
+
+
+def put(text, terms, english):
+    return edited(text, edits(text, terms, english))
 
 
 def test_a_term_takes_the_place_the_capital_and_the_article():
