@@ -9,7 +9,6 @@ import functools
 import grp
 import hashlib
 import json
-import mmap
 import os
 import pwd
 import stat
@@ -24,11 +23,13 @@ from fairseq_ext.core.errors import UsageError, counted
 
 BLOCK = 1 << 24  # bytes searched for line ends at once
 LONGEST_PIPE = 1 << 28  # bytes read of what is no file
+IN_MEMORY = 1 << 24  # bytes of a file that is kept in memory
 PART = ".part"  # ends the name of a file that is being written; a killed process leaves it
 
 
 class Lines:
-    """The lines of a UTF-8 text file, however large: mapped into memory, with one offset a line.
+    """The lines of a UTF-8 text file, however large, with one offset a line. A small file is kept
+    in memory; of a large one each line is read when it is used.
 
     `lines[number]` is a line without its end, number counted from 0; a byte order mark and
     carriage returns are dropped.
@@ -43,40 +44,52 @@ class Lines:
         try:
             with open(path, "rb") as file:
                 status = os.fstat(file.fileno())
-                # pipes and empty files are not
-                mappable = stat.S_ISREG(status.st_mode) and status.st_size > 0
-                self.data = (
-                    mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
-                    if mappable
-                    else file.read(LONGEST_PIPE + 1)
-                )
+                # subtle: not mapped, as a program that shortens the file would end this one
+                is_large = stat.S_ISREG(status.st_mode) and status.st_size > IN_MEMORY
+                self.data = b"" if is_large else file.read(LONGEST_PIPE + 1)
+                self.file = open(os.dup(file.fileno()), "rb") if is_large else None
+                self.size = status.st_size if is_large else len(self.data)
         except OSError as error:
             raise UsageError(
                 f"{flag}: cannot read {path} ({error.strerror}): name a file that exists "
                 "and is readable"
             ) from None
-        if not mappable and len(self.data) > LONGEST_PIPE:
+        if len(self.data) > LONGEST_PIPE:
             raise UsageError(
                 f"{flag}: {path} has no end within {LONGEST_PIPE >> 20} MiB, and is not a file: "
                 "write its lines to a file"
             )
         found = [
-            np.flatnonzero(np.frombuffer(self.data[i : i + BLOCK], np.uint8) == 10) + i
-            for i in range(0, len(self.data), BLOCK)
+            np.flatnonzero(np.frombuffer(self.bytes(i, min(self.size, i + BLOCK)), np.uint8) == 10)
+            + i
+            for i in range(0, self.size, BLOCK)
         ]
-        open_end = [np.array([len(self.data)])] if len(self.data) and self.data[-1] != 10 else []
+        has_open_end = self.size and self.bytes(self.size - 1, self.size) != b"\n"
+        open_end = [np.array([self.size])] if has_open_end else []
         self.ends = np.concatenate([np.zeros(0, np.int64), *found, *open_end])  # (lines,)
 
     def __reduce__(self):
         return Lines, (self.path, self.flag)
 
+    def bytes(self, start: int, end: int) -> bytes:
+        """The content from `start` up to `end` (raises UsageError for a file that has been
+        shortened)."""
+        if self.file is None:
+            return self.data[start:end]
+        found = os.pread(self.file.fileno(), end - start, start)
+        if len(found) < end - start:
+            raise UsageError(
+                f"{self.flag}: {self.path} was shortened while it was read: run again, and leave "
+                "it as it is meanwhile"
+            )
+        return found
+
     def __len__(self) -> int:
         return len(self.ends)
 
     def __getitem__(self, number: int) -> str:
-        raw = self.data[
-            int(self.ends[number - 1]) + 1 if number else 0 : int(self.ends[number])
-        ].rstrip(b"\r")
+        start = int(self.ends[number - 1]) + 1 if number else 0
+        raw = self.bytes(start, int(self.ends[number])).rstrip(b"\r")
         raw = raw if number else raw.removeprefix(codecs.BOM_UTF8)
         try:
             return raw.decode("utf-8")

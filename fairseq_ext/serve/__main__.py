@@ -81,6 +81,14 @@ def parser(name: str = "python -m fairseq_ext.serve") -> ArgumentParser:
         help="processes of one thread that decode (default: 1)",
     )
     add(
+        "--worker-timeout",
+        type=float,
+        default=60.0,
+        metavar="SECONDS",
+        help="a decoding process that has sent nothing and used no CPU time for so long is "
+        "replaced (default: 60)",
+    )
+    add(
         "--api-keys",
         metavar="FILE",
         help="hashes of keys, a line each; python -m fairseq_ext.serve.guard makes one "
@@ -189,6 +197,7 @@ def settings_of(args: Any) -> Settings:
         "cpu_workers",
         "max_connections",
         "read_timeout",
+        "worker_timeout",
     )
     for name in (*above_0, "keep_alive", "max_models"):
         value = getattr(args, name)
@@ -346,6 +355,7 @@ def main(argv: list[str] | None = None) -> int:
             "cpu_workers": args.cpu_workers,
             "max_queue": args.max_queue,
             "longest": args.max_line_tokens,
+            "worker_timeout": args.worker_timeout,
         }
         from fairseq_ext.serve.models import Models, ModelsOfFolder
 

@@ -25,6 +25,7 @@ from starlette.types import Receive, Scope, Send
 
 from fairseq_ext.core.errors import UsageError, cut
 from fairseq_ext.core.files import replace
+from fairseq_ext.engine.callbacks import when_done
 from fairseq_ext.engine.in_engine import TextRequest
 from fairseq_ext.engine.jobs import Answer, GlossaryFile, Partial
 from fairseq_ext.engine.tickets import Busy, Closed, WorkerDied
@@ -123,9 +124,12 @@ class Service:
         must hold phrases. Errors as of `Engine.submit`. items: as of `prepared`."""
         if is_one_sentence(request):
             return model.submit(source, on_partial=on_partial, **request)
-        return TextRequest(
+        future = TextRequest(
             model.submit, source, items or self.passes(format, model), request, on_partial
         ).future
+        release = model.hold()  # between two of its sentences, too
+        when_done(future, lambda _: release())
+        return future
 
     def passes(self, format: str, model: Model, numbers: Iterator[int] | None = None) -> list[Pass]:
         """The passes of a format, for the languages of a model; numbers: of the segments."""

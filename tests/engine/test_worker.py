@@ -2,6 +2,7 @@
 
 import contextlib
 import gc
+import hashlib
 import pickle
 import socket
 import threading
@@ -12,9 +13,9 @@ import pytest
 
 from fairseq_ext.core.channel import Channel
 from fairseq_ext.core.errors import UsageError
-from fairseq_ext.engine import worker
+from fairseq_ext.engine import requirements, worker
 from fairseq_ext.engine.decoding import Decoding
-from fairseq_ext.engine.jobs import Answer, Job
+from fairseq_ext.engine.jobs import Answer, GlossaryFile, Job
 from fairseq_ext.kernels.library import give_back_memory
 
 ROOT = Path(__file__).parents[2]
@@ -105,3 +106,39 @@ def test_a_worker_without_requests_gives_memory_back_once(decoding, monkeypatch)
     ours.close()
     thread.join(10)
     assert not thread.is_alive()
+
+
+def test_glossaries_of_requests_are_kept_by_their_size(decoding, monkeypatch):
+    kept = decoding.requirements
+    monkeypatch.setattr(requirements, "KEPT_BYTES", 1000)
+    for number in range(20):
+        terms = {f"Wort{number} {i}": "word" for i in range(20)}
+        kept.named(Job("", terms=tuple(terms.items())))
+        assert kept.bytes() <= 1000 and len(kept.glossaries) == len(kept.sizes) <= 4
+    large = Job("", terms=tuple((f"Wort {i}", "word") for i in range(500)))
+    assert kept.named(large) == kept.named(large) and len(kept.glossaries) == 1, (
+        "the one in use stays"
+    )
+
+
+def test_a_glossary_that_is_replaced_while_it_is_read_is_kept_as_what_it_is(
+    decoding, tmp_path, monkeypatch
+):
+    """Not as the new one under the digest of the old one."""
+    path, old, new = tmp_path / "x.tsv", b"Haus\thouse\n", b"Haus\tbuilding\n"
+    digests = [hashlib.sha256(content).hexdigest() for content in (old, new)]
+    path.write_bytes(old)
+    read = []
+
+    class Replaced(requirements.Glossary):
+        def __init__(self, *given):
+            if not read:
+                path.write_bytes(new)
+            read.append(given)
+            super().__init__(*given)
+
+    monkeypatch.setattr(requirements, "Glossary", Replaced)
+    kept = decoding.requirements
+    found = kept.glossary(digests[0], GlossaryFile(str(path), digests[0]))
+    assert [digest for digest, _ in kept.glossaries if digest in digests] == [digests[1]]
+    assert found is kept.glossary(digests[1], GlossaryFile("none", digests[1])) and len(read) == 2
