@@ -174,6 +174,17 @@ def replace(path: str | os.PathLike[str], chunks: Iterable[bytes]) -> None:
             out.write(chunk)
 
 
+def remove_unfinished(paths: Iterable[Path]) -> None:
+    """Remove what killed processes have left of `replacing` these files. Errors: OSError."""
+    names: dict[Path, set[str]] = {}
+    for path in paths:
+        names.setdefault(path.parent, set()).add(path.name[:100])
+    for folder in filter(Path.is_dir, names):
+        for path in folder.glob(f".*{PART}"):
+            if path.name[1 : -len(PART)].rpartition(".")[0] in names[folder]:
+                path.unlink()
+
+
 def is_stream(path: str | os.PathLike[str]) -> bool:
     """Whether writing to `path` cannot replace a file: a device, a pipe, or what this process
     has open (/dev/stdout)."""

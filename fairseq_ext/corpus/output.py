@@ -25,15 +25,13 @@ from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
 from fairseq_ext.core.errors import UsageError, counted
-from fairseq_ext.core.files import PART, is_stream, replace, sealed, unsealed
+from fairseq_ext.core.files import PART, is_stream, remove_unfinished, replace, sealed, unsealed
 from fairseq_ext.core.stats import Section
 from fairseq_ext.corpus.shards import Shard
 from fairseq_ext.corpus.worker import Result
 
 if TYPE_CHECKING:
     from fairseq_ext.corpus.scheduler import Scheduler, Unit
-    from fairseq_ext.corpus.worker import Result
-
 
 VERSION = 1  # of a part's first line
 COPY = 1 << 20  # bytes
@@ -63,8 +61,17 @@ class Store:
             raise UsageError(
                 f"another run is writing to {self.folder}: wait for it, or name another --output"
             ) from None
-        for unfinished in self.folder.rglob(f".*{PART}"):  # of a run that was killed
-            unfinished.unlink()
+
+    def remove_unfinished(self, shards: Iterable[Shard]) -> None:
+        """Remove what a killed run of these shards has left, and nothing of runs below it."""
+        own = [self.folder / name for name in ("manifest.json", "errors.jsonl")]
+        remove_unfinished([*own, *map(self.path, shards)])
+        for path in self.parts.rglob(f".*{PART}"):
+            path.unlink()
+
+    def has_parts(self) -> bool:
+        """Whether there is a part of an earlier run."""
+        return any(True for _ in self.parts.rglob("*.parts/[0-9]*-[0-9]*"))
 
     def unlock(self) -> None:
         """Let others in."""
