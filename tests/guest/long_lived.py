@@ -18,7 +18,7 @@ import numpy as np
 import torch
 
 import fairseq_ext
-from fairseq_ext import Engine, Translator, UsageError
+from fairseq_ext import Engine, Translator
 
 MODEL, RESULT, *PARTS = sys.argv[1:]
 FLAGS = dict(
@@ -32,7 +32,7 @@ FLAGS = dict(
     beam=2,
 )
 LINES = ["Der Verband wird morgen geprüft.", "Die Ärztin öffnet die Akte."]
-LONGEST = 30  # seconds of a child
+LONGEST = 60  # seconds of a child
 
 
 def texts(translator: Translator) -> list[str]:
@@ -78,7 +78,7 @@ def forks() -> object:
     found["after a load"] = in_a_child(lambda: texts(translator))
     found["made in a child"] = in_a_child(lambda: texts(Translator(**FLAGS)))
     many: list = []
-    thread = threading.Thread(target=lambda: many.extend(translator.translate(LINES * 1500)))
+    thread = threading.Thread(target=lambda: many.extend(translator.translate(LINES * 300)))
     thread.start()
     while translator.lock.lock.acquire(blocking=False):  # it has not begun
         translator.lock.lock.release()
@@ -107,16 +107,16 @@ def engines() -> object:
     found["in a child"] = in_a_child(partial(engine.submit, LINES[0]))
     found["waits in a child"] = in_a_child(partial(engine.wait, 5))
     found["closed in a child"] = in_a_child(engine.close)
-    found["afterwards"] = engine.submit(LINES[0]).result(10).text
+    found["afterwards"] = engine.submit(LINES[0]).result(60).text
     found["restarts"] = engine.restarts
     server = engine.fork_server.process.pid
     children = Path(f"/proc/{server}/task/{server}/children").read_text().split()
     future = engine.submit(LINES[1])
     del engine
     gc.collect()
-    found["a future alone"] = future.result(10).text
+    found["a future alone"] = future.result(60).text
     del future
-    deadline = time.monotonic() + 15
+    deadline = time.monotonic() + 60
     while time.monotonic() < deadline and any(alive(pid) for pid in (server, *children)):
         gc.collect()
         time.sleep(0.05)
@@ -154,12 +154,7 @@ def streams() -> object:
     found["text"] = translator.translate_text(" ".join(LINES)).text
     with Engine(**FLAGS, cpu_workers=2) as engine:
         engine.wait(60)
-        found["engine"] = [engine.submit(line).result(30).text for line in LINES]
-    try:
-        with Engine(**(FLAGS | {"path": "none.pt"})) as engine:
-            engine.wait(60)
-    except UsageError as error:
-        found["error"] = str(error)
+        found["engine"] = [engine.submit(line).result(60).text for line in LINES]
     return found
 
 
