@@ -171,7 +171,7 @@ class Engine:
             "any_of": [items(each, "an entry of any_of") for each in items(any_of, "any_of")],
             "avoid": items(avoid, "avoid"),
         } | ({} if prefix in (None, "") else {"prefix": prefix})
-        check_request(glossaries, terms, languages, on_partial, nbest=nbest, number=number)
+        check_request(glossaries, terms, languages, on_partial, nbest, number)
         job = Job(
             source,
             fields_or_none(fields_of(given, "the request")),
@@ -180,7 +180,7 @@ class Engine:
             nbest,
             on_partial is not None,
             align,
-            languages,
+            None if languages is None else (languages[0], languages[1]),
             seed,
             number,
             time.monotonic(),

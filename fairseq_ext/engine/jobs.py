@@ -129,12 +129,12 @@ class Work:
 
 
 def check_request(
-    glossaries: Any, terms: Any, languages: Any, on_partial: Any, **numbers: Any
+    glossaries: Any, terms: Any, languages: Any, on_partial: Any, nbest: Any, number: Any
 ) -> None:
     """Refuse arguments of a request that are of another type (raises UsageError)."""
-    for name, number in numbers.items():
-        if number is not None and type(number) is not int:
-            raise UsageError(f"{name} is {cut(repr(number))}: give a whole number")
+    for name, value in (("nbest", nbest), ("number", number)):
+        if type(value) is not int and (name != "nbest" or value is not None):
+            raise UsageError(f"{name} is {cut(repr(value))}: give a whole number")
     check_list(glossaries, "glossaries")
     for each in glossaries:
         if not isinstance(each, GlossaryFile):
@@ -144,6 +144,7 @@ def check_request(
             raise UsageError(f"terms is {cut(repr(terms))}: give a dictionary of terms")
         check_texts([*terms.keys(), *terms.values()], "terms")
     if languages is not None:
+        check_list(languages, "languages")
         check_texts(languages, "languages")
         if len(languages) != 2:
             raise UsageError(f"languages is {cut(repr(languages))}: give source and target")

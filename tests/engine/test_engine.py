@@ -272,6 +272,8 @@ def test_processes_that_cannot_start_are_told(monkeypatch):
         ({"terms": ["a"]}, "terms is ['a']: give a dictionary of terms"),
         ({"terms": {"a": 5}}, "terms has 5: give text"),
         ({"nbest": "2"}, "nbest is '2': give a whole number"),
+        ({"number": None}, "number is None: give a whole number"),
+        ({"languages": {"de", "en"}}, "languages is {"),
         ({"languages": "de"}, "languages is one string, and a list is needed"),
         ({"on_partial": 5}, "on_partial is 5: give a function"),
     ],
@@ -280,6 +282,11 @@ def test_arguments_of_wrong_types_are_refused_at_once(engine, given, said):
     with pytest.raises(UsageError) as raised:
         engine.submit("Ja.", **given)
     assert str(raised.value).startswith(said)
+
+
+def test_languages_may_be_a_list(engine, sources):
+    found = engine.submit(sources[0], languages=["de", "en"]).result(PATIENCE)
+    assert found.text == engine.submit(sources[0]).result(PATIENCE).text
 
 
 def test_arguments_of_any_type_give_an_answer_or_one_sentence(engine, sources):
