@@ -357,18 +357,14 @@ def address(array: Any, dtype: Any, *shape: int | None) -> int:
     ValueError for another shape.
     """
     is_tensor = hasattr(array, "data_ptr")
-    if is_tensor:
-        is_dense = array.is_contiguous() and array.device.type == "cpu"
-    else:
-        is_dense = array.flags.c_contiguous
+    is_dense = array.is_contiguous() and array.is_cpu if is_tensor else array.flags.c_contiguous
     if array.dtype != dtype or not is_dense:
         raise TypeError(f"compiled code takes dense {dtype} on a CPU, not {array.dtype}")
-    sizes = tuple(array.shape)
-    if shape and (
-        len(shape) != len(sizes)
-        or any(wanted not in (None, size) for wanted, size in zip(shape, sizes, strict=True))
-    ):
-        raise ValueError(f"compiled code takes the shape {shape}, not {sizes}")
+    sizes = array.shape
+    if shape and sizes != shape:  # the quick way first
+        filled = tuple(b if a is None else a for a, b in zip(shape, sizes, strict=False))
+        if len(shape) != len(sizes) or sizes != filled:
+            raise ValueError(f"compiled code takes the shape {shape}, not {tuple(sizes)}")
     return array.data_ptr() if is_tensor else array.ctypes.data
 
 

@@ -92,9 +92,10 @@ class PackedLinear:
     def __call__(self, x: Tensor, after: str = "none") -> Tensor:
         """x (N, in) -> (N, out); after: none, relu, gelu or silu."""
         x = x.contiguous()
-        at = address(x, torch.float32, None, self.inputs)
-        y = x.new_empty(x.size(0), self.outputs)
-        loaded().linear(self.address, at, x.size(0), y.data_ptr(), EPILOGUES[after])
+        lines = x.size(0)
+        at = address(x, torch.float32, lines, self.inputs)
+        y = x.new_empty(lines, self.outputs)
+        loaded().linear(self.address, at, lines, y.data_ptr(), EPILOGUES[after])
         return y
 
 
