@@ -13,12 +13,33 @@ import select
 import socket
 import struct
 from collections import deque
+from collections.abc import Iterator
 from itertools import islice
 
 LENGTH = struct.Struct("<Q")
 PIECE = 1 << 16  # bytes that are read at once
 PIECES = 16  # of one pipe that are read before the next one has its turn
 BUFFERS = 64  # that are written at once
+LAST_STREAM = 2  # the file descriptor of standard error
+
+
+@contextlib.contextmanager
+def standard_streams_open() -> Iterator[None]:
+    """Standard streams that are closed, as a daemon's are, lead to /dev/null for as long as the
+    context lasts.
+
+    A pipe that is made in it has another number than they: what is printed does not go there.
+    """
+    opened: list[int] = []
+    try:
+        while (fd := os.open(os.devnull, os.O_RDWR)) <= LAST_STREAM:
+            os.set_inheritable(fd, True)
+            opened.append(fd)
+        os.close(fd)
+        yield
+    finally:
+        for fd in opened:
+            os.close(fd)
 
 
 class Channel:
@@ -35,7 +56,8 @@ class Channel:
     @staticmethod
     def pair() -> tuple[Channel, socket.socket]:
         """Make a channel that never waits, and the socket at its other end (raises OSError)."""
-        ours, theirs = socket.socketpair()
+        with standard_streams_open():
+            ours, theirs = socket.socketpair()
         ours.setblocking(False)
         return Channel(ours), theirs
 

@@ -21,7 +21,7 @@ from collections.abc import Callable
 from typing import Any, NamedTuple, NoReturn
 
 from fairseq_ext.core import child
-from fairseq_ext.core.channel import Channel
+from fairseq_ext.core.channel import Channel, standard_streams_open
 from fairseq_ext.core.errors import UsageError
 
 logger = logging.getLogger("fairseq_ext")
@@ -102,10 +102,11 @@ class Pool:
     """Processes, and what comes from them. All methods but `wake` belong to one thread."""
 
     def __init__(self) -> None:
-        self.selector = selectors.DefaultSelector()
         self.processes: set[Process] = set()
         self.ending: set[Process] = set()  # whose pipe is closed, and which are still to be reaped
-        self.bell = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
+        with standard_streams_open():
+            self.selector = selectors.DefaultSelector()
+            self.bell = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
         self.selector.register(self.bell, selectors.EVENT_READ, None)
         self.is_rung = False
 
@@ -259,12 +260,13 @@ class ForkServer:
         channel, theirs = Channel.pair()
         try:
             environment = {**os.environ, **ONE_THREAD}
-            popen = subprocess.Popen(
-                child.python(self.module, str(theirs.fileno())),
-                pass_fds=[theirs.fileno()],
-                env=environment,
-                stdin=subprocess.DEVNULL,
-            )
+            with standard_streams_open():
+                popen = subprocess.Popen(
+                    child.python(self.module, str(theirs.fileno())),
+                    pass_fds=[theirs.fileno()],
+                    env=environment,
+                    stdin=subprocess.DEVNULL,
+                )
             self.process = Process(channel, popen.pid, pidfd_of(popen.pid), popen.poll)
             self.pool.add(self.process)
         except BaseException:

@@ -103,7 +103,7 @@ class Dispatch:
         times = [w.start_at for w in self.workers if w.state is State.PAUSED]
         if any(worker.is_watched for worker in self.workers):
             times.append(self.last_tick + self.tick)
-        if self.closes_at is not None:
+        if self.closes_at is not None and self.closes_at < math.inf:
             times.append(self.closes_at)
         return max(0.0, min(times) - now) if times else None
 

@@ -25,12 +25,13 @@ import pickle
 import queue
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import weakref
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future
 from os import PathLike
 from typing import TYPE_CHECKING, Any
 
-from fairseq_ext.core.errors import UsageError
+from fairseq_ext.core.errors import UsageError, cut
 from fairseq_ext.core.process_pool import GRACE, REAP, ForkServer
 from fairseq_ext.engine.dispatch import fresh
 from fairseq_ext.engine.in_engine import TextRequest
@@ -41,11 +42,13 @@ from fairseq_ext.engine.jobs import (
     Job,
     Partial,
     Work,
+    check_request,
     fields_or_none,
 )
 from fairseq_ext.engine.loop import Loop
+from fairseq_ext.search.constraints.from_python import ListOf, Phrases, items
 from fairseq_ext.search.constraints.lines import fields_of
-from fairseq_ext.text.formats import passes
+from fairseq_ext.text.formats import Format, check_text, passes
 from fairseq_ext.text.splitter import splitter
 
 if TYPE_CHECKING:
@@ -63,8 +66,10 @@ class Engine:
     path, data, task, flags: as of `Translator`. max_queue: most requests that wait, None for no
     limit. longest: most source tokens of a sentence, None for as many as the model takes.
     worker_timeout: seconds after which a worker that has work is replaced, if it has sent nothing
-    and used no CPU time in them. Errors: `wait`, `submit` and `stream` raise UsageError for flags
-    that cannot be used, a model that cannot be loaded, and in a forked child.
+    and used no CPU time in them. An engine that nothing refers to, and that has no request left,
+    ends its processes. A process that is forked from the one that made it cannot use it.
+    Errors: `wait`, `submit` and `stream` raise UsageError for flags that cannot be used, a model
+    that cannot be loaded, and in another process.
     """
 
     def __init__(
@@ -79,8 +84,13 @@ class Engine:
         worker_timeout: float = 60.0,
         **flags: Unpack[EngineFlags],
     ) -> None:
-        if cpu_workers < 1:
+        if type(cpu_workers) is not int or cpu_workers < 1:
             raise UsageError(f"--cpu-workers {cpu_workers} would decode nothing: use 1 or more")
+        for name, number in (("max_queue", max_queue), ("longest", longest)):
+            if number is not None and type(number) is not int:
+                raise UsageError(f"{name} is {cut(repr(number))}: give a whole number, or None")
+        if type(worker_timeout) not in (int, float):
+            raise UsageError(f"worker_timeout is {cut(repr(worker_timeout))}: give seconds")
         if not worker_timeout > 0:
             raise UsageError(f"--worker-timeout (seconds) must be above 0, not {worker_timeout:g}")
         self.max_queue = max_queue
@@ -88,6 +98,8 @@ class Engine:
         self.process_id = os.getpid()
         self.loop = Loop((self.flags, longest), cpu_workers, worker_timeout)
         self.loop.start()
+        # an open text refers to the engine, and so keeps it
+        weakref.finalize(self, self.loop.forget_engine).atexit = False
 
     # ---- what users call
 
@@ -114,11 +126,11 @@ class Engine:
     def submit(
         self,
         source: str,
-        constraints: Sequence[str | Sequence[str]] = (),
-        any_of: Sequence[Sequence[str]] = (),
-        avoid: Sequence[str] = (),
+        constraints: Phrases = (),
+        any_of: ListOf[ListOf[str]] = (),
+        avoid: ListOf[str] = (),
         prefix: str | None = None,
-        glossaries: Sequence[GlossaryFile] = (),
+        glossaries: ListOf[GlossaryFile] = (),
         terms: Mapping[str, str] | None = None,
         nbest: int | None = None,
         on_partial: Callable[[Partial], None] | None = None,
@@ -141,28 +153,28 @@ class Engine:
         Errors: Busy where the queue is full, Closed, UsageError for phrases in a wrong form; the
         future has those that need the model.
         """
+        self.check_process()
         if not isinstance(source, str):
             raise UsageError(f"the source is {type(source).__name__}, and a sentence is a text")
         given = {
-            "constraints": list(constraints),
-            "any_of": [list(x) for x in any_of],
-            "avoid": list(avoid),
-        }
-        fields = fields_of(given | ({"prefix": prefix} if prefix else {}), "the request")
+            "constraints": items(constraints, "constraints"),
+            "any_of": [items(each, "an entry of any_of") for each in items(any_of, "any_of")],
+            "avoid": items(avoid, "avoid"),
+        } | ({} if prefix in (None, "") else {"prefix": prefix})
+        check_request(glossaries, terms, languages, on_partial, nbest, number)
         job = Job(
             source,
-            fields_or_none(fields),
+            fields_or_none(fields_of(given, "the request")),
             tuple(glossaries),
             tuple((terms or {}).items()),
             nbest,
             on_partial is not None,
             align,
-            languages,
+            None if languages is None else (languages[0], languages[1]),
             seed,
             number,
             time.monotonic(),
         )
-        self.check_process()
         return self.loop.submit(
             lambda number: pickle.dumps(("add", number, job)),
             20 + len(source),
@@ -173,14 +185,15 @@ class Engine:
     def submit_text(
         self,
         text: str,
-        format: str = "text",
-        protect: Sequence[str] = (),
+        format: Format = "text",
+        protect: ListOf[str] = (),
         on_partial: Callable[[Partial], None] | None = None,
         **request: Any,
     ) -> Future[Answer]:
         """A future of the translation of a text, sentence by sentence, as of
         `Translator.translate_text`. request: as of `submit`, for each sentence.
         Errors: as of both."""
+        check_text(text)
         model = self.wait()
         ways = passes(
             format, splitter((request.get("languages") or [model.source])[0]), protect, model.leads
@@ -210,10 +223,10 @@ class Engine:
     def close(self, grace: float = 0.0) -> None:
         """Take no more requests; wait up to `grace` seconds for those there are, then end.
 
-        What is left has the error Closed.
+        What is left has the error Closed. In a process that was forked it does nothing.
         """
         if self.process_id != os.getpid():
-            return  # it goes on in the process that has made it
+            return
         loop = self.loop
         with loop.lock:
             loop.closed = True
@@ -268,9 +281,10 @@ class Engine:
         return Work(**vars(self.loop.done))
 
     def check_process(self) -> None:
-        """UsageError in a forked child, whose parent has the workers."""
+        """Refuse a process that was forked: it shares the pipes, and would read the answers to
+        others (raises UsageError)."""
         if self.process_id != os.getpid():
             raise UsageError(
-                f"this engine belongs to process {self.process_id}, and this one was forked from "
-                "it: make an engine here, or send the requests there"
+                "the engine belongs to the process that made it, and this one was forked from it: "
+                "make an Engine in this process"
             )

@@ -161,8 +161,9 @@ def live(end: socket.socket, loaded: Any, flags: dict[str, Any], longest: int | 
             worker.serve(channel, loaded)
     except (EOFError, OSError):  # the engine has ended
         status = 0
-        sys.stdout.flush()
-        sys.stderr.flush()
+        for stream in (sys.stdout, sys.stderr):
+            if stream is not None:
+                stream.flush()
     except BaseException as error:
         report(type(error), error, error.__traceback__)
     finally:

@@ -6,6 +6,7 @@ No code of users runs here.
 from __future__ import annotations
 
 import logging
+import math
 import os
 import pickle
 import threading
@@ -54,7 +55,7 @@ class Loop(threading.Thread):
         self.dispatch = Dispatch(workers, timeout, time.monotonic())
         self.pace = Pace()
         # ---- of all threads, under the lock; no I/O happens and no code of users runs under it
-        self.lock = threading.Lock()
+        self.lock = threading.RLock()  # a finaliser may need it where it is held
         self.inbox: list[tuple[str, Any]] = []
         self.number = 0
         self.pending = 0  # requests whose future is not done
@@ -110,6 +111,12 @@ class Loop(threading.Thread):
         """Forget a request."""
         if self.process_id == os.getpid():
             self.post("cancel", number)
+
+    def forget_engine(self) -> None:
+        """End when no request is left: nothing refers to the engine any more. In a process that
+        was forked this is not its own to say."""
+        if self.process_id == os.getpid():
+            self.post("close", math.inf)
 
     def post(self, kind: str, value: Any) -> None:
         """Put a message into the inbox."""

@@ -336,6 +336,8 @@ USAGE = {
     "half a patience": (["--patience", "1.5"], "argument --patience: invalid"),
     "an endless beam": (["--beam", "inf"], "argument --beam: invalid int value: 'inf'"),
     "another stop": (["--stop", "never"], "argument --stop: invalid choice: 'never'"),
+    "a stop of one's own": (["--stop", "mine"], "FAIRSEQ_EXT_STRATEGIES must name its file"),
+    "a softmax of one's own": (["--softmax", "mine"], "FAIRSEQ_EXT_STRATEGIES must name its file"),
 }
 
 

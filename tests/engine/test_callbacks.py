@@ -178,7 +178,11 @@ def test_a_worker_that_cannot_be_started_is_tried_again(expected, monkeypatch, f
 
 
 def test_a_request_that_cannot_be_sent_has_an_error_and_others_an_answer(engine, expected):
-    wrong = engine.submit(LINES[0], terms={"Patient": lambda: "patient"})
+    class Text(str):
+        def __reduce__(self):
+            raise TypeError("it is not to be copied")
+
+    wrong = engine.submit(Text(LINES[0]))
     with pytest.raises(UsageError, match="the request cannot be sent to a process"):
         wrong.result(PATIENCE)
     assert answers(engine, LINES[:8]) == expected and engine.pending == 0

@@ -136,7 +136,7 @@ def test_a_forked_child_is_refused_and_takes_nothing_from_the_parent(engine, exp
         said = file.read().splitlines()
     assert os.waitpid(pid, 0)[1] == 0
     assert len(said) == 4 and len(set(said)) == 1
-    assert f"this engine belongs to process {os.getpid()}" in said[0]
+    assert said[0].startswith("the engine belongs to the process that made it")
     assert texts == expected * 3 and running.result(PATIENCE).text
 
 

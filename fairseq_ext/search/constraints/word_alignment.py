@@ -188,8 +188,8 @@ class ForcedDecoding:
             yield
             return
         kept = cast(AttendingDecoder, self.decoder).kept
-        kept.update({tuple(source): {} for source in sources})
         try:
+            kept.update({tuple(source): {} for source in sources})
             yield
         finally:
             kept.clear()
