@@ -372,6 +372,23 @@ def test_a_cancelled_request_is_load_until_its_worker_says_that_it_is_gone():
     assert len(worker.tickets) == 3 and not dispatch.waiting
 
 
+def test_suspects_do_not_wait_for_ever_behind_others():
+    """One worker cannot be started again, and the other one always has more to do."""
+    engine, dispatch = machine(2)
+    engine.load(0), engine.load(0)
+    for _ in range(8):
+        engine.submit(1)
+    first, second = dispatch.workers
+    suspects = [*first.tickets]
+    engine.end(first)
+    engine.carry_out()
+    for _ in range(20):
+        engine.submit(1)
+        index = list(engine.processes).index(second)
+        engine.answer(index if len(engine.processes) == 1 else 0, 0, False)
+    assert len(suspects) == 3 and all(engine.answers[number] == [number] for number in suspects)
+
+
 def test_closing_with_grace_ends_when_all_is_answered_or_the_time_is_over():
     for answers in (True, False):
         engine, dispatch = machine()

@@ -166,6 +166,21 @@ def test_an_engine_that_cannot_load_leaves_no_process():
         until(lambda: not children.read_text().split())
 
 
+def test_a_program_that_ignores_the_end_of_its_children_has_an_engine_that_does_not():
+    """Else no check of the library that runs in a process has a status while the model loads."""
+    before = signal.signal(signal.SIGCHLD, signal.SIG_IGN)
+    try:
+        with Engine(**FLAGS) as engine:
+            assert engine.submit(LINES[0]).result(PATIENCE).text
+            status = Path(f"/proc/{engine.fork_server.process.pid}/status").read_text()
+            ignored = int(status.split("SigIgn:")[1].split()[0], 16)
+            assert not ignored >> (signal.SIGCHLD - 1) & 1
+            os.kill(workers_of(engine)[0], signal.SIGKILL)
+            assert engine.submit(LINES[0]).result(PATIENCE).text
+    finally:
+        signal.signal(signal.SIGCHLD, before)
+
+
 def test_cpu_time_is_that_of_a_process_and_of_what_it_has_started():
     """A loading worker may wait for a compiler, which is no silence."""
     burn = "import time\nwhile time.process_time() < 0.3: pass"

@@ -1,6 +1,7 @@
 """Texts through an engine are what they are through a translator; what comes of their segments
 is told as the text's."""
 
+import threading
 import time
 from concurrent.futures import Future
 
@@ -90,6 +91,33 @@ def test_a_cancelled_text_leaves_the_engine(engine, lines):
     future.cancel()
     assert engine.submit(lines[0]).result(60).text
     assert not engine.pending
+
+
+def test_code_of_users_runs_without_a_lock_of_the_text(engine, lines):
+    """Another thread can cancel it meanwhile, and the code can wait for another text."""
+    entered, go = threading.Event(), threading.Event()
+
+    def waiting(part) -> None:
+        entered.set()
+        assert go.wait(60)
+
+    future = engine.submit_text(" ".join(lines[:4]), on_partial=waiting)
+    assert entered.wait(60)
+    thread = threading.Thread(target=future.cancel)
+    thread.start()
+    thread.join(5)
+    assert not thread.is_alive() and future.cancelled()
+    go.set()
+    found: list[str] = []
+    done = threading.Event()
+
+    def ask(_) -> None:
+        found.append(engine.submit_text(TEXT).result(60).text)
+        done.set()
+
+    first = engine.submit_text(TEXT)
+    first.add_done_callback(ask)
+    assert done.wait(60) and found == [first.result(60).text]
 
 
 def test_a_long_text_is_read_and_told_as_it_goes():
