@@ -34,7 +34,6 @@ from typing import TYPE_CHECKING, Any
 from fairseq_ext.core.errors import UsageError, cut
 from fairseq_ext.core.process_pool import GRACE, REAP, ForkServer
 from fairseq_ext.engine.dispatch import fresh
-from fairseq_ext.engine.in_engine import TextRequest
 from fairseq_ext.engine.jobs import (
     Answer,
     Description,
@@ -46,6 +45,7 @@ from fairseq_ext.engine.jobs import (
     fields_or_none,
 )
 from fairseq_ext.engine.loop import Loop
+from fairseq_ext.engine.text import TextRequest
 from fairseq_ext.search.constraints.from_python import ListOf, Phrases, items
 from fairseq_ext.search.constraints.lines import fields_of
 from fairseq_ext.text.formats import Format, check_text, passes

@@ -26,8 +26,8 @@ from starlette.types import Receive, Scope, Send
 from fairseq_ext.core.errors import UsageError, cut
 from fairseq_ext.core.files import replace
 from fairseq_ext.engine.callbacks import when_done
-from fairseq_ext.engine.in_engine import TextRequest
 from fairseq_ext.engine.jobs import Answer, GlossaryFile, Partial
+from fairseq_ext.engine.text import TextRequest
 from fairseq_ext.engine.tickets import Busy, Closed, WorkerDied
 from fairseq_ext.serve import Settings, default_folder, records
 from fairseq_ext.serve.bodies import apart, urlencoded

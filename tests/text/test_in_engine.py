@@ -9,8 +9,8 @@ import pytest
 from serving import FLAGS
 
 from fairseq_ext import Translator, UsageError
-from fairseq_ext.engine.in_engine import AHEAD, OPEN, TextRequest
 from fairseq_ext.engine.jobs import Answer
+from fairseq_ext.engine.text import AHEAD, OPEN, TextRequest
 from fairseq_ext.plugin.calls import Translation
 from fairseq_ext.text.segments import of_text
 from fairseq_ext.text.splitter import plain_ends
