@@ -47,6 +47,7 @@ ASKS, BASE = 3, 500 << 20
 CLOSES = 0.5  # seconds in which the processes of a model that is dropped give their memory back
 SOON = {"Retry-After": "2"}
 Waits = Callable[[], Awaitable[None]]
+Hold = Callable[[], Callable[[], None]]
 
 
 @dataclass(frozen=True)
@@ -56,7 +57,7 @@ class Model:
 
     submit: Callable[..., Future[Answer]]
     description: Description
-    hold: Callable[[], Callable[[], None]] = lambda: lambda: None
+    hold: Hold = lambda: lambda: None
 
 
 @dataclass(frozen=True)
@@ -359,7 +360,7 @@ AGAIN = 0.2  # seconds after which the second model is asked again, where its qu
 BEHIND = 1 << 62
 
 
-def through(first: Submit, second: Submit, hold: Callable[[], Callable[[], None]]) -> Submit:
+def through(first: Submit, second: Submit, hold: Hold = lambda: lambda: None) -> Submit:
     """`submit` of both: phrases that are asked for, and the n-best list, are the second's; the seed
     is both's. hold: of the second, which must not be dropped while the first is at work. Errors:
     UsageError for a glossary, whose source terms the second does not see."""
