@@ -299,7 +299,7 @@ class ForkServer:
         """End the process; return the workers that it has not forked."""
         if self.process is not None:
             self.pool.remove(self.process)
-        orphans = list(self.requested.values())
+        orphans = [each for each in self.requested.values() if each in self.pool.processes]
         self.process = None
         self.requested.clear()
         return orphans

@@ -175,7 +175,8 @@ class Loop(threading.Thread):
                 self.dispatch.on_cancel(value)
             else:
                 self.dispatch.on_close(now, value)
-        for event in events:
+        # the fork server first: it says why the pipes of its workers are closed
+        for event in sorted(events, key=lambda each: each.process is not self.fork_server.process):
             self.on_event(event, now)
         self.dispatch.on_time(now, self.cpu_seconds)
         answers = self.carry_out(now)

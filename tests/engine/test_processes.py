@@ -158,6 +158,20 @@ def test_some_seconds_without_file_descriptors_end_nothing(engine, expected):
     until(lambda: len(workers_of(engine)) == 2)
 
 
+def test_a_fork_server_that_is_killed_while_it_loads_is_replaced(expected):
+    with Engine(**FLAGS, cpu_workers=3) as engine:
+        waiting = [engine.submit(line) for line in LINES[:8]]
+        killed = set()
+        for seconds in (0.0, 0.5, 1.0):
+            until(
+                lambda: engine.fork_server.process and engine.fork_server.process.pid not in killed
+            )
+            time.sleep(seconds)
+            killed.add(engine.fork_server.process.pid)
+            engine.fork_server.process.kill()
+        assert [future.result(PATIENCE).text for future in waiting] == expected
+
+
 def test_an_engine_that_cannot_load_leaves_no_process():
     with Engine(**(FLAGS | {"path": FLAGS["path"] + ".none"}), cpu_workers=8) as engine:
         with pytest.raises(UsageError):
