@@ -16,7 +16,7 @@ from test_decoding import FLAGS, LINES
 from test_engine import PATIENCE, workers_of
 
 from fairseq_ext import Engine, Translator, UsageError
-from fairseq_ext.core.process_pool import cpu_seconds
+from fairseq_ext.core.process_pool import Pool, cpu_seconds
 from fairseq_ext.engine.tickets import Closed
 
 
@@ -158,7 +158,14 @@ def test_some_seconds_without_file_descriptors_end_nothing(engine, expected):
     until(lambda: len(workers_of(engine)) == 2)
 
 
-def test_a_fork_server_that_is_killed_while_it_loads_is_replaced(expected):
+def test_a_fork_server_that_is_killed_while_it_loads_is_replaced(expected, monkeypatch):
+    """Also where the ends of its workers' pipes are read first."""
+    wait = Pool.wait
+
+    def workers_first(pool, seconds):
+        return sorted(wait(pool, seconds), key=lambda event: event.process.reap is not None)
+
+    monkeypatch.setattr(Pool, "wait", workers_first)
     with Engine(**FLAGS, cpu_workers=3) as engine:
         waiting = [engine.submit(line) for line in LINES[:8]]
         killed = set()
