@@ -63,7 +63,7 @@ class Dispatch:
         self.last_tick = now
         self.start_workers(now)
 
-    # ---- what callers ask
+    # ---- what callers read
 
     @property
     def is_closing(self) -> bool:
@@ -258,7 +258,7 @@ class Dispatch:
     def give(self, ticket: Ticket, worker: Worker) -> None:
         """Give a request to a worker."""
         if not worker.tickets:
-            worker.on_message()  # it was idle, so it owes nothing yet
+            worker.on_message()  # it was idle: its time counts from here
         worker.tickets[ticket.number] = ticket
         worker.load += ticket.size
         ticket.worker = worker

@@ -145,7 +145,7 @@ class Engine:
         constraints, any_of, avoid, prefix: as in a line of a JSONL constraints file. glossaries:
         files; terms: source term to target term (or a|b), for this request. nbest: hypotheses,
         at most the beam. on_partial: called with what has become certain of the translation.
-        It and the future's callbacks run one after another in a thread beside the engine's; what
+        It and the future's callbacks run one after another in a thread of their own; what
         on_partial raises is the future's error, and a slow one misses partial results. align:
         hypotheses say which of their `words` stand for which of the source. languages: source and
         target, of a model that has many (`wait().languages`). seed: of samples (default: that of

@@ -182,7 +182,7 @@ class Loop(threading.Thread):
         answers = self.carry_out(now)
         arrived = sum(kind == "submit" for kind, _ in inbox)
         self.publish(arrived)
-        for reply, answer in answers:  # behind the counts, which whoever has an answer may read
+        for reply, answer in answers:  # after the counts, which callers then read
             reply.answer(answer)
         self.pool.flush()
 
