@@ -16,7 +16,8 @@ from test_decoding import FLAGS, LINES
 from test_engine import PATIENCE, workers_of
 
 from fairseq_ext import Engine, Translator, UsageError
-from fairseq_ext.core.process_pool import Pool, cpu_seconds
+from fairseq_ext.core.channel import Channel
+from fairseq_ext.core.process_pool import ForkServer, Pool, Process, cpu_seconds
 from fairseq_ext.engine.tickets import Closed
 
 
@@ -158,14 +159,7 @@ def test_some_seconds_without_file_descriptors_end_nothing(engine, expected):
     until(lambda: len(workers_of(engine)) == 2)
 
 
-def test_a_fork_server_that_is_killed_while_it_loads_is_replaced(expected, monkeypatch):
-    """Also where the ends of its workers' pipes are read first."""
-    wait = Pool.wait
-
-    def workers_first(pool, seconds):
-        return sorted(wait(pool, seconds), key=lambda event: event.process.reap is not None)
-
-    monkeypatch.setattr(Pool, "wait", workers_first)
+def test_a_fork_server_that_is_killed_while_it_loads_is_replaced(expected):
     with Engine(**FLAGS, cpu_workers=3) as engine:
         waiting = [engine.submit(line) for line in LINES[:8]]
         killed = set()
@@ -177,6 +171,19 @@ def test_a_fork_server_that_is_killed_while_it_loads_is_replaced(expected, monke
             killed.add(engine.fork_server.process.pid)
             engine.fork_server.process.kill()
         assert [future.result(PATIENCE).text for future in waiting] == expected
+
+
+def test_workers_whose_end_was_read_before_that_of_the_fork_server_are_not_named_again():
+    pool = Pool()
+    fork_server = ForkServer(pool, "none", None)
+    channel, theirs = Channel.pair()
+    fork_server.process = Process(channel)
+    pool.add(fork_server.process)
+    workers = [fork_server.fork() for _ in range(2)]
+    pool.remove(workers[0])
+    assert fork_server.end() == workers[1:] and fork_server.end() == []
+    pool.end()
+    theirs.close()
 
 
 def test_an_engine_that_cannot_load_leaves_no_process():
