@@ -27,6 +27,7 @@ from fairseq_ext.serve.guard import read_body
 from fairseq_ext.serve.models import Pair
 from fairseq_ext.serve.records import read_json
 from fairseq_ext.serve.service import ERRORS, Service, ended
+from fairseq_ext.text.archives import Report
 from fairseq_ext.text.files import ENDINGS, beginning, translate
 from fairseq_ext.text.language_codes import name_of, two_letters
 
@@ -231,8 +232,9 @@ class LibreTranslate:
         return await run_in_threadpool(candidates, q if isinstance(q, list) else [q], self.codes())
 
     async def translate_file(self, request: Request) -> Any:
-        """Translate a file; the answer says where the translation is for an hour."""
-        fields = await self.fields(request)
+        """Translate a file; the answer says where the translation is for an hour, and what of the
+        file is not translated."""
+        service, fields = self.service, await self.fields(request)
         file = fields.get("file")
         for name in ("file", "source", "target"):
             if not fields.get(name):
@@ -243,12 +245,14 @@ class LibreTranslate:
         if PurePath(name).suffix.lower() not in ENDINGS:
             raise bad("Invalid request: file format not supported")
         folder = self.kept()
-        out = folder / f"{uuid.uuid4()}.{name}"
+        out, report = folder / f"{uuid.uuid4()}.{name}", Report()
         with tempfile.TemporaryDirectory(dir=folder) as work:
             given = Path(work) / name
             given.write_bytes(await file.read())
             text = (
-                await asyncio.to_thread(beginning, str(given), READ)
+                await asyncio.to_thread(
+                    beginning, str(given), READ, name, service.settings.max_unpacked
+                )
                 if fields["source"] == "auto"
                 else ""
             )
@@ -256,24 +260,32 @@ class LibreTranslate:
             if pair[0] == pair[1]:
                 given.rename(out)
             else:
-                await self.through(request, given, out, (pair[0], pair[1]))
+                report = await self.through(request, given, out, (pair[0], pair[1]))
         url = request.url_for("download_file", name=out.name)
-        return {"translatedFileUrl": str(url)}
+        left = [*report.kinds, *(f"{part}: {reason}" for part, reason in report.parts)]
+        return {"translatedFileUrl": str(url), **({"notTranslated": left} if left else {})}
 
-    async def through(self, request: Request, given: Path, target: Path, pair: Pair) -> None:
+    async def through(self, request: Request, given: Path, target: Path, pair: Pair) -> Report:
         """Translate one file into another, as long as the client is there and something is
         done within each deadline."""
         service, deadline = self.service, self.service.settings.deadline
         async with service.models.using(pair) as model:
             engine = ThroughEngine(model.submit, partial(service.passes, model=model))
             job = asyncio.ensure_future(
-                asyncio.to_thread(translate, str(given), str(target), engine)
+                asyncio.to_thread(
+                    translate,
+                    str(given),
+                    str(target),
+                    engine,
+                    given.name,
+                    service.settings.max_unpacked,
+                )
             )
             try:
                 await ended(
                     request, job, deadline, lambda: engine.moved + deadline - time.monotonic()
                 )
-                job.result()
+                return job.result()
             finally:
                 engine.stop()
                 await asyncio.wait([job])

@@ -7,14 +7,16 @@ import itertools
 from collections.abc import Callable, Collection, Iterator, Sequence
 from functools import partial
 
-from lxml import etree
-
 from fairseq_ext.core.errors import UsageError, cut
-from fairseq_ext.text.markdown import of_markdown
+from fairseq_ext.text.atoms import Item, Segment
+from fairseq_ext.text.markdown import of_markdown, of_titles
 from fairseq_ext.text.markup import of_attributes, of_markup
-from fairseq_ext.text.office import of_odt, of_runs
-from fairseq_ext.text.segments import Item, Segment, led, of_text
+from fairseq_ext.text.paragraphs import of_paragraphs
+from fairseq_ext.text.po import of_po
+from fairseq_ext.text.segments import led, of_text
 from fairseq_ext.text.subtitles import of_subtitles
+from fairseq_ext.text.xliff import of_xliff
+from fairseq_ext.text.xml_text import of_xml
 
 Pass = Callable[[str], Iterator[Item]]
 FORMATS = ("text", "html", "xml", "markdown")  # beside those of files
@@ -37,10 +39,11 @@ def passes(
         "text": (of_text,),
         "html": (of_attributes, of_markup),
         "xml": (of_xml,),
-        "markdown": (of_markdown,),
+        "markdown": (of_titles, of_markdown),
         "subtitles": (of_subtitles,),
-        "runs": (of_runs,),
-        "odt": (of_odt,),
+        "xliff": (of_xliff,),
+        "po": (of_po,),
+        "paragraphs": (of_paragraphs,),
     }
     if format not in found:
         raise UsageError(f"format must be one of {', '.join(FORMATS)}, not {cut(repr(format))}")
@@ -52,22 +55,3 @@ def passes(
             yield item
 
     return [partial(items, each) for each in found[format]]
-
-
-def of_xml(
-    text: str, ends: Callable[[str], list[int]], protect: Sequence[str] = ()
-) -> Iterator[Item]:
-    """The items of XML. Errors: UsageError for what is not well-formed."""
-    try:
-        etree.fromstring(
-            text.encode(),
-            etree.XMLParser(
-                resolve_entities=False, no_network=True, load_dtd=False, encoding="utf-8"
-            ),
-        )
-    except etree.XMLSyntaxError as error:
-        raise UsageError(
-            f"line {error.lineno} of the XML is not well-formed ({cut(str(error.msg))}): "
-            "correct it, or use html"
-        ) from None
-    return of_markup(text, ends, protect, xml=True)
