@@ -192,7 +192,7 @@ def of_titles(
     text: str, ends: Callable[[str], list[int]], protect: Sequence[str] = ()
 ) -> Iterator[Item]:
     """The items of Markdown whose only text is in titles of links and texts of pictures."""
-    if regex.search(r"!\[|\]\([^)\n]*[\s][\"'(]|<\w|:{3}", text) is None:
+    if regex.search(r"!\[|:{3}|<\w|\]\(\S{1,300}\s+[\"'(]", text) is None:
         yield text
     else:
         yield from Document(text, protect).items(ends, True)

@@ -25,6 +25,12 @@ A = "{http://schemas.openxmlformats.org/drawingml/2006/main}"
 M = "{http://schemas.openxmlformats.org/officeDocument/2006/math}"
 O_TEXT = "{urn:oasis:names:tc:opendocument:xmlns:text:1.0}"
 O_OFFICE = "{urn:oasis:names:tc:opendocument:xmlns:office:1.0}"
+# the same in files of the standard's strict form (ISO/IEC 29500)
+STRICT = {
+    b"http://purl.oclc.org/ooxml/wordprocessingml/main": W[1:-1].encode(),
+    b"http://purl.oclc.org/ooxml/drawingml/main": A[1:-1].encode(),
+    b"http://purl.oclc.org/ooxml/officeDocument/math": M[1:-1].encode(),
+}
 SPACE = "{http://www.w3.org/XML/1998/namespace}space"
 
 
@@ -85,6 +91,11 @@ class Part:
     """
 
     def __init__(self, content: bytes):
+        self.strict = [pair for pair in STRICT.items() if pair[0] in content]
+        if any(usual in content for _, usual in self.strict):
+            raise UsageError("it is of the standard's strict form and of the other one")
+        for own, usual in self.strict:
+            content = content.replace(own, usual)
         parser = etree.XMLParser(
             resolve_entities=False, no_network=True, load_dtd=False, remove_blank_text=False
         )
@@ -116,12 +127,15 @@ class Part:
 
     def content(self) -> bytes:
         """The part."""
-        return etree.tostring(
+        made = etree.tostring(
             self.tree,
             xml_declaration=True,
             encoding=self.tree.docinfo.encoding or "UTF-8",
             standalone=self.tree.docinfo.standalone,
         )
+        for own, usual in self.strict:
+            made = made.replace(usual, own)
+        return made
 
 
 class Paragraph:

@@ -65,6 +65,7 @@ NO_END = tuple(
     )
 )
 CLOSED = regex.compile(r"[\p{Pe}\p{Pf}“‘\"']+(?=\s|$)\s*")
+AT_ONCE = 10_000  # characters
 BEHIND = 40  # characters in front of an end that say whether it is one
 LAST = 24  # and those behind it
 LONGEST_BRACKET = 2000
@@ -93,7 +94,7 @@ def plain_ends(line: str) -> list[int]:
 def ends_of(line: str, split: Callable[[str], list[dict[str, int]]]) -> list[int]:
     """The ends by sentencex (split), and by the lists above."""
     text = line.replace(PLACEHOLDER, WORD)
-    found = {each["end_index"] for each in split(text)}
+    found = set(ends_in_parts(text, split))
     for pattern in MORE:
         found.update(match.end() for match in pattern.finditer(text))
     found = {end for end in behind_closing(text, sorted(found)) if not is_inside(text, end)}
@@ -105,6 +106,18 @@ def ends_of(line: str, split: Callable[[str], list[dict[str, int]]]) -> list[int
     found.discard(len(text) - len(text.lstrip()))
     ends = sorted(found - {0, len(text)})
     return [*(ends if text == line else shorter(line, ends)), len(line)]
+
+
+def ends_in_parts(text: str, split: Callable[[str], list[dict[str, int]]]) -> Iterator[int]:
+    """sentencex's ends; it gets so much at once that its time does not grow with the square."""
+    at = 0
+    while at < len(text):
+        part = text[at : at + AT_ONCE]
+        ends = [at + each["end_index"] for each in split(part)]
+        if at + len(part) < len(text):
+            ends = [end for end in ends if end < at + len(part)]
+        yield from ends
+        at = ends[-1] if ends and ends[-1] > at else at + len(part)
 
 
 def behind_closing(text: str, ends: list[int]) -> Iterator[int]:

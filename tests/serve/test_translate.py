@@ -346,13 +346,17 @@ def test_the_language_of_a_file_is_that_of_its_text(client):
         assert (found == content) is kept and zipfile.ZipFile(io.BytesIO(found)).testzip() is None
 
 
+W = "http://schemas.openxmlformats.org/wordprocessingml/2006/main"
+
+
 def docx(text: str) -> bytes:
     """As small as one can be."""
     file = io.BytesIO()
     with zipfile.ZipFile(file, "w") as archive:
         archive.writestr(
             "word/document.xml",
-            f"<w:document><w:body><w:p><w:r><w:t>{text}</w:t></w:r></w:p></w:body></w:document>",
+            f'<w:document xmlns:w="{W}"><w:body><w:p><w:r><w:t>{text}</w:t></w:r></w:p></w:body>'
+            "</w:document>",
         )
     return file.getvalue()
 

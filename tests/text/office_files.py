@@ -120,7 +120,8 @@ P = "http://schemas.openxmlformats.org/presentationml/2006/main"
 A = "http://schemas.openxmlformats.org/drawingml/2006/main"
 SLIDE = f"""{HEAD}<p:sld xmlns:p="{P}" xmlns:a="{A}"><p:cSld><p:spTree><p:sp><p:txBody><a:bodyPr/>
 <a:p><a:pPr lvl="1"/><a:r><a:rPr lang="de-DE" dirty="0"/><a:t>Ein </a:t></a:r><a:r><a:rPr
- lang="de-DE" b="1"/><a:t>alter Hund</a:t></a:r><a:r><a:rPr lang="de-DE"/><a:t> läuft.</a:t></a:r><a:br/>
+ lang="de-DE" b="1"/><a:t>alter Hund</a:t></a:r><a:r><a:rPr lang="de-DE"/><a:t> läuft.</a:t></a:r>
+<a:br/>
 <a:r><a:rPr/><a:t>Zeile zwei</a:t></a:r><a:endParaRPr lang="de-DE"/></a:p>
 <a:p><a:r><a:t>Folie </a:t></a:r>
 <a:fld id="x" type="slidenum"><a:rPr/><a:t>3</a:t></a:fld><a:r>

@@ -15,7 +15,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from lxml import etree
-from office_files import PARAGRAPHS, docx, epub, odt, pptx
+from office_files import PARAGRAPHS, W, archive, docx, epub, odt, pptx
 from texts import CORPUS, PO, UNITS_2, UNITS_12, xliff
 from through import CLOSES, OPENS, capitals, done, marked, through, without_marks
 
@@ -178,6 +178,19 @@ def test_archives_come_back_equal(name, tmp_path):
                 for each in (old, after[part])
             ]
             assert without_marks(texts[1]).lower() == texts[0].lower()
+
+
+def test_a_document_of_the_strict_form_is_read_too(tmp_path):
+    content = docx(PARAGRAPHS["runs"])
+    strict = archive(
+        {
+            name: part.replace(W.encode(), b"http://purl.oclc.org/ooxml/wordprocessingml/main")
+            for name, part in parts_of(content).items()
+        }
+    )
+    after = parts_of(done(tmp_path, "a.docx", strict, through(capitals)))
+    text = after["word/document.xml"].decode()
+    assert "LÄUFT" in text and "purl.oclc.org" in text and W not in text
 
 
 def test_all_that_people_read_in_a_document_is_translated(tmp_path):
