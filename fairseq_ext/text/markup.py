@@ -54,6 +54,7 @@ READ_OF = {
 }
 BUTTONS = ("submit", "button", "reset")
 DESCRIBES = regex.compile(r"(?i)description|(?:og|twitter):(?:title|description)|application-name")
+FILE = regex.compile(r"[\w./\\:%-]+\.\w{2,5}")
 NOT_TRANSLATED = regex.compile(r"(?i)(?:^|\s)notranslate(?:\s|$)")
 ENTITY = regex.compile(r"&(?:#\d{1,8}|#[xX][\da-fA-F]{1,7}|[a-zA-Z]\w{1,31});")
 # in XML, all but these are defined by the document, if at all
@@ -105,7 +106,8 @@ def read_values(text: str, tag: Token) -> Iterator[tuple[int, int]]:
             values.get("name", "") or values.get("property", "")
         ):
             continue
-        if start < end and text[start - 1] in "\"'":  # an unquoted value ends with a space
+        # an unquoted value ends with a space; a file's name is nothing to read
+        if start < end and text[start - 1] in "\"'" and not FILE.fullmatch(text, start, end):
             yield start, end
 
 

@@ -31,6 +31,7 @@ STRICT = {
     b"http://purl.oclc.org/ooxml/drawingml/main": A[1:-1].encode(),
     b"http://purl.oclc.org/ooxml/officeDocument/math": M[1:-1].encode(),
 }
+LO = "{urn:org:documentfoundation:names:experimental:office:xmlns:loext:1.0}"
 SPACE = "{http://www.w3.org/XML/1998/namespace}space"
 
 
@@ -43,9 +44,11 @@ PARAGRAPHS = {W + "p", A + "p", O_TEXT + "p", O_TEXT + "h"}
 RUNS = {W + "r": W + "rPr", A + "r": A + "rPr"}
 TEXTS = {W + "t", A + "t"}
 # what holds runs, or text, and stands around them
-AROUND = names(
-    W, "hyperlink ins moveTo smartTag sdt sdtContent customXml dir bdo fldSimple"
-) | names(O_TEXT, "span a meta meta-field")
+AROUND = (
+    names(W, "hyperlink ins moveTo smartTag sdt sdtContent customXml dir bdo fldSimple")
+    | names(O_TEXT, "span a meta meta-field")
+    | names(LO, "content-control")
+)
 FIXED = names(W, "pPr") | names(A, "pPr endParaRPr")  # of a paragraph; the last stands at its end
 PROPERTIES = names(W, "sdtPr sdtEndPr smartTagPr customXmlPr fldData rPr")
 BREAKS = names(W, "br cr") | names(A, "br") | names(O_TEXT, "line-break")

@@ -34,6 +34,7 @@ MORE = tuple(
             r"(?<=\p{Ll}{3}[.!?])(?=\p{Lu}\p{Ll}+\s)",  # bellt.Die Katze
             r"(?<=\b(?:usw|etc|ecc|osv|enz|itd|itp|т\.\s?[дп])\.)\s+(?=\p{Lu})",  # usw. Dann
             r"(?<=\p{L}{2}!)\s+(?=\p{Lu})",  # Yahoo! She
+            r"(?<=[。！？]）)(?=\S)",  # （雨です。）待つ
             # ist da. 12 Hunde
             rf"(?<=\p{{L}}{{3}}[.!?…]{CLOSING}|\b(?:19|20)\d\d[.!?]{CLOSING})"
             rf"(?<!\b(?i:{BEFORE_NUMBERS})\.)\s+(?=[„“«\"(]?\d)",
@@ -45,9 +46,9 @@ BRACKET = regex.compile(r"(?<=[.!?…][\p{Pf}\"'“‘]*[)\]])\s+(?=[\p{Pi}\"'�
 # where sentencex sees an end and none is: in front of it, and behind it
 SHORT = (
     r"Abb|Abs|Anh|Bd|Kap|Tab|Ziff|Rdnr|Anm|[Aa]rt|[Ff]ig|[Nn]o|[Nn]r|[Nn]ro|[Nn]úm|[Pp]ág|[Pp]ag|"
-    r"[Rr]ys|[Тт]абл|[Рр]ис|[Сс]тр|[Гг]л|[Пп]п?|[Сс]м|[Сс]|[Cc]h|[Vv]ol|[Pp]p?|[Ss]tr|[Tt]ab|[Uu]l"
+    r"[Rr]ys|[Nn]|[Тт]абл|[Рр]ис|[Сс]тр|[Гг]л|[Пп]п?|[Сс]м|[Сс]|[Cc]h|[Vv]ol|[Pp]p?|[Ss]tr|[Tt]ab|[Uu]l"
 )
-BEFORE_NAMES = r"MM?|Mme|Mlle|Mgr|Me|ing|avv|dott|prof|Prof|sig|Sig|ks|inż|śp|г|ул|им|акад|проф"
+BEFORE_NAMES = r"Drs?|Mrs?|Ms|D|Dña|Sra?|MM?|Mme|Mlle|Mgr|Me|ing|avv|dott|prof|Prof|sig|Sig|ks|inż|śp|г|ул|им|акад|проф"
 SMALL = (
     r"(?i:der|die|das|dem|den|des|am|im|zum|zur|vom|beim|ab|bis|seit|jede[mnrs]?|diese[mnrs]?|"
     r"ein|eine[mnrs]?|[mdsk]?eine[mnrs]?|ihre?[mnrs]?|unsere?[mnrs]?|und|oder|på|den|det|dne|od|do|"
@@ -60,6 +61,8 @@ NO_END = tuple(
         (rf"\b(?:{BEFORE_NAMES})\.\s+$", r"\p{Lu}|Xyzzy"),  # M. Dupont
         (rf"(?:^|[\s(]){SMALL}\s+\d{{1,3}}\.\s+$", r"\p{Lu}\p{Ll}"),  # Der 3. Mann
         (r"\d\.\s+$", r"\p{Ll}"),  # 3. kat
+        (rf"\b(?i:{BEFORE_NUMBERS})\.\s+$", r"\d"),  # approx. 5
+        (r"\.$", r"[ºª°]"),  # n.º 5
         (r"(?:^|[\s(\p{Pi}„])[\p{L}.]{1,3}\.\s+$", r"\p{Ll}"),  # 1990 r. urodził; p. ex.
         (r"(?<![.!?…][\p{Pf}\"'“‘]*)[)\]\"'“”’‘»]+\s+$", r"\p{Ll}"),  # (laut!) und
     )

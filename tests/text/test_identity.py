@@ -22,6 +22,7 @@ from through import CLOSES, OPENS, capitals, done, marked, through, without_mark
 from fairseq_ext.text.encodings import decoded
 from fairseq_ext.text.files import ENDINGS, TEXTS
 
+HERE = Path(__file__).parent
 PAGES = sorted(
     file
     for file in (Path(os.environ["TEXT_PAGES"]).rglob("*") if "TEXT_PAGES" in os.environ else ())
@@ -178,6 +179,33 @@ def test_archives_come_back_equal(name, tmp_path):
                 for each in (old, after[part])
             ]
             assert without_marks(texts[1]).lower() == texts[0].lower()
+
+
+@pytest.mark.parametrize(
+    "file",
+    sorted((HERE / "office").glob("text.*")) + [HERE / "office" / "slides.pptx"],
+    ids=lambda file: file.name,
+)
+def test_files_of_libreoffice(file, tmp_path):
+    """With fields, footnotes, tables, pictures, formulas, changes, comments, boxes, controls."""
+    before, seen = parts_of(file.read_bytes()), list[str]()
+    assert parts_of(done(tmp_path, file.name, file.read_bytes(), through())) == before
+    after = parts_of(done(tmp_path, file.name, file.read_bytes(), through(capitals, seen)))
+    for part, old in before.items():
+        if old != after[part]:
+            assert shape(old) == shape(after[part])
+            texts = ["".join(etree.fromstring(each).itertext()) for each in (old, after[part])]
+            assert "".join(texts[1].lower().split()) == "".join(texts[0].lower().split())
+    wanted = {
+        "slides.pptx": "Der Hund schläft.|Die Katze nicht.|Eine Notiz für die Rede.",
+        "text.epub": "Der Hund läuft.|Das erste Ende neue Zeile",
+    }.get(
+        file.name,
+        "Der Hund läuft.|Das Haus steht am See, sagt die Frau.|Der Text im Kasten.|"
+        "Der neue Zug kommt um acht.|Ist das so?|Der See ist tief.|Das Handbuch|Der Name|"
+        "Abbildung: Ein rotes Bild|Der Name ist Die Firma in Berlin.|Die Formel gilt immer.",
+    )
+    assert set(wanted.split("|")) <= set(seen)
 
 
 def test_a_document_of_the_strict_form_is_read_too(tmp_path):
