@@ -48,7 +48,10 @@ SHORT = (
     r"Abb|Abs|Anh|Bd|Kap|Tab|Ziff|Rdnr|Anm|[Aa]rt|[Ff]ig|[Nn]o|[Nn]r|[Nn]ro|[Nn]úm|[Pp]ág|[Pp]ag|"
     r"[Rr]ys|[Nn]|[Тт]абл|[Рр]ис|[Сс]тр|[Гг]л|[Пп]п?|[Сс]м|[Сс]|[Cc]h|[Vv]ol|[Pp]p?|[Ss]tr|[Tt]ab|[Uu]l"
 )
-BEFORE_NAMES = r"Drs?|Mrs?|Ms|D|Dña|Sra?|MM?|Mme|Mlle|Mgr|Me|ing|avv|dott|prof|Prof|sig|Sig|ks|inż|śp|г|ул|им|акад|проф"
+BEFORE_NAMES = (
+    r"Drs?|Mrs?|Ms|D|Dña|Sra?|MM?|Mme|Mlle|Mgr|Me|ing|avv|dott|prof|Prof|sig|Sig|ks|"
+    r"inż|śp|г|ул|им|акад|проф"
+)
 SMALL = (
     r"(?i:der|die|das|dem|den|des|am|im|zum|zur|vom|beim|ab|bis|seit|jede[mnrs]?|diese[mnrs]?|"
     r"ein|eine[mnrs]?|[mdsk]?eine[mnrs]?|ihre?[mnrs]?|unsere?[mnrs]?|und|oder|på|den|det|dne|od|do|"

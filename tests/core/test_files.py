@@ -156,3 +156,17 @@ def test_the_lines_of_a_text_are_counted_and_iterated(tmp_path):
         UsageError, match="line 2 of .* is not valid UTF-8 .byte 1.: convert the file"
     ):
         list(Lines(str(file), "--x"))
+
+
+def test_what_a_killed_process_left_is_removed_by_the_next(tmp_path):
+    """And what another one is writing is not."""
+    target = tmp_path / "a[b].txt"
+    left, other = tmp_path / ".a[b].txt.abcd1234.part", tmp_path / ".c.txt.abcd1234.part"
+    left.write_bytes(b"x")
+    other.write_bytes(b"x")
+    with replacing(target) as first:
+        assert not left.exists() and other.exists()
+        with replacing(target) as second:
+            second.write(b"second")
+        first.write(b"first")
+    assert target.read_bytes() == b"first" and sorted(tmp_path.iterdir()) == [other, target]
