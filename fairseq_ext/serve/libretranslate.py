@@ -22,6 +22,7 @@ from fastapi.responses import FileResponse, JSONResponse
 from starlette.datastructures import UploadFile
 
 from fairseq_ext.core.errors import UsageError
+from fairseq_ext.core.language_codes import name_of, two_letters
 from fairseq_ext.engine.text import ThroughEngine
 from fairseq_ext.serve.guard import read_body
 from fairseq_ext.serve.models import Pair
@@ -29,7 +30,6 @@ from fairseq_ext.serve.records import read_json
 from fairseq_ext.serve.service import ERRORS, Service, ended
 from fairseq_ext.text.archives import Report
 from fairseq_ext.text.files import ENDINGS, beginning, translate
-from fairseq_ext.text.language_codes import name_of, two_letters
 
 EXAMPLE = {
     "q": "Der Patient hat einen Port.",

@@ -5,7 +5,6 @@
 | atoms.py | the parts of a text: tags, placeholders, words; sentences made of them |
 | segments.py | a text as sentences, and a sentence as pieces that fit the model |
 | splitter.py, several_sentences.py | where sentences end; whether a text holds several |
-| language_codes.py | codes of languages |
 | placeholders.py | what stays as it is: URLs, {name}, %s |
 | units.py, marks.py | words of a sentence; tags and placeholders put back into its translation |
 | alignment.py | which word has become which |

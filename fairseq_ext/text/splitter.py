@@ -10,7 +10,7 @@ from functools import cache, partial
 
 import regex
 
-from fairseq_ext.text.language_codes import two_letters
+from fairseq_ext.core.language_codes import two_letters
 from fairseq_ext.text.several_sentences import BREAK
 
 logger = logging.getLogger("fairseq_ext")
