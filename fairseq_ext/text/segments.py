@@ -242,6 +242,7 @@ def trimmed(atoms: list[Atom], escape: Callable[[str], str]) -> Iterator[Item]:
             behind = opened[behind - 1]
         else:
             break
+    behind = before_colon(atoms, first, behind)
     lead, core, trail = atoms[:first], atoms[first:behind], atoms[behind:]
     if core and core[0].kind == TEXT and core[0].raw == core[0].text:
         stripped = core[0].text[DASH.match(core[0].text).end() :]  # type: ignore[union-attr]
@@ -261,6 +262,18 @@ def trimmed(atoms: list[Atom], escape: Callable[[str], str]) -> Iterator[Item]:
         yield segment if LETTER.search(segment.plain) else raw(core)
     if kept := raw(trail):
         yield kept
+
+
+def before_colon(atoms: Sequence[Atom], first: int, behind: int) -> int:
+    """Where a sentence's words end, such as `Open:` of `Open: {a}.`, whose full stop a model would
+    not know what to do with."""
+    at = behind - 1
+    if at - first < 2 or atoms[at].kind != TEXT or LETTER.search(atoms[at].text):
+        return behind
+    while at > first and atoms[at - 1].kind == PLACEHOLDER:
+        at -= 1
+    is_named = at < behind - 1 and atoms[at - 1].kind == TEXT
+    return at if is_named and atoms[at - 1].text.rstrip().endswith(":") else behind
 
 
 def is_edge(atom: Atom) -> bool:
