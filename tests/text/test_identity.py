@@ -16,9 +16,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from lxml import etree
 from office_files import PARAGRAPHS, W, archive, docx, epub, odt, pptx
+from serving import FLAGS
 from texts import CORPUS, PO, UNITS_2, UNITS_12, xliff
 from through import CLOSES, OPENS, capitals, done, marked, through, without_marks
 
+from fairseq_ext import Translator
+from fairseq_ext.text.__main__ import through_translator
 from fairseq_ext.text.encodings import decoded
 from fairseq_ext.text.files import ENDINGS, TEXTS
 
@@ -144,8 +147,8 @@ def parts_of(content: bytes) -> dict[str, bytes]:
 
 def shape(content: bytes) -> list[str]:
     """Names and attributes of a part's elements, but for runs and their text and formatting, and
-    hyphens at which a word that has changed could be broken."""
-    left = re.compile(r"\}(r|t|rPr|lang|b|i|rPrChange|rStyle|vertAlign|softHyphen)$")
+    characters of words that are elements."""
+    left = re.compile(r"\}(r|t|rPr|lang|b|i|rPrChange|rStyle|vertAlign|softHyphen|noBreakHyphen)$")
     return sorted(
         f"{each.tag} {sorted(each.attrib.items())}"
         for each in etree.fromstring(content).iter(etree.Element)
@@ -206,6 +209,43 @@ def test_files_of_libreoffice(file, tmp_path):
         "Abbildung: Ein rotes Bild|Der Name ist Die Firma in Berlin.|Die Formel gilt immer.",
     )
     assert set(wanted.split("|")) <= set(seen)
+
+
+def forms(part: bytes) -> list[list[str]]:
+    """Of each paragraph with runs, the formatting that there are letters in, in any order."""
+    found = []
+    for paragraph in etree.fromstring(part).iter(f"{{{W}}}p"):
+        here = set()
+        for run in paragraph.iter(f"{{{W}}}r"):
+            text = "".join(each.text or "" for each in run.findall(f"{{{W}}}t"))
+            around = [each.tag for each in run.iterancestors() if each.tag != f"{{{W}}}p"]
+            properties = run.find(f"{{{W}}}rPr")
+            named = [] if properties is None else [each.tag for each in properties]
+            if re.search(r"\w", text):
+                here.add(str((around[:1], [tag for tag in named if not tag.endswith("lang")])))
+        found.append(sorted(here))
+    return found
+
+
+@pytest.fixture(scope="module")
+def translator() -> Translator:
+    return Translator(**{**FLAGS, "stop": "count", "stream_width": None, "schedule": None})
+
+
+@pytest.mark.parametrize("name", ["ours", "LibreOffice's"])
+def test_runs_keep_their_formatting_in_a_real_translation(name, translator, tmp_path):
+    """Each formatting of a paragraph is that of some of its words, and all else is there once."""
+    content = docx(*PARAGRAPHS.values())
+    if name != "ours":
+        content = (HERE / "office" / "text.docx").read_bytes()
+    left: list[tuple[str, str]] = []
+    way = through_translator(translator, (), left)
+    before, after = parts_of(content), parts_of(done(tmp_path, "a.docx", content, way))
+    assert not left and list(before) == list(after)
+    for part, old in before.items():
+        if old != after[part]:
+            assert shape(old) == shape(after[part]) and forms(old) == forms(after[part])
+    assert before["word/document.xml"] != after["word/document.xml"]
 
 
 def test_a_document_of_the_strict_form_is_read_too(tmp_path):
