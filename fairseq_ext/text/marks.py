@@ -61,6 +61,13 @@ class Projection:
 
     def __init__(self, segment: Segment, text: str, pairs: Pairs | None):
         self.segment, self.text = segment, ended(text, segment.plain)
+        self.moved = [(0, 0)]
+        # nothing is to be put back
+        self.is_bare = (
+            not segment.marks and segment.source == segment.plain and segment.escape is str
+        )
+        if self.is_bare:
+            return
         self.from_source = source = Source(segment)
         spans = [match.span() for match in UNITS.finditer(self.text)]
         texts = [self.text[slice(*span)] for span in spans]
@@ -123,6 +130,8 @@ class Projection:
 
     def rendered(self) -> str:
         """The translation with the marks."""
+        if self.is_bare:
+            return self.text
         self.moved = list[tuple[int, int]]()
         if self.text == self.segment.plain:
             self.moved = list(enumerate(self.segment.origin))
