@@ -116,7 +116,7 @@ class Reader:
         for mark in self.stack:
             mark.end = len(self.plain)
         if self.plain[-1:] == [" "]:
-            self.drop_space([*self.stack, *self.marks])
+            self.drop_space()
 
     def text(self, atom: Atom) -> None:
         """Read text."""
@@ -143,7 +143,7 @@ class Reader:
         if atom.kind == PLACEHOLDER and beside == (WORD, WORD):
             self.add(" ", "", self.at)
         elif atom.kind == PLACEHOLDER and self.plain[-1:] == [" "] and CLOSES.match(behind):
-            self.drop_space([*self.stack, *marks])
+            self.drop_space()
         half = atom.name if atom.kind == POINT and atom.name in (OPEN, CLOSE) else ""
         at = len(self.plain)
         mark = Mark(at, at, atom.raw, beside=beside, half=half, name=atom.name)
@@ -164,14 +164,14 @@ class Reader:
             self.add(" ", "", self.at)
             self.last = " "
 
-    def drop_space(self, marks: Sequence[Mark]) -> None:
-        """Read the last character, which is white space, no more. marks: those around it."""
+    def drop_space(self) -> None:
+        """Read the last character, which is white space, no more."""
         del self.plain[-1], self.origin[-1]
         place = next(
             i for i in range(len(self.track) - 1, -1, -1) if self.track[i][1] == len(self.plain)
         )
         self.track[place] = (self.track[place][0], None)
-        keep_within(marks, len(self.plain))
+        keep_within(self.marks, len(self.plain))
 
 
 def kind_of(character: str) -> str:

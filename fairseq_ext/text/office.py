@@ -122,6 +122,8 @@ class Part:
     def write(self, text: str) -> int:
         """Take the translation of `text()`; how many paragraphs could not be written, and stay as
         they were."""
+        if not self.paragraphs:
+            return 0
         found = text.removeprefix("<p>").removesuffix("</p>").split("</p><p>")
         left = 0
         for paragraph, new in zip(self.paragraphs, found, strict=True):

@@ -11,11 +11,12 @@ import re
 import zipfile
 from pathlib import Path
 
+import office_files
 import pytest
-from hypothesis import given, settings
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from lxml import etree
-from office_files import PARAGRAPHS, W, archive, docx, epub, odt, pptx
+from office_files import BOX, FIELD, PARAGRAPHS, W, archive, docx, epub, odt, pptx
 from serving import FLAGS
 from texts import CORPUS, PO, UNITS_2, UNITS_12, xliff
 from through import CLOSES, OPENS, capitals, done, marked, through, without_marks
@@ -24,6 +25,7 @@ from fairseq_ext import Translator
 from fairseq_ext.text.__main__ import through_translator
 from fairseq_ext.text.encodings import decoded
 from fairseq_ext.text.files import ENDINGS, TEXTS
+from fairseq_ext.text.office import Part
 
 HERE = Path(__file__).parent
 PAGES = sorted(
@@ -356,6 +358,105 @@ LINES = st.builds(
 @given(st.lists(LINES, max_size=6).map("".join))
 def test_generated_markdown(text):
     hold(text, "markdown", spaces=False)
+
+
+RUN = st.builds(
+    lambda form, text, more: (
+        f"<w:r>{form}{more[0]}<w:t xml:space='preserve'>{text}</w:t>{more[1]}</w:r>"
+    ),
+    st.sampled_from(["", "<w:rPr><w:b/></w:rPr>", "<w:rPr><w:i/><w:lang w:val='de'/></w:rPr>"]),
+    st.sampled_from(["Ein Hund", " rennt. ", "Eine", " ", "K", "atze &amp; x", "Ja! Nein", ", "]),
+    st.tuples(
+        *[st.sampled_from(["", "", "<w:tab/>", "<w:br/>", "<w:footnoteReference w:id='2'/>"])] * 2
+    ),
+)
+POINTS = st.sampled_from(
+    [
+        "<w:bookmarkStart w:id='1' w:name='x'/>",
+        "<w:proofErr w:type='spellStart'/>",
+        BOX,
+        FIELD.format(code="PAGE", result="<w:r><w:t>3</w:t></w:r>"),
+        FIELD.format(code="HYPERLINK x", result="<w:r><w:t>hier</w:t></w:r>"),
+        "<w:r><w:fldChar w:fldCharType='begin'/></w:r>",
+        "<w:del><w:r><w:delText>x</w:delText></w:r></w:del>",
+    ]
+)
+AROUND = [
+    "<w:hyperlink>{}</w:hyperlink>",
+    "<w:ins>{}</w:ins>",
+    "<w:fldSimple w:instr='SEQ'>{}</w:fldSimple>",
+    "<w:sdt><w:sdtPr/><w:sdtContent>{}</w:sdtContent></w:sdt>",
+]
+CONTENT = st.recursive(
+    RUN | POINTS,
+    lambda inside: st.builds(
+        lambda around, parts: around.format("".join(parts)),
+        st.sampled_from(AROUND),
+        st.lists(inside, max_size=4),
+    ),
+    max_leaves=10,
+)
+
+
+@settings(max_examples=120, deadline=None)
+@given(st.lists(CONTENT, max_size=7).map("".join), st.booleans())
+def test_generated_paragraphs(body, known):
+    """All nodes but runs are there once, and all text."""
+    body = f"<w:body><w:p>{body}</w:p></w:body>"
+    part = f"<w:document {office_files.SPACES}>{body}</w:document>".encode()
+    for change in (capitals, marked):
+        made = Part(part)
+        text = made.text()
+        assert made.write("".join(through(change, known=known)(text, "paragraphs"))) == 0
+        out = made.content()
+        assert shape(out) == shape(part)
+        shown = ["".join(etree.fromstring(each).itertext()) for each in (out, part)]
+        assert "".join(without_marks(shown[0]).lower().split()) == "".join(shown[1].lower().split())
+
+
+PIECES_OF_UNITS = (
+    "Hund |Ein| rennt. |&amp;|&lt;b&gt;|&lt;/b&gt;|\n|<x id='1'/>|<ph id='2'>%s</ph>|{a}|"
+    "<bx id='3'/>|<ex id='3'/>|&#228;|<!-- k -->"
+)
+UNIT = st.recursive(
+    st.sampled_from(PIECES_OF_UNITS.split("|")),
+    lambda inside: st.builds(
+        lambda tag, parts: f"<{tag}>{''.join(parts)}</{tag.split()[0]}>",
+        st.sampled_from(["g id='1'", "mrk mtype='x-term'", "mrk mtype='protected'"]),
+        st.lists(inside, max_size=4),
+    ),
+    max_leaves=8,
+)
+
+
+@settings(max_examples=80, deadline=None)
+@given(st.lists(st.lists(UNIT, max_size=5).map("".join), max_size=4))
+def test_generated_units(units):
+    text = xliff(units)
+    out = run(text, "xliff")
+    assert re.findall(r"(?s)<target[^>]*>(.*?)</target>", out) == units
+    shouted = run(text, "xliff", marked)
+    assert re.sub(r"\s", "", without_marks(shouted)) == re.sub(r"\s", "", out)
+    etree.fromstring(shouted.encode())
+
+
+MESSAGES = st.lists(
+    st.text(max_size=20)
+    | st.sampled_from(["Hund\n", '"', "\\", "%s ", "\t", "_Hund", "<b>x</b> "]),
+    max_size=5,
+).map("".join)
+
+
+@settings(max_examples=80, deadline=None)
+@given(MESSAGES, st.booleans())
+def test_generated_messages(text, lines):
+    polib = pytest.importorskip("polib")
+    assume(text.strip())
+    assume(not re.search("[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028\u2029]", text))
+    raw = polib.escape(text)
+    given = f'msgid ""\n"{raw}"\n' if lines else f'msgid "{raw}"\n'
+    (entry,) = polib.pofile(run(f'{given}msgstr ""\n', "po"))
+    assert entry.msgid == text == entry.msgstr
 
 
 @settings(max_examples=60, deadline=None)
