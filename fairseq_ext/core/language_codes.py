@@ -119,19 +119,20 @@ WORDS = frozenset("term terms text source target translation word begriff terme 
 
 
 def two_letters(code: str) -> str:
-    """The two letters of a code's language, where they are known; else its first part."""
+    """Return the two letters of a code's language, where they are known; else its first part."""
     first = code.replace("-", "_").partition("_")[0].lower()
     return SHORT.get(first, first)
 
 
 def name_of(code: str) -> str:
-    """The language's name in English; the code where it is not known."""
+    """Return the language's name in English; the code where it is not known."""
     return NAMES.get(two_letters(code), code)
 
 
 def language_of(text: str) -> str | None:
-    """The two letters of a language that is named: by its name in English, German or itself, or by
-    a code (`deu_Latn`, `de_DE`); alone, in brackets, or as in `German term`. None for others."""
+    """Return the two letters of a language that is named: by its name in English, German or itself,
+    or by a code (`deu_Latn`, `de_DE`); alone, in brackets, or as in `German term`. None for others.
+    """
     text = text.strip().lower().replace("_", "-")
     inside = PARENTHESES.search(text)
     words = PARENTHESES.sub(" ", text).split()

@@ -113,7 +113,7 @@ def translate_archive(
 
 
 def checked(action: Callable[[], Any], name: str) -> Any:
-    """What an action with an archive gives (raises UsageError where the archive is wrong)."""
+    """Run an action with an archive (raises UsageError where the archive is wrong)."""
     try:
         return action()
     except NotImplementedError:
@@ -129,7 +129,7 @@ def checked(action: Callable[[], Any], name: str) -> Any:
 
 
 def unpacked(old: zipfile.ZipFile, info: zipfile.ZipInfo, limit: int, name: str) -> bytes:
-    """A part, read in pieces up to the limit."""
+    """Return a part, read in pieces up to the limit."""
     pieces, size = [], 0
     with old.open(info) as part:
         while piece := part.read(AT_ONCE):
@@ -177,7 +177,7 @@ def translated(
     through: Callable[[str, str], Iterator[str]],
     report: Report,
 ) -> bytes:
-    """A part whose text is translated (raises UsageError)."""
+    """Return a part whose text is translated (raises UsageError)."""
     if format != OFFICE:
         text, encoding = decoded(content, format, name)
         return encoding.bom + b"".join(map(encoding.encode, through(text, format)))

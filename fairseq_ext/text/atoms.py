@@ -11,7 +11,7 @@ import regex
 TEXT, OPEN, CLOSE, POINT, PLACEHOLDER = "text", "open", "close", "point", "placeholder"
 BLOCK, BREAK = "block", "break"  # atoms that part runs; one that may: a line break
 LEADS = "leads"  # name of a point that stands before a word: the mnemonic of a menu
-SPACE, WORD, OTHER = "space", "word", "other"  # what stands beside a mark
+SPACE, WORD, OTHER = "space", "word", "other"  # what is next to a mark
 LETTER, WORDY = regex.compile(r"\p{L}"), regex.compile(r"\w")
 # punctuation that stands directly behind a word
 CLOSES = regex.compile(r"[\p{P}--[\p{Ps}\p{Pi}]]", regex.V1)
@@ -41,7 +41,7 @@ class Mark:
     opening: str  # of what has no end: itself
     closing: str = ""
     # what stands directly before and behind it: SPACE, WORD or OTHER
-    beside: tuple[str, str] = ("", "")
+    near: tuple[str, str] = ("", "")
     half: str = ""  # OPEN or CLOSE: of a tag whose other half stands in another sentence
     inside: list[Mark] = field(default_factory=list)
     name: str = ""
@@ -73,12 +73,12 @@ Track = list[tuple[str, int | Edge | None]]
 
 
 def raw(atoms: Sequence[Atom]) -> str:
-    """Atoms as they stand in the text."""
+    """Return atoms as they stand in the text."""
     return "".join(atom.raw for atom in atoms)
 
 
 def made(atoms: list[Atom], escape: Callable[[str], str]) -> Segment:
-    """The segment of balanced atoms."""
+    """Return the segment of balanced atoms."""
     reader = Reader(atoms)
     return Segment(
         raw(atoms),
@@ -138,15 +138,15 @@ class Reader:
 
     def mark(self, atom: Atom, behind: str) -> None:
         """Take out a tag or a placeholder. behind: the next character that is read."""
-        beside = kind_of(self.last), kind_of(behind)
+        near = kind_of(self.last), kind_of(behind)
         marks = self.stack[-1].inside if self.stack else self.marks
-        if atom.kind == PLACEHOLDER and beside == (WORD, WORD):
+        if atom.kind == PLACEHOLDER and near == (WORD, WORD):
             self.add(" ", "", self.at)
         elif atom.kind == PLACEHOLDER and self.plain[-1:] == [" "] and CLOSES.match(behind):
             self.drop_space()
         half = atom.name if atom.kind == POINT and atom.name in (OPEN, CLOSE) else ""
         at = len(self.plain)
-        mark = Mark(at, at, atom.raw, beside=beside, half=half, name=atom.name)
+        mark = Mark(at, at, atom.raw, near=near, half=half, name=atom.name)
         if half == CLOSE:  # around all before it
             mark.start, mark.opening, mark.closing, mark.inside = (
                 self.stack[-1].start if self.stack else 0,
@@ -175,7 +175,7 @@ class Reader:
 
 
 def kind_of(character: str) -> str:
-    """What a character is for what stands beside it."""
+    """Return what a character is for a mark that stands directly before or behind it."""
     if not character:
         return ""
     return SPACE if character.isspace() else WORD if is_word(character) else OTHER
@@ -189,5 +189,5 @@ def keep_within(marks: Sequence[Mark], length: int) -> None:
 
 
 def is_word(character: str) -> bool:
-    """Whether a character belongs to a word."""
+    """Return whether a character belongs to a word."""
     return WORDY.match(character) is not None

@@ -38,7 +38,7 @@ class Encoding:
 
 
 def decoded(content: bytes, format: str, what: str) -> tuple[str, Encoding]:
-    """The text of a file, and how it is encoded. what: the file, for messages.
+    """Return the text of a file, and how it is encoded. what: the file, for messages.
 
     Errors: UsageError for bytes that are not of their encoding.
     """
@@ -65,7 +65,7 @@ def decoded(content: bytes, format: str, what: str) -> tuple[str, Encoding]:
 
 
 def decoded_as(body: bytes, name: str, what: str, references: bool) -> tuple[str, Encoding]:
-    """The text of a page without a declaration that is no UTF-8."""
+    """Return the text of a page without a declaration that is no UTF-8."""
     try:
         return body.decode(name), Encoding(name, references=references)
     except UnicodeDecodeError:
@@ -73,7 +73,7 @@ def decoded_as(body: bytes, name: str, what: str, references: bool) -> tuple[str
 
 
 def declared(content: bytes, format: str, what: str) -> str:
-    """The encoding that a file declares; "" where it declares none.
+    """Return the encoding that a file declares; "" where it declares none.
 
     Errors: UsageError for one that is not known.
     """
@@ -107,5 +107,5 @@ UNDEFINED = (b"\x81", b"\x8d", b"\x8f", b"\x90", b"\x9d")  # of windows-1252 in 
 
 
 def in_utf8(text: str) -> str:
-    """A po file that declares UTF-8."""
+    """Return a po file that declares UTF-8."""
     return regex.sub(r"(?i)(charset=)[\w:.-]+(?=\\n)", r"\1UTF-8", text, count=1)

@@ -122,7 +122,7 @@ def beginning(
 
 
 def counted(bar: tqdm, items: Iterator[Item]) -> Iterator[Item]:
-    """The items; a bar shows how much of them has been taken."""
+    """Yield the items; a bar shows how much of them has been taken."""
     for item in items:
         yield item
         bar.update(len(item if isinstance(item, str) else item.source))

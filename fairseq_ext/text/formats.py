@@ -19,7 +19,7 @@ from fairseq_ext.text.xliff import of_xliff
 from fairseq_ext.text.xml_text import of_xml
 
 Pass = Callable[[str], Iterator[Item]]
-FORMATS = ("text", "html", "xml", "markdown")  # beside those of files
+FORMATS = ("text", "html", "xml", "markdown")  # and those of files
 
 
 def passes(
@@ -29,7 +29,7 @@ def passes(
     leads: Collection[str] = (),
     numbers: Iterator[int] | None = None,
 ) -> list[Pass]:
-    """The passes of a format (raises UsageError).
+    """Yield the passes of a format (raises UsageError).
 
     ends: of `splitter`; protect: regular expressions of what stays as it is; leads: as of `led`;
     numbers: of the segments (default: from 0 on).

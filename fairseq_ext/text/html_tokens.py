@@ -40,7 +40,7 @@ class Token:
 
 
 def tokens(text: str, xhtml: bool = False) -> Iterator[Token]:
-    """The tokens of a text. xhtml: `<x/>` closes each element, and CDATA sections may stand
+    """Yield the tokens of a text. xhtml: `<x/>` closes each element, and CDATA sections may stand
     everywhere, else within svg and math alone."""
     at = size = 0
     foreign = list[str]()  # open elements of svg and math
@@ -76,7 +76,7 @@ def tokens(text: str, xhtml: bool = False) -> Iterator[Token]:
 
 
 def begins(text: str, at: int) -> bool:
-    """Whether a `<` begins markup."""
+    """Return whether a `<` begins markup."""
     following = text[at + 1 : at + 2]
     if following == "/":
         return text[at + 2 : at + 3] != ""
@@ -84,7 +84,7 @@ def begins(text: str, at: int) -> bool:
 
 
 def markup(text: str, at: int, has_cdata: bool) -> Token:
-    """The token that begins with this `<`."""
+    """Return the token that begins with this `<`."""
     size = len(text)
     if text.startswith("<!--", at):
         if text.startswith((">", "->"), at + 4):

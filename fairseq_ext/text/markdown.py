@@ -45,7 +45,7 @@ DEEPEST = 60  # levels of quotes and lists that are read
 
 @cache
 def parsers() -> tuple[Any, Any]:
-    """The parsers of blocks and of what is inline (raises UsageError)."""
+    """Return the parsers of blocks and of what is inline (raises UsageError)."""
     try:
         import tree_sitter_markdown
         from tree_sitter import Language, Parser
@@ -113,7 +113,7 @@ class Document:
             self.blocks.append((kind, span, [(next(at), next(at)) for _ in inside]))
 
     def items(self, ends: Callable[[str], list[int]], attributes: bool) -> Iterator[Item]:
-        """The items. attributes: of the titles of links and the texts of pictures alone."""
+        """Yield the items. attributes: of the titles of links and the texts of pictures alone."""
         at = 0
         for kind, (start, end), inside in self.blocks:
             if start < at:
@@ -136,7 +136,7 @@ class Document:
         ends: Callable[[str], list[int]],
         attributes: bool,
     ) -> Iterator[Item]:
-        """The items of HTML; what continues a quote or an item in it is kept."""
+        """Yield the items of HTML; what continues a quote or an item in it is kept."""
         bounds = [start, *(place for span in inside for place in span), end]
         for number, (a, b) in enumerate(pairwise(bounds)):
             part = self.text[a:b]
@@ -156,7 +156,7 @@ class Document:
         attributes: bool,
         is_cell: bool,
     ) -> Iterator[Item]:
-        """The items of a paragraph, a heading or a cell."""
+        """Yield the items of a paragraph, a heading or a cell."""
         for a, b, is_kept in pieces(self.text, start, end, inside):
             if is_kept and not (attributes and "alt-text" in self.text[a:b]):
                 yield self.text[a:b]
@@ -173,7 +173,7 @@ class Document:
 
 
 def continuations(node: Any) -> list[Any]:
-    """What continues the quotes and items around a block, in its lines."""
+    """Return what continues the quotes and items around a block, in its lines."""
     return [
         each
         for each in node.children
@@ -184,14 +184,14 @@ def continuations(node: Any) -> list[Any]:
 def of_markdown(
     text: str, ends: Callable[[str], list[int]], protect: Sequence[str] = ()
 ) -> Iterator[Item]:
-    """The items of Markdown. ends, protect: as of `of_text`."""
+    """Yield the items of Markdown. ends, protect: as of `of_text`."""
     yield from Document(text, protect).items(ends, False)
 
 
 def of_titles(
     text: str, ends: Callable[[str], list[int]], protect: Sequence[str] = ()
 ) -> Iterator[Item]:
-    """The items of Markdown whose only text is in titles of links and texts of pictures."""
+    """Yield the items of Markdown whose only text is in titles of links and texts of pictures."""
     if regex.search(r"!\[|:{3}|<\w|\]\(\S{1,300}\s+[\"'(]", text) is None:
         yield text
     else:
@@ -201,8 +201,8 @@ def of_titles(
 def pieces(
     text: str, start: int, end: int, inside: Sequence[Span]
 ) -> Iterator[tuple[int, int, bool]]:
-    """A block cut at the lines that are kept, and where it is long for the inline parser: (start,
-    end, whether it is kept)."""
+    """Yield a block cut at the lines that are kept, and where it is long for the inline parser:
+    (start, end, whether it is kept)."""
     begins = {a: b for a, b in inside}
     at = first = start
     while at < end:
@@ -224,8 +224,8 @@ def pieces(
 
 
 def bounded(text: str, start: int, end: int) -> Iterator[tuple[int, int, bool]]:
-    """A text in pieces that the inline parser reads in little time: whole lines, else up to the end
-    of a sentence with all of its links; one that has no such place is kept."""
+    """Yield a text in pieces that the inline parser reads in little time: whole lines, else up to
+    the end of a sentence with all of its links; one that has no such place is kept."""
     while start < end:
         if end - start <= LONGEST and len(SYNTAX.findall(text, start, end)) <= MOST:
             yield start, end, False
@@ -256,7 +256,7 @@ def bounded(text: str, start: int, end: int) -> Iterator[tuple[int, int, bool]]:
 
 
 def is_even(text: str) -> bool:
-    """Whether all that is opened is closed, as far as counting says."""
+    """Return whether all that is opened is closed, as far as counting says."""
     return (
         text.count("`") % 2 == text.count("*") % 2 == 0
         and text.count("[") == text.count("]")
@@ -265,8 +265,8 @@ def is_even(text: str) -> bool:
 
 
 def escaped(text: str, known: frozenset[str], is_cell: bool) -> str:
-    """Text of a translation, where a character that would be syntax has a backslash, but for those
-    that stand in the source as text (known)."""
+    """Return text of a translation, where a character that would be syntax has a backslash, but for
+    those that stand in the source as text (known)."""
     return "".join(
         "\\" + character
         if (character in "*_`[]<\\" and character not in known) or (character == "|" and is_cell)
@@ -278,7 +278,7 @@ def escaped(text: str, known: frozenset[str], is_cell: bool) -> str:
 def front_matter(
     text: str, ends: Callable[[str], list[int]], protect: Sequence[str], attributes: bool
 ) -> Iterator[Item]:
-    """The items of front matter (YAML, TOML): the values of titles and descriptions."""
+    """Yield the items of front matter (YAML, TOML): the values of titles and descriptions."""
     block: int | None = None  # of a text over several lines, how far its key is indented
     for line in regex.findall(r"[^\n]*\n|[^\n]+", text):
         indent = len(line) - len(line.lstrip(" "))
@@ -313,7 +313,7 @@ def plain(
     escape: Callable[[str], str],
     attributes: bool,
 ) -> Iterator[Item]:
-    """The items of a text without markup."""
+    """Yield the items of a text without markup."""
     if attributes:
         yield text
     else:
@@ -321,15 +321,15 @@ def plain(
 
 
 def double_quoted(text: str) -> str:
-    """Text in double quotes of YAML and TOML."""
+    """Return text in double quotes of YAML and TOML."""
     return text.replace("\\", "\\\\").replace('"', '\\"')
 
 
 def single_quoted(text: str) -> str:
-    """Text in single quotes of YAML."""
+    """Return text in single quotes of YAML."""
     return text.replace("'", "''")
 
 
 def yaml_text(text: str) -> str:
-    """Text without quotes in YAML, where a colon parts keys and values."""
+    """Return text without quotes in YAML, where a colon parts keys and values."""
     return " –" if text == ":" else text.replace(" #", " ")

@@ -71,11 +71,12 @@ class Inline:
         }
 
     def span(self, node: Any) -> Span:
-        """Where a node stands in the text."""
+        """Return where a node stands in the text."""
         return self.places[node.start_byte, node.end_byte]
 
     def is_syntax(self) -> bool:
-        """Whether code and brackets outweigh words: a line that shows how something is written."""
+        """Return whether code and brackets outweigh words: a line that shows how something is
+        written."""
         code = [self.span(node) for node in self.root.children if node.type == "code_span"]
         if len(code) < 3:
             return False
@@ -87,7 +88,7 @@ class Inline:
         return letters < size + signs and (letters < size / 2 or signs >= len(code))
 
     def literal(self) -> frozenset[str]:
-        """Characters of syntax that stand here as text."""
+        """Return the characters of syntax that stand here as text."""
         return frozenset(
             character
             for atom in self.atoms()
@@ -97,11 +98,11 @@ class Inline:
         )
 
     def atoms(self) -> list[Atom]:
-        """The atoms."""
+        """Return the atoms."""
         return kept_elements(list(self.of_children(self.root, 0, len(self.text))))
 
     def of_children(self, node: Any, start: int, end: int) -> Iterator[Atom]:
-        """The atoms of a node's text from start to end."""
+        """Yield the atoms of a node's text from start to end."""
         at = start
         for child in node.children:
             first, last = self.span(child)
@@ -113,7 +114,7 @@ class Inline:
         yield from self.of_text(at, end)
 
     def of_node(self, node: Any, start: int, end: int) -> Iterator[Atom]:
-        """The atoms of a node."""
+        """Yield the atoms of a node."""
         kind, whole = node.type, self.text[start:end]
         if kind in EMPHASIS:
             marks = [self.span(each) for each in node.children if each.type in DELIMITERS]
@@ -144,7 +145,7 @@ class Inline:
             yield Atom(PLACEHOLDER, whole)
 
     def of_break(self, start: int, end: int) -> Iterator[Atom]:
-        """The atoms of a hard line break, with what continues a quote or an item behind it."""
+        """Yield the atoms of a hard line break, with what continues a quote or an item behind it."""
         line = self.text.find("\n", start) + 1
         if line == 0 or line > end:
             line = end
@@ -153,7 +154,7 @@ class Inline:
             yield from self.of_text(line, end)
 
     def of_link(self, node: Any, start: int, end: int) -> Iterator[Atom]:
-        """The atoms of a link."""
+        """Yield the atoms of a link."""
         inner = next((each for each in node.children if each.type == "link_text"), None)
         whole = self.text[start:end]
         label = whole[1:-1] if node.type == "shortcut_link" else whole[1:].partition("]")[0]
@@ -180,7 +181,7 @@ class Inline:
             yield Atom(CLOSE, self.text[last:end], name="link")
 
     def of_text(self, start: int, end: int) -> Iterator[Atom]:
-        """The atoms of text."""
+        """Yield the atoms of text."""
         at = start
         for first, last in self.opaque:
             if at <= first and last <= end:
@@ -190,7 +191,7 @@ class Inline:
         yield from self.of_lines(at, end)
 
     def of_lines(self, start: int, end: int) -> Iterator[Atom]:
-        """The atoms of text, where a line break with what continues a quote is one space."""
+        """Yield the atoms of text, where a line break with what continues a quote is one space."""
         at = start
         if not start and self.inside.get(0, end + 1) <= end:  # in front of a line behind a kept one
             at = self.inside[0]
@@ -209,19 +210,19 @@ class Inline:
 
 
 def is_known(kind: str) -> bool:
-    """Whether a node is more than a character."""
+    """Return whether a node is more than a character."""
     return kind.isidentifier() and kind not in DELIMITERS
 
 
 def tag_atoms(text: str) -> Iterator[Atom]:
-    """The atoms of a tag of HTML."""
+    """Yield the atoms of a tag of HTML."""
     for token in tokens(text):
         yield from markup.of_part(text, token, (), False, ENTITY)
 
 
 def kept_elements(atoms: list[Atom]) -> list[Atom]:
-    """The atoms, where the elements of HTML that are kept are one placeholder each; a block in a
-    paragraph parts it."""
+    """Return the atoms, where the elements of HTML that are kept are one placeholder each; a block
+    in a paragraph parts it."""
     out: list[Atom] = []
     for atom in atoms:
         out.append(atom)
@@ -242,7 +243,7 @@ def kept_elements(atoms: list[Atom]) -> list[Atom]:
 
 
 def titles(given: Inline, ends: Callable[[str], list[int]]) -> Iterator[Item]:
-    """The items of titles of links and texts of pictures."""
+    """Yield the items of titles of links and texts of pictures."""
     found: list[tuple[int, int, bool]] = []
     stack = [given.root]
     while stack:
@@ -274,5 +275,5 @@ def titles(given: Inline, ends: Callable[[str], list[int]]) -> Iterator[Item]:
 
 
 def bracketed(text: str) -> str:
-    """Text in brackets."""
+    """Return text in brackets."""
     return text.replace("\\", "\\\\").replace("[", "\\[").replace("]", "\\]")

@@ -45,7 +45,7 @@ Pairs = Sequence[tuple[Span, Span]]
 
 
 def ended(text: str, source: str) -> str:
-    """A translation without the full stop that its source, such as a heading, does not have.
+    """Return a translation without the full stop that its source, such as a heading, does not have.
 
     source: "" where it may have none.
     """
@@ -104,7 +104,7 @@ class Projection:
             yield self.from_source.word_at(known[place][0][0]) if is_known else None
 
     def by_order(self, texts: Sequence[str]) -> list[int | None]:
-        """The same where no pairs are known: equal words, and the others in step."""
+        """Return the same where no pairs are known: equal words, and the others in step."""
         sources = [self.from_source.plain[slice(*span)] for span in self.from_source.words]
         found: list[int | None] = [
             len(sources) * i // len(texts) if sources and is_word(text[0]) else None
@@ -116,7 +116,7 @@ class Projection:
         return found
 
     def spread(self) -> None:
-        """Let what is not known beside what is, and equal to the source there, stand for it."""
+        """Match units next to matched ones that are equal to the source there."""
         source, unit, count = self.from_source, self.unit, len(self.unit)
         for order, step in ((range(count), 1), (range(count - 1, -1, -1), -1)):
             before: int | None = -1 if step == 1 else len(source.units)
@@ -129,7 +129,7 @@ class Projection:
                 before = unit[i]
 
     def rendered(self) -> str:
-        """The translation with the marks."""
+        """Return the translation with the marks."""
         if self.is_bare:
             return self.text
         self.moved = list[tuple[int, int]]()
@@ -166,7 +166,7 @@ class Projection:
             self.size += len(raw)
 
     def offset(self, character: int) -> int:
-        """Where a character of the translation stands in what was rendered, in a plain text."""
+        """Return where a character of the translation stands in what was rendered, in a plain text."""
         place = bisect.bisect_right(self.moved, (character, 1 << 60)) - 1
         return character - self.moved[place][0] + self.moved[place][1] if place >= 0 else character
 
@@ -210,17 +210,17 @@ class Projection:
         behind: int | None,
         space: str,
     ) -> str:
-        """The white space between two neighbours: left and right where they are points, else the
-        units, between which there is this space."""
+        """Return the white space between two neighbours: left and right where they are points, else
+        the units, between which there is this space."""
         if left is None and right is None:
             return space
         if left is not None and right is not None:
-            return " " if SPACE in (left.beside[1], right.beside[0]) else ""
+            return " " if SPACE in (left.near[1], right.near[0]) else ""
         unit = before if left is None else behind
         if unit is None:
             return ""
         mark, side = (right, 0) if right is not None else (left, 1)
-        kind = mark.beside[side]  # type: ignore[union-attr]
+        kind = mark.near[side]  # type: ignore[union-attr]
         first, last = self.words[unit]
         is_wordy = is_word(self.text[last - 1] if side == 0 else self.text[first])
         if kind == SPACE:
@@ -228,7 +228,7 @@ class Projection:
         return "" if kind == WORD or not is_wordy else " "
 
     def tokens(self, marks: list[Mark], first: int, behind: int) -> Iterator[int | Written]:
-        """The units [first, behind) of the translation, and these marks between them."""
+        """Yield the units [first, behind) of the translation, and these marks between them."""
         ranges = self.ranges(marks, first, behind)
         places = [
             ranges.get(i) or (self.place(mark, first, behind, marks, ranges),) * 2
@@ -252,7 +252,7 @@ class Projection:
         yield from range(at, behind)
 
     def ranges(self, marks: list[Mark], first: int, behind: int) -> dict[int, tuple[int, int]]:
-        """The words [low, high) that each mark with words inside goes around; marks that
+        """Return the words [low, high) that each mark with words inside goes around; marks that
         find none are left out."""
         taken: set[int] = set()
         found: dict[int, tuple[int, int]] = {}
@@ -299,7 +299,7 @@ class Projection:
     def with_punctuation(
         self, mark: Mark, low: int, high: int, behind: int, taken: set[int]
     ) -> tuple[int, int]:
-        """The range with the punctuation behind it, where the mark's inside ends with some."""
+        """Return the range with the punctuation behind it, where the mark's inside ends with some."""
         while (
             low < high
             and self.unit[low] is None
@@ -325,7 +325,7 @@ class Projection:
         marks: list[Mark],
         ranges: dict[int, tuple[int, int]],
     ) -> int:
-        """The word before which something without words goes."""
+        """Return the word before which something without words goes."""
         plain = self.segment.plain
         wordy = [word for word in range(first, behind) if is_word(self.text[self.words[word][0]])]
         known = [
@@ -358,8 +358,9 @@ class Projection:
         )
 
     def behind_marks(self, place: int, behind: int, start: int, source: int | None = None) -> int:
-        """A place with as much punctuation before it as stands before it in the source, behind the
-        last word. start: the place in the source; source: the unit before it that is known."""
+        """Return a place with as much punctuation before it as stands before it in the source,
+        behind the last word. start: the place in the source; source: the unit before it that is
+        known."""
         units = self.from_source.units
         last = bisect.bisect_left(units, (start, 0))
         count = 0
@@ -382,7 +383,7 @@ class Written:
 
 
 def flat(mark: Mark) -> tuple[str, list[Edge]]:
-    """A mark without words: what it is, and its edges in their order."""
+    """Return a mark without words: what it is, and its edges in their order."""
     raw, edges = mark.opening, list[Edge]()
     if mark.opening:
         edges.append((id(mark), OPEN if mark.closing or mark.half == OPEN else POINT))

@@ -66,21 +66,21 @@ WAITING = 20_000  # tokens for which an inline element that is kept is looked fo
 
 
 def escape(text: str) -> str:
-    """Text as it stands between tags."""
+    """Return text as it stands between tags."""
     return html.escape(text, quote=False)
 
 
 def of_markup(
     text: str, ends: Callable[[str], list[int]], protect: Sequence[str] = ()
 ) -> Iterator[Item]:
-    """The items of HTML. ends, protect: as of `of_text`."""
+    """Return the items of HTML. ends, protect: as of `of_text`."""
     return of_atoms(atoms(text, protect), ends, escape)
 
 
 def of_attributes(
     text: str, ends: Callable[[str], list[int]], protect: Sequence[str] = ()
 ) -> Iterator[Item]:
-    """The items of HTML whose only text is in attributes that people read."""
+    """Yield the items of HTML whose only text is in attributes that people read."""
     at = 0
     for part in parts(text, bool(XHTML.search(text[:4000]))):
         if isinstance(part, tuple):
@@ -93,7 +93,7 @@ def of_attributes(
 
 
 def read_values(text: str, tag: Token) -> Iterator[tuple[int, int]]:
-    """Where the values of a tag's attributes stand that people read."""
+    """Yield where the values of a tag's attributes stand that people read."""
     if tag.kind != START:
         return
     values = {name: text[start:end] for name, start, end in tag.attributes}
@@ -115,12 +115,12 @@ def read_values(text: str, tag: Token) -> Iterator[tuple[int, int]]:
 
 
 def is_kept(text: str, tag: Token) -> bool:
-    """Whether a start tag's element is not translated."""
+    """Return whether a start tag's element is not translated."""
     return tag.name in KEPT or is_protected(text, tag)
 
 
 def is_protected(text: str, tag: Token) -> bool:
-    """Whether a start tag says so."""
+    """Return whether a start tag says so."""
     return any(
         (name == "translate" and text[start:end].strip().lower() == "no")
         or (name == "class" and NOT_TRANSLATED.search(text[start:end]) is not None)
@@ -129,7 +129,7 @@ def is_protected(text: str, tag: Token) -> bool:
 
 
 def parts(text: str, xhtml: bool) -> Iterator[Token | tuple[Token, int]]:
-    """The tokens; of an element that is not translated its start tag, with where it ends."""
+    """Yield the tokens; of an element that is not translated its start tag, with where it ends."""
     found = list(tokens(text, xhtml))
     ends = ends_of(text, found, xhtml)
     at = 0
@@ -184,7 +184,7 @@ def atoms(
     xhtml: bool | None = None,
     entities: regex.Pattern[str] | None = ENTITY,
 ) -> Iterator[Atom]:
-    """The atoms of HTML; those of kind BLOCK part segments. entities: as of `text_atoms`."""
+    """Yield the atoms of HTML; those of kind BLOCK part segments. entities: as of `text_atoms`."""
     xhtml = bool(XHTML.search(text[:4000])) if xhtml is None else xhtml
     waiting: list[Atom] = []  # a start tag of sup or sub, and what is in it
     for part in parts(text, xhtml):
@@ -212,7 +212,7 @@ def of_part(
     xhtml: bool,
     entities: regex.Pattern[str] | None,
 ) -> Iterator[Atom]:
-    """The atoms of a token, or of an element that is kept."""
+    """Yield the atoms of a token, or of an element that is kept."""
     if isinstance(part, tuple):
         token, end = part
         name = token.name
@@ -243,7 +243,7 @@ def of_part(
 def text_atoms(
     text: str, protect: Sequence[str] = (), entities: regex.Pattern[str] | None = ENTITY
 ) -> Iterator[Atom]:
-    """The atoms of text between tags: its placeholders and its characters.
+    """Yield the atoms of text between tags: its placeholders and its characters.
 
     entities: those that are the characters that they stand for; None: they are placeholders.
     """

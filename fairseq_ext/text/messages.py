@@ -26,7 +26,7 @@ def atoms_of(
     protect: Sequence[str] = (),
     breaks: bool = True,
 ) -> Iterator[Atom]:
-    """The atoms of a text as it stands in a file.
+    """Yield the atoms of a text as it stands in a file.
 
     escapes: the characters that are written with several; decode: from one of these to its
     character; breaks: whether a line break is one.
@@ -59,7 +59,7 @@ def atoms_of(
 
 
 def message_atoms(text: str, protect: Sequence[str], breaks: bool) -> Iterator[Atom]:
-    """The atoms of a text as it is read."""
+    """Yield the atoms of a text as it is read."""
     parts = icu(text)
     first = BEFORE.match(text).end()  # type: ignore[union-attr]
     mnemonic = MNEMONIC.match(text, first) if len(parts) == 1 else None
@@ -78,7 +78,7 @@ def message_atoms(text: str, protect: Sequence[str], breaks: bool) -> Iterator[A
 
 
 def broken(atom: Atom) -> Iterator[Atom]:
-    """An atom cut at its line breaks."""
+    """Yield an atom cut at its line breaks."""
     if atom.kind != TEXT or "\n" not in atom.raw:
         yield atom
         return
@@ -88,7 +88,7 @@ def broken(atom: Atom) -> Iterator[Atom]:
 
 
 def icu(text: str) -> list[tuple[int, int, str]]:
-    """A message cut into its texts and what is around them: (start, end, "text", "plural" or
+    """Return a message cut into its texts and what is around them: (start, end, "text", "plural" or
     BLOCK). A message without plural forms, and one that is not well-formed, is one text."""
     if ARGUMENT.search(text) is None:
         return [(0, len(text), "text")]

@@ -36,7 +36,7 @@ SPACE = "{http://www.w3.org/XML/1998/namespace}space"
 
 
 def names(space: str, words: str) -> frozenset[str]:
-    """Names of elements in a namespace."""
+    """Return names of elements in a namespace."""
     return frozenset(space + word for word in words.split())
 
 
@@ -116,7 +116,7 @@ class Part:
         )
 
     def text(self) -> str:
-        """The paragraphs as one text."""
+        """Return the paragraphs as one text."""
         return "".join(f"<p>{each.text}</p>" for each in self.paragraphs)
 
     def write(self, text: str) -> int:
@@ -131,7 +131,7 @@ class Part:
         return left
 
     def content(self) -> bytes:
-        """The part."""
+        """Return the part."""
         made = etree.tostring(
             self.tree,
             xml_declaration=True,
@@ -165,7 +165,7 @@ class Paragraph:
         self.text = "".join(self.marked()) if self.has_text else ""
 
     def read(self, element: Any) -> Iterator[Piece]:
-        """The pieces of an element's content."""
+        """Yield the pieces of an element's content."""
         if self.is_mixed and element.text:
             yield Piece("text", element.text)
         for child in element:
@@ -187,7 +187,7 @@ class Paragraph:
                 yield Piece("text", child.tail)
 
     def read_run(self, run: Any) -> Iterator[Piece]:
-        """The pieces of a run."""
+        """Yield the pieces of a run."""
         for child in run:
             if child.tag == RUNS[run.tag]:
                 continue
@@ -200,7 +200,7 @@ class Paragraph:
                 yield piece
 
     def marked(self) -> Iterator[str]:
-        """The text with its marks; they are numbered by `table`."""
+        """Yield the text with its marks; they are numbered by `table`."""
         open_form: bytes | None = None
         for piece in [*self.pieces, None]:
             form = None
@@ -249,7 +249,7 @@ class Paragraph:
         return True
 
     def made(self, text: str) -> list[Any]:
-        """The content of a translation: texts and nodes.
+        """Return the content of a translation: texts and nodes.
 
         Errors: ValueError where a mark is missing, doubled or not nested.
         """
@@ -304,7 +304,7 @@ class Paragraph:
         into.append(run)
 
     def nodes(self, piece: Piece) -> Iterator[Any]:
-        """The nodes of a piece, in a run where they stood in one."""
+        """Yield the nodes of a piece, in a run where they stood in one."""
         for part in piece.parts:
             yield from self.nodes(part)
         for node in piece.nodes:
@@ -319,7 +319,7 @@ class Paragraph:
             yield run
 
     def around(self, mark: Piece, inside: list[Any]) -> Iterator[Any]:
-        """The element of a mark with this content, or the nodes of a field around it."""
+        """Yield the element of a mark with this content, or the nodes of a field around it."""
         if mark.end:
             yield from self.nodes(mark)
             yield from inside
@@ -342,13 +342,13 @@ TOKENS = regex.compile(
 
 
 def unescaped(text: str) -> str:
-    """Text of which `escape` was made, without what XML cannot hold."""
+    """Return text of which `escape` was made, without what XML cannot hold."""
     text = text.replace("&lt;", "<").replace("&gt;", ">").replace("&amp;", "&")
     return regex.sub(r"[\x00-\x08\x0b\x0c\x0e-\x1f\ufffe\uffff]", "", text)
 
 
 def clean(node: Any) -> Any:
-    """A node without the text behind it."""
+    """Return a node without the text behind it."""
     node.tail = None
     return node
 
@@ -365,7 +365,7 @@ def fill(element: Any, content: list[Any]) -> None:
 
 
 def has_runs(element: Any) -> bool:
-    """Whether an element around runs has some that are not another paragraph's."""
+    """Return whether an element around runs has some that are not another paragraph's."""
     for child in element:
         if child.tag in RUNS or (child.tag in AROUND and has_runs(child)):
             return True
@@ -373,7 +373,7 @@ def has_runs(element: Any) -> bool:
 
 
 def piece_of(child: Any) -> Piece:
-    """The piece of an element that is no text."""
+    """Return the piece of an element that is no text."""
     if not isinstance(child.tag, str):
         return Piece("o", nodes=[child])
     if child.tag in BREAKS and child.get(W + "type") in (None, "textWrapping"):
@@ -387,7 +387,7 @@ def piece_of(child: Any) -> Piece:
 
 
 def form_of(run: Any) -> bytes:
-    """A run's formatting, to be compared."""
+    """Return a run's formatting, to be compared."""
     properties = run.find(RUNS[run.tag])
     if properties is None:
         return run.tag.encode()
@@ -406,8 +406,8 @@ NO_MATTER = names(W, "lang noProof rPrChange")
 
 
 def fields(pieces: list[Piece]) -> Iterator[Piece]:
-    """The pieces, where a field that begins and ends among them is one that is read as a word, or a
-    mark around its text where it is a link."""
+    """Yield the pieces, where a field that begins and ends among them is one that is read as a
+    word, or a mark around its text where it is a link."""
     at = 0
     while at < len(pieces):
         end = field_end(pieces, at)
@@ -437,7 +437,7 @@ def fields(pieces: list[Piece]) -> Iterator[Piece]:
 
 
 def state(piece: Piece) -> str:
-    """begin, separate or end, of a field's character."""
+    """Return begin, separate or end, for a character of a field."""
     node = piece.nodes[0] if piece.nodes else None
     if node is None or node.tag != W + "fldChar":
         return ""
@@ -445,7 +445,7 @@ def state(piece: Piece) -> str:
 
 
 def field_end(pieces: list[Piece], at: int) -> int | None:
-    """The place of the end of the field that begins at this piece."""
+    """Return the place of the end of the field that begins at this piece."""
     if state(pieces[at]) != "begin":
         return None
     depth = level = 0

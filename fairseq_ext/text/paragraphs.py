@@ -40,12 +40,12 @@ KINDS = {"p": BLOCK, "o": POINT, "f": PLACEHOLDER, "t": BLOCK, "b": BREAK}
 def of_paragraphs(
     text: str, ends: Callable[[str], list[int]], protect: Sequence[str] = ()
 ) -> Iterator[Item]:
-    """The items of such a text. ends, protect: as of `of_text`."""
+    """Yield the items of such a text. ends, protect: as of `of_text`."""
     yield from of_atoms(atoms(text, protect), ends, escape)
 
 
 def atoms(text: str, protect: Sequence[str]) -> Iterator[Atom]:
-    """The atoms of such a text."""
+    """Yield the atoms of such a text."""
     at = 0
     for tag in [*TAG.finditer(text), None]:
         start = tag.start() if tag else len(text)

@@ -123,8 +123,8 @@ def pattern(protect: tuple[str, ...], of_markup: bool) -> re.Pattern[str]:
 
 
 def find(text: str, protect: Sequence[str] = (), of_markup: bool = False) -> list[tuple[int, int]]:
-    """Where placeholders stand, with the brackets or quotes that hold nothing else; those with
-    nothing but a sign such as `:` or `/` between them are one.
+    """Return where placeholders stand, with the brackets or quotes that hold nothing else; those
+    with nothing but a sign such as `:` or `/` between them are one.
 
     of_markup: as of `pattern`.
     """

@@ -38,7 +38,7 @@ class Entry:
     is_old: bool = False
 
     def is_open(self) -> bool:
-        """Whether it waits for a translation."""
+        """Return whether it waits for a translation."""
         filled = any(text for key, text in self.texts.items() if key.startswith("msgstr"))
         return bool(self.texts.get("msgid")) and not filled and not self.is_old
 
@@ -46,7 +46,8 @@ class Entry:
 def of_po(
     text: str, ends: Callable[[str], list[int]], protect: Sequence[str] = ()
 ) -> Iterator[Item]:
-    """The items of a po file, where the text of an entry without a translation is its translation.
+    """Yield the items of a po file, where the text of an entry without a translation is its
+    translation.
 
     ends, protect: as of `of_text`. Errors: UsageError for a line that is none of a po file.
     """
@@ -92,7 +93,7 @@ def of_entry(
     protect: Sequence[str],
     eol: str,
 ) -> Iterator[Item]:
-    """The items of a text of an entry, written as that is: with its lines."""
+    """Yield the items of a text of an entry, written as that is: with its lines."""
     raw = entry.texts[key]
     if entry.lines[key] > 1:
         yield f'"{eol}"'
@@ -106,7 +107,7 @@ def of_entry(
 
 
 def entries(text: str) -> Iterator[tuple[Entry, int]]:
-    """The entries, each with where it ends (raises UsageError)."""
+    """Yield the entries, each with where it ends (raises UsageError)."""
     entry, key, at = Entry(), "", 0
     for number, line in enumerate(LINE.findall(text), 1):
         start, at = at, at + len(line)
@@ -143,7 +144,7 @@ def entries(text: str) -> Iterator[tuple[Entry, int]]:
 
 
 def decoded(escape: str) -> str:
-    """The character of an escape."""
+    """Return the character of an escape."""
     body = escape[1:]
     if body[0] in "01234567":
         return chr(int(body, 8))
@@ -151,5 +152,5 @@ def decoded(escape: str) -> str:
 
 
 def escaped(text: str) -> str:
-    """Text as it stands in quotes."""
+    """Return text as it stands in quotes."""
     return "".join(WRITTEN.get(character, character) for character in text)

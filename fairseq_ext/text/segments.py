@@ -54,7 +54,7 @@ STOP = regex.compile(r"[.!?…][\p{Pe}\p{Pf}\"'“‘]*$")
 def of_text(
     text: str, ends: Callable[[str], list[int]], protect: Sequence[str] = ()
 ) -> Iterator[Item]:
-    """The items of a plain text.
+    """Yield the items of a plain text.
 
     A line break or a tab ends a sentence. ends: of `splitter`; protect: regular expressions.
     """
@@ -67,7 +67,7 @@ def of_text(
 
 
 def text_atoms(text: str, protect: Sequence[str] = ()) -> Iterator[Atom]:
-    """The atoms of text without markup: placeholders, tabs, and what is between them."""
+    """Yield the atoms of text without markup: placeholders, tabs, and what is between them."""
     at = 0
     for start, end in [*find(text, protect), (len(text), len(text))]:
         for part in TAB.split(text[at:start]):
@@ -79,7 +79,7 @@ def text_atoms(text: str, protect: Sequence[str] = ()) -> Iterator[Atom]:
 def of_atoms(
     given: Iterable[Atom], ends: Callable[[str], list[int]], escape: Callable[[str], str] = str
 ) -> Iterator[Item]:
-    """The items of atoms among which there are some of kind BLOCK or BREAK.
+    """Yield the items of atoms among which there are some of kind BLOCK or BREAK.
 
     escape: from plain text to what stands in the run.
     """
@@ -98,14 +98,14 @@ def of_atoms(
 def of_run(
     run: Sequence[Atom], ends: Callable[[str], list[int]], escape: Callable[[str], str] = str
 ) -> Iterator[Item]:
-    """The items of a run: of each of its lines, where its breaks end sentences."""
+    """Yield the items of a run: of each of its lines, where its breaks end sentences."""
     for atoms in lines_of(run):
         shown = SPACES.sub(" ", read(atoms))
         yield from of_parts(atoms, short(shown, ends(shown)) if shown else [], escape)
 
 
 def lines_of(run: Sequence[Atom]) -> Iterator[list[Atom]]:
-    """The run cut at its breaks; a break within a sentence is a point with white space."""
+    """Yield the run cut at its breaks; a break within a sentence is a point with white space."""
     places = [i for i, atom in enumerate(run) if atom.kind == BREAK]
     starts = [0, *(place + 1 for place in places)]
     texts = [
@@ -123,8 +123,8 @@ def lines_of(run: Sequence[Atom]) -> Iterator[list[Atom]]:
 
 
 def goes_on(line: str, following: str) -> bool:
-    """Whether a sentence goes on behind a line break: with a small letter, or with another to a
-    full stop, behind three words the last of which has a small initial."""
+    """Return whether a sentence goes on behind a line break: with a small letter, or with another
+    to a full stop, behind three words the last of which has a small initial."""
     if not line or not following or ENDED.search(line):
         return False
     if following[0].islower():
@@ -135,7 +135,7 @@ def goes_on(line: str, following: str) -> bool:
 
 
 def short(shown: str, ends: Sequence[int]) -> list[int]:
-    """The ends of sentences, and more of them where one is longer than `LONGEST`."""
+    """Return the ends of sentences, and more of them where one is longer than `LONGEST`."""
     out, at = list[int](), 0
     for end in ends:
         while end - at > LONGEST:
@@ -152,20 +152,20 @@ def short(shown: str, ends: Sequence[int]) -> list[int]:
 
 
 def read(atoms: Sequence[Atom]) -> str:
-    """What is read of atoms; a placeholder is one character."""
+    """Return what is read of atoms; a placeholder is one character."""
     return "".join(STANDS_IN if atom.kind == PLACEHOLDER else atom.text for atom in atoms)
 
 
 def of_parts(
     atoms: Sequence[Atom], ends: Sequence[int], escape: Callable[[str], str]
 ) -> Iterator[Item]:
-    """The items of atoms, given where their parts end in what is read."""
+    """Yield the items of atoms, given where their parts end in what is read."""
     for sentence in cut(atoms, ends):
         yield from trimmed(collapsed(balanced(sentence)), escape)
 
 
 def cut(atoms: Sequence[Atom], ends: Sequence[int]) -> Iterator[list[Atom]]:
-    """The atoms of each sentence, given where sentences end in what is read."""
+    """Yield the atoms of each sentence, given where sentences end in what is read."""
     sentence, at, all_ends = list[Atom](), 0, set(ends)
     for atom in atoms:
         if sentence and at in all_ends and atom.kind != CLOSE:
@@ -191,8 +191,8 @@ def cut(atoms: Sequence[Atom], ends: Sequence[int]) -> Iterator[list[Atom]]:
 
 
 def balanced(atoms: list[Atom]) -> list[Atom]:
-    """The sentence, where tags without a partner in it are points: of a tag around parts of two
-    sentences, the end stands in the second."""
+    """Return the sentence, where tags without a partner in it are points: of a tag around parts of
+    two sentences, the end stands in the second."""
     open_tags, matched = list[int](), set[int]()
     for place, atom in enumerate(atoms):
         if atom.kind == OPEN:
@@ -207,7 +207,7 @@ def balanced(atoms: list[Atom]) -> list[Atom]:
 
 
 def collapsed(atoms: list[Atom]) -> list[Atom]:
-    """The atoms, where tags around nothing but white space are one point."""
+    """Return the atoms, where tags around nothing but white space are one point."""
     out: list[Atom] = []
     for atom in atoms:
         out.append(atom)
@@ -224,7 +224,7 @@ def collapsed(atoms: list[Atom]) -> list[Atom]:
 
 
 def trimmed(atoms: list[Atom], escape: Callable[[str], str]) -> Iterator[Item]:
-    """A segment without what stands around its words, and that."""
+    """Yield a segment without what stands around its words, and that."""
     first, behind = 0, len(atoms)
     pairs = matching(atoms)
     opened = {end: start for start, end in pairs.items()}
@@ -265,8 +265,8 @@ def trimmed(atoms: list[Atom], escape: Callable[[str], str]) -> Iterator[Item]:
 
 
 def before_colon(atoms: Sequence[Atom], first: int, behind: int) -> int:
-    """Where a sentence's words end, such as `Open:` of `Open: {a}.`, whose full stop a model would
-    not know what to do with."""
+    """Return where a sentence's words end, such as `Open:` of `Open: {a}.`, whose full stop a model
+    would not know what to do with."""
     at = behind - 1
     if at - first < 2 or atoms[at].kind != TEXT or LETTER.search(atoms[at].text):
         return behind
@@ -277,12 +277,12 @@ def before_colon(atoms: Sequence[Atom], first: int, behind: int) -> int:
 
 
 def is_edge(atom: Atom) -> bool:
-    """Whether an atom at the edge of a sentence is no part of it."""
+    """Return whether an atom at the edge of a sentence is no part of it."""
     return atom.kind in (POINT, PLACEHOLDER) or (atom.kind == TEXT and not atom.text.strip())
 
 
 def matching(atoms: Sequence[Atom]) -> dict[int, int]:
-    """The place of each opening tag to that of its closing tag, in balanced atoms."""
+    """Return the place of each opening tag to that of its closing tag, in balanced atoms."""
     open_tags, found = list[int](), dict[int, int]()
     for place, atom in enumerate(atoms):
         if atom.kind == OPEN:
@@ -293,7 +293,7 @@ def matching(atoms: Sequence[Atom]) -> dict[int, int]:
 
 
 def led(items: Iterable[Item], leads: Collection[str]) -> Iterator[Item]:
-    """The items, where a sentence that begins with one of these words (>>fra<<) says it
+    """Yield the items, where a sentence that begins with one of these words (>>fra<<) says it
     for those behind it too."""
     lead = ""
     for item in items:
@@ -309,7 +309,7 @@ def led(items: Iterable[Item], leads: Collection[str]) -> Iterator[Item]:
 
 
 def halves(segment: Segment) -> list[Item]:
-    """The segment in two pieces, near its middle; between or around them, tags that
+    """Return the segment in two pieces, near its middle; between or around them, tags that
     stand around both."""
     shown = read(segment.atoms)
     for pattern in CUTS:

@@ -93,12 +93,12 @@ def splitter(language: str | None) -> Callable[[str], list[int]]:
 
 
 def plain_ends(line: str) -> list[int]:
-    """By full stops and the like in front of a capital letter."""
+    """Find ends by full stops and the like in front of a capital letter."""
     return [*(match.end() for match in BREAK.finditer(line)), len(line)]
 
 
 def ends_of(line: str, split: Callable[[str], list[dict[str, int]]]) -> list[int]:
-    """The ends by sentencex (split), and by the lists above."""
+    """Return the ends by sentencex (split), and by the lists above."""
     text = line.replace(PLACEHOLDER, WORD)
     found = set(ends_in_parts(text, split))
     for pattern in MORE:
@@ -127,22 +127,22 @@ def ends_in_parts(text: str, split: Callable[[str], list[dict[str, int]]]) -> It
 
 
 def behind_closing(text: str, ends: list[int]) -> Iterator[int]:
-    """The ends, where a mark that closes what is before an end does not begin what is behind it:
-    `‚Ja.‘ Dann`."""
+    """Yield the ends, where a mark that closes what is before an end does not begin what is behind
+    it: `‚Ja.‘ Dann`."""
     for end in ends:
         mark = CLOSED.match(text, end)
         yield mark.end() if mark and end and not text[end - 1].isspace() else end
 
 
 def is_inside(text: str, end: int) -> bool:
-    """Whether an end of sentencex's stands inside of a sentence."""
+    """Return whether an end of sentencex's stands inside of a sentence."""
     before = text[max(0, end - BEHIND) : end]
     behind = text[end : end + LAST]
     return any(one.search(before) and other.match(behind) for one, other in NO_END)
 
 
 def shorter(line: str, ends: list[int]) -> Iterator[int]:
-    """Ends in the text with `WORD` as those in the line with `PLACEHOLDER`."""
+    """Turn ends in the text with `WORD` into those in the line with `PLACEHOLDER`."""
     places, more = [], len(WORD) - len(PLACEHOLDER)
     for number, at in enumerate(i for i, each in enumerate(line) if each == PLACEHOLDER):
         places.append(at + more * number)  # where the word begins in the text

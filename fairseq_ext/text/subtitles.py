@@ -27,7 +27,7 @@ SPEAKER = regex.compile(r"\s*[-–—](?=\s*\S)\s*")
 def of_subtitles(
     text: str, ends: Callable[[str], list[int]], protect: Sequence[str] = ()
 ) -> Iterator[Item]:
-    """The items of a file of subtitles. ends, protect: as of `of_text`."""
+    """Yield the items of a file of subtitles. ends, protect: as of `of_text`."""
     is_vtt = text.lstrip("\ufeff").startswith("WEBVTT")
     cue: list[str] = []
     in_cue = False
@@ -53,7 +53,7 @@ def of_cue(
     ends: Callable[[str], list[int]],
     protect: Sequence[str],
 ) -> Iterator[Item]:
-    """The items of a cue's lines."""
+    """Yield the items of a cue's lines."""
     several = bool(lines) and SPEAKER.match(lines[0]) is not None
     atoms: list[Atom] = []
     for line in lines:
@@ -65,7 +65,7 @@ def of_cue(
 
 
 def line_atoms(line: str, is_vtt: bool, protect: Sequence[str]) -> Iterator[Atom]:
-    """The atoms of a line: its tags, and its text."""
+    """Yield the atoms of a line: its tags, and its text."""
     at = 0
     entities = ENTITY if is_vtt else regex.compile("(?!)")
     for tag in [*TAG.finditer(line), None]:

@@ -74,5 +74,5 @@ class Source:
         return self.plain[slice(*self.units[unit])]
 
     def word_at(self, character: int) -> int:
-        """The number of the word that a character belongs to."""
+        """Return the number of the word that a character belongs to."""
         return max(0, bisect.bisect_right(self.words, (character, 1 << 60)) - 1)

@@ -43,7 +43,7 @@ class Unit:
 def of_xliff(
     text: str, ends: Callable[[str], list[int]], protect: Sequence[str] = ()
 ) -> Iterator[Item]:
-    """The items of XLIFF, where the source of a unit without a target is its target too.
+    """Yield the items of XLIFF, where the source of a unit without a target is its target too.
 
     ends, protect: as of `of_text`. Errors: UsageError for what is not well-formed, or no XLIFF.
     """
@@ -72,18 +72,18 @@ def of_xliff(
 
 
 def prefix(token: Token) -> str:
-    """The prefix of a token's name, with its colon."""
+    """Return the prefix of a token's name, with its colon."""
     return token.name[: len(token.name) - len(token.local)]
 
 
 def opened(text: str, source: Token) -> str:
-    """The start tag of a new target, with the white space that its source has."""
+    """Return the start tag of a new target, with the white space that its source has."""
     space = source.attributes.get("xml:space")
     return f"<{prefix(source)}target" + (f' xml:space="{space}"' if space else "") + ">"
 
 
 def units(text: str, found: Sequence[Token]) -> Iterator[Unit]:
-    """The units that have a source and no target, in their order."""
+    """Yield the units that have a source and no target, in their order."""
     open_names: list[str] = []
     states: list[bool] = [True]  # whether the open elements are translated
     current: list[Unit | None] = []
@@ -117,7 +117,7 @@ def units(text: str, found: Sequence[Token]) -> Iterator[Unit]:
 
 
 def is_open(text: str, found: Sequence[Token], unit: Unit) -> bool:
-    """Whether a unit is to be translated."""
+    """Return whether a unit is to be translated."""
     if not unit.is_translated or unit.source is None:
         return False
     if unit.target is None:
@@ -136,7 +136,7 @@ def of_source(
     ends: Callable[[str], list[int]],
     protect: Sequence[str],
 ) -> Iterator[Item]:
-    """The items of a unit's source."""
+    """Yield the items of a unit's source."""
     first, last = unit.source  # type: ignore[misc]
     breaks = found[first].attributes.get("xml:space") == "preserve"
     run: list[Atom] = []
@@ -158,7 +158,7 @@ def source_atoms(
     protect: Sequence[str],
     breaks: bool,
 ) -> Iterator[Atom]:
-    """The atoms of the tokens from this number up to the last."""
+    """Yield the atoms of the tokens from this number up to the last."""
     in_cdata = False
     while number < last:
         token = found[number]
@@ -203,7 +203,7 @@ def source_atoms(
 
 
 def of_characters(raw: str, protect: Sequence[str], breaks: bool) -> Iterator[Atom]:
-    """The atoms of text; a reference to what only a DTD defines is a placeholder."""
+    """Yield the atoms of text; a reference to what only a DTD defines is a placeholder."""
     at = 0
     for match in [*ANY_ENTITY.finditer(raw), None]:
         if match is not None and XML_ENTITY.fullmatch(match[0]):

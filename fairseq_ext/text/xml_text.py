@@ -1,4 +1,4 @@
-"""XML as segments: an element is inline where text stands beside it; every other parts segments."""
+"""XML as segments: an element is inline among text; every other parts segments."""
 
 from __future__ import annotations
 
@@ -31,13 +31,13 @@ def of_xml(
     protect: Sequence[str] = (),
     inline: Collection[str] | None = None,
 ) -> Iterator[Item]:
-    """The items of XML.
+    """Yield the items of XML.
 
     inline: names of inline elements, where they are known. Errors: UsageError for what is not
     well-formed.
     """
     found = tokens(text, "the XML")
-    beside = beside_text(text, found) if inline is None else set()
+    mixed = among_text(text, found) if inline is None else set()
     run: list[Atom] = []
     number, in_cdata = 0, False
     while number < len(found):
@@ -54,7 +54,7 @@ def of_xml(
                 else markup.text_atoms(raw, protect, None if in_cdata else ANY_ENTITY)
             )
         elif token.kind in (START, END):
-            is_inline = number in beside if inline is None else token.name in inline
+            is_inline = number in mixed if inline is None else token.name in inline
             if token.kind == START and token.attributes.get("translate", "").lower() == "no":
                 number = end_of(found, number)
                 raw = text[token.start : found[number].end]
@@ -77,7 +77,7 @@ def of_xml(
 
 
 def end_of(found: Sequence[Token], number: int) -> int:
-    """The number of the end tag of a start tag."""
+    """Return the number of the end tag of a start tag."""
     depth = 0
     for at in range(number, len(found)):
         depth += (found[at].kind == START) - (found[at].kind == END)
@@ -86,8 +86,8 @@ def end_of(found: Sequence[Token], number: int) -> int:
     return len(found) - 1
 
 
-def beside_text(text: str, found: Sequence[Token]) -> set[int]:
-    """The numbers of the tags of elements beside which text stands."""
+def among_text(text: str, found: Sequence[Token]) -> set[int]:
+    """Return the numbers of the tags of elements that stand among text."""
     parent, stack, children, mixed = -1, list[int](), dict[int, list[int]](), set[int]()
     for number, token in enumerate(found):
         if token.kind == TEXT and text[token.start : token.end].strip():

@@ -28,12 +28,12 @@ class Token:
 
     @property
     def local(self) -> str:
-        """The name without its prefix."""
+        """Return the name without its prefix."""
         return self.name.rpartition(":")[2]
 
 
 def tokens(text: str, what: str) -> list[Token]:
-    """The tokens of a document, which are the whole of it.
+    """Return the tokens of a document, which are the whole of it.
 
     what: the document, for messages. Errors: UsageError where it is not well-formed.
     """
@@ -85,8 +85,8 @@ def places(content: bytes, found: list[int]) -> list[int]:
 def merged(
     found: list[tuple[int, str, str, dict[str, str]]], starts: list[int], ends: list[int]
 ) -> Iterator[Token]:
-    """The tokens; pieces of text that follow each other are one, and what stands around the root
-    element is declarations."""
+    """Yield the tokens; pieces of text that follow each other are one, and what stands around the
+    root element is declarations."""
     depth, text = 0, None
     if starts and starts[0]:
         yield Token(DECLARATION, 0, starts[0])
