@@ -145,7 +145,7 @@ class Inline:
             yield Atom(PLACEHOLDER, whole)
 
     def of_break(self, start: int, end: int) -> Iterator[Atom]:
-        """Yield the atoms of a hard line break, with what continues a quote or an item behind it."""
+        """Yield the atoms of a hard line break, and of what continues a quote behind it."""
         line = self.text.find("\n", start) + 1
         if line == 0 or line > end:
             line = end

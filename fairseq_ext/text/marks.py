@@ -166,7 +166,7 @@ class Projection:
             self.size += len(raw)
 
     def offset(self, character: int) -> int:
-        """Return where a character of the translation stands in what was rendered, in a plain text."""
+        """Return where a character of the translation is in the rendered plain text."""
         place = bisect.bisect_right(self.moved, (character, 1 << 60)) - 1
         return character - self.moved[place][0] + self.moved[place][1] if place >= 0 else character
 
@@ -299,7 +299,7 @@ class Projection:
     def with_punctuation(
         self, mark: Mark, low: int, high: int, behind: int, taken: set[int]
     ) -> tuple[int, int]:
-        """Return the range with the punctuation behind it, where the mark's inside ends with some."""
+        """Extend a range by punctuation, where the mark's inside ends with some."""
         while (
             low < high
             and self.unit[low] is None
