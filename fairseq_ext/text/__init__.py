@@ -15,7 +15,7 @@
 | markdown.py, markdown_inline.py | Markdown: its blocks, and what is inline |
 | messages.py, po.py, xliff.py | texts of localisation files: po, XLIFF |
 | subtitles.py | srt and vtt |
-| office.py, paragraphs.py | paragraphs of docx, pptx and odt as text, and that as segments |
+| office.py, fields.py, paragraphs.py | paragraphs of docx, pptx and odt, as text and as segments |
 | archives.py | docx, pptx, odt and epub: which of their parts are translated |
 | encodings.py | the encoding of a file |
 | files.py | files by their endings |

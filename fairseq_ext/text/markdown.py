@@ -331,5 +331,6 @@ def single_quoted(text: str) -> str:
 
 
 def yaml_text(text: str) -> str:
-    """Return text without quotes in YAML, where a colon parts keys and values."""
-    return " –" if text == ":" else text.replace(" #", " ")
+    """Return text without quotes in YAML, where a colon parts keys and values, and a quotation mark
+    may begin a value of another kind."""
+    return {":": " –", '"': "”", "'": "’", "#": "no."}.get(text, text)

@@ -27,6 +27,7 @@ URL = regex.compile(rf"(?<!\]\(|\]:\s*|<){KINDS['URL'].pattern}")
 EMPHASIS = ("emphasis", "strong_emphasis", "strikethrough")
 LINKS = ("inline_link", "full_reference_link", "collapsed_reference_link", "shortcut_link")
 DELIMITERS = ("emphasis_delimiter",)
+PROTECTED = regex.compile(r"(?i)\stranslate\s*=\s*[\"']?no\b|class\s*=[^>]*\bnotranslate\b")
 FORMULA = regex.compile(r"\$\$.*\$\$|\$(?=\S)[^$]*(?<=\S)\$", regex.DOTALL)
 PICTURE_TEXT = regex.compile(r"alt-text\s*=\s*\"([^\"]*)\"")
 
@@ -226,7 +227,7 @@ def kept_elements(atoms: list[Atom]) -> list[Atom]:
     out: list[Atom] = []
     for atom in atoms:
         out.append(atom)
-        if atom.kind == CLOSE and atom.name in KEPT:
+        if atom.kind == CLOSE:
             start = next(
                 (
                     i
@@ -235,7 +236,7 @@ def kept_elements(atoms: list[Atom]) -> list[Atom]:
                 ),
                 None,
             )
-            if start is not None:
+            if start is not None and (atom.name in KEPT or PROTECTED.search(out[start].raw)):
                 whole = raw(out[start:])
                 del out[start:]
                 out.append(Atom(PLACEHOLDER, whole))

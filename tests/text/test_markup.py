@@ -194,6 +194,24 @@ def test_segments_of_a_page():
     ]
 
 
+def test_markdown_keeps_what_html_in_it_says():
+    text = 'Ein <span translate="no">Hund</span> und <b class="notranslate">eine</b> Katze.\n'
+    assert sentences(text, "markdown") == ["Ein und Katze."]
+
+
+@pytest.mark.parametrize("value", ["„Der Hund“: gut", "Nummer # 5", "Er sagt 'ja'"])
+def test_front_matter_stays_valid(value, tmp_path):
+    """A translation with other quotation marks and colons than its source has, without quotes."""
+    yaml = pytest.importorskip("yaml")
+    out = ""
+    for item in items_of(f"---\ntitle: {value}\n---\n", "markdown"):
+        made = (
+            isinstance(item, Segment) and Projection(item, '"The dog": it\'s # good', []).rendered()
+        )
+        out += made or item
+    assert "dog" in yaml.safe_load(out.split("---")[1])["title"]
+
+
 @pytest.fixture(scope="module")
 def translator() -> Translator:
     return Translator(**{**FLAGS, "stop": "count", "stream_width": None, "schedule": None})

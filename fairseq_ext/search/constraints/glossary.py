@@ -88,8 +88,7 @@ class Glossary:
     """The terms of a file. merged: lines whose source term an earlier line has.
 
     Lines that cannot be used are left out, with a warning. Errors: UsageError for them with
-    --strict, and where no line is left, the first and how many more there are; for a match `lemma`
-    without lemmas.
+    --strict, and where no line is left; for a match `lemma` without lemmas.
     """
 
     def __init__(self, options: GlossaryOptions, segmenter: Segmenter):
