@@ -11,6 +11,7 @@ import regex
 TEXT, OPEN, CLOSE, POINT, PLACEHOLDER = "text", "open", "close", "point", "placeholder"
 BLOCK, BREAK = "block", "break"  # atoms that part runs; one that may: a line break
 LEADS = "leads"  # name of a point that stands before a word: the mnemonic of a menu
+SHOWN = "shown"  # name of a placeholder that is read as the number which it shows: a field
 SPACE, WORD, OTHER = "space", "word", "other"  # what is next to a mark
 LETTER, WORDY = regex.compile(r"\p{L}"), regex.compile(r"\w")
 # punctuation that stands directly behind a word
@@ -22,7 +23,8 @@ SOFT = "\u00ad\u2060\ufeff"  # characters that are not read
 class Atom:
     """A part of a run.
 
-    raw: as it stands there; text: what is read, of text, and " " of a break; name: of a tag.
+    raw: as it stands there; text: what is read, of text, " " of a break, and the number that a
+    placeholder shows; name: of a tag.
     """
 
     kind: str
@@ -140,10 +142,21 @@ class Reader:
         """Take out a tag or a placeholder. behind: the next character that is read."""
         near = kind_of(self.last), kind_of(behind)
         marks = self.stack[-1].inside if self.stack else self.marks
-        if atom.kind == PLACEHOLDER and near == (WORD, WORD):
+        if atom.text and atom.kind == PLACEHOLDER:
+            pass
+        elif atom.kind == PLACEHOLDER and near == (WORD, WORD):
             self.add(" ", "", self.at)
         elif atom.kind == PLACEHOLDER and self.plain[-1:] == [" "] and CLOSES.match(behind):
             self.drop_space()
+        if atom.kind == PLACEHOLDER and atom.text:
+            mark = Mark(len(self.plain), 0, atom.raw, near=near, name=SHOWN)
+            marks.append(mark)
+            self.track.append((atom.raw, (id(mark), OPEN)))
+            for character in atom.text:
+                self.add(character, "", self.at)
+            mark.end, self.last = len(self.plain), atom.text[-1]
+            self.track.append(("", (id(mark), CLOSE)))
+            return
         half = atom.name if atom.kind == POINT and atom.name in (OPEN, CLOSE) else ""
         at = len(self.plain)
         mark = Mark(at, at, atom.raw, near=near, half=half, name=atom.name)

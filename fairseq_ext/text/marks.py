@@ -30,6 +30,7 @@ from fairseq_ext.text.atoms import (
     LETTER,
     OPEN,
     POINT,
+    SHOWN,
     SPACE,
     WORD,
     WORDY,
@@ -137,6 +138,7 @@ class Projection:
             self.moved = list(enumerate(self.segment.origin))
             return self.segment.source
         self.out, self.size = list[str](), 0
+        self.hidden = set[int]()  # units in whose place a field is written
         before: int | None = None
         edges: list[Written] = []
         for token in [*self.tokens(self.segment.marks, 0, len(self.words)), None]:
@@ -144,7 +146,7 @@ class Projection:
                 edges.append(token)
                 continue
             self.gap(before, edges, token)
-            if token is not None:
+            if token is not None and token not in self.hidden:
                 start, end = self.words[token]
                 text, unit = self.text[start:end], self.unit[token]
                 is_same = unit is not None and self.from_source.text(unit) == text
@@ -243,7 +245,10 @@ class Projection:
                 if mark.opening:
                     yield Written(OPEN, mark.opening, [(id(mark), OPEN)])
                 yield from self.tokens(mark.inside, low, high)
-                if mark.closing:
+                if mark.name == SHOWN:
+                    self.hidden.add(low)
+                    yield Written(CLOSE, "", [(id(mark), CLOSE)])
+                elif mark.closing:
                     yield Written(CLOSE, mark.closing, [(id(mark), CLOSE)])
                 at = high
             else:
@@ -259,6 +264,11 @@ class Projection:
         wordy = [i for i, mark in enumerate(marks) if mark.half or mark.start < mark.end]
         for i in sorted(wordy, key=lambda i: (not marks[i].half, marks[i].start - marks[i].end)):
             mark, best, total, low = marks[i], 0, 0, first
+            if mark.name == SHOWN:
+                if (word := self.number(mark, first, behind, taken)) is not None:
+                    found[i] = word, word + 1
+                    taken.add(word)
+                continue
             votes = [
                 -10_000 if word in taken else self.vote(word, mark) for word in range(first, behind)
             ]
@@ -280,7 +290,11 @@ class Projection:
                 found[i] = self.with_punctuation(mark, *found[i], behind, taken)
                 taken |= set(range(*found[i]))
         for i, mark in enumerate(marks):  # a link around nothing cannot be clicked
-            if i not in found and LETTER.search(self.segment.plain[mark.start : mark.end]):
+            if (
+                i not in found
+                and mark.name != SHOWN
+                and LETTER.search(self.segment.plain[mark.start : mark.end])
+            ):
                 at = self.place(mark, first, behind, marks, found)
                 free = (
                     each for each in (at - 1, at) if first <= each < behind and each not in taken
@@ -289,6 +303,16 @@ class Projection:
                     found[i] = near, near + 1
                     taken.add(near)
         return found
+
+    def number(self, mark: Mark, first: int, behind: int, taken: set[int]) -> int | None:
+        """Return the unit that is the number of a field; None where there is none."""
+        text = self.segment.plain[mark.start : mark.end]
+        equal = [
+            word
+            for word in range(first, behind)
+            if word not in taken and self.text[slice(*self.words[word])] == text
+        ]
+        return max(equal, key=lambda word: self.source[word] == mark.start, default=None)
 
     def vote(self, word: int, mark: Mark) -> int:
         """1 for a word that stands for one inside, -1 for another, 0 where nothing

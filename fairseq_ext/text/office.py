@@ -204,7 +204,11 @@ class Paragraph:
             else:
                 self.table.append(piece)
                 number = len(self.table) - 1
+                number_shown = shown(piece) if piece.kind == "f" else ""
                 yield {
+                    "f": f'<f i="{number}" t="{number_shown}"/>'
+                    if number_shown
+                    else f'<f i="{number}"/>',
                     "r": f'<r i="{number}">',
                     "n": f'<n i="{number}">{escape(piece.text)}</n>',
                 }.get(piece.kind, f'<{piece.kind} i="{number}"/>')
@@ -318,9 +322,21 @@ class Paragraph:
 
 
 TOKENS = regex.compile(
-    r"<(?P<close>/?)(?P<kind>[rofbtn])(?: i=\"(?P<number>\d+)\")?/?>(?:(?<=<n[^>]*>)[^<]*</n>)?|"
-    r"[^<]+"
+    r"<(?P<close>/?)(?P<kind>[rofbtn])(?: i=\"(?P<number>\d+)\")?(?: t=\"\d+\")?/?>"
+    r"(?:(?<=<n[^>]*>)[^<]*</n>)?|[^<]+"
 )
+
+
+def shown(piece: Piece) -> str:
+    """Return the number that a field shows; "" where it shows something else."""
+    nodes = [node for part in [piece, *piece.parts] for node in part.nodes]
+    text = "".join(
+        each.text or ""
+        for node in nodes
+        for each in node.iter(etree.Element)
+        if each.tag in TEXTS or each.tag in WORDS
+    ).strip()
+    return text if text.isascii() and text.isdigit() and len(text) < 7 else ""
 
 
 def unescaped(text: str) -> str:

@@ -2,9 +2,10 @@
 
 - `<r i="1">...</r>`: what is formatted otherwise than most of its paragraph, or stands in another
   element, such as a link;
-- `<o i="2"/>`: what is no text; `<f i="3"/>`: what is read as a word, such as a formula;
-- `<b i="4"/>`: a line break; `<t i="5"/>`: a tab, which parts sentences;
-- `<n i="6">-</n>`: a character that is an element of its own.
+- `<o i="2"/>`: what is no text; `<f i="3"/>`: what is read as a word, such as a formula, or, as
+  `<f i="4" t="12"/>`, as the number that it shows;
+- `<b i="5"/>`: a line break; `<t i="6"/>`: a tab, which parts sentences;
+- `<n i="7">-</n>`: a character that is an element of its own.
 
 office.py makes such texts, and paragraphs of them again.
 """
@@ -30,7 +31,9 @@ from fairseq_ext.text.atoms import (
 from fairseq_ext.text.markup import escape, text_atoms
 from fairseq_ext.text.segments import of_atoms
 
-TAG = regex.compile(r"<(?P<close>/?)(?P<kind>[prmoftbn])(?: i=\"(?P<number>\d+)\")?/?>(?P<text>)")
+TAG = regex.compile(
+    r"<(?P<close>/?)(?P<kind>[prmoftbn])(?: i=\"(?P<number>\d+)\")?(?: t=\"(?P<text>\d+)\")?/?>"
+)
 CHARACTER = regex.compile(r"<n i=\"\d+\">([^<]*)</n>")
 ENTITY = regex.compile(r"&(?:amp|lt|gt);")
 TAB = regex.compile(r"(\t+)")
@@ -65,4 +68,4 @@ def atoms(text: str, protect: Sequence[str]) -> Iterator[Atom]:
         elif kind == "r":
             yield Atom(CLOSE if tag["close"] else OPEN, tag[0], name="r")
         else:
-            yield Atom(KINDS[kind], tag[0])
+            yield Atom(KINDS[kind], tag[0], tag["text"] or "")

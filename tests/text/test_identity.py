@@ -208,7 +208,7 @@ def test_files_of_libreoffice(file, tmp_path):
         file.name,
         "Der Hund läuft.|Das Haus steht am See, sagt die Frau.|Der Text im Kasten.|"
         "Der neue Zug kommt um acht.|Ist das so?|Der See ist tief.|Das Handbuch|Der Name|"
-        "Abbildung: Ein rotes Bild|Der Name ist Die Firma in Berlin.|Die Formel gilt immer.",
+        "Abbildung 1: Ein rotes Bild|Der Name ist Die Firma in Berlin.|Die Formel gilt immer.",
     )
     assert set(wanted.split("|")) <= set(seen)
 
@@ -268,7 +268,7 @@ def test_all_that_people_read_in_a_document_is_translated(tmp_path):
     out = parts_of(done(tmp_path, "a.docx", docx(*PARAGRAPHS.values()), through(capitals, seen)))
     assert seen == (
         "Ein alter Hund läuft & schläft.|Er ist alt.|Ende|Siehe die Katze.|Hier: das Haus!|"
-        "Abbildung: Ein Hund|Seite von vielen|Heute ist, Montag|Ein Satz mit Fußnote.|"
+        "Abbildung 3: Ein Hund|Seite 5 von vielen|Heute ist, Montag|Ein Satz mit Fußnote.|"
         "Der Hund rennt über die lange Straße.|Neue Seite|Es gilt immer.|Der neue Hund|"
         "Ein Wort und mehr.|Vor dem Kasten und danach.|Text im Kasten.|Name: Der Kunde zahlt.|"
         "E‑Mail und Donaudampf.|Das Wort|Wortteil und schräg.|Nächster Satz.|Eine Zelle|Der Kopf|"
