@@ -278,7 +278,11 @@ def before_colon(atoms: Sequence[Atom], first: int, behind: int) -> int:
 
 def is_edge(atom: Atom) -> bool:
     """Return whether an atom at the edge of a sentence is no part of it."""
-    return atom.kind in (POINT, PLACEHOLDER) or (atom.kind == TEXT and not atom.text.strip())
+    return (
+        atom.kind == POINT
+        or (atom.kind == PLACEHOLDER and not atom.text)
+        or (atom.kind == TEXT and not atom.text.strip())
+    )
 
 
 def matching(atoms: Sequence[Atom]) -> dict[int, int]:
