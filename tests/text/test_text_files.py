@@ -197,6 +197,22 @@ def test_the_command(tmp_path):
     )
 
 
+def test_the_command_says_what_of_a_file_is_not_translated(tmp_path):
+    """Parts that are never, with status 0; parts that cannot be read, with status 3."""
+    parts = {"word__document": DOCX, "word__charts__chart1": "<c>Hund</c>"}
+    command = [sys.executable, "-m", "fairseq_ext.text", "translate", "a.docx", "b.docx"]
+    model = ["--data", FLAGS["data"], "--cpu", "--beam", "2"]
+    for more, status in (({}, 0), ({"word__header1": "<w:p>"}, 3)):
+        (tmp_path / "a.docx").write_bytes(archive(**parts, **more))
+        ran = subprocess.run([*command, *model], cwd=tmp_path, capture_output=True, text=True)
+        assert ran.returncode == status, ran.stderr
+        assert ran.stderr.count("a.docx holds text that is not read: charts\n") == 1
+        assert ("left as it was: word/header1.xml of a.docx (it is not " in ran.stderr) == bool(
+            more
+        )
+        assert b"alter" not in zipfile.ZipFile(tmp_path / "b.docx").read("word/document.xml")
+
+
 LETTER = """<html><head><meta charset="utf-8"></head><body><h1>Der Bericht</h1>
 <p>Der Hund <b>l&auml;uft</b>. Die <i>alte Katze</i> schl&auml;ft, \
 und <u>alles</u> ist <span style="color:blue">gut</span>.<br>Ende</p>
