@@ -20,6 +20,7 @@ ATTRIBUTE = re.compile(r"=?[^\t\n\f\r />=]*")
 SKIPPED = re.compile(r"[\t\n\f\r /]*")
 EQUALS = re.compile(r"[\t\n\f\r ]*=[\t\n\f\r ]*")
 UNQUOTED = re.compile(r"[^\t\n\f\r >]*")
+CODE = (("<?php", "?>"), ("<?=", "?>"), ("<%", "%>"))  # of PHP, ASP, JSP, ERB
 COMMENT_END = re.compile(r"--!?>")
 
 
@@ -42,12 +43,13 @@ class Token:
 def tokens(text: str, xhtml: bool = False) -> Iterator[Token]:
     """Yield the tokens of a text. xhtml: `<x/>` closes each element, and CDATA sections may stand
     everywhere, else within svg and math alone."""
-    at = size = 0
+    at = 0
+    last_code = text.rfind("%>")
     foreign = list[str]()  # open elements of svg and math
     size = len(text)
     while at < size:
         mark = text.find("<", at)
-        while 0 <= mark and not begins(text, mark):
+        while 0 <= mark and not begins(text, mark, last_code):
             mark = text.find("<", mark + 1)
         if mark < 0:
             yield Token(TEXT, at, size)
@@ -75,9 +77,11 @@ def tokens(text: str, xhtml: bool = False) -> Iterator[Token]:
             return
 
 
-def begins(text: str, at: int) -> bool:
-    """Return whether a `<` begins markup."""
+def begins(text: str, at: int, last_code: int) -> bool:
+    """Return whether a `<` begins markup. last_code: where the last `%>` is."""
     following = text[at + 1 : at + 2]
+    if following == "%":
+        return at + 2 <= last_code
     if following == "/":
         return text[at + 2 : at + 3] != ""
     return following in ("!", "?") or (following.isascii() and following.isalpha())
@@ -91,6 +95,10 @@ def markup(text: str, at: int, has_cdata: bool) -> Token:
             return Token(COMMENT, at, text.index(">", at) + 1)
         found = COMMENT_END.search(text, at + 4)
         return Token(COMMENT, at, found.end() if found else size)
+    for opening, closing in CODE:  # which is not HTML, and stands in pages
+        if text.startswith(opening, at):
+            end = text.find(closing, at)
+            return Token(COMMENT, at, end + 2 if end >= 0 else size)
     if has_cdata and text.startswith("<![CDATA[", at):
         end = text.find("]]>", at)
         return Token(CDATA, at, end + 3 if end >= 0 else size)

@@ -55,6 +55,7 @@ READ_OF = {
 BUTTONS = ("submit", "button", "reset")
 DESCRIBES = regex.compile(r"(?i)description|(?:og|twitter):(?:title|description)|application-name")
 FILE = regex.compile(r"[\w./\\:%-]+\.\w{2,5}")
+FRONT = regex.compile(r"---\r?\n(?:[^\n]*\n)*?---\r?\n")  # settings of a site's generator
 NOT_TRANSLATED = regex.compile(r"(?i)(?:^|\s)notranslate(?:\s|$)")
 ENTITY = regex.compile(r"&(?:#\d{1,8}|#[xX][\da-fA-F]{1,7}|[a-zA-Z]\w{1,31});")
 # in XML, all but these are defined by the document, if at all
@@ -74,7 +75,10 @@ def of_markup(
     text: str, ends: Callable[[str], list[int]], protect: Sequence[str] = ()
 ) -> Iterator[Item]:
     """Return the items of HTML. ends, protect: as of `of_text`."""
-    return of_atoms(atoms(text, protect), ends, escape)
+    front = FRONT.match(text)
+    if front:
+        yield front[0]
+    yield from of_atoms(atoms(text[front.end() if front else 0 :], protect), ends, escape)
 
 
 def of_attributes(

@@ -55,7 +55,7 @@ def of_xml(
             )
         elif token.kind in (START, END):
             is_inline = number in mixed if inline is None else token.name in inline
-            if token.kind == START and token.attributes.get("translate", "").lower() == "no":
+            if token.kind == START and is_protected(token):
                 number = end_of(found, number)
                 raw = text[token.start : found[number].end]
                 run.append(Atom(PLACEHOLDER if is_inline else BLOCK, raw))
@@ -74,6 +74,12 @@ def of_xml(
             yield from of_atoms(run, ends, str if in_cdata else escape)
             run = []
     yield from of_atoms(run, ends, escape)
+
+
+def is_protected(token: Token) -> bool:
+    """Return whether a start tag says that its element is not translated."""
+    said = token.attributes.get("translate", token.attributes.get("translatable", ""))
+    return said.lower() in ("no", "false")
 
 
 def end_of(found: Sequence[Token], number: int) -> int:

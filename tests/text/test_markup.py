@@ -194,6 +194,13 @@ def test_segments_of_a_page():
     ]
 
 
+def test_code_of_servers_in_a_page_is_kept():
+    text = '<p><?php echo "a > b Hund"; ?> Ein Hund <%= x > 1 %> bellt.</p>'
+    assert sentences(text) == ["Ein Hund bellt."]
+    assert sentences(f"---\nlayout: Hund\n---\n{text}") == ["Ein Hund bellt."]
+    assert sentences('<r><s translatable="false">Hund</s><s>Katze</s></r>', "xml") == ["Katze"]
+
+
 def test_markdown_keeps_what_html_in_it_says():
     text = 'Ein <span translate="no">Hund</span> und <b class="notranslate">eine</b> Katze.\n'
     assert sentences(text, "markdown") == ["Ein und Katze."]

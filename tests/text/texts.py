@@ -81,6 +81,7 @@ HTML = [
     "</ x>Hund",
     "<p>Ein<!>Hund</p>",
     "<pre>Code</pre> Text <samp>x</samp> Text <a href='#'>mehr</a>.",
+    '<p><?php echo "a > b"; ?> Ein Hund <%= x > 1 %> bellt. 5 <% 6</p>',
     "<p>\r\nEin Hund\r\nrennt.\r\n</p>\r\n",
     "",
 ]
