@@ -17,12 +17,16 @@ logger = logging.getLogger("fairseq_ext")
 PLACEHOLDER = "\ufffc"  # stands for a placeholder in the line
 WORD = "Xyzzy"  # what sentencex reads in its place: a word that may begin a sentence
 CLOSING = r"[\p{Pe}\p{Pf}\"'“‘]*"
+MONTHS = "Januar|Jänner|Februar|März|April|Mai|Juni|Juli|August|September|Oktober|November|Dezember"
 # abbreviations of three letters and more that stand before numbers
 BEFORE_NUMBERS = (
     r"Abb|Abs|Abt|Art|Aufl|Az|Best|Bsp|Fig|Geb|Hrsg|Kap|Konto|Nrn|Rdnr|Reg|Tab|Tel|Verf|Ziff|abzgl|"
     r"approx|art|bzgl|bzw|circa|dept|entspr|etwa|evtl|exkl|fig|gegr|gem|geb|gest|ggf|inkl|insb|lfd|max|"
     r"mind|min|nat|nom|núm|pág|pag|rys|sec|tab|tel|tél|usw|vgl|vol|zzgl|рис|стр|табл|тел"
 )
+BEFORE_QUOTES = r"bzw|ca|vgl|Nr|ggf|inkl|sog|etc|evtl|Abb|Kap|Art|gen|lat|engl|dt|bspw"
+# a word in front of a sentence that no space parts from it: not System.Windows, nor .NET
+GLUED = r"(?<![\p{L}\d._-])\p{Ll}{3,30}[.!?]"
 # more ends of sentences, each with what sentencex passes over
 MORE = tuple(
     map(
@@ -30,8 +34,9 @@ MORE = tuple(
         (
             rf"(?<=\p{{L}}(?:…|\.\.\.){CLOSING})\s+(?=[\p{{Ps}}\p{{Pi}}„‚]*\p{{Lu}})",  # warten… Er
             r"(?<=[.!?…][\p{Pe}\p{Pf}\"'“‘]+)\s+(?=[„‚«»“‘\"]\p{Lu})",  # “Ja.” “Nein.”
-            r"(?<=[.!?…])\s+(?=[„‚«»¿¡]\p{Lu})",  # Neu? «Ja.»
-            r"(?<=\p{Ll}{3}[.!?])(?=\p{Lu}\p{Ll}+\s)",  # bellt.Die Katze
+            # Neu? «Ja.»
+            rf"(?<=[.!?…])(?<!\b(?:\p{{L}}|{BEFORE_QUOTES})\.)\s+(?=[„‚«»¿¡]\p{{Lu}})",
+            rf"(?<={GLUED})(?=\p{{Lu}}\p{{Ll}}+\s)",  # bellt.Die Katze
             r"(?<=\b(?:usw|etc|ecc|osv|enz|itd|itp|т\.\s?[дп])\.)\s+(?=\p{Lu})",  # usw. Dann
             r"(?<=\p{L}{2}!)\s+(?=\p{Lu})",  # Yahoo! She
             r"(?<=[。！？]）)(?=\S)",  # （雨です。）待つ
@@ -64,12 +69,15 @@ NO_END = tuple(
         (rf"\b(?:{BEFORE_NAMES})\.\s+$", r"\p{Lu}|Xyzzy"),  # M. Dupont
         (rf"(?:^|[\s(]){SMALL}\s+\d{{1,3}}\.\s+$", r"\p{Lu}\p{Ll}"),  # Der 3. Mann
         (r"\d\.\s+$", r"\p{Ll}"),  # 3. kat
+        (r"\b\d{1,2}\.\s+$", rf"(?:{MONTHS})\b"),  # Montag, 19. Oktober
         (rf"\b(?i:{BEFORE_NUMBERS})\.\s+$", r"\d"),  # approx. 5
         (r"\.$", r"[ºª°]"),  # n.º 5
         (r"(?:^|[\s(\p{Pi}„])[\p{L}.]{1,3}\.\s+$", r"\p{Ll}"),  # 1990 r. urodził; p. ex.
         (r"(?<![.!?…][\p{Pf}\"'“‘]*)[)\]\"'“”’‘»]+\s+$", r"\p{Ll}"),  # (laut!) und
     )
 )
+PARTED, FINISHED = regex.compile(r"[.!?]$"), regex.compile(GLUED + "$")
+BEGUN = regex.compile(r"\p{Lu}\p{Ll}+\s|[^\p{Latin}\p{Cyrillic}\p{N}\p{P}\p{S}]")
 CLOSED = regex.compile(r"[\p{Pe}\p{Pf}“‘\"']+(?=\s|$)\s*")
 AT_ONCE = 10_000  # characters
 BEHIND = 40  # characters in front of an end that say whether it is one
@@ -138,6 +146,10 @@ def is_inside(text: str, end: int) -> bool:
     """Return whether an end of sentencex's stands inside of a sentence."""
     before = text[max(0, end - BEHIND) : end]
     behind = text[end : end + LAST]
+    if behind.startswith("-") and not before[-1:].isspace():  # „Hallo!“-Beispiel
+        return True
+    if PARTED.search(before) and not CLOSED.match(behind):
+        return not (FINISHED.search(before) and BEGUN.match(behind))
     return any(one.search(before) and other.match(behind) for one, other in NO_END)
 
 

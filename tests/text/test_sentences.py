@@ -52,6 +52,11 @@ Er mag Hunde, Katzen etc. |Sie nicht.
 Siehe Abb. 4. |Sie zeigt es.
 Das ist das 1. Mal. |Gut.
 Tel. 030 123. |Fax nein.
+Die Klasse System.Windows.Forms ist da. |Sie läuft.
+Ab .NET 4 geht es. |ASP.NET auch.
+Im Feld Name (z. B. „Hund“) steht er.
+Am Montag, 19. Oktober, kommt er. |Dann nicht.
+Das ist ein „Hallo Welt!“-Beispiel. |Mehr nicht.
 Er sagte „Ja.“ und ging.
 """,
     "en": """
