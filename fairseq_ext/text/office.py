@@ -376,7 +376,7 @@ def piece_of(child: Any) -> Piece:
         return Piece("o", nodes=[child])
     if child.tag in BREAKS and child.get(W + "type") in (None, "textWrapping"):
         return Piece("b", nodes=[child])
-    if child.tag in TABS:
+    if child.tag in TABS or child.tag in BREAKS:  # of a page or a column
         return Piece("t", nodes=[child])
     if child.tag in CHARACTERS:
         many = int(child.get(O_TEXT + "c", "1")) if child.tag == O_TEXT + "s" else 1
