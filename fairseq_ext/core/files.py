@@ -5,7 +5,9 @@ from __future__ import annotations
 import codecs
 import contextlib
 import errno
+import fcntl
 import functools
+import glob
 import grp
 import hashlib
 import json
@@ -149,7 +151,7 @@ def replacing(path: str | os.PathLike[str]) -> Iterator[IO[bytes]]:
         raise OSError(errno.ELOOP, os.strerror(errno.ELOOP), str(path))
     if target.is_dir() or os.fspath(path).endswith(os.sep):
         raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))
-    handle, part = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name[:100]}.", suffix=PART)
+    handle, part = new_part(target)
     try:
         with os.fdopen(handle, "wb") as out:
             yield out
@@ -165,6 +167,25 @@ def replacing(path: str | os.PathLike[str]) -> Iterator[IO[bytes]]:
             os.unlink(part)
         raise
     sync_folder(target.parent)
+
+
+def new_part(target: Path) -> tuple[int, str]:
+    """A new file beside a target, locked: an open handle, and its path.
+
+    Those of processes that were killed are removed: nobody has a lock on them.
+    """
+    prefix = f".{target.name[:100]}."
+    for old in target.parent.glob(f"{glob.escape(prefix)}????????{PART}"):
+        with contextlib.suppress(OSError), open(old, "rb") as file:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            os.unlink(old)
+    while True:
+        handle, part = tempfile.mkstemp(dir=target.parent, prefix=prefix, suffix=PART)
+        with contextlib.suppress(OSError):  # on some network disks there are no locks
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        if os.fstat(handle).st_nlink:
+            return handle, part
+        os.close(handle)  # removed by another process, before it had its lock
 
 
 def replace(path: str | os.PathLike[str], chunks: Iterable[bytes]) -> None:

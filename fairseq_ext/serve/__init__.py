@@ -23,6 +23,8 @@ import os
 from dataclasses import dataclass
 from pathlib import Path
 
+from fairseq_ext.text import MAX_UNPACKED
+
 # ---- What a server allows, and where it keeps things
 
 
@@ -49,6 +51,7 @@ class Settings:
     # seconds for which an idle connection stays: longer than clients keep theirs, so
     # that they close first
     keep_alive: int = 75
+    max_unpacked: int = MAX_UNPACKED  # bytes of the text of a file that is an archive
 
     @property
     def hosts(self) -> tuple[str, ...] | None:

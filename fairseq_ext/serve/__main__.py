@@ -170,6 +170,14 @@ def parser(name: str = "python -m fairseq_ext.serve") -> ArgumentParser:
         help=f"an idle connection is closed after so long (default: {default.keep_alive})",
     )
     add(
+        "--max-unpacked",
+        type=int,
+        default=default.max_unpacked,
+        metavar="BYTES",
+        help="most bytes to which the text of a docx, pptx, odt or epub may unpack (default: "
+        f"{default.max_unpacked})",
+    )
+    add(
         "--grace",
         type=float,
         default=default.grace,
@@ -190,6 +198,7 @@ def settings_of(args: Any) -> Settings:
 
     above_0 = (
         "max_body",
+        "max_unpacked",
         "max_lines",
         "max_line_tokens",
         "max_queue",
@@ -257,6 +266,7 @@ def settings_of(args: Any) -> Settings:
         args.max_connections,
         args.read_timeout,
         args.keep_alive,
+        args.max_unpacked,
     )
 
 

@@ -170,3 +170,17 @@ def test_a_large_file_that_is_shortened_meanwhile_is_an_error_and_no_signal(tmp_
     assert lines[1] == "line 1"
     with pytest.raises(UsageError, match="was shortened while it was read"):
         lines[2999]
+
+
+def test_what_a_killed_process_left_is_removed_by_the_next(tmp_path):
+    """And what another one is writing is not."""
+    target = tmp_path / "a[b].txt"
+    left, other = tmp_path / ".a[b].txt.abcd1234.part", tmp_path / ".c.txt.abcd1234.part"
+    left.write_bytes(b"x")
+    other.write_bytes(b"x")
+    with replacing(target) as first:
+        assert not left.exists() and other.exists()
+        with replacing(target) as second:
+            second.write(b"second")
+        first.write(b"first")
+    assert target.read_bytes() == b"first" and sorted(tmp_path.iterdir()) == [other, target]
