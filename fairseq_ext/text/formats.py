@@ -26,17 +26,19 @@ def passes(
     protect: Sequence[str] = (),
     leads: Collection[str] = (),
     numbers: Iterator[int] | None = None,
+    inline: Collection[str] | None = None,
 ) -> list[Pass]:
     """The passes of a format (raises UsageError).
 
     ends: of `splitter`; protect: regular expressions of what stays as it is; leads: as of `led`;
-    numbers: of the segments (default: from 0 on).
+    numbers: of the segments (default: from 0 on); inline: names of the inline elements of XML,
+    where the text does not say them.
     """
     numbers = itertools.count() if numbers is None else numbers
     found: dict[str, tuple[Callable[..., Iterator[Item]], ...]] = {
         "text": (of_text,),
         "html": (of_attributes, of_markup),
-        "xml": (of_xml,),
+        "xml": (partial(of_xml, inline=inline),),
         "markdown": (of_markdown,),
         "subtitles": (of_subtitles,),
         "runs": (of_runs,),
@@ -55,9 +57,12 @@ def passes(
 
 
 def of_xml(
-    text: str, ends: Callable[[str], list[int]], protect: Sequence[str] = ()
+    text: str,
+    ends: Callable[[str], list[int]],
+    protect: Sequence[str] = (),
+    inline: Collection[str] | None = None,
 ) -> Iterator[Item]:
-    """The items of XML. Errors: UsageError for what is not well-formed."""
+    """The items of XML. inline: as of `passes`. Errors: UsageError for what is not well-formed."""
     try:
         etree.fromstring(
             text.encode(),
@@ -70,4 +75,4 @@ def of_xml(
             f"line {error.lineno} of the XML is not well-formed ({cut(str(error.msg))}): "
             "correct it, or use html"
         ) from None
-    return of_markup(text, ends, protect, xml=True)
+    return of_markup(text, ends, protect, xml=True, inline=inline)
