@@ -61,7 +61,7 @@ class Translation(BaseModel):
         Literal["default", "prefer_less", "prefer_more", "less", "more"], BeforeValidator(lower)
     ] = "default"
     glossary_id: str | None = None
-    glossary_ids: Names = []
+    glossary_ids: Annotated[Names, Field(max_length=5)] = []
     style_id: str | None = None
     translation_memory_id: str | None = None
 

@@ -11,7 +11,7 @@ import shutil
 import tempfile
 import time
 import uuid
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Iterator, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
 from functools import partial
@@ -26,7 +26,9 @@ from fairseq_ext.engine.text import ThroughEngine
 from fairseq_ext.engine.tickets import Busy
 from fairseq_ext.serve.models import Model, Pair
 from fairseq_ext.serve.service import Service
-from fairseq_ext.text.files import beginning, translate
+from fairseq_ext.text.files import translate
+from fairseq_ext.text.formats import passes
+from fairseq_ext.text.splitter import plain_ends
 
 logger = logging.getLogger("fairseq_ext")
 KEPT = 3600.0  # seconds for which a translated file can be fetched
@@ -171,8 +173,7 @@ class Documents:
         """Translate a document as long as something is done within each deadline; raises
         HTTPException 504, and what the engine does. Where the engine's queue is full, it waits."""
         deadline = self.service.settings.deadline
-        most = 1 << 62
-        document.total = len(await asyncio.to_thread(beginning, str(document.given), most))
+        document.total = await asyncio.to_thread(characters, document.given, document.made)
         async with self.service.models.using(pair, nobody_waits) as model:
 
             def submit(source: str, **request: Any) -> Future[Answer]:
@@ -199,6 +200,21 @@ class Documents:
                     except Busy as error:
                         again = error.retry_after
                 await asyncio.sleep(again)
+
+
+def characters(given: Path, target: Path) -> int:
+    """The characters of a file's segments; target: a file that may be written. Errors: as of
+    `translate`."""
+    found = 0
+
+    def through(text: str, format: str) -> Iterator[str]:
+        nonlocal found
+        for item in passes(format, plain_ends)[-1](text):
+            found += 0 if isinstance(item, str) else len(item.plain)
+        yield text
+
+    translate(str(given), str(target), through)
+    return found
 
 
 async def nobody_waits() -> None:

@@ -9,13 +9,20 @@ import subprocess
 import time
 import uuid
 import zipfile
+from xml.sax.saxutils import escape
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from lxml import etree
 from serving import ROOT
 from sizes import ALL
 
 from fairseq_ext.serve import deepl as routes
 from fairseq_ext.serve import documents
+from fairseq_ext.serve.deepl_glossaries import csv_text, read_entries, tsv
+from fairseq_ext.serve.deepl_requests import TextRequest, read
+from fairseq_ext.serve.deepl_texts import Tagged
 
 if os.environ.get(ALL):
     import deepl
@@ -126,6 +133,37 @@ def test_tags_that_split_and_those_that_do_not(api, plain):
         assert translated(whole) == whole
     assert "not well-formed" in refused(lambda: translated("<a>Port"))
     assert "not well-formed" in refused(lambda: translated("<a>Port", splitting_tags="a"))
+
+
+NAMES = st.sampled_from(["a", "b", "x:c", "keep", "keeper"])
+WORDS = st.text("ab &<>\"'", max_size=5)
+
+
+@st.composite
+def elements(draw, depth=2):
+    """XML in which names, attributes and texts are mixed."""
+    parts = [escape(draw(WORDS))]
+    for _ in range(draw(st.integers(0, 2)) if depth else 0):
+        name = draw(NAMES)
+        said = draw(st.sampled_from(["", ' id="1"', ' translate="no"', " translate='yes' q='2'"]))
+        inside = draw(elements(depth - 1))
+        end = f">{inside}</{name}>" if inside or draw(st.booleans()) else "/>"
+        parts += [f"<{name}{said}{end}", escape(draw(WORDS))]
+    return "".join(parts)
+
+
+@given(elements(), st.sets(NAMES), st.sampled_from(["xml", "html"]))
+def test_what_is_added_to_tags_is_taken_out_again(text, names, kind):
+    """A translation that changes nothing returns the text, and the marked text is well-formed."""
+    fields = {"text": text, "target_lang": "EN", "ignore_tags": [*names], "tag_handling": kind}
+    tagged = Tagged.of(text, read(TextRequest, fields))
+    marked = tagged.request["source"]
+    assert tagged.read(marked) == text
+    if kind == "xml":
+        root = etree.fromstring(marked.replace("x:c", "c"))
+        for each in root.iter():
+            if each.tag in {name.removeprefix("x:") for name in names} and "q" not in each.attrib:
+                assert each.get("translate") == "no"
 
 
 @pytest.mark.parametrize(
@@ -247,6 +285,17 @@ def test_a_bar_is_a_character_of_the_target(api, client):
     )
     assert text != ours.json()["text"], "neither alternative is placed alone"
     api.delete_glossary(made)
+
+
+TERM = st.text(st.characters(exclude_categories=["Cc", "Cs", "Zl", "Zp"]), min_size=1).filter(
+    lambda term: term == term.strip() and len(term.encode()) <= 1024
+)
+
+
+@given(st.dictionaries(TERM, TERM, min_size=1, max_size=5))
+def test_entries_are_read_as_they_are_written(entries):
+    for format, write in (("tsv", tsv), ("csv", csv_text)):
+        assert read_entries(write(entries), format, ("de", "en")) == entries
 
 
 def test_csv(api):
