@@ -53,13 +53,12 @@ from fairseq_ext.serve.deepl_requests import (
 )
 from fairseq_ext.serve.deepl_texts import Tagged
 from fairseq_ext.serve.documents import Documents
-from fairseq_ext.serve.libretranslate import READ, candidates
+from fairseq_ext.serve.libretranslate import FORM, READ, candidates
 from fairseq_ext.serve.models import Pair
 from fairseq_ext.serve.service import ERRORS, Service
 from fairseq_ext.text.files import ENDINGS, beginning
 from fairseq_ext.text.language_codes import name_of, two_letters
 
-FORM = "application/x-www-form-urlencoded"
 EXAMPLE = {"text": ["Der Patient hat einen Port."], "source_lang": "DE", "target_lang": "EN-GB"}
 UNLIMITED = 1_000_000_000_000  # what DeepL says of an account without a limit
 MOST_GLOSSARIES = 1000  # of an owner, as in DeepL's API
