@@ -2,8 +2,8 @@
 
 A key file has a line a key: the SHA-256 of the key in hexadecimal, and behind a space a name,
 if you like; `#` begins a comment. `python -m fairseq_ext.serve.guard NAME` makes a key: it
-prints the key, and the line for the file. Keys come in the header `Authorization: Bearer KEY` or
-`X-API-Key: KEY`, in LibreTranslate's API also as `api_key`.
+prints the key, and the line for the file. Keys come in the header `Authorization: Bearer KEY`,
+`Authorization: DeepL-Auth-Key KEY` or `X-API-Key: KEY`, in LibreTranslate's API also as `api_key`.
 """
 
 from __future__ import annotations
@@ -29,6 +29,8 @@ from fairseq_ext.core.errors import UsageError
 from fairseq_ext.core.files import Lines
 from fairseq_ext.serve import Settings
 
+SCHEMES = ("bearer", "deepl-auth-key")  # of the header Authorization
+
 
 class Keys:
     """The keys of a file; None for none, which lets everybody in."""
@@ -50,8 +52,8 @@ class Keys:
     @staticmethod
     def given(headers: Mapping[str, str]) -> str | None:
         """The key of a request's headers."""
-        scheme, _, bearer = headers.get("authorization", "").partition(" ")
-        return (bearer.strip() if scheme.lower() == "bearer" else None) or headers.get("x-api-key")
+        scheme, _, key = headers.get("authorization", "").partition(" ")
+        return (key.strip() if scheme.lower() in SCHEMES else None) or headers.get("x-api-key")
 
     def check(self, headers: Mapping[str, str], also: str | None = None) -> None:
         """HTTPException 401 for a request without a key, 403 for a wrong one.

@@ -11,7 +11,7 @@ import tempfile
 import time
 import uuid
 from collections.abc import Sequence
-from functools import cache, partial
+from functools import cache
 from pathlib import Path, PurePath
 from typing import Annotated, Any, Literal, TypeVar
 from urllib.parse import quote
@@ -23,7 +23,6 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from fairseq_ext.core.errors import UsageError, cut
 from fairseq_ext.core.language_codes import name_of, two_letters
-from fairseq_ext.engine.text import ThroughEngine
 from fairseq_ext.serve.bodies import (
     apart,
     checked,
@@ -34,11 +33,12 @@ from fairseq_ext.serve.bodies import (
     read_json,
     urlencoded,
 )
+from fairseq_ext.serve.documents import KEPT, translating
 from fairseq_ext.serve.guard import read_body
 from fairseq_ext.serve.models import Pair
 from fairseq_ext.serve.service import ERRORS, Service, ended, waits
 from fairseq_ext.text.archives import Report
-from fairseq_ext.text.files import ENDINGS, beginning, translate
+from fairseq_ext.text.files import ENDINGS, beginning
 
 FORM = "application/x-www-form-urlencoded"
 EXAMPLE = {
@@ -48,7 +48,6 @@ EXAMPLE = {
     "format": "text",
     "alternatives": 1,
 }
-KEPT = 3600.0  # seconds for which a translated file can be fetched
 
 
 # ---- Requests
@@ -302,25 +301,11 @@ class LibreTranslate:
         service, deadline = self.service, self.service.settings.deadline
         async with service.using(request, pair) as model:
             await waits(request)
-            engine = ThroughEngine(model.submit, partial(service.passes, model=model))
-            job = asyncio.ensure_future(
-                asyncio.to_thread(
-                    translate,
-                    str(given),
-                    str(target),
-                    engine,
-                    given.name,
-                    service.settings.max_unpacked,
-                )
-            )
-            try:
+            async with translating(service, model, given, target) as (job, engine):
                 await ended(
                     request, job, deadline, lambda: engine.moved + deadline - time.monotonic()
                 )
                 return job.result()
-            finally:
-                engine.stop()
-                await asyncio.wait([job])
 
     def kept(self) -> Path:
         """The folder of translated files, without old ones."""

@@ -31,17 +31,19 @@ def passes(
     protect: ListOf[str] = (),
     leads: Collection[str] = (),
     numbers: Iterator[int] | None = None,
+    inline: Collection[str] | None = None,
 ) -> list[Pass]:
     """Yield the passes of a format (raises UsageError).
 
     ends: of `splitter`; protect: regular expressions of what stays as it is; leads: as of `led`;
-    numbers: of the segments (default: from 0 on).
+    numbers: of the segments (default: from 0 on); inline: names of the inline elements of XML,
+    where the text does not say them.
     """
     numbers = itertools.count() if numbers is None else numbers
     found: dict[str, tuple[Callable[..., Iterator[Item]], ...]] = {
         "text": (of_text,),
         "html": (of_attributes, of_markup),
-        "xml": (of_xml,),
+        "xml": (partial(of_xml, inline=inline),),
         "markdown": (of_titles, of_markdown),
         "subtitles": (of_subtitles,),
         "xliff": (of_xliff,),
