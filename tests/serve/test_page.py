@@ -13,7 +13,7 @@ import sizes
 from serving import listening
 
 from fairseq_ext.serve.app import Server
-from fairseq_ext.serve.models import Models
+from fairseq_ext.serve.models import Models, Served
 
 CHROMIUM = (
     shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
@@ -373,9 +373,10 @@ def test_a_document_is_translated_with_its_progress(page, client):
 def two_ways(engine, settings):
     """A server of two pairs of languages, one engine behind both: what it says of the second is no
     translation, but the page cannot know."""
-    models = Models(engine)
-    models.several = True
-    models.pairs = lambda: [("de", "en"), ("en", "de")]
+    class TwoWays(Models):
+        served = Served([("de", "en"), ("en", "de")], ("de", "en"))
+
+    models = TwoWays(engine)
     with listening(engine, settings, Server(models, settings)) as made:
         yield made
 
