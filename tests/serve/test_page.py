@@ -373,6 +373,7 @@ def test_a_document_is_translated_with_its_progress(page, client):
 def two_ways(engine, settings):
     """A server of two pairs of languages, one engine behind both: what it says of the second is no
     translation, but the page cannot know."""
+
     class TwoWays(Models):
         served = Served([("de", "en"), ("en", "de")], ("de", "en"))
 
