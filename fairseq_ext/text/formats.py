@@ -68,3 +68,5 @@ def check_text(text: object) -> None:
     """Refuse what is no text (raises UsageError)."""
     if not isinstance(text, str):
         raise UsageError(f"the text is {cut(repr(text))}: give a str")
+    if not text.isascii() and any("\ud800" <= character <= "\udfff" for character in text):
+        raise UsageError("the text has half a character (a lone surrogate): give whole characters")
