@@ -180,9 +180,11 @@ class Projection:
         following = len(self.from_source.units) if behind is None else self.unit[behind]
         if last is not None and following == last + 1:
             there, raw = self.from_source.gaps[following]
-            if there == [edge for each in edges for edge in each.edges] and (
+            is_same = there == [edge for each in edges for edge in each.edges] and (
                 self.from_source.is_tight[following] == (space == "")
-            ):
+            )
+            # the space behind a language that is named before the text (>>fra<<) is not written
+            if is_same and (raw or not space):
                 self.put(raw, start)
                 return
         points = [i for i, each in enumerate(edges) if each.mark is not None]

@@ -117,7 +117,6 @@ def test_targets_are_scored_as_transformers_scores_them(opus):
     )
 
 
-@pytest.mark.xfail(strict=True, reason="a space is lost where the text says its language itself")
 def test_a_target_language_is_named_once_for_text_of_several_sentences(opus, tmp_path, capsys):
     """By --target-lang or in front of the text: each sentence is translated as
     with its own >>fra<<."""

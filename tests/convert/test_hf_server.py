@@ -89,7 +89,6 @@ def test_requests_of_several_pairs_get_what_a_translator_of_each_gives(
         assert (tmp_path / "kept" / "-".join(first) / "x.tsv").is_file()
 
 
-@pytest.mark.xfail(strict=True, reason="a space is lost where the text says its language itself")
 def test_a_target_of_opus_mt_is_named_by_the_request_or_in_front_of_its_text(
     started,  # noqa: F811
     tmp_path,
