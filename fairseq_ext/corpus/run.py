@@ -25,7 +25,8 @@ from fairseq_ext.corpus.job import (
     dictionaries,
     files_read,
 )
-from fairseq_ext.corpus.output import Progress, RunStats, Store
+from fairseq_ext.corpus.output import Store
+from fairseq_ext.corpus.progress import Progress, RunStats
 from fairseq_ext.corpus.scheduler import ray_for
 from fairseq_ext.corpus.shards import Reader, Shard, Unreadable, check_columns, shards_of
 from fairseq_ext.corpus.worker import Result, refusal

@@ -36,7 +36,7 @@ def main(fd: int) -> None:
     ignore_signals()
     # the program may ignore it; then no process of this one would have a status
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-    # asking whether there is a GPU must not touch it before the fork
+    # the check for a GPU must not touch it before the fork
     os.environ["PYTORCH_NVML_BASED_CUDA_CHECK"] = "1"
     control = Channel(socket.socket(fileno=fd))
     messages = control.receive()

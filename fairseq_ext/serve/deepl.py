@@ -4,7 +4,7 @@
 
 Texts, documents and terms go the way of all others: through the models, the readers of text/, and
 the engine's glossaries. Each key has glossaries and documents of its own; without keys there is one
-owner. Fields that nobody knows are passed over, as DeepL does.
+owner. Unknown fields are ignored, as DeepL does.
 """
 
 from __future__ import annotations
@@ -124,7 +124,7 @@ class DeepL:
                 openapi_extra=more,
             )
 
-    # ---- who asks, and for what
+    # ---- the owner of a request, and its languages
 
     def owner(self, request: Request) -> str:
         """Whose glossaries and documents a request is about; HTTPException 403 for one without a
@@ -269,7 +269,7 @@ class DeepL:
     # ---- documents
 
     async def upload(self, request: Request) -> Any:
-        """Translate a document. The answer says how to ask for it."""
+        """Translate a document. The answer has its identifier and key."""
         owner = self.owner(request)
         what = read(DocumentRequest, await self.fields(request))
         what.refuse()

@@ -221,7 +221,7 @@ def without_paths(said: str, terms: Sequence[tuple[Glossary, GlossaryFile]]) -> 
 
 
 def tsv(entries: Entries) -> str:
-    """Entries, one a line, parted by tabs."""
+    """Entries, one a line, separated by tabs."""
     return "\n".join(f"{source}\t{target}" for source, target in entries.items())
 
 

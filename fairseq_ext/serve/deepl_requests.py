@@ -1,6 +1,6 @@
 """Requests of DeepL's API as pydantic models, and the fields that they are read from.
 
-Fields that nobody knows are passed over, as DeepL does.
+Unknown fields are ignored, as DeepL does.
 """
 
 from __future__ import annotations
@@ -67,11 +67,11 @@ class Translation(BaseModel):
 
     def refuse(self) -> None:
         """UsageError for what the models here cannot do."""
-        asked = {"formality": self.formality in ("less", "more")}
+        requested = {"formality": self.formality in ("less", "more")}
         for name in ("style_id", "translation_memory_id", "custom_instructions"):
-            asked[name] = bool(getattr(self, name, None))
-        for name, is_asked in asked.items():
-            if is_asked:
+            requested[name] = bool(getattr(self, name, None))
+        for name, is_requested in requested.items():
+            if is_requested:
                 target = cut(self.target_lang.upper())
                 raise UsageError(f"'{name}' is not supported for the target_lang {target}")
 

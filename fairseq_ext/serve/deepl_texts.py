@@ -68,7 +68,7 @@ def inline_names(text: str, what: TextRequest) -> set[str]:
     """The names of the elements of XML that do not part sentences.
 
     Without outline detection these are all but the splitting tags; with it, those of elements that
-    stand beside text, and the non-splitting tags, but no splitting tag. Errors: UsageError for
+    stand next to text, and the non-splitting tags, but no splitting tag. Errors: UsageError for
     what is not well-formed.
     """
     try:
@@ -79,8 +79,8 @@ def inline_names(text: str, what: TextRequest) -> set[str]:
         ) from None
     found = set(what.non_splitting_tags)
     for parent in root.iter(etree.Element):
-        beside = (parent.text, *(child.tail for child in parent))
-        if not what.outline_detection or any(text and text.strip() for text in beside):
+        texts = (parent.text, *(child.tail for child in parent))
+        if not what.outline_detection or any(text and text.strip() for text in texts):
             for child in parent.iterchildren(etree.Element):
                 prefix = f"{child.prefix}:" if child.prefix else ""
                 found.add(prefix + etree.QName(child).localname)

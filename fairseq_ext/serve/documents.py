@@ -142,7 +142,7 @@ class Documents:
         shutil.rmtree(document.folder, ignore_errors=True)
 
     def purge(self) -> None:
-        """Delete what nobody has fetched in time."""
+        """Delete the documents that were not fetched in time."""
         limit = time.monotonic() - KEPT
         for each in [*self.found.values()]:
             if each.ended is not None and each.ended < limit:
@@ -180,7 +180,7 @@ class Documents:
         document.total = await asyncio.to_thread(
             characters, document.given, document.made, self.service.settings.max_unpacked
         )
-        async with self.service.models.using(pair, nobody_waits) as model:
+        async with self.service.models.using(pair, without_client) as model:
 
             def submit(source: str, **request: Any) -> Future[Answer]:
                 future = model.submit(source, **request)
@@ -224,5 +224,5 @@ def characters(given: Path, target: Path, max_unpacked: int) -> int:
     return found
 
 
-async def nobody_waits() -> None:
+async def without_client() -> None:
     """Nothing: a document is translated whether its sender is there or not."""

@@ -13,7 +13,7 @@ from fairseq_ext.core.files import replace
 from fairseq_ext.engine.jobs import GlossaryFile
 
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}")
-STALE = 3600.0  # seconds after which a file that a PUT was writing is nobody's
+STALE = 3600.0  # seconds after which an unfinished file of a PUT is removed
 
 
 class Missing(UsageError):

@@ -85,6 +85,10 @@ def main(argv: list[str] | None = None) -> int:
         from fairseq_ext.text.placeholders import pattern
         from fairseq_ext.translator import Translator
 
+        if args.max_unpacked <= 0:
+            raise UsageError(
+                f"--max-unpacked {args.max_unpacked} allows nothing: use a number above 0"
+            )
         refuse_shared([("OUT", args.output)], [("IN", args.input)])
         pattern(tuple(args.protect), False)  # before the model is loaded
         translator, left = Translator(**flags_of(args, others)), list[tuple[str, str]]()

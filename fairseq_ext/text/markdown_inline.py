@@ -19,7 +19,8 @@ from fairseq_ext.text.xml_tokens import places
 Span = tuple[int, int]
 # what the parser does not know, and what is kept of it
 OPAQUE = regex.compile(
-    r"\[!INCLUDE\s*\[[^\]\n]*\]\([^)\n]*\)\]|:::image\b.*?:::|\{%.*?%\}|\{\{.*?\}\}|\[\[[^\]\n]+\]\]|"
+    r"\[!INCLUDE\s*\[[^\]\n]*\]\([^)\n]*\)\]|:::image\b.*?:::|\{%.*?%\}|\{\{.*?\}\}|"
+    r"\[\[[^\]\n]+\]\]|"
     r"\{[#:.][^{}\n]*\}",
     regex.IGNORECASE,
 )

@@ -195,6 +195,10 @@ def test_the_command(tmp_path):
         and same.stderr.startswith("error: OUT would be written over")
         and "Traceback" not in same.stderr
     )
+    none = [*command, "c.md", *model, "--max-unpacked", "0"]
+    ran = subprocess.run(none, cwd=tmp_path, capture_output=True, text=True)
+    said = "error: --max-unpacked 0 allows nothing: use a number above 0\n"
+    assert (ran.returncode, ran.stderr) == (1, said) and not (tmp_path / "c.md").exists()
 
 
 def test_the_command_says_what_of_a_file_is_not_translated(tmp_path):
