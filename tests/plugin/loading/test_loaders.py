@@ -15,8 +15,8 @@ from fairseq_ext.core.files import sealed, unsealed
 from fairseq_ext.core.glossary import Errors, Languages, read
 from fairseq_ext.core.stats import Section
 from fairseq_ext.corpus.job import Manifest
-from fairseq_ext.corpus.output import Store
-from fairseq_ext.corpus.shards import Reader, Shard, Unreadable
+from fairseq_ext.corpus.output import OutputFolder
+from fairseq_ext.corpus.shards import Shard, ShardReader, UnreadableShard
 from fairseq_ext.corpus.worker import Result
 from fairseq_ext.plugin.results import FORMAT, ResultsFile
 from fairseq_ext.search.constraints.lines import json_object, parse_json, parse_tabs
@@ -174,7 +174,7 @@ def test_a_manifest_that_was_damaged_or_made_by_somebody_else(
     else:
         written.path.write_bytes(harmed(written.path.read_bytes(), harms, end))
     try:
-        Manifest(tmp_path).join({"--beam": 5}, [SHARD], {"in": "9 bytes"})
+        Manifest(tmp_path).reconcile({"--beam": 5}, [SHARD], {"in": "9 bytes"})
     except UsageError as error:
         one_sentence(error)
 
@@ -184,7 +184,7 @@ def test_a_manifest_that_was_damaged_or_made_by_somebody_else(
 def test_parts_that_were_damaged_or_made_by_somebody_else(
     tmp_path, harms, end, path, value, is_sealed
 ):
-    store = Store(str(tmp_path), ".jsonl")
+    store = OutputFolder(str(tmp_path), ".jsonl")
     payload = b'{"id": 1}\n{"id": 2}\n'
     store.save(
         SHARD,
@@ -223,7 +223,7 @@ def test_parts_that_were_damaged_or_made_by_somebody_else(
     ],
 )
 def test_counts_that_are_none_are_told(tmp_path, second, why):
-    store = Store(str(tmp_path), ".jsonl")
+    store = OutputFolder(str(tmp_path), ".jsonl")
     for (start, end), counts in (((0, 2), {"seen": ["mean", 1, 2]}), ((2, 3), second)):
         store.save(SHARD, start, end, Result(b"x\n", [], Section(), 1, 3, 0.1, 0.1, 0.0, "s"))
         part = store.parts_of(SHARD) / f"{start}-{end}"
@@ -235,7 +235,7 @@ def test_counts_that_are_none_are_told(tmp_path, second, why):
 
 
 def test_parts_that_leave_gaps_or_have_strange_names_are_told(tmp_path):
-    store = Store(str(tmp_path), ".jsonl")
+    store = OutputFolder(str(tmp_path), ".jsonl")
     for start, end in ((0, 2), (3, 4)):
         store.save(SHARD, start, end, Result(b"x\n", [], Section(), 1, 3, 0.1, 0.1, 0.0, "s"))
     (store.parts_of(SHARD) / "x-²").write_text("")
@@ -299,9 +299,11 @@ def test_lines_of_jsonl(tmp_path, lines):
     file.write_bytes(b"".join(line.replace(b"\n", b"") + b"\n" for line in lines))
     try:
         found = [
-            sentence for unit in Reader(Shard(str(file), "in")).units(2, []) for sentence in unit
+            sentence
+            for unit in ShardReader(Shard(str(file), "in")).units(2, [])
+            for sentence in unit
         ]
-    except Unreadable as error:
+    except UnreadableShard as error:
         one_sentence(error)
     else:
         assert [sentence.number for sentence in found] == list(range(len(lines)))
