@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from fairseq_ext.core.errors import UsageError, counted
-from fairseq_ext.core.files import fingerprint, replace, sealed, unsealed
+from fairseq_ext.core.files import fingerprint, replace, verify_digest, with_digest
 from fairseq_ext.corpus.shards import Shard
 
 SUFFIXES = {"jsonl": ".jsonl", "text": ".txt"}
@@ -192,7 +192,7 @@ class Manifest:
         self.totals: dict[str, Any] = {}
         if self.path.exists():
             try:
-                found = unsealed(self.path.read_bytes())
+                found = verify_digest(self.path.read_bytes())
                 check(found)
                 self.arguments, self.signature, self.shards = (
                     found["arguments"],
@@ -260,5 +260,8 @@ class Manifest:
         }
         replace(
             self.path,
-            [json.dumps(sealed({**FORMAT, **found}), indent=1, ensure_ascii=False).encode(), b"\n"],
+            [
+                json.dumps(with_digest({**FORMAT, **found}), indent=1, ensure_ascii=False).encode(),
+                b"\n",
+            ],
         )

@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
 from fairseq_ext.core.errors import UsageError
-from fairseq_ext.core.files import PART, remove_unfinished, replace, sealed, unsealed
+from fairseq_ext.core.files import PART, remove_unfinished, replace, verify_digest, with_digest
 from fairseq_ext.core.stats import Section
 from fairseq_ext.corpus.shards import Shard
 from fairseq_ext.corpus.worker import Result
@@ -84,7 +84,7 @@ class OutputFolder:
         the manifest."""
         manifest = self.folder / "manifest.json"
         try:
-            shards = unsealed(manifest.read_bytes()).get("shards")
+            shards = verify_digest(manifest.read_bytes()).get("shards")
         except (OSError, ValueError):  # the files that it named are replaced one by one
             shards = None
         for entry in shards.values() if isinstance(shards, dict) else ():
@@ -133,7 +133,8 @@ class OutputFolder:
         folder = self.parts_of(shard)
         folder.mkdir(parents=True, exist_ok=True)
         replace(
-            folder / f"{start}-{end}", [json.dumps(sealed(head)).encode() + b"\n", result.payload]
+            folder / f"{start}-{end}",
+            [json.dumps(with_digest(head)).encode() + b"\n", result.payload],
         )
 
     def part_headers(self, shard: Shard) -> Iterable[dict[str, Any]]:
@@ -142,7 +143,7 @@ class OutputFolder:
             path = self.parts_of(shard) / f"{start}-{end}"
             with open(path, "rb") as part:
                 try:
-                    head = unsealed(part.readline())
+                    head = verify_digest(part.readline())
                     if head.get("version") != VERSION:
                         raise ValueError("it is of another version")
                     head["counts"] = Section.restored(head["counts"])
@@ -195,7 +196,7 @@ class OutputFolder:
                 path = self.parts_of(shard) / f"{start}-{end}"
                 with open(path, "rb") as part:
                     recorded, part_digest = (
-                        unsealed(part.readline()).get("payload"),
+                        verify_digest(part.readline()).get("payload"),
                         hashlib.sha256(),
                     )
                     while block := part.read(COPY):

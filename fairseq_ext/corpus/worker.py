@@ -71,7 +71,9 @@ class CorpusWorker:
         stats = self.translator.stats.since(before)
         # it may differ between units with and without own constraints; the result has it
         stats.signature = ""
-        of_unit, of_all = (each.found(ConstraintCounts) for each in (stats, self.translator.stats))
+        of_unit, of_all = (
+            each.find_section(ConstraintCounts) for each in (stats, self.translator.stats)
+        )
         # errors.jsonl lists them; a copy here would grow without limit
         if of_unit is not None and of_all is not None:
             del of_unit.unmet
@@ -227,7 +229,7 @@ class UnitTranslation:
         except Exception:
             raise problem from None
         finally:
-            stats.go_back(before)
+            stats.rollback(before)
 
     def where(self, sentence: ShardLine) -> str:
         """Return a sentence's place, for messages."""
@@ -281,7 +283,7 @@ class UnitTranslation:
             )
         except Exception as error:
             error.__traceback__ = None  # it would keep the batch's tensors alive
-            stats.go_back(mark)
+            stats.rollback(mark)
             problem = error
         else:
             self.hypotheses.update(zip(numbers, found, strict=True))
@@ -296,7 +298,7 @@ class UnitTranslation:
 
     def record_unmet(self, sentences: Sequence[ShardLine], before: Stats) -> None:
         """Record the constraints that a search has not met, from the statistics."""
-        counts = self.translator.stats.since(before).found(ConstraintCounts)
+        counts = self.translator.stats.since(before).find_section(ConstraintCounts)
         of_number = {sentence.number: sentence for sentence in sentences}
         for number, phrase, reason in counts.unmet if counts is not None else ():
             sentence = of_number[number]

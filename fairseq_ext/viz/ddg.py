@@ -26,7 +26,7 @@ from pathlib import Path
 from typing import Any
 
 from fairseq_ext.core.errors import UsageError, counted
-from fairseq_ext.core.files import replace, replacing
+from fairseq_ext.core.files import atomic_write, replace
 from fairseq_ext.search.parallel.graph import Graph, writing
 
 
@@ -138,7 +138,7 @@ def picture(graph: Graph, files: list[Path]) -> None:
     dpi = min(DPI, MAX_DOTS_A_SIDE / max(width, height), math.sqrt(MAX_DOTS / (width * height)))
     with matplotlib.rc_context({"svg.hashsalt": "ddg", "svg.fonttype": "none"}):
         for file in files:
-            with replacing(file) as out:
+            with atomic_write(file) as out:
                 form = file.suffix.removeprefix(".")
                 figure.savefig(
                     out, format=form, dpi=dpi, metadata={"Date": None} if form == "svg" else None

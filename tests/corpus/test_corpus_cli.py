@@ -9,7 +9,7 @@ import pytest
 from corpus_jobs import Echo, finals, job, one_process, records, write_text
 
 from fairseq_ext import UsageError
-from fairseq_ext.core.files import sealed
+from fairseq_ext.core.files import with_digest
 from fairseq_ext.corpus import scheduler
 from fairseq_ext.corpus.__main__ import job_of, main
 from fairseq_ext.corpus.output import OutputFolder
@@ -163,7 +163,7 @@ def test_overwrite_removes_nothing_outside_the_folder(tmp_path):
     store.lock()
     (tmp_path / "precious").write_text("x")
     (tmp_path / "out/manifest.json").write_text(
-        json.dumps(sealed({"shards": {"a": {"output": "../precious"}, "b": 3}}))
+        json.dumps(with_digest({"shards": {"a": {"output": "../precious"}, "b": 3}}))
     )
     store.clear()
     assert (tmp_path / "precious").exists() and not (tmp_path / "out/manifest.json").exists()
