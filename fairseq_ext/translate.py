@@ -387,7 +387,7 @@ def keep(arguments: list[str], flags: dict[str, Any], translator: Any) -> None:
         StepStruct(),
         weights.embedding_norm,
     )
-    reader.room_(weights.positions, len(weights.positions))
+    reader.set_positions_(weights.positions, len(weights.positions))
     structures = {
         "rules": CompiledSearch(setup).rules,
         "reader": reader.struct,
