@@ -169,7 +169,7 @@ def compiled_layers(
         layer.self_in.is_compiled and layer.activation_name in EPILOGUES for layer in layers
     ):
         return None
-    return LayerStack.of(layers, d, heads, pre_norm, final_norm)
+    return LayerStack.from_layers(layers, d, heads, pre_norm, final_norm)
 
 
 def linear_or_none(linear: nn.Linear | None) -> Linear | None:
