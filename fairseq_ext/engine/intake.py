@@ -141,7 +141,7 @@ class Intake:
     def work_done(self) -> Work:
         """Counts of all work so far."""
         stats = self.generator.stats
-        counts = stats.found(ConstraintCounts)
+        counts = stats.find_section(ConstraintCounts)
         if counts is not None:
             counts.unmet.clear()  # every request has its own report; here they would grow for ever
         return Work(

@@ -174,7 +174,7 @@ class LayerStack:
             step.b,
             step.sentences,
             step.width,
-            step.before,
+            step.positions_before,
             None if place is None else address(place, torch.long),
             None if slot is None else address(slot, torch.long),
             None if mask is None else address(mask, torch.float32),
@@ -238,7 +238,7 @@ class CompiledReader:
         self.struct.x, self.struct.logits = self.x.data_ptr(), self.logits.data_ptr()
         self.step.x = self.x.data_ptr()
 
-    def room_(self, positions: Tensor, room: int) -> None:
+    def set_positions_(self, positions: Tensor, room: int) -> None:
         """Position embeddings (room or more, d); the KV cache has room for so many tokens."""
         at = address(positions, torch.float32, None, self.struct.d)
         if positions.size(0) < room:

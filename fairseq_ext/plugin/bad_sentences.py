@@ -85,7 +85,7 @@ class BadSentences:
     def use_flags(self, flags: Any) -> None:
         """Note what the flags ask for."""
         prints = is_loaded("fairseq_cli.generate") or is_loaded("fairseq_cli.interactive")
-        if command_line.owned and sys.stdout is None and prints:
+        if command_line.own_command and sys.stdout is None and prints:
             raise UsageError(
                 "standard output is closed, and translations are printed there: send it to a file"
             )

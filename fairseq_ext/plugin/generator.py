@@ -145,7 +145,7 @@ class BeamSearchGenerator(SequenceGenerator):
         )
         self.stats.signature = f"{told}|{options.made_with(generation, searched)}"
         if self.runs_stock_loop:
-            self.stats.leave_out_decoder()
+            self.stats.exclude_decoder_counters()
         self.context = options.Context(
             **vars(self.spec),
             dictionary=tgt_dict,
@@ -272,7 +272,7 @@ class BeamSearchGenerator(SequenceGenerator):
         try:
             self.driver(pool, answer)
         except SentenceError:  # the sentences beside it are searched again
-            self.stats.go_back(before)
+            self.stats.rollback(before)
             raise
         if self.results is not None:
             self.results.forget(ids)

@@ -52,7 +52,7 @@ class Lines(BadSentences):
     def use_flags(self, flags: Any) -> None:
         super().use_flags(flags)
         if (
-            command_line.owned
+            command_line.own_command
             and sys.stdin is None
             and is_loaded(COMMAND)
             and setting(flags, "interactive", "input") == "-"
@@ -60,7 +60,7 @@ class Lines(BadSentences):
             raise UsageError(
                 "standard input is closed: give lines there, or name a file by --input"
             )
-        if command_line.owned == COMMAND:
+        if command_line.own_command == COMMAND:
             keep_invalid_bytes()
 
     def read(

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from fairseq_ext.core.command_line import decodes_alone
+from fairseq_ext.core.command_line import is_fairseq_command
 from fairseq_ext.core.errors import UsageError, report
 from fairseq_ext.core.exit import at_process_end
 from fairseq_ext.core.files import fingerprint, fingerprint_of_dictionary
@@ -87,7 +87,7 @@ class Session:
                 AlignedBeamSearchGenerator,
                 {"print_alignment": str(args.print_alignment), **extra},
             )
-        if decodes_alone():
+        if is_fairseq_command():
             gc.collect()  # what reading the checkpoint leaves behind holds all of its weights
             give_back_memory()
         generator = build(
@@ -110,7 +110,11 @@ class Session:
         generator.show_bar = shows_bar(flags)
         self.command.use(generator, models)
         # a command does nothing but decode, and a compiled encoder reads all of this task's batches
-        if task.registered == "translation_ext" and decodes_alone() and generator.release_models():
+        if (
+            task.registered == "translation_ext"
+            and is_fairseq_command()
+            and generator.release_models()
+        ):
             give_back_memory()
         return generator
 

@@ -126,11 +126,14 @@ def driver_of(
     ]:
         driver = Shorter(driver, meets, setup.spec.min_len)
     if text is not None:
-        beside, left_pad = setup.decoder.beside(), getattr(flags, "left_pad_source", True)
-        reading = UncachedBackend(context.models) if beside is None else beside
+        attending, left_pad = (
+            setup.decoder.attending_copy(),
+            getattr(flags, "left_pad_source", True),
+        )
+        reading = UncachedBackend(context.models) if attending is None else attending
         score = ForcedDecoding(
             reading,
-            beside is not None,
+            attending is not None,
             context.dictionary,
             left_pad,
             context.stats,

@@ -305,7 +305,7 @@ class Sentences:
     def tell_unmet(self, stats: Stats) -> None:
         """Tell what became of the glossary's terms; warn of constraints that were not met, and of
         lines of the constraints file that no sentence has asked for."""
-        terms = stats.found(GlossaryCounts)
+        terms = stats.find_section(GlossaryCounts)
         if terms is not None:
             of_fate = {
                 name: getattr(terms, name) for name in ("in_place", "elsewhere", "met", "unmet")
@@ -325,7 +325,7 @@ class Sentences:
                 f"{counted(terms.terms, 'glossary term')} in {counted(terms.sentences, 'sentence')}"
             )
             logger.info("%s: %s%s", found, ", ".join(fates), never)
-        counts = stats.found(ConstraintCounts)
+        counts = stats.find_section(ConstraintCounts)
         if counts is not None and counts.unmet:
             number, phrase, reason = counts.unmet[0]
             logger.warning(

@@ -31,7 +31,7 @@ from fairseq.tasks import (
 from fairseq.tasks.multilingual_translation import MultilingualTranslationTask
 from fairseq.tasks.translation import TranslationTask
 
-from fairseq_ext.core.command_line import decodes_alone
+from fairseq_ext.core.command_line import is_fairseq_command
 from fairseq_ext.core.errors import UsageError, cut
 from fairseq_ext.model.choose import refuse_architecture
 from fairseq_ext.plugin import options
@@ -244,7 +244,7 @@ class Extended(BuildsGenerators):
         (raises UsageError)."""
         check_stock_settings(cfg)
         check_outputs(cfg)
-        if decodes_alone():
+        if is_fairseq_command():
             gc.freeze()  # what is imported stays
         target = None
         if issubclass(cls, TranslationTask):

@@ -96,7 +96,7 @@ class CompiledSearch(Searcher):
             itertools.islice((i for i in itertools.count() if i not in taken), len(requests))
         )
         if self.reader is not None:
-            self.reader.take_in_(decoder.set_aside(), slots)
+            self.reader.copy_into_slots_(decoder.set_aside(), slots)
         else:
             self.reader = decoder.batch_reader(FIRST_POSITIONS + FIRST_STEPS * spec.k)
             decoder.set_aside()
@@ -171,7 +171,7 @@ class CompiledSearch(Searcher):
         ) == Result.NO_ROOM:
             longest = max(sentence.struct.length for sentence in self.running.values())
             lengthened = [sentence.lengthen_() for sentence in self.running.values()]
-            if not any(lengthened) and not self.reader.make_room_(self.batch.rows, longest + 1):
+            if not any(lengthened) and not self.reader.reserve_(self.batch.rows, longest + 1):
                 self.enlarge()
         self.setup.stats.count_steps(*self.batch.take_counts())
         if result == Result.GOES_ON:

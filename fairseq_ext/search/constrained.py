@@ -170,7 +170,7 @@ class ConstrainedGroup:
             self.setup.stats,
         )
         while (result := search.go_on(reader.compiled, reader.struct, most)) == Result.NO_ROOM:
-            if not (search.lengthen_() or reader.make_room_(self.most_rows, state.length + 1)):
+            if not (search.lengthen_() or reader.reserve_(self.most_rows, state.length + 1)):
                 reader.enlarge_(range(reader.slots), state.used)
         stats.count_steps(*search.take_counts())
         if state.full:

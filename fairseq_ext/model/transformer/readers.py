@@ -1,4 +1,4 @@
-"""The compiled readers of decoder rows: of a row that is alone, and of rows of many sentences."""
+"""The compiled readers of decoder rows: for a single row, and for rows of many sentences."""
 
 from __future__ import annotations
 
@@ -13,25 +13,22 @@ from fairseq_ext.model.transformer.cache import KeyValues
 from fairseq_ext.model.transformer.rows import RowGroup
 from fairseq_ext.model.transformer.weights import Weights
 
-# ---- A row that is alone
+# ---- A single row
 #
-# Its blocks are read by plain integers.
-#
-# With one row, a position of the KV cache is a position of the row. So one number replaces the
-# masks and lengths of rows.py, and a call of the compiled library is all there is to do. decoder.py
+# With one row, a position of the KV cache is a position of the row. So one integer replaces the
+# masks and lengths of rows.py, and reading a block is one call of the compiled library. decoder.py
 # is the definition.
 #
 # Shapes: w new tokens, d features, L layers, H heads, h = d / H.
 
 
 def mask_address(cache: KeyValues) -> int | None:
-    """Return where the source mask lies; None where no source is padded."""
+    """Return the address of the source mask; None if no source is padded."""
     return None if cache.source_mask is None else address(cache.source_mask, torch.float32)
 
 
 class CompiledRowReader:
-    """Reads the only sentence of a group, for one model whose layers and output
-    layer are compiled."""
+    """Reads the single row of a group, for one model whose layers and output layer are compiled."""
 
     def __init__(self, weights: Weights, cache: KeyValues):
         assert weights.compiled is not None
@@ -44,13 +41,13 @@ class CompiledRowReader:
             target=cache_struct(cache.target),
         )
         self.struct.source_mask = mask_address(cache)
-        self.capacity = cache.target.size(4)  # positions that the cache has room for
+        self.capacity = cache.target.size(4)  # number of positions of the cache
         parts = (weights.compiled, weights.output.pack(), weights.embedding, weights.scale)
         self.compiled = CompiledReader(*parts, self.struct, weights.embedding_norm)
 
     @staticmethod
-    def of(weights: list[Weights], group: RowGroup) -> CompiledRowReader | None:
-        """Return a reader; None where there is more than one row, or something is not compiled."""
+    def from_group(weights: list[Weights], group: RowGroup) -> CompiledRowReader | None:
+        """Return a reader; None if there is more than one row or if not everything is compiled."""
         is_alone = (
             group.rows == 1
             and not group.cache.positions
@@ -60,8 +57,7 @@ class CompiledRowReader:
         return CompiledRowReader(weights[0], group.cache.models[0]) if is_alone else None
 
     def reserve_(self, kept: int, w: int) -> None:
-        """Make room for w positions behind the first `kept` tokens; what was read beyond
-        these is forgotten."""
+        """Keep the first `kept` tokens, forget later ones, and reserve w positions after them."""
         if w > self.compiled.struct.width:
             self.compiled.widen_(max(2 * w, 8))
         end = kept + w
@@ -72,12 +68,12 @@ class CompiledRowReader:
         if end > weights.positions.size(0) and weights.grow_positions is not None:
             weights.positions = weights.grow_positions(2 * end)
         table = weights.positions
-        if end > table.size(0):  # what stands behind a limited model's last position is not used
+        if end > table.size(0):  # values after a limited model's last position are not used
             table = F.pad(table, (0, 0, 0, end - table.size(0)))
-        self.compiled.room_(table.contiguous(), min(self.capacity, table.size(0)))
+        self.compiled.set_positions_(table.contiguous(), min(self.capacity, table.size(0)))
 
     def enlarge_(self, kept: int, end: int) -> None:
-        """Double the room for positions; the first `kept` move there."""
+        """Double the capacity in positions; the first `kept` positions are copied."""
         before = self.cache.target  # (L, 2, 1, H, capacity, h)
         self.capacity = 2 * max(self.capacity, end)
         target = before.new_empty(*before.shape[:4], self.capacity, before.size(5))
@@ -87,8 +83,8 @@ class CompiledRowReader:
 
 
 def is_compiled_throughout(weights: list[Weights]) -> bool:
-    """Whether compiled code can read sentences by itself: those of one model, with nothing
-    that it does not know."""
+    """Return whether compiled code can read sentences: for one model, all parts of which are
+    compiled."""
     if len(weights) != 1 or weights[0].compiled is None:
         return False
     model = weights[0]
@@ -102,13 +98,11 @@ def is_compiled_throughout(weights: list[Weights]) -> bool:
 
 # ---- Rows of sentences that start and end at any step
 #
-# They too are read by plain integers.
+# A sentence lies in a slot of the KV cache, and each of its rows has a list of the positions of its
+# history there. So between two calls of the compiled library there is no mask, no reordering and no
+# tensor operation. decoder.py is the definition.
 #
-# A sentence lies in a slot of the KV cache, and each of its rows knows the positions of its history
-# there. So no mask, no reordering and no tensor operation stands between two calls of the compiled
-# library. decoder.py is the definition.
-#
-# Shapes: S slots, G sentences that are taken in.
+# Shapes: S slots, G new sentences.
 
 
 class CompiledBatchReader:
@@ -119,12 +113,12 @@ class CompiledBatchReader:
         self.weights, self.cache, self.struct = weights, cache, StepStruct()
         parts = (weights.compiled, weights.output.pack(), weights.embedding, weights.scale)
         self.compiled = CompiledReader(*parts, self.struct, weights.embedding_norm)
-        self.point_()
+        self.update_pointers_()
 
     @staticmethod
-    def of(weights: list[Weights], group: RowGroup, positions: int) -> CompiledBatchReader:
-        """Return a reader of sentences that have just been admitted, in the slots from 0 on, with
-        room for so many positions."""
+    def from_group(weights: list[Weights], group: RowGroup, positions: int) -> CompiledBatchReader:
+        """Return a reader of sentences that have just been admitted, in the first slots, with
+        `positions` positions each."""
         assert (
             is_compiled_throughout(weights)
             and not group.cache.positions
@@ -138,25 +132,25 @@ class CompiledBatchReader:
 
     @property
     def slots(self) -> int:
-        """S: slots that there are."""
+        """S: the number of slots."""
         return self.cache.source.size(2)
 
-    def take_in_(self, group: RowGroup, slots: Sequence[int]) -> None:
-        """Copy sentences (G,) that have just been admitted into slots (G,) that are free; make
-        more where there are too few."""
+    def copy_into_slots_(self, group: RowGroup, slots: Sequence[int]) -> None:
+        """Copy sentences (G,) that have just been admitted into free slots (G,); add slots if there
+        are too few."""
         other = group.cache.models[0]
         more = max(slots) + 1 > self.slots
         self.cache.enlarge_(
             max(max(slots) + 1, 2 * self.slots) if more else self.slots, 0, other.source.size(4)
         )
         self.cache.copy_slots_(torch.tensor(slots), other, torch.arange(len(slots)), 0)
-        self.point_()
+        self.update_pointers_()
 
-    def make_room_(self, rows: int, length: int) -> bool:
-        """Make room for so many rows, or for targets of so many tokens; return whether there was
-        too little for one of both.
+    def reserve_(self, rows: int, length: int) -> bool:
+        """Reserve memory for `rows` rows or for targets of `length` tokens, if one of them does not
+        fit yet; return whether memory was added.
 
-        Raises IndexError where the model has no such position.
+        Errors: IndexError if the model has no such position.
         """
         reader, weights = self.compiled, self.weights
         assert weights.positions is not None
@@ -171,14 +165,15 @@ class CompiledBatchReader:
                         f"{weights.positions.size(0)}"
                     )
                 weights.positions = weights.grow_positions(2 * length)
-            reader.room_(weights.positions.contiguous(), weights.positions.size(0))
+            reader.set_positions_(weights.positions.contiguous(), weights.positions.size(0))
             return True
         return False
 
     def enlarge_(self, slots: Sequence[int], positions: int) -> None:
-        """Double the room for positions.
+        """Double the capacity in positions.
 
-        Keep these slots (G,), in ascending order, as the first, and so many positions of each.
+        These slots (G,), in ascending order, become the first ones; `positions` positions of each
+        are kept.
         """
         before, slot = self.cache.target, torch.tensor(slots)
         target = before.new_empty(
@@ -190,10 +185,10 @@ class CompiledBatchReader:
         if len(slots) < self.slots:
             self.cache.keep_source_(slot)
         self.cache.target = target
-        self.point_()
+        self.update_pointers_()
 
-    def point_(self) -> None:
-        """Tell the compiled library where the KV cache lies."""
+    def update_pointers_(self) -> None:
+        """Write the addresses of the KV cache into the struct of the compiled library."""
         cache, struct = self.cache, self.struct
         struct.target, struct.source, struct.sentences = (
             cache_struct(cache.target),

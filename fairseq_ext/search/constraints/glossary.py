@@ -25,7 +25,7 @@ from typing import Any
 
 from fairseq_ext.core.errors import UsageError, counted
 from fairseq_ext.core.files import Lines
-from fairseq_ext.core.glossary import Entry, Errors, Languages, read
+from fairseq_ext.core.glossary import Entry, Languages, LineErrors, read
 from fairseq_ext.core.words import Match, Matcher, lemmatizer, words_of
 from fairseq_ext.search.constraints.required import case_of
 from fairseq_ext.search.phrases.segmenter import Segmenter
@@ -116,7 +116,7 @@ class Glossary:
 
     def read(self) -> None:
         """Take in the file."""
-        options, errors = self.options, Errors()
+        options, errors = self.options, LineErrors()
         entries = read(options.path, "--glossary", options.languages, errors)
         self.check_targets(entries, errors)
         for entry, words in zip(
@@ -125,7 +125,7 @@ class Glossary:
             if entry.line not in self.unusable:
                 self.add(entry, words, errors)
         if options.strict or not self.terms:
-            errors.tell()
+            errors.raise_first()
         errors.warn(options.path)
 
     def __reduce__(self):
@@ -135,7 +135,7 @@ class Glossary:
         """How messages name a line."""
         return f"line {line} of {self.options.path}"
 
-    def add(self, entry: Entry, words: Sequence[str], errors: Errors) -> None:
+    def add(self, entry: Entry, words: Sequence[str], errors: LineErrors) -> None:
         """One line of the file."""
         if not words:
             errors.add(
@@ -153,12 +153,12 @@ class Glossary:
         for target in entry.targets:
             self.terms[number].targets.setdefault(target, entry.line)
 
-    def check_targets(self, entries: Sequence[Entry], errors: Errors) -> None:
+    def check_targets(self, entries: Sequence[Entry], errors: LineErrors) -> None:
         """Report targets that cannot be required, and warn of those that the dictionary cannot
         write. Lines are looked at one by one only where words that no line before them had are
         such, many lines together."""
         known: set[str] = set()  # words that can be written
-        unwritable = Errors()
+        unwritable = LineErrors()
         for some in together(entries):
             new = dict.fromkeys(
                 word

@@ -234,7 +234,7 @@ class LSH(ShortlistSoftmax):
                 if features[0].is_cuda:
                     torch.cuda.synchronize()
                 times[place].append(time.perf_counter() - start)
-        counts.go_back(before)
+        counts.rollback(before)
         self.measured.calls = calls
         full, lsh = (sorted(t)[PROBE_TIMES // 2] for t in times)
         counts.probe = Probe(Mean(features[0].size(0), 1), Mean(full, 1), Mean(lsh, 1))
