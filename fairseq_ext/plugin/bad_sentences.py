@@ -24,7 +24,7 @@ from fairseq_ext.core import command_line
 from fairseq_ext.core.errors import SentenceError, UsageError, damaged_data, report
 from fairseq_ext.core.stats import Stats
 from fairseq_ext.plugin.compat.repairs import is_loaded
-from fairseq_ext.plugin.loading.settings import limit_of, setting
+from fairseq_ext.plugin.options import Options
 from fairseq_ext.plugin.sentences import Sentences
 from fairseq_ext.plugin.workers import share_of
 from fairseq_ext.search.registry import choice
@@ -82,27 +82,23 @@ class BadSentences:
         self.too_long: dict[int, UsageError] = {}  # of the data set, by number
         self.room: int | None = None  # --max-tokens
 
-    def use_flags(self, flags: Any) -> None:
-        """Note what the flags ask for."""
+    def use_options(self, options: Options) -> None:
+        """Read the settings of a generator. Errors: UsageError for a closed standard output."""
         prints = is_loaded("fairseq_cli.generate") or is_loaded("fairseq_cli.interactive")
         if command_line.owned and sys.stdout is None and prints:
             raise UsageError(
                 "standard output is closed, and translations are printed there: send it to a file"
             )
-        self.strict = flags.strict
-        self.room = (
-            None
-            if choice(flags, "schedule") == "stream"
-            else limit_of(setting(flags, "dataset", "max_tokens"))
-        )
+        self.strict = options.flags.strict
+        is_stream = choice(options.flags, "schedule") == "stream"
+        self.room = None if is_stream else options.settings.max_tokens
 
     # ---- sentences of a data set
 
     def look(self, split: str) -> None:
         """A data set was loaded; fairseq-train and -validate load theirs, too."""
         self.translates_corpus = (
-            is_loaded("fairseq_cli.generate")
-            and setting(self.task.flags(), "dataset", "gen_subset") == split
+            is_loaded("fairseq_cli.generate") and self.task.session.settings.subset == split
         )
 
     def filter(self, indices: Any, dataset: Any, max_positions: Any) -> Any:

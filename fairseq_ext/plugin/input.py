@@ -21,7 +21,8 @@ from fairseq_ext.core import command_line
 from fairseq_ext.core.errors import SentenceError, UsageError, cut
 from fairseq_ext.plugin.bad_sentences import BadSentences
 from fairseq_ext.plugin.compat.repairs import COMMAND, is_loaded, keep_invalid_bytes
-from fairseq_ext.plugin.loading.settings import limit_of, setting, too_long
+from fairseq_ext.plugin.loading.settings import limit_of, too_long
+from fairseq_ext.plugin.options import Options
 from fairseq_ext.plugin.sentences import Sentences, TargetDictionary
 from fairseq_ext.search.constraints.required import check_phrases
 from fairseq_ext.search.phrases.sentence import EMPTY, Phrase, SentenceConstraints
@@ -34,7 +35,6 @@ class Lines(BadSentences):
     def __init__(self, task: Any, sentences: Sentences):
         super().__init__(task, sentences)
         self.draft_lines_read = 0
-        self.alignment = "None"  # which one is printed
         self.longest: int | None = None  # source tokens that the models take
         # lines of the buffer at hand that cannot be used, by their places
         self.refused_here: dict[int, UsageError] = {}
@@ -49,13 +49,13 @@ class Lines(BadSentences):
             self.refused_here
         )
 
-    def use_flags(self, flags: Any) -> None:
-        super().use_flags(flags)
+    def use_options(self, options: Options) -> None:
+        super().use_options(options)
         if (
             command_line.owned
             and sys.stdin is None
             and is_loaded(COMMAND)
-            and setting(flags, "interactive", "input") == "-"
+            and options.settings.input == "-"
         ):
             raise UsageError(
                 "standard input is closed: give lines there, or name a file by --input"
@@ -71,18 +71,7 @@ class Lines(BadSentences):
         One that cannot be used is empty; under --strict it and those behind it are left out.
         """
         if not self.is_interactive:
-            check_phrases(self.task.flags(), self.sentences.typed, False)
-        self.is_interactive = True
-        if self.alignment == "soft":
-            raise UsageError(
-                "--print-alignment soft is what fairseq-generate alone prints: use hard, "
-                "or leave it out"
-            )
-        if setting(self.task.flags(), "generation", "score_reference"):
-            raise UsageError(
-                "--score-reference scores the translations of a data set, and lines have none: "
-                "use fairseq-generate"
-            )
+            self.begin()
         if self.held is not None:
             held, self.held = self.held, None
             raise held
@@ -113,6 +102,22 @@ class Lines(BadSentences):
                 return tokens[:i], lengths[:i]
             tokens[i], lengths[i] = self.nothing(), 1
         return tokens, lengths
+
+    def begin(self) -> None:
+        """Begin a session (raises UsageError for flags that are for data sets only)."""
+        session = self.task.session
+        check_phrases(session.flags, self.sentences.typed, False)
+        self.is_interactive = True
+        if session.options is not None and session.options.generation.print_alignment == "soft":
+            raise UsageError(
+                "--print-alignment soft is what fairseq-generate alone prints: use hard, "
+                "or leave it out"
+            )
+        if session.settings.scores_reference:
+            raise UsageError(
+                "--score-reference scores the translations of a data set, and lines have none: "
+                "use fairseq-generate"
+            )
 
     def dataset(
         self,
@@ -350,7 +355,7 @@ class Batches:
         """fairseq's batches, by the stock task's `build`; a stream takes its sentences
         from batches of many thousand, of which it encodes few at a time. Arguments: of
         FairseqTask.get_batch_iterator."""
-        flags = self.task.flags()
+        flags = self.task.session.flags
         if refills(flags):  # fairseq-generate asks for batches before it builds a generator
             pool = POOL if "source tokens" not in self.task.lacks else SPEECH_POOL
             max_tokens, max_sentences = None, max(pool, max_sentences or 0)

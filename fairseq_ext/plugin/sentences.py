@@ -22,7 +22,7 @@ from fairseq_ext.core.exit import at_process_end
 from fairseq_ext.core.stats import Stats
 from fairseq_ext.core.words import LANGUAGE
 from fairseq_ext.plugin.loading.data_folder import RawText, tell_segmented_output
-from fairseq_ext.plugin.loading.settings import setting
+from fairseq_ext.plugin.options import Options, languages_of
 from fairseq_ext.plugin.stock import SentencepiecePair
 from fairseq_ext.search.constraints.glossary import Documents, glossary_options, places_terms
 from fairseq_ext.search.constraints.lines import from_packed, keys_of
@@ -81,10 +81,9 @@ class Sentences:
         """The task's."""
         return self.task.target_dictionary
 
-    def use_flags(self, flags: Any, constrained: bool) -> None:
-        """Note what the flags ask for besides the search; constrained: sentences have constraints,
-        which our own search obeys."""
-        self.constrained = constrained
+    def use_options(self, options: Options) -> None:
+        """Read the settings of a generator that concern sentences."""
+        flags, self.constrained = options.flags, options.constrained
         self.numbered = (
             self.constrained
             or bool(flags.results_file)
@@ -94,9 +93,8 @@ class Sentences:
         )
         self.draft_file, self.report_path = flags.draft_file, flags.glossary_report
         if self.constrained and flags.glossary_documents is not None:
-            self.documents = Documents(
-                flags.glossary_documents, str(getattr(flags, "target_lang", None) or "")
-            )
+            target = options.settings.languages.target or ""
+            self.documents = Documents(flags.glossary_documents, target)
         if self.constrained and isinstance(self.target_dictionary, TargetDictionary):
             self.target_dictionary.noting = True
 
@@ -121,18 +119,18 @@ class Sentences:
 
     def language_word(self) -> str:
         """That of --target-lang; "" where it has none."""
-        word = f">>{self.task.flags().target_lang}<<"
+        word = f">>{languages_of(self.task.flags()).target}<<"
         return word if word in self.language_words else ""
 
     @property
     def data_folder(self) -> str:
         """The first of the data directories."""
-        return split_paths(self.task.flags().data or "")[0]
+        return split_paths(self.task.session.settings.data)[0]
 
     @property
     def undoes_bpe(self) -> bool:
         """Whether the command joins the pieces of words in what it prints, by --remove-bpe."""
-        return bool(setting(self.task.flags(), "common_eval", "post_process"))
+        return self.task.session.settings.undoes_bpe
 
     @functools.cached_property
     def raw_text(self) -> RawText:
@@ -183,8 +181,10 @@ class Sentences:
         """The command's constraint files, segmented as its tokenizer and bpe segment text
         (read when first needed)."""
         if self.source is None:
-            flags = self.task.flags()
-            files = (flags.constraints_file, flags.avoid_file, glossary_options(flags))
+            options = self.task.session.options
+            flags = options.flags
+            glossary = glossary_options(flags, options.settings.languages)
+            files = (flags.constraints_file, flags.avoid_file, glossary)
             boundaries = None if self.target_text is None else self.target_text.boundaries
             matching = Matching(case_of(flags), str(flags.avoid_case), boundaries)
             self.source = ConstraintSource(*files, self.segmenter, self.source_dictionary, matching)
@@ -347,10 +347,10 @@ def note_unknown_words(task: Any) -> None:
     for name in ("tgt_dict", "output_dictionary"):  # the second: a language model's
         if isinstance(found := getattr(task, name, None), Dictionary):
             setattr(task, name, TargetDictionary.of(found))
-    flags, dictionaries = task.flags(), getattr(task, "dicts", {})
+    languages, dictionaries = languages_of(task.flags()), getattr(task, "dicts", {})
     # of tasks with a dictionary for each language
-    for language in (TGT_DICT_NAME, getattr(flags, "target_lang", None)):
-        if language in dictionaries and language != getattr(flags, "source_lang", None):
+    for language in (TGT_DICT_NAME, languages.target):
+        if language in dictionaries and language != languages.source:
             dictionaries[language] = TargetDictionary.of(dictionaries[language])
 
 

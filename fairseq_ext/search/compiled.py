@@ -28,12 +28,12 @@ from fairseq_ext.search.log_probs import MANY
 from fairseq_ext.search.phrases.sentence import SentenceConstraints
 from fairseq_ext.search.pool import Pool
 from fairseq_ext.search.protocols import SearchSetup
-from fairseq_ext.search.scheduler import Request, Searcher, common_prefix
+from fairseq_ext.search.scheduler import CompiledSearcher, Request, common_prefix
 
 FIRST_POSITIONS, FIRST_STEPS = 32, 8  # room for as many tokens in common, and so many of each row
 
 
-class CompiledSearch(Searcher):
+class CompiledSearch(CompiledSearcher):
     """Beam search of sentences without constraints."""
 
     def __init__(self, setup: SearchSetup):

@@ -22,10 +22,10 @@ from fairseq_ext.search.log_probs import MANY
 from fairseq_ext.search.phrases.sentence import SentenceConstraints
 from fairseq_ext.search.pool import OfPool, Pool
 from fairseq_ext.search.protocols import SearchSetup
-from fairseq_ext.search.scheduler import Request, Searcher, common_prefix
+from fairseq_ext.search.scheduler import CompiledSearcher, Request, common_prefix
 
 
-class ConstrainedSearch(Searcher):
+class ConstrainedSearch(CompiledSearcher):
     """Beam search of sentences with phrases that must appear, and no other constraints."""
 
     def __init__(self, setup: SearchSetup):
