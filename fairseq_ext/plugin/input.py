@@ -9,7 +9,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import partial
+from functools import cached_property, partial
 from typing import Any
 
 import torch
@@ -40,6 +40,11 @@ class Lines(BadSentences):
         self.refused_here: dict[int, UsageError] = {}
         self.buffer: list[Tensor] = []  # its lines as tokens
         self.buffer_start = 0  # the number of its first line
+
+    @property
+    def has_errors(self) -> bool:
+        """Whether errors of lines are known before their batch is decoded."""
+        return self.held is not None or bool(self.refused_here or self.too_long)
 
     @property
     def carry_numbers(self) -> bool:
@@ -77,7 +82,8 @@ class Lines(BadSentences):
             raise held
         self.refused_here = {}
         lines = list(lines)
-        self.sentences.raw_text.look(lines)
+        if self.sentences.raw_text.kind is not None:
+            self.sentences.raw_text.look(lines)
         for i, line in enumerate(lines):
             if not line.isascii() and any("\ud800" <= character <= "\udfff" for character in line):
                 said = (
@@ -89,15 +95,17 @@ class Lines(BadSentences):
                     break
                 lines[i] = ""
         tokens, lengths = encode(lines)
+        limits = [limit for limit in (self.longest, self.room) if limit is not None]
         for i, length in enumerate(lengths):
+            if length <= min(limits, default=length):
+                continue
             error = too_long(
                 f"line {self.sentences.lines_read + i + 1} of the input",
                 length,
                 self.longest,
                 self.room,
             )
-            if error is None:
-                continue
+            assert error is not None
             if self.refuse(error, i):
                 return tokens[:i], lengths[:i]
             tokens[i], lengths[i] = self.nothing(), 1
@@ -106,7 +114,8 @@ class Lines(BadSentences):
     def begin(self) -> None:
         """Begin a session (raises UsageError for flags that are for data sets only)."""
         session = self.task.session
-        check_phrases(session.flags, self.sentences.typed, False)
+        typed = session.options is not None and session.options.typed
+        check_phrases(session.flags, typed, False)
         self.is_interactive = True
         if session.options is not None and session.options.generation.print_alignment == "soft":
             raise UsageError(
@@ -343,6 +352,11 @@ class Batches:
         self.task, self.lines, self.sentences = task, lines, lines.sentences
         self.samples = True  # the search draws random numbers, for all that is known
 
+    @cached_property
+    def refills(self) -> bool:
+        """Whether the schedule takes sentences from a large batch as others end."""
+        return refills(self.task.session.flags)
+
     def make(
         self,
         build: Callable[..., Any],
@@ -356,7 +370,7 @@ class Batches:
         from batches of many thousand, of which it encodes few at a time. Arguments: of
         FairseqTask.get_batch_iterator."""
         flags = self.task.session.flags
-        if refills(flags):  # fairseq-generate asks for batches before it builds a generator
+        if self.refills:  # fairseq-generate asks for batches before it builds a generator
             pool = POOL if "source tokens" not in self.task.lacks else SPEECH_POOL
             max_tokens, max_sentences = None, max(pool, max_sentences or 0)
             # else the last few sentences are a batch of their own

@@ -135,12 +135,14 @@ class Options:
     """All settings of a generator.
 
     flags: ours, by name; generation: fairseq's GenerationConfig. Both say which strategies run,
-    also where constraints have chosen them.
+    also where constraints have chosen them. typed: --constraints is given, so that phrases may be
+    typed behind lines.
     """
 
     flags: Any
     generation: Any
     settings: CommandSettings = CommandSettings()
+    typed: bool = False
 
     @property
     def constrained(self) -> bool:
@@ -167,6 +169,7 @@ def options_of(
     Errors: UsageError for flags that cannot work.
     """
     generation = frozen(GenerationConfig, args)
+    typed = bool(generation.constraints)
     if calls.phrases and (shaping := expect_phrases(flags, generation)):
         generation = replace(generation, constraints="unordered")
         refuse_stock_search(shaping, generation)
@@ -180,7 +183,7 @@ def options_of(
     for name in ("constraints", "sampling"):
         if (value := vars(generation)[name]) != getattr(args, name, None):
             setattr(args, name, value)
-    return Options(flags, generation, settings)
+    return Options(flags, generation, settings, typed)
 
 
 @dataclass(frozen=True, kw_only=True)

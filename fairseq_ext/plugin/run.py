@@ -11,17 +11,18 @@ from collections.abc import Callable, Iterable
 from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any
 
+from torch import Tensor
+
 from fairseq_ext.core.command_line import decodes_alone
-from fairseq_ext.core.errors import UsageError, report
+from fairseq_ext.core.errors import SentenceError, UsageError, report
 from fairseq_ext.core.exit import at_process_end
 from fairseq_ext.core.files import fingerprint, fingerprint_of_dictionary
 from fairseq_ext.kernels.library import give_back_memory
 from fairseq_ext.plugin.alignment import AlignedBeamSearchGenerator
-from fairseq_ext.plugin.bad_sentences import Batch
 from fairseq_ext.plugin.generator import BeamSearchGenerator
 from fairseq_ext.plugin.input import Batches, Lines
 from fairseq_ext.plugin.loading.data_folder import warn_of_other_words
-from fairseq_ext.plugin.loading.settings import longest_source
+from fairseq_ext.plugin.loading.settings import longest_source, setting
 from fairseq_ext.plugin.options import (
     MADE_WITH,
     CommandSettings,
@@ -33,9 +34,10 @@ from fairseq_ext.plugin.options import (
     own_flags,
 )
 from fairseq_ext.plugin.results import ResultsFile, StatsFile
-from fairseq_ext.plugin.sentences import Sentences, numbers_of
+from fairseq_ext.plugin.sentences import Batch, Sentences, note_unknown_words, numbers_of
 from fairseq_ext.plugin.workers import Workers
 from fairseq_ext.search.constraints.required import boundary_mode, check_phrases
+from fairseq_ext.search.constraints.sources import gives_constraints
 from fairseq_ext.search.phrases.segmenter import TargetText
 from fairseq_ext.search.registry import STRATEGIES, Part, choice
 from fairseq_ext.search.strategies.decoding._parallel import table_path
@@ -59,6 +61,8 @@ class Session:
         self.batches = Batches(task, self.lines)
         self.command: Command | None = None
         self.options: Options | None = None  # of the generator in use
+        if setting(task.flags(), "generation", "constraints") or gives_constraints(self.flags):
+            note_unknown_words(task)  # before a command takes its dictionaries
 
     @cached_property
     def flags(self) -> Any:
@@ -87,13 +91,12 @@ class Session:
         Errors: UsageError for flags that do not fit together.
         """
         task, sentences = self.task, self.sentences
-        sentences.typed = bool(getattr(args, "constraints", None))
         calls = GivenByCalls(sentences.phrases_of_calls, sentences.glossaries_of_calls)
         part = Part(f"--task {task.registered}", denies=task.lacks)
-        options = self.options = options_of(self.flags, args, self.settings, calls, part)
+        options = options_of(self.flags, args, self.settings, calls, part)
         flags, alignment = options.flags, options.generation.print_alignment
         if self.lines.translates_corpus:
-            check_phrases(flags, sentences.typed, True)
+            check_phrases(flags, options.typed, True)
         self.lines.use_options(options)
         sentences.use_options(options)
         kind: type = BeamSearchGenerator
@@ -103,6 +106,7 @@ class Session:
             gc.collect()  # what reading the checkpoint leaves behind holds all of its weights
             give_back_memory()
         generator = build(kind, dict(options=options, source=task.source_dictionary) | extra)
+        self.options = options
         self.lines.longest = None if self.settings.skips_invalid else longest_source(task, models)
         self.batches.samples = generator.runs_stock_loop
         if self.command is None:
@@ -122,22 +126,23 @@ class Session:
         return generator
 
     def decode(self, generator: Any, models: list, batch: Batch, step: Callable[..., list]) -> list:
-        """The hypotheses of one batch, by `step`, the stock task's."""
-
-        # by name: some tasks have parameters of their own between these
-        def decode(sample, prefix_tokens, constraints):
-            with self.lines.known_words(sample):
-                return step(
-                    generator, models, sample, prefix_tokens=prefix_tokens, constraints=constraints
-                )
-
-        # a stock generator
+        """The hypotheses of one batch, by `step`, the stock task's. A sentence that fails does not
+        affect the others (bad_sentences.py)."""
+        decode = partial(self.call_stock, step, generator, models)
         if self.command is None or not isinstance(generator, BeamSearchGenerator):
-            return decode(*batch)
-        sample, prefix_tokens, constraints = batch
-        sample, constraints = self.sentences.complete(sample, constraints, self.lines.carry_numbers)
-        run = partial(self.command.decode, generator, decode, models, generator.pad)
-        found = self.lines.decode_usable((sample, prefix_tokens, constraints), run)
+            return decode(*batch)  # a stock generator
+        sample, lines = batch[0], self.lines
+        if self.sentences.completes or batch[2] is not None:
+            batch = self.sentences.complete(batch, lines.carry_numbers)
+            sample = batch[0]
+        run = partial(self.command.decode, generator, decode, models)
+        if lines.has_errors or self.sentences.errors_here:
+            found = lines.decode_usable(batch, run)
+        else:
+            try:
+                found = run(batch)
+            except SentenceError as error:
+                found = lines.decode_usable(batch, run, error)
         if generator.options.flags.print_utility:
             for number, (best, *_) in zip(numbers_of(sample), found, strict=False):
                 print(f"U-{number}\t{best.get('utility', math.nan):.4f}")
@@ -146,6 +151,25 @@ class Session:
                 sample, [generator.target_text.text(each[0]["tokens"]) for each in found]
             )
         return found
+
+    def call_stock(
+        self,
+        step: Callable[..., list],
+        generator: Any,
+        models: list,
+        sample: dict,
+        prefix_tokens: Tensor | None,
+        constraints: Tensor | None,
+    ) -> list:
+        """One batch by the stock task's `step`. Errors: UsageError for words that no dictionary
+        has."""
+        try:  # by name: some tasks have parameters of their own between these
+            return step(
+                generator, models, sample, prefix_tokens=prefix_tokens, constraints=constraints
+            )
+        except IndexError as error:
+            self.lines.refuse_unknown_words(sample, error)
+            raise
 
 
 # ---- What lasts as long as a command (or a Translator)
@@ -197,16 +221,15 @@ class Command:
         generator: BeamSearchGenerator,
         decode: Callable[..., list],
         models: list,
-        pad: int,
         batch: tuple,
     ) -> list:
-        """The hypotheses of one batch (sample, prefix tokens, constraints), from the generator's
-        `decode` or from worker processes that call it; pad: of the source."""
+        """The hypotheses of one batch (sample, prefix tokens, constraints), from `decode`
+        or from worker processes that call it."""
         if self.cpu_workers > 1:
             if self.workers is None or self.workers.generator is not generator:
                 if self.workers is not None:
                     self.workers.stop()
-                self.workers = Workers(self.cpu_workers, models, pad, generator, decode)
+                self.workers = Workers(self.cpu_workers, models, generator, decode)
             out = self.workers(*batch)
         else:
             out = decode(*batch)

@@ -89,19 +89,11 @@ class Workers:
     """The processes of one generator.
 
     decode: (sample, prefix tokens, constraints) -> hypotheses, counted in the generator's
-    statistics; pad: of the source.
+    statistics.
     """
 
-    def __init__(
-        self, count: int, models: list, pad: int, generator: Any, decode: Callable[..., list]
-    ):
-        self.count, self.models, self.pad, self.generator, self.decode = (
-            count,
-            models,
-            pad,
-            generator,
-            decode,
-        )
+    def __init__(self, count: int, models: list, generator: Any, decode: Callable[..., list]):
+        self.count, self.models, self.generator, self.decode = count, models, generator, decode
         self.stats: Stats = generator.stats
         if any(p.device.type != "cpu" for model in models for p in model.parameters()):
             raise UsageError(
@@ -182,7 +174,7 @@ class Workers:
             workers = self.workers[: len(shares)]
             for worker, index in zip(workers, shares, strict=True):
                 worker.share = pickle.dumps(
-                    share_of((sample, prefix, constraints), n, index, self.pad)
+                    share_of((sample, prefix, constraints), n, index, self.generator.pad)
                 )
                 worker.deaths, worker.answer = 0, None
                 worker.send(pool)

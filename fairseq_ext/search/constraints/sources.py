@@ -42,10 +42,13 @@ STOCKS = {"sampling": "--sampling", "diverse": "--diverse-beam-groups"}
 def constraint_flag(flags: Any, generation: Any) -> str | None:
     """A flag by which the command gives constraints of any kind; None where there is none."""
     # files first: where there are any, the task has set the stock flag itself
+    return gives_constraints(flags) or ("--constraints" if generation.constraints else None)
+
+
+def gives_constraints(flags: Any) -> str | None:
+    """A flag of ours by which the command gives constraints; None where there is none."""
     own = ("constraints_file", "avoid_file", "glossary")
-    given = [name for name in own if vars(flags)[name]]
-    given += ["constraints"] if generation.constraints else []
-    return "--" + given[0].replace("_", "-") if given else None
+    return next(("--" + name.replace("_", "-") for name in own if vars(flags)[name]), None)
 
 
 def constrained(flags: Any, generation: Any) -> bool:
