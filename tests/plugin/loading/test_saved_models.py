@@ -7,6 +7,7 @@ Models here have: see saved_models.py.
 """
 
 import logging
+from dataclasses import replace
 from typing import Any
 
 import pytest
