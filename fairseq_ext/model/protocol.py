@@ -8,13 +8,11 @@ Shapes: S sentences, n rows, w new tokens a row, L tokens, d features, V vocabul
 
 from __future__ import annotations
 
-import ctypes
-from collections.abc import Sequence
 from typing import Any, Protocol
 
 from torch import Tensor
 
-from fairseq_ext.kernels.transformer import CompiledReader
+from fairseq_ext.kernels.transformer import CompiledRows
 
 
 class Decoder(Protocol):
@@ -54,42 +52,6 @@ class Decoder(Protocol):
         None unless `need_attention`."""
 
 
-class RowReader(Protocol):
-    """Reads the only sentence, compiled throughout."""
-
-    compiled: CompiledReader  # what kernels/parallel.cpp reads with
-    struct: ctypes.Structure  # where its KV cache lies
-
-    def reserve_(self, kept: int, w: int) -> None:
-        """Make room for w positions behind the first `kept` tokens; what was read beyond
-        these is forgotten."""
-
-
-class BatchReader(Protocol):
-    """Reads the rows of sentences in slots, compiled throughout."""
-
-    compiled: CompiledReader  # what kernels/beam.cpp and constrained.cpp read with
-    struct: ctypes.Structure  # where its KV cache lies
-
-    @property
-    def slots(self) -> int:
-        """Slots that there are."""
-
-    def take_in_(self, group: Any, slots: Sequence[int]) -> None:
-        """Copy sentences that have just been admitted, and set aside, into slots that are free;
-        make more where there are too few."""
-
-    def make_room_(self, rows: int, length: int) -> bool:
-        """Make room for so many rows, or for targets of so many tokens; return whether there was
-        too little for one of both."""
-
-    def enlarge_(self, slots: Sequence[int], positions: int) -> None:
-        """Double the room for positions.
-
-        Keep these slots, in ascending order, as the first, and of their targets so many positions.
-        """
-
-
 class Regroupable(Decoder, Protocol):
     """A decoder whose rows can be divided into groups and joined again.
 
@@ -123,11 +85,11 @@ class Regroupable(Decoder, Protocol):
         """Return a decoder of the same weights for rows of its own, which reads blocks and says how
         they attend to the source; None where there is none."""
 
-    def row_reader(self) -> RowReader | None:
+    def row_reader(self) -> CompiledRows | None:
         """Return a compiled reader of the only sentence, which has one row and owns it from then
         on; None where there is none."""
 
-    def batch_reader(self, positions: int) -> BatchReader:
+    def batch_reader(self, positions: int) -> CompiledRows:
         """Return a compiled reader of the sentences that have just been admitted, which it owns
         from then on; only where `is_compiled`.
 

@@ -169,7 +169,7 @@ class ConstrainedGroup:
             self.search.struct,
             self.setup.stats,
         )
-        while (result := search.go_on(reader.compiled, reader.struct, most)) == Result.NO_ROOM:
+        while (result := search.go_on(reader, reader.step, most)) == Result.NO_ROOM:
             if not (search.lengthen_() or reader.make_room_(self.most_rows, state.length + 1)):
                 reader.enlarge_(range(reader.slots), state.used)
         stats.count_steps(*search.take_counts())

@@ -18,7 +18,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from fairseq_ext.model.transformer.cache import KeyValues, KVCache
+from fairseq_ext.model.transformer.cache import KVCache
 
 # a cache grows when compaction leaves less room than this many steps of all its rows take
 ROOM_STEPS = 4
@@ -75,15 +75,6 @@ class RowGroup:
     mask: Tensor | None = None
     length: int | Tensor = 0  # tokens in each row's history, (n,) when the numbers differ
     longest: int = 0  # no row's history is longer
-
-    @staticmethod
-    def start(
-        models: list[KeyValues], leaves_gaps: bool = False, may_share: bool = False
-    ) -> RowGroup:
-        """Return one row a sentence, which has read nothing; leaves_gaps and may_share
-        as in `KVCache`."""
-        cache = KVCache.of(models, leaves_gaps, may_share)
-        return RowGroup(cache, cache.sentences)
 
     def copy(self) -> RowGroup:
         """Return a group with the same rows.

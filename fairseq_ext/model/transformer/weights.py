@@ -25,8 +25,8 @@ from fairseq_ext.kernels.transformer import EPILOGUES, CompiledNorm, LayerStack,
 
 
 class Watch:
-    """Tells whether a model has been trained further, moved or cast since its weights were read,
-    by its small parameters."""
+    """The small parameters of a model, and their values when its weights were read: they differ
+    when it has been trained further, moved or cast."""
 
     def __init__(self, module: Any):
         layers = module.layers
@@ -36,22 +36,8 @@ class Watch:
             for p in (layer.final_layer_norm.weight, layer.fc1.bias, layer.self_attn.out_proj.bias)
         ]
         self.parameters = [p for p in small if p is not None]
-        self.seen = self.together()
-
-    @torch.no_grad()
-    def together(self) -> Tensor:
-        """Return all of them, one behind the other: to compare them one by one would be a call
-        each, and on a GPU a wait."""
-        return torch.cat(self.parameters) if self.parameters else torch.zeros(0)
-
-    def stale(self) -> bool:
-        """Return whether the weights must be read again."""
-        now = self.together()
-        return (
-            now.device != self.seen.device
-            or now.dtype != self.seen.dtype
-            or not torch.equal(now, self.seen)
-        )
+        # as one: to compare them one by one would be a call each, and on a GPU a wait
+        self.seen = torch.cat(self.parameters).detach()
 
 
 @dataclass
@@ -116,6 +102,7 @@ class Weights:
     grow_positions: Callable[[int], Tensor] | None
     embedding_norm: Norm | CompiledNorm | None
     layers: list[Layer]
+    sources: list[Callable[[Tensor], Tensor]]  # of each layer: e -> key, value of the source
     pre_norm: bool
     final_norm: Norm | None
     project_out: Linear | None
@@ -149,6 +136,10 @@ def read_weights(decoder: TransformerDecoderBase, int8: bool = False) -> Weights
         if compiled is None or embedding_norm is None
         else CompiledNorm(embedding_norm),
         layers=layers,
+        sources=[
+            source.pack() if source.is_compiled else source
+            for source in (layer.cross_source for layer in layers)
+        ],
         pre_norm=pre_norm,
         final_norm=final_norm,
         project_out=optional(decoder.project_out_dim),
