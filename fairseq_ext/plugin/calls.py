@@ -101,7 +101,7 @@ class Generators:
 
     def __init__(self, task: Any, models: list, generation: Any, first: Any):
         self.task, self.models, self.generation = task, models, generation
-        self.results_file = task.flags().results_file
+        self.results_file = task.session.flags.results_file
         self.of_flags = (generation.beam, generation.nbest)
         self.current = first
         self.made = {self.of_flags: first}
