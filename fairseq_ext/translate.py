@@ -330,8 +330,7 @@ def stamps_of_model(flags: dict[str, Any]) -> dict[str, list[int]]:
 def keep(arguments: list[str], flags: dict[str, Any], translator: Any) -> None:
     """Keep a model that has been loaded, a `Translator`, if it is one of those that can be."""
     from fairseq_ext.kernels.transformer import CompiledReader, StepStruct
-    from fairseq_ext.model.transformer.decoder import TransformerBackend
-    from fairseq_ext.model.transformer.readers import is_compiled_throughout
+    from fairseq_ext.model.transformer.decoder import TransformerBackend, is_compiled_throughout
     from fairseq_ext.plugin.loading.settings import limit_of, source_limit
     from fairseq_ext.search.compiled import CompiledSearch
 

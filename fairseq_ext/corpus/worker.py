@@ -8,6 +8,7 @@ import os
 import time
 from collections import Counter
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 import torch
@@ -104,14 +105,15 @@ def load(flags: dict[str, Any]) -> Any:
         note = ""
 
         def build_generator(self) -> Any:
-            own = self.task.flags()
+            session = self.task.session
+            own = session.flags
             if "schedule" in flags:
                 return super().build_generator()
-            own.schedule = "stream"
+            session.flags = replace(own, schedule="stream")
             try:
                 return super().build_generator()
             except UsageError as error:
-                own.schedule = "batch"
+                session.flags = own
                 # if another flag caused the error, it is raised again
                 generator = super().build_generator()
                 self.note = (

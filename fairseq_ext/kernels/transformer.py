@@ -249,3 +249,106 @@ class CompiledReader:
             raise ValueError(f"{positions.size(0)} position embeddings for {room} positions")
         self.positions = positions
         self.struct.positions, self.struct.room = at, room
+
+
+def mask_address(cache: Any) -> int | None:
+    """Return the address of the source mask; None if no source is padded."""
+    return None if cache.source_mask is None else address(cache.source_mask, torch.float32)
+
+
+class CompiledRows(CompiledReader):
+    """A fully compiled reader of the rows of sentences, each in a slot of a KV cache.
+
+    A row has a list of the positions of its history in its slot, so between two calls of the
+    compiled library there is no mask, no reordering and no tensor operation. If there is only one
+    row, its positions are those of the slot. model/transformer/decoder.py is the definition.
+
+    model: model/transformer/weights.py, Weights, fully compiled; cache: of the rows
+    (model/transformer/cache.py, KeyValues), which the reader takes over; is_alone: there is only
+    one row.
+
+    Shapes: S slots, G new sentences, L layers, H heads, h features a head.
+    """
+
+    def __init__(self, model: Any, cache: Any, is_alone: bool = False):
+        self.model, self.cache = model, cache
+        output = model.output.packed or model.output.pack()
+        step = StepStruct(rows=int(is_alone), width=int(is_alone))
+        parts = (model.compiled, output, model.embedding, model.scale, step, model.embedding_norm)
+        super().__init__(*parts)
+        self.update_pointers_()
+
+    @property
+    def slots(self) -> int:
+        """S: the number of slots."""
+        return self.cache.source.size(2)
+
+    def update_pointers_(self) -> None:
+        """Write the addresses of the KV cache into the struct of the compiled library."""
+        cache, step = self.cache, self.step
+        step.target, step.source = cache_struct(cache.target), cache_struct(cache.source)
+        step.sentences, step.source_mask = self.slots, mask_address(cache)
+
+    def copy_into_slots_(self, other: Any, slots: Sequence[int]) -> None:
+        """Copy sentences (G,) that have just been admitted into free slots (G,); add slots if there
+        are too few. other: their KeyValues."""
+        more = max(slots) + 1 > self.slots
+        self.cache.enlarge_(
+            max(max(slots) + 1, 2 * self.slots) if more else self.slots, 0, other.source.size(4)
+        )
+        self.cache.copy_slots_(torch.tensor(slots), other, torch.arange(len(slots)), 0)
+        self.update_pointers_()
+
+    def reserve_(self, kept: int, w: int) -> None:
+        """Keep the first `kept` tokens of the single row, forget later ones, and reserve w
+        positions after them."""
+        end, model = kept + w, self.model
+        if w > self.struct.width:
+            self.widen_(max(2 * w, 8))
+        if end > self.cache.target.size(4):
+            self.enlarge_([0], kept, end)
+        if end > model.positions.size(0) and model.grow_positions is not None:
+            model.positions = model.grow_positions(2 * end)
+        table = model.positions
+        if end > table.size(0):  # values after a limited model's last position are not used
+            table = F.pad(table, (0, 0, 0, end - table.size(0)))
+        self.set_positions_(table.contiguous(), min(self.cache.target.size(4), table.size(0)))
+
+    def reserve_rows_(self, rows: int, length: int) -> bool:
+        """Reserve memory for `rows` rows or for targets of `length` tokens, if one of them does not
+        fit yet; return whether memory was added.
+
+        Errors: IndexError if the model has no such position.
+        """
+        model = self.model
+        if rows > self.struct.width:
+            self.widen_(rows)
+            return True
+        if length > self.struct.room:
+            if length > model.positions.size(0):
+                if model.grow_positions is None:
+                    raise IndexError(
+                        f"target position {length} is beyond the model's {model.positions.size(0)}"
+                    )
+                model.positions = model.grow_positions(2 * length)
+            self.set_positions_(model.positions.contiguous(), model.positions.size(0))
+            return True
+        return False
+
+    def enlarge_(self, slots: Sequence[int], positions: int, least: int = 0) -> None:
+        """Enlarge the cache to twice its positions, or twice `least`, if that is more.
+
+        These slots (G,), in ascending order, become the first ones; `positions` positions of each
+        are kept.
+        """
+        before, slot = self.cache.target, torch.tensor(slots)  # (L, 2, S, H, capacity, h)
+        shape = list(before.shape)
+        shape[2], shape[4] = len(slots), 2 * max(before.size(4), least)
+        target = before.new_empty(shape)
+        # (S, H, capacity, h)
+        for to, block in zip(target.flatten(0, 1), before.flatten(0, 1), strict=True):
+            to[:, :, :positions] = block[:, :, :positions].index_select(0, slot)
+        if len(slots) < self.slots:
+            self.cache.keep_source_(slot)
+        self.cache.target, self.cache.views = target, []
+        self.update_pointers_()

@@ -33,7 +33,7 @@ from torch import Tensor
 from fairseq_ext.core.errors import UsageError
 from fairseq_ext.kernels.library import library
 from fairseq_ext.model.stock import FairseqBackend
-from fairseq_ext.model.transformer.cache import KeyValues
+from fairseq_ext.model.transformer.cache import KeyValues, KVCache
 from fairseq_ext.model.transformer.cuda_graph import CudaGraphCache, MakeGraphs, cuda_graphs
 from fairseq_ext.model.transformer.decoder import TransformerBackend, read_tokens
 from fairseq_ext.model.transformer.encoder import FastEncoder
@@ -279,7 +279,9 @@ def difference_of_steps(
     tokens = tokens.masked_fill(tokens == model.decoder.padding_idx, model.decoder.dictionary.eos())
     # both rows of a sentence continue its only row
     tokens[:, 0] = tokens[::2, 0].repeat_interleave(2)
-    group = RowGroup.start([KeyValues.from_encoder_output(weights, made_up_source(weights, 1))])
+    cache = KeyValues.from_encoder_output(weights, made_up_source(weights, 1))
+    sentences = cache.source.size(2)
+    group = RowGroup(KVCache([cache], sentences), sentences)
     swap = torch.tensor([1, 0, 3, 2], device=tokens.device)
     sentence_of_row = torch.tensor([0, 0, 1, 1], device=tokens.device)
     read_tokens([weights], group, tokens[::2, :1], graphs=graphs)

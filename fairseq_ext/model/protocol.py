@@ -8,13 +8,11 @@ Shapes: S sentences, n rows, w new tokens a row, L tokens, d features, V vocabul
 
 from __future__ import annotations
 
-import ctypes
-from collections.abc import Sequence
 from typing import Any, Protocol
 
 from torch import Tensor
 
-from fairseq_ext.kernels.transformer import CompiledReader
+from fairseq_ext.kernels.transformer import CompiledRows
 
 
 class Decoder(Protocol):
@@ -52,42 +50,6 @@ class Decoder(Protocol):
         None unless `need_attention`."""
 
 
-class RowReader(Protocol):
-    """A fully compiled reader of a single sentence with one row."""
-
-    compiled: CompiledReader  # used by kernels/parallel.cpp
-    struct: ctypes.Structure  # addresses of its KV cache
-
-    def reserve_(self, kept: int, w: int) -> None:
-        """Keep the first `kept` tokens, forget later ones, and reserve w positions after them."""
-
-
-class BatchReader(Protocol):
-    """A fully compiled reader of the rows of sentences in slots."""
-
-    compiled: CompiledReader  # used by kernels/beam.cpp and constrained.cpp
-    struct: ctypes.Structure  # addresses of its KV cache
-
-    @property
-    def slots(self) -> int:
-        """Number of slots."""
-
-    def copy_into_slots_(self, group: Any, slots: Sequence[int]) -> None:
-        """Copy sentences that have just been admitted and set aside into free slots; add slots if
-        there are too few."""
-
-    def reserve_(self, rows: int, length: int) -> bool:
-        """Reserve memory for `rows` rows or for targets of `length` tokens, if one of them does not
-        fit yet; return whether memory was added."""
-
-    def enlarge_(self, slots: Sequence[int], positions: int) -> None:
-        """Double the capacity in positions.
-
-        These slots, in ascending order, become the first ones; `positions` target positions of each
-        are kept.
-        """
-
-
 class Regroupable(Decoder, Protocol):
     """A decoder whose rows can be divided into groups and joined again.
 
@@ -121,11 +83,11 @@ class Regroupable(Decoder, Protocol):
         """Return a decoder with the same weights and its own rows, which reads blocks and returns
         their attention to the source; None if the backend has none."""
 
-    def row_reader(self) -> RowReader | None:
+    def row_reader(self) -> CompiledRows | None:
         """Return a compiled reader of the single live row, which it takes over; None if the backend
         has none."""
 
-    def batch_reader(self, positions: int) -> BatchReader:
+    def batch_reader(self, positions: int) -> CompiledRows:
         """Return a compiled reader of the sentences just admitted, which it takes over. Only if
         `is_compiled`.
 

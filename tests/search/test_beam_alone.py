@@ -16,8 +16,8 @@ from fairseq_ext.kernels.library import library
 from fairseq_ext.search.compiled import CompiledSearch
 from fairseq_ext.search.interpreted import LoopSearch
 from fairseq_ext.search.pool import Pool
-from fairseq_ext.search.scheduler import Request
-from fairseq_ext.search.strategies.decoding.beam import BeamSearch, beam_search
+from fairseq_ext.search.scheduler import BeamSearch, Request
+from fairseq_ext.search.strategies.decoding.beam import beam_search
 from fairseq_ext.search.strategies.select.topk import TopK
 from fairseq_ext.search.strategies.stop.count import Count
 from fairseq_ext.search.strategies.stop.first import First

@@ -4,7 +4,6 @@
 | --- | --- |
 | decoder.py | `TransformerBackend.step`: layer by layer, in compiled code, or by CUDA graphs |
 | layers.py | the layers as tensor operations, the definition of all other implementations |
-| readers.py | the compiled code for one row, and for rows of several sentences |
 | cuda_graph.py | recorded CUDA graphs |
 | rows.py | which positions of the KV cache each row sees |
 | cache.py | the KV cache: slots, positions, tensors |

@@ -36,15 +36,6 @@ class KVCache:
     # the caches that share these tensors, including this one; None: only this one
     sharing_caches: weakref.WeakSet[KVCache] | None = None
 
-    @staticmethod
-    def create(
-        models: list[KeyValues], allows_gaps: bool = False, may_share: bool = False
-    ) -> KVCache:
-        """Return a new cache for sentences without target tokens."""
-        return KVCache(
-            models, models[0].source.size(2), allows_gaps=allows_gaps, may_share=may_share
-        )
-
     @property
     def slots(self) -> int:
         """Number of slots, gaps included."""
@@ -263,10 +254,8 @@ class KeyValues:
         flat = states.transpose(0, 1).reshape(S * T, -1)  # (T, S, e) -> (S x T, e)
         h = weights.d // weights.heads
         source = flat.new_empty(len(weights.layers), 2, S, weights.heads, T, h)
-        for layer, block in zip(weights.layers, source, strict=True):
-            block.copy_(
-                layer.cross_source(flat).view(S, T, 2, weights.heads, h).permute(2, 0, 3, 1, 4)
-            )
+        for apply, block in zip(weights.sources, source, strict=True):
+            block.copy_(apply(flat).view(S, T, 2, weights.heads, h).permute(2, 0, 3, 1, 4))
         mask = None
         padding = encoded["encoder_padding_mask"][0] if encoded["encoder_padding_mask"] else None
         # (S, T)

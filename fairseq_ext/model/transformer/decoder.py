@@ -22,7 +22,8 @@ from torch import Tensor, nn
 
 from fairseq_ext.kernels.library import give_back_memory
 from fairseq_ext.kernels.log_probs import log_softmax_
-from fairseq_ext.model.transformer.cache import KeyValues
+from fairseq_ext.kernels.transformer import CompiledRows
+from fairseq_ext.model.transformer.cache import KeyValues, KVCache
 from fairseq_ext.model.transformer.cuda_graph import CudaGraphCache, MakeGraphs
 from fairseq_ext.model.transformer.encoder import (
     EncoderCache,
@@ -38,13 +39,8 @@ from fairseq_ext.model.transformer.layers import (
     gather_rows,
     reserve_positions,
 )
-from fairseq_ext.model.transformer.readers import (
-    CompiledBatchReader,
-    CompiledRowReader,
-    is_compiled_throughout,
-)
 from fairseq_ext.model.transformer.rows import RowGroup, Step
-from fairseq_ext.model.transformer.weights import Linear, Weights, read_weights
+from fairseq_ext.model.transformer.weights import Linear, SmallParameters, Weights, read_weights
 
 
 class TransformerBackend:
@@ -98,7 +94,9 @@ class TransformerBackend:
 
     def follow_weights(self) -> None:
         """Read the weights from the models again if they have changed."""
-        if any(part is not None and part.watch.stale() for part in (*self.weights, *self.encoders)):
+        if any(
+            part is not None and is_stale(part.small) for part in (*self.weights, *self.encoders)
+        ):
             self.read_weights()
 
     def release_(self) -> bool:
@@ -126,9 +124,12 @@ class TransformerBackend:
             for w, out in zip(self.weights, encoded, strict=True)
         ]
         compiled = all(self.runs_compiled(weights) for weights in self.weights)
-        self.group = RowGroup.start(
-            models, self.graphs is not None or compiled, may_share=self.graphs is None and compiled
+        allows_gaps, may_share = (
+            self.graphs is not None or compiled,
+            self.graphs is None and compiled,
         )
+        cache = KVCache(models, models[0].source.size(2), 0, allows_gaps, may_share)
+        self.group = RowGroup(cache, cache.sentences)
 
     def runs_compiled(self, weights: Weights) -> bool:
         """Return whether this model's layers run as one call of the compiled library, which does
@@ -194,12 +195,14 @@ class TransformerBackend:
             return scores[0]
         return torch.logsumexp(torch.stack(scores), dim=0) - math.log(len(scores))
 
-    def row_reader(self) -> CompiledRowReader | None:
+    def row_reader(self) -> CompiledRows | None:
         """Return a compiled reader of the single live row, which takes over the group; None if not
         everything is compiled."""
-        return (
-            None if self.need_attention else CompiledRowReader.from_group(self.weights, self.live)
-        )
+        group, cache = self.live, self.live.cache
+        is_alone = group.rows == 1 and not cache.positions and cache.slot is None
+        if self.need_attention or not is_alone or not is_compiled_throughout(self.weights):
+            return None
+        return CompiledRows(self.weights[0], cache.models[0], is_alone=True)
 
     @property
     def is_compiled(self) -> bool:
@@ -207,9 +210,15 @@ class TransformerBackend:
         self.follow_weights()
         return not self.need_attention and is_compiled_throughout(self.weights)
 
-    def batch_reader(self, positions: int) -> CompiledBatchReader:
+    def batch_reader(self, positions: int) -> CompiledRows:
         """Return a compiled reader of the sentences, which takes over the group."""
-        return CompiledBatchReader.from_group(self.weights, self.live, positions)
+        cache = self.live.cache
+        assert is_compiled_throughout(self.weights) and not cache.positions and cache.slot is None
+        own = cache.models[0]
+        L, two, S, H, capacity, h = own.target.shape
+        if positions > capacity:
+            own.target = own.target.new_empty(L, two, S, H, positions, h)
+        return CompiledRows(self.weights[0], own)
 
     def select(
         self, row: Tensor, sentence: Tensor | None, width: int, sentence_of_row: Tensor
@@ -233,6 +242,27 @@ class TransformerBackend:
 
     def attention(self) -> Tensor | None:
         return torch.stack(self.attentions).mean(0) if self.need_attention else None
+
+
+def is_compiled_throughout(weights: list[Weights]) -> bool:
+    """Return whether compiled code can read sentences: for one model, all parts of which are
+    compiled."""
+    if len(weights) != 1 or weights[0].compiled is None:
+        return False
+    model = weights[0]
+    return (
+        model.positions is not None
+        and not model.project_in
+        and not model.project_out
+        and model.output.is_compiled
+    )
+
+
+@torch.no_grad()
+def is_stale(small: SmallParameters) -> bool:
+    """Return whether a model was trained further, moved or cast since its weights were read."""
+    now, seen = torch.cat(small.parameters), small.snapshot
+    return now.device != seen.device or now.dtype != seen.dtype or not torch.equal(now, seen)
 
 
 # ---- One step of a group of rows

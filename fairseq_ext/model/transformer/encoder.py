@@ -25,7 +25,7 @@ from fairseq_ext.model.transformer.supported import (
 from fairseq_ext.model.transformer.weights import (
     EncoderLayer,
     Norm,
-    StalenessCheck,
+    SmallParameters,
     attend,
     compiled_layers,
     read_encoder_layer,
@@ -51,7 +51,7 @@ class FastEncoder:
         self.pre_norm = encoder.layers[0].normalize_before
         self.final_norm = None if encoder.layer_norm is None else Norm(encoder.layer_norm)
         self.heads = encoder.layers[0].self_attn.num_heads
-        self.watch = StalenessCheck(encoder)
+        self.small = SmallParameters(encoder)
         self.compiled = compiled_layers(
             self.layers,
             encoder.embed_tokens.embedding_dim,

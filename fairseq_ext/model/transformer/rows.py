@@ -18,7 +18,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from fairseq_ext.model.transformer.cache import KeyValues, KVCache
+from fairseq_ext.model.transformer.cache import KVCache
 
 # a cache grows if compaction frees fewer positions than all its rows need for this many steps
 ROOM_STEPS = 4
@@ -75,15 +75,6 @@ class RowGroup:
     mask: Tensor | None = None
     length: int | Tensor = 0  # tokens in each row's history, (n,) if the numbers differ
     longest: int = 0  # upper bound of the rows' lengths
-
-    @staticmethod
-    def start(
-        models: list[KeyValues], allows_gaps: bool = False, may_share: bool = False
-    ) -> RowGroup:
-        """Return a group with one row a sentence, without history; allows_gaps and may_share as in
-        `KVCache`."""
-        cache = KVCache.create(models, allows_gaps, may_share)
-        return RowGroup(cache, cache.sentences)
 
     def copy(self) -> RowGroup:
         """Return a group with the same rows.

@@ -24,9 +24,9 @@ from fairseq_ext.kernels.library import library
 from fairseq_ext.kernels.transformer import EPILOGUES, CompiledNorm, LayerStack, PackedLinear
 
 
-class StalenessCheck:
-    """Detects whether a model was trained further, moved or cast since its weights were read, by
-    comparing its small parameters."""
+class SmallParameters:
+    """The small parameters of a model, and their values at the time when its weights were read.
+    They differ if the model was trained further, moved or cast since."""
 
     def __init__(self, module: Any):
         layers = module.layers
@@ -35,23 +35,9 @@ class StalenessCheck:
             for layer in layers
             for p in (layer.final_layer_norm.weight, layer.fc1.bias, layer.self_attn.out_proj.bias)
         ]
-        self.parameters = [p for p in small if p is not None]
-        self.snapshot = self.concatenated()
-
-    @torch.no_grad()
-    def concatenated(self) -> Tensor:
-        """Return all small parameters concatenated: one comparison instead of one call, and on a
-        GPU one synchronisation, per parameter."""
-        return torch.cat(self.parameters) if self.parameters else torch.zeros(0)
-
-    def stale(self) -> bool:
-        """Return whether the weights must be read again."""
-        now = self.concatenated()
-        return (
-            now.device != self.snapshot.device
-            or now.dtype != self.snapshot.dtype
-            or not torch.equal(now, self.snapshot)
-        )
+        self.parameters = [p for p in small if p is not None] or [torch.zeros(0)]
+        # concatenated: one comparison, and on a GPU one synchronisation, instead of one each
+        self.snapshot = torch.cat(self.parameters).detach()
 
 
 @dataclass
@@ -116,13 +102,14 @@ class Weights:
     grow_positions: Callable[[int], Tensor] | None
     embedding_norm: Norm | CompiledNorm | None
     layers: list[DecoderLayer]
+    sources: list[Callable[[Tensor], Tensor]]  # of each layer: e -> keys and values of the source
     pre_norm: bool
     final_norm: Norm | None
     project_out: Linear | None
     output: Linear  # features -> V
     d: int
     heads: int
-    watch: StalenessCheck
+    small: SmallParameters
     compiled: LayerStack | None  # all layers as one compiled call, on a CPU in float32
 
 
@@ -149,13 +136,17 @@ def read_weights(decoder: TransformerDecoderBase, int8: bool = False) -> Weights
         if compiled is None or embedding_norm is None
         else CompiledNorm(embedding_norm),
         layers=layers,
+        sources=[
+            source.pack() if source.is_compiled else source
+            for source in (layer.cross_source for layer in layers)
+        ],
         pre_norm=pre_norm,
         final_norm=final_norm,
         project_out=linear_or_none(decoder.project_out_dim),
         output=Linear(decoder.output_projection.weight, decoder.output_projection.bias, int8),
         d=decoder.embed_dim,
         heads=heads,
-        watch=StalenessCheck(decoder),
+        small=SmallParameters(decoder),
         compiled=compiled,
     )
 

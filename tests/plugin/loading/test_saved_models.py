@@ -7,6 +7,7 @@ Models here have: see saved_models.py.
 """
 
 import logging
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -67,7 +68,8 @@ class Both:
             self.models, self.data, "translation_ext", strategy, **self.generation
         )
         # as in a command with --constraints, none of whose lines names a phrase
-        loaded.task.session.sentences.typed = True
+        session = loaded.task.session
+        session.options = replace(session.options, typed=True)
         return loaded
 
     def compare(self, ours: Loaded, count: int, equal: bool) -> None:

@@ -300,7 +300,7 @@ def check(flags, generation) -> None:
         )
     if flags.lsh_table == "direct" and bits > 22:
         raise UsageError(f"--lsh-table direct would need 2^{bits} addresses a band: use cuckoo")
-    if flags.lsh_normalise == "exact" and getattr(generation, "lm_path", None):
+    if flags.lsh_normalise == "exact" and generation.lm_path:
         raise UsageError(
             "--lsh-normalise exact does not know the language model of --lm-path: leave "
             "one of the two out"
