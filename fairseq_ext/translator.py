@@ -54,9 +54,9 @@ class Translator(SearchingModel):
     """A loaded checkpoint (or an ensemble: paths joined by colons) with one setting of the flags.
 
     Every flag of `fairseq-interactive` is a keyword with underscores: beam=5, bpe="sentencepiece",
-    stop="optimal", cpu=True. source_lang and target_lang are needed where the directory's
-    dictionaries do not tell them. An empty line has an empty translation. Several threads may use
-    one Translator: calls wait for each other, and each one's results are as if it were alone.
+    stop="optimal", cpu=True. source_lang and target_lang are needed if the directory's
+    dictionaries do not show them. An empty line has an empty translation. Several threads may use
+    one Translator: calls wait for each other, and do not affect each other's results.
 
     Errors: UsageError for wrong flags or combinations; what fairseq raises for
     files it cannot read.
@@ -315,13 +315,13 @@ class Translator(SearchingModel):
         protect: ListOf[str] = (),
         progress: bool = False,
     ) -> TextTranslation:
-        """A whole text: its sentences are translated one by one and joined with the white space
-        between them; what cannot be translated stays as it is, in `left` with the reason. A
-        line break ends a sentence.
+        """Translate a whole text: its sentences are translated one by one and joined with the white
+        space between them. A sentence that cannot be translated is not changed; it is in `left`
+        with the reason. A line break ends a sentence.
 
-        format: "text", "html", "xml" or "markdown". protect: regular expressions of what stays as
-        it is, beside URLs, e-mail addresses, `{name}`, `%s` and the like. Errors: UsageError for
-        another format, and for an expression that is none.
+        format: "text", "html", "xml" or "markdown". protect: regular expressions of parts that are
+        not changed, in addition to URLs, e-mail addresses, `{name}`, `%s` and similar ones. Errors:
+        UsageError for another format, and for an invalid expression.
         """
         found = TextTranslation("")
         found.text = "".join(self.translate_text_iter(text, format, protect, found.left, progress))

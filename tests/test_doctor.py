@@ -142,7 +142,7 @@ def test_an_optional_item_fails_no_one(monkeypatch, capsys):
         raise RuntimeError("the driver is too old\nand more")
 
     monkeypatch.setattr(
-        doctor, "ITEMS", [doctor.Item("CuPy", broken, required=False, cure="do without")]
+        doctor, "ITEMS", [doctor.Item("CuPy", broken, required=False, remedy="do without")]
     )
     assert doctor.main() == 0
     assert (
@@ -160,7 +160,7 @@ def test_a_process_that_dies_in_onednn_is_reported_with_the_setting_that_helps(m
     monkeypatch.setattr(doctor, "ONEDNN_PROBES", {"bfloat16 linear": dies, "int8 linear": ""})
     with pytest.raises(doctor.Failed, match="^bfloat16 linear ends in SIGILL$") as failed:
         doctor.onednn()
-    assert "ONEDNN_MAX_CPU_ISA=AVX512_CORE_VNNI" in failed.value.cure
+    assert "ONEDNN_MAX_CPU_ISA=AVX512_CORE_VNNI" in failed.value.remedy
 
 
 def test_a_dead_start_up_hook_is_noticed_and_its_cure_is_a_command(monkeypatch, tmp_path):
@@ -174,7 +174,7 @@ def test_a_dead_start_up_hook_is_noticed_and_its_cure_is_a_command(monkeypatch, 
     monkeypatch.setattr(doctor.sysconfig, "get_path", {"purelib": tmp_path}.get)
     with pytest.raises(doctor.Failed, match="not active") as failed:
         doctor.start_up_hook()
-    subprocess.run(failed.value.cure.partition(": ")[2], shell=True, check=True)
+    subprocess.run(failed.value.remedy.partition(": ")[2], shell=True, check=True)
     started = subprocess.run(
         [
             sys.executable,

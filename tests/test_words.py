@@ -29,7 +29,23 @@ PLACES = sorted(
     + [f"docs/{path.name}" for path in (ROOT / "docs").iterdir()]
 )
 # Folders and files that still have such words; a place that has none any more fails the test.
-NOT_DONE = ("fairseq_ext/engine",)
+NOT_DONE = (
+    "docs/constraints.md",
+    "docs/flags.md",
+    "docs/large-vocabularies.md",
+    "docs/parallel-decoding.md",
+    "docs/results",
+    "docs/results.md",
+    "docs/strategy.md",
+    "docs/streaming.md",
+    "fairseq_ext/core/process_pool.py",
+    "fairseq_ext/engine",
+    "fairseq_ext/plugin",
+    "fairseq_ext/search",
+    "fairseq_ext/serve",
+    "fairseq_ext/terms",
+    "fairseq_ext/text",
+)
 
 
 def python_texts(text: str) -> tuple[list[str], list[str], list[str]]:

@@ -81,7 +81,7 @@ def norm_of(weight: torch.Tensor) -> Any:
 
 
 def stack() -> LayerStack:
-    return LayerStack.of([], 8, 1, True, None)
+    return LayerStack.from_layers([], 8, 1, True, None)
 
 
 def found(x: torch.Tensor, always: torch.Tensor | None = None, **wrong: Any) -> torch.Tensor:
@@ -131,7 +131,7 @@ WRONG: dict[str, Callable[[], object]] = {
         banks.PhrasesStruct(), bank_rows(no_deadline=LONGS)
     ),
     "phrases: type": lambda: banks.phrases_struct(
-        [torch.zeros(1, 1, dtype=torch.int32)] * len(banks.LONGS), LONGS, FLAGS, False
+        [torch.zeros(1, 1, dtype=torch.int32)] * len(banks.INT64_FIELDS), LONGS, FLAGS, False
     ),
     "wta_hash: type": lambda: lsh.wta_hash(X, torch.zeros(2, 3, dtype=torch.int32), 1),
     "lookup_direct: shape": lambda: lsh.lookup_direct(
