@@ -112,7 +112,7 @@ def contents(
     if sum(member.file_size for member in members.values()) > EXPANSION * size + EXTRA_BYTES:
         raise DamagedFile(f"it unpacks to more than {EXPANSION} times its size")
     if ABOUT not in members or members[ABOUT].file_size > MAX_ABOUT:
-        raise DamagedFile("it does not tell its format")
+        raise DamagedFile("it does not state its format")
     about = json.loads(archive.read(ABOUT))
     if not isinstance(about, dict) or about.get("format") != kind:
         raise DamagedFile("it is of another format")
@@ -125,7 +125,7 @@ def contents(
     if not isinstance(made_from, dict) or not all(
         isinstance(value, str) for value in made_from.values()
     ):
-        raise DamagedFile("it does not tell what it was made from")
+        raise DamagedFile("it does not state what it was made from")
     if len(archive.infolist()) != len(members) or set(members) != {
         ABOUT,
         *(f"{name}.npy" for name in layout),
@@ -155,7 +155,7 @@ def read_array(
         raise DamagedFile(f"its array {name} is {dtype} of shape {shape}")
     length = math.prod(shape) * dtype.itemsize
     if min(shape, default=0) < 0 or length != size - stream.tell():
-        raise DamagedFile(f"its array {name} has not the size that it tells")
+        raise DamagedFile(f"its array {name} does not have the size that it states")
     array = np.empty(shape, dtype)
     if length:
         array.reshape(-1).view(np.uint8)[:] = np.frombuffer(stream.read(length), np.uint8)

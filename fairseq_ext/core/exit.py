@@ -49,8 +49,8 @@ def report_output_error(problem: OSError) -> int:
         return BROKEN_PIPE
     with contextlib.suppress(OSError):
         print(
-            f"error: standard output cannot be written ({problem.strerror or problem}): make "
-            "room and run again",
+            f"error: standard output cannot be written ({problem.strerror or problem}): free "
+            "disk space and run again",
             file=sys.stderr,
         )
     return 1

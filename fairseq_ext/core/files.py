@@ -80,8 +80,8 @@ class Lines:
         found = os.pread(self.file.fileno(), end - start, start)
         if len(found) < end - start:
             raise UsageError(
-                f"{self.flag}: {self.path} was shortened while it was read: run again, and leave "
-                "it as it is meanwhile"
+                f"{self.flag}: {self.path} was shortened while it was read: run again, and do "
+                "not change it meanwhile"
             )
         return found
 

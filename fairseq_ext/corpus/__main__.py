@@ -144,7 +144,7 @@ def positive(text: str) -> int:
 UNSUPPORTED_FLAGS = {
     "print_alignment": "has no place in the records of a corpus run",
     "cpu_workers": "would start processes within the workers, which --workers counts",
-    "glossary_report": "writes a file of its own, and workers share none",
+    "glossary_report": "writes one file, which workers cannot share",
     "glossary_documents": "has a line wait for the lines before it, which another worker may have",
     "strict": "ends at a sentence, and a corpus run continues to its end",
     "ddg_dir": "is for a few sentences of the other commands, not a corpus",

@@ -46,6 +46,7 @@ class ConstrainedSettings:
 
 
 class ConstrainedSearchStruct(ctypes.Structure):
+    __slots__ = ()
     _fields_ = [
         (name, c_int64)
         for name in (

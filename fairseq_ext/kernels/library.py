@@ -416,7 +416,8 @@ def struct(file: str, name: str) -> type[ctypes.Structure]:
             (part.split()[-1].lstrip("*"), ctypes_type(kind + part, kind))
             for part in names.split(",")
         ]
-    return type(f"{name}Struct", (ctypes.Structure,), {"_fields_": fields})
+    # without slots ctypes would accept any other name, and the field would stay 0
+    return type(f"{name}Struct", (ctypes.Structure,), {"__slots__": (), "_fields_": fields})
 
 
 def signatures(files: Iterable[Path]) -> dict[str, tuple[Any, list[Any]]]:

@@ -82,6 +82,7 @@ def count_hits(start: Tensor, length: Tensor, words: Tensor, V: int) -> Tensor:
 
 
 class IndexStruct(ctypes.Structure):
+    __slots__ = ()
     _fields_ = [
         (name, c_void_p)
         for name in ("dimensions", "words", "offsets", "key", "first", "length", "hashes")

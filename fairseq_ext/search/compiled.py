@@ -247,7 +247,7 @@ def rules_of(setup: SearchSetup) -> ctypes.Structure:
     fields: dict[str, Any] = {
         "children": 2 * spec.k,
         "threshold": math.inf,
-        "behind_finished": math.inf,
+        "finished_threshold": math.inf,
     }
     for rules in strategies.rules():
         assert rules is not None

@@ -121,8 +121,8 @@ MIN_WIDTH = 5.2  # inches: space for the sentences and the legend
 LEFT_COLUMN, MARGIN = 0.95, 0.12  # inches: of the column of iterations, and around the picture
 DPI, MAX_DOTS, MAX_DOTS_A_SIDE = 110, 4e7, 6e4
 LEGEND = (
-    "▼ needs the source alone; an arrow comes from what a token had to wait for.  "
-    "Green: final token, darker is surer; framed: right for good; red: still wrong."
+    "▼ depends on the source only; an arrow comes from the token that had to be right first.  "
+    "Green: final token, darker is more probable; framed: right from here on; red: still wrong."
 )
 
 
@@ -372,7 +372,7 @@ def page(graph: Graph, svg: str) -> str:
 <p><small>Tokens of the source: {html.escape(" ".join(graph.source))}</small></p>
 <p>{counted(L, "token")} in {counted(calls, "iteration")}, \
 {L / max(calls, 1):.2f} tokens an iteration.
-Green: the final token; framed: right for good from here on; \
+Green: the final token; framed: right from here on; \
 red: still wrong. The number is the model's probability.</p>
 <div class="wide">{svg}</div>
 <div class="wide"><table><tr><th></th>{head}</tr>

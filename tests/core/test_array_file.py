@@ -96,7 +96,7 @@ HARMS = {
     ),
     "missing": (lambda m: m.pop("words.npy"), "other arrays"),
     "more": (lambda m: m.update({"more.npy": npy(ARRAYS["words"])}), "other arrays"),
-    "no about": (lambda m: m.pop("about.json"), "does not tell its format"),
+    "no about": (lambda m: m.pop("about.json"), "does not state its format"),
     "another format": (lambda m: about(m, format="x"), "of another format"),
     "another version": (
         lambda m: about(m, version=9),

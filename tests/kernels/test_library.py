@@ -82,6 +82,15 @@ def test_structures_are_laid_out_as_the_compiler_lays_them_out(file, tmp_path):
     assert not refused(file, LAYOUTS[file], tmp_path)
 
 
+@pytest.mark.parametrize("kind", [kind for kinds in LAYOUTS.values() for kind in kinds])
+def test_a_field_that_the_structure_does_not_have_is_an_error(kind):
+    """ctypes would keep the value next to the structure, and compiled code would read 0."""
+    with pytest.raises(AttributeError):
+        kind(no_such_field=1)
+    with pytest.raises(AttributeError):
+        kind().no_such_field = 1
+
+
 @needs_compiler
 def test_another_layout_is_refused(tmp_path):
     turned = type(

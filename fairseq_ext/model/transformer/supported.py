@@ -64,7 +64,7 @@ def unsupported(model: Any) -> str | None:
         return f"{type(model).__name__} is not an encoder-decoder with a plain Transformer decoder"
     own_softmax = type(decoder).get_normalized_probs is not FairseqDecoder.get_normalized_probs
     if own_softmax or not has_plain_softmax(model):
-        return f"{type(model).__name__} computes its probabilities in a way of its own"
+        return f"{type(model).__name__} has its own computation of probabilities"
     checks = [
         (
             decoder.adaptive_softmax is not None or decoder.output_projection is None,
