@@ -108,9 +108,9 @@ HARMS = {
     "no digest": (lambda m: about(m, sha256=None), "not what was written"),
     "too large a shape": (
         lambda m: m.update({"words.npy": header("(1000000, 1000000)")}),
-        "not the size",
+        "not have the size",
     ),
-    "negative shape": (lambda m: m.update({"words.npy": header("(-1, -1)")}), "not the size"),
+    "negative shape": (lambda m: m.update({"words.npy": header("(-1, -1)")}), "not have the size"),
     "code as shape": (
         lambda m: m.update({"words.npy": header("(__import__('os').abort(), 1)")}),
         "cannot be read",
