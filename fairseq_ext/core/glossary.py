@@ -185,8 +185,8 @@ def numbered(path: str, flag: str) -> Iterator[tuple[int, str | UsageError]]:
             )
         except UnicodeDecodeError as error:
             raise UsageError(
-                f"{path} begins like UTF-16 and is not valid ({error.reason}): save it again, or as "
-                "UTF-8"
+                f"{path} begins like UTF-16 and is not valid ({error.reason}): save it again, or "
+                "as UTF-8"
             ) from None
         return
     for i in range(len(lines)):
