@@ -15,7 +15,7 @@ from fairseq_ext import Translator
 from fairseq_ext.serve import models
 from fairseq_ext.serve.__main__ import main
 
-FIRST, SECOND = "Der Verband wird morgen geprüft.", "Die Ärztin öffnet die Akte."
+FIRST, SECOND = "Das Angebot wird morgen geprüft.", "Die Ärztin öffnet den Ordner."
 
 
 @pytest.fixture(scope="module")
@@ -85,12 +85,12 @@ def test_one_folder_a_pair(started, folder, tmp_path):  # noqa: F811
             refused = client.post(f"/v1/translate{query}", json={"source": FIRST})
             assert refused.status_code == 400 and refused.json()["error"].startswith(sentence)
         asked = client.post(
-            "/v1/translate?source=de", json={"source": FIRST, "glossary": {"Verband": "bandage"}}
+            "/v1/translate?source=de", json={"source": FIRST, "glossary": {"Angebot": "quotation"}}
         ).json()
-        assert "bandage" in asked["text"]
+        assert "quotation" in asked["text"]
         assert client.put(
             "/v1/glossaries/x?source=de&target=en",
-            content="Akte\tfile\n",
+            content="Ordner\tfile\n",
             headers={"X-Requested-With": "x"},
         ).is_success
         assert client.get("/v1/glossaries?source=de&target=en").json() == {"glossaries": ["x"]}
@@ -118,7 +118,7 @@ def test_pairs_without_a_model_go_through_a_third_language(started, folder):  # 
             assert SECOND[a:b].isalpha() and answer["text"][c:d].isalpha()
         required = client.post(at, json={"source": SECOND, "constraints": ["book"]}).json()
         assert required["constraints"][0]["met"] and "book" in required["text"]
-        refused = client.post(at, json={"source": SECOND, "glossary": {"Akte": "book"}})
+        refused = client.post(at, json={"source": SECOND, "glossary": {"Ordner": "book"}})
         assert refused.status_code == 400 and "has no glossaries" in refused.json()["error"]
 
 

@@ -23,7 +23,7 @@ from fairseq_ext.text.files import translate
 SAMPLES = {name: value for name, value in FLAGS.items() if name not in ("stop", "stream_width")} | {
     "beam": 4
 }
-LINE = "Die Ärztin öffnet die Akte."
+LINE = "Die Ärztin öffnet den Ordner."
 MANY = 2**32 - 1
 # of a docx, paragraphs in each; their sentences are counted together
 PARTS = {"word/document.xml": 4, "word/header1.xml": 2}

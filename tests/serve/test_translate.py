@@ -376,7 +376,7 @@ def test_glossaries_are_kept_replaced_and_forgotten(client, settings):
     assert "employee" in text and "house" not in text
     both = client.post("/v1/translate", json={**record, "glossary": {"Port": "house"}}).json()
     assert [c["phrase"] for c in both["constraints"]] == ["house"]
-    refused = client.put(path, content="Patient\t</s>\n", headers=TSV)
+    refused = client.put(path, content="Patient\t|x\n", headers=TSV)
     assert refused.status_code == 400 and "line 1 of glossary 'clinic'" in refused.json()["error"]
     assert client.put(path, content="no tab here\n", headers=TSV).status_code == 400
     assert client.get(path).content == b"Patient\temployee\n", "what is refused replaces nothing"
