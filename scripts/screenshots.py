@@ -20,8 +20,8 @@ import urllib.request
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
-TEXT = "Der Verband wird morgen geprüft. Die Ärztin öffnet die Akte."
-TERMS = ["Verband=bandage|dressing", "Akte=record|file"]
+TEXT = "Das Angebot wird morgen geprüft. Die Ärztin öffnet den Ordner."
+TERMS = ["Angebot=quotation|bid", "Ordner=binder|file"]
 BANNED = ["doctor"]
 BROWSERS = ("chromium", "chromium-browser", "google-chrome")
 
