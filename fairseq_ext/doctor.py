@@ -12,8 +12,10 @@ the packages are missing.
 
 import importlib
 import importlib.metadata
+import importlib.util
 import logging
 import os
+import shutil
 import subprocess
 import sys
 import sysconfig
@@ -318,26 +320,39 @@ def examine(item: Item) -> bool:
     return not item.required
 
 
-def install_fairseq() -> int:
-    """fairseq by pip, without its dependencies, whose versions no Python of today has, and without
+def installer() -> tuple[str, list[str]]:
+    """The program that installs packages into this environment, pip or else uv, and its command;
+    ("", []) where there is neither."""
+    if importlib.util.find_spec("pip") is not None:
+        return "pip", [sys.executable, "-m", "pip", "install", "--no-cache-dir"]
+    if (uv := shutil.which("uv")) is not None:
+        return "uv pip", [uv, "pip", "install", "--python", sys.executable, "--no-cache"]
+    return "", []
+
+
+def install_fairseq() -> str:
+    """Install fairseq without its dependencies, whose versions no Python of today has, and without
     the parts that a compiler makes, which plugin/compat/repairs.py stands in for: fairseq's
-    setup.py leaves them out where documentation is made. Gives pip's status."""
+    setup.py leaves them out where documentation is made. Returns why it could not; "" where it
+    could."""
+    name, command = installer()
+    if not command:
+        return (
+            f"the environment of {sys.executable} has no pip, and uv is not on the PATH: install "
+            f"one of them ({sys.executable} -m ensurepip), and run this again"
+        )
     print(
-        f"pip install --no-deps fairseq=={FAIRSEQ}, without its dependencies' old versions and "
+        f"{name} install --no-deps fairseq=={FAIRSEQ}, without its dependencies' old versions and "
         "its compiled parts",
         flush=True,
     )
-    words = (
-        "install",
-        "--no-deps",
-        "--no-cache-dir",
-        "--no-binary",
-        "fairseq",
-        f"fairseq=={FAIRSEQ}",
+    words = [*command, "--no-deps", "--no-binary", "fairseq", f"fairseq=={FAIRSEQ}"]
+    done = subprocess.run(words, env={**os.environ, "READTHEDOCS": "1"}, check=False)
+    return (
+        f"{name} could not install fairseq (its message is above): mend that and run this again"
+        if done.returncode
+        else ""
     )
-    return subprocess.run(
-        [sys.executable, "-m", "pip", *words], env={**os.environ, "READTHEDOCS": "1"}, check=False
-    ).returncode
 
 
 def main(given: Sequence[str] = ()) -> int:
@@ -349,12 +364,8 @@ def main(given: Sequence[str] = ()) -> int:
             file=sys.stderr,
         )
         return 2
-    if given and install_fairseq():
-        print(
-            "error: pip could not install fairseq (its message is above): mend that "
-            "and run this again",
-            file=sys.stderr,
-        )
+    if given and (problem := install_fairseq()):
+        print(f"error: {problem}", file=sys.stderr)
         return 1
     logging.disable(logging.INFO)  # fairseq's own notes on packages that nothing here uses
     for item in ITEMS:

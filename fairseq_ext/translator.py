@@ -4,14 +4,16 @@ without the commands."""
 from __future__ import annotations
 
 import itertools
-import threading
 import warnings
 from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
 from os import PathLike
 from typing import TYPE_CHECKING, Any, Literal, overload
 
-from fairseq_ext.core.errors import UsageError, counted
+import torch
+
+from fairseq_ext.core.errors import UsageError, counted, cut
+from fairseq_ext.plugin.call_lock import CallLock
 from fairseq_ext.plugin.calls import (
     Generators,
     SearchingModel,
@@ -23,10 +25,17 @@ from fairseq_ext.plugin.calls import (
 from fairseq_ext.plugin.loading.model import configuration, find_model
 from fairseq_ext.plugin.loading.settings import as_arguments
 from fairseq_ext.plugin.stock import refuse_flags
-from fairseq_ext.search.constraints.from_python import Given, Phrases
+from fairseq_ext.search.constraints.from_python import (
+    Avoid,
+    Given,
+    ListOf,
+    Phrases,
+    check_list,
+    check_texts,
+)
 from fairseq_ext.search.mbr import check_seed
 from fairseq_ext.text.alignment import Aligner
-from fairseq_ext.text.formats import Pass, passes
+from fairseq_ext.text.formats import Format, Pass, check_text, passes
 from fairseq_ext.text.in_lines import TextTranslation, translated
 from fairseq_ext.text.segments import Segment
 from fairseq_ext.text.several_sentences import warning
@@ -38,7 +47,6 @@ if TYPE_CHECKING:
     from fairseq_ext.plugin.flags import Flags
 
 ALIGNED = 64  # translations at once
-Avoid = Sequence[str] | Sequence[Sequence[str]]  # of all lines, or of each
 
 
 class Translator(SearchingModel):
@@ -87,11 +95,13 @@ class Translator(SearchingModel):
         self.aligns = generation.print_alignment == "hard"
         # of calls that name none
         self.beam, self.nbest = width_and_length(None, None, (generation.beam, generation.nbest))
-        self.lock = threading.RLock()  # held while a call uses task, generator or models
-        super().__init__(self.cfg)
-        self.known.phrases_of_calls = True
-        self.known.glossaries_of_calls = self.glossaries_of_calls
-        self.generator = self.build_generator()
+        self.lock = CallLock()  # held while a call uses task, generator or models
+        # modules draw weights, which the checkpoint then replaces: not from the caller's numbers
+        with torch.random.fork_rng(devices=[]):
+            super().__init__(self.cfg)
+            self.known.phrases_of_calls = True
+            self.known.glossaries_of_calls = self.glossaries_of_calls
+            self.generator = self.build_generator()
         self.generators = Generators(self.task, self.models, generation, self.generator)
 
     def __repr__(self) -> str:
@@ -110,11 +120,11 @@ class Translator(SearchingModel):
     @overload
     def translate(
         self,
-        lines: Sequence[str],
+        lines: ListOf[str],
         nbest: int | None = ...,
-        constraints: Sequence[Phrases] | None = ...,
+        constraints: ListOf[Phrases] | None = ...,
         avoid: Avoid | None = ...,
-        prefixes: Sequence[str | None] | None = ...,
+        prefixes: ListOf[str | None] | None = ...,
         *,
         errors: Literal["raise"] = ...,
         beam: int | None = ...,
@@ -125,11 +135,11 @@ class Translator(SearchingModel):
     @overload
     def translate(
         self,
-        lines: Sequence[str],
+        lines: ListOf[str],
         nbest: int | None = ...,
-        constraints: Sequence[Phrases] | None = ...,
+        constraints: ListOf[Phrases] | None = ...,
         avoid: Avoid | None = ...,
-        prefixes: Sequence[str | None] | None = ...,
+        prefixes: ListOf[str | None] | None = ...,
         *,
         errors: Literal["return"],
         beam: int | None = ...,
@@ -139,11 +149,11 @@ class Translator(SearchingModel):
 
     def translate(
         self,
-        lines: Sequence[str],
+        lines: ListOf[str],
         nbest: int | None = None,
-        constraints: Sequence[Phrases] | None = None,
+        constraints: ListOf[Phrases] | None = None,
         avoid: Avoid | None = None,
-        prefixes: Sequence[str | None] | None = None,
+        prefixes: ListOf[str | None] | None = None,
         *,
         errors: str = "raise",
         beam: int | None = None,
@@ -164,8 +174,9 @@ class Translator(SearchingModel):
         n-best list, and the other lines are translated. What is wrong with the call as a whole
         is raised in either case.
         """
+        check_list(lines, "lines")
         return self.translate_part(
-            listed(lines),
+            lines,
             nbest,
             Given(constraints, avoid, prefixes, seed=seed),
             errors,
@@ -179,7 +190,7 @@ class Translator(SearchingModel):
         lines: Iterable[str],
         nbest: int | None = ...,
         constraints: Iterable[Phrases] | None = ...,
-        avoid: Sequence[str] | None = ...,
+        avoid: ListOf[str] | None = ...,
         prefixes: Iterable[str | None] | None = ...,
         *,
         errors: Literal["raise"] = ...,
@@ -194,7 +205,7 @@ class Translator(SearchingModel):
         lines: Iterable[str],
         nbest: int | None = ...,
         constraints: Iterable[Phrases] | None = ...,
-        avoid: Sequence[str] | None = ...,
+        avoid: ListOf[str] | None = ...,
         prefixes: Iterable[str | None] | None = ...,
         *,
         errors: Literal["return"],
@@ -208,7 +219,7 @@ class Translator(SearchingModel):
         lines: Iterable[str],
         nbest: int | None = None,
         constraints: Iterable[Phrases] | None = None,
-        avoid: Sequence[str] | None = None,
+        avoid: ListOf[str] | None = None,
         prefixes: Iterable[str | None] | None = None,
         *,
         errors: str = "raise",
@@ -222,29 +233,32 @@ class Translator(SearchingModel):
         Arguments as in `translate`; constraints and prefixes may be read as they are needed,
         too, one for each line.
         """
-        if buffer < 1:
+        if type(buffer) is not int or buffer < 1:
             raise UsageError(
-                f"buffer is {buffer}: give the number of lines that are translated "
+                f"buffer is {cut(repr(buffer))}: give the number of lines that are translated "
                 "together, 1 or more"
             )
-        reading, first = iter(listed(lines)), 0
-        others = {
-            name: iter(given)
-            for name, given in (("constraints", constraints), ("prefixes", prefixes))
-            if given is not None
-        }
+        others: dict[str, Iterator[Any]] = {}
+        for name, given in (("constraints", constraints), ("prefixes", prefixes)):
+            if given is not None:
+                check_list(given, name, once=True)
+                others[name] = iter(given)
+        if avoid is not None:
+            check_texts(avoid, "avoid")
+        check_list(lines, "lines", once=True)
+        reading, first = iter(lines), 0
         while part := list(itertools.islice(reading, buffer)):
-            given: dict[str, Any] = {
+            here: dict[str, Any] = {
                 name: list(itertools.islice(each, len(part))) for name, each in others.items()
             }
             yield from self.translate_part(
-                part, nbest, Given(avoid=avoid, first=first, seed=seed, **given), errors, beam
+                part, nbest, Given(avoid=avoid, first=first, seed=seed, **here), errors, beam
             )
             first += len(part)
 
     def translate_part(
         self,
-        lines: Sequence[str],
+        lines: ListOf[str],
         nbest: int | None,
         given: Given,
         errors: str,
@@ -298,7 +312,11 @@ class Translator(SearchingModel):
             return out
 
     def translate_text(
-        self, text: str, format: str = "text", protect: Sequence[str] = (), progress: bool = False
+        self,
+        text: str,
+        format: Format = "text",
+        protect: ListOf[str] = (),
+        progress: bool = False,
     ) -> TextTranslation:
         """A whole text: its sentences are translated one by one and joined with the white space
         between them; what cannot be translated stays as it is, in `left` with the reason. A
@@ -315,8 +333,8 @@ class Translator(SearchingModel):
     def translate_text_iter(
         self,
         text: str,
-        format: str = "text",
-        protect: Sequence[str] = (),
+        format: Format = "text",
+        protect: ListOf[str] = (),
         left: list[tuple[str, str]] | None = None,
         progress: bool = False,
     ) -> Iterator[str]:
@@ -325,6 +343,7 @@ class Translator(SearchingModel):
         left: gets what stays as it is; else as `translate_text`.
         """
         left = [] if left is None else left
+        check_text(text)
         *before, last = self.passes(format, protect)
         for items in before:
             text = "".join(
@@ -333,7 +352,7 @@ class Translator(SearchingModel):
         yield from translated(last(text), partial(self.of_segments, progress=progress), left)
 
     def passes(
-        self, format: str, protect: Sequence[str] = (), numbers: Iterator[int] | None = None
+        self, format: str, protect: ListOf[str] = (), numbers: Iterator[int] | None = None
     ) -> list[Pass]:
         """Those of a format, for the languages of the model (raises UsageError);
         numbers: of the segments."""
@@ -381,7 +400,7 @@ class Translator(SearchingModel):
                 ):
                     hypothesis.words = pairs
 
-    def score(self, sources: Sequence[str], targets: Sequence[str]) -> list[Translation]:
+    def score(self, sources: ListOf[str], targets: ListOf[str]) -> list[Translation]:
         """Each target as the model scores it, given its source: teacher-forced log probabilities,
         as `--score-reference` has them.
 
@@ -389,10 +408,8 @@ class Translator(SearchingModel):
         where a line is too long, where the numbers of lines differ, and for tasks whose sentences
         have more in them than text.
         """
-        if isinstance(sources, str) or isinstance(targets, str):
-            raise UsageError(
-                "score() takes two lists of lines, and was given a string: put it into a list"
-            )
+        check_list(sources, "sources")
+        check_list(targets, "targets")
         if len(sources) != len(targets):
             raise UsageError(
                 f"there are {len(sources)} sources and {len(targets)} targets: give one "
@@ -401,20 +418,11 @@ class Translator(SearchingModel):
         check_task(self.task)
         with self.lock:
             source, target = (
-                [self.encode(line) for line in sources],
-                [self.target_tokens(line) for line in targets],
+                [
+                    self.checked(line, f"the {('source', 'target')[side]} of line {number}", side)
+                    for number, line in enumerate(given, 1)
+                ]
+                for side, given in enumerate((sources, targets))
             )
-            for number, pair in enumerate(zip(source, target, strict=True)):
-                for side, line in enumerate(pair):
-                    self.check_length(
-                        line, f"the {'target' if side else 'source'} of line {number + 1}", side
-                    )
             found = score_pairs(self.task, self.models, source, target, self.cfg.dataset, self.cuda)
             return [self.translation(h) for h in found]
-
-
-def listed(lines: Iterable[str]) -> Any:
-    """The lines (raises UsageError for a string, whose characters would count as lines)."""
-    if isinstance(lines, str):
-        raise UsageError("lines is one string, and a list of lines is needed: put it into a list")
-    return lines

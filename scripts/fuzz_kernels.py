@@ -20,6 +20,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -47,8 +48,8 @@ FLAGS = (
     "-std=c++17",
     "-fPIC",
     "-fopenmp",
-    "-fsanitize=address,undefined",
-    "-fno-sanitize-recover=undefined",
+    "-fsanitize=address,undefined,float-cast-overflow",
+    "-fno-sanitize-recover=undefined,float-cast-overflow",
 )
 STRANGE = [
     -(1 << 63),
@@ -80,10 +81,21 @@ def sanitized() -> str | None:
     return found if os.path.isabs(found) else None
 
 
-def load_sanitized() -> None:
-    """Make the library that the kernels use the sanitized one."""
+def environment(runtime: str) -> dict[str, str]:
+    """For a Python that loads the sanitizer's library first."""
+    options = {
+        PRELOADED: "1",
+        "LD_PRELOAD": runtime,
+        "ASAN_OPTIONS": "detect_leaks=0",
+        "OMP_NUM_THREADS": "1",
+    }
+    return {**os.environ, **options}
+
+
+def load_sanitized(files: Sequence[Path]) -> None:
+    """Make the library that the kernels use a sanitized one of these files."""
     os.environ[building.VARIABLE] = "native"
-    building.FLAGS, building.SOURCES = FLAGS, [FOLDER / name for name in FILES]
+    building.FLAGS, building.SOURCES = FLAGS, files
     building.TRY = "pass"  # a process of its own would lack the sanitizer's library
     assert building.library() is not None, "the sanitized library could not be built"
 
@@ -227,18 +239,9 @@ def main() -> None:
         if runtime is None:
             print("no compiler with -fsanitize=address: nothing was fuzzed")
             return
-        options = {
-            PRELOADED: "1",
-            "LD_PRELOAD": runtime,
-            "ASAN_OPTIONS": "detect_leaks=0",
-            "OMP_NUM_THREADS": "1",
-        }
-        os.execve(
-            sys.executable,
-            [sys.executable, *sys.argv, "--seed", str(args.seed)],
-            {**os.environ, **options},
-        )
-    load_sanitized()
+        words = [sys.executable, *sys.argv, "--seed", str(args.seed)]
+        os.execve(sys.executable, words, environment(runtime))
+    load_sanitized([FOLDER / name for name in FILES])
     fairseq_ext_log = _lsh_index.logger
     fairseq_ext_log.disabled = True  # each refused index is one warning
     chance, counts = random.Random(args.seed), collections.Counter[str]()

@@ -10,6 +10,8 @@
 #   PYTHON   what it is made from            (default: python3; 3.10 or newer)
 #   WHEELS   a folder of wheels: nothing else is asked then. It fits the Python version and the platform it was filled on.
 #
+# An environment that something else has made is used where it has pip, and never cleared. Without a C++ compiler, or without Python.h
+# (Debian and Ubuntu: python3-dev), fairseq is installed without its compiled parts, which fairseq_ext replaces.
 # pip's own settings apply as well: with PIP_EXTRA_INDEX_URL or PIP_FIND_LINKS, for instance, a CPU-only torch can be chosen.
 # Other scripts source this file; they then find the environment's commands first in PATH.
 set -euo pipefail
@@ -18,6 +20,7 @@ ROOT=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd -P)
 VENV=${VENV:-$ROOT/.venv}
 [[ $VENV == /* ]] || VENV=$PWD/$VENV
 STAMP=$VENV/fairseq_ext.stamp
+MADE=$VENV/made_by_setup.sh # only what has this file is ever cleared
 FAIRSEQ=fairseq==0.12.2
 [[ -z ${WHEELS:-} || $WHEELS == /* ]] || WHEELS=$PWD/$WHEELS
 export PIP_DISABLE_PIP_VERSION_CHECK=1
@@ -68,17 +71,49 @@ usable() {
         "$VENV/bin/python" -m pip --version >/dev/null 2>&1 && grep -qF "$VENV/bin" "$VENV/bin/pip" 2>/dev/null
 }
 
+# Why not.
+unusable() {
+    if ! "$VENV/bin/python" -c '' 2>/dev/null; then
+        echo "its Python does not start"
+    elif ! "$VENV/bin/python" -c 'import sys; sys.exit(sys.version_info < (3, 10))'; then
+        echo "its Python is older than 3.10"
+    elif ! "$VENV/bin/python" -m pip --version >/dev/null 2>&1; then
+        echo "it has no pip ($VENV/bin/python -m ensurepip installs it)"
+    else
+        echo "its pip is of another place"
+    fi
+}
+
 make_venv() {
     ! usable || return 0
     local clear=()
-    if [[ -e $VENV/pyvenv.cfg ]]; then
+    if [[ -e $MADE ]]; then
         clear=(--clear)
+    elif [[ -e $VENV/pyvenv.cfg ]]; then
+        die "$VENV was not made by this script and cannot be used, because $(unusable); name another place with VENV=, or remove it."
     elif [[ -e $VENV && -n $(ls -A "$VENV") ]]; then
         die "$VENV exists and is no virtual environment; name another place with VENV=."
     fi
     require_python "${PYTHON:-python3}"
+    [[ -n ${clear[*]-} ]] || { mkdir -p "$VENV" && : >"$MADE"; } # an interrupted venv is ours too
     say "making the environment $VENV with $("${PYTHON:-python3}" --version)"
     "${PYTHON:-python3}" -m venv ${clear[@]+"${clear[@]}"} "$VENV" || die "python -m venv could not make $VENV (its message is above)."
+    : >"$MADE"
+}
+
+# Whether fairseq's compiled parts can be built.
+builds() {
+    command -v "${CXX:-c++}" >/dev/null || return 1
+    "$VENV/bin/python" -c 'import os, sysconfig; os.stat(os.path.join(sysconfig.get_path("include"), "Python.h"))' 2>/dev/null
+}
+
+install_fairseq() {
+    if [[ -n ${WHEELS:-} ]] || builds; then
+        pip install "install $FAIRSEQ (building it takes a C++ compiler and Python.h)" --no-deps --force-reinstall "$FAIRSEQ"
+    elif ! "$VENV/bin/python" -m pip install -qq --no-deps --force-reinstall --only-binary :all: "$FAIRSEQ" 2>/dev/null; then
+        say "there is no C++ compiler, or no Python.h: without fairseq's compiled parts, which fairseq_ext replaces"
+        READTHEDOCS=1 pip install "install $FAIRSEQ" --no-deps --force-reinstall --no-cache-dir --no-binary fairseq "$FAIRSEQ"
+    fi
 }
 
 ensure() {
@@ -95,7 +130,7 @@ ensure() {
     pip install "install requirements.txt" --no-warn-conflicts -r "$ROOT/requirements.txt"
     if [[ $("$VENV/bin/python" -c 'from importlib.metadata import version; print(version("fairseq"))' 2>/dev/null) != "${FAIRSEQ#*==}" || ! -x $VENV/bin/fairseq-generate ]]; then
         say "2/3 installing $FAIRSEQ (built from its source release in about a minute where no wheel is at hand)"
-        pip install "install $FAIRSEQ (building it takes a C++ compiler)" --no-deps --force-reinstall "$FAIRSEQ"
+        install_fairseq
     else
         say "2/3 $FAIRSEQ is there"
     fi

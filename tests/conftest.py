@@ -149,6 +149,13 @@ def pretended(device, tmp_path_factory, monkeypatch):
         yield there
 
 
+@pytest.fixture
+def simulated(request):
+    """For a test of the pretended GPU itself: of what it counts, and of what it says."""
+    if request.config.getoption("--device") not in ("cpu", "pretend"):
+        pytest.skip("the pretended GPU, of which this test is, gives way to a real one")
+
+
 def at_least_float(x):
     return torch.promote_types(x.dtype, torch.float32)
 

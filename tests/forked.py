@@ -18,6 +18,8 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import NamedTuple
 
+import pytest
+import torch
 from fairseq_cli.generate import cli_main
 from fairseq_cli.interactive import cli_main as interactive_main
 
@@ -51,6 +53,8 @@ class Child:
         stdin: bytes | int = b"",
         stdout: int | None = None,
     ):
+        if torch.cuda.is_initialized():
+            pytest.skip("a command cannot be forked from a process that has begun to use a GPU")
         self.folder = tempfile.TemporaryDirectory()
         self.stdout, self.stderr = (Path(self.folder.name) / name for name in ("stdout", "stderr"))
         given = Path(self.folder.name) / "stdin"

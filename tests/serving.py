@@ -41,26 +41,29 @@ FLAGS = dict(
 )
 
 
-def head(path: str, body: bytes, host: str = "localhost") -> bytes:
+def head(path: str, body: bytes, host: str = "localhost", kind: str = "application/json") -> bytes:
     """The header of a request for a raw socket."""
     return (
         f"POST {path} HTTP/1.1\r\n"
         f"Host: {host}\r\n"
-        "Content-Type: application/json\r\n"
+        f"Content-Type: {kind}\r\n"
         f"Content-Length: {len(body)}\r\n"
         "\r\n"
     ).encode()
 
 
 @contextlib.contextmanager
-def listening(engine: Engine, settings: Settings) -> Iterator[httpx.Client]:
+def listening(
+    engine: Engine, settings: Settings, server: Server | None = None
+) -> Iterator[httpx.Client]:
     """A client of a server over this engine, which stays when the server goes."""
-    server = Server(Models(engine), settings)
+    server = server or Server(Models(engine), settings)
     sock = socket.create_server(("127.0.0.1", 0))
     of_connections = protocol(settings.max_connections or most_connections(), settings.read_timeout)
     config = uvicorn.Config(
         server.app,
         log_level="error",
+        log_config=None,  # the loggers' handlers stay
         lifespan="off",
         timeout_graceful_shutdown=2,
         http=of_connections,

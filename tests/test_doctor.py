@@ -2,9 +2,11 @@
 
 import importlib.metadata
 import logging
+import os
 import re
 import subprocess
 import sys
+import venv
 from pathlib import Path
 
 import pytest
@@ -84,6 +86,45 @@ def test_another_fairseq_is_a_failing_item_with_its_cure(quick, monkeypatch, cap
     assert "FAIL  fairseq: 0.10.0\n      -> " in said
     assert "python -m fairseq_ext.doctor --install-fairseq" in said
     assert "1 required item failed; mend" in said
+
+
+@pytest.fixture
+def without_pip(tmp_path) -> Path:
+    """The Python of an environment such as uv makes."""
+    venv.create(tmp_path / "venv", with_pip=False)
+    return tmp_path / "venv" / "bin" / "python"
+
+
+def install_fairseq(python: Path, path: Path) -> subprocess.CompletedProcess:
+    words = [python, Path(doctor.__file__), "--install-fairseq"]
+    environment = {**os.environ, "PATH": str(path)}
+    environment.pop("PYTHONPATH", None)
+    return subprocess.run(words, capture_output=True, text=True, env=environment, timeout=120)
+
+
+def test_in_an_environment_of_uv_fairseq_is_installed_by_uv(without_pip, tmp_path):
+    """The uv here notes what it is asked for, and fails."""
+    uv = tmp_path / "bin" / "uv"
+    uv.parent.mkdir()
+    uv.write_text(f'#!/bin/sh\necho "$READTHEDOCS $*" > {tmp_path}/log\nexit 1\n')
+    uv.chmod(0o755)
+    done = install_fairseq(without_pip, uv.parent)
+    assert (tmp_path / "log").read_text() == (
+        f"1 pip install --python {without_pip} --no-cache --no-deps --no-binary fairseq "
+        "fairseq==0.12.2\n"
+    )
+    assert done.returncode == 1 and done.stderr == (
+        "error: uv pip could not install fairseq (its message is above): mend that and run this "
+        "again\n"
+    )
+
+
+def test_without_pip_and_uv_the_doctor_says_how_to_get_one(without_pip, tmp_path):
+    done = install_fairseq(without_pip, tmp_path)
+    assert done.returncode == 1 and done.stderr == (
+        f"error: the environment of {without_pip} has no pip, and uv is not on the PATH: install "
+        f"one of them ({without_pip} -m ensurepip), and run this again\n"
+    )
 
 
 def test_a_missing_package_is_a_failing_item(quick, monkeypatch, capsys):

@@ -123,7 +123,7 @@ def test_a_string_in_the_place_of_lines_is_refused(translator):
     for call in (translator.translate, lambda lines: next(translator.translate_iter(lines))):
         with pytest.raises(
             UsageError,
-            match="lines is one string, and a list of lines is needed: put it into a list",
+            match="lines is one string, and a list is needed: put it into a list",
         ):
             call("de1 de2")
 
@@ -241,7 +241,7 @@ def test_a_translation_scores_as_it_did_when_it_was_found(translator):
 def test_pairs_that_cannot_be_scored_are_named(translator):
     for arguments, message in (
         ((["de1"], []), "there are 1 sources and 0 targets"),
-        ((["de1"], "en1"), "takes two lists of lines"),
+        ((["de1"], "en1"), "targets is one string, and a list is needed"),
         (
             (["de1", "de1"], ["en1", "en1 " * 60]),
             "the target of line 2 has 61 tokens and the model takes 40",

@@ -7,6 +7,7 @@ hf MODEL_DIR OUT_DIR`.
 | source.py | a folder as Hugging Face keeps a model, read without running anything of it |
 | folder.py | the folder that is written |
 | transformer.py | weights, settings and dictionary in fairseq's terms |
+| pieces.py | a SentencePiece model of tokenizer.json |
 | bart.py, fsmt.py, marian.py | BART, mBART, M2M-100, NLLB-200; FAIR's systems of WMT19; |
 | | Marian and OPUS-MT |
 """

@@ -11,15 +11,17 @@ of the source, and has translations begin with it where the model's settings for
 from __future__ import annotations
 
 import json
+import re
 from argparse import ArgumentParser
 from typing import Any
 
 from fairseq.tasks.translation_multi_simple_epoch import TranslationMultiSimpleEpochTask
 
 from fairseq_ext.convert.folder import Folder
+from fairseq_ext.convert.pieces import model_of, with_words
 from fairseq_ext.convert.source import Source
 from fairseq_ext.convert.transformer import SPECIAL, Kind, Vocabulary, transformer
-from fairseq_ext.core.errors import UsageError
+from fairseq_ext.core.errors import UsageError, cut
 
 KIND = Kind(norm_of_embedding=True, positions="learned", activation="gelu")
 FILES = {"gpt2_encoder_json": "encoder.json", "gpt2_vocab_bpe": "vocab.bpe"}
@@ -42,7 +44,7 @@ def convert_bart(source: Source) -> Folder:
     )
     flags = {} if first is not None else {"free_start": True}
     merges = source.file("merges.txt").read_text(encoding="utf-8")
-    texts = {
+    texts: dict[str, str | bytes] = {
         "encoder.json": json.dumps(given),
         "vocab.bpe": merges if merges.startswith("#version") else f"#version: 0.2\n{merges}",
     }
@@ -81,6 +83,15 @@ MBART = Kind(pre_norm=True, norm_of_embedding=True, positions="learned", activat
 PIECES = "sentencepiece.bpe.model"
 MASK = "<mask>"
 ENGLISH = ("en", "eng_Latn", "en_XX")
+# tokens of languages: M2M-100's __fr__, NLLB's fra_Latn, mBART's fr_XX
+LANGUAGE = re.compile(r"__\w+__|[a-z]{2,3}_(?:[A-Z]{2}|[A-Z][a-z]{3})")
+CODES = {  # M2M-100's languages, and those of its successor for WMT21, in the order of their tokens
+    "m2m100": "af am ar ast az ba be bg bn br bs ca ceb cs cy da de el en es et fa ff fi fr fy ga "
+    "gd gl gu ha he hi hr ht hu hy id ig ilo is it ja jv ka kk km kn ko lb lg ln lo lt lv mg mk ml "
+    "mn mr ms my ne nl no ns oc or pa pl ps pt ro ru sd si sk sl so sq sr ss su sv sw ta th tl tn "
+    "tr uk ur uz vi wo xh yi yo zh zu",
+    "wmt21": "en ha is ja cs ru zh de",
+}
 
 
 def convert_m2m100(source: Source) -> Folder:
@@ -99,17 +110,28 @@ def convert_mbart(source: Source) -> Folder:
 def convert_multilingual(source: Source, kind: Kind, style: str, more: dict[str, Any]) -> Folder:
     """style: how fairseq writes a language's token, its --lang-tok-style; more:
     settings of the task."""
-    pieces = pieces_of(source)
+    model, pieces = pieces_of(source)
     added = added_tokens(source, len(pieces))
     mark = "__{}__" if style == "multilingual" else "[{}]"
-    languages = {bare(name): number for name, number in added.items() if name != MASK}
+    languages = {bare(name): number for name, number in added.items() if LANGUAGE.fullmatch(name)}
     if len(languages) < 2:
         raise UsageError(
             f"{source.folder} names no languages: copy tokenizer.json or special_tokens_map.json "
             "of the model into it"
         )
-    marked = [name if name == MASK else mark.format(bare(name)) for name in added]
-    numbers = pieces | dict(zip(marked, added.values(), strict=True))
+    numbers = pieces | {
+        mark.format(bare(name)) if LANGUAGE.fullmatch(name) else name: number
+        for name, number in added.items()
+    }
+    by_number = {number: language for language, number in languages.items()}
+    # that somebody has added
+    more_words = [name for name in added if name != MASK and not LANGUAGE.fullmatch(name)]
+    if wrong := next((word for word in more_words if added[word] in by_number), None):
+        raise UsageError(
+            f"{source.folder} gives the added token '{cut(wrong)}' the number of the language "
+            f"{by_number[added[wrong]]}, as transformers 5 does with M2M-100: add it with another "
+            "version, or name the model without it"
+        )
     words = Vocabulary.of(numbers, source.number("vocab_size"), f"{source.folder}'s vocabulary")
     made = transformer(source, kind, (words, words), joined=True)
     pair = example_pair(source, languages)
@@ -130,10 +152,13 @@ def convert_multilingual(source: Source, kind: Kind, style: str, more: dict[str,
         settings,
         {"bpe": "sentencepiece", "sentencepiece_model": PIECES},
         {"dict.txt": words},
-        [source.file(PIECES)],
+        [],
         pair,
         flags | files,
-        {"languages.txt": "".join(f"{language}\n" for language in languages)},
+        {
+            "languages.txt": "".join(f"{language}\n" for language in languages),
+            PIECES: with_words(model, more_words) if more_words else model,
+        },
     )
 
 
@@ -156,27 +181,30 @@ def example_pair(source: Source, languages: dict[str, int]) -> dict[str, str]:
     return {"source_lang": next(code for code in ranked if code != target), "target_lang": target}
 
 
-def pieces_of(source: Source) -> dict[str, int]:
-    """The numbers of all words but the languages: of vocab.json (M2M-100), else one more
-    than SentencePiece's."""
-    model = source.pieces(PIECES)
+def pieces_of(source: Source) -> tuple[bytes, dict[str, int]]:
+    """The SentencePiece model, and the numbers of all words but those that were added: of
+    vocab.json (M2M-100), else one more than SentencePiece's, else of tokenizer.json."""
+    if not source.has(PIECES) and source.has("tokenizer.json"):
+        return model_of(source, SPECIAL)
+    model, content = source.pieces(PIECES), source.file(PIECES).read_bytes()
     if source.has("vocab.json"):
-        return source.read_json("vocab.json")
+        return content, source.read_json("vocab.json")
     begin = [model.id_to_piece(i) for i in range(3)]
     if begin != ["<unk>", "<s>", "</s>"]:
         raise UsageError(
             f"{source.folder / PIECES} begins with {', '.join(begin)} and not with <unk>, <s>, "
             "</s>: name a folder of the model's own tokenizer"
         )
-    return {word: i for i, word in enumerate(SPECIAL)} | {
+    numbers = {word: i for i, word in enumerate(SPECIAL)}
+    return content, numbers | {
         model.id_to_piece(i): i + 1 for i in range(3, model.get_piece_size())
     }
 
 
 def added_tokens(source: Source, first: int) -> dict[str, int]:
-    """The tokens of languages, and <mask>, with their numbers, in their order.
+    """The tokens of languages, <mask>, and what was added, with their numbers, in their order.
 
-    first: the first number, where files give none.
+    first: the first number of a language, where files give none.
     """
     settings = source.read_json("tokenizer_config.json", needed=False)
     added = source.read_json("tokenizer.json", needed=False).get("added_tokens") or []
@@ -187,10 +215,18 @@ def added_tokens(source: Source, first: int) -> dict[str, int]:
     }
     numbers |= source.read_json("added_tokens.json", needed=False)
     found = {name: number for name, number in numbers.items() if name not in SPECIAL}
-    for given in (source.read_json("special_tokens_map.json", needed=False), settings):
-        listed = given.get("additional_special_tokens") or given.get("extra_special_tokens") or []
-        names = [each["content"] if isinstance(each, dict) else each for each in listed]
-        found = found or {
-            name: first + i for i, name in enumerate(name for name in names if name not in SPECIAL)
-        }
+    given = [source.read_json("special_tokens_map.json", needed=False), settings]
+    listed = [
+        each.get("additional_special_tokens") or each.get("extra_special_tokens") or []
+        for each in given
+    ]
+    # which M2M-100's tokenizer names in one word
+    listed.append(
+        f"__{code}__" for code in CODES.get(str(settings.get("language_codes")), "").split()
+    )
+    for each in listed:
+        names = [name["content"] if isinstance(name, dict) else name for name in each]
+        if not any(map(LANGUAGE.fullmatch, found)):
+            names = [name for name in names if name not in SPECIAL and name not in found]
+            found |= {name: first + i for i, name in enumerate(names)}
     return dict(sorted(found.items(), key=lambda each: each[1]))

@@ -45,7 +45,7 @@ class Folder:
     files: list[Path]
     pair: dict[str, str]
     flags: dict[str, Any] = field(default_factory=dict)  # of the task, as the command needs them
-    texts: dict[str, str] = field(default_factory=dict)
+    texts: dict[str, str | bytes] = field(default_factory=dict)
     # languages that a sentence may name, as >>fra<<
     targets: list[str] = field(default_factory=list)
 
@@ -58,7 +58,7 @@ class Folder:
             | {"README.md": self.readme(source)}
         )
         for name, text in texts.items():
-            Path(out, name).write_text(text, encoding="utf-8", newline="\n")
+            Path(out, name).write_bytes(text if isinstance(text, bytes) else text.encode())
         for path in self.files:
             shutil.copyfile(path, Path(out, path.name))
         arguments = Namespace(

@@ -14,7 +14,7 @@ from fairseq_ext.convert.source import Source
 from fairseq_ext.convert.transformer import Kind, Vocabulary, transformer
 from fairseq_ext.core.words import LANGUAGE
 
-KIND = Kind(positions="marian", activation="swish", scales=True)
+KIND = Kind(positions="marian", activation="gelu")
 NAMES = ("source", "target")
 
 

@@ -145,6 +145,11 @@ def explain(error: BaseException) -> str | None:
             "too many files are open: allow more (ulimit -n), or read batches without processes of "
             "their own (--num-workers 0)"
         )
+    if isinstance(error, MemoryError) or "DefaultCPUAllocator: " in text:
+        return (
+            "memory has run out: translate fewer sentences at once (--batch-size, --max-tokens), "
+            "or a smaller --beam"
+        )
     if text == "--path required for generation!":
         return "no model is named: add --path MODEL.pt"
     if "Neither args nor cfg exist in state" in text:

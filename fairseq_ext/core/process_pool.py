@@ -3,6 +3,7 @@ other ends of pipes."""
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import multiprocessing
 import os
@@ -10,7 +11,7 @@ import pickle
 import socket
 import subprocess
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from multiprocessing.connection import Connection
 from typing import Any
 
@@ -18,6 +19,26 @@ from fairseq_ext.core import child
 from fairseq_ext.core.errors import UsageError
 
 logger = logging.getLogger("fairseq_ext")
+LAST_STREAM = 2  # the file descriptor of standard error
+
+
+@contextlib.contextmanager
+def standard_streams_open() -> Iterator[None]:
+    """Standard streams that are closed, as a daemon's are, lead to /dev/null for as long as the
+    context lasts.
+
+    A pipe that is made in it has another number than they: what is printed does not go there.
+    """
+    opened: list[int] = []
+    try:
+        while (fd := os.open(os.devnull, os.O_RDWR)) <= LAST_STREAM:
+            os.set_inheritable(fd, True)
+            opened.append(fd)
+        os.close(fd)
+        yield
+    finally:
+        for fd in opened:
+            os.close(fd)
 
 
 class ForkServer:
@@ -42,7 +63,8 @@ class ForkServer:
 
     def worker(self) -> Connection:
         """The engine's end of the pipe to a new worker."""
-        ours, theirs = multiprocessing.Pipe()
+        with standard_streams_open():
+            ours, theirs = multiprocessing.Pipe()
         with self.lock:
             try:
                 self.ask_for(theirs.fileno())
@@ -61,13 +83,14 @@ class ForkServer:
     def start(self) -> None:
         """Start the process; it loads the model meanwhile."""
         self.stop()
-        self.control, theirs = socket.socketpair()
         # one thread a worker; and a process that has started others cannot be forked
         environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-        command = child.python(self.module, str(theirs.fileno()))
-        self.process = subprocess.Popen(
-            command, pass_fds=[theirs.fileno()], env=environment, stdin=subprocess.DEVNULL
-        )
+        with standard_streams_open():
+            self.control, theirs = socket.socketpair()
+            command = child.python(self.module, str(theirs.fileno()))
+            self.process = subprocess.Popen(
+                command, pass_fds=[theirs.fileno()], env=environment, stdin=subprocess.DEVNULL
+            )
         theirs.close()
         self.control.sendall(self.content)
 
@@ -104,7 +127,7 @@ class Worker:
         self.load = 0  # of the requests that it has, a measure
         self.requests: dict[int, Any] = {}  # that it has, by number
         self.pipe = fork_server.worker()
-        self.closing = threading.Lock()
+        self.closing = threading.RLock()  # a finaliser may close it in the same thread
         self.thread = threading.Thread(target=self.listen, name="fairseq_ext engine", daemon=True)
         self.thread.start()
 

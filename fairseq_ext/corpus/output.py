@@ -289,6 +289,8 @@ class Progress:
     signature: str = ""
     started: float = field(default_factory=time.monotonic)
     said: float = field(default_factory=time.monotonic)
+    told: int = -1  # sentences, as the last line with figures had them
+    changed: float = 0.0  # when that was
 
     def add(self, unit: Unit, result: Result) -> None:
         """A unit is finished."""
@@ -301,26 +303,31 @@ class Progress:
         self.bytes_done += unit.weight
 
     def tick(self, alive: int, size: int, begun: float) -> None:
-        """Say where the run stands, if it is time to."""
+        """Say where the run stands, if it is time to: the figures, or for how long they have been
+        the same."""
         now = time.monotonic()
-        if self.interval and now - self.said >= self.interval:
-            self.said, self.seconds = now, now - (begun or now)
-            print(self.line(alive, size), file=sys.stderr, flush=True)
+        if not self.interval or now - self.said < self.interval:
+            return
+        self.said, self.seconds = now, now - (begun or now)
+        where = f"no other sentence for {clock(now - self.changed)}"
+        if self.sentences != self.told:
+            self.told, self.changed, where = self.sentences, now, self.figures()
+        waiting = "" if alive else " (they are starting, or the cluster has no room for them)"
+        line = f"corpus: {where}, {alive} of {counted(size, 'worker')} alive{waiting}"
+        print(line, file=sys.stderr, flush=True)
 
-    def line(self, alive: int, size: int) -> str:
-        """Speed, share done, time left, workers alive."""
+    def figures(self) -> str:
+        """Sentences, speed, share done, time left."""
         share = min((self.bytes_before + self.bytes_done) / max(self.bytes, 1), 1.0)
         left = (
             self.seconds * (self.bytes - self.bytes_before - self.bytes_done) / self.bytes_done
             if self.bytes_done
             else None
         )
-        waiting = "" if alive else " (they are starting, or the cluster has no room for them)"
         return (
-            f"corpus: {counted(self.before + self.sentences, 'sentence')}, "
+            f"{counted(self.before + self.sentences, 'sentence')}, "
             f"{self.rate(self.sentences):.1f} a second, {self.rate(self.tokens):.0f} "
-            f"tokens a second, {100 * share:.1f}% done, {clock(left)} left, {alive} of "
-            f"{counted(size, 'worker')} alive{waiting}"
+            f"tokens a second, {100 * share:.1f}% done, {clock(left)} left"
         )
 
     def rate(self, count: int) -> float:

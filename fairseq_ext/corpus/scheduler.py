@@ -55,6 +55,8 @@ logger = logging.getLogger("fairseq_ext.corpus")
 ATTEMPTS = 3
 FAILURES = 20  # units that fail in a row before the run ends
 TICK = 1.0  # seconds between two looks at the time
+LOOK = 5.0  # seconds between two looks at the nodes
+WITHOUT_NODES = 30.0  # seconds without a node for workers before the run ends
 
 
 class Unit(NamedTuple):
@@ -106,6 +108,8 @@ class Scheduler:
     again: deque[Unit] = field(default_factory=deque)  # lost units
     restarts: int = 0
     begun: float = 0.0  # when the first unit was given out
+    looked: float = 0.0  # when the nodes were looked at
+    had_nodes: float = 0.0  # when there was one for workers
     failure: str = ""  # what the last failing worker said
     failures: int = 0  # units that have failed since one was translated
     translated: int = 0  # units
@@ -118,9 +122,10 @@ class Scheduler:
     def run(self, units: Iterator[Unit]) -> None:
         """Translate all units.
 
-        Errors: UsageError when no worker can load the model, or a unit fails in several processes.
+        Errors: UsageError when no worker can load the model, a unit fails in several processes, or
+        all nodes for workers are gone.
         """
-        self.units = units
+        self.units, self.had_nodes = units, time.monotonic()
         self.slots = [Slot(self.make()) for _ in range(self.size)]
         for slot in self.slots:
             self.greet(slot)
@@ -131,6 +136,7 @@ class Scheduler:
                 if slot.kind == "idle":
                     self.assign(slot)
             self.tick(self.alive, self.size, self.begun)
+            self.look_at_nodes()
 
     def assign(self, slot: Slot) -> None:
         """Give an idle worker the next unit, lost ones first, and then read the one after it."""
@@ -158,6 +164,22 @@ class Scheduler:
             raise UsageError(self.failure or "there are no workers")
         for call in ray.wait(list(calls), num_returns=1, timeout=TICK)[0]:
             self.answer(calls[call])
+
+    def look_at_nodes(self) -> None:
+        """Ask now and then whether any node could run a worker (raises UsageError where none could
+        for a while): Ray itself waits for one, for ever."""
+        now = time.monotonic()
+        if now - self.looked < LOOK:
+            return
+        self.looked = now
+        if has_nodes():
+            self.had_nodes = now
+        elif now - self.had_nodes > WITHOUT_NODES:
+            raise UsageError(
+                "all nodes of Ray on which workers could run are gone: see Ray's logs, start the "
+                "nodes again if you had started them, and run the same command again; what is "
+                "finished is kept"
+            )
 
     def answer(self, slot: Slot) -> None:
         """Take the answer of a call, or its error."""
@@ -265,6 +287,18 @@ class Scheduler:
         for slot in self.slots:
             if slot.kind != "out":
                 ray.kill(slot.actor)
+
+
+def has_nodes() -> bool:
+    """Whether Ray has a node that is alive and has a processor or a GPU."""
+    try:
+        nodes = ray.nodes()
+    except Exception:  # so is what would know of them
+        return False
+    return any(
+        node["Alive"] and any(node["Resources"].get(kind) for kind in ("CPU", "GPU"))
+        for node in nodes
+    )
 
 
 def remote_worker(flags: dict[str, Any], threads: int, plain: bool, gpu: bool) -> Any:

@@ -255,15 +255,9 @@ class UnitTranslation:
         """The sentence's constraints, those of --glossary and --avoid-file included."""
         if not self.translator.task.session.sentences.constrained:
             return
-        from fairseq_ext.search.phrases.sentence import merge
-
         source = self.translator.task.session.sentences.constraint_source()
-        found = source.sentence(sentence.number, tokens)
-        if sentence.fields:
-            found = merge(
-                found, source.of_fields(sentence.fields, self.where(sentence)), source.consistent
-            )
-        self.wanted[sentence.number] = found
+        own = [source.of_fields(sentence.fields, self.where(sentence))] if sentence.fields else []
+        self.wanted[sentence.number] = source.sentence(sentence.number, tokens, *own)
 
     def search(
         self,

@@ -64,7 +64,7 @@ class Decoding(Intake):
         """The searches that --decoding names, without requests."""
         setup, driver = self.generator.setup, self.generator.driver
         if isinstance(driver, ParallelSearch):
-            driver.cancel(list(driver.at.values()))
+            driver.clear()
             return [driver]
         device = torch.device("cuda" if self.translator.cuda else "cpu")
         return [*compiled(setup), LoopSearch(setup, OpenPool(self.places, setup.spec.pad, device))]

@@ -20,16 +20,18 @@ answered with the error.
 from __future__ import annotations
 
 import logging
+import os
 import queue
 import threading
 import time
+import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from functools import partial
 from os import PathLike
 from typing import TYPE_CHECKING, Any
 
-from fairseq_ext.core.errors import UsageError
+from fairseq_ext.core.errors import UsageError, cut
 from fairseq_ext.core.process_pool import ForkServer, Worker
 from fairseq_ext.engine.callbacks import Threads
 from fairseq_ext.engine.dispatch import Dispatch
@@ -41,11 +43,13 @@ from fairseq_ext.engine.jobs import (
     Job,
     Partial,
     Work,
+    check_request,
     fields_or_none,
 )
 from fairseq_ext.engine.tickets import Busy, Closed, Pace, Ticket, WorkerDied
+from fairseq_ext.search.constraints.from_python import ListOf, Phrases, items
 from fairseq_ext.search.constraints.lines import fields_of
-from fairseq_ext.text.formats import passes
+from fairseq_ext.text.formats import Format, check_text, passes
 from fairseq_ext.text.splitter import splitter
 
 if TYPE_CHECKING:
@@ -65,8 +69,10 @@ class Engine:
 
     path, data, task, flags: as of `Translator`. max_queue: most requests that wait, None for no
     limit. longest: most source tokens of a sentence, None for as many as the model takes.
+    An engine that nothing refers to, and that has no request left, ends its processes. A process
+    that is forked from the one that made it cannot use it.
     Errors: `wait`, `submit` and `stream` raise UsageError for flags that cannot be used and a
-    model that cannot be loaded.
+    model that cannot be loaded, and in another process.
     """
 
     def __init__(
@@ -80,10 +86,14 @@ class Engine:
         longest: int | None = None,
         **flags: Unpack[EngineFlags],
     ) -> None:
-        if cpu_workers < 1:
+        if type(cpu_workers) is not int or cpu_workers < 1:
             raise UsageError(f"--cpu-workers {cpu_workers} would decode nothing: use 1 or more")
+        for name, number in (("max_queue", max_queue), ("longest", longest)):
+            if number is not None and type(number) is not int:
+                raise UsageError(f"{name} is {cut(repr(number))}: give a whole number, or None")
         self.max_queue = max_queue
         self.flags = {"path": str(path), "data": str(data), "task": task, **flags}
+        self.process = os.getpid()
         self.fork_server = ForkServer(WORKER, self.flags, longest)
         self.lock = threading.RLock()
         self.changed = threading.Condition(self.lock)
@@ -99,6 +109,10 @@ class Engine:
         self.stillborn = 0  # workers in a row that ended before their model was loaded
         with self.lock:  # nothing is heard of a worker before all are known
             self.requests.workers = [self.start_worker() for _ in range(cpu_workers)]
+        # an open request refers to the engine, and so keeps it
+        weakref.finalize(
+            self, forgotten, self.process, self.requests, self.fork_server
+        ).atexit = False
 
     # ---- what users call
 
@@ -107,6 +121,7 @@ class Engine:
 
         Errors: UsageError where it cannot be loaded, TimeoutError.
         """
+        self.check_process()
         with self.changed:
             if not self.changed.wait_for(
                 lambda: self.description or self.failed or self.closed, timeout
@@ -121,11 +136,11 @@ class Engine:
     def submit(
         self,
         source: str,
-        constraints: Sequence[str | Sequence[str]] = (),
-        any_of: Sequence[Sequence[str]] = (),
-        avoid: Sequence[str] = (),
+        constraints: Phrases = (),
+        any_of: ListOf[ListOf[str]] = (),
+        avoid: ListOf[str] = (),
         prefix: str | None = None,
-        glossaries: Sequence[GlossaryFile] = (),
+        glossaries: ListOf[GlossaryFile] = (),
         terms: Mapping[str, str] | None = None,
         nbest: int | None = None,
         on_partial: Callable[[Partial], None] | None = None,
@@ -148,23 +163,24 @@ class Engine:
         Errors: Busy where the queue is full, Closed, UsageError for phrases in a wrong form; the
         future has those that need the model.
         """
+        self.check_process()
         if not isinstance(source, str):
             raise UsageError(f"the source is {type(source).__name__}, and a sentence is a text")
         given = {
-            "constraints": list(constraints),
-            "any_of": [list(x) for x in any_of],
-            "avoid": list(avoid),
-        }
-        fields = fields_of(given | ({"prefix": prefix} if prefix else {}), "the request")
+            "constraints": items(constraints, "constraints"),
+            "any_of": [items(each, "an entry of any_of") for each in items(any_of, "any_of")],
+            "avoid": items(avoid, "avoid"),
+        } | ({} if prefix in (None, "") else {"prefix": prefix})
+        check_request(glossaries, terms, languages, on_partial, nbest, number)
         job = Job(
             source,
-            fields_or_none(fields),
+            fields_or_none(fields_of(given, "the request")),
             tuple(glossaries),
             tuple((terms or {}).items()),
             nbest,
             on_partial is not None,
             align,
-            languages,
+            None if languages is None else (languages[0], languages[1]),
             seed,
             number,
             time.monotonic(),
@@ -187,14 +203,15 @@ class Engine:
     def submit_text(
         self,
         text: str,
-        format: str = "text",
-        protect: Sequence[str] = (),
+        format: Format = "text",
+        protect: ListOf[str] = (),
         on_partial: Callable[[Partial], None] | None = None,
         **request: Any,
     ) -> Future[Answer]:
         """A future of the translation of a text, sentence by sentence, as of
         `Translator.translate_text`. request: as of `submit`, for each sentence.
         Errors: as of both."""
+        check_text(text)
         model = self.wait()
         ways = passes(
             format, splitter((request.get("languages") or [model.source])[0]), protect, model.leads
@@ -224,8 +241,10 @@ class Engine:
     def close(self, grace: float = 0.0) -> None:
         """Take no more requests; wait up to `grace` seconds for those there are, then end.
 
-        What is left has the error Closed.
+        What is left has the error Closed. In a process that was forked it does nothing.
         """
+        if self.process != os.getpid():
+            return
         with self.changed:
             self.closed = True
             self.changed.notify_all()
@@ -235,10 +254,7 @@ class Engine:
                 *self.requests.clear(),
                 *(ticket for worker in workers for ticket in worker.requests.values()),
             ]
-        for worker in workers:
-            worker.send(None)
-            worker.close()
-        self.fork_server.stop()
+        end(workers, self.fork_server)
         for ticket in left:
             ticket.tell(Closed("the engine was closed before the request was answered"))
 
@@ -272,8 +288,17 @@ class Engine:
 
     # ---- requests and workers
 
+    def check_process(self) -> None:
+        """Refuse a process that was forked: its copy of the engine has no threads, and would wait
+        for ever (raises UsageError)."""
+        if self.process != os.getpid():
+            raise UsageError(
+                "the engine belongs to the process that made it, and this one was forked from it: "
+                "make an Engine in this process"
+            )
+
     def start_worker(self) -> Worker:
-        return Worker(self.fork_server, self.heard, self.lost)
+        return Worker(self.fork_server, weakly(self.heard), weakly(self.lost))
 
     def forget(self, number: int) -> None:
         """Nobody waits for a request any more."""
@@ -382,3 +407,29 @@ class Engine:
             workers = self.requests.workers
             if worker in workers:
                 workers[workers.index(worker)] = self.start_worker()
+
+
+def weakly(method: Callable[..., None]) -> Callable[..., None]:
+    """A function that calls a method for as long as its object is there."""
+    reference = weakref.WeakMethod(method)
+
+    def call(*arguments: Any) -> None:
+        if (found := reference()) is not None:
+            found(*arguments)
+
+    return call
+
+
+def end(workers: Sequence[Worker], fork_server: ForkServer) -> None:
+    """End the processes of an engine."""
+    for worker in workers:
+        worker.send(None)
+        worker.close()
+    fork_server.stop()
+
+
+def forgotten(process: int, requests: Dispatch, fork_server: ForkServer) -> None:
+    """End the processes of an engine that nothing refers to any more, in the process that has
+    made it: one that is forked from it has no say in them."""
+    if os.getpid() == process:
+        end(requests.workers, fork_server)

@@ -96,8 +96,7 @@ class Intake:
             raise UsageError(
                 f"nbest is {nbest} and the beam is {spec.k}: ask for 1 to {spec.k} hypotheses"
             )
-        tokens = translator.encode(job.source)
-        translator.check_length(tokens, "the source")
+        tokens = translator.checked(job.source, "the source")
         if self.longest is not None and tokens.numel() > self.longest:
             raise TooLong(
                 f"the source has {tokens.numel()} tokens and the limit is {self.longest}: "

@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from fairseq_ext.core.errors import UsageError, cut
+from fairseq_ext.search.constraints.from_python import check_list, check_texts
 from fairseq_ext.translator import Translation
 
 Span = tuple[int, int]  # characters [start, end)
@@ -124,6 +126,30 @@ class Work:
         """Add the counts of another report."""
         for name, value in vars(other).items():
             setattr(self, name, getattr(self, name) + value)
+
+
+def check_request(
+    glossaries: Any, terms: Any, languages: Any, on_partial: Any, nbest: Any, number: Any
+) -> None:
+    """Refuse arguments of a request that are of another type (raises UsageError)."""
+    for name, value in (("nbest", nbest), ("number", number)):
+        if type(value) is not int and (name != "nbest" or value is not None):
+            raise UsageError(f"{name} is {cut(repr(value))}: give a whole number")
+    check_list(glossaries, "glossaries")
+    for each in glossaries:
+        if not isinstance(each, GlossaryFile):
+            raise UsageError(f"glossaries has {cut(repr(each))}: give each as a GlossaryFile")
+    if terms is not None:
+        if not isinstance(terms, Mapping):
+            raise UsageError(f"terms is {cut(repr(terms))}: give a dictionary of terms")
+        check_texts([*terms.keys(), *terms.values()], "terms")
+    if languages is not None:
+        check_list(languages, "languages")
+        check_texts(languages, "languages")
+        if len(languages) != 2:
+            raise UsageError(f"languages is {cut(repr(languages))}: give source and target")
+    if on_partial is not None and not callable(on_partial):
+        raise UsageError(f"on_partial is {cut(repr(on_partial))}: give a function")
 
 
 def fields_or_none(fields: Mapping[str, Any]) -> dict[str, Any] | None:

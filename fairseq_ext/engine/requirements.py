@@ -20,7 +20,7 @@ from fairseq_ext.search.constraints.glossary import Glossary, GlossaryOptions, p
 from fairseq_ext.search.constraints.required import case_of
 from fairseq_ext.search.phrases.pieces import normal
 from fairseq_ext.search.phrases.places import Place, Text, Wanted, assigned, in_order
-from fairseq_ext.search.phrases.sentence import Phrase, SentenceConstraints, merge
+from fairseq_ext.search.phrases.sentence import EMPTY, Phrase, SentenceConstraints
 from fairseq_ext.translator import Translation, Translator
 
 KEPT = 64  # glossaries in memory
@@ -69,18 +69,17 @@ class Requirements:
                 raise UsageError(self.no_constraints or "this engine takes no constraints")
             return None, []
         source = self.translator.task.session.sentences.constraint_source()
-        found = source.sentence(0, tokens)
-        if job.fields:
-            found = merge(found, source.of_fields(job.fields, "the request"), source.consistent)
+        own = source.of_fields(job.fields, "the request") if job.fields else EMPTY
+        named = self.named(job)
+        found = source.sentence(0, tokens, own, named)
         terms = []
-        glossaries = [*([] if source.glossary is None else [source.glossary]), *self.named(job)]
+        glossaries = [*([] if source.glossary is None else [source.glossary]), *named]
         words = (
             words_of(source.source_text(tokens), source.segmenter.takes_pieces)
             if glossaries
             else []
         )
         for glossary in glossaries:
-            required = glossary.required(words)
             terms += [
                 Term(
                     each.term.source,
@@ -88,11 +87,9 @@ class Requirements:
                     spans_of(job.source, words, each.matches),
                     each.cased.mode,
                 )
-                for each in required
+                for each in glossary.required(words)
             ]
-            if glossary is not source.glossary:
-                found = source.with_terms(found, required, tokens)
-        return source.consistent(found), terms
+        return found, terms
 
     def named(self, job: Job) -> list[Glossary]:
         """The glossaries of a request, each read once."""

@@ -270,8 +270,9 @@ def main(fd: int) -> None:
         if os.fork() == 0:
             control.close()
             work(Connection(fds[0]), loaded, flags, longest)
-            sys.stdout.flush()
-            sys.stderr.flush()
+            for stream in (sys.stdout, sys.stderr):
+                if stream is not None:
+                    stream.flush()
             os._exit(0)
         os.close(fds[0])
 

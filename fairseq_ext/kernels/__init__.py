@@ -17,5 +17,5 @@
 library.py builds, verifies and loads the compiled library, and reads its structures and signatures
 from the C++ files. compiling.py knows compilers and levels of processors. image.py is a file that
 is mapped as memory. The C++ headers lie flat beside the pairs: vectors.hpp (SIMD), stages.hpp
-(timing). This folder imports only core.
+(timing), entry.hpp (entry points, scratch memory). This folder imports only core.
 """

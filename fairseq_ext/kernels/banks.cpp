@@ -11,16 +11,13 @@ struct Found {
     int64_t *state, *count;  // (S, out, G)
 };
 
-}  // namespace
-
-extern "C" void select_by_banks(const Phrases* phrases, const Rows* rows_, const Found* found_) {
-    const int64_t G = phrases->G;
-    const Rows& rows = *rows_;
-    const Found& found = *found_;
+void select_all(const Phrases& phrases, const Rows& rows, const Found& found) {
+    const int64_t G = phrases.G;
+    Parallel sentences;
 #pragma omp parallel for schedule(dynamic) if (rows.first[rows.S] * rows.V > WORTH_THREADS / 8)
-    for (int64_t s = 0; s < rows.S; ++s) {
+    for (int64_t s = 0; s < rows.S; ++s) sentences.run([&] {
         static thread_local Scratch m;
-        choose(*phrases, rows, s, m);
+        choose(phrases, rows, s, m);
         for (int64_t i = 0; i < rows.out; ++i) {
             int64_t to = s * rows.out + i;
             if (i < static_cast<int64_t>(m.order.size())) {
@@ -34,5 +31,12 @@ extern "C" void select_by_banks(const Phrases* phrases, const Rows* rows_, const
                 std::fill_n(found.count + to * G, G, 0);
             }
         }
-    }
+    });
+    sentences.check();
+}
+
+}  // namespace
+
+ENTRY int64_t select_by_banks(const Phrases* phrases, const Rows* rows, const Found* found) {
+    return guarded([&] { select_all(*phrases, *rows, *found); });
 }

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fairseq_ext.kernels.library import loaded, struct
+from fairseq_ext.kernels.library import address, loaded, struct
 
 LONGS = (
     "first",
@@ -63,36 +63,22 @@ def phrases_struct(
 
     longs: LONGS, and behind, glued and ordered, as in search/phrases/phrase_table.py, PhraseTable.
     """
-    assert (
-        all(part.is_contiguous() and part.dtype == torch.long for part in (*longs, behind))
-        and glued.dtype == torch.bool
-    )
     (_, W), (_, G) = (longs[LONGS.index(name)].shape for name in ("proposed", "need"))
-    words = [part.data_ptr() if glued.numel() > 1 else None for part in (behind, glued)]
-    return PhrasesStruct(*(part.data_ptr() for part in longs), *words, G, W, int(ordered))
+    words: list[int | None] = [None, None]
+    if glued.numel() > 1:
+        words = [address(behind, torch.long), address(glued, torch.bool)]
+    return PhrasesStruct(*(address(part, torch.long) for part in longs), *words, G, W, int(ordered))
 
 
 def select_by_banks(phrases: ctypes.Structure, rows: BankRows) -> tuple[Tensor, ...]:
     """Row, token, bank and score (S, out), state and count (S, out, G) of the candidates of each
     sentence, in the order of DBA.order."""
-    floats, longs, flags = (
-        (rows.x, rows.before),
-        (rows.state, rows.count, rows.first),
-        (rows.excused, rows.infeasible),
-    )
-    tensors = (*floats, *longs, rows.sentence, rows.left, *flags)
-    assert all(t.is_contiguous() for t in tensors) and all(t.dtype == torch.float32 for t in floats)
-    assert all(t.dtype == torch.long for t in (*longs, rows.sentence, rows.left)) and all(
-        t.dtype == torch.bool for t in flags
-    )
     S, out = rows.sentence.numel(), rows.out
-    row, token, bank = torch.empty(3, S, out, dtype=torch.long)
-    score = rows.x.new_empty(S, out)
-    state, count = (
-        torch.empty(S, out, t.size(1), dtype=torch.long) for t in (rows.state, rows.count)
-    )
+    longs = (rows.state, rows.count, rows.first, rows.sentence, rows.left)
     given = RowsStruct(
-        *(t.data_ptr() for t in tensors),
+        *(address(part, torch.float32) for part in (rows.x, rows.before)),
+        *(address(part, torch.long) for part in longs),
+        *(address(part, torch.bool) for part in (rows.excused, rows.infeasible)),
         S,
         rows.x.size(1),
         rows.eos,
@@ -101,6 +87,11 @@ def select_by_banks(phrases: ctypes.Structure, rows: BankRows) -> tuple[Tensor, 
         rows.each,
         out,
         rows.even,
+    )
+    row, token, bank = torch.empty(3, S, out, dtype=torch.long)
+    score = rows.x.new_empty(S, out)
+    state, count = (
+        torch.empty(S, out, t.size(1), dtype=torch.long) for t in (rows.state, rows.count)
     )
     found = FoundStruct(*(t.data_ptr() for t in (row, token, bank, score, state, count)))
     loaded().select_by_banks(

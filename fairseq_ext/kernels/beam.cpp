@@ -33,8 +33,8 @@ void read(Batch& batch, int64_t rows, const Reader& reader, Step& step) {
         }
     }
     step.x = reader.x, step.rows = rows, step.block = 1, step.lines = lines;
-    decode(reader.layers, &step);
-    linear(reader.output, reader.x, rows, reader.logits, 0);
+    run_decoder(reader.layers, &step);
+    run_linear(reader.output, reader.x, rows, reader.logits);
     batch.calls += 1, batch.read += rows;
 }
 
@@ -148,33 +148,35 @@ Result advance(Sentence& s, float* logits, int64_t V) {
     return GOES_ON;
 }
 
-}  // namespace
-
-extern "C" {
-
-// At most so many steps, and none after one that ends a sentence, whose `result` says how. NO_ROOM: the KV cache, the position embeddings
-// or the reader need more room; then the call is to be made again
-int64_t search_sentences(Batch* batch, int64_t most, const Reader* reader, Step* step) {
-    const int64_t V = reader->vocabulary;
+Result search(Batch& batch, int64_t most, const Reader& reader, Step& step) {
+    const int64_t V = reader.vocabulary;
     static thread_local std::vector<int64_t> memory_first;
-    int64_t* first = scratch(memory_first, batch->sentences);
+    int64_t* first = scratch(memory_first, batch.sentences);
     for (; most > 0; --most) {
         int64_t rows = 0, live = 0;
-        for (int64_t b = 0; b < batch->sentences; ++b) {
-            if (!batch->live[b]->has_room(*reader, *step)) return NO_ROOM;
-            first[b] = rows, rows += batch->live[b]->rows;
+        for (int64_t b = 0; b < batch.sentences; ++b) {
+            if (!batch.live[b]->has_room(reader, step)) return NO_ROOM;
+            first[b] = rows, rows += batch.live[b]->rows;
         }
-        if (rows > reader->width) return NO_ROOM;
-        read(*batch, rows, *reader, *step);
+        if (rows > reader.width) return NO_ROOM;
+        read(batch, rows, reader, step);
+        Parallel sentences;
 #pragma omp parallel for schedule(static) reduction(+ : live) if (rows * V > WORTH_THREADS / 8)
-        for (int64_t b = 0; b < batch->sentences; ++b) {
-            Sentence& s = *batch->live[b];
-            s.result = (s.rules->samples ? draw : advance)(s, reader->logits + first[b] * V, V);
+        for (int64_t b = 0; b < batch.sentences; ++b) sentences.run([&] {
+            Sentence& s = *batch.live[b];
+            s.result = (s.rules->samples ? draw : advance)(s, reader.logits + first[b] * V, V);
             live += s.result == GOES_ON;
-        }
-        if (live < batch->sentences) return FOUND;
+        });
+        sentences.check();
+        if (live < batch.sentences) return FOUND;
     }
     return GOES_ON;
 }
 
-}  // extern "C"
+}  // namespace
+
+// At most so many steps, and none after one that ends a sentence, whose `result` says how. NO_ROOM: the KV cache, the position embeddings
+// or the reader need more room; then the call is to be made again
+ENTRY int64_t search_sentences(Batch* batch, int64_t most, const Reader* reader, Step* step) {
+    return guarded([&] { return int64_t{search(*batch, most, *reader, *step)}; });
+}

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 import platform
+import re
 import shlex
 import shutil
 import subprocess
@@ -36,7 +37,10 @@ LEVELS: dict[str, dict[str, tuple[str, ...]]] = {
         "neon": ("-march=armv8-a",),
     },
 }
-FLAGS = ("-O3", "-std=c++17", "-fPIC", "-fopenmp", "-fno-math-errno", "-fno-trapping-math")
+FLAGS: tuple[str, ...] = ("-O3", "-std=c++17", "-fPIC", "-fvisibility=hidden", "-fopenmp")
+FLAGS += ("-fno-math-errno", "-fno-trapping-math")
+# of an entry point (entry.hpp): the type of its result, its name, its parameters
+ENTRY = re.compile(r"^ENTRY (\w+) (\w+)\(([^)]*)\)\s*\{", re.M)
 
 
 def compiler() -> list[str] | None:
@@ -57,7 +61,8 @@ def compile_files(
     target: Path,
     linking: Sequence[str] = (),
 ) -> None:
-    """A library of these files, compiled side by side.
+    """A library of these files, compiled side by side, that exports their entry points and nothing
+    else (the templates of the standard library are not hidden by a flag).
 
     Errors: RuntimeError in one sentence; OSError.
     """
@@ -88,7 +93,10 @@ def compile_files(
                 files,
             )
         )
-        run("-shared", *linking, *objects, "-o", target)
+        names = [name for file in files for _, name, _ in ENTRY.findall(file.read_text("utf-8"))]
+        exports = Path(folder) / "exports"
+        exports.write_text(f"{{ global: {'; '.join(names)}; local: *; }};\n")
+        run("-shared", *linking, f"-Wl,--version-script={exports}", *objects, "-o", target)
 
 
 def compile_levels(command: list[str], folder: Path, machine: str = platform.machine()) -> None:

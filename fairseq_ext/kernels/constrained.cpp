@@ -38,8 +38,8 @@ void read(Sentences& s, const Reader& reader, Step& step, Lines& lines) {
             line[r] = {s.slot[i], position, s.length + 1, s.history + r * s.T};
         }
     step.x = reader.x, step.rows = n, step.block = 1, step.lines = line;
-    decode(reader.layers, &step);
-    linear(reader.output, reader.x, n, reader.logits, 0);
+    run_decoder(reader.layers, &step);
+    run_linear(reader.output, reader.x, n, reader.logits);
     s.used += s.W, s.calls += 1, s.read += n;
 }
 
@@ -104,8 +104,9 @@ void follow(Sentences& s, const std::vector<Outcome>& outcomes) {
 // Drops the positions that are in no live row's history
 void compact(Sentences& s, const Reader& reader, const Step& step) {
     int64_t used = 0;
+    Parallel sentences;
 #pragma omp parallel for schedule(dynamic) reduction(max : used)
-    for (int64_t i = 0; i < s.live; ++i) {
+    for (int64_t i = 0; i < s.live; ++i) sentences.run([&] {
         static thread_local std::vector<int32_t> kept, to;
         kept.clear(), to.assign(s.used, -1);
         for (int64_t r = s.first[i]; r < s.first[i + 1]; ++r)
@@ -116,7 +117,8 @@ void compact(Sentences& s, const Reader& reader, const Step& step) {
             for (int64_t t = 0; t < s.length; ++t) s.history[r * s.T + t] = to[s.history[r * s.T + t]];
         keep_positions(reader.layers, &step, s.slot[i], kept.data(), kept.size());
         used = std::max<int64_t>(used, kept.size());
-    }
+    });
+    sentences.check();
     s.used = used;
 }
 
@@ -134,36 +136,41 @@ bool choose_all(Sentences& s, const Reader& reader, Lines& lines, std::vector<Ou
                     infeasible, s.live, V, s.eos, s.k, best, s.each, std::min(2 * s.k, best + s.W * (s.each + s.phrases->G * s.phrases->W) + 1), s.even};
     if (static_cast<int64_t>(outcomes.size()) < s.live) outcomes.resize(s.live);
     bool good = true;
+    Parallel sentences;
 #pragma omp parallel for schedule(dynamic) reduction(&& : good) if (n * V > WORTH_THREADS / 8)
-    for (int64_t i = 0; i < s.live; ++i) {
+    for (int64_t i = 0; i < s.live; ++i) sentences.run([&] {
         bool numbers = true;
         for (int64_t r = s.first[i]; r < s.first[i + 1]; ++r)
             numbers = numbers && score_words(s, reader.logits + r * V, V, s.tokens + r * s.T, lines.left[i] <= 0);
         good = good && numbers;
-        if (!numbers) continue;
+        if (!numbers) return;
         choose(*s.phrases, rows, i, outcomes[i].choice);
         decide(s, i, rows, outcomes[i]);
-    }
+    });
+    sentences.check();
     return good;
+}
+
+Result search(Sentences& s, const Reader& reader, Step& step, int64_t steps) {
+    static thread_local Lines lines;
+    static thread_local std::vector<Outcome> outcomes;
+    for (int64_t i = 0; i < steps && s.live; ++i) {
+        if (s.used + s.W > step.target.positions) {
+            compact(s, reader, step);
+            if (s.used + ROOM_STEPS * s.W > step.target.positions) return NO_ROOM;
+        }
+        if (s.length + 2 > s.T || s.length >= reader.room || s.rows() > reader.width) return NO_ROOM;
+        read(s, reader, step, lines);
+        if (!choose_all(s, reader, lines, outcomes)) return NOT_A_NUMBER;
+        follow(s, outcomes);
+    }
+    return s.live ? GOES_ON : FOUND;
 }
 
 }  // namespace
 
 // Makes so many steps, or fewer where all sentences have ended. NO_ROOM: the KV cache, the reader, the position embeddings or the rows' tokens
 // need more room; then the call is to be made again
-extern "C" int64_t search_constrained(Sentences* sentences, const Reader* reader, Step* step, int64_t steps) {
-    Sentences& s = *sentences;
-    static thread_local Lines lines;
-    static thread_local std::vector<Outcome> outcomes;
-    for (int64_t i = 0; i < steps && s.live; ++i) {
-        if (s.used + s.W > step->target.positions) {
-            compact(s, *reader, *step);
-            if (s.used + ROOM_STEPS * s.W > step->target.positions) return NO_ROOM;
-        }
-        if (s.length + 2 > s.T || s.length >= reader->room || s.rows() > reader->width) return NO_ROOM;
-        read(s, *reader, *step, lines);
-        if (!choose_all(s, *reader, lines, outcomes)) return NOT_A_NUMBER;
-        follow(s, outcomes);
-    }
-    return s.live ? GOES_ON : FOUND;
+ENTRY int64_t search_constrained(Sentences* sentences, const Reader* reader, Step* step, int64_t steps) {
+    return guarded([&] { return int64_t{search(*sentences, *reader, *step, steps)}; });
 }

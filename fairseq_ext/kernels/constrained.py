@@ -20,7 +20,7 @@ from torch import Tensor
 
 from fairseq_ext.kernels.banks import Banks, Estimate
 from fairseq_ext.kernels.beam import FIRST_PLACES, FOUND, ROWS, Result
-from fairseq_ext.kernels.library import loaded
+from fairseq_ext.kernels.library import address, loaded
 
 STATES = ("state", "next_state", "met", "next_met")
 
@@ -87,6 +87,11 @@ class CompiledConstrained:
     ):
         N, k, G = len(sentences), settings.k, banks.start.size(1)
         self.most = max(limits) + 2  # places for tokens that a row may need
+        lengths = self.most + banks.highest + settings.estimate.others + 1  # of an estimate
+        if settings.divisor.numel() < self.most or settings.expected.numel() < lengths:
+            raise ValueError("the divisors end before the longest target")
+        for part in (settings.divisor, settings.expected):
+            address(part, torch.float32, None)
         T, F, number = min(self.most, FIRST_PLACES), 2 * k, torch.tensor(sentences)
         state = np.empty((N * k, G), np.int64)
         state[:N] = banks.start[number].numpy()
@@ -109,9 +114,6 @@ class CompiledConstrained:
             "found_length": np.empty((N, F), np.int64),
             **{name: np.empty((N, F, T), dtype) for name, dtype in FOUND.items()},
         }
-        assert settings.divisor.dtype == settings.expected.dtype == torch.float32
-        assert settings.divisor.numel() >= self.most
-        assert settings.expected.numel() >= self.most + banks.highest + settings.estimate.others + 1
         self.arrays["tokens"][:N, 0], self.arrays["score"][:N, 0] = bos, 0.0
         for best, n in zip(self.arrays["best"], lists, strict=True):
             # subtle: so that the last entry of a shorter list is the last column as well

@@ -3,15 +3,34 @@
 #include <cstdint>
 #include <cstring>
 
-#ifdef __aarch64__
+#include "entry.hpp"
+
+#if defined(__x86_64__)
+#include <cpuid.h>
+#elif defined(__aarch64__)
 #include <sys/auxv.h>
 #endif
 
-extern "C" int64_t supports(const char* level) {
+namespace {
+
+#if defined(__x86_64__)
+// What x86-64-v3 has beyond AVX2, FMA, BMI1 and BMI2, which not all compilers can ask for
+bool has_rest_of_v3() {
+    unsigned a, b, c, d, of_one = 0, of_extended = 0;  // feature bits of these leaves' ecx
+    if (__get_cpuid(1, &a, &b, &c, &d)) of_one = c;
+    if (__get_cpuid(0x80000001, &a, &b, &c, &d)) of_extended = c;
+    return of_one & bit_MOVBE && of_one & bit_F16C && of_extended & bit_LZCNT;
+}
+#endif
+
+}  // namespace
+
+ENTRY int64_t supports(const char* level) {
     auto is = [&](const char* name) { return std::strcmp(level, name) == 0; };
 #if defined(__x86_64__)
     __builtin_cpu_init();
-    const bool avx2 = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && __builtin_cpu_supports("bmi2");
+    const bool avx2 = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && __builtin_cpu_supports("bmi") &&
+                      __builtin_cpu_supports("bmi2") && has_rest_of_v3();
     const bool avx512 = avx2 && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512cd") &&
                         __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl");
     return (is("avx2") && avx2) || (is("avxvnni") && avx2 && __builtin_cpu_supports("avxvnni")) || (is("avx512") && avx512) ||

@@ -43,6 +43,7 @@ from fairseq_ext.core.files import cache_folder, replace, untrusted
 from fairseq_ext.kernels.compiling import (
     ASKING,
     BROUGHT,
+    ENTRY,
     FLAGS,
     HEADERS,
     LEVELS,
@@ -64,6 +65,7 @@ ON_TORCH = (
     "and 3.3 times for a line alone"
 )
 M_TRIM_THRESHOLD, M_MMAP_MAX = -1, -4  # of malloc.h
+OUT_OF_MEMORY = -(1 << 63)  # of entry.hpp
 
 
 def is_off() -> bool:
@@ -326,6 +328,8 @@ def library() -> ctypes.CDLL | None:
     for name, (result, arguments) in signatures(SOURCES).items():
         function = getattr(found, name)
         function.restype, function.argtypes = result, arguments
+        if result is c_int64:
+            function.errcheck = checked
     keep_freed_memory()
     return found
 
@@ -336,6 +340,32 @@ def loaded() -> ctypes.CDLL:
     found = library()
     assert found is not None, "the compiled library is not there"
     return found
+
+
+def checked(result: int, function: Any, _: tuple) -> int:
+    """The result of a function of the library. Errors: MemoryError."""
+    if result == OUT_OF_MEMORY:
+        raise MemoryError(f"{function.__name__} of the compiled library needs more memory")
+    return result
+
+
+def address(array: Any, dtype: Any, *shape: int | None) -> int:
+    """Where the numbers of an array lie, a tensor on a CPU or an array of numpy, which must live
+    as long as the address is used. shape: None stands for any size; left out, any shape.
+
+    Errors: TypeError where they are of another type, not on a CPU, or do not lie densely in order;
+    ValueError for another shape.
+    """
+    is_tensor = hasattr(array, "data_ptr")
+    is_dense = array.is_contiguous() and array.is_cpu if is_tensor else array.flags.c_contiguous
+    if array.dtype != dtype or not is_dense:
+        raise TypeError(f"compiled code takes dense {dtype} on a CPU, not {array.dtype}")
+    sizes = array.shape
+    if shape and sizes != shape:  # the quick way first
+        filled = tuple(b if a is None else a for a, b in zip(shape, sizes, strict=False))
+        if len(shape) != len(sizes) or sizes != filled:
+            raise ValueError(f"compiled code takes the shape {shape}, not {tuple(sizes)}")
+    return array.data_ptr() if is_tensor else array.ctypes.data
 
 
 # ---- What the C++ files of this folder declare
@@ -350,9 +380,6 @@ FOLDER = Path(__file__).parent
 NUMBERS: dict[str, Any] = {"int64_t": c_int64, "double": c_double, "float": c_float, "void": None}
 # fields stand before the first blank line, functions behind it
 STRUCT = r"^struct {} \{{\n(.*?)^(?:\}};|\n)"
-# no other file sees what stands there
-HIDDEN = re.compile(r"^namespace \{.*?^\}  // namespace", re.S | re.M)
-FUNCTION = re.compile(r'^(?:extern "C" )?(\w+) (\w+)\(([^)]*)\)\s*\{', re.M)
 COMMENT = re.compile(r"//[^\n]*")
 
 
@@ -391,11 +418,11 @@ def struct(file: str, name: str) -> type[ctypes.Structure]:
 
 
 def signatures(files: Iterable[Path]) -> dict[str, tuple[Any, list[Any]]]:
-    """What each function that these files define for other files returns and takes."""
+    """What each entry point of these files returns and takes."""
     found = {}
     for path in files:
-        text = COMMENT.sub("", HIDDEN.sub("", path.read_text("utf-8")))
-        for result, name, given in FUNCTION.findall(text):
+        text = COMMENT.sub("", path.read_text("utf-8"))
+        for result, name, given in ENTRY.findall(text):
             kinds = [
                 each.strip().removeprefix("const ") for each in given.split(",") if each.strip()
             ]

@@ -145,16 +145,32 @@ void block_of_rows(const Linear& p, int64_t panel, const void* x, int64_t line, 
     for (int r = 0; r < R; ++r) finish(sums[r], p.bias ? p.bias + first : nullptr, y + (line + r) * p.out + first, columns, epilogue);
 }
 
-// Each line of x (lines, in) to unsigned 8 bits: round(x / scale) + 128, scale = largest magnitude / 127
+inline int32_t magnitude_bits(float x) {
+    int32_t bits;
+    std::memcpy(&bits, &x, sizeof bits);
+    return bits & INT32_MAX;
+}
+
+constexpr float LEAST = 1e-35f;  // 127 / this is still finite; lines of smaller numbers become zeros
+
+// Each line of x (lines, in) to unsigned 8 bits: round(x / scale) + 128, scale = largest magnitude / 127. A line that has NaN or infinity
+// has the scale NaN, so that all its products are NaN
 void quantise(const float* x, int64_t lines, int64_t in, uint8_t* out, float* scale) {
 #pragma omp parallel for schedule(static) if (lines * in > WORTH_THREADS / 16)
     for (int64_t i = 0; i < lines; ++i) {
         const float* from = x + i * in;
-        float largest = 0.0f;
-#pragma omp simd reduction(max : largest)
-        for (int64_t k = 0; k < in; ++k) largest = std::max(largest, std::fabs(from[k]));
-        float factor = largest > 0.0f ? 127.0f / largest : 0.0f;
+        int32_t bits = 0;  // of magnitudes, which are in the order of their bits: first numbers, then infinity, then NaN
+#pragma omp simd reduction(max : bits)
+        for (int64_t k = 0; k < in; ++k) bits = std::max(bits, magnitude_bits(from[k]));
+        float largest;
+        std::memcpy(&largest, &bits, sizeof largest);
         scale[i] = largest / 127.0f;
+        if (!(largest >= LEAST && std::isfinite(largest))) {
+            if (!std::isfinite(largest)) scale[i] = NAN;
+            std::memset(out + i * in, 128, in);
+            continue;
+        }
+        const float factor = 127.0f / largest;
         for (int64_t k = 0; k < in; ++k) out[i * in + k] = static_cast<uint8_t>(static_cast<int32_t>(std::nearbyint(from[k] * factor)) + 128);
     }
 }

@@ -7,16 +7,16 @@
 
 #include <cmath>
 
-extern "C" {
-
 // x (lines, V) -> log-probabilities of x / temperature, in place
-void log_softmax(float* x, int64_t lines, int64_t V, float temperature) {
+void run_log_softmax(float* x, int64_t lines, int64_t V, float temperature) {
 #pragma omp parallel for schedule(static) if (lines * V > WORTH_THREADS / 8)
     for (int64_t i = 0; i < lines; ++i) log_softmax_line(x + i * V, V, temperature);
 }
 
+ENTRY void log_softmax(float* x, int64_t lines, int64_t V, float temperature) { run_log_softmax(x, lines, V, temperature); }
+
 // The k best of each line of x (lines, V), best first, of equals the first: scores and columns (lines, k)
-void topk(const float* x, int64_t lines, int64_t V, int64_t k, float* score, int64_t* column) {
+ENTRY void topk(const float* x, int64_t lines, int64_t V, int64_t k, float* score, int64_t* column) {
 #pragma omp parallel for schedule(static) if (lines * V > WORTH_THREADS / 8)
     for (int64_t i = 0; i < lines; ++i) Best{score + i * k, column + i * k, k, 0}.add_line(x + i * V, V, 0.0f, 0);
 }
@@ -24,8 +24,8 @@ void topk(const float* x, int64_t lines, int64_t V, int64_t k, float* score, int
 // The c best continuations of each sentence: x (n, V) of each row's next word, before (n,) of the row itself; sentence s has the rows
 // first[s] to first[s + 1]. row, column and score (sentences, c), best first, of equals the first; -inf and the sentence's first row
 // where there are fewer.
-void best_of_sentences(const float* x, int64_t V, const float* before, const int64_t* first, int64_t sentences, int64_t c, int64_t* row,
-                       int64_t* column, float* score) {
+ENTRY void best_of_sentences(const float* x, int64_t V, const float* before, const int64_t* first, int64_t sentences, int64_t c, int64_t* row,
+                             int64_t* column, float* score) {
 #pragma omp parallel for schedule(static) if (first[sentences] * V > WORTH_THREADS / 8)
     for (int64_t s = 0; s < sentences; ++s) {
         Best best{score + s * c, column + s * c, c, 0};
@@ -40,16 +40,12 @@ void best_of_sentences(const float* x, int64_t V, const float* before, const int
     }
 }
 
-}  // extern "C"
-
 // ---- Words that would complete an n-gram a second time become impossible
-
-extern "C" {
 
 // tokens: each row's history, T tokens at row_stride from one another, NOT_YET (negative) before its first. value (rows, C): scores of the
 // next word. ids: words of the columns, ascending, id_stride apart from row to row (0: the same for all); null: column w is word w.
-void block_ngrams(const int64_t* tokens, int64_t rows, int64_t T, int64_t row_stride, int64_t n, float* value, int64_t C,
-                  const int64_t* ids, int64_t id_stride) {
+ENTRY void block_ngrams(const int64_t* tokens, int64_t rows, int64_t T, int64_t row_stride, int64_t n, float* value, int64_t C,
+                        const int64_t* ids, int64_t id_stride) {
     for (int64_t r = 0; r < rows; ++r) {
         const int64_t* words = ids ? ids + r * id_stride : nullptr;
         repeated_ngrams(tokens + r * row_stride, T, n, [&](int64_t word) {
@@ -59,20 +55,16 @@ void block_ngrams(const int64_t* tokens, int64_t rows, int64_t T, int64_t row_st
     }
 }
 
-}  // extern "C"
-
 // ---- Words drawn from lines of log-probabilities
 
-extern "C" {
-
 // For each of n draws, of ascending lines, the word of line row[i] of x (., V) that u[i] in [0, 1) falls on, -1 where none is possible
-void draw_words(const float* x, int64_t V, const int64_t* row, const double* u, int64_t n, const Cut* cut, int64_t* word) {
-    Left left;
-    for (int64_t i = 0; i < n;) {
-        const int64_t line = row[i];
-        const Draw draw(x + line * V, V, *cut, left);
-        for (; i < n && row[i] == line; ++i) word[i] = draw(u[i]);
-    }
+ENTRY int64_t draw_words(const float* x, int64_t V, const int64_t* row, const double* u, int64_t n, const Cut* cut, int64_t* word) {
+    return guarded([&] {
+        Left left;
+        for (int64_t i = 0; i < n;) {
+            const int64_t line = row[i];
+            const Draw draw(x + line * V, V, *cut, left);
+            for (; i < n && row[i] == line; ++i) word[i] = draw(u[i]);
+        }
+    });
 }
-
-}  // extern "C"

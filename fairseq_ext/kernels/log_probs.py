@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from fairseq_ext.kernels.library import loaded, struct
+from fairseq_ext.kernels.library import address, loaded, struct
 
 # ---- Log-softmax and the best next words
 #
@@ -24,17 +24,19 @@ from fairseq_ext.kernels.library import loaded, struct
 
 def log_softmax_(x: Tensor, temperature: float = 1.0) -> Tensor:
     """Log-probabilities of logits x (..., V), in place."""
-    assert x.is_contiguous() and x.dtype == torch.float32
-    loaded().log_softmax(x.data_ptr(), x.numel() // x.size(-1), x.size(-1), temperature)
+    at = address(x, torch.float32)
+    loaded().log_softmax(at, x.numel() // x.size(-1), x.size(-1), temperature)
     return x
 
 
 def topk(x: Tensor, k: int) -> tuple[Tensor, Tensor]:
     """torch.topk(x, k) of x (N, V) along its last dimension, scores and columns (N, k), best first;
     of equals the first columns."""
-    assert x.is_contiguous() and x.dtype == torch.float32 and 0 < k <= x.size(1)
+    at = address(x, torch.float32, None, None)
+    if not 0 < k <= x.size(1):
+        raise ValueError(f"the best {k} of {x.size(1)} columns")
     score, column = x.new_empty(x.size(0), k), torch.empty(x.size(0), k, dtype=torch.long)
-    loaded().topk(x.data_ptr(), x.size(0), x.size(1), k, score.data_ptr(), column.data_ptr())
+    loaded().topk(at, x.size(0), x.size(1), k, score.data_ptr(), column.data_ptr())
     return score, column
 
 
@@ -46,20 +48,14 @@ def best_of_sentences(x: Tensor, before: Tensor, first: Tensor, c: int) -> tuple
     sentence's first row, and n. Of equals the first; where there are fewer than c, -inf and
     the sentence's first row.
     """
-    assert (
-        x.is_contiguous()
-        and x.dtype == before.dtype == torch.float32
-        and before.is_contiguous()
-        and first.dtype == torch.long
-    )
     V, S = x.size(1), first.numel() - 1
     row, column = torch.empty(2, S, c, dtype=torch.long)
     found = row, column, x.new_empty(S, c)
     loaded().best_of_sentences(
-        x.data_ptr(),
+        address(x, torch.float32, None, V),
         V,
-        before.data_ptr(),
-        first.data_ptr(),
+        address(before, torch.float32, x.size(0)),
+        address(first, torch.long, S + 1),
         S,
         c,
         *(value.data_ptr() for value in found),
@@ -93,24 +89,23 @@ def block_ngrams_(value: Tensor, tokens: Tensor, size: int, ids: Tensor | None) 
 
     ids as in search/log_probs.py, LogProbs.
     """
-    assert (
-        value.is_contiguous()
-        and value.dtype == torch.float32
-        and tokens.dtype == torch.long
-        and tokens.stride(1) == 1
-    )
+    tokens = tokens if tokens.stride(1) == 1 else tokens.contiguous()
+    if tokens.dtype != torch.long:
+        raise TypeError(f"compiled code takes tokens of torch.int64, not {tokens.dtype}")
+    n, C = value.shape
     ids = None if ids is None else ids.contiguous()
     each = ids is not None and ids.dim() == 2
+    words = None if ids is None else address(ids, torch.long, *([n, C] if each else [C]))
     loaded().block_ngrams(
         tokens.data_ptr(),
         tokens.size(0),
         tokens.size(1),
         tokens.stride(0),
         size,
-        value.data_ptr(),
-        value.size(1),
-        None if ids is None else ids.data_ptr(),
-        value.size(1) if each else 0,
+        address(value, torch.float32, tokens.size(0), C),
+        C,
+        words,
+        C if each else 0,
     )
 
 
@@ -202,15 +197,9 @@ def draw(value: Tensor, row: Tensor, u: Tensor, cut: Cut) -> Tensor:
 
 def draw_compiled(value: Tensor, row: Tensor, u: Tensor, cut: Cut) -> Tensor:
     """`draw` by the compiled library, of float32 on a CPU."""
-    assert (
-        value.is_contiguous()
-        and value.dtype == torch.float32
-        and u.is_contiguous()
-        and row.is_contiguous()
-    )
+    d = row.numel()
+    arrays = address(row, torch.long, d), address(u, torch.float64, d), d
+    at = address(value, torch.float32, None, None)
     word, given = torch.empty_like(row), cut.struct()
-    arrays = row.data_ptr(), u.data_ptr(), row.numel()
-    loaded().draw_words(
-        value.data_ptr(), value.size(1), *arrays, ctypes.addressof(given), word.data_ptr()
-    )
+    loaded().draw_words(at, value.size(1), *arrays, ctypes.addressof(given), word.data_ptr())
     return word

@@ -70,15 +70,12 @@ struct Index {
     int64_t ones;  // dimensions beyond the states' own, where they are 1: a bias
 };
 
-}  // namespace
-
-extern "C" {
-
 // Band codes (n, W) of x (n, D): which of K dimensions is the largest, the first of equals; u answers a band, the first in the highest
 // bits. dimensions (K, P)
-void wta_hash(const float* x, int64_t n, int64_t D, const int64_t* dimensions, int64_t K, int64_t P, int64_t u, int64_t bits, int32_t* codes) {
+void hash_states(const float* x, int64_t n, int64_t D, const int64_t* dimensions, int64_t K, int64_t P, int64_t u, int64_t bits, int32_t* codes) {
+    Parallel states;
 #pragma omp parallel for schedule(static) if (n * P * K > WORTH_THREADS)
-    for (int64_t i = 0; i < n; ++i) {
+    for (int64_t i = 0; i < n; ++i) states.run([&] {
         static thread_local std::vector<float> values;
         static thread_local std::vector<int32_t> places;
         const float* line = x + i * D;
@@ -100,11 +97,19 @@ void wta_hash(const float* x, int64_t n, int64_t D, const int64_t* dimensions, i
             for (int64_t j = 0; j < u; ++j) code = (code << bits) | winner[w * u + j];
             codes[i * (P / u) + w] = code;
         }
-    }
+    });
+    states.check();
+}
+
+}  // namespace
+
+ENTRY int64_t wta_hash(const float* x, int64_t n, int64_t D, const int64_t* dimensions, int64_t K, int64_t P, int64_t u, int64_t bits,
+                       int32_t* codes) {
+    return guarded([&] { hash_states(x, n, D, dimensions, K, P, u, bits, codes); });
 }
 
 // Spans of codes (n, W): where they begin in the flat (W x V) words, and their lengths. offsets (W, size)
-void lookup_direct(const int32_t* codes, int64_t n, int64_t W, const int32_t* offsets, int64_t size, int32_t* start, int32_t* length) {
+ENTRY void lookup_direct(const int32_t* codes, int64_t n, int64_t W, const int32_t* offsets, int64_t size, int32_t* start, int32_t* length) {
     for (int64_t i = 0; i < n; ++i)
         for (int64_t w = 0; w < W; ++w) {
             const int32_t* place = offsets + w * size + codes[i * W + w];
@@ -114,8 +119,8 @@ void lookup_direct(const int32_t* codes, int64_t n, int64_t W, const int32_t* of
 }
 
 // The same from a cuckoo table: key, first, many (W, size), hashes (W, 4); length 0 where no word has the code
-void lookup_cuckoo(const int32_t* codes, int64_t n, int64_t W, const int32_t* key, const int32_t* first, const int32_t* many,
-                   const int64_t* hashes, int64_t size, int64_t V, int32_t* start, int32_t* length) {
+ENTRY void lookup_cuckoo(const int32_t* codes, int64_t n, int64_t W, const int32_t* key, const int32_t* first, const int32_t* many,
+                         const int64_t* hashes, int64_t size, int64_t V, int32_t* start, int32_t* length) {
     for (int64_t i = 0; i < n; ++i)
         for (int64_t w = 0; w < W; ++w) {
             const int32_t code = codes[i * W + w];
@@ -128,17 +133,17 @@ void lookup_cuckoo(const int32_t* codes, int64_t n, int64_t W, const int32_t* ke
 }
 
 // Adds to hits (n, V) in how many bands a word's code is the row's
-void count_hits(const int32_t* start, const int32_t* length, int64_t n, int64_t W, const int32_t* words, int64_t V, int16_t* hits) {
+ENTRY void count_hits(const int32_t* start, const int32_t* length, int64_t n, int64_t W, const int32_t* words, int64_t V, int16_t* hits) {
 #pragma omp parallel for schedule(static) if (n * V > WORTH_THREADS)
     for (int64_t i = 0; i < n; ++i)
         for (int64_t s = i * W; s < (i + 1) * W; ++s)
             for (const int32_t *word = words + start[s], *end = word + length[s]; word < end; ++word) ++hits[i * V + *word];
 }
 
-// The words that share t or more bands with any row of x (n, d): ascending ids, as `compact` says; t > 0. How many, and the seconds (3,)
-// that hashing, counting and listing took by the given clock
-int64_t find_words(const Index* index, const float* x, int64_t n, int64_t d, int64_t t, const uint8_t* always, const uint8_t* never,
-                   int64_t* ids, int64_t clock, double* seconds) {
+namespace {
+
+int64_t find(const Index* index, const float* x, int64_t n, int64_t d, int64_t t, const uint8_t* always, const uint8_t* never, int64_t* ids,
+             int64_t clock, double* seconds) {
     static thread_local std::vector<float> with_ones;
     static thread_local std::vector<int32_t> spans;
     static thread_local std::vector<uint8_t> marked;
@@ -153,7 +158,7 @@ int64_t find_words(const Index* index, const float* x, int64_t n, int64_t d, int
         x = wide;
     }
     int32_t *codes = scratch(spans, 3 * n * W), *start = codes + n * W, *length = start + n * W;
-    wta_hash(x, n, D, index->dimensions, index->K, index->P, index->u, index->bits, codes);
+    hash_states(x, n, D, index->dimensions, index->K, index->P, index->u, index->bits, codes);
     seconds[0] = stages.next();
     if (index->offsets)
         lookup_direct(codes, n, W, index->offsets, index->size, start, length);
@@ -170,4 +175,11 @@ int64_t find_words(const Index* index, const float* x, int64_t n, int64_t d, int
     return found;
 }
 
-}  // extern "C"
+}  // namespace
+
+// The words that share t or more bands with any row of x (n, d): ascending ids, as `compact` says; t > 0. How many, and the seconds (3,)
+// that hashing, counting and listing took by the given clock
+ENTRY int64_t find_words(const Index* index, const float* x, int64_t n, int64_t d, int64_t t, const uint8_t* always, const uint8_t* never,
+                         int64_t* ids, int64_t clock, double* seconds) {
+    return guarded([&] { return find(index, x, n, d, t, always, never, ids, clock, seconds); });
+}

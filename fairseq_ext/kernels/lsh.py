@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from fairseq_ext.kernels import lsh_torch
-from fairseq_ext.kernels.library import loaded
+from fairseq_ext.kernels.library import address, loaded
 from fairseq_ext.kernels.lsh_torch import Cuckoo, bits_of, build_cuckoo, compact, gather
 
 __all__ = [
@@ -34,20 +34,19 @@ def wta_hash(x: Tensor, dimensions: Tensor, u: int) -> Tensor:
     # (K, P), as `draw_dimensions` laid them out
     x, turned = x.contiguous(), dimensions.t().contiguous()
     (n, D), (K, P) = x.shape, turned.shape
-    assert dimensions.dtype == torch.long
     codes = torch.empty(n, P // u, dtype=torch.int32)
-    loaded().wta_hash(x.data_ptr(), n, D, turned.data_ptr(), K, P, u, bits_of(K), codes.data_ptr())
+    at, hashes = address(x, torch.float32), address(turned, torch.long)
+    loaded().wta_hash(at, n, D, hashes, K, P, u, bits_of(K), codes.data_ptr())
     return codes
 
 
 def lookup_direct(codes: Tensor, offsets: Tensor) -> tuple[Tensor, Tensor]:
     codes, offsets = codes.contiguous(), offsets.contiguous()
-    assert codes.dtype == offsets.dtype == torch.int32 and codes.size(1) == offsets.size(0)
     start, length = torch.empty_like(codes), torch.empty_like(codes)
     loaded().lookup_direct(
-        codes.data_ptr(),
+        address(codes, torch.int32),
         *codes.shape,
-        offsets.data_ptr(),
+        address(offsets, torch.int32, codes.size(1), None),
         offsets.size(1),
         start.data_ptr(),
         length.data_ptr(),
@@ -58,12 +57,12 @@ def lookup_direct(codes: Tensor, offsets: Tensor) -> tuple[Tensor, Tensor]:
 def lookup_cuckoo(codes: Tensor, table: Cuckoo, V: int) -> tuple[Tensor, Tensor]:
     codes = codes.contiguous()
     columns = [x.contiguous() for x in (table.key, table.start, table.length, table.hashes)]
-    assert [x.dtype for x in (codes, *columns)] == [torch.int32] * 4 + [torch.long]
+    dtypes = [torch.int32] * 3 + [torch.long]
     start, length = torch.empty_like(codes), torch.empty_like(codes)
     loaded().lookup_cuckoo(
-        codes.data_ptr(),
+        address(codes, torch.int32),
         *codes.shape,
-        *(x.data_ptr() for x in columns),
+        *(address(x, dtype) for x, dtype in zip(columns, dtypes, strict=True)),
         table.size,
         V,
         start.data_ptr(),
@@ -75,11 +74,10 @@ def lookup_cuckoo(codes: Tensor, table: Cuckoo, V: int) -> tuple[Tensor, Tensor]
 def count_hits(start: Tensor, length: Tensor, words: Tensor, V: int) -> Tensor:
     start, length, words = start.contiguous(), length.contiguous(), words.contiguous()
     n, W = start.shape
-    assert start.dtype == length.dtype == words.dtype == torch.int32 and words.numel() == W * V
+    spans = address(start, torch.int32), address(length, torch.int32, n, W)
+    listed = address(words.view(-1), torch.int32, W * V)
     hits = torch.zeros(n, V, dtype=torch.int16)
-    loaded().count_hits(
-        start.data_ptr(), length.data_ptr(), n, W, words.data_ptr(), V, hits.data_ptr()
-    )
+    loaded().count_hits(*spans, n, W, listed, V, hits.data_ptr())
     return hits
 
 
@@ -109,19 +107,17 @@ class Finder:
         )
         self.kept = [None if x is None else x.contiguous() for x in columns]
         dtypes = [torch.long, *[torch.int32] * 5, torch.long]
-        assert all(
-            x is None or x.dtype == dtype for x, dtype in zip(self.kept, dtypes, strict=True)
-        )
-        assert (
-            index.dimensions.size(0) // index.u <= torch.iinfo(torch.int16).max
-            and never.dtype == torch.bool
-        )
+        if index.dimensions.size(0) // index.u > torch.iinfo(torch.int16).max:
+            raise ValueError("the index has more bands than 16 bits can count")
         size = index.offsets.size(1) if table is None else table.size
         (K, P), bits = turned.shape, bits_of(turned.size(0))
-        pointers = [None if x is None else x.data_ptr() for x in self.kept]
+        pointers = [
+            None if x is None else address(x, dtype)
+            for x, dtype in zip(self.kept, dtypes, strict=True)
+        ]
         self.struct = IndexStruct(*pointers, K, P, index.u, bits, index.V, size, ones)
         self.address = ctypes.addressof(self.struct)
-        self.never = never
+        self.V, self.never = index.V, never.contiguous()
         self.ids = torch.empty(index.V, dtype=torch.long)
         self.seconds = (c_double * 3)()
 
@@ -129,15 +125,16 @@ class Finder:
         """x (n, d) -> ascending ids (m,) of words with t hits in any row and those of the mask
         always (V,), which hold until the next call; `seconds` of hashing, counting and listing by
         the system's clock of that number."""
-        x = x.contiguous()
-        assert x.dtype == torch.float32 and t > 0 and (always is None or always.dtype == torch.bool)
+        x, always = x.contiguous(), None if always is None else always.contiguous()
+        if t < 1:
+            raise ValueError(f"{t} hits: one at least")
         many = loaded().find_words(
             self.address,
-            x.data_ptr(),
+            address(x, torch.float32),
             *x.shape,
             t,
-            None if always is None else always.contiguous().data_ptr(),
-            self.never.data_ptr(),
+            None if always is None else address(always, torch.bool, self.V),
+            address(self.never, torch.bool, self.V),
             self.ids.data_ptr(),
             clock,
             self.seconds,

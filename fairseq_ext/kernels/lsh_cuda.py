@@ -70,9 +70,10 @@ def launch(
 
     first = next(a for a in arguments if isinstance(a, Tensor))
     values = [a.data_ptr() if isinstance(a, Tensor) else np.int32(a) for a in arguments]
-    assert all(
+    if not all(
         a.is_contiguous() and a.device == first.device for a in arguments if isinstance(a, Tensor)
-    )
+    ):
+        raise TypeError(f"the kernel {name} takes dense tensors of one GPU")
     with (
         cupy.cuda.Device(first.device.index),
         cupy.cuda.ExternalStream(torch.cuda.current_stream(first.device).cuda_stream),

@@ -63,8 +63,8 @@ void read(const Reader& reader, const Row& row) {
         reader.embed(token, length + i, reader.x + i * d);
     }
     *reader.block = row.w, *reader.before = length;
-    decode(reader.layers, reader.step);
-    linear(reader.output, reader.x, row.w, reader.logits, 0);
+    run_decoder(reader.layers, reader.step);
+    run_linear(reader.output, reader.x, row.w, reader.logits);
 }
 
 // Words that may not follow a position's history, out of its logits for a while: they count in the normaliser
@@ -115,9 +115,9 @@ void choose(const Reader& reader, Row& row) {
 
 }  // namespace
 
-extern "C" {
+// ---- The methods, which draft_row, commit_row and call_row call, and which may throw
 
-int64_t draft_blocks(void* method, Row* row, int64_t most) {
+ENTRY int64_t draft_blocks(void* method, Row* row, int64_t most) {
     const Blocks& self = *static_cast<Blocks*>(method);
     const int64_t m = self.parallel(row) ? std::min((self.whole ? self.parallel_length : self.b) - 1, most) : 0;
     bool known = true;
@@ -131,12 +131,12 @@ int64_t draft_blocks(void* method, Row* row, int64_t most) {
     return m;
 }
 
-int64_t commit_blocks(void* method, const Row* row, int64_t verified, int64_t finished) {
+ENTRY int64_t commit_blocks(void* method, const Row* row, int64_t verified, int64_t finished) {
     if (!static_cast<Blocks*>(method)->parallel(row)) return 1;
     return finished || verified == row->w ? verified : 0;
 }
 
-int64_t draft_window(void* method, Row* row, int64_t most) {
+ENTRY int64_t draft_window(void* method, Row* row, int64_t most) {
     Window& self = *static_cast<Window*>(method);
     self.offered = 0;
     if (self.pause) return --self.pause, 0;
@@ -158,7 +158,7 @@ int64_t draft_window(void* method, Row* row, int64_t most) {
     return width;
 }
 
-void learn_window(void* method, const Row* row, int64_t verified) {
+ENTRY void learn_window(void* method, const Row* row, int64_t verified) {
     Window& self = *static_cast<Window*>(method);
     const int64_t m = std::min({verified, self.offered, row->w});
     if (!std::min(self.offered, row->w)) return;
@@ -168,17 +168,21 @@ void learn_window(void* method, const Row* row, int64_t verified) {
     self.expected = std::max(1e-3, self.decay * self.expected + expected);
 }
 
-int64_t commit_window(void*, const Row*, int64_t verified, int64_t) { return verified; }
+ENTRY int64_t commit_window(void*, const Row*, int64_t verified, int64_t) { return verified; }
+
+// ---- A call, and its parts
+
+namespace {
 
 // (1) Drafts the row's next block, returns its width. The method drafts, unless the next position must be read alone
-int64_t draft_row(Row* row) {
+int64_t draft(Row* row) {
     row->w = 1 + row->draft_block(row->method, row, row->redo ? 0 : row->limit - *row->length);
     return row->w;
 }
 
 // Commits what the block's best words verify: (4) they are right as far as the draft was, (5) and nothing follows EOS or the length limit;
 // (6) what is kept becomes history, the other words guesses; (7) a finished row is done
-int64_t commit_row(Row* row_) {
+Status commit(Row* row_) {
     Row& row = *row_;
     const int64_t w = row.w;
     int64_t verified = 1;
@@ -212,16 +216,28 @@ int64_t commit_row(Row* row_) {
     return lost ? LOST : finished && count == verified ? DONE : GOES_ON;
 }
 
-// A whole call. NO_ROOM: the reader needs memory for row.w positions behind row.length; then the call is to be made again
-int64_t call_row(Row* row, const Reader* reader) {
-    if (!row->w) draft_row(row);
-    if (row->w > reader->width || *row->length + row->w > reader->room) return NO_ROOM;
-    read(*reader, *row);  // (2)
-    choose(*reader, *row);  // (3)
-    return commit_row(row);
+Status call(Row* row, const Reader& reader) {
+    if (!row->w) draft(row);
+    if (row->w > reader.width || *row->length + row->w > reader.room) return NO_ROOM;
+    read(reader, *row);  // (2)
+    choose(reader, *row);  // (3)
+    return commit(row);
 }
 
-}  // extern "C"
+}  // namespace
+
+ENTRY int64_t draft_row(Row* row) {
+    return guarded([&] { return draft(row); });
+}
+
+ENTRY int64_t commit_row(Row* row) {
+    return guarded([&] { return int64_t{commit(row)}; });
+}
+
+// A whole call. NO_ROOM: the reader needs memory for row.w positions behind row.length; then the call is to be made again
+ENTRY int64_t call_row(Row* row, const Reader* reader) {
+    return guarded([&] { return int64_t{call(row, *reader)}; });
+}
 
 // ---- Where the draft comes from
 //
@@ -286,17 +302,15 @@ void find(Previous& self, const Row* row) {
 
 }  // namespace
 
-extern "C" {
+ENTRY int64_t propose_nothing(void*, const Row*, int64_t, double, int64_t*, double*) { return 0; }
 
-int64_t propose_nothing(void*, const Row*, int64_t, double, int64_t*, double*) { return 0; }
-
-int64_t propose_trajectory(void* state, const Row* row, int64_t most, double, int64_t* token, double* sure) {
+ENTRY int64_t propose_trajectory(void* state, const Row* row, int64_t most, double, int64_t* token, double* sure) {
     const int64_t pad = static_cast<Trajectory*>(state)->pad, filler = pad == NONE ? row->last() : pad;
     for (int64_t i = 0; i < most; ++i) token[i] = row->guess(i) == NONE ? filler : row->guess(i), sure[i] = 0.5;
     return most;
 }
 
-int64_t propose_previous(void* state, const Row* row, int64_t most, double least, int64_t* token, double* sure) {
+ENTRY int64_t propose_previous(void* state, const Row* row, int64_t most, double least, int64_t* token, double* sure) {
     Previous& self = *static_cast<Previous*>(state);
     const int64_t fresh = *row->length - self.told;
     if (fresh) {
@@ -317,7 +331,7 @@ int64_t propose_previous(void* state, const Row* row, int64_t most, double least
 }
 
 // A sentence's factors (V,): how much more than by chance it speaks of each word. sum (V,): zeros, and zeros again afterwards
-void speak(const Table* table, const int64_t* source, int64_t columns, int64_t length, float* factor, double* sum) {
+ENTRY void speak(const Table* table, const int64_t* source, int64_t columns, int64_t length, float* factor, double* sum) {
     const Table& t = *table;
     std::memcpy(factor, t.floor, t.V * sizeof(float));
     auto all = [&](auto of) {
@@ -334,7 +348,7 @@ void speak(const Table* table, const int64_t* source, int64_t columns, int64_t l
     });
 }
 
-int64_t propose_ngram(void* state, const Row* row, int64_t most, double least, int64_t* token, double* sure) {
+ENTRY int64_t propose_ngram(void* state, const Row* row, int64_t most, double least, int64_t* token, double* sure) {
     Ngram& self = *static_cast<Ngram*>(state);
     const Table& t = *self.table;
     float* const factor = self.factor;
@@ -365,5 +379,3 @@ int64_t propose_ngram(void* state, const Row* row, int64_t most, double least, i
         for (int64_t j = m - 1; j >= 0; --j) factor[token[j]] = uncovered[j];
     return m;
 }
-
-}  // extern "C"

@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from fairseq_ext.kernels.library import loaded, struct
+from fairseq_ext.kernels.library import address, loaded, struct
 from fairseq_ext.kernels.transformer import CompiledReader
 
 BUFFERS = {
@@ -71,7 +71,6 @@ class CompiledRow:
         width: int,
         method: CompiledMethod,
     ):
-        assert tokens.dtype == length.dtype == np.int64 and score.dtype == np.float64
         compiled = loaded()
         self.draft_row, self.commit_row, self.call_row = (
             compiled.draft_row,
@@ -80,8 +79,12 @@ class CompiledRow:
         )
         self.buffers = {name: np.zeros(width, dtype) for name, dtype in BUFFERS.items()}
         self.kept = (tokens, score, length, method)
-        arrays = {"tokens": tokens, "score": score, "length": length, **self.buffers}
-        self.struct = RowStruct(**{name: array.ctypes.data for name, array in arrays.items()})
+        self.struct = RowStruct(
+            tokens=address(tokens, np.int64, 1, None),
+            score=address(score, np.float64, 1, tokens.shape[1]),
+            length=address(length, np.int64, 1),
+            **{name: array.ctypes.data for name, array in self.buffers.items()},
+        )
         for field, name in (("draft_block", "draft"), ("learn", "learn"), ("commit", "commit")):
             if name != "learn" or method.learn:
                 setattr(
@@ -181,7 +184,7 @@ def previous(
     state = PreviousStruct(
         other.struct,
         text.ctypes.data,
-        found.ctypes.data,
+        address(found, np.float64, None),
         len(old),
         len(found) - 1,
         0,
@@ -218,7 +221,7 @@ class CompiledTable:
         factor = np.empty(self.struct.V, np.float32)
         self.speak(
             self.address,
-            source.ctypes.data,
+            address(source, np.int64, None),
             len(source),
             length,
             factor.ctypes.data,
@@ -231,5 +234,6 @@ class CompiledTable:
 
         factor (V,): from `factors`, or None; pad: the token before the first one.
         """
-        state = NgramStruct(self.address, None if factor is None else factor.ctypes.data, pad, 0)
+        at = None if factor is None else address(factor, np.float32, self.struct.V)
+        state = NgramStruct(self.address, at, pad, 0)
         return CompiledDrafter.of("ngram", state, factor, self)

@@ -18,7 +18,7 @@ struct Phrases {
     const int64_t *pending, *value;         // (M,)
     const int64_t *proposed;                // (M, W) padded with -1
     const int64_t *need, *size, *total;     // (N, G), (N, G), (N,)
-    const int64_t* behind;                  // (V,); null: nothing is known of words
+    const int64_t* behind;                  // (V,) -1: as before; null: nothing is known of words
     const bool* glued;                      // (V,); null as well
     int64_t G, W, ordered;
 };
@@ -85,7 +85,7 @@ struct Table {
         for (int64_t g = 0; g < p.G; ++g) active_[g] = active(count_, g);
         for (int64_t g = 0; g < p.G; ++g) {
             int64_t at = state_[g], found = -1;
-            state_[g] = p.base[at] + behind;
+            state_[g] = behind < 0 ? p.root[at] : p.base[at] + behind;
             if (!active_[g]) continue;
             found = arc(at, word);
             if (found < 0) found = arc(p.root[at], word);

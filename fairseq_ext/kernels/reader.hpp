@@ -4,10 +4,10 @@
 #include "norm.hpp"
 
 // of transformer.cpp; what they are given is made in transformer.py
-extern "C" void decode(const void* layers, const void* step);
-extern "C" void keep_positions(const void* layers, const void* step, int64_t slot, const int32_t* kept, int64_t count);
-extern "C" void linear(const void* packed, const float* x, int64_t lines, float* y, int64_t epilogue);
-extern "C" void layer_norm(const void* norm, const float* x, int64_t lines, int64_t d, float* y);
+void run_decoder(const void* layers, const void* step);
+void keep_positions(const void* layers, const void* step, int64_t slot, const int32_t* kept, int64_t count);
+void run_linear(const void* packed, const float* x, int64_t lines, float* y);
+void run_norm(const void* norm, const float* x, int64_t lines, int64_t d, float* y);
 
 namespace {
 
@@ -25,7 +25,7 @@ struct Reader {
     void embed(int64_t token, int64_t before, float* to) const {
         const float *from = embedding + token * d, *where = positions + before * d;
         for (int64_t k = 0; k < d; ++k) to[k] = scale * from[k] + where[k];
-        if (embedding_norm.weight) layer_norm(&embedding_norm, to, 1, d, to);
+        if (embedding_norm.weight) run_norm(&embedding_norm, to, 1, d, to);
     }
 };
 

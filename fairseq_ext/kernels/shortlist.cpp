@@ -12,10 +12,8 @@
 #include <tuple>
 #include <utility>
 
-extern "C" {
-void linear(const void* packed, const float* x, int64_t lines, float* y, int64_t epilogue);  // transformer.cpp
-void log_softmax(float* x, int64_t lines, int64_t V, float temperature);                    // log_probs.cpp
-}
+void run_linear(const void* packed, const float* x, int64_t lines, float* y);         // transformer.cpp
+void run_log_softmax(float* x, int64_t lines, int64_t V, float temperature);  // log_probs.cpp
 
 namespace {
 
@@ -61,25 +59,23 @@ struct Shortlist {
 
 }  // namespace
 
-extern "C" {
-
 // Log-probabilities of x (n, d) over the list that base and found (m,) make: ids and y as `merge` gives them, and the seconds (3,) that
 // the found words' scores, the base's and what follows took by the given clock
-void shortlist_log_probs(const Shortlist* list, const float* x, int64_t n, const int64_t* found, int64_t m, int64_t* ids, float* y, int64_t clock,
-                    double* seconds) {
-    static thread_local std::vector<float> scores;
-    float *of_base = scratch(scores, n * (list->T + m)), *of_found = of_base + n * list->T;
-    Stages stages(clock);
-    gathered_linear(x, n, list->d, list->weight, list->bias, found, m, of_found);
-    seconds[0] = stages.next();
-    linear(list->packed, x, n, of_base, 0);
-    seconds[1] = stages.next();
-    merge(list->base, of_base, list->T, found, of_found, m, n, ids, y);
-    log_softmax(y, n, list->T + m, static_cast<float>(list->temperature));
-    seconds[2] = stages.next();
+ENTRY int64_t shortlist_log_probs(const Shortlist* list, const float* x, int64_t n, const int64_t* found, int64_t m, int64_t* ids, float* y,
+                                  int64_t clock, double* seconds) {
+    return guarded([&] {
+        static thread_local std::vector<float> scores;
+        float *of_base = scratch(scores, n * (list->T + m)), *of_found = of_base + n * list->T;
+        Stages stages(clock);
+        gathered_linear(x, n, list->d, list->weight, list->bias, found, m, of_found);
+        seconds[0] = stages.next();
+        run_linear(list->packed, x, n, of_base);
+        seconds[1] = stages.next();
+        merge(list->base, of_base, list->T, found, of_found, m, n, ids, y);
+        run_log_softmax(y, n, list->T + m, static_cast<float>(list->temperature));
+        seconds[2] = stages.next();
+    });
 }
-
-}  // extern "C"
 
 // ---- Screened log-probabilities of all words
 //
@@ -224,19 +220,19 @@ struct Row {
 
 }  // namespace
 
-extern "C" {
-
 // y (n, V) = log-probabilities of x (n, d); known (n, V), zero before: which of them the full weights gave; ceiling (n,): what no other
 // word's log-probability exceeds; error (n,): bound of what log Z is wrong by
-void screen(const Screen* s, const float* x, int64_t n, float* y, uint8_t* known, float* ceiling, float* error) {
-    linear(s->packed, x, n, y, 0);
+ENTRY int64_t screen(const Screen* s, const float* x, int64_t n, float* y, uint8_t* known, float* ceiling, float* error) {
+    return guarded([&] {
+        run_linear(s->packed, x, n, y);
+        Parallel rows;
 #pragma omp parallel for schedule(static) if (n * s->V > WORTH_THREADS / 8)
-    for (int64_t i = 0; i < n; ++i) {
-        thread_local std::vector<int64_t> ids;
-        thread_local std::vector<float> exact;
-        ids.clear(), exact.clear();
-        std::tie(ceiling[i], error[i]) = Row{*s, x + i * s->d, y + i * s->V, ids, exact}.finish(known + i * s->V);
-    }
+        for (int64_t i = 0; i < n; ++i) rows.run([&] {
+            thread_local std::vector<int64_t> ids;
+            thread_local std::vector<float> exact;
+            ids.clear(), exact.clear();
+            std::tie(ceiling[i], error[i]) = Row{*s, x + i * s->d, y + i * s->V, ids, exact}.finish(known + i * s->V);
+        });
+        rows.check();
+    });
 }
-
-}  // extern "C"

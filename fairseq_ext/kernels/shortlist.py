@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fairseq_ext.kernels.library import library, loaded, struct
+from fairseq_ext.kernels.library import address, library, loaded, struct
 from fairseq_ext.kernels.transformer import PackedLinear
 
 
@@ -44,23 +44,16 @@ class ShortlistLinear:
         temperature: float,
     ):
         """linear: of the words base (T,) alone; weight (V, d), bias (V,) of all."""
-        assert (
-            takes(weight)
-            and base.is_contiguous()
-            and linear.outputs == base.numel()
-            and linear.inputs == weight.size(1)
-        )
-        assert bias is None or (bias.dtype == torch.float32 and bias.is_contiguous())
+        V, d = weight.shape
         self.kept = (linear, base, weight, bias)
-        shift = None if bias is None else bias.data_ptr()
-        self.T = base.numel()
+        self.T, self.d = linear.outputs, linear.inputs
         self.struct = ListStruct(
             linear.address,
-            base.data_ptr(),
+            address(base, torch.long, self.T),
             self.T,
-            weight.data_ptr(),
-            shift,
-            weight.size(1),
+            address(weight, torch.float32, V, self.d),
+            None if bias is None else address(bias, torch.float32, V),
+            d,
             temperature,
         )
         self.address = ctypes.addressof(self.struct)
@@ -71,14 +64,13 @@ class ShortlistLinear:
         T + m); `seconds` of the found words' scores, of the base's and of what follows by the
         system's clock of that number."""
         x, found = x.contiguous(), found.contiguous()
-        assert x.dtype == torch.float32 and found.dtype == torch.long
         n, m = x.size(0), found.numel()
         ids, y = found.new_empty(self.T + m), x.new_empty(n, self.T + m)
         loaded().shortlist_log_probs(
             self.address,
-            x.data_ptr(),
+            address(x, torch.float32, n, self.d),
             n,
-            found.data_ptr(),
+            address(found, torch.long, m),
             m,
             ids.data_ptr(),
             y.data_ptr(),
@@ -108,22 +100,16 @@ class ScreenedLinear:
     def __init__(self, screen: Any, tolerance: float):
         """screen: search/strategies/softmax/screened.py, Screen, which says what tolerance is."""
         weight, bias, always, m = screen.weight, screen.bias, screen.always, screen.m
-        assert (
-            weight.is_contiguous()
-            and weight.dtype == torch.float32
-            and always.dtype == torch.long
-            and 0 < m < weight.size(0)
-        )
-        assert bias is None or (bias.dtype == torch.float32 and bias.is_contiguous())
+        self.V, self.d = weight.shape
+        if not 0 < m < self.V:
+            raise ValueError(f"the best {m} of {self.V} words are scored again")
         linear = PackedLinear(weight, bias, bits=16)
         self.kept = (linear, weight, bias, always)
-        self.V, self.d = weight.shape
-        shift = None if bias is None else bias.data_ptr()
         self.struct = ScreenStruct(
             linear.address,
-            weight.data_ptr(),
-            shift,
-            always.data_ptr(),
+            address(weight, torch.float32),
+            None if bias is None else address(bias, torch.float32, self.V),
+            address(always, torch.long, always.numel()),
             always.numel(),
             self.V,
             self.d,
@@ -139,13 +125,12 @@ class ScreenedLinear:
     def __call__(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         """x (n, d) -> what `Screen.log_probs` gives."""
         x = x.contiguous()
-        assert x.size(1) == self.d and x.dtype == torch.float32
         n = x.size(0)
         value, known = x.new_empty(n, self.V), torch.zeros(n, self.V, dtype=torch.bool)
         ceiling, error = x.new_empty(2, n)
         loaded().screen(
             self.address,
-            x.data_ptr(),
+            address(x, torch.float32, n, self.d),
             n,
             *(part.data_ptr() for part in (value, known, ceiling, error)),
         )

@@ -58,15 +58,9 @@ int64_t widest(const LayerStack& stack) {
 
 thread_local std::vector<float> memory_y, memory_wide, memory_score;
 
-}  // namespace
-
-extern "C" {
-
-int64_t panel_columns() { return PANEL; }
-
 // Whether linear maps give what they must: 4 x 1 x 1 is 4. Tried in a process of its own after compiling, since a wrong idea of the
 // processor ends the process
-int64_t works() {
+bool multiplies_right() {
     std::vector<float> weight(4 * PANEL, 1.0f), x(ROWS * 4, 1.0f), y(ROWS * PANEL);
     std::vector<int8_t> bytes(4 * PANEL, 1);
     std::vector<int16_t> shorts(4 * PANEL, 1);
@@ -83,27 +77,22 @@ int64_t works() {
     return good;
 }
 
-void linear(const Linear* map, const float* x, int64_t lines, float* y, int64_t epilogue) {
-    multiply(*map, x, lines, y, static_cast<Epilogue>(epilogue));
-}
-
-void layer_norm(const Norm* norm, const float* x, int64_t lines, int64_t d, float* y) { normalise(*norm, x, lines, d, y); }
-
 // All layers of an encoder over sentences without padding: x (N, d), sentence s has lines start[s] to start[s + 1]
-void encode(const LayerStack* stack_, float* x, const int64_t* start, int64_t sentences) {
-    const LayerStack& stack = *stack_;
+void run_encoder(const LayerStack& stack, float* x, const int64_t* start, int64_t sentences) {
     int64_t d = stack.d, h = d / stack.heads, lines = start[sentences], longest = 0;
     for (int64_t s = 0; s < sentences; ++s) longest = std::max(longest, start[s + 1] - start[s]);
     float *y = scratch(memory_y, lines * d), *wide = scratch(memory_wide, lines * widest(stack));
     for (const Layer* layer = stack.layers; layer < stack.layers + stack.count; ++layer) {
         multiply(layer->self_in, norm_before(stack, layer->self_norm, x, lines, y), lines, wide, PLAIN);
+        Parallel attention;
 #pragma omp parallel for schedule(dynamic) if (lines * longest * d > WORTH_THREADS)
-        for (int64_t s = 0; s < sentences; ++s) {
+        for (int64_t s = 0; s < sentences; ++s) attention.run([&] {
             float* score = scratch(memory_score, longest + LANES);
             const float* first = wide + start[s] * 3 * d;
             Seen seen{first + d, first + 2 * d, h, 3 * d, start[s + 1] - start[s], nullptr};
             for (int64_t i = start[s]; i < start[s + 1]; ++i) attend(wide + i * 3 * d, seen, stack.heads, h, score, y + i * d);
-        }
+        });
+        attention.check();
         multiply(layer->self_out, y, lines, x, ADD);
         norm_after(stack, layer->self_norm, x, lines);
         feed_forward(stack, *layer, x, lines, y, wide);
@@ -111,10 +100,12 @@ void encode(const LayerStack* stack_, float* x, const int64_t* start, int64_t se
     if (stack.final_norm.weight) normalise(stack.final_norm, x, lines, d, x);
 }
 
+}  // namespace
+
 // All layers of a decoder over every row's new tokens
-void decode(const LayerStack* stack_, const Step* step_) {
-    const LayerStack& stack = *stack_;
-    const Step& step = *step_;
+void run_decoder(const void* layers, const void* step_) {
+    const LayerStack& stack = *static_cast<const LayerStack*>(layers);
+    const Step& step = *static_cast<const Step*>(step_);
     int64_t d = stack.d, heads = stack.heads, h = d / heads, b = step.block, lines = step.rows * b;
     int64_t added = step.width * b, positions = step.before + added;
     float *x = step.x, *y = scratch(memory_y, lines * d), *wide = scratch(memory_wide, lines * widest(stack));
@@ -143,8 +134,10 @@ void decode(const LayerStack* stack_, const Step* step_) {
     }
     int64_t longest = std::max(positions, step.source.positions);
     auto all_lines = [&](auto line) {
+        Parallel attention;
 #pragma omp parallel for schedule(static) if (lines * longest * d > WORTH_THREADS)
-        for (int64_t i = 0; i < lines; ++i) line(i, scratch(memory_score, longest + LANES));
+        for (int64_t i = 0; i < lines; ++i) attention.run([&] { line(i, scratch(memory_score, longest + LANES)); });
+        attention.check();
     };
     const int64_t* sentence_of = sentence.data();
     const int64_t* position_of = position.data();
@@ -188,16 +181,47 @@ void decode(const LayerStack* stack_, const Step* step_) {
 }
 
 // Keeps these positions of a slot's keys and values, in ascending order, as its first
-void keep_positions(const LayerStack* stack, const Step* step, int64_t slot, const int32_t* kept, int64_t count) {
-    const Cache& cache = step->target;
-    const int64_t h = stack->d / stack->heads;
-    for (int64_t l = 0; l < stack->count; ++l)
+void keep_positions(const void* layers, const void* step, int64_t slot, const int32_t* kept, int64_t count) {
+    const LayerStack& stack = *static_cast<const LayerStack*>(layers);
+    const Cache& cache = static_cast<const Step*>(step)->target;
+    const int64_t h = stack.d / stack.heads;
+    for (int64_t l = 0; l < stack.count; ++l)
         for (int64_t value : {int64_t{0}, cache.value})
-            for (int64_t head = 0; head < stack->heads; ++head) {
+            for (int64_t head = 0; head < stack.heads; ++head) {
                 float* first = cache.data + l * cache.layer + value + slot * cache.sentence + head * cache.head;
                 for (int64_t i = 0; i < count; ++i)
                     if (kept[i] != i) std::memcpy(first + i * h, first + kept[i] * h, h * sizeof(float));
             }
 }
 
-}  // extern "C"
+void run_linear(const void* packed, const float* x, int64_t lines, float* y) {
+    multiply(*static_cast<const Linear*>(packed), x, lines, y, PLAIN);
+}
+
+void run_norm(const void* norm, const float* x, int64_t lines, int64_t d, float* y) {
+    normalise(*static_cast<const Norm*>(norm), x, lines, d, y);
+}
+
+// ---- entry points
+
+ENTRY int64_t panel_columns() { return PANEL; }
+
+ENTRY int64_t works() {
+    return guarded([] { return int64_t{multiplies_right()}; });
+}
+
+ENTRY int64_t linear(const Linear* map, const float* x, int64_t lines, float* y, int64_t epilogue) {
+    return guarded([&] { multiply(*map, x, lines, y, static_cast<Epilogue>(epilogue)); });
+}
+
+ENTRY int64_t layer_norm(const Norm* norm, const float* x, int64_t lines, int64_t d, float* y) {
+    return guarded([&] { normalise(*norm, x, lines, d, y); });
+}
+
+ENTRY int64_t encode(const LayerStack* stack, float* x, const int64_t* start, int64_t sentences) {
+    return guarded([&] { run_encoder(*stack, x, start, sentences); });
+}
+
+ENTRY int64_t decode(const LayerStack* stack, const Step* step) {
+    return guarded([&] { run_decoder(stack, step); });
+}

@@ -17,7 +17,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from fairseq_ext.kernels.library import loaded, struct
+from fairseq_ext.kernels.library import address, loaded, struct
 
 ReaderStruct = struct("reader.hpp", "Reader")
 EPILOGUES = {"none": 0, "relu": 1, "gelu": 2, "silu": 3}
@@ -79,19 +79,23 @@ class PackedLinear:
             self.weight, self.offset = packed_bytes(weight)
         else:
             self.weight = panels(weight).transpose(1, 2).contiguous()  # (panels, in, P)
-        pointers = [
-            0 if part is None else part.data_ptr()
-            for part in (self.weight, self.bias, self.scale, self.offset)
-        ]
+        typed = (
+            (self.weight, {32: torch.float32, 16: torch.int16, 8: torch.int8}[bits]),
+            (self.bias, torch.float32),
+            (self.scale, torch.float32),
+            (self.offset, torch.int32),
+        )
+        pointers = [0 if part is None else address(part, dtype) for part, dtype in typed]
         self.struct = LinearStruct(*pointers, inputs, out, KIND[bits])
         self.address = ctypes.addressof(self.struct)
 
     def __call__(self, x: Tensor, after: str = "none") -> Tensor:
         """x (N, in) -> (N, out); after: none, relu, gelu or silu."""
         x = x.contiguous()
-        assert x.dtype == torch.float32 and x.dim() == 2 and x.size(1) == self.inputs
-        y = x.new_empty(x.size(0), self.outputs)
-        loaded().linear(self.address, x.data_ptr(), x.size(0), y.data_ptr(), EPILOGUES[after])
+        lines = x.size(0)
+        at = address(x, torch.float32, lines, self.inputs)
+        y = x.new_empty(lines, self.outputs)
+        loaded().linear(self.address, at, lines, y.data_ptr(), EPILOGUES[after])
         return y
 
 
@@ -100,7 +104,7 @@ def norm_struct(norm: Any) -> ctypes.Structure:
     if norm is None:
         return NormStruct(0, 0, 0.0)
     _, weight, bias, eps = norm.arguments
-    return NormStruct(weight.data_ptr(), bias.data_ptr(), eps)
+    return NormStruct(address(weight, torch.float32), address(bias, torch.float32), eps)
 
 
 class CompiledNorm:
@@ -114,9 +118,9 @@ class CompiledNorm:
     def __call__(self, x: Tensor) -> Tensor:
         """x (N, d) -> (N, d)."""
         x = x.contiguous()
-        assert x.dtype == torch.float32 and x.dim() == 2
+        at = address(x, torch.float32, None, *self.arguments[0])
         y = torch.empty_like(x)
-        loaded().layer_norm(ctypes.addressof(self.struct), x.data_ptr(), *x.shape, y.data_ptr())
+        loaded().layer_norm(ctypes.addressof(self.struct), at, *x.shape, y.data_ptr())
         return y
 
 
@@ -151,10 +155,8 @@ class LayerStack:
 
         Sentence s has lines start[s] to start[s + 1]; start (S + 1,).
         """
-        assert x.is_contiguous() and x.dtype == torch.float32 and start.dtype == torch.long
-        loaded().encode(
-            ctypes.addressof(self.struct), x.data_ptr(), start.data_ptr(), start.numel() - 1
-        )
+        at = address(x, torch.float32, None, self.struct.d), address(start, torch.long, None)
+        loaded().encode(ctypes.addressof(self.struct), *at, start.numel() - 1)
 
     def decode_(self, x: Tensor, step: Any, cache: Any) -> None:
         """Turn embedded tokens x (n x b, d) into features, in place.
@@ -162,22 +164,22 @@ class LayerStack:
         step: the rows, model/transformer/rows.py, Step; cache: their keys and values,
         model/transformer/cache.py, KeyValues.
         """
-        assert x.is_contiguous() and x.dtype == torch.float32
-        mask, slot = (
-            None if value is None else value.contiguous() for value in (step.mask, step.slot)
+        place, slot, mask, source_mask = (
+            None if value is None else value.contiguous()
+            for value in (step.place, step.slot, step.mask, cache.source_mask)
         )
         struct = StepStruct(
-            x.data_ptr(),
+            address(x, torch.float32, None, self.struct.d),
             x.size(0) // step.b,
             step.b,
             step.sentences,
             step.width,
             step.before,
-            None if step.place is None else step.place.data_ptr(),
-            None if slot is None else slot.data_ptr(),
-            None if mask is None else mask.data_ptr(),
+            None if place is None else address(place, torch.long),
+            None if slot is None else address(slot, torch.long),
+            None if mask is None else address(mask, torch.float32),
             0 if mask is None or mask.size(0) == 1 else mask.stride(0),
-            None if cache.source_mask is None else cache.source_mask.data_ptr(),
+            None if source_mask is None else address(source_mask, torch.float32),
             cache_struct(cache.target),
             cache_struct(cache.source),
         )
@@ -187,8 +189,14 @@ class LayerStack:
 def cache_struct(value: Tensor) -> ctypes.Structure:
     """Return the address and strides of keys and values (L, 2, slots, H, positions, h),
     positions and features dense."""
-    layer, pair, sentence, head, _, _ = value.stride()
-    assert value.stride()[4:] == (value.size(5), 1) and value.dtype == torch.float32
+    layer, pair, sentence, head, position, feature = value.stride()
+    if (position, feature, value.dtype, value.device.type) != (
+        value.size(5),
+        1,
+        torch.float32,
+        "cpu",
+    ):
+        raise TypeError("compiled code takes a KV cache of dense torch.float32 on a CPU")
     return CacheStruct(value.data_ptr(), layer, pair, sentence, head, value.size(4))
 
 
@@ -208,12 +216,12 @@ class CompiledReader:
         step: ctypes.Structure,
         norm: Any = None,
     ):
-        assert embedding.is_contiguous() and embedding.dtype == torch.float32
         self.step, self.kept = step, (layers, output, embedding, norm)
         at = ctypes.addressof(step)
         block, before = at + StepStruct.block.offset, at + StepStruct.before.offset
+        words = address(embedding, torch.float32, None, layers.struct.d)
         self.struct = ReaderStruct(
-            ctypes.addressof(layers.struct), at, output.address, block, before, embedding.data_ptr()
+            ctypes.addressof(layers.struct), at, output.address, block, before, words
         )
         self.struct.d, self.struct.vocabulary, self.struct.scale = (
             embedding.size(1),
@@ -232,10 +240,8 @@ class CompiledReader:
 
     def room_(self, positions: Tensor, room: int) -> None:
         """Position embeddings (room or more, d); the KV cache has room for so many tokens."""
-        assert (
-            positions.is_contiguous()
-            and positions.dtype == torch.float32
-            and positions.size(0) >= room
-        )
+        at = address(positions, torch.float32, None, self.struct.d)
+        if positions.size(0) < room:
+            raise ValueError(f"{positions.size(0)} position embeddings for {room} positions")
         self.positions = positions
-        self.struct.positions, self.struct.room = positions.data_ptr(), room
+        self.struct.positions, self.struct.room = at, room

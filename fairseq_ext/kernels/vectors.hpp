@@ -8,6 +8,8 @@
 #include <cstring>
 #include <vector>
 
+#include "entry.hpp"
+
 namespace {
 
 #if defined(__AVX512F__)
@@ -95,11 +97,5 @@ inline float gelu(float x) {
 
 // x / (1 + e^-x); NaN stays NaN
 inline float silu(float x) { return x / (1.0f + exponential(x < -87.0f ? 87.0f : -x)); }
-
-template <class T>
-T* scratch(std::vector<T>& memory, int64_t size) {
-    if (static_cast<int64_t>(memory.size()) < size) memory.resize(size);
-    return memory.data();
-}
 
 }  // namespace

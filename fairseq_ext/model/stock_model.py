@@ -128,7 +128,7 @@ class Model:
         """Return the log-probabilities (n, V) of features (n, d), in float32 or better."""
         logits = self.decoder.output_layer(features) if self.has_output_layer else features
         if temperature != 1.0:
-            logits = logits / temperature
+            logits = logits.to(torch.promote_types(logits.dtype, torch.float32)) / temperature
         if self.plain_softmax():
             return torch.log_softmax(
                 logits, dim=-1, dtype=torch.promote_types(logits.dtype, torch.float32)

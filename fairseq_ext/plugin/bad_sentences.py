@@ -20,6 +20,7 @@ from typing import Any, NoReturn
 import torch
 from torch import Tensor
 
+from fairseq_ext.core import command_line
 from fairseq_ext.core.errors import SentenceError, UsageError, damaged_data, report
 from fairseq_ext.core.stats import Stats
 from fairseq_ext.plugin.compat.repairs import is_loaded
@@ -83,9 +84,8 @@ class BadSentences:
 
     def use_flags(self, flags: Any) -> None:
         """Note what the flags ask for."""
-        if sys.stdout is None and (
-            is_loaded("fairseq_cli.generate") or is_loaded("fairseq_cli.interactive")
-        ):
+        prints = is_loaded("fairseq_cli.generate") or is_loaded("fairseq_cli.interactive")
+        if command_line.owned and sys.stdout is None and prints:
             raise UsageError(
                 "standard output is closed, and translations are printed there: send it to a file"
             )

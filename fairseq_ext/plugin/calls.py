@@ -4,7 +4,7 @@ and `Translation`."""
 from __future__ import annotations
 
 import copy
-import threading
+import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -21,6 +21,7 @@ from tqdm import tqdm
 from fairseq_ext.core.errors import SentenceError, UsageError
 from fairseq_ext.core.stats import Stats
 from fairseq_ext.plugin.bad_sentences import decode_each
+from fairseq_ext.plugin.call_lock import CallLock
 from fairseq_ext.plugin.loading.model import LoadedModel
 from fairseq_ext.plugin.workers import share_of
 from fairseq_ext.search.constraints.report import report_unsearched
@@ -291,7 +292,7 @@ class SearchingModel(LoadedModel):
     cfg: Any
     generator: Any  # of the call that is under way
     generators: Generators
-    lock: threading.RLock  # held while a call uses task, generator or models
+    lock: CallLock  # held while a call uses task, generator or models
     aligns: bool  # whether translations get alignments
 
     def build_generator(self) -> Any:
@@ -341,7 +342,10 @@ class SearchingModel(LoadedModel):
         with (
             self.lock,
             tqdm(
-                total=len(tokens), unit=" sentences", dynamic_ncols=True, disable=not progress
+                total=len(tokens),
+                unit=" sentences",
+                dynamic_ncols=True,
+                disable=not progress or sys.stderr is None,
             ) as bar,
         ):
             self.generator.on_answer = bar.update if progress else None

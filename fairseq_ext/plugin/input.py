@@ -52,7 +52,8 @@ class Lines(BadSentences):
     def use_flags(self, flags: Any) -> None:
         super().use_flags(flags)
         if (
-            sys.stdin is None
+            command_line.owned
+            and sys.stdin is None
             and is_loaded(COMMAND)
             and setting(flags, "interactive", "input") == "-"
         ):

@@ -129,14 +129,15 @@ def driver_of(
         beside, left_pad = setup.decoder.beside(), getattr(flags, "left_pad_source", True)
         reading = UncachedBackend(context.models) if beside is None else beside
         score = ForcedDecoding(
-            reading, beside is not None, context.dictionary, left_pad, context.stats
+            reading,
+            beside is not None,
+            context.dictionary,
+            left_pad,
+            context.stats,
+            setup.spec.temperature,
         )
         english = is_english(getattr(flags, "target_lang", None))
-        reuses = (
-            setup.spec.temperature == 1.0
-            and choice(flags, "softmax") == DEFAULT["softmax"]
-            and setup.processors.is_plain
-        )
+        reuses = choice(flags, "softmax") == DEFAULT["softmax"] and setup.processors.is_plain
         driver = GlossaryPlacement(
             make(free_setup(setup)), driver, score, setup.spec, text, meets, english, reuses
         )

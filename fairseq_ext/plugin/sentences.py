@@ -36,7 +36,7 @@ from fairseq_ext.search.constraints.required import case_of
 from fairseq_ext.search.constraints.sources import ConstraintSource, Matching
 from fairseq_ext.search.phrases.pieces import kind_of, normal
 from fairseq_ext.search.phrases.segmenter import Segmenter, TargetText
-from fairseq_ext.search.phrases.sentence import EMPTY, Phrase, SentenceConstraints, merge
+from fairseq_ext.search.phrases.sentence import EMPTY, Phrase, SentenceConstraints
 from fairseq_ext.search.registry import samples
 
 logger = logging.getLogger("fairseq_ext")
@@ -206,9 +206,8 @@ class Sentences:
     ) -> SentenceConstraints:
         """Those of the command's files, and those that were typed behind the line."""
         source = self.constraint_source()
-        found = source.sentence(number, tokens)
         if typed is None:
-            return found
+            return source.sentence(number, tokens)
         own = from_packed(
             typed,
             self.target_dictionary,
@@ -217,7 +216,7 @@ class Sentences:
             unknown,
             source.matching.required,
         )
-        return merge(found, own, source.consistent)
+        return source.sentence(number, tokens, own)
 
     def shown(self, alternatives: tuple[Phrase, ...]) -> Phrase:
         """What stands for a constraint in fairseq's C- lines: its phrase, or a number that

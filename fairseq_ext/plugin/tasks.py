@@ -50,7 +50,7 @@ from fairseq_ext.plugin.stock import (
     check_stock_settings,
 )
 from fairseq_ext.search import checks
-from fairseq_ext.search.registry import all_strategies
+from fairseq_ext.search.registry import OUTSIDE, POINTS, STRATEGIES, all_strategies, names_of
 
 # ---- How a stock task becomes its *_ext twin
 #
@@ -60,11 +60,13 @@ from fairseq_ext.search.registry import all_strategies
 
 def refuse_typed(parser: ArgumentParser) -> None:
     """Let a command that searches refuse a default that stands for "not given" where it is typed:
-    afterwards the two look alike.
+    afterwards the two look alike; and let it say how a strategy of one's own becomes known.
 
     A flag's metadata has what may be `typed`: the least, the most, and what it is.
     """
     known = {action.dest: action for action in parser._actions}
+    for point in POINTS:
+        known[point].type = strategy_of(point)
     flags = [
         f
         for s in all_strategies()
@@ -74,6 +76,20 @@ def refuse_typed(parser: ArgumentParser) -> None:
     ]
     for flag in flags if "lenpen" in known else ():
         known[flag.name].type = typed(*flag.metadata["typed"])
+
+
+def strategy_of(point: str) -> Callable[[str], str]:
+    """The type of a flag that names a strategy, for argparse."""
+
+    def strategy(name: str) -> str:
+        if name not in STRATEGIES[point]:
+            raise ArgumentTypeError(
+                f"invalid choice: '{cut(name)}' (choose from {', '.join(names_of(point))}; for a "
+                f"strategy of your own, {OUTSIDE} must name its file)"
+            )
+        return name
+
+    return strategy
 
 
 def typed(least: int, most: int, meaning: str) -> Callable[[str], int]:

@@ -26,6 +26,7 @@ import torch
 from torch import Tensor
 
 from fairseq_ext.core.errors import SentenceError, UsageError
+from fairseq_ext.core.process_pool import standard_streams_open
 from fairseq_ext.core.stats import Stats
 from fairseq_ext.plugin.search_setup import source_of
 
@@ -108,7 +109,8 @@ class Workers:
         self.seen = [p.clone() for p in small]
         context = multiprocessing.get_context("fork")
         for _ in range(self.count):
-            ours, theirs = context.Pipe()
+            with standard_streams_open():
+                ours, theirs = context.Pipe()
             process = context.Process(
                 target=self.serve, args=(theirs, [*self.pipes, ours]), daemon=True
             )

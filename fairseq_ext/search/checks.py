@@ -40,7 +40,7 @@ RANGES: dict[str, tuple[float, float, str]] = {
     "max_len_a": (0, 1000, "ratio of target to source tokens"),
     "max_len_b": (0, 1_000_000, "number of target tokens"),
     "min_len": (0, 1_000_000, "number of target tokens"),
-    "lenpen": (*FINITE, "length penalty"),
+    "lenpen": (-10, 10, "length penalty"),  # 7,000 tokens to the tenth are less than float32 holds
     "unkpen": (*FINITE, "penalty"),
     "temperature": (1e-6, 1e6, "temperature"),
     "sampling_topk": (-1, 10**9, "number of words, -1: all"),

@@ -41,11 +41,17 @@ class CompiledSearch(Searcher):
         self.rules = rules_of(setup)
         self.proves = self.rules.stop == StopRule.OPTIMAL
         self.drops = bool(setup.strategies.prune or self.rules.prune_bound)
+        self.spare: list[CompiledSentence] = []
+        self.batch = CompiledBatch()
+        self.clear()
+
+    def clear(self) -> None:
+        """Forget all requests, also those of a call that an exception has ended anywhere: what
+        their sentences hold may be half changed, so they are not used again."""
         self.reader: BatchReader | None = None  # None while there are no sentences
         self.sentences: dict[Request, CompiledSentence] = {}  # live or ended
         self.running: dict[Request, CompiledSentence] = {}  # live
-        self.spare: list[CompiledSentence] = []
-        self.batch = CompiledBatch()
+        self.batch.keep_([])
 
     @staticmethod
     def knows(setup: SearchSetup) -> bool:

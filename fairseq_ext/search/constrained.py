@@ -18,6 +18,7 @@ from fairseq_ext.kernels.beam import Result
 from fairseq_ext.kernels.constrained import CompiledConstrained, Settings
 from fairseq_ext.search.compiled import FIRST_POSITIONS, FIRST_STEPS
 from fairseq_ext.search.finished import Hypothesis, n_best
+from fairseq_ext.search.log_probs import MANY
 from fairseq_ext.search.phrases.sentence import SentenceConstraints
 from fairseq_ext.search.pool import OfPool, Pool
 from fairseq_ext.search.protocols import SearchSetup
@@ -29,9 +30,13 @@ class ConstrainedSearch(Searcher):
 
     def __init__(self, setup: SearchSetup):
         self.setup = setup
+        self.banks = OfPool(setup.strategies.select.banks)
+        self.clear()
+
+    def clear(self) -> None:
+        """Forget all requests, also those of a call that an exception has ended anywhere."""
         # the group of each, and its place there
         self.at: dict[Request, tuple[ConstrainedGroup, int]] = {}
-        self.banks = OfPool(setup.strategies.select.banks)
 
     @staticmethod
     def knows(setup: SearchSetup) -> bool:
@@ -45,6 +50,7 @@ class ConstrainedSearch(Searcher):
             and strategies.schedule.most_rows is None  # groups are not divided
             and setup.processors.is_plain
             and not setup.spec.scoring.reward
+            and 2 * setup.spec.k <= MANY
         )
 
     @property

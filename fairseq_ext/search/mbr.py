@@ -46,6 +46,7 @@ class BayesRisk:
             flags.mbr_prune,
         )
         self.by_probability = str(flags.mbr_weights) == "prob"
+        self.aggregates = flags.mbr_aggregate
 
     def __call__(self, found: list[Hypothesis], source: str) -> list[Hypothesis]:
         """A sentence's hypotheses, those first that may be the answer, by their expected utility.
@@ -77,8 +78,8 @@ class BayesRisk:
     def compared(
         self, able: Sequence[Hypothesis], texts: Sequence[str]
     ) -> tuple[list[str], np.ndarray]:
-        """The different texts that candidates are compared with, and their weights
-        (R,), of sum 1."""
+        """The different texts that candidates are compared with, and their weights (R,):
+        probabilities, or how often each is there."""
         n = self.references or len(able)
         if self.by_probability:  # of different hypotheses
             distinct = list(
@@ -91,7 +92,7 @@ class BayesRisk:
             taken = sorted({len(able) * i // n for i in range(n)})
             weights = np.ones(len(taken))
         of_text: dict[str, float] = {}
-        for i, weight in zip(taken, weights / weights.sum(), strict=True):
+        for i, weight in zip(taken, weights, strict=True):
             of_text[texts[i]] = of_text.get(texts[i], 0.0) + weight
         return list(of_text), np.array(list(of_text.values()))
 
@@ -100,9 +101,12 @@ class BayesRisk:
     ) -> np.ndarray:
         """(C,) the expected utility of each candidate; -inf of those that were
         dropped on the way."""
+        if self.aggregates:
+            all_of_them = np.repeat(references, weights.astype(int)).tolist()
+            return np.asarray(self.utility(candidates, all_of_them, source), dtype=float)[:, 0]
         if not self.confidence:
             utilities = np.asarray(self.utility(candidates, references, source), dtype=float)
-            return utilities[:, 0] if utilities.shape[1] < len(references) else utilities @ weights
+            return utilities @ (weights / weights.sum())
         chance, seen = np.random.default_rng(0), 0
         order = chance.permutation(len(references))
         out, left, known = (

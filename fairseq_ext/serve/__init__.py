@@ -8,7 +8,9 @@ a page for people.
 | app.py | the application, its routes, and which sites may use them |
 | service.py | what the routes share: answers that are waited for, errors, kept glossaries |
 | models.py | one model that stays, or those of a folder; two models one behind the other |
+| model_folder.py | the models of a folder, in which they come and go |
 | metrics.py | counts and histograms for Prometheus |
+| bodies.py | JSON and forms as UTF-8, checked by pydantic models |
 | records.py | requests as JSON, and answers |
 | guard.py | API keys, the largest body, connections |
 | libretranslate.py | LibreTranslate's API |

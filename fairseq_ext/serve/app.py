@@ -24,34 +24,33 @@ from urllib.parse import urlsplit
 from fastapi import FastAPI, HTTPException, Request, Response
 from fastapi.concurrency import run_in_threadpool
 from fastapi.middleware.cors import CORSMiddleware
-from fastapi.responses import HTMLResponse, JSONResponse, StreamingResponse
+from fastapi.responses import HTMLResponse, JSONResponse
 from fastapi_offline import FastAPIOffline
+from pydantic import BaseModel, ConfigDict, Field
 from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from fairseq_ext.core.errors import UsageError
-from fairseq_ext.core.glossary import Errors, Languages, read
+from fairseq_ext.core.glossary import READERS, Errors, Languages, read
 from fairseq_ext.engine.jobs import Answer, GlossaryFile
 from fairseq_ext.serve import Settings, records
+from fairseq_ext.serve.bodies import checked, described, file_name, read_json, urlencoded
 from fairseq_ext.serve.guard import read_body
 from fairseq_ext.serve.libretranslate import LibreTranslate
 from fairseq_ext.serve.metrics import Counted
 from fairseq_ext.serve.models import Models, Pair
-from fairseq_ext.serve.records import read_json
-from fairseq_ext.serve.service import ERRORS, REFUSED, Glossaries, Service, Stream, refusal
+from fairseq_ext.serve.service import (
+    ERRORS,
+    REFUSED,
+    Glossaries,
+    Service,
+    Stream,
+    Streamed,
+    refusal,
+    waits,
+)
 
 PAGE = Path(__file__).with_name("page.html")
-
-
-def body_of(schema: dict[str, Any], examples: dict[str, Any]) -> dict[str, Any]:
-    """How a JSON body is described in the documentation."""
-    named = {name: {"value": value} for name, value in examples.items()}
-    return {
-        "requestBody": {
-            "required": True,
-            "content": {"application/json": {"schema": schema, "examples": named}},
-        }
-    }
 
 
 class Server(Service):
@@ -97,14 +96,15 @@ class Server(Service):
             )
         for kind in REFUSED:
             app.add_exception_handler(kind, self.refused)
-        record = {"oneOf": [records.RECORD, {"type": "array", "items": records.RECORD}]}
+        some = {"oneOf": [records.SCHEMA, {"type": "array", "items": records.SCHEMA}]}
         one = {name: value for name, value in records.EXAMPLES.items() if isinstance(value, dict)}
-        translate = body_of(record, records.EXAMPLES)
         more: dict[str, Any] = {"responses": ERRORS}
-        app.post("/v1/translate", openapi_extra=translate, **more)(self.translate)
-        app.post("/v1/translate/stream", openapi_extra=body_of(records.RECORD, one), **more)(
-            self.stream
-        )
+        for path, route, schema, examples in (
+            ("/v1/translate", self.translate, some, records.EXAMPLES),
+            ("/v1/translate/stream", self.stream, records.SCHEMA, one),
+        ):
+            body = described({"application/json": schema}, examples)
+            app.post(path, openapi_extra=body, **more)(route)
         GlossaryRoutes(self).add_to(app)
         app.get("/v1/model", summary="What is loaded", **more)(self.get_model)
         LibreTranslate(self).add_to(app)
@@ -134,18 +134,16 @@ class Server(Service):
         if several:
             raise UsageError("a stream has one record: send an object, not a list")
         (record,) = given
-        async with self.models.using(pair) as model:
+        async with self.using(request, pair) as model:
             ready = await self.prepared(record.request, model)
+            await waits(request)
             stream = Stream(partial(self.submit, model), ready, self.settings.deadline)
 
         def shown(answer: Answer) -> dict[str, Any]:
             self.metrics.answered(answer)
             return records.answer_json(record, answer)
 
-        headers = {"Cache-Control": "no-store", "X-Accel-Buffering": "no"}
-        return StreamingResponse(
-            stream.events(shown), media_type="text/event-stream", headers=headers
-        )
+        return Streamed(stream, shown)
 
     async def get_model(self, request: Request) -> Any:
         """What is loaded, and how translations are made."""
@@ -154,7 +152,7 @@ class Server(Service):
             self.pair_of(request) if request.query_params else self.pairs()[0],
             self.pairs(),
         )
-        async with self.models.using(pair) as loaded:
+        async with self.using(request, pair) as loaded:
             model = loaded.description
         return {
             "source": pair[0],
@@ -212,6 +210,16 @@ POLICY = (
 EXAMPLE = "Patient\tpatient\nChef\tboss|chief\n"
 
 
+class TermsFile(BaseModel):
+    """A glossary file as JSON."""
+
+    model_config = ConfigDict(strict=True)
+
+    name: str = Field(description="the file's name, whose ending says its form")
+    content: str | None = Field(None, description="its text")
+    base64: str | None = Field(None, description="its bytes, instead of the text")
+
+
 class GlossaryRoutes:
     """Glossaries over HTTP."""
 
@@ -229,8 +237,8 @@ class GlossaryRoutes:
             }
         }
         app.get("/v1/glossaries", summary="Names of glossaries", **more)(self.names)
-        example = {"examples": {"a file": {"value": {"name": "a.tsv", "content": EXAMPLE}}}}
-        file = {"requestBody": {"required": True, "content": {"application/json": example}}}
+        examples = {"a file": {"name": "a.tsv", "content": EXAMPLE}}
+        file = described({"application/json": TermsFile.model_json_schema()}, examples)
         app.post("/v1/terms", summary="Read a glossary file", openapi_extra=file, **more)(
             self.terms
         )
@@ -253,25 +261,31 @@ class GlossaryRoutes:
         """The terms of a glossary file (TSV, CSV, XLSX, JSONL, TBX or TMX, as its name ends), and
         what is wrong with its other lines."""
         self.service.check(request.headers)
-        given = read_json(await read_body(request, self.service.settings))
+        pair = self.service.pair_of(request)
+        body = await read_body(request, self.service.settings)
+        return await run_in_threadpool(self.read_terms, body, pair)
+
+    def read_terms(self, body: bytes, pair: Pair) -> dict[str, Any]:
+        """The same for the body of a request."""
         way = (
             'the request needs "name", of the file, and "content", its text, or "base64", its bytes'
         )
-        content = given.get("base64", given.get("content")) if isinstance(given, dict) else None
-        if not isinstance(content, str) or not isinstance(given.get("name"), str):
+        given = checked(TermsFile, read_json(body), lambda *_: way)
+        if given.content is given.base64 is None:
             raise UsageError(way)
         try:
-            body = b64decode(content) if "base64" in given else content.encode("utf-8", "replace")
+            content = (
+                (given.content or "").encode() if given.base64 is None else b64decode(given.base64)
+            )
         except ValueError:
             raise UsageError(way) from None
-        return await run_in_threadpool(
-            self.read_file, given["name"], body, self.service.pair_of(request)
-        )
+        return self.read_file(file_name(given.name), content, pair)
 
     def read_file(self, name: str, content: bytes, pair: Pair) -> dict[str, Any]:
         """The same for a file of this name."""
         errors, terms = Errors(), dict[str, list[str]]()
-        with tempfile.NamedTemporaryFile(suffix=PurePath(name).suffix[:8]) as file:
+        suffix = PurePath(name).suffix.lower()
+        with tempfile.NamedTemporaryFile(suffix=suffix if suffix in READERS else "") as file:
             file.write(content)
             file.flush()
             try:
@@ -294,8 +308,8 @@ class GlossaryRoutes:
         pair, kept = self.service.pair_of(request), self.glossaries(request)
         kept.path(name)
         body = await read_body(request, self.service.settings)
-        if file_name := request.query_params.get("file"):
-            found = await run_in_threadpool(self.read_file, file_name, body, pair)
+        if given := urlencoded(request.scope["query_string"], "the query").get("file"):
+            found = await run_in_threadpool(self.read_file, file_name(given), body, pair)
             if "error" in found:
                 raise UsageError(found["error"])
             body = "".join(

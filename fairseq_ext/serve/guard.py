@@ -43,7 +43,7 @@ class Keys:
         """
         if self.hashes is None:
             return True
-        given = hashlib.sha256((key or "").encode("utf-8", "surrogateescape")).hexdigest()
+        given = hashlib.sha256((key or "").encode("utf-8", "surrogatepass")).hexdigest()
         found = [hmac.compare_digest(given, known) for known in self.hashes]
         return any(found)
 

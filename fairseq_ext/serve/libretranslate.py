@@ -11,25 +11,35 @@ import tempfile
 import time
 import uuid
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import cache, partial
 from pathlib import Path, PurePath
-from typing import Any
+from typing import Annotated, Any, Literal, TypeVar
+from urllib.parse import quote
 
-from fastapi import FastAPI, HTTPException, Request
+from fastapi import FastAPI, HTTPException, Request, UploadFile
 from fastapi.concurrency import run_in_threadpool
 from fastapi.responses import FileResponse, JSONResponse
-from starlette.datastructures import UploadFile
+from pydantic import BaseModel, ConfigDict, Field
 
-from fairseq_ext.core.errors import UsageError
+from fairseq_ext.core.errors import UsageError, cut
 from fairseq_ext.engine.text import ThroughEngine
+from fairseq_ext.serve.bodies import (
+    apart,
+    checked,
+    described,
+    file_name,
+    key_in,
+    read_form,
+    read_json,
+    urlencoded,
+)
 from fairseq_ext.serve.guard import read_body
 from fairseq_ext.serve.models import Pair
-from fairseq_ext.serve.records import read_json
-from fairseq_ext.serve.service import ERRORS, Service, ended
+from fairseq_ext.serve.service import ERRORS, Service, ended, waits
 from fairseq_ext.text.files import ENDINGS, beginning, translate
 from fairseq_ext.text.language_codes import name_of, two_letters
 
+FORM = "application/x-www-form-urlencoded"
 EXAMPLE = {
     "q": "Der Patient hat einen Port.",
     "source": "de",
@@ -37,28 +47,55 @@ EXAMPLE = {
     "format": "text",
     "alternatives": 1,
 }
-PROPERTIES = {
-    "q": {"oneOf": [{"type": "string"}, {"type": "array", "items": {"type": "string"}}]},
-    "source": {"type": "string"},
-    "target": {"type": "string"},
-    "format": {"type": "string", "enum": ["text", "html"]},
-    "alternatives": {"type": "integer", "minimum": 0},
-    "api_key": {"type": "string"},
-}
-SCHEMA = {"type": "object", "required": ["q", "source", "target"], "properties": PROPERTIES}
 KEPT = 3600.0  # seconds for which a translated file can be fetched
 
 
-@dataclass(frozen=True)
-class Asked:
-    """A request. source: "auto" where it is to be detected."""
+# ---- Requests
+#
+# Fields that nobody knows are passed over, as LibreTranslate does: clients send more than it reads.
 
-    texts: list[str]
-    several: bool  # they came as a list
+
+class Fields(BaseModel):
+    """What all requests may have."""
+
+    model_config = ConfigDict(strict=True)
+
+    api_key: str = ""
+
+
+class OfTexts(Fields):
+    """A request for a text, or for a list of them."""
+
+    q: str | Annotated[list[str], Field(fail_fast=True)]
+
+    @property
+    def several(self) -> bool:
+        """Whether they came as a list."""
+        return isinstance(self.q, list)
+
+    @property
+    def texts(self) -> list[str]:
+        return self.q if isinstance(self.q, list) else [self.q]
+
+
+class Texts(OfTexts):
+    """A request to translate. source: "auto" where it is to be detected."""
+
     source: str
     target: str
-    format: str
-    alternatives: int
+    format: Literal["text", "html"] = "text"
+    alternatives: int = Field(0, strict=False, json_schema_extra={"minimum": 0})
+
+
+class File(Fields):
+    """A request to translate a file."""
+
+    file: UploadFile
+    source: str
+    target: str
+
+
+Kind = TypeVar("Kind", bound=Fields)
 
 
 def bad(text: str) -> HTTPException:
@@ -66,23 +103,28 @@ def bad(text: str) -> HTTPException:
     return HTTPException(400, text)
 
 
-def asked(fields: dict[str, Any]) -> Asked:
-    """A request to translate (raises HTTPException)."""
-    for name in ("q", "source", "target"):
-        if not fields.get(name):
-            raise bad(f"Invalid request: missing {name} parameter")
-    several = isinstance(fields["q"], list)
-    texts = fields["q"] if several else [fields["q"]]
-    if not all(isinstance(text, str) for text in [*texts, fields["source"], fields["target"]]):
-        raise bad("Invalid request: q, source and target are texts")
-    try:
-        alternatives = max(0, int(fields.get("alternatives") or 0))
-    except (TypeError, ValueError):
-        raise bad("Invalid request: alternatives parameter is not a number") from None
-    format = fields.get("format") or "text"
-    if format not in ("text", "html"):
-        raise bad(f"{format} format is not supported")
-    return Asked(texts, several, fields["source"], fields["target"], format, alternatives)
+def read(kind: type[Kind], fields: dict[str, Any]) -> Kind:
+    """The request of these fields (raises UsageError); those that are empty are not there."""
+    given = {
+        name: value
+        for name, value in fields.items()
+        if value not in (None, "") and (name, value) != ("q", [])
+    }
+
+    def sentence(name: str, why: str) -> str:
+        if why == "missing":
+            return f"Invalid request: missing {name} parameter"
+        if name == "format":
+            return f"{cut(str(fields[name]))} format is not supported"
+        if name == "alternatives":
+            return "Invalid request: alternatives parameter is not a number"
+        if name == "file":
+            return "Invalid request: empty file"
+        return f"Invalid request: {name} parameter must be a text" + (
+            " or a list of texts" if name == "q" else ""
+        )
+
+    return checked(kind, given, sentence)
 
 
 class LibreTranslate:
@@ -94,19 +136,19 @@ class LibreTranslate:
 
     def add_to(self, app: FastAPI) -> None:
         """Add the routes to an application."""
-        examples = {"a text": {"value": EXAMPLE}}
-        body = {
-            "requestBody": {
-                "required": True,
-                "content": {"application/json": {"schema": SCHEMA, "examples": examples}},
-            }
-        }
         more: dict[str, Any] = {"responses": ERRORS, "tags": ["LibreTranslate"]}
-        app.post("/translate", summary="Translate a text", openapi_extra=body, **more)(
-            self.translate
+        for path, summary, route, kind in (
+            ("/translate", "Translate a text", self.translate, Texts),
+            ("/detect", "Detect the language of a text", self.detect, OfTexts),
+        ):
+            schema = kind.model_json_schema()
+            example = {name: EXAMPLE[name] for name in kind.model_fields if name in EXAMPLE}
+            body = described({"application/json": schema, FORM: schema}, {"a text": example})
+            app.post(path, summary=summary, openapi_extra=body, **more)(route)
+        file = described({"multipart/form-data": File.model_json_schema()})
+        app.post("/translate_file", summary="Translate a file", openapi_extra=file, **more)(
+            self.translate_file
         )
-        app.post("/detect", summary="Detect the language of a text", **more)(self.detect)
-        app.post("/translate_file", summary="Translate a file", **more)(self.translate_file)
         app.get("/download_file/{name}", include_in_schema=False)(self.download_file)
         app.post("/suggest", **more)(self.suggest)
         app.get("/languages", **more)(self.languages)
@@ -115,36 +157,32 @@ class LibreTranslate:
 
     async def fields(self, request: Request) -> dict[str, Any]:
         """The fields of a request that may ask."""
-        service = self.service
-        if service.keys.given(request.headers):
+        service, given = self.service, self.service.keys.given(request.headers)
+        if given:
             service.check(request.headers)
-        body, kind = (
-            await read_body(request, service.settings),
-            request.headers.get("content-type", "").partition(";")[0].strip().lower(),
-        )
+        body = await read_body(request, service.settings)
+        kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
         if kind == "application/json" or (body and not kind):
-            found = read_json(body)
+            self.admit(given or key_in(body))
+            found = await apart(read_json, body)
             if not isinstance(found, dict):
                 raise bad("Invalid JSON format")
         else:
-
-            async def again() -> dict[str, Any]:
-                return {"type": "http.request", "body": body, "more_body": False}
-
-            form = await Request(request.scope, again).form()
-            found = {**request.query_params, **form}
+            query = urlencoded(request.scope["query_string"], "the query")
+            found = query | await read_form(request.headers, body)
             if isinstance(found.get("q"), str):
                 found["q"] = "\n".join(found["q"].splitlines())
-        key = found.get("api_key")
-        if not service.keys.admit(
-            service.keys.given(request.headers) or (key if isinstance(key, str) else None)
-        ):
+        self.admit(given or found.get("api_key"))
+        return found
+
+    def admit(self, key: Any) -> None:
+        """HTTPException for a key that is none of the server's."""
+        if not self.service.keys.admit(key if isinstance(key, str) else None):
             raise (
                 HTTPException(403, "Invalid API key")
                 if key
                 else bad("Please contact the server operator to get an API key")
             )
-        return found
 
     def codes(self) -> list[str]:
         """The languages that are served."""
@@ -155,7 +193,7 @@ class LibreTranslate:
         pairs = self.service.pairs()
         for language in (source, target):
             if not any(language in pair for pair in pairs):
-                raise bad(f"{language} is not supported")
+                raise bad(f"{cut(language)} is not supported")
         if source != target and (source, target) not in pairs:
             raise bad(
                 f"{name_of(target)} ({target}) is not available as a target language from "
@@ -178,7 +216,7 @@ class LibreTranslate:
             self.pair(source, target)
             return source, target, None
         if not any(target in pair for pair in pairs):
-            raise bad(f"{target} is not supported")
+            raise bad(f"{cut(target)} is not supported")
         found = (await run_in_threadpool(candidates, [text], codes))[0]
         self.pair(found["language"], target)
         return found["language"], target, found
@@ -186,7 +224,8 @@ class LibreTranslate:
     async def translate(self, request: Request) -> Any:
         """Translate a text, or a list of them."""
         service = self.service
-        what = asked(await self.fields(request))
+        what = read(Texts, await self.fields(request))
+        alternatives = max(0, what.alternatives)
         if len(what.texts) > service.settings.max_lines:
             size, limit = len(what.texts), service.settings.max_lines
             raise bad(f"Invalid request: request ({size}) exceeds text limit ({limit})")
@@ -196,11 +235,9 @@ class LibreTranslate:
         out: dict[str, Any] = {"translatedText": what.texts}
         others: list[list[str]] = [[] for _ in what.texts]
         if source != target:
-            async with service.models.using((source, target)) as model:
+            async with service.using(request, (source, target)) as model:
                 nbest = (
-                    1
-                    if what.format == "html"
-                    else min(1 + what.alternatives, model.description.beam)
+                    1 if what.format == "html" else min(1 + alternatives, model.description.beam)
                 )
             requests = [
                 {"source": text, "format": what.format, "nbest": nbest} for text in what.texts
@@ -217,7 +254,7 @@ class LibreTranslate:
                 [texts[0] for texts in ranked],
                 [texts[1:] for texts in ranked],
             )
-        if what.alternatives:
+        if alternatives:
             out["alternatives"] = others
         if detected is not None:
             out["detectedLanguage"] = [detected] * len(what.texts)
@@ -225,46 +262,41 @@ class LibreTranslate:
 
     async def detect(self, request: Request) -> Any:
         """The language of a text, of those that are served."""
-        q = (await self.fields(request)).get("q")
-        if not q:
-            raise bad("Invalid request: missing q parameter")
-        return await run_in_threadpool(candidates, q if isinstance(q, list) else [q], self.codes())
+        what = read(OfTexts, await self.fields(request))
+        return await run_in_threadpool(candidates, what.texts, self.codes())
 
     async def translate_file(self, request: Request) -> Any:
         """Translate a file; the answer says where the translation is for an hour."""
-        fields = await self.fields(request)
-        file = fields.get("file")
-        for name in ("file", "source", "target"):
-            if not fields.get(name):
-                raise bad(f"Invalid request: missing {name} parameter")
-        if not isinstance(file, UploadFile) or not file.filename:
+        what = read(File, await self.fields(request))
+        if not what.file.filename:
             raise bad("Invalid request: empty file")
-        name = PurePath(file.filename.replace("\\", "/")).name
+        name = file_name(what.file.filename)
         if PurePath(name).suffix.lower() not in ENDINGS:
             raise bad("Invalid request: file format not supported")
         folder = self.kept()
         out = folder / f"{uuid.uuid4()}.{name}"
         with tempfile.TemporaryDirectory(dir=folder) as work:
             given = Path(work) / name
-            given.write_bytes(await file.read())
+            given.write_bytes(await what.file.read())
             text = (
                 await asyncio.to_thread(beginning, str(given), READ)
-                if fields["source"] == "auto"
+                if what.source == "auto"
                 else ""
             )
-            *pair, _ = await self.pair_of(text, fields["source"], fields["target"])
+            *pair, _ = await self.pair_of(text, what.source, what.target)
             if pair[0] == pair[1]:
                 given.rename(out)
             else:
                 await self.through(request, given, out, (pair[0], pair[1]))
-        url = request.url_for("download_file", name=out.name)
+        url = request.url_for("download_file", name=quote(out.name))
         return {"translatedFileUrl": str(url)}
 
     async def through(self, request: Request, given: Path, target: Path, pair: Pair) -> None:
         """Translate one file into another, as long as the client is there and something is
         done within each deadline."""
         service, deadline = self.service, self.service.settings.deadline
-        async with service.models.using(pair) as model:
+        async with service.using(request, pair) as model:
+            await waits(request)
             engine = ThroughEngine(model.submit, partial(service.passes, model=model))
             job = asyncio.ensure_future(
                 asyncio.to_thread(translate, str(given), str(target), engine)
@@ -280,7 +312,8 @@ class LibreTranslate:
 
     def kept(self) -> Path:
         """The folder of translated files, without old ones."""
-        self.folder = self.folder or tempfile.TemporaryDirectory(prefix="fairseq_ext-files-")
+        if self.folder is None or not Path(self.folder.name).is_dir():  # somebody may clear /tmp
+            self.folder = tempfile.TemporaryDirectory(prefix="fairseq_ext-files-")
         for old in Path(self.folder.name).iterdir():
             with contextlib.suppress(OSError):
                 if old.is_file() and time.time() - old.stat().st_mtime > KEPT:
@@ -289,8 +322,9 @@ class LibreTranslate:
 
     async def download_file(self, name: str) -> Any:
         """A translated file."""
-        path = self.kept() / PurePath(name).name
-        if not path.is_file():
+        # looked for by its name: no path is made of what a client has sent
+        path = next((each for each in self.kept().iterdir() if each.name == name), None)
+        if path is None or not path.is_file():
             raise bad("Invalid filename")
         return FileResponse(
             path, filename=path.name.partition(".")[2], media_type="application/octet-stream"

@@ -8,7 +8,8 @@ folder (`ModelsOfFolder`), one folder a pair.
 
 The latter are loaded at first use. Those that nobody uses are dropped, the least recently used
 first, where there are `most` already, and where memory is short for another. Pairs without a model
-may go through a third language.
+may go through a third language. A folder that comes is found; one that cannot be loaded is not
+served until a file of it changes.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ import math
 import os
 import re
 from collections import Counter
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from concurrent.futures import Future
 from dataclasses import dataclass, replace
 from functools import partial
@@ -36,15 +37,14 @@ from fairseq_ext.core.errors import UsageError
 from fairseq_ext.engine.engine import Engine
 from fairseq_ext.engine.jobs import Answer, Description, Work
 from fairseq_ext.engine.tickets import Busy, resolve
-from fairseq_ext.plugin.loading.model import find_model
+from fairseq_ext.serve.model_folder import ModelFolder, Pair
 
 logger = logging.getLogger("fairseq_ext")
-Pair = tuple[str, str]  # source and target language
-NAME = re.compile(r"(\w+)-(\w+)")
 # bytes of a model's processes: so many times its checkpoint's, and what Python and torch take
 ASKS, BASE = 3, 500 << 20
 CLOSES = 0.5  # seconds in which the processes of a model that is dropped give their memory back
 SOON = {"Retry-After": "2"}
+Waits = Callable[[], Awaitable[None]]
 
 
 @dataclass(frozen=True)
@@ -94,10 +94,11 @@ class Models:
         return f"{said}, {model.signature}"
 
     @contextlib.asynccontextmanager
-    async def using(self, pair: Pair) -> AsyncIterator[Model]:
+    async def using(self, pair: Pair, waits: Waits) -> AsyncIterator[Model]:
         """The model of a pair that is served; it is not dropped inside of this context.
 
-        Errors: HTTPException 429, 503.
+        waits: raises an error where nobody waits for it any more. Errors: of `waits`,
+        HTTPException 429, 503.
         """
         engine = self.engines[None]
         assert engine.description is not None
@@ -152,29 +153,9 @@ class ModelsOfFolder(Models):
         super().__init__()
         self.several = True
         self.most, self.pivot, self.options = most, pivot, options
-        try:
-            names = sorted(
-                each.name
-                for each in folder.iterdir()
-                if each.is_dir() and NAME.fullmatch(each.name)
-            )
-        except OSError as error:
-            raise UsageError(
-                f"--models: cannot read {folder} ({error.strerror}): name a folder of "
-                "folders of models"
-            ) from None
-        if not names:
-            raise UsageError(
-                f"--models {folder} has no folder that is named as a pair of languages, such "
-                "as de-en: make one"
-            )
-        self.found: dict[Pair, dict[str, Any]] = {}
-        for name in names:
-            source, target = name.split("-")
-            self.found[source, target] = find_model(
-                str(folder / name), {**given, "source_lang": source, "target_lang": target}
-            )
-        known = {code for pair in self.found for code in pair}
+        self.folder = ModelFolder(folder, given)
+        self.found = self.folder.found  # flags of the models that are served
+        known = {code for pair in self.folder.seen for code in pair}
         if pivot is not None and pivot not in known:
             raise UsageError(
                 f"--pivot {pivot} is the language of no model of {folder}: use one of "
@@ -182,27 +163,34 @@ class ModelsOfFolder(Models):
             )
         self.users: Counter[Pair] = Counter()
         self.loading = asyncio.Lock()
+        self.folder.watch()
+
+    def close(self) -> None:
+        self.folder.ended.set()
+        super().close()
 
     def ready_line(self) -> str:
         return ", ".join("-".join(pair) for pair in self.pairs())
 
     def pairs(self) -> list[Pair]:
-        direct, by = list(self.found), self.pivot
+        direct, by = sorted(self.found), self.pivot
         over = [
             (s, t)
             for s, a in direct
             for b, t in direct
-            if a == b == by and s != t and (s, t) not in self.found
+            if a == b == by and s != t and (s, t) not in direct
         ]
         return direct + over
 
     @contextlib.asynccontextmanager
-    async def using(self, pair: Pair) -> AsyncIterator[Model]:
-        if pair not in self.found:
-            assert self.pivot is not None
+    async def using(self, pair: Pair, waits: Waits) -> AsyncIterator[Model]:
+        flags = self.found.get(pair)
+        if flags is None:
+            if self.pivot is None or self.pivot in pair:  # it has gone since it was looked for
+                raise HTTPException(503, f"{'-'.join(pair)} is not served any more", SOON)
             async with (
-                self.using((pair[0], self.pivot)) as first,
-                self.using((self.pivot, pair[1])) as second,
+                self.using((pair[0], self.pivot), waits) as first,
+                self.using((self.pivot, pair[1]), waits) as second,
             ):
                 yield Model(
                     through(first.submit, second.submit),
@@ -211,11 +199,12 @@ class ModelsOfFolder(Models):
             return
         self.users[pair] += 1
         try:
-            engine = await self.engine(pair)
+            engine = await self.engine(pair, flags, waits)
             try:
                 description = await run_in_threadpool(engine.wait)
             except UsageError as error:
                 await self.drop(pair)
+                self.folder.give_up(pair)
                 raise HTTPException(
                     503, f"the model {'-'.join(pair)} cannot be loaded: {error}"
                 ) from None
@@ -230,23 +219,22 @@ class ModelsOfFolder(Models):
         finally:
             self.users[pair] -= 1
 
-    async def engine(self, pair: Pair) -> Engine:
+    async def engine(self, pair: Pair, flags: Mapping[str, Any], waits: Waits) -> Engine:
         """The engine of a pair, which is started where there is none."""
         async with self.loading:
             if pair not in self.engines:
-                await self.make_room(pair)
+                await waits()
+                await self.make_room(flags["path"])
                 self.engines[pair] = await run_in_threadpool(
-                    lambda: Engine(**self.found[pair], **self.options)
+                    lambda: Engine(**flags, **self.options)
                 )
             self.engines[pair] = engine = self.engines.pop(pair)
         return engine
 
-    async def make_room(self, pair: Pair) -> None:
+    async def make_room(self, checkpoint: str) -> None:
         """Drop models that nobody uses, as far as this one's place or memory asks for it."""
         asks = BASE + ASKS * sum(
-            os.path.getsize(path)
-            for path in self.found[pair]["path"].split(":")
-            if os.path.exists(path)
+            os.path.getsize(path) for path in checkpoint.split(":") if os.path.exists(path)
         )
         while (
             is_full := self.most is not None and len(self.engines) >= self.most
@@ -351,6 +339,8 @@ def through(first: Submit, second: Submit) -> Submit:
                 resolve(out, error)
             else:
                 running[-1].add_done_callback(partial(whole, done.result()))
+                if out.done():  # cancelled meanwhile
+                    running[-1].cancel()
 
         def whole(middle: Answer, done: Future[Answer]) -> None:
             if done.cancelled() or (error := done.exception()) is not None:

@@ -10,6 +10,7 @@ import re
 import time
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
+from contextlib import AbstractAsyncContextManager
 from functools import partial
 from itertools import chain, islice
 from pathlib import Path
@@ -17,9 +18,10 @@ from typing import Any
 
 from fastapi import HTTPException, Request, Response
 from fastapi.concurrency import run_in_threadpool
-from fastapi.responses import JSONResponse
+from fastapi.responses import JSONResponse, StreamingResponse
 from starlette.exceptions import HTTPException as StarletteHTTPException
 from starlette.requests import ClientDisconnect
+from starlette.types import Receive, Scope, Send
 
 from fairseq_ext.core.errors import UsageError, cut
 from fairseq_ext.core.files import replace
@@ -27,6 +29,7 @@ from fairseq_ext.engine.in_engine import TextRequest
 from fairseq_ext.engine.jobs import Answer, GlossaryFile, Partial
 from fairseq_ext.engine.tickets import Busy, Closed, WorkerDied
 from fairseq_ext.serve import Settings, default_folder, records
+from fairseq_ext.serve.bodies import apart, urlencoded
 from fairseq_ext.serve.guard import Keys, read_body
 from fairseq_ext.serve.metrics import Metrics
 from fairseq_ext.serve.models import SOON, Model, Models, Pair
@@ -55,14 +58,17 @@ class Service:
         """The pairs of languages that are served (HTTPException 503 where none is)."""
         if self.closing:
             raise HTTPException(503, "the server is closing", SOON)
-        return self.models.pairs()
+        if not (found := self.models.pairs()):
+            raise HTTPException(503, "no model can be loaded: ask again", SOON)
+        return found
 
     def pair_of(self, request: Request) -> Pair:
         """The pair that the request's query names (`?source=de&target=en`), else the only one.
 
         Errors: UsageError, HTTPException 503.
         """
-        pairs, (source, target) = self.pairs(), map(request.query_params.get, ("source", "target"))
+        query = urlencoded(request.scope["query_string"], "the query")
+        pairs, (source, target) = self.pairs(), map(query.get, ("source", "target"))
         if source is target is None and self.models.own is not None:
             return self.models.own
         known = [pair for pair in pairs if source in (None, pair[0]) and target in (None, pair[1])]
@@ -91,10 +97,18 @@ class Service:
         pair = self.pair_of(request)
         body = await read_body(request, self.settings)
         # the folder of glossaries is looked for only where a record names one
-        found = records.read_records(
-            body, self.settings.max_lines, lambda name: self.glossaries(pair).file(name)
+        found = await apart(
+            records.read_records,
+            body,
+            self.settings.max_lines,
+            lambda name: self.glossaries(pair).file(name),
         )
         return *found, pair
+
+    def using(self, request: Request, pair: Pair) -> AbstractAsyncContextManager[Model]:
+        """The model of a pair, as of `Models.using`; Gone where the client has hung up before it
+        is loaded."""
+        return self.models.using(pair, partial(waits, request))
 
     def submit(
         self,
@@ -136,8 +150,9 @@ class Service:
         self, request: Request, requests: Sequence[dict[str, Any]], pair: Pair
     ) -> list[Answer | UsageError]:
         """The answers to these requests, keywords of `submit`."""
-        async with self.models.using(pair) as model:
+        async with self.using(request, pair) as model:
             ready = [await self.prepared(each, model) for each in requests]
+            await waits(request)
             futures: list[Future[Answer]] = submit_all(partial(self.submit, model), ready)
             found = await answers(request, futures, self.settings.deadline)
         for answer in found:
@@ -154,6 +169,13 @@ class Service:
 
 class Gone(Exception):
     """The client has hung up."""
+
+
+async def waits(request: Request) -> None:
+    """Gone where the client has hung up, as it may while a model is loaded; its body has
+    been read."""
+    if await request.is_disconnected():
+        raise Gone
 
 
 def submit_all(
@@ -277,6 +299,21 @@ class Stream:
             )
         except (UsageError, RuntimeError) as error:
             yield event("error", {"error": str(error)})
+        finally:
+            self.future.cancel()
+
+
+class Streamed(StreamingResponse):
+    """The events of a stream. One whose client has gone before the first is cancelled as well."""
+
+    def __init__(self, stream: Stream, shown: Callable[[Answer], Any]):
+        headers = {"Cache-Control": "no-store", "X-Accel-Buffering": "no"}
+        super().__init__(stream.events(shown), media_type="text/event-stream", headers=headers)
+        self.future = stream.future
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        try:
+            await super().__call__(scope, receive, send)
         finally:
             self.future.cancel()
 

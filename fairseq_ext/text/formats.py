@@ -6,10 +6,12 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Collection, Iterator, Sequence
 from functools import partial
+from typing import Literal, get_args
 
 from lxml import etree
 
 from fairseq_ext.core.errors import UsageError, cut
+from fairseq_ext.search.constraints.from_python import ListOf, check_texts
 from fairseq_ext.text.markdown import of_markdown
 from fairseq_ext.text.markup import of_attributes, of_markup
 from fairseq_ext.text.office import of_odt, of_runs
@@ -17,13 +19,14 @@ from fairseq_ext.text.segments import Item, Segment, led, of_text
 from fairseq_ext.text.subtitles import of_subtitles
 
 Pass = Callable[[str], Iterator[Item]]
-FORMATS = ("text", "html", "xml", "markdown")  # beside those of files
+Format = Literal["text", "html", "xml", "markdown"]  # together with those of files
+FORMATS: tuple[str, ...] = get_args(Format)
 
 
 def passes(
     format: str,
     ends: Callable[[str], list[int]],
-    protect: Sequence[str] = (),
+    protect: ListOf[str] = (),
     leads: Collection[str] = (),
     numbers: Iterator[int] | None = None,
 ) -> list[Pass]:
@@ -42,8 +45,10 @@ def passes(
         "runs": (of_runs,),
         "odt": (of_odt,),
     }
-    if format not in found:
+    if not isinstance(format, str) or format not in found:
         raise UsageError(f"format must be one of {', '.join(FORMATS)}, not {cut(repr(format))}")
+
+    check_texts(protect, "protect")
 
     def items(each: Callable[..., Iterator[Item]], text: str) -> Iterator[Item]:
         for item in led(each(text, ends=ends, protect=tuple(protect)), leads):
@@ -52,6 +57,12 @@ def passes(
             yield item
 
     return [partial(items, each) for each in found[format]]
+
+
+def check_text(text: object) -> None:
+    """Refuse what is no text (raises UsageError)."""
+    if not isinstance(text, str):
+        raise UsageError(f"the text is {cut(repr(text))}: give a str")
 
 
 def of_xml(

@@ -66,6 +66,7 @@ def is_older(commit: str, paths: tuple[str, ...], root: Path) -> bool:
         root,
         "rev-list",
         "-1",
+        "--no-merges",  # whose commits are there themselves
         "--invert-grep",
         f"--grep={UNCHANGED}",
         f"{commit}..HEAD",

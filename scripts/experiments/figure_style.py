@@ -19,7 +19,13 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-import matplotlib
+try:
+    import matplotlib
+except ModuleNotFoundError:
+    raise SystemExit(
+        "error: figures are drawn with matplotlib, which is not installed: pip install "
+        "'fairseq_ext[plots]', or pip install matplotlib"
+    ) from None
 
 matplotlib.use("Agg")
 import matplotlib.pyplot as plt  # noqa: E402

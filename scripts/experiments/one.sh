@@ -17,6 +17,7 @@ while (($#)); do
 done
 PYTHON=${PYTHON:-$(if [[ -x $ROOT/.venv/bin/python ]]; then echo "$ROOT/.venv/bin/python"; else echo python3; fi)}
 
+"$PYTHON" "$HERE/../figure_style.py" # says so where matplotlib is missing
 mkdir -p "$OUT"
 "$PYTHON" "$HERE/$SCRIPT" --cpu --out "$OUT" ${REST[@]+"${REST[@]}"}
 "$PYTHON" "$HERE/tables.py" --out "$OUT"

@@ -205,7 +205,7 @@ def test_nan_in_a_line_costs_no_other_in_interactive(tiny, nan):
         for _ in range(20)
     ]
     text[3] = text[9] = POISON
-    for how in ([], ["--constraints"]):
+    for how in ([], ["--constraints"], ["--int8"]):
         flags = ["-s", "de", "-t", "en", "--buffer-size", 8, "--batch-size", 8, *how]
         done, right = (
             interactive(*command(tiny, model, *flags), stdin="\n".join(text).encode())

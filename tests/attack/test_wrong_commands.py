@@ -34,6 +34,12 @@ WINDOW = ["--beam", 1, "--decoding", "window"]
 WRONG = {
     # numbers
     "lenpen nan": (["--lenpen", "nan"], "--lenpen (length penalty) must be "),
+    "lenpen above": (
+        ["--lenpen", 50],
+        "--lenpen (length penalty) must be -10 to 10, not 50.0",
+    ),
+    "lenpen far above": (["--lenpen", 200], "--lenpen (length penalty) must be -10 to 10"),
+    "lenpen below": (["--lenpen", -50], "--lenpen (length penalty) must be -10 to 10"),
     "unkpen nan": (["--unkpen", "nan"], "--unkpen (penalty) must be "),
     "unkpen inf": (["--unkpen", "inf"], "--unkpen (penalty) must be "),
     "temperature 0": (["--temperature", 0], "--temperature (temperature) must be "),
@@ -330,6 +336,8 @@ USAGE = {
     "half a patience": (["--patience", "1.5"], "argument --patience: invalid"),
     "an endless beam": (["--beam", "inf"], "argument --beam: invalid int value: 'inf'"),
     "another stop": (["--stop", "never"], "argument --stop: invalid choice: 'never'"),
+    "a stop of one's own": (["--stop", "mine"], "FAIRSEQ_EXT_STRATEGIES must name its file"),
+    "a softmax of one's own": (["--softmax", "mine"], "FAIRSEQ_EXT_STRATEGIES must name its file"),
 }
 
 

@@ -51,6 +51,8 @@ SIZES = (
             "Size of sample #0 is invalid",
         ),
         (OSError("m.pt is not a checkpoint that torch can read: cut"), "m.pt is not a checkpoint"),
+        (MemoryError("encode of the compiled library needs more memory"), "memory has run out: "),
+        (RuntimeError("DefaultCPUAllocator: can't allocate memory"), "memory has run out: "),
         (ValueError("something else"), None),
         # it may be a model's fault; bad_sentences.py looks at the data
         (IndexError("index out of range in self"), None),

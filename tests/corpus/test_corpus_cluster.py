@@ -9,7 +9,8 @@ from corpus_jobs import DEMO, FLAGS, job, parts, records, source_lines, write_te
 from ray.cluster_utils import Cluster
 from sizes import drawn
 
-from fairseq_ext import Translator
+from fairseq_ext import Translator, UsageError
+from fairseq_ext.corpus import scheduler
 from fairseq_ext.corpus.run import translate
 
 REPEATED = 15  # a worker of a lost node may go on for some seconds: the job must outlast them
@@ -64,3 +65,30 @@ def test_a_node_that_goes_away_takes_nothing_with_it(cluster, tmp_path):
         [h.text for h in nbest] for nbest in expected
     ] * REPEATED
     assert (done.errors, done.before, done.sentences, parts(out)) == (0, 0, 400 * REPEATED, [])
+
+
+@drawn(0)  # long
+def test_a_run_whose_nodes_are_all_gone_ends_and_keeps_what_is_finished(
+    cluster, tmp_path, monkeypatch
+):
+    """The node that is left has no processor for workers."""
+    monkeypatch.setattr(scheduler, "WITHOUT_NODES", 2.0)
+    path, out = write_text(tmp_path / "a.txt", source_lines(0, 400) * REPEATED), tmp_path / "out"
+    over = threading.Event()
+
+    def lose():
+        while not over.wait(0.05):
+            if len(parts(out)) >= 3:
+                for node in cluster.nodes_to_lose:
+                    cluster.remove_node(node, allow_graceful=False)
+                return
+
+    loser = threading.Thread(target=lose)
+    loser.start()
+    try:
+        with pytest.raises(UsageError, match="all nodes of Ray on which workers could run are gon"):
+            translate(job([path], out, address=cluster.address, workers=None))
+    finally:
+        over.set()
+        loser.join()
+    assert len(parts(out)) >= 3

@@ -8,7 +8,7 @@ import pytest
 from ray.exceptions import ActorDiedError, ActorUnavailableError, RayTaskError
 
 from fairseq_ext import UsageError
-from fairseq_ext.corpus import scheduler
+from fairseq_ext.corpus import output, scheduler
 from fairseq_ext.corpus.scheduler import ATTEMPTS, Scheduler, Unit
 from fairseq_ext.corpus.shards import Sentence, Shard
 
@@ -64,6 +64,9 @@ class SimulatedRay:
 
     def kill(self, actor, no_restart=True):
         actor.killed = no_restart
+
+    def nodes(self):
+        return [{"Alive": True, "Resources": {"CPU": 2.0}}]
 
 
 def units(count, size):
@@ -212,3 +215,81 @@ def test_one_node_without_the_model_stops_nobody_else(monkeypatch):
         "idle",
         "out",
     ]
+
+
+class Deserted(SimulatedRay):
+    """No call is ever answered, as where Ray waits for a node."""
+
+    def __init__(self, chance, nodes):
+        super().__init__(chance)
+        self.given = nodes
+
+    def wait(self, calls, num_returns, timeout):
+        return [], calls
+
+    def nodes(self):
+        if isinstance(self.given, Exception):
+            raise self.given
+        return self.given
+
+
+HEAD = {"Alive": True, "Resources": {"CPU": 0.0, "memory": 1e9}}
+
+
+@pytest.mark.parametrize(
+    "nodes",
+    [[], [{"Alive": False, "Resources": {"CPU": 2.0}}], [HEAD], RuntimeError("no GCS")],
+    ids=str,
+)
+def test_a_run_whose_last_node_is_gone_ends_within_a_minute(monkeypatch, nodes):
+    now = [100.0]
+    monkeypatch.setattr(scheduler, "ray", Deserted(random.Random(1), nodes))
+    monkeypatch.setattr(scheduler.time, "monotonic", lambda: now[0])
+
+    def tick(*state):
+        now[0] += 1
+
+    made = Scheduler(lambda: Actor(lambda *call: False), 2, print, print, tick, lambda loaded: None)
+    with pytest.raises(UsageError, match="all nodes of Ray on which workers could run are gone: "):
+        made.run(iter(units(40, 8)))
+    assert 20 < now[0] - 100 < 60
+
+
+def test_a_run_waits_for_a_node_that_comes_back_in_time(monkeypatch):
+    """As an autoscaler's does."""
+    now, answered = [100.0], SimulatedRay(random.Random(1))
+    deserted = Deserted(random.Random(1), [])
+    monkeypatch.setattr(scheduler, "ray", deserted)
+    monkeypatch.setattr(scheduler.time, "monotonic", lambda: now[0])
+    taken = []
+
+    def tick(*state):
+        now[0] += 1
+        if now[0] > 125:
+            deserted.wait, deserted.given = answered.wait, answered.nodes()
+
+    made = Scheduler(
+        lambda: Actor(lambda *call: False),
+        2,
+        lambda unit, result: taken.extend(result),
+        print,
+        tick,
+        lambda loaded: None,
+    )
+    made.run(iter(units(40, 8)))
+    assert Counter(taken) == Counter(range(40))
+
+
+def test_progress_lines_repeat_no_figure_that_has_not_changed(monkeypatch, capsys):
+    now = [100.0]
+    monkeypatch.setattr(output.time, "monotonic", lambda: now[0])
+    progress = output.Progress(10.0, shards=1, bytes=1000, said=100.0)
+    for alive, sentences in ((2, 100), (2, 100), (0, 100), (0, 100), (0, 100), (1, 150)):
+        now[0] += 10
+        progress.sentences, progress.bytes_done = sentences, float(sentences)
+        progress.tick(alive, 2, 100.0)
+    said = capsys.readouterr().err.splitlines()
+    changes = ["corpus: 1" in line for line in said]
+    assert changes == [True, False, False, False, False, True]
+    assert said[1] == "corpus: no other sentence for 0:00:10, 2 of 2 workers alive"
+    assert said[4].startswith("corpus: no other sentence for 0:00:40, 0 of 2 workers alive (they")

@@ -540,6 +540,16 @@ def test_equal_phrases_have_places_of_their_own(decoding):
     assert {answer.text[slice(*c.spans[0])] for c in (first, second)} == {"the"}
 
 
+@pytest.mark.parametrize("target", ["port", "house|port"])
+def test_a_phrase_that_is_a_term_of_the_request_is_required_once(decoding, target):
+    asked = job("Der Patient hat einen Port.", constraints=["port"])
+    (alone,) = answers(decoding, [replace(asked, fields=None, terms=(("Port", "port"),))])
+    (both,) = answers(decoding, [replace(asked, terms=(("Port", target),))])
+    assert both.text == alone.text and both.text.count("port") == 1
+    (constraint,) = both.constraints
+    assert constraint.met and constraint.term == "Port" and constraint.phrase == "port"
+
+
 @pytest.mark.parametrize(
     ("terms", "held"),
     [

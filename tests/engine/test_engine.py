@@ -1,6 +1,7 @@
 """Engine: worker processes that come and go, one queue, futures; every request is answered once."""
 
 import os
+import random
 import signal
 import threading
 import time
@@ -8,7 +9,9 @@ from concurrent.futures import CancelledError, wait
 from pathlib import Path
 
 import pytest
+from sizes import part_of
 from test_decoding import FLAGS, LINES
+from test_translator_types import values
 
 from fairseq_ext import Engine, Translator, UsageError
 from fairseq_ext.engine.jobs import Answer, Partial
@@ -254,3 +257,66 @@ def test_processes_that_cannot_start_are_told(monkeypatch):
         ),
     ):
         engine.wait(PATIENCE)
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ({"constraints": "bandage"}, "constraints is 'bandage': give a list of phrases"),
+        ({"constraints": 5}, "constraints is 5: give a list of phrases"),
+        ({"constraints": [{1}]}, 'the request has "{1}" for a phrase in "constraints"'),
+        ({"any_of": ["bandage"]}, "an entry of any_of is 'bandage': give a list of phrases"),
+        ({"avoid": [None]}, 'the request has null for a phrase in "avoid"'),
+        ({"prefix": 0}, 'the request has 0 for a phrase in "prefix"'),
+        ({"glossaries": ["a.tsv"]}, "glossaries has 'a.tsv': give each as a GlossaryFile"),
+        ({"terms": ["a"]}, "terms is ['a']: give a dictionary of terms"),
+        ({"terms": {"a": 5}}, "terms has 5: give text"),
+        ({"nbest": "2"}, "nbest is '2': give a whole number"),
+        ({"number": None}, "number is None: give a whole number"),
+        ({"languages": {"de", "en"}}, "languages is {"),
+        ({"languages": "de"}, "languages is one string, and a list is needed"),
+        ({"on_partial": 5}, "on_partial is 5: give a function"),
+    ],
+)
+def test_arguments_of_wrong_types_are_refused_at_once(engine, given, said):
+    with pytest.raises(UsageError) as raised:
+        engine.submit("Ja.", **given)
+    assert str(raised.value).startswith(said)
+
+
+def test_languages_may_be_a_list(engine, sources):
+    found = engine.submit(sources[0], languages=["de", "en"]).result(PATIENCE)
+    assert found.text == engine.submit(sources[0]).result(PATIENCE).text
+
+
+def test_arguments_of_any_type_give_an_answer_or_one_sentence(engine, sources):
+    names = "source constraints any_of avoid prefix glossaries terms nbest align"
+    names += " languages seed number"
+    chance, refused = random.Random(59), 0
+    for _ in part_of(3000, 300):
+        drawn = chance.sample(names.split(), chance.randint(1, 2))
+        given = {"source": sources[0]} | {name: values(chance) for name in drawn}
+        try:
+            engine.submit(**given).result(PATIENCE)
+        except UsageError as error:
+            refused += 1
+            assert "\n" not in str(error), given
+        except Exception as error:
+            raise AssertionError(f"submit(**{given}) raises {error!r}") from error
+    assert refused > 200
+
+
+@pytest.mark.parametrize(
+    "given",
+    [{"text": None}, {"format": "htlm"}, {"protect": "a"}, {"protect": ["("]}],
+    ids=str,
+)
+def test_texts_of_wrong_types_are_refused(engine, given):
+    with pytest.raises(UsageError):
+        engine.submit_text(**{"text": "Ja.", **given})
+
+
+@pytest.mark.parametrize("given", [{"cpu_workers": "2"}, {"max_queue": "9"}, {"longest": 2.5}])
+def test_numbers_of_an_engine_are_whole(given):
+    with pytest.raises(UsageError, match=next(iter(given)).replace("_", ".")):
+        Engine(**FLAGS, **given)

@@ -4,6 +4,7 @@ With --all, those of this processor run the kernels' tests, and so do others und
 qemu-user-static, g++-aarch64-linux-gnu), where it is there.
 """
 
+import ctypes
 import functools
 import os
 import platform
@@ -20,7 +21,7 @@ from conftest import BIN
 from fairseq_ext import doctor
 from fairseq_ext.core.errors import UsageError
 from fairseq_ext.kernels import library as building
-from fairseq_ext.kernels.compiling import FLAGS, FOLDER, LEVELS
+from fairseq_ext.kernels.compiling import FLAGS, FOLDER, LEVELS, compile_files
 from fairseq_ext.kernels.transformer import PackedLinear
 
 ROOT = Path(__file__).parents[2]
@@ -139,6 +140,33 @@ def test_a_level_that_is_unknown_or_that_the_processor_lacks_is_refused(level, m
     assert capsys.readouterr().out == f"FAIL  compiled step: {said}\n"
     with pytest.raises(UsageError, match=f"^{said}$"):  # as from a program's Translator
         building.library.__wrapped__()
+
+
+# of x86-64-v3, beyond AVX2: the leaf that tells of it, and its bit
+PARTS_OF_V3 = {"MOVBE": (1, 22), "F16C": (1, 29), "LZCNT": (0x80000001, 5)}
+# in the place of the compiler's own
+CPUID = """#include_next <cpuid.h>
+static int masked(unsigned leaf, unsigned* a, unsigned* b, unsigned* c, unsigned* d) {
+    const int known = __get_cpuid(leaf, a, b, c, d);
+    if (leaf == LEAF) *c &= ~(1u << BIT);
+    return known;
+}
+#define __get_cpuid masked
+"""
+
+
+@needs_compiler
+@pytest.mark.skipif("avx2" not in HERE, reason="this is another kind of machine")
+@pytest.mark.parametrize("part", PARTS_OF_V3)
+def test_a_processor_that_lacks_a_part_of_a_level_does_not_have_it(part, tmp_path):
+    if "avx2" not in levels():
+        pytest.skip("the processor does not have it anyway")
+    (tmp_path / "cpuid.h").write_text(CPUID)
+    leaf, bit = PARTS_OF_V3[part]
+    flags = [*FLAGS, f"-I{tmp_path}", f"-DLEAF={leaf}", f"-DBIT={bit}"]
+    compile_files(building.compiler(), flags, [FOLDER / "levels.cpp"], tmp_path / "levels.so")
+    supports = ctypes.CDLL(str(tmp_path / "levels.so")).supports
+    assert not any(supports(level.encode()) for level in HERE)
 
 
 @needs_compiler

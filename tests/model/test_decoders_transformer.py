@@ -12,6 +12,7 @@ from sizes import covering
 from fairseq_ext.core.errors import UsageError
 from fairseq_ext.model.choose import disagreement, make_decoder
 from fairseq_ext.model.stock import FairseqBackend
+from fairseq_ext.model.stock_model import Model
 from fairseq_ext.model.transformer.decoder import TransformerBackend
 from fairseq_ext.model.transformer.encoder import fast_encoder
 from fairseq_ext.model.transformer.rows import RowGroup
@@ -255,6 +256,12 @@ def test_half_precision_models_get_a_float32_softmax(device):
     features = decoder.step(torch.tensor([[EOS], [EOS]], device=device))
     assert features[0].dtype == torch.float16
     assert decoder.log_probs(features, 1.0).dtype == torch.float32
+    with torch.no_grad():  # the temperature divides what is in float32 already
+        logits = model.decoder.output_layer(features[0]).view(2, -1).float()
+    expected = (logits / 0.3).log_softmax(-1)
+    assert torch.equal(decoder.log_probs(features, 0.3).view(2, -1), expected)
+    stock = Model(model)
+    assert torch.equal(stock.log_probs(features[0].view(2, -1), 0.3), expected)
 
 
 def test_a_model_trained_further_is_read_again():

@@ -206,7 +206,9 @@ def test_files_that_cannot_be_continued_are_refused(tmp_path):
         and float(h["score"]) == -1.5
         and again.hypotheses(4, source, device) is None
     )
-    for other in (checksum(torch.tensor([5, 7, 2]), None), checksum(tokens, "a constraint")):
+    others = (checksum(torch.tensor([i, j, 2]), None) for i in range(4, 400) for j in range(4, 99))
+    alike = next(each for each in others if each[:2] == source[:2] and each != source)
+    for other in (checksum(torch.tensor([5, 7, 2]), None), checksum(tokens, "a constraint"), alike):
         with pytest.raises(UsageError, match="was translated from another source"):
             again.hypotheses(3, other, device)
     with pytest.raises(UsageError, match="another run is writing to"):

@@ -12,23 +12,28 @@ import fairseq_ext
 
 ROOT = Path(__file__).resolve().parents[2]
 SNIPPET = """
+from collections.abc import Sequence
 from pathlib import Path
 from fairseq_ext import Engine, Translation, Translator, UsageError
 
 def right(lines: list[str]) -> list[list[Translation]]:
     translator = Translator(
-    "model.pt", Path("data"), beam=5, stop="optimal", prune_bound=True, bpe="sentencepiece",
-    lenpen=1, cpu=True,
-)
+        "model.pt", Path("data"), beam=5, stop="optimal", prune_bound=True, bpe="sentencepiece",
+        lenpen=1, cpu=True,
+    )
     translator.score(lines, lines)[0].positional_scores
     print(next(translator.translate_iter(iter(lines), beam=2))[0].text.upper())
-print(translator.translate(lines)[0][0].score + 1)
+    print(translator.translate(lines)[0][0].score + 1)
     for found in translator.translate(lines, errors="return"):
         print(str(found) if isinstance(found, UsageError) else found[0].text)
     with Engine("model.pt", Path("data"), beam=5, cpu_workers=2, stream_width=8) as engine:
         print(engine.submit("x", terms={"a": "b"}).result().text.upper())
     made = Translator.from_folder("data", beam=2)
-    return made.translate(lines, progress=True, constraints=[["a", ["b", "c"]]])
+    some: Sequence[str] = lines
+    made.translate(some, constraints=[some, some], avoid=some)
+    made.translate(tuple(lines), avoid=[["a"], []], prefixes=[None, "a"], constraints=[["a"], ()])
+    made.translate_text("x", format="html", protect=[r"\\d+"])
+    return made.translate(lines, progress=True, constraints=[["a", ["b", "c"]]], avoid=lines)
 
 def wrong(translator: Translator, engine: Engine) -> None:
     Translator("model.pt", "data", beam="five")  # 1 beam
@@ -43,6 +48,17 @@ def wrong(translator: Translator, engine: Engine) -> None:
     next(translator.translate_iter(["x"])) + 1  # 10 __add__
     Engine("model.pt", "data", results_file="x")  # 11 results_file
     engine.submit(["x"])  # 12 submit
+    translator.translate(["x"], constraints=["bandage"])  # 13 ListOf
+    translator.translate("x")  # 14 overload
+    translator.translate(["x"], avoid="bandage")  # 15 overload
+    translator.translate(["x"], prefixes="bandage")  # 16 overload
+    translator.translate_iter(["x"], constraints=["bandage"])  # 17 ListOf
+    translator.translate_text("x", format="htlm")  # 18 format
+    translator.translate_text("x", protect="bandage")  # 19 protect
+    translator.score("x", ["x"])  # 20 score
+    engine.submit("x", constraints="bandage")  # 21 constraints
+    engine.submit("x", any_of=["bandage"])  # 22 ListOf
+    engine.submit_text("x", format="htlm")  # 23 format
 """  # noqa: E501
 
 

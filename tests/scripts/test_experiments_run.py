@@ -299,3 +299,29 @@ def test_every_results_page_says_how_old_it_is():
         )
         repeated += text.count("<!-- generated: results ")
     assert repeated >= 10
+
+
+@pytest.mark.parametrize(
+    ("paper", "more"),
+    [
+        ("dba", []),
+        ("optimal_ending", []),
+        ("terminology", []),
+        ("streaming", []),
+        ("lsh", ["--raw", "text"]),
+        ("jacobi", ["--models", "model", "--train", "text", "--text", "text"]),
+    ],
+)
+def test_without_matplotlib_each_paper_says_so_before_any_work(tmp_path, paper, more):
+    (tmp_path / "matplotlib.py").write_text(
+        "raise ModuleNotFoundError('No module named matplotlib', name='matplotlib')\n"
+    )
+    done = subprocess.run(
+        [str(RUN.parent / paper / "run.sh"), "--out", str(tmp_path / "out"), *more],
+        env=os.environ | {"PYTHON": sys.executable, "PYTHONPATH": str(tmp_path)},
+        capture_output=True,
+        text=True,
+    )
+    said = "error: figures are drawn with matplotlib, which is not installed: pip install"
+    assert done.returncode == 1 and done.stderr.startswith(said) and done.stderr.count("\n") == 1
+    assert not (tmp_path / "out").exists()

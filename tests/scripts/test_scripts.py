@@ -10,6 +10,7 @@ import subprocess
 import sys
 import tarfile
 import threading
+import venv
 from pathlib import Path
 
 import pytest
@@ -110,6 +111,68 @@ def test_set_up_leaves_a_folder_that_is_no_environment_alone(tmp_path, python_of
     done = set_up(tmp_path, python_of("3.12"))
     assert done.returncode == 1 and "is no virtual environment" in last(done)
     assert (tmp_path / "venv" / "precious.txt").read_text() == "keep"
+
+
+def test_set_up_never_clears_an_environment_that_it_did_not_make(tmp_path, python_of):
+    """Such as uv's, which has no pip; or one that has moved."""
+    venv.create(tmp_path / "venv", with_pip=False)
+    (tmp_path / "venv" / "precious.txt").write_text("keep")
+    done = set_up(tmp_path, python_of("3.12"))
+    assert done.returncode == 1 and last(done) == (
+        f"set-up: {tmp_path}/venv was not made by this script and cannot be used, because it has "
+        f"no pip ({tmp_path}/venv/bin/python -m ensurepip installs it); name another place with "
+        "VENV=, or remove it."
+    )
+    (tmp_path / "venv" / "bin" / "python").unlink()
+    assert "because its Python does not start" in last(set_up(tmp_path, python_of("3.12")))
+    assert (tmp_path / "venv" / "precious.txt").read_text() == "keep"
+
+
+def test_set_up_clears_what_it_made_where_that_is_broken(tmp_path):
+    fake = tmp_path / "bin" / "python3"
+    fake.parent.mkdir()
+    fake.write_text(f'#!/bin/sh\necho "$*" >> {tmp_path}/log\necho 3.12\n')
+    fake.chmod(0o755)
+    path = f"{fake.parent}{os.pathsep}{os.environ['PATH']}"
+    for made in (["-m venv"], ["-m venv", "-m venv --clear"]):
+        set_up(tmp_path, path)  # which ends since no Python is in what the fake one made
+        log = [line for line in (tmp_path / "log").read_text().splitlines() if "-m venv" in line]
+        assert log == [f"{words} {tmp_path}/venv" for words in made]
+        (tmp_path / "venv" / "pyvenv.cfg").touch()
+
+
+@pytest.mark.parametrize(
+    ("has_compiler", "has_headers", "has_wheel"),
+    [(True, True, False), (False, True, False), (True, False, False), (False, False, True)],
+)
+def test_set_up_leaves_fairseqs_compiled_parts_out_where_they_cannot_be_built(
+    tmp_path, has_compiler, has_headers, has_wheel
+):
+    """As the doctor does; the environment's Python only notes what it is asked for."""
+    fake = tmp_path / "venv" / "bin" / "python"
+    fake.parent.mkdir(parents=True)
+    fake.write_text(
+        f'#!/bin/sh\necho "${{READTHEDOCS:-}} $*" >> {tmp_path}/log\ncase "$*" in\n'
+        f"*Python.h*) exit {int(not has_headers)} ;;\n"
+        f"*--only-binary*) exit {int(not has_wheel)} ;;\nesac\n"
+    )
+    fake.chmod(0o755)
+    names = "say|die|pip|builds|install_fairseq"
+    code = f'eval "$(sed -nE "/^({names})\\(\\)/,/^}}/p" {ROOT}/scripts/setup.sh)"'
+    done = subprocess.run(
+        ["bash", "-ec", f"{code}; install_fairseq"],
+        env=os.environ
+        | {"VENV": str(tmp_path / "venv"), "FAIRSEQ": "fairseq==0.12.2"}
+        | {"CXX": "true" if has_compiler else "/no/compiler", "WHEELS": ""},
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stderr
+    asked = [each for each in (tmp_path / "log").read_text().splitlines() if " pip install" in each]
+    builds = has_compiler and has_headers
+    assert len(asked) == (1 if builds or has_wheel else 2)
+    assert asked[-1].startswith("1 ") == (not builds and not has_wheel)  # READTHEDOCS
+    assert ("without fairseq's compiled parts" in done.stderr) == (not builds and not has_wheel)
 
 
 def test_set_up_refuses_a_wheel_cache_that_is_not_there(tmp_path, python_of):

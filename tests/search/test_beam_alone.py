@@ -243,6 +243,26 @@ def test_int8_gives_the_loops_bits():
         assert was_compiled
 
 
+@pytest.mark.parametrize("prune", [False, True])
+def test_a_reward_for_every_token_up_to_the_limit_gives_the_loops_bits(prune):
+    """What a live hypothesis can still get counts </s>, which comes behind the last word."""
+    late = 0
+    for seed in part_of(200, 40):
+        reward = {"length_reward": 1.5, "length_ratio": 3.0, "stop": "optimal"}
+        ours = generators(
+            [model("transformer", 1 + seed % 9)],
+            strategy=reward | {"prune_bound": prune},
+            beam=2 + seed % 3,
+            max_len_b=3 + seed % 4,
+            unnormalized=True,
+        ).ours
+        alone, loop, was_compiled = both(ours, batch([9], seed=seed))
+        equal_bits(alone, loop, 1)
+        late += len(loop[0][0]["tokens"]) == 4 + seed % 4
+        assert was_compiled
+    assert late > 5
+
+
 FLAGS: list[dict] = [{"patience": 2}, {"decoder_backend": "fairseq"}, {"softmax": "screened"}]
 UNBOUNDED = ({"length_reward": 0.5, "length_reward_unbounded": True}, {"unnormalized": True})
 OTHERS = [(flags, {}) for flags in FLAGS] + [

@@ -10,6 +10,7 @@ import torch
 from models import batch, build, dictionary, generators, run, same
 
 from fairseq_ext.kernels.library import library
+from fairseq_ext.search.constrained import ConstrainedSearch
 from fairseq_ext.search.interpreted import LoopSearch
 from fairseq_ext.search.phrases.sentence import EMPTY, SentenceConstraints
 from fairseq_ext.search.strategies.decoding.beam import beam_search
@@ -201,6 +202,13 @@ FLAGS: list[dict] = [
     {"decoder_backend": "fairseq"},
     {"softmax": "screened"},
 ]
+
+
+def test_beams_of_more_candidates_than_compiled_code_ranks_go_through_the_loop():
+    wide = build("transformer", dtype=torch.float32, words=300)
+    for beam, knows in ((128, True), (129, False)):  # twice as many candidates
+        ours = generators([wide], {"select": "dba"}, beam=beam, words=300).ours
+        assert ConstrainedSearch.knows(ours.setup) == knows
 
 
 @pytest.mark.parametrize("strategy", FLAGS, ids=str)

@@ -49,7 +49,9 @@ def test_a_strategy_gives_on_the_device_what_it_gives_on_the_cpu(name, pretended
     same(*on_both(flags, pretended, **needed))
 
 
-def test_lsh_by_its_cuda_kernels_gives_what_the_cpu_gives(pretended, monkeypatch, tmp_path):
+def test_lsh_by_its_cuda_kernels_gives_what_the_cpu_gives(
+    pretended, simulated, monkeypatch, tmp_path
+):
     launched = use_kernels(tmp_path, monkeypatch)
     lsh = WAYS["LSH"] | {"lsh_table": "cuckoo"}
     with counting() as counts:
@@ -66,7 +68,9 @@ def test_lsh_by_its_cuda_kernels_gives_what_the_cpu_gives(pretended, monkeypatch
 
 
 @pytest.mark.parametrize("beam", [1, 5, 20])
-def test_steps_are_recorded_while_the_kv_cache_grows(beam, pretended, monkeypatch, caplog):
+def test_steps_are_recorded_while_the_kv_cache_grows(
+    beam, pretended, simulated, monkeypatch, caplog
+):
     monkeypatch.setattr(cuda_graph, "FIRST_POSITIONS", 1)
     monkeypatch.setattr(cuda_graph, "PATIENCE", 0)
     shapes, made = [], Buffers.__init__
@@ -81,7 +85,7 @@ def test_steps_are_recorded_while_the_kv_cache_grows(beam, pretended, monkeypatc
     assert len({positions for _, positions, _ in shapes}) > 1  # it has grown
 
 
-def test_recording_refuses_what_cuda_refuses(pretended):
+def test_recording_refuses_what_cuda_refuses(pretended, simulated):
     x = torch.arange(6).to(pretended)
     for name, act in WAIT.items():
         with pytest.raises(RuntimeError, match="not permitted when stream is capturing"):
@@ -91,7 +95,7 @@ def test_recording_refuses_what_cuda_refuses(pretended):
         CudaGraph(lambda act=act: [act(x.clone())], torch.cuda.graph_pool_handle())
 
 
-def test_recording_refuses_memory_outside_of_its_pool(pretended):
+def test_recording_refuses_memory_outside_of_its_pool(pretended, simulated):
     x, pool = torch.arange(6).to(pretended), torch.cuda.graph_pool_handle()
 
     def aside(joined: bool) -> list[torch.Tensor]:
@@ -108,7 +112,7 @@ def test_recording_refuses_memory_outside_of_its_pool(pretended):
 
 
 @pytest.mark.parametrize("mode", ["thread_local", "global"])
-def test_recording_leaves_other_threads_alone_or_stops_them(mode, pretended):
+def test_recording_leaves_other_threads_alone_or_stops_them(mode, pretended, simulated):
     x, found = torch.arange(3).to(pretended), []
 
     def act() -> None:
@@ -129,7 +133,9 @@ def test_recording_leaves_other_threads_alone_or_stops_them(mode, pretended):
     )
 
 
-def test_a_recorded_function_reads_its_tensors_again_and_the_hosts_numbers_never(pretended):
+def test_a_recorded_function_reads_its_tensors_again_and_the_hosts_numbers_never(
+    pretended, simulated
+):
     x, number, pool = torch.zeros(2).to(pretended), 1, torch.cuda.graph_pool_handle()
     first, second = CudaGraph(lambda: [x + number], pool), CudaGraph(lambda: [x * 2], pool)
     x.fill_(5)
@@ -140,7 +146,7 @@ def test_a_recorded_function_reads_its_tensors_again_and_the_hosts_numbers_never
     assert second()[0].tolist() == [10, 10] and kept.tolist() != [6, 6]
 
 
-def test_a_graph_whose_tensor_from_outside_of_the_pool_is_freed_is_refused(pretended):
+def test_a_graph_whose_tensor_from_outside_of_the_pool_is_freed_is_refused(pretended, simulated):
     held, pool = [torch.zeros(2).to(pretended)], torch.cuda.graph_pool_handle()
     graph = CudaGraph(lambda: [held[0] + 1], pool)
     assert graph()[0].tolist() == [1, 1]
@@ -232,7 +238,7 @@ def on_page(way: str) -> tuple[float, int]:
 
 @pytest.mark.parametrize("way", WAITS)
 def test_a_step_waits_no_more_than_it_must_and_asks_for_what_the_page_says(
-    way, pretended, monkeypatch, tmp_path
+    way, pretended, simulated, monkeypatch, tmp_path
 ):
     if way == "LSH, CUDA kernels":
         use_kernels(tmp_path, monkeypatch)
@@ -250,7 +256,7 @@ def test_a_step_waits_no_more_than_it_must_and_asks_for_what_the_page_says(
         assert step.launches["graph"] == 1
 
 
-def test_stocks_step_is_counted_by_the_same_harness(pretended):
+def test_stocks_step_is_counted_by_the_same_harness(pretended, simulated):
     # the second waits for each of its candidates, and takes long
     for way in ["stock", "stock, constrained"][: len(part_of(2, 1))]:
         stock, (waits, launches) = counted(WAYS[way], pretended), on_page(way)
@@ -262,7 +268,7 @@ def test_stocks_step_is_counted_by_the_same_harness(pretended):
 # ---- the pretended device itself
 
 
-def test_what_a_gpu_refuses_is_refused(pretended):
+def test_what_a_gpu_refuses_is_refused(pretended, simulated):
     there, host = torch.arange(6, device=pretended), torch.arange(6)
     for wrong in (
         lambda: there + host,
@@ -325,7 +331,7 @@ NO_WAIT = {
 
 
 @pytest.mark.parametrize("name", [*WAIT, *NO_WAIT])
-def test_waits_are_counted(name, pretended):
+def test_waits_are_counted(name, pretended, simulated):
     x = torch.arange(6).to(pretended)
     with counting() as counts:
         (WAIT | NO_WAIT)[name](x)

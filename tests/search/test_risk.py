@@ -102,6 +102,51 @@ def test_fewer_candidates_and_references_are_the_best_of_the_list_and_spread_ove
     )
 
 
+def test_weights_go_with_their_references_in_whatever_order_hypotheses_come():
+    """A list by normalised score is in another order than one by probability; references that
+    are drawn for pruning are in a third."""
+    chance = np.random.default_rng(2)
+    order, value = chance.permutation(6), METRICS["chrf"].sentence_score
+    shuffled = [hypotheses()[i] for i in order]
+    brute = expected("chrf", [math.exp(s) for s in SCORES])
+    for flags in ({}, {"mbr_prune": 0.999999}):
+        found = risk(mbr_weights="prob", **flags)(shuffled, "")
+        known = [h for h in found if h.utility is not None]
+        assert [h.utility for h in known] == pytest.approx(
+            [brute[TEXTS[int(h.tokens[0])]] for h in known], abs=1e-4
+        )
+    # the two most probable ones, by their probabilities
+    found = risk(mbr_weights="prob", mbr_references=2)(shuffled, "")
+    first, second = (math.exp(s) for s in SCORES[:2])
+    assert {int(h.tokens[0]): h.utility for h in found} == {
+        i: pytest.approx(
+            sum(
+                p * value(text, [TEXTS[r]]).score / (first + second)
+                for r, p in ((0, first), (1, second))
+            ),
+            abs=1e-4,
+        )
+        for i, text in enumerate(TEXTS)
+    }
+
+
+def test_weights_of_many_references_are_those_of_the_drawn_ones():
+    """Pruning reads references in parts, in an order of its own."""
+    chance = np.random.default_rng(3)
+    utilities, weights = chance.random((4, 40)), chance.random(40)
+    weights /= weights.sum()
+
+    def metric(candidates, references, source):
+        return utilities[[*map(int, candidates)]][:, [*map(int, references)]]
+
+    made = risk(mbr_prune=0.999999)
+    made.utility = metric
+    names = [str(i) for i in range(40)]
+    found = made.expected(names[:4], names, weights, "")
+    kept = found > -np.inf
+    assert kept.any() and found[kept] == pytest.approx((utilities @ weights)[kept])
+
+
 def test_aggregated_references_are_scored_as_their_authors_do():
     """Vamvas and Sennrich 2024: precision and recall against the mean counts of n-grams,
     here by counting them."""
@@ -133,6 +178,12 @@ def test_aggregated_references_are_scored_as_their_authors_do():
     assert utility(full, full, "")[:, 0].tolist() == pytest.approx(
         [score(text, full) for text in full], abs=1e-3
     )
+    # a text that was drawn three times counts three times
+    drawn = [full[0]] * 3 + full[1:2] + full[2:3] * 2
+    found = [SimpleNamespace(tokens=text) for text in drawn]
+    risk = BayesRisk(Flags(mbr="chrf", mbr_aggregate=True), str)
+    expected = risk.expected(full, *risk.compared(found, drawn), "")
+    assert expected == pytest.approx([score(text, drawn) for text in full], abs=1e-3)
 
 
 def test_pruning_drops_the_hopeless_and_keeps_the_best(monkeypatch):

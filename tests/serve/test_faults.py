@@ -1,6 +1,8 @@
 """Wrong requests, clients that hang up or read slowly, full queues, workers that die: one clear
 answer to every accepted request."""
 
+import asyncio
+import contextlib
 import json
 import os
 import signal
@@ -13,10 +15,12 @@ from pathlib import Path
 import httpx
 import pytest
 import sentencepiece
-from serving import FLAGS, JSON, TSV, head
+from serving import FLAGS, JSON, TSV, head, listening
 
+from fairseq_ext.serve.app import Server
 from fairseq_ext.serve.guard import Keys
-from fairseq_ext.serve.libretranslate import PROPERTIES
+from fairseq_ext.serve.models import Models
+from fairseq_ext.serve.service import Stream, Streamed
 
 SOURCE = "Der Patient hat einen Port."
 KEYS = "source, id, constraints, any_of, avoid, prefix, glossary, nbest, detail"
@@ -171,7 +175,8 @@ def test_keys(serving, tmp_path, lines):
         assert client.post("/v1/translate/stream", json=body).status_code == 401
         for path in ("/health", "/ready", "/", "/docs", "/languages"):
             assert client.get(path).status_code == 200
-    assert "api_key" in PROPERTIES
+        body = client.get("/spec").json()["paths"]["/translate"]["post"]["requestBody"]["content"]
+        assert "api_key" in body["application/json"]["schema"]["properties"]
 
 
 def test_every_known_hash_is_compared(monkeypatch, tmp_path):
@@ -257,6 +262,62 @@ def test_a_client_that_hangs_up_in_the_middle_of_a_stream_is_cancelled(client, e
         raw.sendall(head("/v1/translate/stream", body) + body)
         assert raw.recv(1 << 12)  # it has begun
     assert nothing_pending(engine)
+
+
+@pytest.mark.parametrize("path", ["/v1/translate", "/v1/translate/stream", "/translate_file"])
+def test_a_client_that_has_gone_while_the_model_was_loaded_costs_no_work(
+    client, engine, settings, monkeypatch, path
+):
+    """A server that waits for its model, and hears then that nobody waits for it."""
+    submitted, (begun, loaded) = [], (threading.Event(), threading.Event())
+    monkeypatch.setattr(
+        engine, "submit", lambda *a, **b: submitted.append(Future()) or submitted[-1]
+    )
+    server = Server(Models(engine), settings)
+    using = server.models.using
+
+    @contextlib.asynccontextmanager
+    async def slow(pair, waits):
+        begun.set()
+        while not loaded.is_set():
+            await asyncio.sleep(0.01)
+        async with using(pair, waits) as model:
+            yield model
+
+    monkeypatch.setattr(server.models, "using", slow)
+    body, kind = json.dumps({"source": SOURCE}).encode(), "application/json"
+    if path == "/translate_file":
+        form = {"files": {"file": ("a.txt", b"Akte")}, "data": {"source": "de", "target": "en"}}
+        request = client.build_request("POST", path, **form)
+        body, kind = request.read(), request.headers["content-type"]
+    with listening(engine, settings, server) as found:
+        with socket.create_connection((found.base_url.host, found.base_url.port)) as raw:
+            raw.sendall(head(path, body, kind=kind) + body)
+            assert begun.wait(60)
+        gone = f'{{route="{path}",status="499"}}'
+        time.sleep(0.1)  # the server hears of it
+        loaded.set()
+        assert until(lambda: gone in found.get("/metrics").text)
+    assert not submitted
+
+
+def test_a_stream_whose_client_has_gone_before_its_first_event_is_cancelled(engine, settings):
+    """The events begin when they are read, which they never are."""
+    future = Future()
+
+    async def story() -> None:
+        stream = Stream(lambda **request: future, {}, 60.0)
+
+        async def gone():
+            return {"type": "http.disconnect"}
+
+        async def send(message):
+            await asyncio.sleep(1)
+
+        await Streamed(stream, dict)({"type": "http", "asgi": {}}, gone, send)
+
+    asyncio.run(story())
+    assert future.cancelled()
 
 
 def test_a_client_that_reads_slowly_holds_up_nobody(client, engine, lines):

@@ -3,6 +3,7 @@ the command as it is typed."""
 
 import re
 import shutil
+import time
 
 import httpx
 import pytest
@@ -10,9 +11,10 @@ from demo_text import DEMO
 from forked import forked
 from serving import started  # noqa: F401  (a fixture)
 from test_command import NEEDED
+from test_faults import until
 
 from fairseq_ext import Translator
-from fairseq_ext.serve import models
+from fairseq_ext.serve import model_folder, models
 from fairseq_ext.serve.__main__ import main
 
 FIRST, SECOND = "Das Angebot wird morgen geprüft.", "Die Ärztin öffnet den Ordner."
@@ -24,11 +26,7 @@ def folder(tmp_path_factory):
     and what is no model."""
     root = tmp_path_factory.mktemp("models")
     for name in ("de-en", "en-fr"):
-        (root / name).mkdir()
-        for file in ("checkpoint.pt", "spm.model"):
-            (root / name / file).symlink_to(DEMO / file)
-        for ours, theirs in zip(name.split("-"), ("de", "en"), strict=True):
-            shutil.copy(DEMO / f"dict.{theirs}.txt", root / name / f"dict.{ours}.txt")
+        copy(name, root)
     (root / "notes").mkdir()
     return root
 
@@ -122,6 +120,101 @@ def test_pairs_without_a_model_go_through_a_third_language(started, folder):  # 
         assert refused.status_code == 400 and "has no glossaries" in refused.json()["error"]
 
 
+def copy(pair: str, root) -> None:
+    """A folder of the demo's model under the name of this pair."""
+    (root / pair).mkdir(parents=True)
+    for file in ("checkpoint.pt", "spm.model"):
+        (root / pair / file).symlink_to(DEMO / file)
+    for ours, theirs in zip(pair.split("-"), ("de", "en"), strict=True):
+        shutil.copy(DEMO / f"dict.{theirs}.txt", root / pair / f"dict.{ours}.txt")
+
+
+def offered(client: httpx.Client) -> list[str]:
+    """The pairs that are served, as every route names them; none where they differ, as the folder
+    was looked at between two requests."""
+    pairs = client.get("/v1/model?source=de&target=en").json()["pairs"]
+    targets = {each["code"]: each["targets"] for each in client.get("/languages").json()}
+    said = client.post("/v1/translate?source=zz", json={"source": FIRST}).json()["error"]
+    named = ["-".join(pair) for pair in pairs]
+    is_same = {(s, t) for s, t in pairs} == {(s, t) for s in targets for t in targets[s]}
+    return named if is_same and f"translates {', '.join(named)}: name one" in said else []
+
+
+def test_a_broken_folder_stops_no_other_and_those_that_come_are_found(
+    started,  # noqa: F811
+    tmp_path,
+):
+    """What is wrong is seen when the folder is read, or, of weights, at the first request."""
+    root = tmp_path / "models"
+    for pair in ("de-en", "aa-en", "bb-en", "cc-en", "dd-en"):
+        copy(pair, root)
+    for file in (root / "aa-en").iterdir():
+        file.unlink()
+    (root / "bb-en" / "checkpoint.pt").unlink()
+    (root / "bb-en" / "checkpoint.pt").write_bytes(b"no checkpoint")
+    (root / "cc-en" / "dict.cc.txt").unlink()
+    (root / "dd-en" / "dict.dd.txt").write_text("a 1\n", encoding="utf-8")
+    _, url, said = started("--models", str(root))
+    for pair in ("aa-en", "bb-en", "cc-en"):
+        (line,) = (line for line in said.splitlines() if line.startswith(f"{pair} is not served: "))
+    assert "ready: dd-en, de-en\n" in said and "Traceback" not in said
+    with httpx.Client(base_url=url, timeout=120) as client:
+        assert offered(client) == ["dd-en", "de-en"]
+        asked = {"q": FIRST, "source": "dd", "target": "en"}
+        refused = client.post("/translate", json=asked)
+        assert refused.status_code == 503
+        assert refused.json()["error"].startswith("the model dd-en cannot be loaded: ")
+        assert client.post("/translate", json=asked).json() == {"error": "dd is not supported"}
+        assert offered(client) == ["de-en"]
+        assert client.post("/v1/translate", json={"source": FIRST}).json()["text"]
+        copy("ee-en", root)
+        shutil.copy(DEMO / "dict.de.txt", root / "cc-en" / "dict.cc.txt")  # it is mended
+        assert until(lambda: time.sleep(0.2) or offered(client) == ["cc-en", "de-en", "ee-en"])
+        answers = [
+            client.post("/translate", json={**asked, "source": source}).json()
+            for source in ("cc", "de", "ee")
+        ]
+        assert answers[0] == answers[1] == answers[2] and answers[0]["translatedText"]
+        shutil.rmtree(root / "ee-en")
+        assert until(lambda: time.sleep(0.2) or offered(client) == ["cc-en", "de-en"])
+
+
+def test_a_model_that_could_not_be_loaded_is_tried_again(folder, monkeypatch):
+    """As the system may have had no memory; a folder that somebody fills is left alone."""
+    clock = [0.0]
+    monkeypatch.setattr(model_folder.time, "monotonic", lambda: clock[0])
+    found = model_folder.ModelFolder(folder, {})
+    found.give_up(("de", "en"))
+    found.look()
+    assert sorted(found.found) == [("en", "fr")]
+    clock[0] = model_folder.REST + 1
+    found.look()
+    assert sorted(found.found) == [("de", "en"), ("en", "fr")]
+
+
+def test_a_folder_that_is_being_filled_is_left_alone(tmp_path, caplog):
+    copy("de-en", tmp_path)
+    found = model_folder.ModelFolder(tmp_path, {})
+    (tmp_path / "en-fr").mkdir()
+    for file in ("checkpoint.pt", "spm.model", "dict.en.txt"):
+        found.look()
+        shutil.copy(DEMO / file, tmp_path / "en-fr" / file)
+    found.look()
+    shutil.copy(DEMO / "dict.de.txt", tmp_path / "en-fr" / "dict.fr.txt")
+    found.look()
+    assert list(found.found) == [("de", "en")] and "is not served" not in caplog.text
+    found.look()
+    assert list(found.found) == [("de", "en"), ("en", "fr")]
+
+
+def test_a_folder_without_any_model_that_can_be_read_is_refused(tmp_path):
+    (tmp_path / "de-en").mkdir()
+    done = forked(main, "serve", "--port", "0", "--models", str(tmp_path))
+    assert done.status == 1
+    said = f"error: {tmp_path}/de-en has no checkpoint (*.pt): name one by --path"
+    assert done.stderr.splitlines()[-1] == said
+
+
 @pytest.mark.parametrize(
     ("arguments", "sentence"),
     [
@@ -191,12 +284,16 @@ def test_a_model_is_dropped_where_memory_is_short(folder, monkeypatch):
     monkeypatch.setattr(models, "Engine", Pretended)
     monkeypatch.setattr(models, "CLOSES", 0)
     monkeypatch.setattr(models, "available", lambda: memory[0] * models.BASE * 2)
+    monkeypatch.setattr(model_folder, "EVERY", 1e6)
     found = models.ModelsOfFolder(folder, {}, None, None)
     found.found = {(name, "x"): {"path": name} for name in "abc"}
 
+    async def waits() -> None:
+        pass
+
     async def use(name: str, inside=None) -> list[str]:
         known = (name, "x") in found.engines
-        async with found.using((name, "x")):
+        async with found.using((name, "x"), waits):
             memory[0] -= not known
             if inside is not None:
                 await inside()
@@ -216,3 +313,51 @@ def test_a_model_is_dropped_where_memory_is_short(folder, monkeypatch):
         assert len(found.engines) == 3
 
     asyncio.run(story())
+
+
+def test_no_model_is_loaded_for_a_client_that_has_gone(folder, monkeypatch):
+    """It has waited for its turn, while another model was loaded."""
+    import asyncio
+
+    made: list[str] = []
+
+    class Pretended:
+        restarts = 0
+
+        def __init__(self, path, **flags):
+            time.sleep(0.1)
+            made.append(path.split("/")[-2])
+
+        def work(self):
+            return models.Work()
+
+        def wait(self):
+            return None
+
+        def close(self):
+            made.append("closed")
+
+    monkeypatch.setattr(models, "Engine", Pretended)
+    found = models.ModelsOfFolder(folder, {}, 1, None)
+
+    class Left(Exception):
+        pass
+
+    async def stays() -> None:
+        pass
+
+    async def has_gone() -> None:
+        assert made == ["de-en"], "the first model is there"
+        raise Left
+
+    async def use(pair, waits) -> None:
+        async with found.using(pair, waits):
+            pass
+
+    async def story() -> list[object]:
+        first, second = use(("de", "en"), stays), use(("en", "fr"), has_gone)
+        return await asyncio.gather(first, second, return_exceptions=True)
+
+    assert [type(each) for each in asyncio.run(story())] == [type(None), Left]
+    assert made == ["de-en"] and not +found.users
+    found.close()

@@ -186,9 +186,9 @@ class TransformerBackend:
                 log_softmax_(logits, temperature)
                 scores.append(logits)
                 continue
+            logits = logits.to(torch.promote_types(logits.dtype, torch.float32))
             if temperature != 1.0:
                 logits = logits.div_(temperature)
-            logits = logits.to(torch.promote_types(logits.dtype, torch.float32))
             # in place: a fresh (n, V) would cost as much again
             scores.append(torch.log_softmax(logits, dim=-1, out=logits))
         if len(scores) == 1:

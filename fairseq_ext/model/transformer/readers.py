@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import torch
 import torch.nn.functional as F
 
+from fairseq_ext.kernels.library import address
 from fairseq_ext.kernels.transformer import CompiledReader, StepStruct, cache_struct
 from fairseq_ext.model.transformer.cache import KeyValues
 from fairseq_ext.model.transformer.rows import RowGroup
@@ -23,6 +24,11 @@ from fairseq_ext.model.transformer.weights import Weights
 # Shapes: w new tokens, d features, L layers, H heads, h = d / H.
 
 
+def mask_address(cache: KeyValues) -> int | None:
+    """Return where the source mask lies; None where no source is padded."""
+    return None if cache.source_mask is None else address(cache.source_mask, torch.float32)
+
+
 class CompiledRowReader:
     """Reads the only sentence of a group, for one model whose layers and output
     layer are compiled."""
@@ -37,8 +43,7 @@ class CompiledRowReader:
             source=cache_struct(cache.source),
             target=cache_struct(cache.target),
         )
-        if cache.source_mask is not None:
-            self.struct.source_mask = cache.source_mask.data_ptr()
+        self.struct.source_mask = mask_address(cache)
         self.capacity = cache.target.size(4)  # positions that the cache has room for
         parts = (weights.compiled, weights.output.pack(), weights.embedding, weights.scale)
         self.compiled = CompiledReader(*parts, self.struct, weights.embedding_norm)
@@ -195,4 +200,4 @@ class CompiledBatchReader:
             cache_struct(cache.source),
             self.slots,
         )
-        struct.source_mask = None if cache.source_mask is None else cache.source_mask.data_ptr()
+        struct.source_mask = mask_address(cache)

@@ -14,7 +14,7 @@ from fairseq.data import Dictionary
 
 from fairseq_ext.core.errors import UsageError, cut
 from fairseq_ext.plugin.loading.settings import checkpoint_of
-from fairseq_ext.search.phrases.pieces import MARKS, SHARE, kind_of
+from fairseq_ext.search.phrases.pieces import MARKS, SEPARATOR, SHARE, kind_of
 
 # ---- Warnings of a wrong dictionary
 #
@@ -211,7 +211,7 @@ def segmentation_flags(
 # The dictionary bears the marks of a segmentation (▁ or @@), and the lines bear none. Lines that
 # are segmented already, as fairseq's recipes pipe them in, are left in peace.
 
-MARK = {"sentencepiece": "▁", "subword-nmt": "@@"}
+MARK = {"sentencepiece": "▁", "subword-nmt": SEPARATOR}
 FLAG = {"sentencepiece": "sentencepiece_model", "subword-nmt": "bpe_codes"}
 
 

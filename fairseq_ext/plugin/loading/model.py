@@ -288,8 +288,6 @@ class LoadedModel:
         self.max_tokens = cfg.dataset.max_tokens
         self.max_sentences = cfg.dataset.batch_size or (None if self.max_tokens else 64)
         self.cuda = torch.cuda.is_available() and not cfg.common.cpu
-        if cfg.common.seed is not None and not cfg.generation.no_seed_provided:
-            utils.set_torch_seed(cfg.common.seed)
         self.task = tasks.setup_task(cfg.task)
         if self.task.source_dictionary is None:
             raise UsageError(
@@ -346,8 +344,8 @@ class LoadedModel:
         """Plain text from subword text."""
         return self.task.session.sentences.segmenter.decode(text)
 
-    def checked(self, line: str, where: str) -> Tensor:
-        """Source tokens of a line, EOS included.
+    def checked(self, line: str, where: str, side: int = 0) -> Tensor:
+        """Source tokens of a line, or target tokens (side 1), EOS included.
 
         Errors: SentenceError for what cannot be translated.
         """
@@ -358,8 +356,8 @@ class LoadedModel:
                 f"{where} is not valid Unicode ({cut(ascii(line))}): read it with "
                 "errors='replace', or leave it out"
             )
-        encoded = self.encode(line)
-        self.check_length(encoded, where)
+        encoded = self.target_tokens(line) if side else self.encode(line)
+        self.check_length(encoded, where, side)
         return encoded
 
     def check_length(self, tokens: Tensor, where: str, side: int = 0) -> None:
@@ -377,9 +375,12 @@ class LoadedModel:
     def batches(self, tokens: list[Tensor]) -> Iterator[dict[str, Any]]:
         """fairseq's batches of encoded lines, each (L,)."""
         dataset = self.task.build_dataset_for_inference(tokens, [t.numel() for t in tokens])
-        return self.task.get_batch_iterator(
+        epochs = self.task.get_batch_iterator(
             dataset=dataset,
             max_tokens=self.max_tokens,
             max_sentences=self.max_sentences,
             max_positions=self.max_positions,
-        ).next_epoch_itr(shuffle=False)
+        )
+        # torch's loader draws a seed as it starts: not from the caller's numbers
+        with torch.random.fork_rng(devices=[]):
+            return epochs.next_epoch_itr(shuffle=False)

@@ -40,7 +40,8 @@ class BannedTable:
     finishing: Tensor  # (M, B) tokens that would finish a phrase, padded with -1
     # (M, B) tokens that lead to a pending state, padded with -1; without those that its root has
     closing: Tensor
-    behind: Tensor  # (V,) the root behind each token; (1,) where the target's words are not known
+    # (V,) the root behind each token, -1: as before; (1,) where the target's words are not known
+    behind: Tensor
     glued: Tensor  # (V,) bool: tokens that continue a word; (1,) where that is not known
     vocabulary: int
     of_list: dict[tuple[Phrase, ...], int]  # start state of each list of phrases
@@ -63,7 +64,8 @@ class BannedTable:
 
     def advance(self, state: Tensor, token: Tensor) -> Tensor:
         """States after a token, any shape."""
-        behind = self.base[state] + (self.behind[token] if self.behind.numel() > 1 else self.behind)
+        behind = self.behind[token] if self.behind.numel() > 1 else self.behind
+        behind = torch.where(behind < 0, self.root[state], self.base[state] + behind)
         for at in (self.root[state], state):
             key = at * self.vocabulary + token
             place = torch.searchsorted(self.key, key).clamp_(max=self.key.numel() - 1)
@@ -98,7 +100,9 @@ class BannedCompiler:
         texts = dict.fromkeys(map(pieces.text_of, phrases))
         texts = dict.fromkeys(map(folded, texts)) if self.any_case else texts
         index = pieces.without_case if self.any_case else pieces.as_written
-        return of_texts([Pattern(text) for text in texts], index, self.boundaries.whole)
+        return of_texts(
+            [Pattern(text) for text in texts], index, self.boundaries.whole, self.boundaries.unseen
+        )
 
 
 def build_banned(

@@ -3,28 +3,46 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Sized
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol, TypeVar
 
 from torch import Tensor
 
 from fairseq_ext.core.errors import UsageError, counted, cut
 from fairseq_ext.search.constraints.sources import ConstraintSource
-from fairseq_ext.search.phrases.sentence import SentenceConstraints, merge
+from fairseq_ext.search.phrases.sentence import SentenceConstraints
+
+Entry = TypeVar("Entry", covariant=True)
+
+
+class ListOf(Protocol[Entry]):
+    """A sequence of any kind but str: type checkers refuse a text in the place of a list of texts.
+
+    A str is a `Sequence[str]` of its characters. It is no `ListOf[str]`, since its `in` takes
+    nothing but text.
+    """
+
+    def __getitem__(self, index: int, /) -> Entry: ...
+    def __contains__(self, entry: object, /) -> bool: ...
+    def __len__(self) -> int: ...
+    def __iter__(self) -> Iterator[Entry]: ...
+
 
 # of one line: each a phrase, or a list of phrases that any one of meets
-Phrases = Sequence[str | Sequence[str]]
+Phrases = ListOf[str | ListOf[str]]
+Avoid = ListOf[str] | ListOf[ListOf[str]]  # phrases of all lines, or of each line
 
 
 @dataclass
 class Given:
     """The constraints of a call: of n lines. None says that the call has none of the kind."""
 
-    constraints: Sequence[Phrases] | None = None  # n lists of phrases that must appear
+    constraints: ListOf[Phrases] | None = None  # n lists of phrases that must appear
     # phrases that must not appear, in any line, or n lists of them
-    avoid: Sequence[str] | Sequence[Sequence[str]] | None = None
-    prefixes: Sequence[str | None] | None = None  # n: what each line starts with
+    avoid: Avoid | None = None
+    prefixes: ListOf[str | None] | None = None  # n: what each line starts with
     seed: int | None = None  # of their samples
     first: int = 0  # lines of the call before these n, for messages and for the files of the flags
     # of the n in their text, where they are sentences of one (default: from `first` on)
@@ -40,11 +58,12 @@ class Given:
             ("avoid", self.avoid),
             ("prefixes", self.prefixes),
         ):
-            if (
-                given is not None
-                and len(given) != count
-                and not (name == "avoid" and self.bans_everywhere)
-            ):
+            if given is None:
+                continue
+            check_list(given, name, unordered=name == "avoid")
+            if name == "avoid" and self.bans_everywhere:
+                check_texts(given, name)
+            elif len(given) != count:
                 has = counted(len(given), "entry", "entries")
                 raise UsageError(
                     f"{name} has {has} for {counted(count, 'line')}: give one entry for each line"
@@ -52,8 +71,11 @@ class Given:
 
     @property
     def bans_everywhere(self) -> bool:
-        """Whether `avoid` is of all lines together."""
-        return self.avoid is not None and all(isinstance(phrase, str) for phrase in self.avoid)
+        """Whether `avoid` is of all lines together: it is a set, or has no list."""
+        return self.avoid is not None and (
+            isinstance(self.avoid, AbstractSet)
+            or not any(isinstance(e, Iterable) and not isinstance(e, str) for e in self.avoid)
+        )
 
     def of_line(self, place: int, tokens: Tensor, source: ConstraintSource) -> SentenceConstraints:
         """The constraints of a line, those of the flags (source) included. place: among
@@ -64,7 +86,7 @@ class Given:
         number = self.first + place
         where = f"line {number + 1}"
         phrases = items(
-            (self.constraints[place] or ()) if self.constraints is not None else (),
+            () if self.constraints is None else of_line(self.constraints, place),
             f"constraints of {where}",
         )
         banned = (
@@ -72,27 +94,54 @@ class Given:
             if self.avoid is None
             else self.avoid
             if self.bans_everywhere
-            else self.avoid[place] or ()
+            else of_line(self.avoid, place)
         )
-        prefix = (self.prefixes[place] or "") if self.prefixes is not None else ""
+        prefix = None if self.prefixes is None else self.prefixes[place]
         fields: dict[str, list[Any]] = {
             "constraints": [],
             "any_of": [
                 texts([p] if isinstance(p, str) else p, f"a constraint of {where}") for p in phrases
             ],
             "avoid": texts(banned, f"avoid of {where}"),
-            "prefix": texts([prefix] if prefix else [], f"prefixes of {where}"),
+            "prefix": texts([] if prefix in (None, "") else [prefix], f"prefixes of {where}"),
         }
         if [] in fields["any_of"]:
             raise UsageError(f"a constraint of {where} is an empty list: remove it")
-        return merge(
-            source.sentence(number, tokens), source.of_fields(fields, where), source.consistent
+        return source.sentence(number, tokens, source.of_fields(fields, where))
+
+
+def of_line(given: Any, place: int) -> Any:
+    """A line's entry of a list; None counts as no phrases."""
+    return () if given[place] is None else given[place]
+
+
+def check_list(given: Any, name: str, unordered: bool = False, once: bool = False) -> None:
+    """Refuse an argument that is no list (raises UsageError).
+
+    unordered: a set will do; once: so will what can be read only once.
+    """
+    if isinstance(given, str):
+        raise UsageError(f"{name} is one string, and a list is needed: put it into a list")
+    others = (bytes, bytearray, Mapping, *(() if unordered else (AbstractSet,)))
+    if isinstance(given, others) or not isinstance(given, Iterable):
+        raise UsageError(f"{name} is {cut(repr(given))}, and a list is needed: give one")
+    if not once and not isinstance(given, Sized):
+        raise UsageError(
+            f"{name} is a {type(given).__name__}, which can be read only once: make a list of it"
         )
+
+
+def check_texts(given: Any, name: str) -> None:
+    """Refuse an argument that is no list or set of texts (raises UsageError)."""
+    check_list(given, name, unordered=True)
+    for each in given:
+        if not isinstance(each, str):
+            raise UsageError(f"{name} has {cut(repr(each))}: give text")
 
 
 def items(given: Any, what: str) -> list[Any]:
     """The entries of a list; UsageError for anything else."""
-    if isinstance(given, (str, Mapping)) or not isinstance(given, Iterable):
+    if isinstance(given, (str, bytes, bytearray, Mapping)) or not isinstance(given, Iterable):
         raise UsageError(f"{what} is {cut(repr(given))}: give a list of phrases")
     return list(given)
 

@@ -123,6 +123,11 @@ def flaw(value: Any) -> str | None:
     return TOO_DEEP
 
 
+def shown(value: Any) -> str:
+    """A value as a message quotes it: in JSON, or as Python writes it."""
+    return cut(json.dumps(value, default=repr))
+
+
 def fields_of(value: dict[str, Any], where: str) -> dict[str, Any]:
     """The constraint fields of an object, checked, in the form of `parse_json`; other
     keys are not looked at."""
@@ -131,7 +136,7 @@ def fields_of(value: dict[str, Any], where: str) -> dict[str, Any]:
         words = [item] if isinstance(item, str) else item
         if not isinstance(words, list) or not all(isinstance(word, str) for word in words):
             raise UsageError(
-                f'{where} has {cut(json.dumps(item))} for a phrase in "{key}": write a string '
+                f'{where} has {shown(item)} for a phrase in "{key}": write a string '
                 "or a list of words"
             )
         if not all(word.strip() for word in words) or not words:
@@ -141,16 +146,13 @@ def fields_of(value: dict[str, Any], where: str) -> dict[str, Any]:
     def listed(key: str, read: Callable[[Any, str], Any]) -> list[Any]:
         items = value.get(key, [])
         if not isinstance(items, list):
-            raise UsageError(
-                f'{where} has {cut(json.dumps(items))} for "{key}": write a list of phrases'
-            )
+            raise UsageError(f'{where} has {shown(items)} for "{key}": write a list of phrases')
         return [read(item, key) for item in items]
 
     def alternatives(item: Any, key: str) -> list[str]:
         if not isinstance(item, list) or not item:
             raise UsageError(
-                f'{where} has {cut(json.dumps(item))} for a constraint in "{key}": write '
-                "a list of phrases"
+                f'{where} has {shown(item)} for a constraint in "{key}": write a list of phrases'
             )
         return [phrase(alternative, key) for alternative in item]
 

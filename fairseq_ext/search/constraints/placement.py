@@ -38,7 +38,14 @@ from fairseq_ext.search.constraints.word_alignment import (
     word_spans,
 )
 from fairseq_ext.search.finished import Hypothesis, OnFinal
-from fairseq_ext.search.phrases.places import agreeing, banned_in_texts, put, token_spans
+from fairseq_ext.search.phrases.places import (
+    Span,
+    agreeing,
+    banned_in_texts,
+    edited,
+    edits,
+    token_spans,
+)
 from fairseq_ext.search.phrases.segmenter import TargetText
 from fairseq_ext.search.phrases.sentence import (
     Meets,
@@ -167,10 +174,9 @@ class GlossaryPlacement:
         met = self.meets(pool)(draft.tokens.tolist(), constraints, pool.ordered)
         for phrases, is_there in zip(constraints.any_of, met, strict=True):
             is_met.setdefault(phrases, []).append(is_there)
-        held = [
-            is_met[term.phrases].pop(0) if is_met.get(term.phrases) else True
-            for term in constraints.terms
-        ]
+        # of terms with the same target, one that the draft has may stand for any of them: all of
+        # them look for their words, and one of these is that target
+        held = [all(is_met.get(term.phrases, ())) for term in constraints.terms]
         tokens = draft.tokens[lead:].tolist()
         return Candidate(draft, tokens, normalize("NFKC", self.text.text(tokens)).rstrip(), held)
 
@@ -252,11 +258,9 @@ class GlossaryPlacement:
         )
         jobs = []
         for (sentence, candidate), target, weights in zip(given, targets, attention, strict=True):
-            spans, lead = (
-                token_spans(candidate.tokens, self.text.text, self.text.own_texts),
-                len(target) - len(candidate.tokens),
-            )
-            words = candidate.words = WordAlignment(candidate.text, spans, sentence.forms)
+            lead = len(target) - len(candidate.tokens)
+            candidate.spans = token_spans(candidate.tokens, self.text.text, self.text.own_texts)
+            words = candidate.words = WordAlignment(candidate.text, candidate.spans, sentence.forms)
             if weights is not None:
                 words.attend_(
                     [weights[lead:, list(mention)].sum(1) for mention in sentence.mentions]
@@ -290,8 +294,8 @@ class GlossaryPlacement:
             best = sentence.candidates[0]
             for term in [term for term, word in sentence.places(best) if word is None]:
                 for _, end in word_spans(best.text):
-                    text = put(best.text, [((end, end), term.targets[0])], self.english)
-                    jobs.append((sentence, term, (end, end), self.behind_lead(best, text)))
+                    tokens = self.with_terms(best, [((end, end), term.targets[0])])
+                    jobs.append((sentence, term, (end, end), tokens))
         scores = self.scored(
             pool,
             sources,
@@ -323,24 +327,30 @@ class GlossaryPlacement:
                     widened(candidate.text, span, form, spans)
                     for span, form in zip(spans, chosen, strict=True)
                 ]
-                text = put(candidate.text, list(zip(wide, chosen, strict=True)), self.english)
-                tokens = self.behind_lead(candidate, text)
-                if self.spec.min_len < len(tokens) <= limit + 1:
+                tokens = self.with_terms(candidate, list(zip(wide, chosen, strict=True)))
+                is_new = tokens != candidate.draft.tokens.tolist()
+                if is_new and self.spec.min_len < len(tokens) <= limit + 1:
                     out.append((candidate, tokens))
         return out
 
-    def behind_lead(self, candidate: Candidate, text: str) -> list[int]:
-        """A text as target tokens, behind the tokens that the command forces."""
-        segmenter, lead = self.text.segmenter(), len(candidate.draft.tokens) - len(candidate.tokens)
-        return [
-            *candidate.draft.tokens[:lead].tolist(),
-            *map(segmenter.dictionary.index, segmenter.known_pieces(text)),
-            self.spec.eos,
-        ]
+    def with_terms(self, candidate: Candidate, terms: list[tuple[Span, str]]) -> list[int]:
+        """The tokens of a candidate with terms in the place of spans of its text, those that the
+        command forces in front included. Tokens outside of the spans stay, where the segmentation
+        says how tokens become words."""
+        segmenter, text = self.text.segmenter(), candidate.text
+        changes = edits(text, terms, self.english)
+        lead = candidate.draft.tokens[: len(candidate.draft.tokens) - len(candidate.tokens)]
+        whole = edited(text, changes)
+        tokens = segmenter.replaced(candidate.tokens, candidate.spans, text, changes)
+        if tokens is None or normalize("NFKC", self.text.text(tokens)).rstrip() != whole:
+            pieces = segmenter.known_pieces(whole)
+            tokens = [*map(segmenter.dictionary.index, pieces), self.spec.eos]
+        return [*lead.tolist(), *tokens]
 
     def chosen(self, pool: Pool, sentence: Sentence) -> list[Hypothesis] | None:
-        """The hypotheses with their terms that meet all constraints, best first, of
-        equal ones the first."""
+        """The hypotheses with their terms that meet all constraints, of equal ones the first: the
+        answer, which does not depend on how many are wanted, and those that score no better, best
+        first."""
         constraints, lead, meets = (
             sentence.constraints,
             lead_of(pool, sentence.number),
@@ -365,7 +375,10 @@ class GlossaryPlacement:
                 out[tokens] = replace(
                     final, tokens=final.tokens.to(pool.length.device), elsewhere=others
                 )
-        return list(out.values()) or None
+        if not out:
+            return None
+        best, *rest = out.values()
+        return [best, *sorted((h for h in rest if h.score <= best.score), key=lambda h: -h.score)]
 
     def banned_in(
         self, pool: Pool

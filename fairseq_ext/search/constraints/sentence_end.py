@@ -18,7 +18,6 @@ behind one.
 
 from __future__ import annotations
 
-import html
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -30,7 +29,7 @@ from torch import Tensor
 from fairseq_ext.search.beam import Beam
 from fairseq_ext.search.log_probs import LogProbs
 from fairseq_ext.search.phrases.phrase_table import PhraseTable
-from fairseq_ext.search.phrases.pieces import kind_of
+from fairseq_ext.search.phrases.pieces import kind_of, visible
 from fairseq_ext.search.phrases.sentence import Dictionary
 
 CLOSING = r"""[\p{Pe}\p{Pf}"'“‘«]"""  # the last three close quotations in German, among others
@@ -90,14 +89,10 @@ def end_tokens(dictionary: Dictionary, bpe: Any) -> EndTokens:
 def parts_of(symbol: str, kind: str | None, bpe: Any) -> tuple[str, bool, bool]:
     """A symbol's text, whether a space stands before it, and whether what follows
     is attached to it."""
-    if kind == "sentencepiece":
-        return symbol.lstrip("▁"), symbol.startswith("▁"), True
-    if kind == "subword-nmt":
-        return html.unescape(symbol.removesuffix("@@")), False, symbol.endswith("@@")
-    if kind == "gpt2" and symbol.isdigit():
-        text = bpe.decode(symbol)
-        return text.strip(), text.startswith(" "), True
-    return html.unescape(symbol), False, False
+    if kind == "gpt2" and not symbol.isdigit():
+        return symbol, False, False
+    text = visible(0, symbol, kind, bpe)
+    return text.strip(), text.startswith(" "), not text.endswith(" ")
 
 
 def read(text: str, spaced: bool, attached: bool) -> tuple[bool, bool, bool, bool]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -28,6 +29,7 @@ from fairseq_ext.search.phrases.sentence import (
     SentenceConstraints,
     SourceTerm,
     banned_in_tokens,
+    merge,
     size,
     within_limits,
     without_conflicts,
@@ -178,9 +180,32 @@ class ConstraintSource:
                 "empty one for no constraints"
             )
 
-    def sentence(self, number: int, source_tokens: Tensor | Sequence[int]) -> SentenceConstraints:
+    def sentence(
+        self,
+        number: int,
+        source_tokens: Tensor | Sequence[int],
+        call: SentenceConstraints = EMPTY,
+        glossaries: Sequence[Glossary] = (),
+    ) -> SentenceConstraints:
         """All constraints of sentence `number` (from 0, fairseq's sample id), whose source is
-        source_tokens (L,), padded or not."""
+        source_tokens (L,), padded or not.
+
+        call: those that were typed behind the line, or come with a call or a request; glossaries:
+        of a request, besides that of the flags. A phrase of the line or of the call that is the
+        target of a term too is required once, and stands where the term does.
+        Errors: UsageError for a file that has no such line, a second prefix, too many phrases.
+        """
+        line = self.of_number(number)
+        found = line if call is EMPTY else merge(line, call, self.consistent)
+        text = None
+        for glossary in filter(None, (self.glossary, *glossaries)):
+            if text is None:
+                text = words_of(self.source_text(source_tokens), self.segmenter.takes_pieces)
+            found = self.with_terms(found, glossary.required(text), source_tokens)
+        return self.consistent(found)
+
+    def of_number(self, number: int) -> SentenceConstraints:
+        """The constraints that the files have for sentence `number`, terms left aside."""
         found = self.common
         if self.lines is not None:
             if number >= len(self.lines):
@@ -190,10 +215,7 @@ class ConstraintSource:
                     "for each, an empty one for no constraints"
                 )
             found = self.of_line(self.lines[number], self.lines.where(number))
-        if self.glossary is not None:
-            text = self.source_text(source_tokens)
-            found = self.with_terms(found, self.required(text), source_tokens)
-        return self.consistent(found)
+        return found
 
     def consistent(self, found: SentenceConstraints) -> SentenceConstraints:
         """The constraints without those that banned phrases rule out: by their texts where the
@@ -298,10 +320,18 @@ class ConstraintSource:
     ) -> SentenceConstraints:
         """The glossary terms of a source (tokens (L,)) added.
 
-        One that the line itself asks for already is left out; where the limits are reached, further
-        terms are unmet: a long line is no reason to stop a corpus.
+        A phrase that is required already and meets a term is that term's own, unless another term
+        has it; terms that another glossary has brought are left out. Where the limits are reached,
+        further terms are unmet: a long line is no reason to stop a corpus.
         """
-        own = {frozenset(alternatives) for alternatives in given.any_of}
+        brought = {(term.source, frozenset(term.phrases)) for term in given.terms}
+        taken = Counter(term.phrases for term in given.terms)
+        own: list[int] = []  # the phrases that no term has yet
+        for i, phrases in enumerate(given.any_of):
+            if taken[phrases] > 0:
+                taken[phrases] -= 1
+            else:
+                own.append(i)
         any_of, text, cased, unmet = (
             list(given.any_of),
             list(given.text),
@@ -315,7 +345,20 @@ class ConstraintSource:
             else None
         )
         for each in required:
-            if frozenset(each.phrases) in own:
+            if (each.term.source, frozenset(each.phrases)) in brought:
+                continue
+            mentions = (
+                ()
+                if tokens_of is None
+                else tuple(tuple(tokens_of(match.start, match.end)) for match in each.matches)
+            )
+            fitting = [i for i in own if set(any_of[i]) <= set(each.phrases)]
+            if each.phrases and fitting:
+                # the same phrases, else the first that are some of them
+                i = max(fitting, key=lambda i: set(any_of[i]) == set(each.phrases))
+                own.remove(i)
+                forms = tuple(filter(self.segmenter.writable, text[i].split("|")))
+                terms.append(SourceTerm(text[i], any_of[i], forms, mentions, each.term.source))
                 continue
             reason = each.term.lacks
             if len(any_of) == MAX_CONSTRAINTS or size([*any_of, each.phrases]) > MAX_TOKENS:
@@ -329,17 +372,12 @@ class ConstraintSource:
             any_of.append(each.phrases)
             text.append(each.term.text)
             cased.append(each.cased)
-            mentions = (
-                ()
-                if tokens_of is None
-                else tuple(tuple(tokens_of(match.start, match.end)) for match in each.matches)
-            )
             terms.append(
                 SourceTerm(
                     each.term.text, each.phrases, each.term.writable, mentions, each.term.source
                 )
             )
-        if len(any_of) == len(given.any_of) and len(unmet) == len(given.unmet):
+        if len(terms) == len(given.terms):
             return given
         exact = all(each.mode == "exact" for each in cased)
         return replace(

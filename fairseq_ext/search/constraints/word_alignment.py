@@ -165,7 +165,7 @@ class ForcedDecoding:
     """Reads pairs by a decoder's models.
 
     attends: whether the decoder is an AttendingDecoder; left_pad: whether sources
-    are padded in front.
+    are padded in front; temperature: the search's, which log-probabilities are of.
     """
 
     def __init__(
@@ -175,8 +175,9 @@ class ForcedDecoding:
         dictionary: Dictionary,
         left_pad: bool,
         stats: Stats,
+        temperature: float = 1.0,
     ):
-        self.decoder, self.attends = decoder, attends
+        self.decoder, self.attends, self.temperature = decoder, attends, temperature
         self.pad, self.left_pad, self.stats = dictionary.pad(), left_pad, stats
         self.tokens = min(TOKENS, SCORES // len(dictionary))
 
@@ -187,8 +188,8 @@ class ForcedDecoding:
             yield
             return
         kept = cast(AttendingDecoder, self.decoder).kept
-        kept.update({tuple(source): {} for source in sources})
         try:
+            kept.update({tuple(source): {} for source in sources})
             yield
         finally:
             kept.clear()
@@ -230,9 +231,12 @@ class ForcedDecoding:
             for row, i in enumerate(numbers if known else ()):
                 out[row, : len(known[i])] = known[i]
                 is_asked[row, : len(known[i])] = False
+            if not bool(is_asked.any()):
+                return out
             # (those asked for, V)
             scores = self.decoder.log_probs(
-                [x.reshape(-1, x.size(-1))[is_asked.flatten()] for x in features], 1.0
+                [x.reshape(-1, x.size(-1))[is_asked.flatten()] for x in features],
+                self.temperature,
             )
             out[is_asked] = scores.gather(1, target[is_asked][:, None])[:, 0].float()
             return out
@@ -338,6 +342,7 @@ class Candidate:
     text: str  # of these, in NFKC
     held: list[bool]  # whether it has each term already
     words: WordAlignment | None = None  # of each mention; None: not aligned yet
+    spans: list[Span] = field(default_factory=list)  # of its tokens in the text, once aligned
     # where terms go that have no word: an empty span
     inserted: dict[SourceTerm, Span] = field(default_factory=dict)
     # with its terms, one for each choice of forms: by their worth

@@ -89,10 +89,9 @@ class ParallelSearch(Searcher):
     near_ties: NearTies = field(default_factory=NearTies)
     trace: Trace | None = None
     counts: ParallelCounts = field(init=False)
-    at: dict[int, Request] = field(default_factory=dict)  # by pool number; live or ended
-    found: dict[Request, list[Hypothesis]] = field(default_factory=dict)  # of those that have ended
 
     def __post_init__(self) -> None:
+        self.clear()
         self.counts = self.stats.section(ParallelCounts)
         if self.near_ties.margin:
             self.near_ties.counts = self.counts.guard = self.counts.guard or self.near_ties.counts
@@ -101,10 +100,13 @@ class ParallelSearch(Searcher):
     def __call__(self, pool: Pool, answer: OnFinal) -> None:
         """The driver: decode the pool's sentences `to_decode`; give `answer` each of them
         as soon as it is finished."""
-        try:
-            search_all(self.schedule, self, pool, 1, self.stats, answer)
-        finally:
-            self.cancel(list(self.at.values()))
+        self.clear()
+        search_all(self.schedule, self, pool, 1, self.stats, answer)
+
+    def clear(self) -> None:
+        """Forget all requests, also those of a call that an exception has ended anywhere."""
+        self.at: dict[int, Request] = {}  # by pool number; live or ended
+        self.found: dict[Request, list[Hypothesis]] = {}  # of those that have ended
 
     @property
     def live(self) -> int:

@@ -62,18 +62,22 @@ class Reading:
     # (rest of a pattern, at the start of a word) -> tokens
     continuing: Callable[[Sequence[Any], bool], Iterable[int]]
     blanks: Iterable[int]  # tokens of which a reader sees no more than a space
+    unseen: Iterable[int]  # tokens of which a reader sees nothing
     is_letter: Callable[[Any], bool]
     whole: bool
 
 
-def of_texts(patterns: Sequence[Pattern], index: Index, whole: bool) -> Automaton:
-    """The automaton of patterns of characters, as `index` reads tokens."""
+def of_texts(
+    patterns: Sequence[Pattern], index: Index, whole: bool, unseen: Iterable[int] = ()
+) -> Automaton:
+    """The automaton of patterns of characters, as `index` reads tokens; unseen: tokens that change
+    nothing."""
 
     def continuing(rest: Sequence[Any], at_start: bool) -> Iterable[int]:
         return index.continuing(str(rest), at_start, whole)
 
     reading = Reading(
-        index.texts.__getitem__, continuing, index.whole.get(" ", ()), is_letter, whole
+        index.texts.__getitem__, continuing, index.whole.get(" ", ()), unseen, is_letter, whole
     )
     return compiled(patterns, reading)
 
@@ -81,7 +85,7 @@ def of_texts(patterns: Sequence[Pattern], index: Index, whole: bool) -> Automato
 def of_tokens(patterns: Sequence[Pattern]) -> Automaton:
     """The automaton of patterns of tokens."""
     reading = Reading(
-        lambda token: (token,), lambda rest, at_start: rest[:1], (), lambda unit: False, False
+        lambda token: (token,), lambda rest, at_start: rest[:1], (), (), lambda unit: False, False
     )
     return compiled(patterns, reading)
 
@@ -144,6 +148,9 @@ def compiled(patterns: Sequence[Pattern], reading: Reading) -> Automaton:
             if arc != root.get(token, (0, read.context_behind(token))):
                 found.arcs[at][token] = arc
         at += 1
+    for token in reading.unseen:
+        for at in range(ROOTS, len(found.arcs)):
+            found.arcs[at][token] = 0, at
     return found
 
 

@@ -79,9 +79,9 @@ class PhraseTable:
     pending: Tensor  # (M,) 1 where the next token decides
     value: Tensor  # (M,) tokens of its constraint that a row has
     proposed: Tensor  # (M, W) tokens that continue the phrases, padded with -1
-    behind: Tensor  # (V,) the root behind each token; (1,) where the target's words are not known
-    # (V,) bool: tokens that continue a word, and BOS, which ends none; (1,) where that is not known
-    glued: Tensor
+    # (V,) the root behind each token, -1: as before; (1,) where the target's words are not known
+    behind: Tensor
+    glued: Tensor  # (V,) bool: tokens that continue a word; (1,) where that is not known
     span: int  # above every token that has an arc
     longest: Tensor  # (N,) tokens of the longest phrase proposed
     ordered: bool  # constraints must be met one after the other
@@ -145,9 +145,8 @@ class PhraseTable:
         """State (S, c, G) after token (S, c)."""
         state, count = self.meet_pending(state, count, token)
         inactive = self.inactive(count)
-        behind = self.base[state] + (
-            self.behind[token][..., None] if self.is_bounded else self.behind
-        )
+        behind = self.behind[token][..., None] if self.is_bounded else self.behind
+        behind = torch.where(behind < 0, self.root[state], self.base[state] + behind)
         token = token[..., None].expand_as(state)
         # an arc of its own, else one of the root, else none
         (own, known), (target, at_root), (hits, root_hits) = self.arc(
@@ -259,9 +258,9 @@ def build_table(
         value=tensor(np.concatenate([part.value for part in parts])),
         proposed=tensor(proposed),
         behind=behind.to(device),
-        glued=(
-            torch.zeros(1, dtype=torch.bool) if boundaries is None else boundaries.ends_no_word
-        ).to(device),
+        glued=(torch.zeros(1, dtype=torch.bool) if boundaries is None else boundaries.glued).to(
+            device
+        ),
         span=span,
         longest=longest.to(device),
         ordered=ordered,
@@ -321,7 +320,7 @@ def compiled_requirement(
             boundaries.pieces.without_case if cased.mode == "any" else boundaries.pieces.as_written
         )
         patterns = text_patterns(alternatives, cased, boundaries.pieces)
-        automaton = of_texts(patterns, index, boundaries.whole)
+        automaton = of_texts(patterns, index, boundaries.whole, boundaries.unseen)
     pieces = None if boundaries is None else boundaries.pieces
     # what may come at any place is what can be counted on
     size = min(len(form) for pattern in patterns if not pattern.at_start for form in pattern.forms)

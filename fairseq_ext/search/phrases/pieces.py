@@ -12,7 +12,7 @@ from __future__ import annotations
 import logging
 from bisect import bisect_left
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
 from functools import cache, cached_property
 from typing import Any
@@ -25,8 +25,8 @@ from fairseq_ext.search.phrases.sentence import Dictionary
 
 START, LED, SPACE, OUT, IN = range(5)
 ROOTS = 5
-# scripts without spaces between words
-UNSPACED = r"\p{Han}\p{Hiragana}\p{Katakana}\p{Thai}\p{Lao}\p{Khmer}\p{Myanmar}"
+# scripts without spaces between words; scx: with the signs that several of them share (ー)
+UNSPACED = r"\p{scx=Han}\p{scx=Hira}\p{scx=Kana}\p{Thai}\p{Lao}\p{Khmer}\p{Myanmar}"
 LETTER = regex.compile(rf"(?V1)[[\w\p{{M}}]--[{UNSPACED}]]")
 PRIVATE = 0xF0000  # from here on, one character for each token that is only part of a character
 SPACES = regex.compile(r"\s+")
@@ -162,17 +162,30 @@ def word_ends(text: str) -> list[int]:
 #
 # Between two neighbouring tokens lies a word boundary unless the first one's text ends in a letter
 # or digit, the second one's begins with one, and no space parts them. Scripts that write no spaces
-# have a boundary between any two characters. BOS and EOS are boundaries to both sides, but a
-# required word needs another one behind it than BOS, which a text leaves out.
+# have a boundary between any two characters. EOS is a boundary to both sides; BOS, and other tokens
+# that are not printed, change nothing: what is on their two sides stands side by side.
 #
 # | segmentation | a space comes |
 # | --- | --- |
 # | sentencepiece | before a piece that starts with ▁ |
-# | subword-nmt, fastBPE | behind a piece that does not end in @@ |
+# | subword-nmt, fastBPE | behind a piece that does not end in @@ (--bpe-separator) |
 # | GPT-2 bytes | before a piece that starts with one |
 
 
 logger = logging.getLogger("fairseq_ext")
+SEPARATOR = "@@"  # ends a piece of subword-nmt that the next one continues, unless the encoder says
+# as Moses's tokenizer writes them
+ENTITIES = {
+    "&amp;": "&",
+    "&#124;": "|",
+    "&lt;": "<",
+    "&gt;": ">",
+    "&apos;": "'",
+    "&quot;": '"',
+    "&#91;": "[",
+    "&#93;": "]",
+}
+ENTITY = regex.compile("|".join(map(regex.escape, ENTITIES)))
 KINDS = {
     "SentencepieceBPE": "sentencepiece",
     "SubwordNMTBPE": "subword-nmt",
@@ -191,17 +204,15 @@ class Boundaries:
     pieces: Pieces  # the tokens' texts
     whole: bool  # a phrase needs a boundary behind it as well, not only in front
     kind: str  # the segmentation: sentencepiece, subword-nmt, gpt2
-    bos: int = 0
+    # tokens that no reader sees, and that a translation may hold: what is on their two sides
+    # stands side by side
+    unseen: tuple[int, ...] = ()
 
     @cached_property
     def glued(self) -> Tensor:
-        """(V,) bool: continues the word before it, if that one is open."""
-        return torch.tensor([is_letter(text[:1] or " ") for text in self.pieces.texts])
-
-    @cached_property
-    def ends_no_word(self) -> Tensor:
-        """(V,) bool: behind these a required word may go on."""
-        return self.glued.index_fill(0, torch.tensor([self.bos]), True)
+        """(V,) bool: continues the word before it, if that one is open; so do unseen tokens."""
+        found = torch.tensor([is_letter(text[:1] or " ") for text in self.pieces.texts])
+        return found.index_fill(0, torch.tensor(self.unseen, dtype=torch.long), True)
 
     @cached_property
     def open(self) -> Tensor:
@@ -210,16 +221,19 @@ class Boundaries:
 
     @cached_property
     def behind(self) -> Tensor:
-        """(V,): what stands behind a token (automaton.py): IN a word, a SPACE, or OUT
-        of words otherwise."""
+        """(V,): what stands behind a token (automaton.py): IN a word, a SPACE, or OUT of words
+        otherwise; -1 for an unseen one, behind which nothing has changed."""
         blank = torch.tensor([text[-1:] == " " for text in self.pieces.texts])
-        return torch.where(self.open, IN, torch.where(blank, SPACE, OUT))
+        found = torch.where(self.open, IN, torch.where(blank, SPACE, OUT))
+        return found.index_fill(0, torch.tensor(self.unseen, dtype=torch.long), -1)
 
 
-def find_boundaries(dictionary: Dictionary, bpe: Any, mode: str | None) -> Boundaries | None:
+def find_boundaries(
+    dictionary: Dictionary, bpe: Any, mode: str | None, left_out: Collection[int] = ()
+) -> Boundaries | None:
     """The boundaries of a dictionary's tokens; None where mode is none, or where the
     segmentation is not known (which the log says if a mode was asked for). mode: word, prefix,
-    none, or None for word."""
+    none, or None for word; left_out: tokens that the command does not print."""
     if mode == "none":
         return None
     kind = kind_of(dictionary, bpe)
@@ -236,9 +250,13 @@ def find_boundaries(dictionary: Dictionary, bpe: Any, mode: str | None) -> Bound
                 "inside words as well"
             )
         return None
-    read, special = READERS[kind], {dictionary.bos(), dictionary.pad(), dictionary.eos()}
-    texts = ("" if i in special else read(i, dictionary[i], bpe) for i in range(len(dictionary)))
-    return Boundaries(Pieces(texts), mode != "prefix", kind, dictionary.bos())
+    ends = {dictionary.pad(), dictionary.eos()}  # which no translation goes on behind
+    unseen = {dictionary.bos(), *left_out} - ends
+    texts = (
+        "" if i in ends or i in unseen else visible(i, dictionary[i], kind, bpe)
+        for i in range(len(dictionary))
+    )
+    return Boundaries(Pieces(texts), mode != "prefix", kind, tuple(sorted(unseen)))
 
 
 def kind_of(dictionary: Dictionary, bpe: Any) -> str | None:
@@ -255,32 +273,43 @@ def kind_of(dictionary: Dictionary, bpe: Any) -> str | None:
 
 MARKS: dict[str, Callable[[str], bool]] = {
     "sentencepiece": lambda symbol: symbol.startswith("▁"),
-    "subword-nmt": lambda symbol: symbol.endswith("@@"),
+    "subword-nmt": lambda symbol: symbol.endswith(SEPARATOR),
 }
 
 
-def read_sentencepiece(token: int, symbol: str, bpe: Any) -> str:
-    """The text of a piece, with the spaces that it brings."""
-    return symbol.replace("▁", " ")
+def separator_of(bpe: Any) -> str:
+    """What ends a piece of subword-nmt that the next one continues (`--bpe-separator`)."""
+    return getattr(bpe, "bpe_symbol", SEPARATOR).strip() or SEPARATOR
 
 
-def read_subword_nmt(token: int, symbol: str, bpe: Any) -> str:
-    return symbol.removesuffix("@@") if symbol.endswith("@@") else symbol + " "
+def visible(token: int, symbol: str, kind: str | None, bpe: Any) -> str:
+    """What a reader sees of a symbol, with the spaces that it brings.
+
+    Every definition of "met" reads tokens through this function. kind: as of `kind_of`; bpe: the
+    encoder, None where there is none.
+    """
+    if kind == "sentencepiece":
+        return symbol.replace("▁", " ")
+    if kind == "gpt2":
+        if not symbol.isdigit():  # <unk>, madeupword0000
+            return f" {symbol} "
+        text = bpe.decode(symbol)
+        # part of a character is taken for a letter
+        return text if "\ufffd" not in text else chr(PRIVATE + token)
+    separator = separator_of(bpe)
+    if kind == "subword-nmt" and symbol.endswith(separator):
+        return without_entities(symbol.removesuffix(separator))
+    return without_entities(symbol) + " "
 
 
-def read_gpt2(token: int, symbol: str, bpe: Any) -> str:
-    if not symbol.isdigit():  # <unk>, madeupword0000
-        return f" {symbol} "
-    text = bpe.decode(symbol)
-    # part of a character is taken for a letter
-    return text if "\ufffd" not in text else chr(PRIVATE + token)
+def without_entities(text: str) -> str:
+    """A text with the characters that Moses's tokenizer has written as entities, where all of an
+    entity is in it (subword-nmt seldom cuts one)."""
+    return ENTITY.sub(lambda found: ENTITIES[found[0]], text) if "&" in text else text
 
 
 def plain(text: str, kind: str) -> str:
     """Pieces parted by spaces as words, where there is no encoder to ask."""
     if kind == "sentencepiece":
         return text.replace(" ", "").replace("▁", " ").strip()
-    return (text + " ").replace("@@ ", "").strip()
-
-
-READERS = {"sentencepiece": read_sentencepiece, "subword-nmt": read_subword_nmt, "gpt2": read_gpt2}
+    return without_entities((text + " ").replace(f"{SEPARATOR} ", "").strip())

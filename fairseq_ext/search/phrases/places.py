@@ -312,22 +312,31 @@ def agreeing(targets: tuple[str, ...], word: str) -> tuple[str, ...]:
     )
 
 
-def put(text: str, terms: list[tuple[Span, str]], english: bool) -> str:
-    """The text with each term in the place of its span, or behind the word that an empty span
-    follows. A term takes the capital of a word that starts the text. english: "a" becomes "an"
-    before a vowel, and back, and goes where the term begins with such a word."""
-    for (start, end), term in sorted(terms, reverse=True):
-        before = text[:start] if start < end else text[:start] + " "
-        article = ARTICLE.search(before) if english else None
+def edits(text: str, terms: list[tuple[Span, str]], english: bool) -> list[tuple[Span, str]]:
+    """What is written where, from left to right, so that each term stands in the place of its span,
+    or behind the word that an empty span follows. A term takes the capital of a word that starts
+    the text. english: "a" becomes "an" before a vowel, and back, and goes where the term begins
+    with such a word."""
+    out = []
+    for (start, end), term in sorted(terms):
+        space = " " * (start == end)
+        article = ARTICLE.search(text[:start] + space) if english else None
         if article is not None and not any(
             first <= article.start() < behind for (first, behind), _ in terms
         ):
-            before = before[: article.start()] + (
-                "" if DETERMINER.match(term) else fitting(article[1], term) + " "
-            )
-        if not before and text[:1].isupper():
+            fit = "" if DETERMINER.match(term) else fitting(article[1], term) + " "
+            if fit != text[article.start() : start] + space:
+                start, space = article.start(), fit
+        if start == 0 and not space and text[:1].isupper():
             term = capitalised(term)
-        text = before + term + text[end:]
+        out.append(((start, end), space + term))
+    return out
+
+
+def edited(text: str, changes: Sequence[tuple[Span, str]]) -> str:
+    """A text after `edits`."""
+    for (start, end), written in reversed(changes):
+        text = text[:start] + written + text[end:]
     return text
 
 

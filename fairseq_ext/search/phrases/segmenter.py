@@ -24,11 +24,14 @@ from torch import Tensor
 
 from fairseq_ext.core.errors import UsageError
 from fairseq_ext.search.phrases.pieces import (
+    SEPARATOR,
     Boundaries,
     capitalised,
     find_boundaries,
     kind_of,
     plain,
+    separator_of,
+    without_entities,
 )
 from fairseq_ext.search.phrases.sentence import Dictionary, Phrase, Unwritable, end_of, unusable
 
@@ -80,17 +83,21 @@ class Segmenter:
     def known_pieces(self, text: str, lead: str = "") -> list[str]:
         """The same; a piece that the dictionary lacks is cut into the fewest that it has,
         where there are such."""
-        pieces = self.pieces(text, lead)
-        mark = (
-            {"sentencepiece": "", "subword-nmt": "@@"}.get(kind_of(self.dictionary, self.bpe) or "")
-            if self.bpe is not None
-            else None
-        )
+        pieces, mark = self.pieces(text, lead), self.mark
         return (
             pieces
             if mark is None
             else [part for piece in pieces for part in self.fewest(piece, mark)]
         )
+
+    @cached_property
+    def mark(self) -> str | None:
+        """What ends a piece that the next one continues, "" where nothing does (SentencePiece);
+        None where that is not known."""
+        if self.bpe is None:
+            return None
+        kind = kind_of(self.dictionary, self.bpe)
+        return {"sentencepiece": "", "subword-nmt": separator_of(self.bpe)}.get(kind or "")
 
     def fewest(self, piece: str, mark: str) -> list[str]:
         """A piece as the fewest pieces of the dictionary; itself where it is one, and where there
@@ -115,6 +122,57 @@ class Segmenter:
             parts.append(body[cut[1] :] + (mark if parts else end))
             body = body[: cut[1]]
         return parts[::-1] or [piece]
+
+    def replaced(
+        self,
+        tokens: Sequence[int],
+        spans: Sequence[tuple[int, int]],
+        text: str,
+        changes: Sequence[tuple[tuple[int, int], str]],
+    ) -> list[int] | None:
+        """Tokens (L,), EOS included, of a text in which spans of characters are written anew: the
+        tokens that share no character with a span stay as they are.
+
+        spans: of each token in the text, the space in front included; changes: from left to right,
+        the span [start, end) and what is written there; an empty span inserts. None where it is
+        not known how tokens become words, or where a token is in two spans.
+        """
+        kind = "words" if self.bpe is None else kind_of(self.dictionary, self.bpe)
+        if kind is None or self.takes_pieces:
+            return None
+        out, limit = list(tokens), len(tokens)
+        for (start, end), written in reversed(changes):
+            touched = [
+                i
+                for i, (a, b) in enumerate(spans)
+                if (a < end and b > start if start < end else a < start < b)
+            ]
+            first = (
+                touched[0]
+                if touched
+                else next(
+                    i
+                    for i, token in enumerate(tokens)
+                    if spans[i][1] > start or token == self.dictionary.eos()
+                )
+            )
+            behind = touched[-1] + 1 if touched else first
+            if behind > limit:
+                return None
+            limit = first
+            if touched:
+                written = text[spans[first][0] : start] + written + text[end : spans[behind - 1][1]]
+            symbols = [self.dictionary[token] for token in tokens[first:behind]]
+            pieces = self.known_pieces(written.strip(), " " * written.startswith(" "))
+            if kind == "sentencepiece" and first and symbols and symbols[0][0] != "▁":
+                head = pieces[0].removeprefix("▁")
+                pieces = [*(self.fewest(head, "") if head else []), *pieces[1:]]
+            elif kind == "subword-nmt" and symbols and symbols[-1].endswith(self.mark or ""):
+                pieces = [*pieces[:-1], *self.fewest(pieces[-1] + str(self.mark), str(self.mark))]
+            if not all(map(self.has, pieces)):
+                return None
+            out[first:behind] = map(self.dictionary.index, pieces)
+        return out
 
     @cached_property
     def longest(self) -> int:
@@ -299,7 +357,7 @@ def with_other_words(
             # whole word counts without the mark
             known = known or list(
                 dict.fromkeys(
-                    symbol.removeprefix("▁") for symbol in symbols if not symbol.endswith("@@")
+                    symbol.removeprefix("▁") for symbol in symbols if not symbol.endswith(SEPARATOR)
                 )
             )
             similar = difflib.get_close_matches(word, known, n=WORDS, cutoff=CLOSE)
@@ -370,11 +428,14 @@ class TargetText:
     def boundaries(self) -> Boundaries | None:
         """Where words begin and end, if phrases count as words; None where they do not, or
         where that is not known."""
-        return find_boundaries(self.segmenter().dictionary, self.segmenter().bpe, self.mode)
+        segmenter = self.segmenter()
+        return find_boundaries(segmenter.dictionary, segmenter.bpe, self.mode, self.left_out)
 
     def words(self, tokens: Sequence[int]) -> str:
         """Tokens (L,) as plain text, also where the command does not undo their segmentation."""
-        if self.segmenter().bpe is not None:
-            return self.text(tokens)
+        segmenter = self.segmenter()
+        if segmenter.bpe is not None:
+            out = self.text(tokens)
+            return without_entities(out) if segmenter.mark and not segmenter.tokenizer else out
         out = self.pieces(tokens)
         return plain(out, self.boundaries.kind) if self.boundaries is not None else out

@@ -32,6 +32,7 @@ for given in "--pairs ${#PAIRS[@]}" "--train ${#TRAINS[@]}" "--text ${#TEXTS[@]}
 done
 PYTHON=${PYTHON:-$(if [[ -x $ROOT/.venv/bin/python ]]; then echo "$ROOT/.venv/bin/python"; else echo python3; fi)}
 
+"$PYTHON" "$HERE/../figure_style.py" # says so where matplotlib is missing
 mkdir -p "$OUT"
 results=() figure=()
 for i in "${!MODELS[@]}"; do

@@ -21,6 +21,7 @@ done
 PYTHON=${PYTHON:-$(if [[ -x $ROOT/.venv/bin/python ]]; then echo "$ROOT/.venv/bin/python"; else echo python3; fi)}
 export OMP_NUM_THREADS=1
 
+"$PYTHON" "$HERE/../figure_style.py" # says so where matplotlib is missing
 mkdir -p "$OUT"
 if [[ ! -f $WORK/checkpoint.pt ]]; then
     "$HERE/train.sh" --raw "${RAW:?--raw is needed to train the model}" --out "$WORK" --minutes 30

@@ -26,6 +26,7 @@ PYTHON=${PYTHON:-$(if [[ -x $ROOT/.venv/bin/python ]]; then echo "$ROOT/.venv/bi
 [[ $PYTHON != */* ]] || PATH=$(dirname "$PYTHON"):$PATH # where the fairseq commands are
 [[ -z $ONLY || -n $RAW$TREES ]] || { echo "error: --parsing-only wants --raw DIR or --trees DIR" >&2; exit 2; }
 
+"$PYTHON" "$HERE/../figure_style.py" # says so where matplotlib is missing
 mkdir -p "$OUT"
 if [[ -n $RAW ]]; then
     for set in atis geo; do

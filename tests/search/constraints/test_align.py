@@ -19,7 +19,7 @@ from fairseq_ext.model.choose import make_decoder
 from fairseq_ext.model.stock import UncachedBackend
 from fairseq_ext.model.transformer.encoder import FastEncoder
 from fairseq_ext.search.constraints.word_alignment import ForcedDecoding, WordAlignment, widened
-from fairseq_ext.search.phrases.places import agreeing, fitting, put
+from fairseq_ext.search.phrases.places import agreeing, edited, edits, fitting
 
 ROOT = Path(__file__).resolve().parents[3]
 MODEL = ROOT / "checkpoints" / "demo"
@@ -82,6 +82,10 @@ def test_memory_does_not_grow_with_the_texts(tmp_path):
 def test_the_english_article_follows_the_sound(article, words):
     for word in words.split()[: 8 if article == "an" else None]:
         assert fitting("a", word) == fitting("an", word) == article, word
+
+
+def put(text, terms, english):
+    return edited(text, edits(text, terms, english))
 
 
 def test_a_term_takes_the_place_the_capital_and_the_article():
@@ -213,22 +217,23 @@ def test_forced_decoding_equals_fairseqs_scorer(architectures):
     pairs = list(zip((0, 1, 2, 1), targets, strict=True))
     scorer = scorer_of(built, dictionary)
     found = scorer.log_probs(
-        scorer.encode([row.tolist() for row in rows], rows[0].device), pairs, dictionary.eos()
+        scorer.encode([row.tolist() for row in rows], models.DEVICE), pairs, dictionary.eos()
     )
     for (number, target), scores in zip(pairs, found, strict=True):
         source = rows[number].tolist()
+        inputs = {
+            "src_tokens": torch.tensor([source]),
+            "src_lengths": torch.tensor([len(source)]),
+            "prev_output_tokens": torch.tensor([[dictionary.eos(), *target[:-1]]]),
+        }
         alone = {
             "id": torch.tensor([0]),
             "ntokens": len(target),
-            "net_input": {
-                "src_tokens": torch.tensor([source]),
-                "src_lengths": torch.tensor([len(source)]),
-                "prev_output_tokens": torch.tensor([[dictionary.eos(), *target[:-1]]]),
-            },
-            "target": torch.tensor([target]),
+            "net_input": {name: value.to(models.DEVICE) for name, value in inputs.items()},
+            "target": torch.tensor([target], device=models.DEVICE),
         }
         expected = SequenceScorer(dictionary).generate(built, alone)[0][0]["positional_scores"]
-        torch.testing.assert_close(scores.double(), expected.double(), rtol=0, atol=1e-5)
+        torch.testing.assert_close(scores.double(), expected.cpu().double(), rtol=0, atol=1e-5)
 
 
 def test_attention_is_fairseqs_of_all_layers_on_average():
@@ -242,21 +247,23 @@ def test_attention_is_fairseqs_of_all_layers_on_average():
     pairs = [(1, [5, 6, eos]), (0, [7, eos]), (1, [8, 9, 10, 11, eos])]
     scorer = scorer_of(built, dictionary)
     found = scorer.attention(
-        scorer.encode([source.tolist() for source in sources], sources[0].device), pairs, eos
+        scorer.encode([source.tolist() for source in sources], models.DEVICE), pairs, eos
     )
     for (number, target), weights in zip(pairs, found, strict=True):
         expected = []
         for model in built:
             encoded = model.encoder(
-                sources[number][None], src_lengths=torch.tensor([len(sources[number])])
+                sources[number][None].to(models.DEVICE),
+                src_lengths=torch.tensor([len(sources[number])], device=models.DEVICE),
             )
             for layer in range(len(model.decoder.layers)):
-                given = torch.tensor([[eos, *target[:-1]]])
+                given = torch.tensor([[eos, *target[:-1]]], device=models.DEVICE)
                 _, extra = model.decoder.extract_features(
                     given, encoder_out=encoded, alignment_layer=layer
                 )
                 expected.append(extra["attn"][0][0])
-        torch.testing.assert_close(weights, torch.stack(expected).mean(0), rtol=0, atol=1e-5)
+        expected = torch.stack(expected).mean(0).cpu()
+        torch.testing.assert_close(weights.cpu(), expected, rtol=0, atol=1e-5)
 
 
 def test_what_the_search_has_encoded_is_not_encoded_again(monkeypatch):
@@ -269,14 +276,15 @@ def test_what_the_search_has_encoded_is_not_encoded_again(monkeypatch):
     scorer = ForcedDecoding(decoder.beside(), True, dictionary, True, Stats())
 
     def scores(*numbers: int) -> list[torch.Tensor]:
-        encoded = scorer.encode([sources[i] for i in numbers], torch.device("cpu"))
+        encoded = scorer.encode([sources[i] for i in numbers], models.DEVICE)
         return scorer.log_probs(
             encoded, [(i, [5, 6, dictionary.eos()]) for i in range(len(numbers))], dictionary.eos()
         )
 
     expected = scores(2, 0)
     with scorer.keeping([sources[0], sources[2]]):
-        decoder.admit({name: batch[name] for name in ("src_tokens", "src_lengths")})
+        inputs = models.on_device({name: batch[name] for name in ("src_tokens", "src_lengths")})
+        decoder.admit(inputs)
         monkeypatch.setattr(FastEncoder, "__call__", None)
         assert all(map(torch.equal, scores(2, 0), expected))
         with pytest.raises(TypeError):  # it was not asked to keep this one

@@ -20,6 +20,7 @@ from search.strategies.select.test_dba import VOCABULARY
 from sizes import covering
 from table_model import BOS, EOS, FIRST_WORD, TableDecoder, random_table, search, stop_plug
 
+from fairseq_ext.search.constraints.banned import BannedCompiler, build_banned
 from fairseq_ext.search.phrases.phrase_table import build_table
 from fairseq_ext.search.phrases.pieces import Boundaries, Pieces, find_boundaries
 from fairseq_ext.search.phrases.places import InText
@@ -44,7 +45,7 @@ def boundaries(mode: str) -> Boundaries:
     texts = [""] * VOCABULARY
     for symbol in SYMBOLS:
         texts[number(symbol)] = f" {symbol}" if symbol.isupper() else symbol
-    return Boundaries(Pieces(texts), mode == "word", "sentencepiece")
+    return Boundaries(Pieces(texts), mode == "word", "sentencepiece", (BOS,))
 
 
 def words(tokens) -> list[str]:
@@ -129,6 +130,35 @@ def test_a_row_has_met_what_its_words_say(constraints, text, mode, ordered):
         assert (int(table.bank(place, count)) == int(table.total)) == all(hand)
         if not ordered:
             assert settled[0, 0, : len(constraints)].tolist() == [int(h) for h in hand]
+
+
+@settings(max_examples=100, deadline=None)
+@given(
+    st.lists(st.lists(phrase, min_size=1, max_size=2, unique=True), min_size=1, max_size=3),
+    st.lists(phrase, min_size=1, max_size=3),
+    st.lists(st.sampled_from([BOS, *tokens_of(SYMBOLS)]), max_size=9),
+    st.sampled_from(MODES),
+    st.booleans(),
+)
+def test_a_token_that_no_reader_sees_changes_nothing(constraints, avoided, tokens, mode, ordered):
+    """What stands on the two sides of BOS stands side by side in the text, so required and banned
+    phrases are read across it."""
+    table = build_table(
+        [required(constraints).any_of], ordered, torch.device("cpu"), boundaries(mode)
+    )
+    compiler = BannedCompiler(boundaries(mode), False)
+    banned = build_banned(
+        [list(map(tokens_of, avoided))], VOCABULARY, torch.device("cpu"), compiler
+    )
+    ends = []
+    for row in (tokens, [token for token in tokens if token != BOS]):
+        state, count = (x[None] for x in table.begin(torch.tensor([0])))
+        forbidden = banned.start
+        for token in row:
+            state, count = table.advance(state, count, torch.tensor([[token]]))
+            forbidden = banned.advance(forbidden, torch.tensor([token]))
+        ends.append((state.tolist(), count.tolist(), forbidden.tolist()))
+    assert ends[0] == ends[1]
 
 
 # ---- searches

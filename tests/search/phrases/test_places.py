@@ -2,11 +2,38 @@
 in test_glossary_report.py."""
 
 import itertools
+import re
+import unicodedata
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fairseq_ext.search.phrases.places import Text, Wanted, in_order
+from fairseq_ext.search.phrases.pieces import is_letter
+from fairseq_ext.search.phrases.places import Text, Wanted, end_of, in_order
+
+
+@pytest.mark.parametrize(
+    ("phrase", "text"),
+    [
+        ("コーヒー", "コーヒー2杯"),
+        ("コーヒー", "熱いコーヒーを2杯"),
+        ("ラーメン", "3ラーメン"),
+        ("人々", "5人々"),
+        ("ｶﾚｰ", "ｶﾚｰ1"),
+    ],
+)
+def test_signs_of_scripts_without_spaces_are_part_of_no_word(phrase, text):
+    """The long mark of Katakana is of no script of its own (Unicode Standard Annex 24)."""
+    at = text.index(phrase)
+    assert end_of(phrase, text, 0, True) == (at, at + len(phrase))
+
+
+@given(st.characters(min_codepoint=0x3000, max_codepoint=0x30FF) | st.sampled_from("ｰｱﾝ一龥"))
+def test_no_sign_of_these_scripts_joins_a_word(sign):
+    script = unicodedata.name(sign, "")
+    if re.match("(HALFWIDTH )?(HIRAGANA|KATAKANA)|CJK UNIFIED|IDEOGRAPHIC", script):
+        assert not is_letter(sign), script
 
 
 def comes(words: list[str], phrases: list[set[str]]) -> bool:

@@ -80,9 +80,10 @@ class Searchers(Searcher):
         return self.at[request].common_prefix(request)
 
 
-def compiled(setup: SearchSetup) -> list[Searcher]:
+def compiled(setup: SearchSetup) -> list[CompiledSearch | ConstrainedSearch]:
     """The compiled searches that know a generator's strategies."""
-    return [kind(setup) for kind in (CompiledSearch, ConstrainedSearch) if kind.knows(setup)]
+    kinds = (CompiledSearch, ConstrainedSearch)
+    return [kind(setup) for kind in kinds if kind.knows(setup)]
 
 
 @torch.no_grad()
@@ -109,15 +110,21 @@ class BeamSearch:
     def __call__(self, pool: Pool, answer: OnFinal) -> None:
         """Decode the pool's sentences `to_decode`; give `answer` each of them as
         soon as it is final."""
-        searchers = Searchers([*self.compiled, LoopSearch(self.setup, pool)])
+        self.clear()
         try:
             search_all(
                 self.setup.strategies.schedule,
-                searchers,
+                Searchers([*self.compiled, LoopSearch(self.setup, pool)]),
                 pool,
                 self.setup.spec.nbest,
                 self.setup.stats,
                 answer,
             )
-        finally:  # the compiled searches are used again
-            searchers.cancel(list(searchers.at))
+        except BaseException:  # whose memory goes now; the next call clears what this one leaves
+            self.clear()
+            raise
+
+    def clear(self) -> None:
+        """Empty the compiled searches, which are used again."""
+        for searcher in self.compiled:
+            searcher.clear()

@@ -248,7 +248,8 @@ def test_compiled_samples_are_the_loops_to_the_last_bit(int8, name, on_the_cpu):
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 def test_a_samples_noise_is_its_sentences_own(dtype, select, device):
     """Alone, in another order, in a stream: the same samples. Another number or seed: others."""
-    model, flags = build("transformer", 2, dtype), {"beam": 6, "nbest": 6, "max_len_b": 12}
+    model = build("transformer", 2, dtype)
+    flags = {"beam": 6, "nbest": 6, "max_len_a": 2.0, "max_len_b": 3}  # each its own limit
     sample, float32 = batch([3, 1, 7, 5, 2]), dtype == torch.float32
     # a GPU's products depend on the rows beside
     beside = 1e-12 if not float32 else 0.0 if device.type == "cpu" else 1e-5
@@ -257,6 +258,13 @@ def test_a_samples_noise_is_its_sentences_own(dtype, select, device):
         {},
         {"schedule": "stream", "stream_width": 2},
         {"schedule": "stream", "stream_rows": 13},
+        # sentences at different steps are stepped together
+        {
+            "schedule": "stream",
+            "stream_width": 3,
+            "stream_order": "fifo",
+            "refill_threshold": 0.9,
+        },
     ):
         ours = generators([model], {"select": select, **stream}, **flags).ours
         same(expected, run(ours, sample, seed=99), beside)

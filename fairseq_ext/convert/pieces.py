@@ -1,0 +1,212 @@
+"""The SentencePiece model of a tokenizer.json, the only file in which transformers 5 saves the
+tokenizers of NLLB and mBART: the same pieces and scores, as SentencePiece's own file has them.
+
+The file is a protocol buffer; the numbers of its fields are those of sentencepiece_model.proto.
+"""
+
+from __future__ import annotations
+
+import base64
+import struct
+import tempfile
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import sentencepiece
+
+from fairseq_ext.convert.source import Source
+from fairseq_ext.core.errors import UsageError, cut
+
+NAME = "tokenizer.json"
+UNIGRAM, BPE = 1, 2  # TrainerSpec.model_type
+NORMAL, UNKNOWN, CONTROL, USER_DEFINED = 1, 2, 3, 4  # SentencePiece.type
+SPACE = "\u2581"  # how pieces write it
+# what Python and Rust take for white space
+WHITE = [*range(9, 14), 0x85, 0xA0, 0x1680, *range(0x2000, 0x200B), 0x2028, 0x2029, 0x202F]
+WHITE += [0x205F, 0x3000]
+
+
+class Normalizer(NamedTuple):
+    """How SentencePiece rewrites text before it is segmented."""
+
+    charsmap: bytes
+    removes_extra_spaces: bool
+
+
+def model_of(source: Source, special: Iterable[str]) -> tuple[bytes, dict[str, int]]:
+    """The content of a SentencePiece model, and the number of each piece in the model's tables.
+
+    special: tokens that are no pieces, which keep their numbers. Tokens that were added are left
+    out. Errors: UsageError for a tokenizer that SentencePiece would not equal.
+    """
+    whole = source.read_json(NAME)
+    model = whole.get("model") or {}
+    kind, vocabulary = model.get("type"), model.get("vocab")
+    added = {each["content"] for each in whole.get("added_tokens") or []} - {*special}
+    if kind == "Unigram" and isinstance(vocabulary, list):
+        scores = {piece: float(score) for piece, score in vocabulary}
+        numbers = {piece: i for i, (piece, _) in enumerate(vocabulary)}
+    elif kind == "BPE" and isinstance(vocabulary, dict):
+        numbers = dict(vocabulary)
+        scores = ranked(source, numbers, model.get("merges") or [])
+    else:
+        raise refuse(source, "model", kind, "Unigram and BPE can be converted")
+    if model.get("byte_fallback"):
+        raise refuse(source, "byte_fallback", True, "models without it can be converted")
+    numbers = {piece: number for piece, number in numbers.items() if piece not in added}
+    normalizer = normalizer_of(source, whole.get("normalizer"), whole.get("pre_tokenizer"))
+    content = b"".join(
+        piece(name, 0.0, UNKNOWN if name == "<unk>" else CONTROL)
+        for name in ("<unk>", "<s>", "</s>")
+    )
+    content += b"".join(
+        piece(name, scores.get(name, 0.0)) for name in numbers if name not in special
+    )
+    content += field(2, field(3, UNIGRAM if kind == "Unigram" else BPE))
+    content += field(
+        3, field(2, normalizer.charsmap) + field(4, int(normalizer.removes_extra_spaces))
+    )
+    return content, numbers
+
+
+def with_words(content: bytes, words: Iterable[str]) -> bytes:
+    """A SentencePiece model whose text is also cut at these words, each a piece of its own."""
+    known = sentencepiece.SentencePieceProcessor(model_proto=content)
+    pieces = {known.id_to_piece(i) for i in range(known.get_piece_size())}
+    return content + b"".join(
+        piece(word, 0.0, USER_DEFINED) for word in words if word not in pieces
+    )
+
+
+def ranked(source: Source, numbers: Mapping[str, int], merges: list) -> dict[str, float]:
+    """The score of each piece of BPE: a piece that is merged before another has a higher one.
+
+    SentencePiece merges any two pieces that make a third; so must the list of merges.
+    """
+    pairs = [tuple(pair.split(" ")) if isinstance(pair, str) else tuple(pair) for pair in merges]
+    scores: dict[str, float] = {}
+    for left, right in pairs:
+        scores.setdefault(left + right, -float(len(scores)))
+    listed = {*pairs}
+    for whole in scores:
+        for i in range(1, len(whole)):
+            pair = whole[:i], whole[i:]
+            if pair not in listed and pair[0] in numbers and pair[1] in numbers:
+                raise refuse(source, "merges", pair, "SentencePiece would merge these two")
+    return scores
+
+
+def normalizer_of(source: Source, normalizer: Any, pre_tokenizer: Any) -> Normalizer:
+    """What SentencePiece does in the place of a normaliser and a pre-tokeniser
+    (raises UsageError)."""
+    charsmap, removes = b"", False
+    for each in steps(normalizer, "normalizers"):
+        if each.get("type") == "Precompiled":
+            charsmap = base64.b64decode(each.get("precompiled_charsmap") or "")
+        elif each.get("type") == "Replace" and each.get("pattern") == {"Regex": " {2,}"}:
+            removes = True
+        elif each.get("type") != "Strip":
+            raise refuse(source, "normalizer", each.get("type"), "Precompiled can be converted")
+    is_split = False
+    for each in steps(pre_tokenizer, "pretokenizers"):
+        if each.get("type") == "WhitespaceSplit":
+            removes = True
+            charsmap = charsmap or white_as_spaces()
+        elif each.get("type") == "Metaspace" and each.get("replacement") == SPACE:
+            is_split = each.get("prepend_scheme", "always") == "always"
+        else:
+            raise refuse(source, "pre_tokenizer", each.get("type"), "Metaspace can be converted")
+    if not is_split:
+        raise refuse(source, "pre_tokenizer", pre_tokenizer, "Metaspace can be converted")
+    return Normalizer(charsmap, removes)
+
+
+def steps(given: Any, name: str) -> list[dict[str, Any]]:
+    """The parts of a sequence, or the one that there is."""
+    if given is None:
+        return []
+    return given.get(name) or [] if given.get("type") == "Sequence" else [given]
+
+
+def white_as_spaces() -> bytes:
+    """SentencePiece's table of a normalisation by which white space of any kind is a space.
+
+    Only its trainer writes one.
+    """
+    with tempfile.TemporaryDirectory() as folder:
+        rules, prefix = Path(folder, "rules.tsv"), Path(folder, "model")
+        rules.write_text("".join(f"{code:X}\t20\n" for code in WHITE), encoding="utf-8")
+        sentencepiece.SentencePieceTrainer.train(
+            sentence_iterator=iter(["a b", "b a"]),
+            model_prefix=str(prefix),
+            vocab_size=8,
+            hard_vocab_limit=False,
+            normalization_rule_tsv=str(rules),
+            minloglevel=2,
+        )
+        content = Path(f"{prefix}.model").read_bytes()
+    return part(part(content, 3), 2)
+
+
+def refuse(source: Source, name: str, value: Any, why: str) -> UsageError:
+    """The error for a part of a tokenizer that SentencePiece does not have."""
+    return UsageError(
+        f"{source.folder / NAME} has {name}={cut(repr(value))}: {why}, or copy the model's own "
+        "sentencepiece.bpe.model into the folder"
+    )
+
+
+# ---- Protocol buffers
+
+
+def varint(number: int) -> bytes:
+    """A number, 7 bits a byte, the lowest first."""
+    out = bytearray()
+    while number > 127:
+        out.append(number & 127 | 128)
+        number >>= 7
+    return bytes([*out, number])
+
+
+def field(number: int, value: bytes | float | int) -> bytes:
+    """A field of a message: bytes, a number of 32 bits with a point, or a whole number."""
+    if isinstance(value, bytes):
+        return varint(number << 3 | 2) + varint(len(value)) + value
+    if isinstance(value, float):
+        return varint(number << 3 | 5) + struct.pack("<f", value)
+    return varint(number << 3) + varint(value)
+
+
+def piece(text: str, score: float, kind: int = NORMAL) -> bytes:
+    """A piece of a model."""
+    return field(1, field(1, text.encode()) + field(2, score) + field(3, kind))
+
+
+def part(content: bytes, wanted: int) -> bytes:
+    """The first field of this number, which holds bytes; empty where there is none."""
+    at = 0
+
+    def number() -> int:
+        nonlocal at
+        found, shift = 0, 0
+        while True:
+            byte = content[at]
+            at += 1
+            found |= (byte & 127) << shift
+            shift += 7
+            if byte < 128:
+                return found
+
+    while at < len(content):
+        key = number()
+        if key & 7 == 2:
+            size = number()
+            if key >> 3 == wanted:
+                return content[at : at + size]
+            at += size
+        elif key & 7 == 0:
+            number()
+        else:
+            at += 4 if key & 7 == 5 else 8
+    return b""

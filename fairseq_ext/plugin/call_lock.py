@@ -1,0 +1,52 @@
+"""The lock that a Translator's calls take, which also knows forks.
+
+A forked process has a copy of the Translator and one thread, the one that forked. The copy can be
+used where no other thread was in a call; its first call sets torch to one thread, since a call
+that shared its work among threads would wait for those of the process before, for ever. Where
+another thread was in a call, the copy is in the middle of that call's search, and is refused.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+
+import torch
+
+from fairseq_ext.core.errors import UsageError
+
+PAUSE = 0.1  # seconds between two looks at who has the lock
+loaded_in = os.getpid()  # the process that torch's threads are of, if there are any
+
+
+def use_one_thread_after_a_fork() -> None:
+    """In a process that was forked from one that had imported this: torch takes one thread."""
+    global loaded_in
+    if loaded_in != os.getpid():
+        torch.set_num_threads(1)
+        loaded_in = os.getpid()
+
+
+class CallLock:
+    """A lock that the thread that has it may take again.
+
+    Errors: UsageError in a forked process, where a thread of the process before had it.
+    """
+
+    def __init__(self) -> None:
+        use_one_thread_after_a_fork()
+        self.lock = threading.RLock()
+        self.process = os.getpid()  # of the last thread that took it
+
+    def __enter__(self) -> None:
+        while not self.lock.acquire(timeout=PAUSE):
+            if self.process != os.getpid():
+                raise UsageError(
+                    "this process was forked while another thread used the Translator: make a "
+                    "Translator in this process, or fork while no call is under way"
+                )
+        self.process = os.getpid()
+        use_one_thread_after_a_fork()
+
+    def __exit__(self, *error: object) -> None:
+        self.lock.release()

@@ -1,0 +1,128 @@
+"""A folder of models, one folder a pair of languages, in which models come and go.
+
+models/de-en    as plugin/loading/model.py reads it
+models/en-pt_BR
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import math
+import os
+import re
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from threading import Event, Thread
+from typing import Any
+
+from fairseq_ext.core.errors import UsageError, explain
+from fairseq_ext.plugin.loading.languages import own_target
+from fairseq_ext.plugin.loading.model import find_model
+
+logger = logging.getLogger("fairseq_ext")
+Pair = tuple[str, str]  # source and target language
+Stamp = tuple[tuple[str, int, int], ...]  # of each file its name, size and time
+NAME = re.compile(r"(\w+)-(\w+)")
+EVERY = 5.0  # seconds between two looks
+REST = 600.0  # seconds for which a model that could not be loaded is not served
+
+
+class ModelFolder:
+    """found: the flags of the models that can be read, by pair; seen: all pairs that
+    folders are named by.
+
+    given: flags of all models. Errors: UsageError for a folder without a model that can be read.
+    """
+
+    def __init__(self, path: Path, given: Mapping[str, Any]):
+        self.path, self.given = path, given
+        self.found: dict[Pair, dict[str, Any]] = {}
+        self.seen: dict[Pair, Stamp] = {}  # by the last look
+        self.tried: dict[Pair, Stamp] = {}  # as they were when they were read last
+        self.again: dict[Pair, float] = {}  # when one that could not be loaded is served again
+        self.ended = Event()
+        try:
+            failed = self.look(at_once=True)
+        except OSError as error:
+            raise UsageError(
+                f"--models: cannot read {path} ({error.strerror}): name a folder of "
+                "folders of models"
+            ) from None
+        if not self.seen:
+            raise UsageError(
+                f"--models {path} has no folder that is named as a pair of languages, such "
+                "as de-en: make one"
+            )
+        if not self.found:
+            raise UsageError(failed[0])
+
+    def look(self, at_once: bool = False) -> list[str]:
+        """Find the models that have come, changed or gone; why others cannot be read.
+
+        A folder that has changed since the last look is left for the next one, as somebody may
+        be copying into it, unless at_once. Errors: OSError.
+        """
+        before, self.seen, failed = self.seen, stamps(self.path), []
+        for pair in [pair for pair in self.found if pair not in self.seen]:
+            self.found.pop(pair, None)
+        for pair, stamp in self.seen.items():
+            is_due = time.monotonic() > self.again.get(pair, math.inf)
+            if (self.tried.get(pair) == stamp and not is_due) or not (
+                at_once or before.get(pair) == stamp
+            ):
+                continue
+            self.tried[pair] = stamp
+            self.again.pop(pair, None)
+            languages = dict(zip(("source_lang", "target_lang"), pair, strict=True))
+            try:
+                flags = find_model(str(self.path / "-".join(pair)), {**self.given, **languages})
+                check_dictionaries(flags)
+                self.found[pair] = flags
+            except Exception as error:  # whatever is wrong with one, the others are served
+                self.found.pop(pair, None)
+                failed.append(explain(error) or f"{type(error).__name__}: {error}")
+                logger.warning("%s-%s is not served: %s", *pair, failed[-1])
+        return failed
+
+    def give_up(self, pair: Pair) -> None:
+        """Serve a model that could not be loaded when its folder has changed, or after `REST`: the
+        system may have had no memory."""
+        self.found.pop(pair, None)
+        self.again[pair] = time.monotonic() + REST
+
+    def watch(self) -> None:
+        """Look again and again, in a thread, until `ended` is set."""
+
+        def looking() -> None:
+            while not self.ended.wait(EVERY):
+                with contextlib.suppress(OSError):  # the folder may be away for a while
+                    self.look()
+
+        Thread(target=looking, daemon=True).start()
+
+
+def stamps(folder: Path) -> dict[Pair, Stamp]:
+    """The folders in one that are named by a pair of languages. Errors: OSError."""
+    found = {}
+    for each in sorted(folder.iterdir()):
+        if (name := NAME.fullmatch(each.name)) and each.is_dir():
+            with contextlib.suppress(OSError):  # it is being removed
+                files = sorted((file.name, file.stat()) for file in each.iterdir())
+                found[name[1], name[2]] = tuple(
+                    (file, status.st_size, status.st_mtime_ns) for file, status in files
+                )
+    return found
+
+
+def check_dictionaries(flags: Mapping[str, Any]) -> None:
+    """UsageError for a model whose dictionaries are missing; what else it lacks is seen when
+    it is loaded."""
+    if flags["task"] != "translation_ext":
+        return
+    folder, first = flags["data"], flags["path"].split(":")[0]
+    target = own_target(folder, first, flags["target_lang"])
+    for language in (flags["source_lang"], target):
+        if not os.path.isfile(path := os.path.join(folder, f"dict.{language}.txt")):
+            raise UsageError(f"{path} is missing: add it, or name the folder by its languages")

@@ -1,0 +1,296 @@
+"""What Python passes to the compiled library: arrays of the right type and layout, or an error
+(also under `python -O`, which leaves asserts out); and memory: an error where there is none left,
+and little that stays."""
+
+import ctypes
+from collections.abc import Callable
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from fairseq_ext.kernels import banks, beam, lsh, parallel, shortlist, transformer
+from fairseq_ext.kernels.constrained import SentencesStruct
+from fairseq_ext.kernels.library import address, c_library, library, loaded
+from fairseq_ext.kernels.log_probs import (
+    Cut,
+    best_of_sentences,
+    block_ngrams_,
+    draw_compiled,
+    log_softmax_,
+    topk,
+)
+from fairseq_ext.kernels.lsh import Finder
+from fairseq_ext.kernels.transformer import CompiledNorm, LayerStack, PackedLinear, cache_struct
+from fairseq_ext.search.strategies.softmax import _lsh_index
+from fairseq_ext.search.strategies.softmax._lsh_index import Parameters
+
+pytestmark = [
+    pytest.mark.skipif(library() is None, reason="there is no compiled library"),
+    pytest.mark.usefixtures("on_the_cpu"),
+]
+X = torch.randn(6, 8, generator=torch.Generator().manual_seed(1))
+LONGS, FLAGS = torch.arange(6), torch.zeros(6, dtype=torch.bool)
+NO = torch.zeros(0)
+
+
+# ---- types and layouts
+
+
+@pytest.mark.parametrize("array", [X, X.numpy()], ids=["tensor", "numpy"])
+def test_an_address_is_given_of_dense_arrays_of_the_type_and_shape(array):
+    where = array.data_ptr() if isinstance(array, torch.Tensor) else array.ctypes.data
+    assert address(array, array.dtype) == address(array, array.dtype, None, 8) == where
+    for wrong in (array.T, array[:, ::2], array[:, :4]):
+        with pytest.raises(TypeError, match="dense"):
+            address(wrong, array.dtype)
+    with pytest.raises(TypeError, match="float64 on a CPU, not .*float32"):
+        address(array, torch.float64 if isinstance(array, torch.Tensor) else np.dtype("float64"))
+    for shape in ((6,), (6, 7), (None, 8, 1)):
+        with pytest.raises(ValueError, match="takes the shape"):
+            address(array, array.dtype, *shape)
+
+
+def index_of() -> Any:
+    weight = torch.randn(50, 8, generator=torch.Generator().manual_seed(2))
+    return _lsh_index.build(weight, None, Parameters(4, 2, 6, 1, "direct"), lsh)
+
+
+def bank_rows(**wrong: Any) -> banks.BankRows:
+    states = torch.zeros(1, 1, dtype=torch.long)
+    right = dict(
+        x=X[:1],
+        before=X[0, :1],
+        state=states,
+        count=states,
+        first=torch.tensor([0, 1]),
+        sentence=LONGS[:1],
+        left=LONGS[:1],
+        excused=FLAGS[:1],
+        infeasible=FLAGS[:1],
+        **dict.fromkeys(("eos", "k", "best", "each", "out"), 1),
+        even=True,
+    )
+    return banks.BankRows(**{**right, **wrong})
+
+
+def norm_of(weight: torch.Tensor) -> Any:
+    return SimpleNamespace(arguments=((8,), weight, torch.zeros(8), 1e-5))
+
+
+def stack() -> LayerStack:
+    return LayerStack.of([], 8, 1, True, None)
+
+
+def found(x: torch.Tensor, always: torch.Tensor | None = None, **wrong: Any) -> torch.Tensor:
+    finder = Finder(index_of(), wrong.get("never", torch.zeros(50, dtype=torch.bool)), 0)
+    return finder(x, wrong.get("t", 1), always, 1)
+
+
+def row(**wrong: Any) -> parallel.CompiledRow:
+    method = parallel.CompiledMethod("blocks", parallel.BlocksStruct(), parallel.nothing())
+    right = dict(
+        tokens=np.zeros((1, 9), np.int64), score=np.zeros((1, 9)), length=np.zeros(1, np.int64)
+    )
+    return parallel.CompiledRow(**{**right, **wrong}, width=9, method=method)
+
+
+WRONG: dict[str, Callable[[], object]] = {
+    "log_softmax_: type": lambda: log_softmax_(X.double()),
+    "log_softmax_: layout": lambda: log_softmax_(X.t()),
+    "topk: layout": lambda: topk(X[:, ::2], 2),
+    "topk: number": lambda: topk(X, 9),
+    "best_of_sentences: type": lambda: best_of_sentences(
+        X, X[:, 0].contiguous(), torch.tensor([0, 6], dtype=torch.int32), 2
+    ),
+    "best_of_sentences: layout": lambda: best_of_sentences(X, X[:, 0], torch.tensor([0, 6]), 2),
+    "best_of_sentences: shape": lambda: best_of_sentences(X, X[0], torch.tensor([0, 6]), 2),
+    "block_ngrams_: type": lambda: block_ngrams_(X, torch.zeros(6, 3).int(), 2, None),
+    "block_ngrams_: ids": lambda: block_ngrams_(X, LONGS[:, None], 1, torch.arange(8).int()),
+    "draw: type": lambda: draw_compiled(X, LONGS, torch.zeros(6), Cut()),
+    "draw: shape": lambda: draw_compiled(X, LONGS, torch.zeros(5, dtype=torch.double), Cut()),
+    "linear: type": lambda: PackedLinear(X, None)(X.double()),
+    "linear: shape": lambda: PackedLinear(X, None)(X[:, :4]),
+    "linear: weight": lambda: PackedLinear(X.double(), None),
+    "linear: bias": lambda: PackedLinear(X, torch.zeros(6, dtype=torch.double)),
+    "norm: type": lambda: CompiledNorm(norm_of(torch.ones(8)))(X.double()),
+    "norm: shape": lambda: CompiledNorm(norm_of(torch.ones(8)))(X[:, :4]),
+    "norm: weight": lambda: CompiledNorm(norm_of(torch.ones(8, dtype=torch.double))),
+    "encode_: type": lambda: stack().encode_(X, LONGS[:2].int()),
+    "encode_: layout": lambda: stack().encode_(torch.zeros(8, 6).t(), LONGS[:2]),
+    "cache: layout": lambda: cache_struct(torch.zeros(1, 2, 1, 1, 4, 3).transpose(4, 5)),
+    "cache: type": lambda: cache_struct(torch.zeros(1, 2, 1, 1, 4, 3, dtype=torch.double)),
+    "banks: type": lambda: banks.select_by_banks(banks.PhrasesStruct(), bank_rows(x=X.double())),
+    "banks: flags": lambda: banks.select_by_banks(banks.PhrasesStruct(), bank_rows(excused=LONGS)),
+    "phrases: type": lambda: banks.phrases_struct(
+        [torch.zeros(1, 1, dtype=torch.int32)] * len(banks.LONGS), LONGS, FLAGS, False
+    ),
+    "wta_hash: type": lambda: lsh.wta_hash(X, torch.zeros(2, 3, dtype=torch.int32), 1),
+    "lookup_direct: shape": lambda: lsh.lookup_direct(
+        torch.zeros(1, 3, dtype=torch.int32), torch.zeros(2, 5, dtype=torch.int32)
+    ),
+    "count_hits: shape": lambda: lsh.count_hits(*[torch.zeros(1, 3, dtype=torch.int32)] * 3, 5),
+    "finder: type": lambda: found(X.double()),
+    "finder: always": lambda: found(X, torch.zeros(50)),
+    "finder: never": lambda: found(X, never=torch.zeros(49, dtype=torch.bool)),
+    "finder: hits": lambda: found(X, t=0),
+    "shortlist: found": lambda: shortlist.ShortlistLinear(
+        PackedLinear(X[:2], None), LONGS[:2], X, None, 1.0
+    )(X, LONGS[3:].int(), 1),
+    "shortlist: base": lambda: shortlist.ShortlistLinear(
+        PackedLinear(X[:2], None), LONGS[:3], X, None, 1.0
+    ),
+    "row: tokens": lambda: row(tokens=np.zeros((1, 9), np.int32)),
+    "row: score": lambda: row(score=np.zeros((1, 8))),
+}
+
+
+@pytest.mark.parametrize("what", WRONG)
+def test_what_compiled_code_cannot_read_is_refused_also_without_asserts(what):
+    """An AssertionError would be neither of the two, and asserts are left out by `python -O`."""
+    with pytest.raises((TypeError, ValueError)):
+        WRONG[what]()
+
+
+def test_a_mask_that_is_not_dense_is_read_as_a_dense_one_is():
+    mask = torch.rand(50, 3, generator=torch.Generator().manual_seed(3)) < 0.5
+    for column in mask.unbind(1):
+        assert not column.is_contiguous()
+        assert found(X, column).equal(found(X, column.clone()))
+
+
+# ---- memory
+
+HUGE = 1 << 58  # of what scratch memory has several of 4 bytes or more
+
+
+class Given:
+    """Structures that are passed to compiled code, and live as long as this."""
+
+    def __init__(self) -> None:
+        self.kept: list[Any] = []
+
+    def __call__(self, struct: Any) -> int:
+        self.kept.append(struct)
+        return ctypes.addressof(struct)
+
+    def numbers(self, *numbers: int) -> int:
+        return self((ctypes.c_int64 * len(numbers))(*numbers))
+
+    def layers(self) -> int:
+        return self(transformer.LayerStackStruct(count=0, d=4, heads=1, pre_norm=1))
+
+    def step(self, **fields: Any) -> int:
+        cache = transformer.CacheStruct(positions=9)
+        return self(transformer.StepStruct(target=cache, **fields))
+
+    def reader(self) -> int:
+        read = transformer.ReaderStruct(self.layers(), self.step(), width=2 * HUGE)
+        read.room, read.vocabulary = 9, 1
+        return self(read)
+
+
+def linear(at: Given) -> object:
+    packed = transformer.LinearStruct(**{"in": 4}, out=1, kind=1)
+    return loaded().linear(at(packed), None, HUGE, None, 0)
+
+
+def encode(at: Given) -> object:
+    return loaded().encode(at.layers(), None, at.numbers(0, HUGE), 1)
+
+
+def decode(at: Given) -> object:
+    return loaded().decode(at.layers(), at.step(rows=HUGE, block=1, width=1))
+
+
+def search_sentences(at: Given) -> object:
+    many = at(beam.BatchStruct(sentences=4 * HUGE))
+    return loaded().search_sentences(many, 1, at.reader(), at.step())
+
+
+def search_constrained(at: Given) -> object:
+    search = SentencesStruct(live=1, T=9, first=at.numbers(0, HUGE), slot=at.numbers(0))
+    return loaded().search_constrained(at(search), at.reader(), at.step(), 1)
+
+
+def select_by_banks(at: Given) -> object:
+    zeros = at.numbers(0, 0)
+    phrases = banks.PhrasesStruct(G=0, W=0, total=zeros)
+    rows = banks.RowsStruct(first=zeros, sentence=zeros, left=zeros, S=1, V=1, best=4 * HUGE, out=1)
+    return loaded().select_by_banks(at(phrases), at(rows), at(banks.FoundStruct()))
+
+
+def draft_row(at: Given) -> object:
+    drafter = parallel.CompiledDrafter.of(
+        "ngram", parallel.NgramStruct(at(parallel.TableStruct(K=4 * HUGE)))
+    )
+    at.kept.append(drafter)
+    draft = ctypes.cast(loaded()["draft_blocks"], ctypes.c_void_p)
+    alone = parallel.RowStruct(limit=9, draft_block=draft)
+    alone.method = at(parallel.BlocksStruct(drafter=drafter.struct, b=4))
+    alone.length = alone.tokens = at.numbers(0, 0)
+    return loaded().draft_row(at(alone))
+
+
+def wta_hash(at: Given) -> object:
+    return loaded().wta_hash(None, 1, 1, None, 1, 4 * HUGE, 1, 1, None)
+
+
+def find_words(at: Given) -> object:
+    seconds = (ctypes.c_double * 3)()
+    index = at(lsh.IndexStruct(P=1, u=1))
+    return loaded().find_words(index, None, HUGE, 1, 1, None, None, None, 1, seconds)
+
+
+def shortlist_log_probs(at: Given) -> object:
+    listed = at(shortlist.ListStruct(T=4))
+    return loaded().shortlist_log_probs(listed, None, HUGE, None, 0, None, None, 1, None)
+
+
+def screen(at: Given) -> object:
+    screened = shortlist.ScreenStruct(at(transformer.LinearStruct()), m=4 * HUGE, temperature=1.0)
+    return loaded().screen(at(screened), None, 1, None, None, None, None)
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        linear,
+        encode,
+        decode,
+        search_sentences,
+        search_constrained,
+        select_by_banks,
+        draft_row,
+        wta_hash,
+        find_words,
+        shortlist_log_probs,
+        screen,
+    ],
+)
+def test_too_little_memory_is_an_error_and_does_not_end_the_process(call):
+    """Each needs far too much scratch memory, before it reads anything."""
+    said = f"^{call.__name__} of the compiled library needs more memory$"
+    with pytest.raises(MemoryError, match=said):
+        call(Given())
+
+
+def test_large_scratch_memory_does_not_stay():
+    """17 MB of bytes and 8 MB of scales, of which the scales may stay."""
+
+    def used() -> int:
+        info = c_library().mallinfo2
+        info.restype = type(
+            "Info", (ctypes.Structure,), {"_fields_": [(c, ctypes.c_size_t) for c in "abcdefghij"]}
+        )
+        return info().h  # uordblks
+
+    if not hasattr(c_library(), "mallinfo2"):
+        pytest.skip("this is not glibc 2.33 or later")
+    packed = PackedLinear(torch.ones(1, 8), None, bits=8)
+    packed(torch.ones(1, 8))
+    before = used()
+    assert packed(torch.ones(17 << 17, 8)).eq(8).all()
+    assert used() - before < 16 << 20

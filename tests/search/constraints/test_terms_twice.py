@@ -1,0 +1,166 @@
+"""Terms and phrases that stand in each other's way: the same target for two source terms, a phrase
+that is a term too, terms whose target the draft has already. On the demo model, through the
+command and from Python."""
+
+import random
+import re
+from pathlib import Path
+
+import pytest
+import torch
+from fairseq.checkpoint_utils import load_model_ensemble_and_task
+from forked import interactive
+
+from fairseq_ext import Translator
+
+ROOT = Path(__file__).resolve().parents[3]
+MODEL = ROOT / "checkpoints" / "demo"
+FLAGS = ["-s", "de", "-t", "en", "--bpe", "sentencepiece", "--task", "translation_ext", "--cpu"]
+SOURCES = (ROOT / "data" / "demo" / "test.de").read_text(encoding="utf-8").splitlines()[:30]
+TERMS = (ROOT / "data" / "demo" / "nouns.tsv").read_text(encoding="utf-8").splitlines()
+
+
+def translated(lines: list[str], *flags) -> tuple[dict[int, list[str]], str]:
+    """The texts of each line, best first, and what the command says."""
+    files = ["--path", MODEL / "checkpoint.pt", "--sentencepiece-model", MODEL / "spm.model"]
+    how = ["--beam", 4, "--buffer-size", 30, "--max-tokens", 2000]
+    text = "".join(f"{line}\n" for line in lines)
+    done = interactive(MODEL, *files, *FLAGS, *how, *flags, stdin=text)
+    assert done.status == 0, done.stderr[-2000:]
+    found: dict[int, list[str]] = {}
+    for number, text in re.findall(r"^D-(\d+)\t\S+\t(.*)$", done.stdout, re.MULTILINE):
+        found.setdefault(int(number), []).append(text)
+    return found, done.stdout
+
+
+@pytest.fixture(scope="module")
+def drafts() -> dict[int, list[str]]:
+    return translated(SOURCES)[0]
+
+
+def words(text: str) -> list[str]:
+    return re.findall(r"\w{4,}", text)
+
+
+@pytest.mark.parametrize("flags", [[], ["--constraints", "ordered"], ["--glossary-repeat", "each"]])
+def test_terms_whose_target_the_draft_has_end_no_run(drafts, tmp_path, flags):
+    """Another word of the source has the target that a term has in the draft: every line has a
+    translation, with the target in two places where it need not come in the order of the source."""
+    draw, glossary = random.Random(3), tmp_path / "terms.tsv"
+    pairs = [line.split("\t") for line in TERMS if "|" not in line]
+    lines, targets = [], []
+    for i, line in enumerate(SOURCES):
+        for source, target in pairs:
+            if source in line.split() and target in drafts[i][0].split():
+                others = [word for word in words(line) if word != source]
+                lines.append(line)
+                targets.append((source, draw.choice(others), target))
+                break
+    assert len(lines) > 3
+    for number, (source, other, target) in enumerate(targets):
+        glossary.write_text(f"{source}\t{target}\n{other}\t{target}\n", encoding="utf-8")
+        found, _ = translated([lines[number], lines[-1]], "--glossary", glossary, *flags)
+        assert sorted(found) == [0, 1]
+        assert found[0][0].lower().count(target.lower()) == 2
+
+
+def test_two_terms_with_one_target_stand_in_two_places(tmp_path):
+    """The word that is the target already is the place of one of them."""
+    glossary = tmp_path / "terms.tsv"
+    glossary.write_text("Brief\tletter\nOrdner\tletter\n", encoding="utf-8")
+    line = "Die Ärztin öffnet den Ordner und den Brief."
+    assert translated([line])[0] == {0: ["The doctor opens the folder and the letter."]}
+    found, _ = translated([line], "--glossary", glossary)
+    assert found == {0: ["The doctor opens the letter and the letter."]}
+
+
+def test_terms_that_the_draft_has_in_another_order_are_searched_for(tmp_path):
+    glossary = tmp_path / "terms.tsv"
+    glossary.write_text("Küche\tkitchen\nHund\tdog\n", encoding="utf-8")
+    lines = ["In der Küche schläft ein Hund.", "Heute schläft der Hund."]
+    drafts, _ = translated(lines)
+    assert drafts == {0: ["A dog is sleeping in the kitchen."], 1: ["The dog is sleeping today."]}
+    found, _ = translated(lines, "--glossary", glossary, "--constraints", "ordered")
+    assert found[1] == drafts[1]
+    assert re.search("kitchen.*dog", found[0][0])
+
+
+@pytest.mark.parametrize("target", ["quotation", "quotation|federation"])
+@pytest.mark.parametrize("door", ["typed", "file", "python"])
+def test_a_phrase_that_is_a_term_is_required_once_and_stands_where_the_term_does(
+    tmp_path, door, target
+):
+    glossary, file = tmp_path / "terms.tsv", tmp_path / "phrases.tsv"
+    glossary.write_text(f"Angebot\t{target}\n", encoding="utf-8")
+    line, phrase = "Das Angebot wird morgen geprüft.", "quotation"
+    ((alone,),) = translated([line], "--glossary", glossary)[0].values()
+    assert alone == "The quotation is checked tomorrow."
+    if door == "python":
+        made = Translator(
+            str(MODEL / "checkpoint.pt"),
+            str(MODEL),
+            source_lang="de",
+            target_lang="en",
+            cpu=True,
+            beam=4,
+            bpe="sentencepiece",
+            sentencepiece_model=str(MODEL / "spm.model"),
+            glossary=str(glossary),
+        )
+        assert made.translate([line], constraints=[[phrase]])[0][0].text == alone
+        twice = made.translate([line], constraints=[[phrase, phrase]])[0][0].text
+        assert twice.count(phrase) == 2, "who asks for it twice has it twice"
+        return
+    given = [line]
+    flags = ["--constraints", "--glossary", glossary]
+    if door == "typed":
+        given = [f"{line}\t{phrase}"]
+    else:
+        file.write_text(f"{phrase}\n", encoding="utf-8")
+        flags = ["--constraints-file", file, "--glossary", glossary]
+    found, out = translated(given, *flags)
+    assert found == {0: [alone]} and len(re.findall("^C-0\t", out, re.MULTILINE)) == 1
+
+
+@pytest.mark.parametrize("flags", [{}, {"temperature": 0.5}, {"temperature": 2.0, "unkpen": 3}])
+def test_scores_with_terms_in_place_are_those_of_the_search_s_temperature(tmp_path, flags):
+    """By one call of fairseq's model for the whole target."""
+    glossary = tmp_path / "terms.tsv"
+    glossary.write_text("Ordner\tmoonlight\nAngebot\tbandage\n", encoding="utf-8")
+    lines = ["Die Ärztin öffnet den Ordner.", "Das Angebot wird morgen geprüft.", SOURCES[4]]
+    given = [word for name, value in flags.items() for word in (f"--{name}", value)]
+    _, out = translated(lines, "--glossary", glossary, "--nbest", 4, *given)
+    (model,), _, task = load_model_ensemble_and_task(
+        [str(MODEL / "checkpoint.pt")], {"data": str(MODEL)}
+    )
+    model.eval()
+    sources = dict(re.findall(r"^S-(\d+)\t(.*)$", out, re.MULTILINE))
+    texts = re.findall(r"^H-(\d+)\t(\S+)\t(.*)$", out, re.MULTILINE)
+    of_tokens = re.findall(r"^P-(\d+)\t(.*)$", out, re.MULTILINE)
+    assert len(texts) == len(of_tokens) > len(lines)
+    for (number, score, text), (_, positional) in zip(texts, of_tokens, strict=True):
+        source = task.source_dictionary.encode_line(sources[number], add_if_not_exist=False)
+        target = task.target_dictionary.encode_line(text, add_if_not_exist=False).long()
+        read = torch.cat([target[-1:], target[:-1]])[None]
+        with torch.no_grad():
+            logits = model(source[None].long(), torch.tensor([len(source)]), read)[0][0]
+        expected = (logits / flags.get("temperature", 1.0)).log_softmax(-1)
+        expected = expected.gather(1, target[:, None])[:, 0] / torch.tensor(2.0).log()
+        printed = torch.tensor([float(value) for value in positional.split()])
+        assert torch.allclose(printed, expected, atol=2e-4), text
+        assert float(score) == pytest.approx(float(printed.mean()), abs=1e-3)
+
+
+def test_lists_are_in_the_order_of_their_scores(drafts, tmp_path):
+    draw = random.Random(5)
+    glossary = tmp_path / "terms.tsv"
+    pairs = {draw.choice(words(line)): draw.choice(["moonlight", "wire|wires"]) for line in SOURCES}
+    glossary.write_text("".join(f"{s}\t{t}\n" for s, t in pairs.items()), encoding="utf-8")
+    lists, out = translated(SOURCES, "--glossary", glossary, "--nbest", 4)
+    scores: dict[str, list[float]] = {}
+    for number, score in re.findall(r"^H-(\d+)\t(\S+)\t", out, re.MULTILINE):
+        scores.setdefault(number, []).append(float(score))
+    assert all(of_line == sorted(of_line, reverse=True) for of_line in scores.values())
+    assert sum(len(of_line) > 1 for of_line in scores.values()) > len(SOURCES) // 2
+    single, _ = translated(SOURCES, "--glossary", glossary)
+    assert {i: texts[:1] for i, texts in lists.items()} == single

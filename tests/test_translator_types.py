@@ -1,0 +1,116 @@
+"""Arguments of wrong types: one sentence each, whichever argument it is."""
+
+import random
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+from sizes import part_of
+from test_translator import SETTINGS
+
+from fairseq_ext import Translator, UsageError
+
+LINES = ["de1 de2", "de3"]
+
+
+@pytest.fixture(scope="module")
+def translator(tiny) -> Translator:
+    return Translator(str(tiny / "model.pt"), str(tiny / "data"), beam=2, **SETTINGS)
+
+
+CALLS: dict[str, Callable[[Translator, dict[str, Any]], Any]] = {
+    "translate": lambda t, given: t.translate(**{"lines": LINES, **given}),
+    "translate_iter": lambda t, given: list(t.translate_iter(**{"lines": LINES, **given})),
+    "translate_text": lambda t, given: t.translate_text(**{"text": LINES[0], **given}),
+    "score": lambda t, given: t.score(**{"sources": LINES, "targets": ["en1", "en2"], **given}),
+}
+ARGUMENTS = {
+    "translate": "lines nbest constraints avoid prefixes errors beam seed",
+    "translate_iter": "lines nbest constraints avoid prefixes errors beam buffer seed",
+    "translate_text": "text format protect",
+    "score": "sources targets",
+}
+
+
+@pytest.mark.parametrize(
+    ("call", "given", "said"),
+    [
+        ("translate", {"lines": None}, "lines is None, and a list is needed"),
+        ("translate", {"lines": 5}, "lines is 5, and a list is needed"),
+        ("translate", {"lines": iter(LINES)}, "lines is a list_iterator, which can be read only"),
+        ("translate", {"lines": {"de1", "de2"}}, "and a list is needed"),
+        ("translate", {"lines": b"de1"}, "lines is b'de1', and a list is needed"),
+        ("translate", {"lines": ["de1", 5]}, "line 2 is 5: give text"),
+        ("translate", {"constraints": 5}, "constraints is 5, and a list is needed"),
+        ("translate", {"constraints": "en3"}, "constraints is one string, and a list is needed"),
+        ("translate", {"constraints": ["en3", "en4"]}, "constraints of line 1 is 'en3': give"),
+        ("translate", {"constraints": [0, []]}, "constraints of line 1 is 0: give a list"),
+        ("translate", {"constraints": [[None], []]}, "a constraint of line 1 is None: give"),
+        ("translate", {"avoid": 5}, "avoid is 5, and a list is needed"),
+        ("translate", {"avoid": "en3"}, "avoid is one string, and a list is needed"),
+        ("translate", {"avoid": [None]}, "avoid has None: give text"),
+        ("translate", {"avoid": ["en3", None]}, "avoid has None: give text"),
+        ("translate", {"avoid": [5]}, "avoid has 5: give text"),
+        ("translate", {"avoid": [["en3"], "en4"]}, "avoid of line 2 is 'en4': give a list"),
+        ("translate", {"prefixes": 5}, "prefixes is 5, and a list is needed"),
+        ("translate", {"prefixes": "en"}, "prefixes is one string, and a list is needed"),
+        ("translate", {"prefixes": [0, None]}, "prefixes of line 1 has 0 for a phrase: give text"),
+        ("translate_iter", {"lines": None}, "lines is None, and a list is needed"),
+        ("translate_iter", {"constraints": 5}, "constraints is 5, and a list is needed"),
+        ("translate_iter", {"avoid": [["en3"], ["en4"]]}, "avoid has ['en3']: give text"),
+        ("translate_iter", {"buffer": "9"}, "buffer is '9': give the number"),
+        ("translate_text", {"text": None}, "the text is None: give a str"),
+        ("translate_text", {"format": "htlm"}, "format must be one of text, html, xml, markdown"),
+        ("translate_text", {"format": ["text"]}, "format must be one of text, html, xml"),
+        ("translate_text", {"protect": "de1"}, "protect is one string, and a list is needed"),
+        ("translate_text", {"protect": [5]}, "protect has 5: give text"),
+        ("score", {"sources": None}, "sources is None, and a list is needed"),
+        ("score", {"sources": ["de1", 5]}, "the source of line 2 is 5: give text"),
+        ("score", {"targets": ["en1", "\ud800"]}, "the target of line 2 is not valid Unicode"),
+    ],
+)
+def test_an_argument_of_a_wrong_type_is_named(translator, call, given, said):
+    with pytest.raises(UsageError) as raised:
+        CALLS[call](translator, given)
+    assert str(raised.value).startswith(said) or said in str(raised.value)
+
+
+def values(chance: random.Random, depth: int = 2) -> Any:
+    """A value of some type, right or wrong, with a few inside of it."""
+    plain: list[Any] = [None, 0, 1, -3, 2.5, float("nan"), True, "", "de1", "en3", "\ud800", b"de1"]
+    plain += [object(), int, range(2), Ellipsis]
+    kind = chance.randrange(8 if depth else 3)
+    inside = [values(chance, depth - 1) for _ in range(chance.randrange(4))] if kind > 2 else []
+    if kind == 3:
+        return tuple(inside)
+    if kind == 4:
+        return iter(inside)
+    if kind == 5:
+        return {str(i): each for i, each in enumerate(inside)}
+    if kind == 6:
+        return {
+            each for each in inside if each.__hash__ is not None and not isinstance(each, tuple)
+        }
+    return inside if kind == 7 else chance.choice(plain)
+
+
+def drawn_calls(count: int, seed: int = 59) -> Iterator[tuple[str, dict[str, Any]]]:
+    chance = random.Random(seed)
+    for _ in range(count):
+        call = chance.choice(list(CALLS))
+        names = chance.sample(ARGUMENTS[call].split(), chance.randint(1, 2))
+        yield call, {name: values(chance) for name in names}
+
+
+def test_arguments_of_any_type_give_a_result_or_one_sentence(translator):
+    refused = 0
+    for call, given in drawn_calls(len(part_of(20_000, 1_000))):
+        try:
+            CALLS[call](translator, given)
+        except UsageError as error:
+            refused += 1
+            assert "\n" not in str(error), given
+        except Exception as error:
+            raise AssertionError(f"{call}(**{given}) raises {error!r}") from error
+    assert refused > 500
+    assert translator.translate(["de1"])[0][0].text  # it is as before
