@@ -99,7 +99,7 @@ setup(
         "cffi",
         "regex",
         "sacrebleu>=2.3",
-        "lxml",
+        "lxml>=5",
         "tqdm",
         "bitarray",
         "sentencepiece",
@@ -111,7 +111,13 @@ setup(
         "cluster": ["ray", "pyarrow"],
         "terms": ["simplemma>=2"],
         "docs": ["mkdocs-material"],
-        "text": ["sentence-splitter", "lingua-language-detector", "openpyxl", "polib"],
+        "text": [
+            "sentencex>=1.0.30",
+            "tree-sitter>=0.25",
+            "tree-sitter-markdown>=0.5.1",
+            "lingua-language-detector",
+            "openpyxl",
+        ],
         "hf": ["safetensors"],
         "serve": [
             "fastapi",

@@ -257,8 +257,8 @@ ITEMS = [
         cure=extra("hf", "models from Hugging Face need"),
     ),
     Item(
-        "sentence-splitter",
-        installed("sentence-splitter", "sentence_splitter"),
+        "sentencex",
+        installed("sentencex", "sentencex"),
         required=False,
         cure=extra("text", "whole texts need"),
     ),

@@ -54,8 +54,10 @@ def load(arguments: list[str]) -> Any:
         help=f"lines that are translated together (default: {BUFFER}; 1 on a terminal)",
     )
     flags = flags_of(*parse.parse_known_args(arguments))
+    begun = stamps_of_model(flags)
     translator = Translator(**flags)
-    keep(arguments, flags, translator)
+    if stamps_of_model(flags) == begun:  # else it may be of files that are not there any more
+        keep(arguments, flags, translator)
     return translator
 
 
@@ -318,6 +320,12 @@ def find(arguments: list[str]) -> SavedModel | None:
         return None
 
 
+def stamps_of_model(flags: dict[str, Any]) -> dict[str, list[int]]:
+    """Those of the files of a model's folder, and of what flags name."""
+    files = [*Path(flags["data"]).glob("*"), flags.get("path"), flags.get("sentencepiece_model")]
+    return stamps(os.path.abspath(each) for each in files if each and os.path.isfile(each))
+
+
 def keep(arguments: list[str], flags: dict[str, Any], translator: Any) -> None:
     """Keep a model that has been loaded, a `Translator`, if it is one of those that can be."""
     from fairseq_ext.kernels.transformer import CompiledReader, StepStruct
@@ -344,10 +352,7 @@ def keep(arguments: list[str], flags: dict[str, Any], translator: Any) -> None:
         not CompiledSearch.knows(setup)
         or not is_compiled_throughout(setup.decoder.weights)
         or setup.spec.scoring.reward
-    ):
-        return
-    if (
-        encoder is None
+        or encoder is None
         or encoder.compiled is None
         or encoder.positions is None
         or encoder.embedding_norm is not None

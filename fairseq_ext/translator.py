@@ -35,9 +35,9 @@ from fairseq_ext.search.constraints.from_python import (
 )
 from fairseq_ext.search.mbr import check_seed
 from fairseq_ext.text.alignment import Aligner
+from fairseq_ext.text.atoms import Segment
 from fairseq_ext.text.formats import Format, Pass, check_text, passes
 from fairseq_ext.text.in_lines import TextTranslation, translated
-from fairseq_ext.text.segments import Segment
 from fairseq_ext.text.several_sentences import warning
 from fairseq_ext.text.splitter import splitter
 

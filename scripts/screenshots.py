@@ -68,11 +68,11 @@ def take(address: str, browser: str, args: argparse.Namespace) -> list[Path]:
             page.select_option("#kind", "term")
             for _ in range(3):  # the first times are those of a model that has just been loaded
                 page.wait_for_function(
-                    "document.getElementById('facts').textContent.includes('ms')"
+                    "document.getElementById('facts').textContent.includes(' s')"
                 )
                 page.click("#go")
                 page.wait_for_function(
-                    "document.getElementById('facts').textContent.includes('ms')"
+                    "document.getElementById('facts').textContent.includes(' s')"
                 )
             page.evaluate("document.activeElement.blur()")
             made.append(args.out / f"serve-{scheme}.png")

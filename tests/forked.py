@@ -70,6 +70,7 @@ class Child:
 
     def live(self, run: Callable[[], object], argv: list[str]) -> None:
         """The life of the child."""
+        signal.signal(signal.SIGALRM, signal.SIG_DFL)  # pytest-timeout has set another
         signal.alarm(LONGEST)
         signal.signal(signal.SIGINT, signal.default_int_handler)
         # a command that ran in the parent may have left another

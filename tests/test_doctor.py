@@ -221,7 +221,7 @@ def test_where_the_packages_of_the_extras_are_missing_each_extra_is_named(
         "simplemma",
         "matplotlib",
         "safetensors",
-        "sentence-splitter",
+        "sentencex",
         "fastapi",
         "uvicorn",
         "ray",

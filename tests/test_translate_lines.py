@@ -204,3 +204,24 @@ def test_other_flags_and_changed_files_are_not_taken_for_what_was_kept(
         assert state.find(arguments) is not None
     cache.chmod(0o777)  # others may have written it
     assert library.private_folder() == cache and not [*cache.glob("model-*")]
+
+
+def test_a_model_that_is_replaced_while_it_is_loaded_is_not_kept(cache, tmp_path, monkeypatch):
+    """It would answer with the old weights for as long as the new file stays."""
+    import fairseq_ext.translator
+
+    shutil.copytree(MODEL, tmp_path / "model", copy_function=shutil.copyfile)
+    arguments = ["--data", str(tmp_path / "model"), "--cpu", "--beam", "2"]
+
+    class Replaced(Translator):
+        def __init__(self, *given, **flags):
+            super().__init__(*given, **flags)
+            shutil.copyfile(MODEL / "checkpoint.pt", tmp_path / "new")
+            os.replace(tmp_path / "new", tmp_path / "model" / "checkpoint.pt")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(fairseq_ext.translator, "Translator", Replaced)
+        state.load(arguments)
+    assert state.find(arguments) is None
+    state.load(arguments)
+    assert state.find(arguments) is not None

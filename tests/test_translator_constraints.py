@@ -175,6 +175,21 @@ def test_bad_arguments_are_named(translator, arguments, message):
         translator.translate(LINES, **arguments)
 
 
+def test_ctrl_c_in_the_first_call_with_constraints_changes_no_later_one(tiny, monkeypatch):
+    made = Translator(tiny / "model.pt", tiny / "data", cpu=True, beam=4)
+    rebuilt = made.generators.rebuilt
+
+    def interrupted(*key):
+        rebuilt(*key)
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr(made.generators, "rebuilt", interrupted)
+        made.translate(["de1 de2"], constraints=[["en3"]])
+    ((found, *_),) = made.translate(["de1 de2"], constraints=[["en3"]])
+    assert "en3" in found.text.split() and not found.unmet
+
+
 def test_another_search_is_refused(tiny):
     with pytest.raises(UsageError, match="--match-source-len"):
         make(tiny, match_source_len=True).translate(LINES, avoid=["en1"])

@@ -33,6 +33,7 @@ UNREADABLE = (
 SERVER = (
     "fastapi",
     "fastapi_offline",
+    "httptools",
     "prometheus_client",
     "python_multipart",
     "starlette",

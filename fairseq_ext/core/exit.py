@@ -17,6 +17,7 @@ import contextlib
 import errno
 import logging
 import os
+import select
 import signal
 import sys
 from collections.abc import Callable
@@ -27,6 +28,7 @@ from fairseq_ext.core.errors import report
 
 INTERRUPTED, CLOSED = 130, 141  # as a shell tells of SIGINT and SIGPIPE
 NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
+end_status = 0  # of a command, from what was registered for its end
 under_way = False  # whether an error ends this process, whose status is then settled
 
 
@@ -69,9 +71,16 @@ def is_of_output(error: BaseException) -> bool:
     of our own files do (files.py)."""
     if not isinstance(error, OSError) or error.filename is not None:
         return False
-    return (
-        isinstance(error, BrokenPipeError) or error.errno in NO_ROOM or output_problem() is not None
-    )
+    if isinstance(error, BrokenPipeError):  # it may be that of another pipe, or of a connection
+        return output_problem() is not None or any(map(has_no_reader, (1, 2)))
+    return error.errno in NO_ROOM or output_problem() is not None
+
+
+def has_no_reader(fd: int) -> bool:
+    """Whether a file descriptor is a pipe or a socket whose other end is closed."""
+    poll = select.poll()
+    poll.register(fd, select.POLLOUT)
+    return any(events & (select.POLLERR | select.POLLHUP) for _, events in poll.poll(0))
 
 
 def report_and_leave(kind: type[BaseException], error: BaseException, trace) -> None:
@@ -142,9 +151,10 @@ def watch_output() -> None:
 
 
 def check_output() -> None:
-    """At the end of the process."""
-    if not under_way and output_problem() is not None:
-        leave(0)
+    """At the end of the process, behind all that others have registered for it: settle the
+    status."""
+    if not under_way and (end_status or output_problem() is not None):
+        leave(end_status)
 
 
 # ---- What runs when the process ends
@@ -177,6 +187,7 @@ class ProcessEnd:
         has told its own. A function that raises an error, which is told, counts as status 1."""
         if self.process != os.getpid():
             return
+        global end_status
         status = 0
         while self.functions:
             try:
@@ -184,8 +195,8 @@ class ProcessEnd:
             except Exception as error:
                 report(type(error), error, error.__traceback__)
                 status = max(status, 1)
-        if status and command_line.owned and not under_way:
-            leave(status)
+        if command_line.owned:
+            end_status = max(end_status, status)
 
 
 at_process_end = ProcessEnd().add

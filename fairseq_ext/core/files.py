@@ -5,11 +5,12 @@ from __future__ import annotations
 import codecs
 import contextlib
 import errno
+import fcntl
 import functools
+import glob
 import grp
 import hashlib
 import json
-import mmap
 import os
 import pwd
 import stat
@@ -24,11 +25,13 @@ from fairseq_ext.core.errors import UsageError, counted
 
 BLOCK = 1 << 24  # bytes searched for line ends at once
 LONGEST_PIPE = 1 << 28  # bytes read of what is no file
+IN_MEMORY = 1 << 24  # bytes of a file that is kept in memory
 PART = ".part"  # ends the name of a file that is being written; a killed process leaves it
 
 
 class Lines:
-    """The lines of a UTF-8 text file, however large: mapped into memory, with one offset a line.
+    """The lines of a UTF-8 text file, however large, with one offset a line. A small file is kept
+    in memory; of a large one each line is read when it is used.
 
     `lines[number]` is a line without its end, number counted from 0; a byte order mark and
     carriage returns are dropped.
@@ -43,40 +46,52 @@ class Lines:
         try:
             with open(path, "rb") as file:
                 status = os.fstat(file.fileno())
-                # pipes and empty files are not
-                mappable = stat.S_ISREG(status.st_mode) and status.st_size > 0
-                self.data = (
-                    mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
-                    if mappable
-                    else file.read(LONGEST_PIPE + 1)
-                )
+                # subtle: not mapped, as a program that shortens the file would end this one
+                is_large = stat.S_ISREG(status.st_mode) and status.st_size > IN_MEMORY
+                self.data = b"" if is_large else file.read(LONGEST_PIPE + 1)
+                self.file = open(os.dup(file.fileno()), "rb") if is_large else None
+                self.size = status.st_size if is_large else len(self.data)
         except OSError as error:
             raise UsageError(
                 f"{flag}: cannot read {path} ({error.strerror}): name a file that exists "
                 "and is readable"
             ) from None
-        if not mappable and len(self.data) > LONGEST_PIPE:
+        if len(self.data) > LONGEST_PIPE:
             raise UsageError(
                 f"{flag}: {path} has no end within {LONGEST_PIPE >> 20} MiB, and is not a file: "
                 "write its lines to a file"
             )
         found = [
-            np.flatnonzero(np.frombuffer(self.data[i : i + BLOCK], np.uint8) == 10) + i
-            for i in range(0, len(self.data), BLOCK)
+            np.flatnonzero(np.frombuffer(self.bytes(i, min(self.size, i + BLOCK)), np.uint8) == 10)
+            + i
+            for i in range(0, self.size, BLOCK)
         ]
-        open_end = [np.array([len(self.data)])] if len(self.data) and self.data[-1] != 10 else []
+        has_open_end = self.size and self.bytes(self.size - 1, self.size) != b"\n"
+        open_end = [np.array([self.size])] if has_open_end else []
         self.ends = np.concatenate([np.zeros(0, np.int64), *found, *open_end])  # (lines,)
 
     def __reduce__(self):
         return Lines, (self.path, self.flag)
 
+    def bytes(self, start: int, end: int) -> bytes:
+        """The content from `start` up to `end` (raises UsageError for a file that has been
+        shortened)."""
+        if self.file is None:
+            return self.data[start:end]
+        found = os.pread(self.file.fileno(), end - start, start)
+        if len(found) < end - start:
+            raise UsageError(
+                f"{self.flag}: {self.path} was shortened while it was read: run again, and leave "
+                "it as it is meanwhile"
+            )
+        return found
+
     def __len__(self) -> int:
         return len(self.ends)
 
     def __getitem__(self, number: int) -> str:
-        raw = self.data[
-            int(self.ends[number - 1]) + 1 if number else 0 : int(self.ends[number])
-        ].rstrip(b"\r")
+        start = int(self.ends[number - 1]) + 1 if number else 0
+        raw = self.bytes(start, int(self.ends[number])).rstrip(b"\r")
         raw = raw if number else raw.removeprefix(codecs.BOM_UTF8)
         try:
             return raw.decode("utf-8")
@@ -136,7 +151,7 @@ def replacing(path: str | os.PathLike[str]) -> Iterator[IO[bytes]]:
         raise OSError(errno.ELOOP, os.strerror(errno.ELOOP), str(path))
     if target.is_dir() or os.fspath(path).endswith(os.sep):
         raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))
-    handle, part = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name[:100]}.", suffix=PART)
+    handle, part = new_part(target)
     try:
         with os.fdopen(handle, "wb") as out:
             yield out
@@ -154,11 +169,41 @@ def replacing(path: str | os.PathLike[str]) -> Iterator[IO[bytes]]:
     sync_folder(target.parent)
 
 
+def new_part(target: Path) -> tuple[int, str]:
+    """A new file beside a target, locked: an open handle, and its path.
+
+    Those of processes that were killed are removed: nobody has a lock on them.
+    """
+    prefix = f".{target.name[:100]}."
+    for old in target.parent.glob(f"{glob.escape(prefix)}????????{PART}"):
+        with contextlib.suppress(OSError), open(old, "rb") as file:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            os.unlink(old)
+    while True:
+        handle, part = tempfile.mkstemp(dir=target.parent, prefix=prefix, suffix=PART)
+        with contextlib.suppress(OSError):  # on some network disks there are no locks
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        if os.fstat(handle).st_nlink:
+            return handle, part
+        os.close(handle)  # removed by another process, before it had its lock
+
+
 def replace(path: str | os.PathLike[str], chunks: Iterable[bytes]) -> None:
     """Write the chunks to `path` in one step, as `replacing` does. Errors: OSError."""
     with replacing(path) as out:
         for chunk in chunks:
             out.write(chunk)
+
+
+def remove_unfinished(paths: Iterable[Path]) -> None:
+    """Remove what killed processes have left of `replacing` these files. Errors: OSError."""
+    names: dict[Path, set[str]] = {}
+    for path in paths:
+        names.setdefault(path.parent, set()).add(path.name[:100])
+    for folder in filter(Path.is_dir, names):
+        for path in folder.glob(f".*{PART}"):
+            if path.name[1 : -len(PART)].rpartition(".")[0] in names[folder]:
+                path.unlink()
 
 
 def is_stream(path: str | os.PathLike[str]) -> bool:

@@ -28,10 +28,10 @@ import regex
 
 from fairseq_ext.core.errors import UsageError, counted, cut
 from fairseq_ext.core.files import Lines
+from fairseq_ext.core.language_codes import language_of, two_letters
 from fairseq_ext.core.tbx import rows
 
-# a mark that parts clauses, with more of the term behind it
-CLAUSES = regex.compile(r"[,;:!?…](?=\s+\S)|[，。；：！？、](?=\s*\S)")
+SHOWN = 5  # errors of a file that are told
 
 
 @dataclass(slots=True)
@@ -53,14 +53,25 @@ class Languages:
 
 class Errors:
     """Collects the errors of a file's lines: the first is told, with how many
-    more lines have one."""
+    more lines have one. shown: the first few."""
 
     def __init__(self) -> None:
         self.first: UsageError | None = None
+        self.shown: list[UsageError] = []
         self.lines = 0
 
     def add(self, error: UsageError) -> None:
         self.first, self.lines = self.first or error, self.lines + 1
+        if len(self.shown) < SHOWN:
+            self.shown.append(error)
+
+    def warn(self, path: str) -> None:
+        """Say which lines are left out."""
+        for error in self.shown:
+            logger.warning("%s. The line is left out", error)
+        if self.lines > len(self.shown):
+            more = counted(self.lines - len(self.shown), "more such line")
+            logger.warning("%s has %s that cannot be used, left out too", path, more)
 
     def tell(self) -> None:
         """UsageError if there are any."""
@@ -93,8 +104,7 @@ def read(path: str, flag: str, languages: Languages, errors: Errors) -> list[Ent
 
 
 def checked(source: str, targets: list[str], where: str) -> tuple[str, tuple[str, ...]]:
-    """A source term and its targets without space around them; UsageError for empty ones and
-    for a term of two clauses."""
+    """A source term and its targets without space around them; UsageError for empty ones."""
     source, stripped = source.strip(), [target.strip() for target in targets]
     if not source:
         raise UsageError(f"{where} has no source term: write one before the tab")
@@ -103,12 +113,6 @@ def checked(source: str, targets: list[str], where: str) -> tuple[str, tuple[str
     if not all(stripped):
         raise UsageError(
             f"{where} has an empty alternative in '{'|'.join(targets)}': remove the bar"
-        )
-    parted = None if source.isalnum() else CLAUSES.search(source)
-    if parted:
-        raise UsageError(
-            f"{where} has the source term '{source}' across a '{parted[0]}': make its parts "
-            "terms of their own"
         )
     return source, tuple(dict.fromkeys(stripped))
 
@@ -213,21 +217,11 @@ READERS = {
 
 logger = logging.getLogger("fairseq_ext")
 Row = tuple[int, list[str]]  # the number of a line, and its cells
-SIDES = (("source", "src", "source term"), ("target", "tgt", "target term", "translation"))
-NAMES = {
-    "cs": "czech čeština tschechisch",
-    "da": "danish dansk dänisch",
-    "de": "german deutsch",
-    "en": "english englisch",
-    "es": "spanish español spanisch",
-    "fr": "french français französisch",
-    "it": "italian italiano italienisch",
-    "nl": "dutch nederlands niederländisch",
-    "pl": "polish polski polnisch",
-    "pt": "portuguese português portugiesisch",
-    "ru": "russian русский russisch",
-    "uk": "ukrainian українська",
-}
+SIDES = (
+    ("source", "src", "source term", "source text", "source language", "term", "quelle", "begriff"),
+    ("target", "tgt", "target term", "target text", "target language", "translation", "ziel")
+    + ("übersetzung",),
+)
 
 
 def csv_table(text: str, path: str) -> Iterator[Row]:
@@ -276,6 +270,7 @@ def xlsx_table(path: str, flag: str) -> Iterator[Row]:
         ) from None
     try:
         sheet = openpyxl.load_workbook(path, read_only=True, data_only=True).worksheets[0]
+        sheet.reset_dimensions()  # what the file says of them may be wrong
         rows = [
             [str(cell) if cell is not None else "" for cell in row]
             for row in sheet.iter_rows(values_only=True)
@@ -351,20 +346,20 @@ def parting(row: list[str], one_way: str) -> str:
 def header(row: list[str], source_lang: str | None, target_lang: str | None) -> list[int] | None:
     """The places of the source and the target column; None where the row names none."""
     cells = [cell.strip().lower().replace("_", "-") for cell in row]
+    languages = [language_of(cell) for cell in row]
     found = []
     for usual, language in zip(SIDES, (source_lang, target_lang), strict=True):
         code = (language or "").lower().replace("_", "-")
-        short = code.partition("-")[0]
-        names = {*usual, code, *NAMES.get(short, "").split()} - {""}
-        place = next(
-            (
-                i
-                for i, cell in enumerate(cells)
-                if cell in names or (short and cell.startswith(f"{short}-"))
-            ),
-            None,
-        )
+        place = next((i for i, cell in enumerate(cells) if cell and cell in (*usual, code)), None)
+        if place is None and language:
+            place = next(
+                (i for i, each in enumerate(languages) if each == two_letters(language)), None
+            )
         if place is None:
-            return None
+            break
         found.append(place)
-    return found
+    if len(found) == 2 and found[0] != found[1]:
+        return found
+    if source_lang is target_lang is None and len(row) == 2 and all(languages):
+        return [0, 1] if languages[0] != languages[1] else None
+    return None

@@ -1,163 +1,370 @@
-"""An engine's processes as the engine sees them: the fork server, and workers at the
-other ends of pipes."""
+"""Our own processes that live on and answer requests: start, send, receive, kill, end (`Pool`).
+
+One thread owns a pool and all its pipes, and never waits for one process: an engine has a thread
+for it, `--cpu-workers` uses it from the command's own. When a process is started again, and when
+it is silent, supervision.py decides.
+"""
 
 from __future__ import annotations
 
 import contextlib
 import logging
-import multiprocessing
 import os
 import pickle
+import select
+import selectors
+import signal
 import socket
 import subprocess
-import threading
-from collections.abc import Callable, Iterator
-from multiprocessing.connection import Connection
-from typing import Any
+import time
+from collections.abc import Callable
+from typing import Any, NamedTuple, NoReturn
 
 from fairseq_ext.core import child
+from fairseq_ext.core.channel import Channel, standard_streams_open
 from fairseq_ext.core.errors import UsageError
 
 logger = logging.getLogger("fairseq_ext")
-LAST_STREAM = 2  # the file descriptor of standard error
+GRACE = 0.5  # seconds for which a process may end by itself when its pipe is closed
+REAP = 2.0  # seconds within which a killed process is gone
+TICKS = os.sysconf("SC_CLK_TCK")
+# a process that has started threads cannot be forked; pyarrow, which fairseq imports, starts one
+ONE_THREAD = {"OMP_NUM_THREADS": "1", "JE_ARROW_MALLOC_CONF": "background_thread:false"}
 
 
-@contextlib.contextmanager
-def standard_streams_open() -> Iterator[None]:
-    """Standard streams that are closed, as a daemon's are, lead to /dev/null for as long as the
-    context lasts.
+class Process:
+    """One process and this side of its pipe.
 
-    A pipe that is made in it has another number than they: what is printed does not go there.
-    """
-    opened: list[int] = []
-    try:
-        while (fd := os.open(os.devnull, os.O_RDWR)) <= LAST_STREAM:
-            os.set_inheritable(fd, True)
-            opened.append(fd)
-        os.close(fd)
-        yield
-    finally:
-        for fd in opened:
-            os.close(fd)
-
-
-class ForkServer:
-    """The process that forks workers; module: what it runs. It is started when the first worker is
-    asked for, and again if it has died.
-
-    Errors: UsageError for flags that cannot be sent to it.
-    """
-
-    def __init__(self, module: str, flags: dict[str, Any], longest: int | None):
-        try:
-            content = pickle.dumps((flags, longest))
-        except Exception as error:
-            raise UsageError(
-                f"the flags cannot be sent to a process ({error}): give text and numbers"
-            ) from None
-        self.module = module
-        self.content = len(content).to_bytes(8, "little") + content
-        self.process: subprocess.Popen | None = None
-        self.control: socket.socket | None = None
-        self.lock = threading.Lock()
-
-    def worker(self) -> Connection:
-        """The engine's end of the pipe to a new worker."""
-        with standard_streams_open():
-            ours, theirs = multiprocessing.Pipe()
-        with self.lock:
-            try:
-                self.ask_for(theirs.fileno())
-            except OSError:  # it has died: the next one loads the model again
-                self.stop()
-                self.ask_for(theirs.fileno())
-        theirs.close()
-        return ours
-
-    def ask_for(self, fd: int) -> None:
-        if self.process is None or self.process.poll() is not None:
-            self.start()
-        assert self.control is not None
-        socket.send_fds(self.control, [b"w"], [fd])
-
-    def start(self) -> None:
-        """Start the process; it loads the model meanwhile."""
-        self.stop()
-        # one thread a worker; and a process that has started others cannot be forked
-        environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-        with standard_streams_open():
-            self.control, theirs = socket.socketpair()
-            command = child.python(self.module, str(theirs.fileno()))
-            self.process = subprocess.Popen(
-                command, pass_fds=[theirs.fileno()], env=environment, stdin=subprocess.DEVNULL
-            )
-        theirs.close()
-        self.control.sendall(self.content)
-
-    def stop(self) -> None:
-        """End the process; its workers go on until their pipes are closed."""
-        if self.control is not None:
-            self.control.close()
-            self.control = None
-        if self.process is not None:
-            try:
-                self.process.wait(2)
-            except subprocess.TimeoutExpired:
-                self.process.kill()
-                self.process.wait()
-            self.process = None
-
-
-class Worker:
-    """One worker process.
-
-    heard: called with each message, in a thread of this worker's own; lost: called there
-    when the worker is gone.
+    pidfd: a file descriptor of the process, which names no other one when it has ended. Both are
+    None while another process of ours is still to fork it. reap: fetches its status, where
+    this process is its parent.
     """
 
     def __init__(
         self,
-        fork_server: ForkServer,
-        heard: Callable[[Worker, Any], None],
-        lost: Callable[[Worker], None],
+        channel: Channel,
+        pid: int | None = None,
+        pidfd: int | None = None,
+        reap: Callable[[], int | None] | None = None,
     ):
-        self.heard, self.lost = heard, lost
-        self.ready = False  # its model is loaded
-        self.fresh = True  # it has not answered any request yet
-        self.load = 0  # of the requests that it has, a measure
-        self.requests: dict[int, Any] = {}  # that it has, by number
-        self.pipe = fork_server.worker()
-        self.closing = threading.RLock()  # a finaliser may close it in the same thread
-        self.thread = threading.Thread(target=self.listen, name="fairseq_ext engine", daemon=True)
-        self.thread.start()
+        self.channel, self.pid, self.pidfd, self.reap = channel, pid, pidfd, reap
+        self.status: int | None = None  # its exit code, or minus its signal, where that is known
+        self.is_writing = False  # something waits until its pipe takes more
 
-    def listen(self) -> None:
-        """Hear the worker until it is gone."""
+    def kill(self) -> None:
+        """End it now."""
+        if self.pidfd is not None:
+            with contextlib.suppress(OSError):
+                signal.pidfd_send_signal(self.pidfd, signal.SIGKILL)
+
+    def wait(self, seconds: float) -> int | None:
+        """Return its exit code, or minus its signal, once it has closed its pipe; None where that
+        is unknown or takes longer."""
+        if self.pidfd is not None and self.reap is not None:
+            poll = select.poll()
+            poll.register(self.pidfd, select.POLLIN)
+            if poll.poll(1000 * seconds):
+                self.status = self.reap()
+        return self.status
+
+    def cpu_seconds(self, with_children: bool = False) -> float | None:
+        """Return the CPU time that it has used, None where that is unknown. with_children: that of
+        the processes that it has started and that still run, too."""
+        return None if self.pid is None else cpu_seconds(self.pid, with_children)
+
+
+def cpu_seconds(pid: int, with_children: bool) -> float | None:
+    """Return the CPU time of a process, and of its descendants, None where there is no such
+    process."""
+    try:
+        with open(f"/proc/{pid}/stat", "rb") as file:
+            fields = file.read().rpartition(b")")[2].split()
+        # utime and stime (fields 14 and 15 of proc(5)), cutime and cstime of children that ended
+        found = sum(map(int, fields[11:15] if with_children else fields[11:13])) / TICKS
+        if with_children:
+            with open(f"/proc/{pid}/task/{pid}/children", "rb") as file:
+                for each in file.read().split():
+                    found += cpu_seconds(int(each), True) or 0.0
+    except (OSError, ValueError, IndexError):
+        return None
+    return found
+
+
+class Event(NamedTuple):
+    """What has happened to a process."""
+
+    process: Process
+    messages: list[bytes]
+    is_over: bool  # it has ended, or closed its pipe: these are its last messages
+
+
+class Pool:
+    """Processes, and what comes from them. All methods but `wake` belong to one thread."""
+
+    def __init__(self) -> None:
+        self.processes: set[Process] = set()
+        self.ending: set[Process] = set()  # whose pipe is closed, and which are still to be reaped
+        with standard_streams_open():
+            self.selector = selectors.DefaultSelector()
+            self.bell = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
+        self.selector.register(self.bell, selectors.EVENT_READ, None)
+        self.is_rung = False
+
+    def wake(self) -> None:
+        """Have `wait` return; from any thread."""
+        if not self.is_rung:
+            self.is_rung = True
+            with contextlib.suppress(OSError):  # it is closed
+                os.eventfd_write(self.bell, 1)
+
+    def add(self, process: Process) -> None:
+        """Take in a process."""
+        self.processes.add(process)
+        self.selector.register(process.channel, selectors.EVENT_READ, process)
+        self.watch(process)
+
+    def watch(self, process: Process) -> None:
+        """Notice the end of a process whose pidfd is known."""
+        if process.pidfd is not None:
+            self.selector.register(process.pidfd, selectors.EVENT_READ, process)
+
+    def send(self, process: Process, message: bytes, end: socket.socket | None = None) -> None:
+        """Queue a message; `wait` writes it, as far as the pipe takes it. end: of a socket, which
+        goes along."""
+        process.channel.put(message, end)
+        self.mark(process, True)
+
+    def mark(self, process: Process, is_writing: bool) -> None:
+        """Note whether something waits to be written."""
+        if process.is_writing != is_writing and process in self.processes:
+            process.is_writing = is_writing
+            writes = selectors.EVENT_WRITE if is_writing else 0
+            self.selector.modify(process.channel, selectors.EVENT_READ | writes, process)
+
+    def flush(self) -> None:
+        """Write what can be written now."""
+        for process in [each for each in self.processes if each.channel.outgoing]:
+            self.mark(process, not process.channel.flush())
+
+    def wait(self, seconds: float | None) -> list[Event]:
+        """Return what has happened; wait for it, or until `wake` (None: without a limit)."""
+        found: dict[Process, Event] = {}
+        for key, mask in self.selector.select(seconds):
+            process = key.data
+            if process is None:
+                with contextlib.suppress(BlockingIOError):
+                    os.eventfd_read(self.bell)
+                continue
+            if process in self.ending:
+                self.finish(process)
+                continue
+            if mask & selectors.EVENT_WRITE:
+                self.mark(process, not process.channel.flush())
+            if mask & selectors.EVENT_READ:
+                has_ended = key.fd == process.pidfd
+                messages, is_over = process.channel.read()
+                while has_ended and not is_over:  # all that it has said
+                    size = len(process.channel.incoming)
+                    more, is_over = process.channel.read()
+                    messages += more
+                    if not more and len(process.channel.incoming) == size:
+                        break
+                before = found.get(process, Event(process, [], False))
+                found[process] = Event(
+                    process, before.messages + messages, before.is_over or is_over or has_ended
+                )
+        self.is_rung = False
+        return list(found.values())
+
+    def remove(self, process: Process, kill: bool = True) -> None:
+        """Close the pipe of a process and kill it."""
+        if process not in self.processes:
+            return
+        self.processes.discard(process)
+        self.selector.unregister(process.channel)
+        process.channel.close()
+        if process.pidfd is None:
+            return
+        self.ending.add(process)
+        if kill:
+            process.kill()
+
+    def finish(self, process: Process) -> None:
+        """Forget a process that has ended."""
+        self.ending.discard(process)
+        if process.pidfd is not None:
+            self.selector.unregister(process.pidfd)
+            os.close(process.pidfd)
+            process.pidfd = None
+        if process.reap is not None and process.status is None:
+            process.status = process.reap()
+
+    def end(self, grace: float = GRACE) -> None:
+        """Close all pipes; kill what has not ended by itself in `grace` seconds."""
+        for process in list(self.processes):
+            self.remove(process, kill=False)
+        for seconds, kill in ((grace, False), (REAP, True)):
+            end = time.monotonic() + seconds
+            for process in self.ending if kill else ():
+                process.kill()
+            while self.ending and (left := end - time.monotonic()) > 0:
+                self.wait(left)
+        for process in list(self.ending):
+            self.finish(process)
+        self.selector.close()
+        os.close(self.bell)
+
+
+# ---- Processes that Python starts for a module, and that fork workers
+
+
+class ForkServer:
+    """The process that loads a model once, and forks a worker for each request. module: the one
+    that it runs (core/child.py); content: what it loads.
+
+    `fork` starts it where there is none. Its messages are `on_event`'s.
+    """
+
+    def __init__(self, pool: Pool, module: str, content: Any):
         try:
-            while True:
-                self.heard(self, self.pipe.recv())
-        except (EOFError, OSError):
-            pass
+            self.content = pickle.dumps(content)
+        except Exception as error:
+            raise UsageError(
+                f"the flags cannot be sent to a process ({error}): give text and numbers"
+            ) from None
+        self.pool, self.module = pool, module
+        self.process: Process | None = None
+        self.requested: dict[int, Process] = {}  # workers that it is still to fork, by number
+        self.number = 0
+
+    def fork(self) -> Process:
+        """Request a worker (raises OSError where the system has no room for it)."""
+        if self.process is None:
+            self.start()
+        assert self.process is not None
+        channel, theirs = Channel.pair()
+        worker = Process(channel)
+        try:
+            self.pool.add(worker)
         except BaseException:
-            # a message that cannot be read, or a fault of this package's own: whoever
-            # waits must hear of it
-            if not self.pipe.closed:  # else `close` has taken it away from under the reading
-                logger.exception("a worker of the engine cannot be heard any more, and is replaced")
-        self.close()
-        self.lost(self)
+            channel.close()
+            theirs.close()
+            raise
+        self.number += 1
+        self.requested[self.number] = worker
+        self.pool.send(self.process, pickle.dumps(self.number), theirs)
+        return worker
 
-    def send(self, message: Any) -> None:
-        """Send a message; one to a worker that is gone is lost, which `lost` tells."""
+    def start(self) -> None:
+        """Start the process; it loads the model meanwhile."""
+        channel, theirs = Channel.pair()
         try:
-            self.pipe.send(message)
-        except (OSError, ValueError):
-            pass
+            environment = {**os.environ, **ONE_THREAD}
+            with standard_streams_open():
+                popen = subprocess.Popen(
+                    child.python(self.module, str(theirs.fileno())),
+                    pass_fds=[theirs.fileno()],
+                    env=environment,
+                    stdin=subprocess.DEVNULL,
+                )
+            self.process = Process(channel, popen.pid, pidfd_of(popen.pid), popen.poll)
+            self.pool.add(self.process)
+        except BaseException:
+            channel.close()
+            raise
+        finally:
+            theirs.close()
+        self.pool.send(self.process, self.content)
 
-    def close(self) -> None:
-        """Close the pipe.
+    def on_event(self, event: Event) -> tuple[list[Process], Any]:
+        """Take in what it says. Where it has ended, return the workers that it will not fork any
+        more, and what it has said last: why the model could not be loaded."""
+        error = None
+        for message in event.messages:
+            kind, *values = pickle.loads(message)
+            if kind == "forked":
+                number, pid = values
+                pidfd = event.process.channel.fds.popleft() if event.process.channel.fds else None
+                worker = self.requested.pop(number, None)
+                if worker is not None and worker in self.pool.processes:
+                    worker.pid, worker.pidfd = pid, pidfd
+                    self.pool.watch(worker)
+                elif pidfd is not None:
+                    os.close(pidfd)
+            else:
+                error = values
+        return (self.end() if event.is_over or error is not None else []), error
 
-        Two threads may do so, and a connection that both close at once would close a file
-        of somebody else's.
-        """
-        with self.closing:
-            self.pipe.close()
+    def end(self) -> list[Process]:
+        """End the process; return the workers that it has not forked."""
+        if self.process is not None:
+            self.pool.remove(self.process)
+        orphans = [each for each in self.requested.values() if each in self.pool.processes]
+        self.process = None
+        self.requested.clear()
+        return orphans
+
+
+def pidfd_of(pid: int) -> int | None:
+    """Open a file descriptor of a process; None where it has ended."""
+    try:
+        return os.pidfd_open(pid)
+    except ProcessLookupError:
+        return None
+
+
+# ---- Processes that are forked from this one
+
+
+def fork(pool: Pool, work: Callable[[Channel], None]) -> Process:
+    """Fork a process that does `work` with its end of a pipe; it has all that this one has
+    loaded, and ends when this one does. Errors: OSError where the system has no room."""
+    channel, theirs = Channel.pair()
+    try:
+        pid = os.fork()
+    except BaseException:
+        channel.close()
+        theirs.close()
+        raise
+    if pid == 0:
+        live(pool, channel, theirs, work)
+    theirs.close()
+    process = Process(channel, pid, pidfd_of(pid), lambda: status_of(pid))
+    pool.add(process)
+    return process
+
+
+def live(
+    pool: Pool, channel: Channel, theirs: socket.socket, work: Callable[[Channel], None]
+) -> NoReturn:
+    """The life of a forked process."""
+    status = 1
+    try:
+        ignore_signals()
+        # subtle: not `close`, which would shut down what the parent goes on to use
+        for other in (channel, *(each.channel for each in pool.processes)):
+            other.socket.close()
+        pool.selector.close()
+        work(Channel(theirs))
+        status = 0
+    except (EOFError, OSError):  # the parent has ended
+        status = 0
+    except BaseException:
+        logger.exception("a process of ours has failed")
+    finally:
+        os._exit(status)
+
+
+def ignore_signals() -> None:
+    """In a process of ours: Ctrl-C and SIGTERM may go to the whole process group, and are the
+    parent's, which closes the pipe when it ends."""
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, signal.SIG_IGN)
+
+
+def status_of(pid: int) -> int | None:
+    """Fetch the exit code of a child, or minus its signal."""
+    try:
+        return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+    except ChildProcessError:
+        return None

@@ -249,7 +249,11 @@ def unrecorded(value: Any) -> Any:
     """The counter of a record."""
     if isinstance(value, dict):
         return Section.restored(value)
-    return KINDS[value[0]](*value[1:]) if isinstance(value, list) else value
+    if not isinstance(value, list):
+        return value
+    if not value:
+        raise ValueError("a counter has no kind")
+    return KINDS[value[0]](*value[1:])
 
 
 # ---- The counters of a run

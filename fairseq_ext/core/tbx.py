@@ -16,6 +16,7 @@ from typing import Any
 from lxml import etree
 
 from fairseq_ext.core.errors import UsageError, cut
+from fairseq_ext.core.language_codes import language_of, two_letters
 
 CONCEPTS, SECTIONS, TERM_GROUPS = (
     ("termEntry", "conceptEntry", "tu"),
@@ -25,6 +26,9 @@ CONCEPTS, SECTIONS, TERM_GROUPS = (
 
 
 LANGUAGE = "{http://www.w3.org/XML/1998/namespace}lang"
+
+
+CODES = ("bpt", "ept", "ph", "it", "ut")
 
 
 NOT_USED = ("deprecatedTerm-admn-sts", "supersededTerm-admn-sts")
@@ -66,7 +70,9 @@ def rows(
         if name_of(concept) not in CONCEPTS:
             continue
         concepts += 1
-        terms = {language: found for language, found in sections(concept)}
+        terms: dict[str, list[tuple[int, str]]] = {}
+        for language, found in sections(concept):  # a language may have several sections
+            terms.setdefault(language, []).extend(found)
         seen.update(dict.fromkeys(terms))
         targets = [text for _, text in of_language(terms, target_lang)]
         for line, source in of_language(terms, source_lang) if targets else ():
@@ -90,19 +96,29 @@ def sections(concept: Any) -> Iterator[tuple[str, list[tuple[int, str]]]]:
                     note.text and note.text.strip() in NOT_USED for note in group.iter()
                 ):
                     terms = (each for each in group.iter() if name_of(each) in ("term", "seg"))
-                    found += [(each.sourceline, "".join(each.itertext()).strip()) for each in terms]
+                    found += [(each.sourceline, "".join(shown(each)).strip()) for each in terms]
             yield str(section.get(LANGUAGE) or section.get("lang") or "").lower(), found
 
 
 def of_language(terms: dict[str, list[tuple[int, str]]], language: str) -> list[tuple[int, str]]:
-    """The terms of a language; `de` takes those of `de-AT` as well."""
+    """The terms of a language; `de` takes those of `de-AT`, `de_DE` and `deu` as well, and `de_AT`
+    those of `de` where there are none of its own."""
     code = language.lower().replace("_", "-")
-    return [
-        term
-        for name, found in terms.items()
-        if name == code or name.startswith(f"{code}-")
-        for term in found
-    ]
+    named = {name: name.replace("_", "-") for name in terms}
+    own = [name for name, each in named.items() if each == code or each.startswith(f"{code}-")]
+    short = two_letters(code)
+    near = [name for name in terms if language_of(name) == short]
+    return [term for name in (own or near) for term in terms[name]]
+
+
+def shown(element: Any) -> Iterator[str]:
+    """The text of a term, without the codes of a program's formatting in it (TMX's bpt, ept, ph and
+    it)."""
+    yield element.text or ""
+    for child in element:
+        if name_of(child) and name_of(child) not in CODES:
+            yield from shown(child)
+        yield child.tail or ""
 
 
 def name_of(element: Any) -> str:

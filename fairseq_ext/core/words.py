@@ -104,6 +104,9 @@ def version() -> str:
 
 
 MATCHES = ("surface", "casefold", "lemma")
+SAME = {"\u2019": "'", "\u02bc": "'", "\u2010": "-", "\u2011": "-"}
+# signs that are a part of a name: C is neither in C++ nor in C#
+NAMED = (("+", "+"), ("#",))
 Key = tuple[str, ...]
 
 
@@ -152,7 +155,9 @@ class Matcher:
         self.words, self.lemmas = Index(), Index()
 
     def key(self, words: Sequence[str]) -> Key:
-        """The words as they are compared."""
+        """The words as they are compared; an apostrophe and a hyphen are equal to their typographic
+        forms."""
+        words = [SAME.get(word, word) for word in words]
         return (
             tuple(words) if self.match == "surface" else tuple([word.casefold() for word in words])
         )
@@ -197,6 +202,7 @@ class Matcher:
                     found += [
                         (-length, place, 1, term) for length, term in index.at(lemmas, place, word)
                     ]
+        found = [each for each in found if not goes_on(words, each[1] - each[0])]
         if len(found) == 1:
             return [Match(found[0][1], found[0][1] - found[0][0], found[0][3])]
         taken: set[int] = set()
@@ -207,3 +213,10 @@ class Matcher:
                 taken.update(stretch)
                 kept.append(Match(place, place - length, term))
         return sorted(kept)
+
+
+def goes_on(words: Sequence[str], end: int) -> bool:
+    """Whether the word in front of this place is a part of a name with signs, such as C++."""
+    if not words[end - 1][-1:].isalnum():
+        return False
+    return any(tuple(words[end : end + len(signs)]) == signs for signs in NAMED)

@@ -6,8 +6,8 @@ translate --help`
 | shards.py | input files as shards, and a shard as numbered sentences with their constraints |
 | worker.py | a Ray actor: a loaded model, and a unit of sentences through it |
 | scheduler.py | Ray's start, and which worker gets which unit, through lost workers and nodes |
-| output.py | parts, finished files, errors.jsonl, progress, statistics: written under another |
-| | name, renamed when whole |
+| output.py | parts, finished files, errors.jsonl: written under another name, renamed when whole |
+| progress.py | progress lines, the table at the end, the statistics file |
 | job.py | the arguments of a run, what its output depends on, which shards are whole |
 | run.py | the run as a whole |
 

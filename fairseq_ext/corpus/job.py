@@ -169,7 +169,10 @@ def check(found: dict[str, Any]) -> None:
         isinstance(arguments, dict) and isinstance(signature, str) and isinstance(shards, dict)
     ):
         raise ValueError("it lacks what a manifest has")
-    for entry in shards.values():
+    finished = [
+        each["done"] for each in shards.values() if isinstance(each, dict) and "done" in each
+    ]
+    for entry in [*shards.values(), *finished]:
         if not isinstance(entry, dict) or not all(
             isinstance(entry.get(name), str) for name in ("state", "input")
         ):
@@ -211,6 +214,9 @@ class Manifest:
         of their parts were made.
         """
         new = json.loads(json.dumps(new))
+        for shard in shards:  # finished, and unreadable in the last run alone
+            entry = self.shards.get(shard.name, {})
+            self.shards |= {shard.name: entry["done"]} if "done" in entry else {}
         # before the first worker signs, nothing is made
         different = differences(self.arguments, new) if self.signature else []
         known = [(shard, self.shards[shard.name]) for shard in shards if shard.name in self.shards]

@@ -25,7 +25,8 @@ from fairseq_ext.corpus.job import (
     dictionaries,
     files_read,
 )
-from fairseq_ext.corpus.output import Progress, RunStats, Store
+from fairseq_ext.corpus.output import Store
+from fairseq_ext.corpus.progress import Progress, RunStats
 from fairseq_ext.corpus.scheduler import ray_for
 from fairseq_ext.corpus.shards import Reader, Shard, Unreadable, check_columns, shards_of
 from fairseq_ext.corpus.worker import Result, refusal
@@ -66,6 +67,7 @@ def translate(job: Job) -> Progress:
     check_columns(shards, job.source_field)
     store.lock()
     try:
+        store.remove_unfinished(shards)
         if job.overwrite:
             store.clear()
         return Run(job, store, shards).run()
@@ -134,6 +136,12 @@ class Run:
     def look(self) -> list[Shard]:
         """Read what is there already; return the shards that are to be worked on."""
         job, progress = self.job, self.progress
+        if not self.manifest.path.exists() and self.store.has_parts():
+            raise UsageError(
+                f"{self.store.folder} has parts of an earlier run, and no manifest.json that says "
+                "how they were made: put it back, name another --output, or start anew with "
+                "--overwrite"
+            )
         inputs = {}
         for shard in self.shards:
             try:
@@ -250,13 +258,15 @@ class Run:
         and kept for a later run."""
         reason = f"{shard.path} cannot be read beyond line {lines} ({reason})"
         logger.warning("%s: mend it and run the same command again", reason)
+        known = self.manifest.shards.get(shard.name, {"input": "", "state": "open"})
+        done = known if known["state"] == "done" else known.get("done")
         self.manifest.shards[shard.name] = {
-            "input": "",
-            **self.manifest.shards.get(shard.name, {}),
+            "input": known["input"],
             "state": "unreadable",
             "reason": reason,
+            "line": lines + 1,
+            **({"done": done} if done else {}),
         }
-        self.manifest.shards[shard.name]["line"] = lines + 1
 
     def entries(self, shard: Shard) -> list[dict[str, Any]]:
         """Return the entries of errors.jsonl that are of a shard as a whole."""

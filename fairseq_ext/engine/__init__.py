@@ -3,13 +3,13 @@
 | file | what is in it |
 | --- | --- |
 | engine.py | what users call: requests and futures |
-| tickets.py | requests under way |
-| callbacks.py | where the functions run that users pass in |
-| dispatch.py | the queue, and which worker gets what |
-| worker.py | what runs in the worker processes (core/process_pool.py starts them) |
+| loop.py | the I/O thread, which owns queue, workers and pipes |
+| dispatch.py | its decisions: which worker gets what, is started, killed (docs/architecture.md) |
+| tickets.py, callbacks.py | requests under way, and where the functions run that users pass in |
+| fork_server.py, worker.py | the processes: the one that loads the model, and those it forks |
 | intake.py, languages.py | requests, prepared as they come |
 | decoding.py | requests through one search |
 | requirements.py | a request's phrases and glossaries, and where they stand in its translation |
 | jobs.py | requests and answers as they travel |
-| text.py, in_engine.py, joined.py | a text as many requests, and its answer |
+| text.py, joined.py | a text as many requests, and its answer |
 """

@@ -1,104 +1,278 @@
-"""Which requests wait, and which worker has which (`Dispatch`).
-
-Requests wait in one queue; the worker with the least work gets the next one. Those of a worker that
-died, the suspects, get a worker to themselves, so that the one that killed it is found.
+"""Decisions of an engine: which requests wait, which worker has which, when a worker is started,
+killed or given up (`Dispatch`). No I/O and no clock: events come in with the time, and
+what is to be done goes out as a list of actions. docs/architecture.md has the states.
 """
 
 from __future__ import annotations
 
+import copy
+import math
 from collections import OrderedDict
+from collections.abc import Callable, Iterator
+from typing import Any, TypeVar
 
-from fairseq_ext.core.errors import UsageError
-from fairseq_ext.core.process_pool import Worker
-from fairseq_ext.engine.tickets import Ticket
+from fairseq_ext.core.supervision import State, Supervision
+from fairseq_ext.engine.tickets import Closed, Ticket, WorkerDied
 
 AHEAD = 1.25  # times as many requests as a worker decodes at once are with it
+TICK = 1.0  # seconds between two looks at the workers; a longer gap counts as two of them
+DIED = "the sentence could not be translated: two worker processes died over it"
+CLOSED = "the engine was closed before the request was answered"
+
+
+class Worker(Supervision):
+    """A worker of an engine, through all its processes."""
+
+    def __init__(self, timeout: float):
+        super().__init__(timeout)
+        self.tickets: dict[int, Ticket] = {}  # that it has, cancelled ones included, by number
+        self.load = 0  # of them
+        self.has_answered = False  # since its process was started
+
+    @property
+    def is_watched(self) -> bool:
+        """Whether it may be silent."""
+        return self.state is State.STARTING or self.state is State.READY and bool(self.tickets)
+
+
+# ---- What is to be done: (name, ...)
+#
+# ("start", worker) start a process        ("send", worker, ticket) give it a request
+# ("kill", worker) end its process         ("cancel", worker, ticket) take the request away
+# ("answer", ticket, answer or error)      ("partial", ticket, partial result)
+Action = tuple[Any, ...]
+E = TypeVar("E", bound=BaseException)
 
 
 class Dispatch:
     """The requests of an engine that are not answered, and its workers.
 
-    Every method is called with the engine's lock.
+    Callers call one event after another, then carry out `take_actions()`.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, workers: int, timeout: float, now: float):
+        self.workers = [Worker(timeout) for _ in range(workers)]
         self.waiting: OrderedDict[int, Ticket] = OrderedDict()
         self.suspects: OrderedDict[int, Ticket] = OrderedDict()  # that were in a worker that died
-        self.workers: list[Worker] = []
         self.width = 0  # sentences that a worker decodes at once, 0 while no model is loaded
+        self.restarts = 0
+        self.closes_at: float | None = None  # the end of the grace, once it is closing
+        self.is_over = False
+        self.actions: list[Action] = []
+        self.tick = min(TICK, timeout / 4)
+        self.last_tick = now
+        self.start_workers(now)
 
-    def __len__(self) -> int:
-        return (
-            len(self.waiting)
-            + len(self.suspects)
-            + sum(len(worker.requests) for worker in self.workers)
-        )
+    # ---- what callers read
+
+    @property
+    def is_closing(self) -> bool:
+        """Whether it takes no more requests."""
+        return self.closes_at is not None
+
+    @property
+    def failure(self) -> Exception | None:
+        """The error of the last start where all workers have failed; it is a new object
+        each time, as a raised one keeps what raised it."""
+        if any(worker.state is not State.FAILED for worker in self.workers):
+            return None
+        return fresh(next(each.error for each in reversed(self.workers) if each.error is not None))
+
+    @property
+    def is_ready(self) -> bool:
+        """Whether a worker is there that can decode."""
+        return not self.is_closing and any(w.state is State.READY for w in self.workers)
+
+    def tickets(self) -> Iterator[Ticket]:
+        """All requests that are not answered."""
+        yield from self.waiting.values()
+        yield from self.suspects.values()
+        for worker in self.workers:
+            yield from (each for each in worker.tickets.values() if not each.is_cancelled)
+
+    @property
+    def room(self) -> int:
+        """How many more requests workers would take now."""
+        if self.suspects:
+            return 0
+        most = math.ceil(AHEAD * self.width)
+        return sum(max(0, most - len(w.tickets)) for w in self.free())
+
+    def next_event(self, now: float) -> float | None:
+        """Seconds until `on_time` has something to do; None where nothing comes by itself."""
+        times = [w.start_at for w in self.workers if w.state is State.PAUSED]
+        if any(worker.is_watched for worker in self.workers):
+            times.append(self.last_tick + self.tick)
+        if self.closes_at is not None and self.closes_at < math.inf:
+            times.append(self.closes_at)
+        return max(0.0, min(times) - now) if times else None
+
+    def take_actions(self) -> list[Action]:
+        """Give waiting requests to workers that have room; return what is to be done."""
+        self.end_if_done()
+        if not self.is_over:
+            self.give_out()
+        actions, self.actions = self.actions, []
+        return actions
+
+    # ---- events
+
+    def on_submit(self, ticket: Ticket) -> None:
+        """A request has come."""
+        error = Closed("the engine is closed") if self.is_closing else self.failure
+        if error is not None:
+            self.actions.append(("answer", ticket, error))
+        else:
+            self.waiting[ticket.number] = ticket
+
+    def on_cancel(self, number: int) -> None:
+        """The future of a request was cancelled, or its callback has failed."""
+        if self.waiting.pop(number, None) or self.suspects.pop(number, None):
+            return
+        for worker in self.workers:
+            ticket = worker.tickets.get(number)
+            if ticket is not None and not ticket.is_cancelled:
+                ticket.is_cancelled = True
+                self.actions.append(("cancel", worker, ticket))
+
+    def on_ready(self, worker: Worker, width: int, now: float) -> None:
+        """The process of a worker has loaded its model."""
+        self.width = width
+        worker.on_ready()
+        for other in self.workers:
+            other.on_recovery(now)
+
+    def on_failed_start(
+        self, worker: Worker, error: Exception, now: float, is_final: bool = False
+    ) -> None:
+        """A process could not be started, or could not load the model. is_final: another try would
+        fail in the same way."""
+        worker.on_failed_start(now, error, is_final)
+        self.start_workers(now)
+        if (failure := self.failure) is not None:
+            left = [*self.waiting.values(), *self.suspects.values()]
+            self.waiting.clear()
+            self.suspects.clear()
+            self.actions += [("answer", ticket, fresh(failure)) for ticket in left]
+
+    def on_partial(self, worker: Worker, number: int, part: Any) -> None:
+        """More of a translation is certain."""
+        ticket = worker.tickets.get(number)
+        if ticket is not None and not ticket.is_cancelled:
+            self.actions.append(("partial", ticket, part))
+
+    def on_answer(self, worker: Worker, number: int, answer: Any) -> None:
+        """A request has its answer or error; None: it was cancelled and is gone."""
+        ticket = worker.tickets.get(number)
+        if ticket is None or answer is None and not ticket.is_cancelled:
+            return
+        self.take_from(worker, ticket)
+        worker.has_answered = True
+        worker.on_answer()
+        if not ticket.is_cancelled:
+            self.actions.append(("answer", ticket, answer))
+
+    def on_exit(self, worker: Worker, now: float, error: Exception) -> None:
+        """The process of a worker has ended. error: why there is none, where it was starting."""
+        if worker.state is State.STARTING:
+            return self.on_failed_start(worker, error, now)
+        self.restarts += 1
+        for ticket in list(worker.tickets.values()):
+            self.take_from(worker, ticket)
+            ticket.deaths += 1
+            if ticket.is_cancelled:
+                continue
+            if ticket.deaths < 2:
+                self.suspects[ticket.number] = ticket
+            else:
+                self.actions.append(("answer", ticket, WorkerDied(DIED)))
+        worker.on_exit(now, worker.has_answered)
+        self.start_workers(now)
+
+    def on_time(self, now: float, cpu: Callable[[Worker], float | None]) -> None:
+        """Time has passed. cpu: reads the CPU time of a worker's process."""
+        if self.closes_at is not None and now >= self.closes_at:
+            return self.end()
+        if not any(worker.is_watched for worker in self.workers):
+            self.last_tick = now
+        elif now >= self.last_tick + self.tick:
+            # subtle: of a gap in which this thread did not run, no worker is to blame
+            elapsed, self.last_tick = min(now - self.last_tick, 2 * self.tick), now
+            for worker in self.workers:
+                if worker.is_watched and worker.is_silent(elapsed, cpu(worker)):
+                    self.actions.append(("kill", worker))
+        self.start_workers(now)
+
+    def on_close(self, now: float, grace: float) -> None:
+        """Take no more requests, and end when there are none, or after `grace` seconds."""
+        if self.closes_at is None or now + grace < self.closes_at:
+            self.closes_at = now + grace
+        if grace <= 0:
+            self.end()
+
+    def end(self) -> None:
+        """Answer all requests with Closed."""
+        if self.is_over:
+            return
+        self.is_over = True
+        self.actions += [("answer", ticket, Closed(CLOSED)) for ticket in self.tickets()]
+        self.waiting.clear()
+        self.suspects.clear()
+        for worker in self.workers:
+            worker.tickets.clear()
+
+    # ---- decisions
+
+    def end_if_done(self) -> None:
+        """End where it is closing and no request is left."""
+        if self.is_closing and next(self.tickets(), None) is None:
+            self.end()
+
+    def start_workers(self, now: float) -> None:
+        """Start those whose pause is over."""
+        for worker in self.workers:
+            if worker.state is State.PAUSED and now >= worker.start_at and not self.is_over:
+                worker.on_start()
+                worker.has_answered = False
+                self.actions.append(("start", worker))
+
+    def free(self) -> list[Worker]:
+        """Return the ready workers but the one that a suspect has, or that is kept for one."""
+        ready = [w for w in self.workers if w.state is State.READY]
+        alone = [w for w in ready if any(ticket.deaths for ticket in w.tickets.values())]
+        if self.suspects and not alone and ready:
+            alone = [min(ready, key=lambda w: w.load)]
+        return [w for w in ready if w not in alone]
 
     def give_out(self) -> None:
         """Give waiting requests to workers that have room."""
-        ready = [worker for worker in self.workers if worker.ready]
-        while self.suspects and (
-            idle := next((worker for worker in ready if not worker.requests), None)
-        ):
+        if not self.waiting and not self.suspects:
+            return
+        ready = [worker for worker in self.workers if worker.state is State.READY]
+        while self.suspects and (idle := next((w for w in ready if not w.tickets), None)):
             self.give(self.suspects.popitem(last=False)[1], idle)
-        alone = [w for w in ready if any(ticket.deaths for ticket in w.requests.values())]
-        if self.suspects and not alone:  # a worker is kept free for them
-            alone = [min(ready, key=lambda w: w.load)] if ready else []
-        free = [w for w in ready if w not in alone]
-        while self.waiting and (room := [w for w in free if len(w.requests) < AHEAD * self.width]):
+        free = self.free()
+        while self.waiting and (room := [w for w in free if len(w.tickets) < AHEAD * self.width]):
             self.give(self.waiting.popitem(last=False)[1], min(room, key=lambda w: w.load))
 
     def give(self, ticket: Ticket, worker: Worker) -> None:
         """Give a request to a worker."""
-        worker.requests[ticket.number] = ticket
+        if not worker.tickets:
+            worker.on_message()  # it was idle: its time counts from here
+        worker.tickets[ticket.number] = ticket
         worker.load += ticket.size
         ticket.worker = worker
-        try:
-            worker.send(("add", ticket.number, ticket.job))
-        except Exception as error:
-            self.take(ticket)
-            ticket.tell(
-                UsageError(
-                    f"the request cannot be sent to a process ({error}): give text and numbers"
-                )
-            )
+        self.actions.append(("send", worker, ticket))
 
-    def take(self, ticket: Ticket) -> None:
-        """Take a request out of wherever it is."""
-        self.waiting.pop(ticket.number, None)
-        self.suspects.pop(ticket.number, None)
-        worker, ticket.worker = ticket.worker, None
-        if worker is not None and worker.requests.pop(ticket.number, None) is not None:
-            worker.load -= ticket.size
+    def take_from(self, worker: Worker, ticket: Ticket) -> None:
+        """Take a request from a worker."""
+        del worker.tickets[ticket.number]
+        worker.load -= ticket.size
+        ticket.worker = None
 
-    def cancel(self, number: int) -> bool:
-        """Take a request out, and tell the worker that has it; whether there is such a request."""
-        places = [self.waiting, self.suspects, *(worker.requests for worker in self.workers)]
-        ticket = next((place[number] for place in places if number in place), None)
-        if ticket is None:
-            return False
-        worker = ticket.worker
-        self.take(ticket)
-        if worker is not None:
-            worker.send(("cancel", number))
-        return True
 
-    def retry(self, worker: Worker) -> list[Ticket]:
-        """The requests of a worker that is gone are suspects; those that were in two such workers
-        are taken out and returned."""
-        given_up = []
-        for ticket in list(worker.requests.values()):
-            self.take(ticket)
-            ticket.deaths += 1
-            if ticket.deaths < 2:
-                self.suspects[ticket.number] = ticket
-            else:
-                given_up.append(ticket)
-        return given_up
-
-    def clear(self) -> list[Ticket]:
-        """Take out the requests that no worker has; they are returned."""
-        left = [*self.waiting.values(), *self.suspects.values()]
-        self.waiting.clear()
-        self.suspects.clear()
-        return left
+def fresh(error: E) -> E:
+    """Return a copy of an error that has no traceback yet."""
+    copied = copy.copy(error)
+    copied.__traceback__ = copied.__context__ = copied.__cause__ = None
+    return copied

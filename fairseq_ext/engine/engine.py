@@ -10,32 +10,30 @@ decodes them together.
     engine.close()
 
 Worker processes of one thread each decode (worker.py). Requests wait in one queue, and go to the
-worker with the least work (dispatch.py).
+worker with the least work (dispatch.py). One thread of the engine does all I/O (loop.py).
 
-A worker that dies is replaced. The requests that it had run again, each with a worker to itself,
-so that the one that killed it is found: a request that has been in two workers that died is
-answered with the error.
+A worker that dies, or that is silent although it has work, is replaced. The requests that it had
+run again, each with a worker to itself, so that the one that killed it is found: a request
+that has been in two workers that died is answered with the error.
 """
 
 from __future__ import annotations
 
-import logging
+import concurrent.futures
 import os
+import pickle
 import queue
 import threading
 import time
 import weakref
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future
-from functools import partial
 from os import PathLike
 from typing import TYPE_CHECKING, Any
 
 from fairseq_ext.core.errors import UsageError, cut
-from fairseq_ext.core.process_pool import ForkServer, Worker
-from fairseq_ext.engine.callbacks import Threads
-from fairseq_ext.engine.dispatch import Dispatch
-from fairseq_ext.engine.in_engine import TextRequest
+from fairseq_ext.core.process_pool import GRACE, REAP, ForkServer
+from fairseq_ext.engine.dispatch import fresh
 from fairseq_ext.engine.jobs import (
     Answer,
     Description,
@@ -46,7 +44,8 @@ from fairseq_ext.engine.jobs import (
     check_request,
     fields_or_none,
 )
-from fairseq_ext.engine.tickets import Busy, Closed, Pace, Ticket, WorkerDied
+from fairseq_ext.engine.loop import Loop
+from fairseq_ext.engine.text import TextRequest
 from fairseq_ext.search.constraints.from_python import ListOf, Phrases, items
 from fairseq_ext.search.constraints.lines import fields_of
 from fairseq_ext.text.formats import Format, check_text, passes
@@ -57,10 +56,7 @@ if TYPE_CHECKING:
 
     from fairseq_ext.plugin.flags import EngineFlags
 
-logger = logging.getLogger("fairseq_ext")
-WORKER = "fairseq_ext.engine.worker"  # the module that its processes run
-PAUSE = 0.5  # seconds before a worker is replaced that has not answered any request
-TRIES = 3  # workers in a row that end before their model is loaded, before there is no model
+SLACK = 5.0  # seconds more for the end of an engine's thread
 
 
 class Engine:
@@ -69,10 +65,11 @@ class Engine:
 
     path, data, task, flags: as of `Translator`. max_queue: most requests that wait, None for no
     limit. longest: most source tokens of a sentence, None for as many as the model takes.
-    An engine that nothing refers to, and that has no request left, ends its processes. A process
-    that is forked from the one that made it cannot use it.
-    Errors: `wait`, `submit` and `stream` raise UsageError for flags that cannot be used and a
-    model that cannot be loaded, and in another process.
+    worker_timeout: seconds after which a worker that has work is replaced, if it has sent nothing
+    and used no CPU time in them. An engine that nothing refers to, and that has no request left,
+    ends its processes. A process that is forked from the one that made it cannot use it.
+    Errors: `wait`, `submit` and `stream` raise UsageError for flags that cannot be used, a model
+    that cannot be loaded, and in another process.
     """
 
     def __init__(
@@ -84,6 +81,7 @@ class Engine:
         cpu_workers: int = 1,
         max_queue: int | None = None,
         longest: int | None = None,
+        worker_timeout: float = 60.0,
         **flags: Unpack[EngineFlags],
     ) -> None:
         if type(cpu_workers) is not int or cpu_workers < 1:
@@ -91,28 +89,17 @@ class Engine:
         for name, number in (("max_queue", max_queue), ("longest", longest)):
             if number is not None and type(number) is not int:
                 raise UsageError(f"{name} is {cut(repr(number))}: give a whole number, or None")
+        if type(worker_timeout) not in (int, float):
+            raise UsageError(f"worker_timeout is {cut(repr(worker_timeout))}: give seconds")
+        if not worker_timeout > 0:
+            raise UsageError(f"--worker-timeout (seconds) must be above 0, not {worker_timeout:g}")
         self.max_queue = max_queue
         self.flags = {"path": str(path), "data": str(data), "task": task, **flags}
-        self.process = os.getpid()
-        self.fork_server = ForkServer(WORKER, self.flags, longest)
-        self.lock = threading.RLock()
-        self.changed = threading.Condition(self.lock)
-        self.requests = Dispatch()
-        self.callbacks = Threads()
-        self.number = 0
-        self.closed = False
-        self.failed: Exception | None = None  # why there is no model
-        self.description: Description | None = None
-        self.done = Work()
-        self.pace = Pace()
-        self.restarts = 0
-        self.stillborn = 0  # workers in a row that ended before their model was loaded
-        with self.lock:  # nothing is heard of a worker before all are known
-            self.requests.workers = [self.start_worker() for _ in range(cpu_workers)]
-        # an open request refers to the engine, and so keeps it
-        weakref.finalize(
-            self, forgotten, self.process, self.requests, self.fork_server
-        ).atexit = False
+        self.process_id = os.getpid()
+        self.loop = Loop((self.flags, longest), cpu_workers, worker_timeout)
+        self.loop.start()
+        # an open text refers to the engine, and so keeps it
+        weakref.finalize(self, self.loop.forget_engine).atexit = False
 
     # ---- what users call
 
@@ -122,16 +109,19 @@ class Engine:
         Errors: UsageError where it cannot be loaded, TimeoutError.
         """
         self.check_process()
-        with self.changed:
-            if not self.changed.wait_for(
-                lambda: self.description or self.failed or self.closed, timeout
-            ):
-                raise TimeoutError(f"the model is not loaded after {timeout} seconds")
-            if self.failed is not None:
-                raise self.failed
-            if self.description is None:
-                raise Closed("the engine was closed before its model was loaded")
-            return self.description
+        loaded = self.loop.loaded
+        try:
+            error = loaded.exception(timeout) or self.loop.failed
+        except (TimeoutError, concurrent.futures.TimeoutError):
+            raise TimeoutError(f"the model is not loaded after {timeout} seconds") from None
+        if error is not None:
+            raise fresh(error)
+        return loaded.result()
+
+    @property
+    def loaded(self) -> Future[Description]:
+        """A future of what `wait` returns, which cannot be cancelled."""
+        return self.loop.loaded
 
     def submit(
         self,
@@ -155,7 +145,7 @@ class Engine:
         constraints, any_of, avoid, prefix: as in a line of a JSONL constraints file. glossaries:
         files; terms: source term to target term (or a|b), for this request. nbest: hypotheses,
         at most the beam. on_partial: called with what has become certain of the translation.
-        It and the future's callbacks run one after another in a thread beside the engine's; what
+        It and the future's callbacks run one after another in a thread of their own; what
         on_partial raises is the future's error, and a slow one misses partial results. align:
         hypotheses say which of their `words` stand for which of the source. languages: source and
         target, of a model that has many (`wait().languages`). seed: of samples (default: that of
@@ -185,20 +175,12 @@ class Engine:
             number,
             time.monotonic(),
         )
-        with self.lock:
-            if self.failed is not None:
-                raise self.failed
-            if self.closed:
-                raise Closed("the engine is closed")
-            if self.max_queue is not None and len(self.waiting) >= self.max_queue:
-                raise Busy(len(self.waiting), self.pace.until_half(len(self.waiting)))
-            self.number += 1
-            ticket = Ticket(
-                self.number, job, on_partial, partial(self.forget, self.number), self.callbacks
-            )
-            self.requests.waiting[ticket.number] = ticket
-            self.requests.give_out()
-        return ticket.future
+        return self.loop.submit(
+            lambda number: pickle.dumps(("add", number, job)),
+            20 + len(source),
+            on_partial,
+            self.max_queue,
+        )
 
     def submit_text(
         self,
@@ -243,20 +225,14 @@ class Engine:
 
         What is left has the error Closed. In a process that was forked it does nothing.
         """
-        if self.process != os.getpid():
+        if self.process_id != os.getpid():
             return
-        with self.changed:
-            self.closed = True
-            self.changed.notify_all()
-            self.changed.wait_for(lambda: not self.pending or self.failed is not None, grace)
-            workers, self.requests.workers = self.requests.workers, []
-            left = [
-                *self.requests.clear(),
-                *(ticket for worker in workers for ticket in worker.requests.values()),
-            ]
-        end(workers, self.fork_server)
-        for ticket in left:
-            ticket.tell(Closed("the engine was closed before the request was answered"))
+        loop = self.loop
+        with loop.lock:
+            loop.closed = True
+        loop.post("close", grace)
+        if threading.current_thread() is not loop:
+            loop.join(grace + GRACE + REAP + SLACK)
 
     def __enter__(self) -> Engine:
         return self
@@ -265,171 +241,50 @@ class Engine:
         self.close()
 
     @property
-    def pending(self) -> int:
-        """Requests that are not answered."""
-        with self.lock:
-            return len(self.requests)
+    def description(self) -> Description | None:
+        """What the workers have loaded; None before that."""
+        return self.loop.description
 
     @property
-    def waiting(self) -> Mapping[int, Ticket]:
-        """Requests that no worker has, by number."""
-        return self.requests.waiting
+    def pending(self) -> int:
+        """Requests that are not answered."""
+        return self.loop.pending
+
+    @property
+    def waiting(self) -> int:
+        """Requests that no worker has."""
+        with self.loop.lock:
+            return self.loop.waiting
 
     @property
     def ready(self) -> bool:
         """Whether a worker is there that can decode."""
-        with self.lock:
-            return not self.closed and any(worker.ready for worker in self.requests.workers)
+        return self.loop.ready and not self.loop.closed
+
+    @property
+    def restarts(self) -> int:
+        """Workers that have ended and were replaced."""
+        return self.loop.dispatch.restarts
+
+    @property
+    def done(self) -> Work:
+        """Counts of all work so far, as they grow."""
+        return self.loop.done
+
+    @property
+    def fork_server(self) -> ForkServer:
+        """The process that has loaded the model, where there is one."""
+        return self.loop.fork_server
 
     def work(self) -> Work:
         """Counts of all work so far."""
-        with self.lock:
-            return Work(**vars(self.done))
-
-    # ---- requests and workers
+        return Work(**vars(self.loop.done))
 
     def check_process(self) -> None:
-        """Refuse a process that was forked: its copy of the engine has no threads, and would wait
-        for ever (raises UsageError)."""
-        if self.process != os.getpid():
+        """Refuse a process that was forked: it shares the pipes, and would read the answers to
+        others (raises UsageError)."""
+        if self.process_id != os.getpid():
             raise UsageError(
                 "the engine belongs to the process that made it, and this one was forked from it: "
                 "make an Engine in this process"
             )
-
-    def start_worker(self) -> Worker:
-        return Worker(self.fork_server, weakly(self.heard), weakly(self.lost))
-
-    def forget(self, number: int) -> None:
-        """Nobody waits for a request any more."""
-        with self.changed:
-            if self.requests.cancel(number):
-                self.changed.notify_all()
-                if not self.closed:
-                    self.requests.give_out()
-
-    def heard(self, worker: Worker, message: Any) -> None:
-        """A message of a worker, in its thread."""
-        if isinstance(message, Exception):
-            self.fail(message)
-            return
-        if isinstance(message, Description):
-            with self.changed:
-                worker.ready, self.description, self.stillborn = True, message, 0
-                self.requests.width = message.width
-                self.changed.notify_all()
-                self.requests.give_out()
-            return
-        told: list[tuple[Ticket, Any]] = []
-        try:
-            with self.changed:
-                for number, what in message:
-                    if isinstance(what, Work):
-                        self.done.add(what)
-                    elif (ticket := worker.requests.get(number)) is not None:
-                        told.append((ticket, what))
-                        if not isinstance(what, Partial):
-                            worker.fresh = False
-                            self.requests.take(ticket)
-                            self.pace.one_is_done()
-                if told:
-                    self.changed.notify_all()
-                    self.requests.give_out()
-        finally:  # those that have been taken out are told, whatever went wrong
-            for ticket, what in told:
-                ticket.tell(what)
-
-    def fail(self, error: Exception) -> None:
-        """There is no model: every request has this error."""
-        with self.changed:
-            self.failed = error
-            left = self.requests.clear()
-            self.changed.notify_all()
-        for ticket in left:
-            ticket.tell(error)
-
-    def lost(self, worker: Worker) -> None:
-        """A worker is gone, in its thread: its requests run again, and another
-        worker takes its place."""
-        with self.changed:
-            if (
-                self.closed
-                and not worker.requests
-                and not self.pending
-                or worker not in self.requests.workers
-                or self.failed is not None
-            ):
-                return
-            self.stillborn += not worker.ready
-            worker.ready = False
-            given_up = self.requests.retry(worker)
-            self.restarts += 1
-            self.changed.notify_all()
-            self.requests.give_out()
-        for ticket in given_up:
-            ticket.tell(
-                WorkerDied(
-                    "the sentence could not be translated: two worker processes died over it"
-                )
-            )
-        if self.stillborn >= TRIES * len(self.requests.workers):
-            self.fail(
-                UsageError(
-                    "the processes that load the model ended before it was loaded: "
-                    "see their messages on standard error, and mend what they name"
-                )
-            )
-            return
-        if worker.fresh:
-            time.sleep(PAUSE)
-        why = ""
-        for attempt in range(TRIES):
-            try:
-                return self.replace(worker)
-            except Exception as error:  # the system gives no process, no memory or no thread
-                why = f"{type(error).__name__}: {error}"
-                time.sleep(PAUSE * attempt)
-        if self.ready:  # the other workers go on
-            logger.error(
-                "a worker of the engine is gone, and no other can be started in its place (%s)", why
-            )
-            return
-        self.fail(
-            UsageError(
-                f"no process that translates can be started ({why}): end others, or allow more "
-                "processes and open files"
-            )
-        )
-
-    def replace(self, worker: Worker) -> None:
-        """Start a worker in the place of one that is gone."""
-        with self.changed:
-            workers = self.requests.workers
-            if worker in workers:
-                workers[workers.index(worker)] = self.start_worker()
-
-
-def weakly(method: Callable[..., None]) -> Callable[..., None]:
-    """A function that calls a method for as long as its object is there."""
-    reference = weakref.WeakMethod(method)
-
-    def call(*arguments: Any) -> None:
-        if (found := reference()) is not None:
-            found(*arguments)
-
-    return call
-
-
-def end(workers: Sequence[Worker], fork_server: ForkServer) -> None:
-    """End the processes of an engine."""
-    for worker in workers:
-        worker.send(None)
-        worker.close()
-    fork_server.stop()
-
-
-def forgotten(process: int, requests: Dispatch, fork_server: ForkServer) -> None:
-    """End the processes of an engine that nothing refers to any more, in the process that has
-    made it: one that is forked from it has no say in them."""
-    if os.getpid() == process:
-        end(requests.workers, fork_server)

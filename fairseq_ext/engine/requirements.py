@@ -23,7 +23,8 @@ from fairseq_ext.search.phrases.places import Place, Text, Wanted, assigned, in_
 from fairseq_ext.search.phrases.sentence import EMPTY, Phrase, SentenceConstraints
 from fairseq_ext.translator import Translation, Translator
 
-KEPT = 64  # glossaries in memory
+# glossaries of requests in memory, and bytes of their files: each takes many times as much
+KEPT, KEPT_BYTES = 64, 8 << 20
 
 
 @dataclass(frozen=True)
@@ -57,6 +58,7 @@ class Requirements:
         self.no_constraints = no_constraints
         # by digest and languages
         self.glossaries: OrderedDict[tuple[str, Languages], Glossary] = OrderedDict()
+        self.sizes: dict[tuple[str, Languages], int] = {}  # bytes of their files
 
     def of(self, job: Job, tokens: Tensor) -> tuple[SentenceConstraints | None, list[Term]]:
         """The constraints of a source of these tokens (L,), those of the flags included, and the
@@ -130,19 +132,21 @@ class Requirements:
             languages,
             case_of(flags, "initial"),
         )
-        try:
-            found = hashlib.sha256(Path(file.path).read_bytes()).hexdigest()
-        except OSError:
-            raise UsageError(
-                "a glossary of the request has been deleted: put it again, or leave it out"
-            ) from None
-        if (key := (found, languages)) not in self.glossaries:  # else it was replaced meanwhile
-            self.glossaries[key] = Glossary(
-                options, self.translator.task.session.sentences.constraint_source().segmenter
-            )
-        if len(self.glossaries) > KEPT:
-            self.glossaries.popitem(last=False)
+        segmenter = self.translator.task.session.sentences.constraint_source().segmenter
+        found, size = digest_of(file)
+        while (key := (found, languages)) not in self.glossaries:  # else it was replaced meanwhile
+            glossary = Glossary(options, segmenter)
+            before, (found, size) = found, digest_of(file)
+            if found == before:  # else it was replaced while it was read
+                self.glossaries[key], self.sizes[key] = glossary, size
+        while len(self.sizes) > KEPT or len(self.sizes) > 1 and self.bytes() > KEPT_BYTES:
+            oldest, _ = self.glossaries.popitem(last=False)
+            del self.sizes[oldest]
         return self.glossaries[key]
+
+    def bytes(self) -> int:
+        """Bytes of the files of all glossaries in memory."""
+        return sum(self.sizes.values())
 
     def of_empty(self, job: Job) -> list[Constraint]:
         """The report of a request whose source is empty."""
@@ -220,6 +224,17 @@ class Requirements:
         return place(
             Text(text, segmented, None if boundaries is None else boundaries.whole), phrases
         )
+
+
+def digest_of(file: GlossaryFile) -> tuple[str, int]:
+    """The SHA-256 and the size of a glossary as it is now (raises UsageError)."""
+    try:
+        content = Path(file.path).read_bytes()
+    except OSError:
+        raise UsageError(
+            "a glossary of the request has been deleted: put it again, or leave it out"
+        ) from None
+    return hashlib.sha256(content).hexdigest(), len(content)
 
 
 def taken(terms: list[Term], alternatives: tuple[Phrase, ...], case: str) -> Term:

@@ -1,18 +1,228 @@
-"""A text through an engine, part by part."""
+"""A text through an engine: its segments are requests of their own, some at once, and one answer
+is made of theirs (joined.py).
+
+Items are read as they are needed and joined in their order, so that a long text takes the
+memory of its translation.
+"""
 
 from __future__ import annotations
 
 import itertools
+import threading
 import time
-from collections.abc import Callable, Iterator
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
 from functools import partial
 from queue import SimpleQueue
 from typing import Any
 
-from fairseq_ext.engine.in_engine import TextRequest
-from fairseq_ext.engine.jobs import Answer
+from fairseq_ext.engine.callbacks import THREADS, Reply, when_done
+from fairseq_ext.engine.jobs import Answer, Partial
+from fairseq_ext.engine.joined import Joined, Slot
+from fairseq_ext.engine.tickets import Busy, Closed
+from fairseq_ext.plugin.loading.settings import TooLong
 from fairseq_ext.text.formats import Pass
+from fairseq_ext.text.marks import ended
+from fairseq_ext.text.segments import Item, Segment, halves
+
+# segments of a text that an engine has at once, and items that are not joined:
+# one may take its time
+AHEAD, OPEN = 64, 512
+# seconds between two partial results for each character of them: each has the whole text so far
+REST = 3e-6
+
+
+class TextRequest:
+    """A text in an engine; `future` has its answer, whose `left` are the segments
+    that stay as they are.
+
+    submit: of an engine; passes: of the text's format; request: keywords of `submit` for every
+    segment; on_text: gets the translation in parts, and the answer then has none. A text none
+    of whose segments can be translated has the error of the first. Errors: as of `submit`,
+    of the first segments.
+    """
+
+    def __init__(
+        self,
+        submit: Callable[..., Future[Answer]],
+        text: str,
+        passes: Sequence[Pass],
+        request: dict[str, Any],
+        on_partial: Callable[[Partial], None] | None = None,
+        on_text: Callable[[str], object] | None = None,
+    ):
+        self.submit, self.passes, self.request = submit, list(passes), request
+        self.on_partial, self.on_text = on_partial, on_text
+        self.future = Reply(THREADS, lambda: None, on_partial)
+        # its calls are those of this object too, one after another: no lock is held in them
+        self.calls = self.future.calls
+        self.lock = threading.Lock()  # of these two, which `stop` reads in any thread
+        self.running: dict[Slot, Future[Answer]] = {}
+        self.is_over = False
+        self.waiting: deque[Slot] = deque()  # to be submitted
+        self.left: list[tuple[str, str]] = []
+        self.told, self.rests_until = 0, 0.0
+        when_done(self.future, lambda _: self.stop())
+        with self.calls.held():
+            try:
+                self.start(text)
+            except BaseException:
+                self.stop()
+                raise
+
+    def start(self, text: str) -> None:
+        """Begin the next pass."""
+        self.items: Iterator[Item] = self.passes.pop(0)(text)
+        self.slots: deque[Slot] = deque()  # that are not joined
+        self.joined = Joined(self.on_text is None or bool(self.passes))
+        # no segment yet: where none comes, an empty one is submitted, so that the engine
+        # checks the request
+        self.is_mute = not self.passes
+        self.go_on()
+
+    def stop(self) -> None:
+        """Leave the engine."""
+        with self.lock:
+            self.is_over = True
+            running, self.running = list(self.running.values()), {}
+        for future in running:
+            future.cancel()
+
+    def finish(self, what: Answer | BaseException) -> None:
+        """Give the answer or the error, behind the partial results."""
+        self.is_over = True
+        self.future.answer(what)
+
+    def next_slot(self) -> Slot | None:
+        """The next segment to submit; None where there is none."""
+        while not self.waiting:
+            item = next(self.items, None)
+            if item is None and not self.is_mute:
+                return None
+            slot = Slot(Segment("", "", [], [], []) if item is None else item)
+            self.slots.append(slot)
+            if slot.is_open:
+                self.is_mute = False
+                self.waiting.append(slot)
+        return self.waiting.popleft()
+
+    def go_on(self) -> None:
+        """Give the engine more, or end (raises what `submit` does)."""
+        self.join()
+        while (
+            len(self.running) < AHEAD
+            and (self.waiting or len(self.slots) < OPEN)
+            and not self.is_over
+        ):
+            if (slot := self.next_slot()) is None:
+                break
+            try:
+                self.run(slot)
+            except Busy:
+                self.waiting.appendleft(slot)
+                if not self.running:
+                    raise
+                break
+        if not self.waiting and not self.running and not self.is_over:
+            self.end()
+
+    def run(self, slot: Slot) -> None:
+        """Submit a segment (raises what `submit` does)."""
+        assert isinstance(slot.item, Segment)
+        request = self.request | {"number": slot.item.number}
+        if slot.item.marks:
+            request["align"] = True
+        elif self.on_partial is not None:
+            request["on_partial"] = partial(self.add_call, self.partly, slot)
+        future = self.submit(slot.item.plain, **request)
+        with self.lock:
+            is_over = self.is_over
+            if not is_over:
+                self.running[slot] = future
+        if is_over:
+            future.cancel()
+        else:
+            when_done(future, partial(self.add_call, self.heard, slot))
+
+    def add_call(self, method: Callable[..., None], slot: Slot, what: Any) -> None:
+        """Call a method behind the calls before it, in another thread; what it raises is
+        the error of the text."""
+
+        def call() -> None:
+            try:
+                method(slot, what)
+            except BaseException as error:
+                self.finish(error)
+
+        self.calls.add(call)
+
+    def heard(self, slot: Slot, future: Future[Answer]) -> None:
+        """A segment has its answer."""
+        with self.lock:
+            is_known = self.running.pop(slot, None) is not None
+        if not is_known or future.cancelled():
+            return
+        error = future.exception()
+        assert isinstance(slot.item, Segment)
+        if isinstance(error, TooLong) and len(parts := halves(slot.item)) > 1:
+            place, news = self.slots.index(slot), [Slot(part) for part in parts]
+            del self.slots[place]
+            for new in reversed(news):
+                self.slots.insert(place, new)
+            self.waiting.extendleft(reversed([new for new in news if new.is_open]))
+        elif isinstance(error, Closed):
+            return self.finish(error)
+        else:
+            slot.answer = error or future.result()
+        self.join()
+        self.tell()
+        self.go_on()
+
+    def partly(self, slot: Slot, part: Partial) -> None:
+        """A segment is further."""
+        slot.partial = part
+        self.tell()
+
+    def join(self) -> None:
+        """Join the items at the beginning of which nothing more is to come."""
+        while self.slots and not self.slots[0].is_open:
+            slot = self.slots.popleft()
+            text = self.joined.add(slot)
+            self.told += (
+                len(slot.answer.hypotheses[0].tokens) if isinstance(slot.answer, Answer) else 0
+            )
+            if self.on_text is not None and not self.passes:
+                self.on_text(text)
+
+    def tell(self) -> None:
+        """Say what the text certainly begins with, in the last pass."""
+        if self.on_partial is None or self.passes or time.monotonic() < self.rests_until:
+            return
+        text, tokens, part = (
+            self.joined.text(),
+            self.told,
+            self.slots[0].partial if self.slots else None,
+        )
+        if part is not None:
+            text, tokens = text + ended(part.text, ""), tokens + part.tokens
+        if text.strip():
+            self.future.pass_partial(Partial(text, tokens))
+            self.rests_until = time.monotonic() + REST * len(text)
+
+    def end(self) -> None:
+        """Answer, or begin the next pass."""
+        self.join()
+        if self.joined.error is not None and not self.joined.answers:
+            return self.finish(self.joined.error)
+        self.left += self.joined.left
+        if self.passes:
+            self.told = 0
+            return self.start(self.joined.text())
+        self.finish(self.joined.answer(self.left))
+
+
+# ---- A text through an engine, part by part
 
 
 class ThroughEngine:
@@ -45,7 +255,7 @@ class ThroughEngine:
     def submitted(self, source: str, **request: Any) -> Future[Answer]:
         """A segment's future, of whose end is known when it was."""
         future = self.submit(source, **request)
-        future.add_done_callback(lambda _: setattr(self, "moved", time.monotonic()))
+        when_done(future, lambda _: setattr(self, "moved", time.monotonic()))
         return future
 
     def stop(self) -> None:

@@ -6,12 +6,9 @@ from __future__ import annotations
 import time
 from collections import deque
 from collections.abc import Callable
-from concurrent.futures import Future, InvalidStateError
 from typing import Any
 
-from fairseq_ext.core.process_pool import Worker
-from fairseq_ext.engine.callbacks import Calls, Reply, Threads
-from fairseq_ext.engine.jobs import Answer, Job, Partial
+from fairseq_ext.engine.callbacks import Reply, Threads
 
 
 class Busy(RuntimeError):
@@ -39,13 +36,13 @@ class Pace:
     def __init__(self) -> None:
         self.last: deque[float] = deque(maxlen=64)  # time.monotonic() of each
 
-    def one_is_done(self) -> None:
-        """A request was answered now."""
+    def count(self) -> None:
+        """Count a request that is answered now."""
         self.last.append(time.monotonic())
 
     def until_half(self, waiting: int) -> float:
-        """Seconds until half of so many requests are likely to be done, from 1 to 60."""
-        last = self.last
+        """Return the seconds until half of so many requests are likely to be done, from 1 to 60."""
+        last = list(self.last)
         rate = (
             (len(last) - 1) / (last[-1] - last[0]) if len(last) > 1 and last[-1] > last[0] else 1.0
         )
@@ -53,56 +50,26 @@ class Pace:
 
 
 class Ticket:
-    """A request in the engine. cancel: takes it out of the engine."""
+    """A request in the engine.
+
+    payload: the message that gives it to a worker; size: a measure of its work. cancel: called
+    in the thread that cancels the future, or whose callback has failed.
+    """
+
+    __slots__ = ("deaths", "is_cancelled", "number", "payload", "reply", "size", "worker")
 
     def __init__(
         self,
         number: int,
-        job: Job,
-        on_partial: Callable[[Partial], None] | None,
+        payload: bytes,
+        size: int,
+        on_partial: Callable[[Any], None] | None,
         cancel: Callable[[], None],
         threads: Threads,
     ):
-        self.number, self.job, self.on_partial, self.cancel = number, job, on_partial, cancel
-        self.calls = Calls(threads)
-        self.future: Future[Answer] = Reply(self.calls, cancel)
-        self.latest: Partial | None = None  # that on_partial has not been told
+        self.number, self.payload, self.size = number, payload, size
+        self.reply = Reply(threads, cancel, on_partial)
+        # ---- of the state machine (dispatch.py)
         self.deaths = 0  # of workers that had it
-        self.worker: Worker | None = None
-        self.size = 20 + len(job.source)
-
-    def tell(self, what: Partial | Answer | BaseException) -> None:
-        """Say what has come of it. No code of the user's runs here."""
-        if isinstance(what, Partial):
-            with self.calls.lock:
-                known, self.latest = self.latest, what
-            if known is None:  # else a call for it waits
-                self.calls.add(self.tell_latest)
-        elif self.on_partial is not None:
-            self.calls.add(lambda: resolve(self.future, what))  # behind what it has been told
-        else:
-            resolve(self.future, what)
-
-    def tell_latest(self) -> None:
-        """Call the user's function with what is certain now; what that raises is
-        the request's error."""
-        with self.calls.lock:
-            part, self.latest = self.latest, None
-        if part is None or self.on_partial is None or self.future.done():
-            return
-        try:
-            self.on_partial(part)
-        except BaseException as error:
-            resolve(self.future, error)
-            self.cancel()
-
-
-def resolve(future: Future, what: Any) -> None:
-    """Give a future its answer or error, unless it was cancelled meanwhile."""
-    try:
-        if isinstance(what, BaseException):
-            future.set_exception(what)
-        else:
-            future.set_result(what)
-    except InvalidStateError:
-        pass
+        self.worker: Any = None  # that has it
+        self.is_cancelled = False

@@ -1,34 +1,22 @@
-"""`python -m fairseq_ext.engine.worker FD`: the process that loads an engine's model, and
-the workers that it forks.
+"""A worker of an engine: the model with its search, and the messages that it works on.
 
-The process that is started (the *fork server*) loads the model once and decodes nothing.
-For each message on its socket it forks a worker, which shares the loaded weights and gets the
-file descriptor that came with the message: one end of a pipe to the engine. So a worker that
-dies is replaced within milliseconds. Where the model goes to a GPU, each worker loads it by
-itself: a process that uses one cannot be forked. All of them end when the engine's process
-does, however that ends.
-
-From the engine: ("add", number, Job), ("cancel", number), None to end. To the engine: a Description
-or an error first, then lists of events (decoding.py), and Work from time to time.
+From the engine: ("add", number, Job), ("cancel", number). To the engine: a Description or the error
+of loading first, then lists of events (decoding.py), among them Work at least every REPORT seconds
+while it works, which is its heartbeat. Its process is forked (fork_server.py), and ends when the
+engine's end of the pipe does.
 """
 
 from __future__ import annotations
 
 import gc
-import os
 import pickle
-import select
-import signal
-import socket
-import sys
 import time
-from multiprocessing.connection import Connection
 from typing import Any
 
 import torch
 
-from fairseq_ext.core import child
-from fairseq_ext.core.errors import UsageError, explain
+from fairseq_ext.core.channel import Channel
+from fairseq_ext.core.errors import UsageError
 from fairseq_ext.engine.decoding import Decoding
 from fairseq_ext.engine.jobs import Description
 from fairseq_ext.engine.requirements import OfRequests, Requirements
@@ -148,23 +136,15 @@ def description(decoding: Decoding) -> Description:
     )
 
 
-class Ended(BaseException):
-    """The engine has no more requests.
-
-    It is no error of the one that is decoded, so no Exception.
-    """
-
-
 @torch.no_grad()
-def serve(pipe: Connection, decoding: Decoding) -> None:
-    """Work on what the pipe brings, until it is closed or says so."""
-    pipe.send(description(decoding))
+def serve(channel: Channel, decoding: Decoding) -> None:
+    """Work on what the channel brings, until it is closed (EOFError, OSError): the life of a
+    worker."""
+    torch.set_num_threads(1)
+    channel.send(pickle.dumps(description(decoding)))
     reported, answered = time.monotonic(), 0
-    # made once: Connection.poll makes a selector a call, and this one is a call a step
-    there = select.poll()
-    there.register(pipe, select.POLLIN)
 
-    def tell() -> None:
+    def report() -> None:
         """Send what has come of requests, and counts of work now and then."""
         nonlocal reported, answered
         events, decoding.events = decoding.events, []
@@ -173,7 +153,7 @@ def serve(pipe: Connection, decoding: Decoding) -> None:
             events.append((-1, decoding.take_work()))
             reported = now
         if events:
-            pipe.send(events)
+            channel.send(pickle.dumps(events))
         answered += len(events)
         if answered >= EVENTS_BETWEEN_TRIMS:
             tidy()
@@ -188,101 +168,26 @@ def serve(pipe: Connection, decoding: Decoding) -> None:
         give_back_memory()
         answered = 0
 
-    def is_there() -> bool:
-        """Whether a message is there; where there is nothing to do and nothing to
-        tell, wait for one."""
+    def next_messages() -> list[bytes]:
+        """Take in the messages that are there; wait for one where there is nothing to do and
+        nothing to send."""
         if decoding.busy or decoding.events:
-            return bool(there.poll(0))
-        if answered and not there.poll(IDLE_MS):
+            return channel.receive(0)
+        if answered:
+            if channel.is_readable(IDLE_MS):
+                return channel.receive(0)
             tidy()
-        return bool(there.poll())
-
-    def hear() -> None:
-        """Take in all messages that are there (raises Ended); wait for one where there is nothing
-        to do and nothing to tell."""
-        while is_there():
-            message = pipe.recv()
-            if message is None:
-                raise Ended
-            kind, number, *job = message
-            if kind == "add":
-                decoding.add(number, *job)
-            else:
-                decoding.cancel(number)
+        return channel.receive()
 
     while True:
-        hear()
+        while messages := next_messages():
+            for message in messages:
+                kind, number, *job = pickle.loads(message)
+                if kind == "add":
+                    decoding.add(number, *job)
+                else:
+                    decoding.cancel(number)
+                    decoding.events.append((number, None))  # it is gone
         if decoding.busy:
             decoding.work()
-        tell()
-
-
-def work(
-    pipe: Connection,
-    loaded: Decoding | Exception | None,
-    flags: dict[str, Any],
-    longest: int | None,
-) -> None:
-    """A worker's life. loaded: the model, or why it cannot be had; None: load it here."""
-    torch.set_num_threads(1)
-    try:
-        found = loaded_or_error(flags, longest) if loaded is None else loaded
-        if isinstance(found, Exception):
-            pipe.send(found)
-        else:
-            serve(pipe, found)
-    except (Ended, EOFError, OSError):
-        pass  # so has the engine
-
-
-def loaded_or_error(flags: dict[str, Any], longest: int | None) -> Decoding | Exception:
-    """The model, or the sentence that says why it cannot be loaded."""
-    try:
-        return load(flags, longest)
-    except (Exception, SystemExit) as error:
-        return UsageError(
-            explain(error) or f"the model cannot be loaded: {type(error).__name__}: {error}"
-        )
-
-
-def main(fd: int) -> None:
-    """The fork server."""
-    # Ctrl-C reaches the engine's process, which then ends this one
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # nobody waits for workers: their pipes tell
-    # asking whether there is a GPU must not touch it before the fork
-    os.environ["PYTORCH_NVML_BASED_CUDA_CHECK"] = "1"
-    torch.set_num_threads(1)
-    control = socket.socket(fileno=fd)
-    flags, longest = pickle.loads(receive(control))
-    on_cpu = bool(flags.get("cpu")) or not torch.cuda.is_available()
-    loaded = loaded_or_error(flags, longest) if on_cpu else None
-    gc.collect()
-    # workers share what is there; a collection of theirs would write to all of it, and so copy it
-    gc.freeze()
-    # what loading has freed: a worker that used it again would copy it, and it
-    # would stay here as well
-    give_back_memory()
-    while True:
-        message, fds, _, _ = socket.recv_fds(control, 1, 1)
-        if not message:
-            return
-        if os.fork() == 0:
-            control.close()
-            work(Connection(fds[0]), loaded, flags, longest)
-            for stream in (sys.stdout, sys.stderr):
-                if stream is not None:
-                    stream.flush()
-            os._exit(0)
-        os.close(fds[0])
-
-
-def receive(control: socket.socket) -> bytes:
-    """One message: its length in 8 bytes, then its content."""
-    size = int.from_bytes(control.recv(8, socket.MSG_WAITALL), "little")
-    return control.recv(size, socket.MSG_WAITALL)
-
-
-if __name__ == "__main__":
-    main(int(child.argument()))
-    os._exit(0)  # taking the model apart takes seconds
+        report()

@@ -160,8 +160,8 @@ class Generators:
         self.generation.constraints = "unordered"
         try:
             self.current = self.rebuilt(*key)
-        except UsageError:
-            # the flags do not allow it: lines without constraints are translated as before
+        except BaseException:
+            # the flags do not allow it, or Ctrl-C has come: all is as before
             self.generation.constraints, self.task.session.sentences.constrained = before, False
             raise
         self.made = {key: self.current}

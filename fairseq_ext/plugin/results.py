@@ -35,9 +35,6 @@ from fairseq_ext.core.stats import Stats
 SHOWN = 80  # characters of a value in a message
 logger = logging.getLogger("fairseq_ext")
 
-# of this process, by device and inode
-OPEN: weakref.WeakValueDictionary[tuple[int, int], ResultsFile] = weakref.WeakValueDictionary()
-
 
 class ResultsFile:
     """One file, written line by line.
@@ -81,25 +78,27 @@ class ResultsFile:
         """Keep other runs out for as long as this process lives. Errors: UsageError
         where one is in.
 
-        subtle: such a lock is the process's own. One that children inherit (flock) would outlive
-        a killed run in fairseq's data loaders; this one lets in the same process, of which OPEN
-        knows, and goes when any handle of the file is closed, so there is one.
+        subtle: such a lock belongs to the open file. One of the process (lockf) would go when
+        any handle of the file is closed, as by a program that reads it. Forked children close
+        theirs (`close_in_child`), else the lock would outlive a killed run in fairseq's data
+        loaders.
         """
-        status = os.fstat(self.file.fileno())
-        inode = (status.st_dev, status.st_ino)
-        refusal = UsageError(
-            f"another run is writing to {self.path}: wait for it, or name another --results-file"
-        )
-        if inode in OPEN:
-            # an earlier run of this process may be over, and only wait for Python to notice
-            gc.collect()
-        if inode in OPEN:
-            raise refusal
-        try:
-            fcntl.lockf(self.file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except (BlockingIOError, PermissionError):
-            raise refusal from None
-        OPEN[inode] = self
+        for is_last in (False, True):
+            try:
+                fcntl.flock(self.file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                break
+            except BlockingIOError:
+                if is_last:
+                    raise UsageError(
+                        f"another run is writing to {self.path}: wait for it, or name another "
+                        "--results-file"
+                    ) from None
+                # an earlier run of this process may be over, and only wait for Python to notice
+                gc.collect()
+        if not OPEN.is_registered:
+            os.register_at_fork(after_in_child=close_in_child)
+            OPEN.is_registered = True
+        OPEN.add(self)
 
     def look(self, resume: bool, made_from: dict[str, str]) -> int:
         """Take in the sentences that are done; return how many bytes of the
@@ -153,10 +152,15 @@ class ResultsFile:
         """Add one line, on disk as far as this process goes: a line is written at once, as
         several processes may write."""
         line = line_of(record)
+        written = 0
         try:
-            while line:
-                line = line[self.file.write(line) :]
-        except OSError as error:
+            while written < len(line):
+                written += self.file.write(line[written:])
+        except BaseException as error:
+            if written and not is_stream(self.path):  # what comes next does not follow half a line
+                self.file.truncate(os.fstat(self.file.fileno()).st_size - written)
+            if not isinstance(error, OSError):
+                raise
             raise UsageError(
                 f"--results-file {self.path} cannot be written ({error.strerror}): make room "
                 "and add --resume"
@@ -214,8 +218,22 @@ class ResultsFile:
     def close(self) -> None:
         """Let other runs in."""
         self.file.close()
-        for inode in [inode for inode, file in OPEN.items() if file is self]:
-            del OPEN[inode]
+        OPEN.discard(self)
+
+
+class OpenFiles(weakref.WeakSet):
+    """The results files that this process writes."""
+
+    is_registered = False  # that forked children close them
+
+
+OPEN = OpenFiles()
+
+
+def close_in_child() -> None:
+    """In a forked child: leave the files to the parent."""
+    for file in list(OPEN):
+        file.close()
 
 
 def shown(value: str | None) -> str:

@@ -299,8 +299,11 @@ class Extended(BuildsGenerators):
         return self.session.sentences.tokenizer
 
     def build_bpe(self, args):
-        self.session.sentences.segment_by(segmentation(super().build_bpe, args))  # type: ignore
-        return self.session.sentences.bpe
+        sentences = self.session.sentences
+        sentences.segment_by(segmentation(super().build_bpe, args))  # type: ignore[misc]
+        if self.flags().glossary and sentences.target_text is not None:
+            sentences.constraint_source()  # before a command asks for its first line
+        return sentences.bpe
 
     def load_dataset(self, split, *args, **kwargs):
         super().load_dataset(split, *args, **kwargs)  # type: ignore[misc]

@@ -3,7 +3,8 @@
 On a CPU, processes that decode apart beat threads that share each linear layer. They are forked
 when the first batch comes, so that they share the loaded weights and hold the generator as it
 was built, whatever its strategies. Sentence i of a batch goes to worker i modulo N: batches are
-sorted by length, so the shares are alike. A sentence's results do not depend on the others, but for
+sorted by length, so the shares are alike. A process that dies or hangs is replaced, and its
+share is decoded again once. A sentence's results do not depend on the others, but for
 shortlists that a batch shares (`--lsh-share batch`, `--shortlist-share batch`).
 
 Neutral setting: --cpu-workers 1, no other process.
@@ -11,29 +12,29 @@ Neutral setting: --cpu-workers 1, no other process.
 
 from __future__ import annotations
 
-import multiprocessing
-import multiprocessing.connection
-import os
 import pickle
-import signal
 import time
 from collections.abc import Callable
-from multiprocessing.connection import Connection
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from fairseq_ext.core.channel import Channel
 from fairseq_ext.core.errors import SentenceError, UsageError
-from fairseq_ext.core.process_pool import standard_streams_open
+from fairseq_ext.core.process_pool import Event, Pool, Process, fork
 from fairseq_ext.core.stats import Stats
+from fairseq_ext.core.supervision import State, Supervision
 from fairseq_ext.plugin.search_setup import source_of
 
+SILENCE = 60.0  # seconds without CPU time, after which a process that has work is replaced
+TICK = 1.0  # seconds between two looks at that
 STOPPED = (
     "a process of --cpu-workers was stopped ({how}); if memory ran out, take fewer workers "
     "or smaller batches"
 )
+NO_PROCESS = "--cpu-workers cannot start a process ({why}): end others, or take fewer workers"
 
 
 def share(value: Any, n: int, index: list[int]) -> Any:
@@ -67,6 +68,23 @@ def converted(hypotheses: list[list[dict]], kind: type, function: Callable) -> l
     ]
 
 
+class Worker(Supervision):
+    """One of the processes, through all its lives."""
+
+    def __init__(self) -> None:
+        super().__init__(SILENCE)
+        self.process: Process | None = None
+        self.share = b""  # that it decodes, as it was sent
+        self.deaths = 0  # over this share
+        self.answer: Any = None
+
+    def send(self, pool: Pool) -> None:
+        """Give it its share, where it has one and a process."""
+        if self.share and self.process is not None:
+            pool.send(self.process, self.share)
+            self.on_message()
+
+
 class Workers:
     """The processes of one generator.
 
@@ -90,61 +108,65 @@ class Workers:
                 "--cpu-workers is for the CPU, and the model is on another device: leave "
                 "it out or add --cpu"
             )
-        self.pipes: list[Connection] = []
-        self.processes: list[Any] = []
+        self.pool: Pool | None = None
+        self.workers: list[Worker] = []
         self.seen: list[Tensor] = []
+
+    @property
+    def processes(self) -> list[Process]:
+        """Those that run."""
+        return [worker.process for worker in self.workers if worker.process is not None]
 
     def small(self) -> list[Tensor]:
         """Parameters that change when a model is trained further, moved or cast."""
         return [p.detach() for model in self.models for p in model.parameters() if p.dim() == 1]
 
-    def start(self) -> None:
+    def start(self) -> Pool:
         """Fork, if that has not been done or the models have changed since."""
         small = self.small()
-        if self.processes and all(
+        if self.pool is None or not all(
             p.dtype == q.dtype and torch.equal(p, q) for p, q in zip(small, self.seen, strict=True)
         ):
-            return
-        self.stop()
-        self.seen = [p.clone() for p in small]
-        context = multiprocessing.get_context("fork")
-        for _ in range(self.count):
-            with standard_streams_open():
-                ours, theirs = context.Pipe()
-            process = context.Process(
-                target=self.serve, args=(theirs, [*self.pipes, ours]), daemon=True
-            )
-            process.start()
-            theirs.close()
-            self.pipes.append(ours)
-            self.processes.append(process)
+            self.stop()
+            self.seen = [p.clone() for p in small]
+            self.pool = Pool()
+            self.workers = [Worker() for _ in range(self.count)]
+            self.start_processes(self.pool)
+        return self.pool
 
-    def serve(self, pipe: Connection, others: list[Connection]) -> None:
-        """A worker's life: it ends when the command does, however that ends."""
-        # Ctrl-C reaches the command, which then closes the pipe
-        signal.signal(signal.SIGINT, signal.SIG_IGN)
-        for other in others:
-            other.close()
+    def start_processes(self, pool: Pool) -> None:
+        """Fork the processes whose pause is over. Errors: UsageError where the system gives none
+        for a minute."""
+        now = time.monotonic()
+        for worker in self.workers:
+            if worker.state is not State.PAUSED or now < worker.start_at:
+                continue
+            try:
+                worker.process = fork(pool, self.serve)
+            except OSError as error:
+                worker.on_failed_start(now, error, is_final=False)
+                if worker.state is State.FAILED:
+                    raise UsageError(NO_PROCESS.format(why=error.strerror or error)) from None
+            else:
+                worker.on_ready()
+                worker.send(pool)
+
+    def serve(self, channel: Channel) -> None:
+        """The life of a process: it ends when the command does, however that ends."""
         torch.set_num_threads(1)
         while True:
-            try:
-                arguments = pickle.loads(pipe.recv_bytes())
-            except (EOFError, OSError):
-                os._exit(0)
-            before = self.stats.copy()
-            try:
-                hypotheses = converted(self.decode(*arguments), Tensor, Tensor.numpy)
-                answer = pickle.dumps((hypotheses, self.stats.since(before)))
-            except Exception as error:  # told to the command, which raises it
-                answer = pickle.dumps(
-                    error
-                    if isinstance(error, (UsageError, ArithmeticError))
-                    else RuntimeError(repr(error))
-                )
-            try:
-                pipe.send_bytes(answer)
-            except OSError:
-                os._exit(0)
+            for message in channel.receive():
+                before = self.stats.copy()
+                try:
+                    hypotheses = converted(self.decode(*pickle.loads(message)), Tensor, to_array)
+                    answer = pickle.dumps((hypotheses, self.stats.since(before)))
+                except Exception as error:  # passed to the command, which raises it
+                    answer = pickle.dumps(
+                        error
+                        if isinstance(error, (UsageError, ArithmeticError))
+                        else RuntimeError(repr(error))
+                    )
+                channel.send(answer)
 
     def __call__(self, sample: dict, prefix: Tensor | None, constraints: Tensor | None) -> list:
         """The hypotheses of a batch, in its order.
@@ -152,16 +174,20 @@ class Workers:
         Errors: the first worker's that has one; no worker is left then.
         """
         begin, before = time.perf_counter(), self.stats.seconds
-        self.start()
         n = len(source_of(sample))
         shares = [list(range(n))[i :: self.count] for i in range(min(self.count, n))]
         out: list = [None] * n
         try:
-            for pipe, index in zip(self.pipes, shares, strict=False):
-                pipe.send_bytes(
-                    pickle.dumps(share_of((sample, prefix, constraints), n, index, self.pad))
+            pool = self.start()
+            workers = self.workers[: len(shares)]
+            for worker, index in zip(workers, shares, strict=True):
+                worker.share = pickle.dumps(
+                    share_of((sample, prefix, constraints), n, index, self.pad)
                 )
-            answers = [pickle.loads(self.pipes[i].recv_bytes()) for i in range(len(shares))]
+                worker.deaths, worker.answer = 0, None
+                worker.send(pool)
+            self.wait(pool)
+            answers = [worker.answer for worker in workers]
             for answer in answers:  # before any is counted: the batch may be decoded again in parts
                 if isinstance(answer, BaseException):
                     raise answer
@@ -170,22 +196,6 @@ class Workers:
                 self.stats.add(stats)
                 for place, found in zip(index, hypotheses, strict=True):
                     out[place] = found
-        except (EOFError, OSError) as error:
-            ended = multiprocessing.connection.wait(
-                [process.sentinel for process in self.processes], timeout=1
-            )
-            for process in self.processes:
-                process.join(1 if process.sentinel in ended else 0)
-            codes = [process.exitcode for process in self.processes if process.exitcode]
-            how = (
-                f"signal {-codes[0]}"
-                if codes and codes[0] < 0
-                else f"status {codes[0]}"
-                if codes
-                else "its pipe broke"
-            )
-            self.stop()
-            raise UsageError(STOPPED.format(how=how)) from error
         except SentenceError:  # a worker lives on through it
             raise
         except BaseException:
@@ -194,12 +204,55 @@ class Workers:
         self.stats.seconds = before + time.perf_counter() - begin
         return out
 
+    def wait(self, pool: Pool) -> None:
+        """Wait until all shares are decoded (raises UsageError for one that two processes died
+        over)."""
+        looked = time.monotonic()
+        while any(worker.share for worker in self.workers):
+            now = time.monotonic()
+            if now >= looked + TICK:
+                # subtle: of a gap in which this process did not run, no other is to blame
+                elapsed, looked = min(now - looked, 2 * TICK), now
+                for worker in self.workers:
+                    self.end_silent(worker, elapsed)
+            pauses = [w.start_at - now for w in self.workers if w.state is State.PAUSED]
+            for event in pool.wait(max(0.0, min([looked + TICK - now, *pauses]))):
+                self.on_event(pool, event)
+            self.start_processes(pool)
+
+    def on_event(self, pool: Pool, event: Event) -> None:
+        """Take an answer, or replace a process that has ended."""
+        worker = next((w for w in self.workers if w.process is event.process), None)
+        if worker is None:
+            return
+        for message in event.messages:
+            worker.answer, worker.share = pickle.loads(message), b""
+            worker.on_answer()
+        if event.is_over:
+            status = event.process.wait(1.0)
+            pool.remove(event.process)
+            worker.process = None
+            worker.deaths += bool(worker.share)
+            if worker.deaths == 2:
+                name = "signal" if (status or 0) < 0 else "status"
+                how = "its pipe broke" if status is None else f"{name} {abs(status)}"
+                raise UsageError(STOPPED.format(how=how))
+            worker.on_exit(time.monotonic(), has_answered=not worker.deaths)
+
+    def end_silent(self, worker: Worker, elapsed: float) -> None:
+        """Kill a process that has work and does nothing; its end is an event then."""
+        if worker.share and worker.process is not None:
+            cpu = worker.process.cpu_seconds()
+            if worker.is_silent(elapsed, cpu, has_heartbeat=False):
+                worker.process.kill()
+
     def stop(self) -> None:
         """End all workers."""
-        for pipe in self.pipes:
-            pipe.close()
-        for process in self.processes:
-            process.terminate()
-        for process in self.processes:
-            process.join()
-        self.pipes, self.processes = [], []
+        if self.pool is not None:
+            self.pool.end(grace=0.0)
+        self.pool, self.workers = None, []
+
+
+def to_array(tensor: Tensor) -> np.ndarray:
+    """A tensor as an array, which is pickled faster."""
+    return tensor.numpy()

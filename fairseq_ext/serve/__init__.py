@@ -6,7 +6,8 @@ a page for people.
 | __init__.py | the settings |
 | __main__.py | the command: flags, the socket, signals |
 | app.py | the application, its routes, and which sites may use them |
-| service.py | what the routes share: answers that are waited for, errors, kept glossaries |
+| service.py | what the routes share: answers that are waited for, errors |
+| glossaries.py | glossaries that are kept by name |
 | models.py | one model that stays, or those of a folder; two models one behind the other |
 | model_folder.py | the models of a folder, in which they come and go |
 | metrics.py | counts and histograms for Prometheus |
@@ -14,6 +15,10 @@ a page for people.
 | records.py | requests as JSON, and answers |
 | guard.py | API keys, the largest body, connections |
 | libretranslate.py | LibreTranslate's API |
+| deepl.py | DeepL's API |
+| deepl_requests.py, deepl_texts.py, deepl_languages.py | what its requests, texts and codes mean |
+| deepl_glossaries.py | its glossaries, which are kept by identifier |
+| documents.py | files that are translated while their sender does something else |
 | page.html | the page |
 """
 
@@ -22,6 +27,8 @@ from __future__ import annotations
 import os
 from dataclasses import dataclass
 from pathlib import Path
+
+from fairseq_ext.text import MAX_UNPACKED
 
 # ---- What a server allows, and where it keeps things
 
@@ -49,6 +56,7 @@ class Settings:
     # seconds for which an idle connection stays: longer than clients keep theirs, so
     # that they close first
     keep_alive: int = 75
+    max_unpacked: int = MAX_UNPACKED  # bytes of the text of a file that is an archive
 
     @property
     def hosts(self) -> tuple[str, ...] | None:

@@ -81,6 +81,14 @@ def parser(name: str = "python -m fairseq_ext.serve") -> ArgumentParser:
         help="processes of one thread that decode (default: 1)",
     )
     add(
+        "--worker-timeout",
+        type=float,
+        default=60.0,
+        metavar="SECONDS",
+        help="a decoding process that has sent nothing and used no CPU time for so long is "
+        "replaced (default: 60)",
+    )
+    add(
         "--api-keys",
         metavar="FILE",
         help="hashes of keys, a line each; python -m fairseq_ext.serve.guard makes one "
@@ -162,6 +170,14 @@ def parser(name: str = "python -m fairseq_ext.serve") -> ArgumentParser:
         help=f"an idle connection is closed after so long (default: {default.keep_alive})",
     )
     add(
+        "--max-unpacked",
+        type=int,
+        default=default.max_unpacked,
+        metavar="BYTES",
+        help="most bytes to which the text of a docx, pptx, odt or epub may unpack (default: "
+        f"{default.max_unpacked})",
+    )
+    add(
         "--grace",
         type=float,
         default=default.grace,
@@ -182,6 +198,7 @@ def settings_of(args: Any) -> Settings:
 
     above_0 = (
         "max_body",
+        "max_unpacked",
         "max_lines",
         "max_line_tokens",
         "max_queue",
@@ -189,6 +206,7 @@ def settings_of(args: Any) -> Settings:
         "cpu_workers",
         "max_connections",
         "read_timeout",
+        "worker_timeout",
     )
     for name in (*above_0, "keep_alive", "max_models"):
         value = getattr(args, name)
@@ -248,6 +266,7 @@ def settings_of(args: Any) -> Settings:
         args.max_connections,
         args.read_timeout,
         args.keep_alive,
+        args.max_unpacked,
     )
 
 
@@ -346,6 +365,7 @@ def main(argv: list[str] | None = None) -> int:
             "cpu_workers": args.cpu_workers,
             "max_queue": args.max_queue,
             "longest": args.max_line_tokens,
+            "worker_timeout": args.worker_timeout,
         }
         from fairseq_ext.serve.models import Models, ModelsOfFolder
 

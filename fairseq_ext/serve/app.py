@@ -35,6 +35,8 @@ from fairseq_ext.core.glossary import READERS, Errors, Languages, read
 from fairseq_ext.engine.jobs import Answer, GlossaryFile
 from fairseq_ext.serve import Settings, records
 from fairseq_ext.serve.bodies import checked, described, file_name, read_json, urlencoded
+from fairseq_ext.serve.deepl import DeepL
+from fairseq_ext.serve.glossaries import Glossaries
 from fairseq_ext.serve.guard import read_body
 from fairseq_ext.serve.libretranslate import LibreTranslate
 from fairseq_ext.serve.metrics import Counted
@@ -42,7 +44,6 @@ from fairseq_ext.serve.models import Models, Pair
 from fairseq_ext.serve.service import (
     ERRORS,
     REFUSED,
-    Glossaries,
     Service,
     Stream,
     Streamed,
@@ -108,6 +109,7 @@ class Server(Service):
         GlossaryRoutes(self).add_to(app)
         app.get("/v1/model", summary="What is loaded", **more)(self.get_model)
         LibreTranslate(self).add_to(app)
+        DeepL(self).add_to(app)
         app.get("/health")(self.health)
         app.get("/ready", **more)(self.ready)
         app.get("/metrics", summary="Counts for Prometheus", **more)(self.prometheus)
@@ -193,7 +195,7 @@ class Server(Service):
 
     async def refused(self, request: Request, error: Exception) -> Response:
         """An error as JSON."""
-        return refusal(error)
+        return refusal(error, request.url.path)
 
 
 POLICY = (
@@ -380,7 +382,7 @@ class SameSite:
             try:
                 self.check(scope["method"], scope["path"], Headers(scope=scope))
             except HTTPException as error:
-                return await refusal(error)(scope, receive, send)
+                return await refusal(error, scope["path"])(scope, receive, send)
         await self.app(scope, receive, send)
 
     def check(self, method: str, path: str, headers: Headers) -> None:
@@ -398,7 +400,12 @@ class SameSite:
             raise HTTPException(
                 415, "the body is JSON: say so with the header Content-Type: application/json"
             )
-        if method in ("PUT", "DELETE") and kind in FORMS and "x-requested-with" not in headers:
+        # subtle: no form sends the header Authorization, and a page of another site must ask first
+        if (
+            method in ("PUT", "DELETE")
+            and kind in FORMS
+            and not {"x-requested-with", "authorization"} & {*headers.keys()}
+        ):
             way = "Content-Type: text/tab-separated-values, or X-Requested-With with any value"
             raise HTTPException(415, f"a change needs a header that no form sends: {way}")
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import re
 import unicodedata
-from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Collection, Mapping, Sequence
 from pathlib import PurePath
 from typing import Any, TypeVar
 from urllib.parse import parse_qsl
@@ -94,8 +94,8 @@ def utf_8(content: bytes, what: str) -> str:
         ) from None
 
 
-def urlencoded(content: bytes, what: str) -> dict[str, Any]:
-    """The fields of an urlencoded form or of a query (raises UsageError)."""
+def urlencoded(content: bytes, what: str, lists: Collection[str] = ()) -> dict[str, Any]:
+    """The fields of an urlencoded form or of a query; lists: as of `once` (raises UsageError)."""
     text = utf_8(content, what)
     try:
         pairs = parse_qsl(text, keep_blank_values=True, errors="strict", max_num_fields=MOST_FIELDS)
@@ -105,28 +105,35 @@ def urlencoded(content: bytes, what: str) -> dict[str, Any]:
         ) from None
     except ValueError:
         raise UsageError(f"{what} has more than {MOST_FIELDS} fields: send fewer") from None
-    return once(pairs, what)
+    return once(pairs, what, lists)
 
 
-def once(pairs: Sequence[tuple[str, Any]], what: str) -> dict[str, Any]:
-    """Fields by name; UsageError where two have the same."""
+def once(
+    pairs: Sequence[tuple[str, Any]], what: str, lists: Collection[str] = ()
+) -> dict[str, Any]:
+    """Fields by name; UsageError where two have the same. lists: names of fields that may come
+    several times, whose values are lists."""
     found: dict[str, Any] = {}
     for name, value in pairs:
+        if name in lists:
+            value = [*found.pop(name, []), value]
         if name in found:
             raise UsageError(f"{what} has the field '{cut(name)}' twice: send it once")
         found[name] = value
     return found
 
 
-async def read_form(headers: Mapping[str, str], body: bytes) -> dict[str, Any]:
+async def read_form(
+    headers: Mapping[str, str], body: bytes, lists: Collection[str] = ()
+) -> dict[str, Any]:
     """The fields of a form, texts and UploadFiles; urlencoded where its header does not say
-    multipart (raises UsageError)."""
+    multipart. lists: as of `once` (raises UsageError)."""
     kind, options = parse_options_header(headers.get("content-type", ""))
     charset = options.get(b"charset", b"").decode("latin-1").lower()
     if charset not in UTF_8:
         raise UsageError(f"the form is in the charset '{cut(charset)}': send it as UTF-8")
     if kind != b"multipart/form-data":
-        return await apart(urlencoded, body, "the form")
+        return await apart(urlencoded, body, "the form", lists)
     boundary = options.get(b"boundary", b"").replace(b"\\", b"\\\\").replace(b'"', b'\\"')
     # subtle: starlette reads what is not UTF-8 as Latin-1 without a word; as Latin-1 it reads
     # every byte as it is
@@ -153,7 +160,7 @@ async def read_form(headers: Mapping[str, str], body: bytes) -> dict[str, Any]:
         if isinstance(value, UploadFile):
             value.filename = text(value.filename or "")
         pairs.append((text(name), text(value) if isinstance(value, str) else value))
-    return once(pairs, "the form")
+    return once(pairs, "the form", lists)
 
 
 def file_name(path: str) -> str:

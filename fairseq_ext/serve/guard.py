@@ -2,8 +2,8 @@
 
 A key file has a line a key: the SHA-256 of the key in hexadecimal, and behind a space a name,
 if you like; `#` begins a comment. `python -m fairseq_ext.serve.guard NAME` makes a key: it
-prints the key, and the line for the file. Keys come in the header `Authorization: Bearer KEY` or
-`X-API-Key: KEY`, in LibreTranslate's API also as `api_key`.
+prints the key, and the line for the file. Keys come in the header `Authorization: Bearer KEY`,
+`Authorization: DeepL-Auth-Key KEY` or `X-API-Key: KEY`, in LibreTranslate's API also as `api_key`.
 """
 
 from __future__ import annotations
@@ -23,11 +23,13 @@ from typing import Any
 
 from fastapi import HTTPException, Request
 from starlette.requests import ClientDisconnect
-from uvicorn.protocols.http.auto import AutoHTTPProtocol
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from fairseq_ext.core.errors import UsageError
 from fairseq_ext.core.files import Lines
 from fairseq_ext.serve import Settings
+
+SCHEMES = ("bearer", "deepl-auth-key")  # of the header Authorization
 
 
 class Keys:
@@ -50,8 +52,8 @@ class Keys:
     @staticmethod
     def given(headers: Mapping[str, str]) -> str | None:
         """The key of a request's headers."""
-        scheme, _, bearer = headers.get("authorization", "").partition(" ")
-        return (bearer.strip() if scheme.lower() == "bearer" else None) or headers.get("x-api-key")
+        scheme, _, key = headers.get("authorization", "").partition(" ")
+        return (key.strip() if scheme.lower() in SCHEMES else None) or headers.get("x-api-key")
 
     def check(self, headers: Mapping[str, str], also: str | None = None) -> None:
         """HTTPException 401 for a request without a key, 403 for a wrong one.
@@ -150,15 +152,21 @@ async def drop(parts: AsyncIterator[bytes]) -> None:
 #
 # uvicorn leaves this to a proxy.
 #
-# A connection whose request has not come whole after `read_timeout` seconds is closed. Where
-# there are `most` connections, a new one takes the place of the one that has waited longest for a
-# request; where all of them are at work, it is told to come again.
+# A connection is closed whose request has not come whole after `timeout` seconds, which takes
+# nothing of its answer for so long, whose header is too long, or that sends too many requests at
+# once. Where there are `most` connections, a new one takes the place of the one that has waited
+# longest for a request; where all of them are at work, it is told to come again.
 # At the end of the server a connection that is idle stays for `LINGER` seconds: a request that is
 # on its way is answered, with `Connection: close`, and not lost.
 
 
 KEPT_BACK = 100  # open files for all else: pipes to workers, glossaries, the library
 MOST = 1000  # connections where the system allows so many
+HEAD = 1 << 16  # most bytes of a header
+AHEAD = 32  # most requests of a connection that are not answered
+CHECKS = 4  # times in a timeout that all connections are looked at
+LATE = "the request has not come within {:g} seconds"
+LONG = f"the header has more than {HEAD} bytes: send fewer"
 
 
 def most_connections() -> int:
@@ -179,65 +187,92 @@ def response(status: str, sentence: str, more: str = "") -> bytes:
     return f"HTTP/1.1 {status}\r\n{headers}\r\n{body}".encode()
 
 
-def protocol(most: int, read_timeout: float) -> type[asyncio.Protocol]:
+def protocol(most: int, timeout: float) -> type[asyncio.Protocol]:
     """The protocol of a server's connections."""
+    alive: set[Connection] = set()
 
-    class Connection(AutoHTTPProtocol):  # type: ignore[misc, valid-type]
+    def check_all() -> None:
+        """Look at all connections, now and again while there are any."""
+        for connection in list(alive):
+            connection.check(time.monotonic())
+        if alive:
+            asyncio.get_running_loop().call_later(min(1.0, timeout / CHECKS), check_all)
+
+    class Connection(HttpToolsProtocol):  # type: ignore[misc]
         def connection_made(self, transport: Any) -> None:
             super().connection_made(transport)
-            # not the loop's time, which is of milliseconds: several connections would share it
-            self.since = time.monotonic()
-            self.patience: Any = None
-            if len(self.connections) > most:
-                others = (other for other in self.connections if other.waits and other is not self)
+            self.requests = 0  # whose header has come, and which are not answered
+            self.is_expected = True  # a request: none has come yet, or a part of one has
+            self.since = time.monotonic()  # when it began to wait for a request
+            self.head = 0  # bytes since the last one that belonged to a body or ended a header
+            self.unwritten = 0  # bytes that the client had not taken when last looked at
+            self.moved = self.since  # when it had last taken some
+            if not alive:
+                self.loop.call_later(min(1.0, timeout / CHECKS), check_all)
+            alive.add(self)
+            if len(alive) > most:
+                others = (other for other in alive if not other.requests and other is not self)
                 idle = min(others, key=lambda other: other.since, default=None)
                 if idle is None:
-                    transport.write(
-                        response(
-                            "503 Service Unavailable",
-                            "all connections are in use: ask again",
-                            "Retry-After: 2\r\n",
-                        )
+                    return self.refuse(
+                        "503 Service Unavailable",
+                        "all connections are in use: ask again",
+                        "Retry-After: 2\r\n",
                     )
-                    return transport.close()
+                alive.discard(idle)
                 idle.transport.abort()
-                self.connections.discard(idle)
-            self.expect()
-
-        @property
-        def waits(self) -> bool:
-            """Whether no request has come."""
-            return self.cycle is None or self.cycle.response_complete
-
-        def expect(self) -> None:
-            """A request must have come by then."""
-            if self.patience is None:
-                self.patience = self.loop.call_later(read_timeout, self.late)
-
-        def data_received(self, data: bytes) -> None:
-            if self.waits:
-                self.expect()
-            super().data_received(data)
-            if not self.waits and self.patience is not None:
-                self.patience.cancel()
-                self.patience = None
-            self.since = time.monotonic()
-
-        def late(self) -> None:
-            self.patience = None
-            if self.waits and not self.transport.is_closing():
-                self.transport.write(
-                    response(
-                        "408 Request Timeout",
-                        f"the request has not come within {read_timeout:g} seconds",
-                    )
-                )
-                self.transport.close()
 
         def connection_lost(self, exc: Exception | None) -> None:
-            if self.patience is not None:
-                self.patience.cancel()
+            alive.discard(self)
             super().connection_lost(exc)
+
+        def refuse(self, status: str, sentence: str, more: str = "") -> None:
+            """Say why the connection is closed, and close it."""
+            if not self.transport.is_closing():
+                self.transport.write(response(status, sentence, more))
+                self.transport.close()
+
+        def check(self, now: float) -> None:
+            """Close the connection where its client takes too long."""
+            unwritten = self.transport.get_write_buffer_size()
+            if unwritten == 0 or unwritten != self.unwritten:
+                self.unwritten, self.moved = unwritten, now
+            elif now - self.moved >= timeout:
+                return self.transport.abort()
+            if self.is_expected and not self.requests and now - self.since >= timeout:
+                self.refuse("408 Request Timeout", LATE.format(timeout))
+
+        # ---- of the parser, which calls what follows `on_`
+
+        def data_received(self, data: bytes) -> None:
+            if self.transport.is_closing():
+                return
+            if not self.is_expected and not self.requests:
+                self.is_expected, self.since = True, time.monotonic()
+            self.head += len(data)
+            super().data_received(data)
+            if self.head > HEAD:
+                self.refuse("431 Request Header Fields Too Large", LONG)
+
+        def on_headers_complete(self) -> None:
+            self.head, self.is_expected = 0, False
+            self.requests += 1
+            if self.requests > AHEAD:
+                return self.transport.abort()
+            super().on_headers_complete()
+
+        def on_body(self, body: bytes) -> None:
+            self.head = 0
+            super().on_body(body)
+
+        def on_message_complete(self) -> None:
+            self.head = 0
+            super().on_message_complete()
+
+        def on_response_complete(self) -> None:
+            self.requests -= 1
+            self.since = time.monotonic()
+            super().on_response_complete()
 
         def shutdown(self) -> None:
             self.loop.call_later(LINGER, super().shutdown)

@@ -11,7 +11,7 @@ import tempfile
 import time
 import uuid
 from collections.abc import Sequence
-from functools import cache, partial
+from functools import cache
 from pathlib import Path, PurePath
 from typing import Annotated, Any, Literal, TypeVar
 from urllib.parse import quote
@@ -22,7 +22,7 @@ from fastapi.responses import FileResponse, JSONResponse
 from pydantic import BaseModel, ConfigDict, Field
 
 from fairseq_ext.core.errors import UsageError, cut
-from fairseq_ext.engine.text import ThroughEngine
+from fairseq_ext.core.language_codes import name_of, two_letters
 from fairseq_ext.serve.bodies import (
     apart,
     checked,
@@ -33,11 +33,12 @@ from fairseq_ext.serve.bodies import (
     read_json,
     urlencoded,
 )
+from fairseq_ext.serve.documents import KEPT, translating
 from fairseq_ext.serve.guard import read_body
 from fairseq_ext.serve.models import Pair
 from fairseq_ext.serve.service import ERRORS, Service, ended, waits
-from fairseq_ext.text.files import ENDINGS, beginning, translate
-from fairseq_ext.text.language_codes import name_of, two_letters
+from fairseq_ext.text.archives import Report
+from fairseq_ext.text.files import ENDINGS, beginning
 
 FORM = "application/x-www-form-urlencoded"
 EXAMPLE = {
@@ -47,7 +48,6 @@ EXAMPLE = {
     "format": "text",
     "alternatives": 1,
 }
-KEPT = 3600.0  # seconds for which a translated file can be fetched
 
 
 # ---- Requests
@@ -266,20 +266,23 @@ class LibreTranslate:
         return await run_in_threadpool(candidates, what.texts, self.codes())
 
     async def translate_file(self, request: Request) -> Any:
-        """Translate a file; the answer says where the translation is for an hour."""
-        what = read(File, await self.fields(request))
+        """Translate a file; the answer says where the translation is for an hour, and what of the
+        file is not translated."""
+        service, what = self.service, read(File, await self.fields(request))
         if not what.file.filename:
             raise bad("Invalid request: empty file")
         name = file_name(what.file.filename)
         if PurePath(name).suffix.lower() not in ENDINGS:
             raise bad("Invalid request: file format not supported")
         folder = self.kept()
-        out = folder / f"{uuid.uuid4()}.{name}"
+        out, report = folder / f"{uuid.uuid4()}.{name}", Report()
         with tempfile.TemporaryDirectory(dir=folder) as work:
             given = Path(work) / name
             given.write_bytes(await what.file.read())
             text = (
-                await asyncio.to_thread(beginning, str(given), READ)
+                await asyncio.to_thread(
+                    beginning, str(given), READ, name, service.settings.max_unpacked
+                )
                 if what.source == "auto"
                 else ""
             )
@@ -287,28 +290,22 @@ class LibreTranslate:
             if pair[0] == pair[1]:
                 given.rename(out)
             else:
-                await self.through(request, given, out, (pair[0], pair[1]))
+                report = await self.through(request, given, out, (pair[0], pair[1]))
         url = request.url_for("download_file", name=quote(out.name))
-        return {"translatedFileUrl": str(url)}
+        left = [*report.kinds, *(f"{part}: {reason}" for part, reason in report.parts)]
+        return {"translatedFileUrl": str(url), **({"notTranslated": left} if left else {})}
 
-    async def through(self, request: Request, given: Path, target: Path, pair: Pair) -> None:
+    async def through(self, request: Request, given: Path, target: Path, pair: Pair) -> Report:
         """Translate one file into another, as long as the client is there and something is
         done within each deadline."""
         service, deadline = self.service, self.service.settings.deadline
         async with service.using(request, pair) as model:
             await waits(request)
-            engine = ThroughEngine(model.submit, partial(service.passes, model=model))
-            job = asyncio.ensure_future(
-                asyncio.to_thread(translate, str(given), str(target), engine)
-            )
-            try:
+            async with translating(service, model, given, target) as (job, engine):
                 await ended(
                     request, job, deadline, lambda: engine.moved + deadline - time.monotonic()
                 )
-                job.result()
-            finally:
-                engine.stop()
-                await asyncio.wait([job])
+                return job.result()
 
     def kept(self) -> Path:
         """The folder of translated files, without old ones."""

@@ -21,11 +21,12 @@ import logging
 import math
 import os
 import re
-from collections import Counter
+import threading
+from collections import defaultdict
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from concurrent.futures import Future
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import cached_property, partial
 from pathlib import Path
 from threading import Timer
 from typing import Any
@@ -34,9 +35,10 @@ from fastapi import HTTPException
 from fastapi.concurrency import run_in_threadpool
 
 from fairseq_ext.core.errors import UsageError
+from fairseq_ext.engine.callbacks import THREADS, Reply, resolve, when_done
 from fairseq_ext.engine.engine import Engine
 from fairseq_ext.engine.jobs import Answer, Description, Work
-from fairseq_ext.engine.tickets import Busy, resolve
+from fairseq_ext.engine.tickets import Busy
 from fairseq_ext.serve.model_folder import ModelFolder, Pair
 
 logger = logging.getLogger("fairseq_ext")
@@ -45,14 +47,27 @@ ASKS, BASE = 3, 500 << 20
 CLOSES = 0.5  # seconds in which the processes of a model that is dropped give their memory back
 SOON = {"Retry-After": "2"}
 Waits = Callable[[], Awaitable[None]]
+Hold = Callable[[], Callable[[], None]]
 
 
 @dataclass(frozen=True)
 class Model:
-    """What translates one pair. submit: as of Engine."""
+    """What translates one pair. submit: as of Engine; hold: keeps it loaded until what it
+    returns is called."""
 
     submit: Callable[..., Future[Answer]]
     description: Description
+    hold: Hold = lambda: lambda: None
+
+
+@dataclass(frozen=True)
+class Served:
+    """The pairs of languages that one model serves. own: the one that is meant where a request
+    names none, None where it must."""
+
+    pairs: list[Pair]
+    own: Pair | None
+    several: bool = False
 
 
 class Models:
@@ -60,28 +75,37 @@ class Models:
     that of the flags alone."""
 
     def __init__(self, engine: Engine | None = None, any_pair: bool = False):
-        # several: a request has to say which pair it means, where `own` is None
-        self.any_pair, self.several = any_pair, False
-        self.own: Pair | None = None
-        self.of_many: list[Pair] = []
+        self.any_pair = any_pair
         # the most recently used last
         self.engines: dict[Any, Engine] = {} if engine is None else {None: engine}
         self.gone, self.gone_restarts = Work(), 0  # of engines that are dropped
 
-    def pairs(self) -> list[Pair]:
-        """The pairs of languages that are served (HTTPException 503 before that is known)."""
+    @cached_property
+    def served(self) -> Served:
+        """What is served (HTTPException 503 before that is known)."""
         found = self.engines[None].description
         if found is None:
             raise HTTPException(503, "the model is not loaded yet: ask again", SOON)
-        if self.any_pair and found.languages and not self.of_many:
-            to_many = itertools.product([found.source], found.languages)
-            self.of_many, self.several = (
-                list(to_many if found.leads else itertools.permutations(found.languages, 2)),
-                True,
-            )
-            # the text may say its language
-            self.own = (found.source, found.target) if found.leads else None
-        return self.of_many or [(found.source, found.target)]
+        own = (found.source, found.target)
+        if not self.any_pair or not found.languages:
+            return Served([own], own)
+        if found.leads:  # the text may say its language
+            return Served(list(itertools.product([found.source], found.languages)), own, True)
+        return Served(list(itertools.permutations(found.languages, 2)), None, True)
+
+    def pairs(self) -> list[Pair]:
+        """The pairs of languages that are served (HTTPException 503 before that is known)."""
+        return self.served.pairs
+
+    @property
+    def own(self) -> Pair | None:
+        """The pair of a request that names none; None where it must."""
+        return self.served.own
+
+    @property
+    def several(self) -> bool:
+        """Whether requests may choose among pairs."""
+        return self.served.several
 
     def ready_line(self) -> str:
         """What is served (raises UsageError where it cannot be loaded), when the model is there."""
@@ -102,7 +126,7 @@ class Models:
         """
         engine = self.engines[None]
         assert engine.description is not None
-        submit = partial(engine.submit, languages=pair) if self.of_many else engine.submit
+        submit = partial(engine.submit, languages=pair) if self.several else engine.submit
         yield Model(submit, replace(engine.description, source=pair[0], target=pair[1]))
 
     @property
@@ -125,14 +149,33 @@ class Models:
     def counts(self) -> tuple[int, int]:
         """Requests that are not answered, and of these the ones in a queue."""
         engines = list(self.engines.values())
-        return sum(engine.pending for engine in engines), sum(
-            len(engine.waiting) for engine in engines
-        )
+        return sum(engine.pending for engine in engines), sum(engine.waiting for engine in engines)
 
     def close(self) -> None:
         """End all engines."""
         while self.engines:
             self.engines.popitem()[1].close()
+
+
+class Users:
+    """Who uses one pair's model: requests, and what they have submitted, in any thread."""
+
+    def __init__(self) -> None:
+        self.lock = threading.Lock()
+        self.count = 0
+
+    def hold(self) -> Callable[[], None]:
+        """Count one more, until what this returns is called; only its first call counts."""
+        with self.lock:
+            self.count += 1
+        left = [None]
+
+        def release() -> None:
+            with self.lock:
+                self.count -= bool(left)
+                left.clear()
+
+        return release
 
 
 class ModelsOfFolder(Models):
@@ -151,7 +194,6 @@ class ModelsOfFolder(Models):
         **options: Any,
     ):
         super().__init__()
-        self.several = True
         self.most, self.pivot, self.options = most, pivot, options
         self.folder = ModelFolder(folder, given)
         self.found = self.folder.found  # flags of the models that are served
@@ -161,7 +203,7 @@ class ModelsOfFolder(Models):
                 f"--pivot {pivot} is the language of no model of {folder}: use one of "
                 f"{', '.join(sorted(known))}"
             )
-        self.users: Counter[Pair] = Counter()
+        self.users: defaultdict[Pair, Users] = defaultdict(Users)
         self.loading = asyncio.Lock()
         self.folder.watch()
 
@@ -172,7 +214,8 @@ class ModelsOfFolder(Models):
     def ready_line(self) -> str:
         return ", ".join("-".join(pair) for pair in self.pairs())
 
-    def pairs(self) -> list[Pair]:
+    @property
+    def served(self) -> Served:  # type: ignore[override]
         direct, by = sorted(self.found), self.pivot
         over = [
             (s, t)
@@ -180,7 +223,7 @@ class ModelsOfFolder(Models):
             for b, t in direct
             if a == b == by and s != t and (s, t) not in direct
         ]
-        return direct + over
+        return Served(direct + over, None, True)
 
     @contextlib.asynccontextmanager
     async def using(self, pair: Pair, waits: Waits) -> AsyncIterator[Model]:
@@ -193,42 +236,48 @@ class ModelsOfFolder(Models):
                 self.using((self.pivot, pair[1]), waits) as second,
             ):
                 yield Model(
-                    through(first.submit, second.submit),
+                    through(first.submit, second.submit, second.hold),
                     replace(second.description, source=pair[0], languages=()),
+                    lambda: both(first.hold(), second.hold()),
                 )
             return
-        self.users[pair] += 1
+        hold = self.users[pair].hold
+        release = hold()
         try:
             engine = await self.engine(pair, flags, waits)
             try:
-                description = await run_in_threadpool(engine.wait)
+                # no thread waits, and a client that hangs up cancels only its own waiting
+                description = await asyncio.shield(asyncio.wrap_future(engine.loaded))
             except UsageError as error:
-                await self.drop(pair)
-                self.folder.give_up(pair)
+                if await self.drop(pair, engine):
+                    self.folder.give_up(pair)
                 raise HTTPException(
                     503, f"the model {'-'.join(pair)} cannot be loaded: {error}"
                 ) from None
 
             def submit(*source: Any, **request: Any) -> Future[Answer]:
-                future = engine.submit(*source, **request)
-                self.users[pair] += 1
-                future.add_done_callback(lambda _: self.users.subtract([pair]))
+                ended = hold()
+                try:
+                    future = engine.submit(*source, **request)
+                except BaseException:
+                    ended()
+                    raise
+                when_done(future, lambda _: ended())
                 return future
 
-            yield Model(submit, description)
+            yield Model(submit, description, hold)
         finally:
-            self.users[pair] -= 1
+            release()
 
     async def engine(self, pair: Pair, flags: Mapping[str, Any], waits: Waits) -> Engine:
         """The engine of a pair, which is started where there is none."""
-        async with self.loading:
-            if pair not in self.engines:
-                await waits()
-                await self.make_room(flags["path"])
-                self.engines[pair] = await run_in_threadpool(
-                    lambda: Engine(**flags, **self.options)
-                )
-            self.engines[pair] = engine = self.engines.pop(pair)
+        if pair not in self.engines:
+            async with self.loading:
+                if pair not in self.engines:
+                    await waits()
+                    await self.make_room(flags["path"])
+                    self.engines[pair] = Engine(**flags, **self.options)
+        self.engines[pair] = engine = self.engines.pop(pair)
         return engine
 
     async def make_room(self, checkpoint: str) -> None:
@@ -239,9 +288,9 @@ class ModelsOfFolder(Models):
         while (
             is_full := self.most is not None and len(self.engines) >= self.most
         ) or available() < asks:
-            idle = next((each for each in self.engines if not self.users[each]), None)
+            idle = next((each for each in self.engines if not self.users[each].count), None)
             if idle is not None:
-                await self.drop(idle)
+                await self.drop(idle, self.engines[idle])
             elif is_full:
                 raise HTTPException(
                     429,
@@ -252,19 +301,31 @@ class ModelsOfFolder(Models):
             else:
                 return
 
-    async def drop(self, pair: Pair) -> None:
-        """End an engine."""
-        engine = self.engines.pop(pair, None)
-        if engine is not None:
-            logger.info("%s-%s is dropped", *pair)
-            self.gone.add(engine.work())
-            self.gone_restarts += engine.restarts
-            await run_in_threadpool(engine.close)
-            await asyncio.sleep(CLOSES)
+    async def drop(self, pair: Pair, engine: Engine) -> bool:
+        """End an engine, if it is still the one of this pair; whether it was."""
+        if self.engines.get(pair) is not engine:
+            return False
+        del self.engines[pair]
+        logger.info("%s-%s is dropped", *pair)
+        self.gone.add(engine.work())
+        self.gone_restarts += engine.restarts
+        await run_in_threadpool(engine.close)
+        await asyncio.sleep(CLOSES)
+        return True
 
     @property
     def ready(self) -> bool:
         return True
+
+
+def both(first: Callable[[], None], second: Callable[[], None]) -> Callable[[], None]:
+    """One function that calls two."""
+
+    def call() -> None:
+        first()
+        second()
+
+    return call
 
 
 def available() -> float:
@@ -299,9 +360,10 @@ AGAIN = 0.2  # seconds after which the second model is asked again, where its qu
 BEHIND = 1 << 62
 
 
-def through(first: Submit, second: Submit) -> Submit:
+def through(first: Submit, second: Submit, hold: Hold = lambda: lambda: None) -> Submit:
     """`submit` of both: phrases that are asked for, and the n-best list, are the second's; the seed
-    is both's. Errors: UsageError for a glossary, whose source terms the second does not see."""
+    is both's. hold: of the second, which must not be dropped while the first is at work. Errors:
+    UsageError for a glossary, whose source terms the second does not see."""
 
     def submit(
         source: str,
@@ -317,8 +379,20 @@ def through(first: Submit, second: Submit) -> Submit:
                 "a pair that goes through a third language has no glossaries: leave it out, "
                 "or require phrases"
             )
-        out: Future[Answer] = Future()
-        running = [first(source, align=align, nbest=1, seed=seed, number=number)]
+        release = hold()
+        try:
+            running = [first(source, align=align, nbest=1, seed=seed, number=number)]
+        except BaseException:
+            release()
+            raise
+        out: Future[Answer] = Reply(THREADS, lambda: None)
+
+        def end(_: Any) -> None:
+            release()
+            for each in running:
+                each.cancel()
+
+        when_done(out, end)
 
         def half(done: Future[Answer]) -> None:
             if out.done() or done.cancelled():
@@ -361,7 +435,6 @@ def through(first: Submit, second: Submit) -> Submit:
             )
 
         running[0].add_done_callback(half)
-        out.add_done_callback(lambda _: [each.cancel() for each in running])
         return out
 
     return submit

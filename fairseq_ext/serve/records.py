@@ -106,7 +106,8 @@ class Fields(BaseModel):
                 f"{info.context} is {cut(json.dumps(value))}: send an object with the keys "
                 f"{', '.join(NAMES)}"
             )
-        if unknown := next((key for key in value if key not in NAMES), None):
+        unknown = next((key for key in value if key not in NAMES), None)
+        if unknown is not None:  # it may be ""
             raise UsageError(
                 f"{info.context} has the unknown key '{cut(unknown)}': the keys are "
                 f"{', '.join(NAMES)}"

@@ -1,19 +1,15 @@
-"""What the routes share: models, who may ask, what is allowed, answers, errors, kept glossaries."""
+"""What the routes share: models, who may ask, what is allowed, answers, errors."""
 
 from __future__ import annotations
 
 import asyncio
-import contextlib
-import hashlib
 import json
-import re
 import time
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import AbstractAsyncContextManager
 from functools import partial
 from itertools import chain, islice
-from pathlib import Path
 from typing import Any
 
 from fastapi import HTTPException, Request, Response
@@ -24,12 +20,13 @@ from starlette.requests import ClientDisconnect
 from starlette.types import Receive, Scope, Send
 
 from fairseq_ext.core.errors import UsageError, cut
-from fairseq_ext.core.files import replace
-from fairseq_ext.engine.in_engine import TextRequest
-from fairseq_ext.engine.jobs import Answer, GlossaryFile, Partial
+from fairseq_ext.engine.callbacks import when_done
+from fairseq_ext.engine.jobs import Answer, Partial
+from fairseq_ext.engine.text import TextRequest
 from fairseq_ext.engine.tickets import Busy, Closed, WorkerDied
 from fairseq_ext.serve import Settings, default_folder, records
 from fairseq_ext.serve.bodies import apart, urlencoded
+from fairseq_ext.serve.glossaries import Glossaries, Missing
 from fairseq_ext.serve.guard import Keys, read_body
 from fairseq_ext.serve.metrics import Metrics
 from fairseq_ext.serve.models import SOON, Model, Models, Pair
@@ -38,6 +35,11 @@ from fairseq_ext.text.formats import Pass, passes
 from fairseq_ext.text.splitter import splitter
 
 LONG = 5000  # characters
+
+
+def whole_line(line: str) -> list[int]:
+    """The end of a line that is not split into sentences."""
+    return [len(line)]
 
 
 class Service:
@@ -117,23 +119,44 @@ class Service:
         format: str = "text",
         on_partial: Callable[[Partial], None] | None = None,
         items: list[Pass] | None = None,
+        options: Mapping[str, Any] | None = None,
         **request: Any,
     ) -> Future[Answer]:
         """A future of the translation of a text, sentence by sentence; of one sentence where it
-        must hold phrases. Errors as of `Engine.submit`. items: as of `prepared`."""
+        must hold phrases. Errors as of `Engine.submit`. items: as of `prepared`; options: of
+        `passes`."""
         if is_one_sentence(request):
             return model.submit(source, on_partial=on_partial, **request)
-        return TextRequest(
-            model.submit, source, items or self.passes(format, model), request, on_partial
+        future = TextRequest(
+            model.submit,
+            source,
+            items or self.passes(format, model, **options or {}),
+            request,
+            on_partial,
         ).future
+        release = model.hold()  # between two of its sentences, too
+        when_done(future, lambda _: release())
+        return future
 
-    def passes(self, format: str, model: Model, numbers: Iterator[int] | None = None) -> list[Pass]:
-        """The passes of a format, for the languages of a model; numbers: of the segments."""
+    def passes(
+        self,
+        format: str,
+        model: Model,
+        numbers: Iterator[int] | None = None,
+        splits: bool = True,
+        inline: Collection[str] | None = None,
+    ) -> list[Pass]:
+        """The passes of a format, for the languages of a model.
+
+        numbers: of the segments; splits: whether a line is split into sentences; inline: names of
+        the inline elements of XML, where the text does not say them.
+        """
         return passes(
             format,
-            splitter(model.description.source),
+            splitter(model.description.source) if splits else whole_line,
             leads=model.description.leads,
             numbers=numbers,
+            inline=inline,
         )
 
     async def prepared(self, request: dict[str, Any], model: Model) -> dict[str, Any]:
@@ -141,7 +164,9 @@ class Service:
         in which others are served."""
         if len(request["source"]) < LONG or is_one_sentence(request):
             return request
-        first, *others = self.passes(request.get("format", "text"), model)
+        first, *others = self.passes(
+            request.get("format", "text"), model, **request.get("options", {})
+        )
         found = first(request["source"])
         head = await run_in_threadpool(lambda: list(islice(found, 1)))
         return request | {"items": [lambda text: chain(head, found), *others]}
@@ -325,7 +350,8 @@ def event(name: str, value: Any) -> bytes:
 
 # ---- What a request that fails is answered
 #
-# `{"error": "one sentence"}`, with a status that says whose fault it is.
+# `{"error": "one sentence"}`, in DeepL's API `{"message": "one sentence"}`, with a status that says
+# whose fault it is.
 
 
 REFUSED = (
@@ -338,6 +364,7 @@ REFUSED = (
     ClientDisconnect,
     RuntimeError,
 )
+DEEPL = ("/v2/", "/v3/")  # how the paths of DeepL's API begin
 GONE = 499  # nobody reads the answer; the status that proxies log
 ERRORS = {
     code: {"description": what}
@@ -355,8 +382,8 @@ ERRORS = {
 }
 
 
-def refusal(error: Exception) -> Response:
-    """An error of one of the kinds REFUSED as JSON."""
+def refusal(error: Exception, path: str) -> Response:
+    """An error of one of the kinds REFUSED as JSON. path: of the request."""
     headers: dict[str, str] = {}
     if isinstance(error, StarletteHTTPException):
         status, sentence, headers = error.status_code, str(error.detail), dict(error.headers or {})
@@ -368,78 +395,5 @@ def refusal(error: Exception) -> Response:
         status, sentence, headers = 429, str(error), {"Retry-After": f"{error.retry_after:.0f}"}
     else:
         status, sentence = 503 if isinstance(error, Closed) else 500, str(error)
-    return JSONResponse({"error": sentence}, status, headers)
-
-
-# ---- Glossaries that a server keeps: a TSV file each, replaced in one step
-
-
-NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}")
-STALE = 3600.0  # seconds after which a file that a PUT was writing is nobody's
-
-
-class Missing(UsageError):
-    """No glossary has this name."""
-
-
-class Glossaries:
-    """The glossaries of a folder, by name."""
-
-    def __init__(self, folder: Path):
-        self.folder = folder
-        for left in folder.glob(".*.tsv"):  # of a PUT that was killed
-            with contextlib.suppress(OSError):
-                if time.time() - left.stat().st_mtime > STALE:
-                    left.unlink()
-        # of files whose inode, size and time are known
-        self.digests: dict[str, tuple[tuple[int, int, int], str]] = {}
-
-    def path(self, name: str) -> Path:
-        """The file of a name (raises UsageError for a name that cannot be one)."""
-        if not NAME.fullmatch(name):
-            raise UsageError(
-                "a glossary's name has 1 to 64 letters, digits, dots, hyphens and underscores, a "
-                "letter or digit first"
-            )
-        return self.folder / f"{name}.tsv"
-
-    def names(self) -> list[str]:
-        """All names, sorted."""
-        return (
-            sorted(file.stem for file in self.folder.glob("*.tsv") if NAME.fullmatch(file.stem))
-            if self.folder.is_dir()
-            else []
-        )
-
-    def file(self, name: str) -> GlossaryFile:
-        """The present version of a glossary (raises Missing)."""
-        path = self.path(name)
-        try:
-            found = path.stat()
-            key = (found.st_ino, found.st_size, found.st_mtime_ns)
-            if name not in self.digests or self.digests[name][0] != key:
-                self.digests[name] = (key, hashlib.sha256(path.read_bytes()).hexdigest())
-        except OSError:
-            raise Missing(
-                f"there is no glossary '{name}': put it first (PUT /v1/glossaries/{name})"
-            ) from None
-        return GlossaryFile(str(path), self.digests[name][1])
-
-    def read(self, name: str) -> bytes:
-        """The content of a glossary (raises Missing)."""
-        return Path(self.file(name).path).read_bytes()
-
-    def write(self, name: str, content: bytes) -> bool:
-        """Keep a glossary under a name; whether there was none of that name. Errors: OSError."""
-        path = self.path(name)
-        is_new = not path.exists()
-        self.folder.mkdir(parents=True, exist_ok=True)
-        replace(path, [content])
-        return is_new
-
-    def delete(self, name: str) -> None:
-        """Forget a glossary (raises Missing)."""
-        try:
-            self.path(name).unlink()
-        except FileNotFoundError:
-            raise Missing(f"there is no glossary '{name}'") from None
+    field = "message" if path.startswith(DEEPL) else "error"
+    return JSONResponse({field: sentence}, status, headers)

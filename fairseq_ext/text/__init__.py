@@ -2,16 +2,24 @@
 
 | file | what is in it |
 | --- | --- |
+| atoms.py | the parts of a text: tags, placeholders, words; sentences made of them |
 | segments.py | a text as sentences, and a sentence as pieces that fit the model |
 | splitter.py, several_sentences.py | where sentences end; whether a text holds several |
-| language_codes.py | codes of languages |
 | placeholders.py | what stays as it is: URLs, {name}, %s |
-| marks.py | tags and placeholders put back into a translation |
+| units.py, marks.py | words of a sentence; tags and placeholders put back into its translation |
 | alignment.py | which word has become which |
 | in_lines.py | a text through `Translator.translate` |
 | formats.py | the formats by name |
-| markup.py, markdown.py, subtitles.py, office.py | HTML and XML; Markdown; srt and vtt; |
-| | docx, pptx and odt |
+| html_tokens.py, markup.py | HTML: its tokens, and text of them |
+| xml_tokens.py, xml_text.py | XML |
+| markdown.py, markdown_inline.py | Markdown: its blocks, and what is inline |
+| messages.py, po.py, xliff.py | texts of localisation files: po, XLIFF |
+| subtitles.py | srt and vtt |
+| office.py, fields.py, paragraphs.py | paragraphs of docx, pptx and odt, as text and as segments |
+| archives.py | docx, pptx, odt and epub: which of their parts are translated |
+| encodings.py | the encoding of a file |
 | files.py | files by their endings |
 | __main__.py | the command |
 """
+
+MAX_UNPACKED = 64 << 20  # bytes to which the text of an archive may unpack

@@ -14,6 +14,7 @@ from tqdm import tqdm
 from fairseq_ext.core.errors import UsageError, counted, cut, report
 from fairseq_ext.core.files import refuse_shared
 from fairseq_ext.plugin.loading.model import add_model, flags_of
+from fairseq_ext.text import MAX_UNPACKED
 
 if TYPE_CHECKING:
     from fairseq_ext.text.files import Through
@@ -46,6 +47,14 @@ def parser() -> ArgumentParser:
         metavar="REGEX",
         help="keep what this matches as it is; may be given several times",
     )
+    add(
+        "--max-unpacked",
+        type=int,
+        default=MAX_UNPACKED,
+        metavar="BYTES",
+        help="most bytes to which the text of a docx, pptx, odt or epub may unpack (default: "
+        f"{MAX_UNPACKED})",
+    )
     return parse
 
 
@@ -76,18 +85,33 @@ def main(argv: list[str] | None = None) -> int:
         from fairseq_ext.text.placeholders import pattern
         from fairseq_ext.translator import Translator
 
+        if args.max_unpacked <= 0:
+            raise UsageError(
+                f"--max-unpacked {args.max_unpacked} allows nothing: use a number above 0"
+            )
         refuse_shared([("OUT", args.output)], [("IN", args.input)])
         pattern(tuple(args.protect), False)  # before the model is loaded
         translator, left = Translator(**flags_of(args, others)), list[tuple[str, str]]()
-        translate(args.input, args.output, through_translator(translator, args.protect, left))
+        found = translate(
+            args.input,
+            args.output,
+            through_translator(translator, args.protect, left),
+            max_unpacked=args.max_unpacked,
+        )
     except UsageError as error:
         report(type(error), error, error.__traceback__)
         return 1
     for source, reason in left[:SHOWN]:
         print(f"left as it was: '{cut(source)}' ({reason})", file=sys.stderr)
+    if found.kinds:
+        print(
+            f"{args.input} holds text that is not read: {', '.join(found.kinds)}", file=sys.stderr
+        )
+    for part, reason in found.parts:
+        print(f"left as it was: {part} of {args.input} ({reason})", file=sys.stderr)
     if left:
         print(f"{counted(len(left), 'segment')} of {args.input} left as it was", file=sys.stderr)
-    return 3 if left else 0
+    return 3 if left or found.parts else 0
 
 
 if __name__ == "__main__":

@@ -4,19 +4,21 @@ what stands inside of tags."""
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator
 from functools import partial
 from typing import Literal, get_args
 
-from lxml import etree
-
 from fairseq_ext.core.errors import UsageError, cut
 from fairseq_ext.search.constraints.from_python import ListOf, check_texts
-from fairseq_ext.text.markdown import of_markdown
+from fairseq_ext.text.atoms import Item, Segment
+from fairseq_ext.text.markdown import of_markdown, of_titles
 from fairseq_ext.text.markup import of_attributes, of_markup
-from fairseq_ext.text.office import of_odt, of_runs
-from fairseq_ext.text.segments import Item, Segment, led, of_text
+from fairseq_ext.text.paragraphs import of_paragraphs
+from fairseq_ext.text.po import of_po
+from fairseq_ext.text.segments import led, of_text
 from fairseq_ext.text.subtitles import of_subtitles
+from fairseq_ext.text.xliff import of_xliff
+from fairseq_ext.text.xml_text import of_xml
 
 Pass = Callable[[str], Iterator[Item]]
 Format = Literal["text", "html", "xml", "markdown"]  # together with those of files
@@ -29,21 +31,24 @@ def passes(
     protect: ListOf[str] = (),
     leads: Collection[str] = (),
     numbers: Iterator[int] | None = None,
+    inline: Collection[str] | None = None,
 ) -> list[Pass]:
-    """The passes of a format (raises UsageError).
+    """Yield the passes of a format (raises UsageError).
 
     ends: of `splitter`; protect: regular expressions of what stays as it is; leads: as of `led`;
-    numbers: of the segments (default: from 0 on).
+    numbers: of the segments (default: from 0 on); inline: names of the inline elements of XML,
+    where the text does not say them.
     """
     numbers = itertools.count() if numbers is None else numbers
     found: dict[str, tuple[Callable[..., Iterator[Item]], ...]] = {
         "text": (of_text,),
         "html": (of_attributes, of_markup),
-        "xml": (of_xml,),
-        "markdown": (of_markdown,),
+        "xml": (partial(of_xml, inline=inline),),
+        "markdown": (of_titles, of_markdown),
         "subtitles": (of_subtitles,),
-        "runs": (of_runs,),
-        "odt": (of_odt,),
+        "xliff": (of_xliff,),
+        "po": (of_po,),
+        "paragraphs": (of_paragraphs,),
     }
     if not isinstance(format, str) or format not in found:
         raise UsageError(f"format must be one of {', '.join(FORMATS)}, not {cut(repr(format))}")
@@ -63,22 +68,5 @@ def check_text(text: object) -> None:
     """Refuse what is no text (raises UsageError)."""
     if not isinstance(text, str):
         raise UsageError(f"the text is {cut(repr(text))}: give a str")
-
-
-def of_xml(
-    text: str, ends: Callable[[str], list[int]], protect: Sequence[str] = ()
-) -> Iterator[Item]:
-    """The items of XML. Errors: UsageError for what is not well-formed."""
-    try:
-        etree.fromstring(
-            text.encode(),
-            etree.XMLParser(
-                resolve_entities=False, no_network=True, load_dtd=False, encoding="utf-8"
-            ),
-        )
-    except etree.XMLSyntaxError as error:
-        raise UsageError(
-            f"line {error.lineno} of the XML is not well-formed ({cut(str(error.msg))}): "
-            "correct it, or use html"
-        ) from None
-    return of_markup(text, ends, protect, xml=True)
+    if not text.isascii() and any("\ud800" <= character <= "\udfff" for character in text):
+        raise UsageError("the text has half a character (a lone surrogate): give whole characters")

@@ -10,8 +10,9 @@ from itertools import islice
 from fairseq_ext.core.errors import UsageError
 from fairseq_ext.plugin.calls import Translation
 from fairseq_ext.plugin.loading.settings import TooLong
+from fairseq_ext.text.atoms import Item, Segment
 from fairseq_ext.text.marks import Projection
-from fairseq_ext.text.segments import Item, Segment, halves
+from fairseq_ext.text.segments import halves
 
 Translate = Callable[[Sequence[Segment]], Sequence[Translation | UsageError]]
 FIRST, TOGETHER = 32, 500  # segments and what stands between them: the beginning is there soon

@@ -1,99 +1,336 @@
-"""Markdown as segments: paragraphs, headings, items and cells of tables; emphasis and links
-are marks, code is kept."""
+"""Markdown as segments: paragraphs, headings, items, cells of tables, and the HTML between them;
+emphasis and links are marks, code is kept.
+
+tree-sitter-markdown finds the blocks and what is inline, with its places; the text is cut there.
+Its inline parser takes time by the square of a text, so it gets bounded pieces.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from functools import cache, partial
+from itertools import pairwise
+from typing import Any
 
 import regex
 
-from fairseq_ext.text.markup import BLOCK, of_atoms
-from fairseq_ext.text.placeholders import find
-from fairseq_ext.text.segments import CLOSE, OPEN, PLACEHOLDER, TEXT, Atom, Item
+from fairseq_ext.core.errors import UsageError
+from fairseq_ext.text import markup
+from fairseq_ext.text.atoms import Item
+from fairseq_ext.text.markdown_inline import Inline, titles
+from fairseq_ext.text.segments import of_atoms
+from fairseq_ext.text.xml_tokens import places
 
-FENCE = regex.compile(r" {0,3}(`{3,}|~{3,})")
-# of headings, quotations and items
-LEAD = regex.compile(r"(?:\s*(?:#{1,6}|>|[-*+]|\d{1,9}[.)]|\[[ xX]\])(?=\s))*\s*")
-BREAKS = regex.compile(
-    r"\s*$| {4}|\t|\s*(?:[-*_=]\s*){3,}$|\s*\[[^\]]+\]:\s|\s*</?[a-zA-Z!?]|"
-    r"\s*\|?(?:\s*:?-+:?\s*\|)+"
-)  # lines that are kept
-URL = r"\](?:\([^)\n]*\)|\[[^\]\n]*\])"  # the end of a link
-CODE = r"(`+)(?!`).*?(?<!`)\1(?!`)|</?[a-zA-Z][^<>]*>|\[\^[^\]]+\]|!\[[^\]]*\]\([^)]*\)"
-MARK = regex.compile(r"\*\*|__|~~|(?<!\w)_(?=\S)|(?<=\S)_(?!\w)|\*|\[|\|")
+Span = tuple[int, int]
+# lines in a paragraph that are kept: notes, includes, definitions of links, formulas
+KEPT_LINE = regex.compile(
+    r"[ \t]*(?:\[!\w+\][ \t]*|:{3,}[ \t]*(?:[\w-]+)?(?:[ \t]+\S*[={}\[\]/\"].*)?|"
+    r"\[[^\]\n^]+\]:[ \t]*\S+.*|(?:!!!|\?\?\?\+?)[ \t]+[\w ]+|\{%.*%\})\r?$"
+)
+# in front of the text of a line: of a note, a footnote, a definition
+LEAD = regex.compile(
+    r"[ \t]*(?:\[\^[^\]\n]+\]:|\[!\w+\]|:{3,}[ \t]*[\w-]+(?=[ \t])|:(?=[ \t])|"
+    r"(?:!!!|\?\?\?\+?)[ \t]+[\w ]+(?=\")|\[[ xX]\](?=[ \t]))[ \t]*"
+)
+TITLED = regex.compile(r"^(?:title|description|summary|subtitle|abstract|sidebar_label)$")
+YAML = regex.compile(
+    r"(?P<key>[\w.-]+)(?P<mid>[ \t]*[:=][ \t]*)(?P<value>\S.*?)?(?P<end>[ \t]*\r?\n?)"
+)
+HASHES = regex.compile(r"[ \t]+#+[ \t]*$")  # at the end of a heading
+SYNTAX = regex.compile(r"[*_~\[\]!<`$\\]")
+MOST = 200  # such characters in a piece of the inline parser, and 6,000 characters
+LONGEST = 6000
+DEEPEST = 60  # levels of quotes and lists that are read
+
+
+@cache
+def parsers() -> tuple[Any, Any]:
+    """Return the parsers of blocks and of what is inline (raises UsageError)."""
+    try:
+        import tree_sitter_markdown
+        from tree_sitter import Language, Parser
+    except ImportError:
+        raise UsageError(
+            "Markdown is read by tree-sitter-markdown, which is not installed: pip install "
+            "'fairseq_ext[text]'"
+        ) from None
+    return (
+        Parser(Language(tree_sitter_markdown.language())),
+        Parser(Language(tree_sitter_markdown.inline_language())),
+    )
+
+
+class Document:
+    """A Markdown text cut into its blocks. labels: of the links that are defined at its end."""
+
+    def __init__(self, text: str, protect: Sequence[str]):
+        self.text, self.protect = text, protect
+        self.content = text.encode()
+        self.labels = {
+            each.strip().casefold()
+            for each in regex.findall(r"(?m)^[ >\t]*\[([^\]\n^]+)\]:[ \t]*\S", text)
+        }
+        self.blocks: list[tuple[str, Span, list[Span]]] = []  # kind, place, continuations in it
+        self.read(parsers()[0].parse(self.content).root_node)
+
+    def read(self, root: Any) -> None:
+        """Find the blocks that hold text."""
+        found: list[tuple[str, Any, list[Any]]] = []
+        stack = [root]
+        after_note = False
+        while stack:
+            node = stack.pop()
+            kind = node.type
+            if kind in (
+                "inline",
+                "pipe_table_cell",
+                "html_block",
+                "minus_metadata",
+                "plus_metadata",
+            ):
+                found.append((kind, node, continuations(node)))
+                after_note = kind == "inline" and node.text.lstrip().startswith((b"!!!", b"???"))
+            elif kind == "indented_code_block" and after_note:
+                found.append(("inline", node, continuations(node)))
+            elif kind not in (
+                "fenced_code_block",
+                "indented_code_block",
+                "link_reference_definition",
+            ):
+                stack += reversed(node.children)
+        flat = [
+            place
+            for _, node, inside in found
+            for each in (node, *inside)
+            for place in (each.start_byte, each.end_byte)
+        ]
+        at = iter(places(self.content, flat))
+        for kind, node, inside in found:
+            span = next(at), next(at)
+            if node.parent.type == "atx_heading":
+                closing = HASHES.search(self.text, *span)
+                span = span[0], closing.start() if closing else span[1]
+            self.blocks.append((kind, span, [(next(at), next(at)) for _ in inside]))
+
+    def items(self, ends: Callable[[str], list[int]], attributes: bool) -> Iterator[Item]:
+        """Yield the items. attributes: of the titles of links and the texts of pictures alone."""
+        at = 0
+        for kind, (start, end), inside in self.blocks:
+            if start < at:
+                continue
+            yield self.text[at:start]
+            at = end
+            if kind.endswith("metadata"):
+                yield from front_matter(self.text[start:end], ends, self.protect, attributes)
+            elif kind == "html_block":
+                yield from self.html(start, end, inside, ends, attributes)
+            else:
+                yield from self.inline(start, end, inside, ends, attributes, "table" in kind)
+        yield self.text[at:]
+
+    def html(
+        self,
+        start: int,
+        end: int,
+        inside: Sequence[Span],
+        ends: Callable[[str], list[int]],
+        attributes: bool,
+    ) -> Iterator[Item]:
+        """Yield the items of HTML; what continues a quote or an item in it is kept."""
+        bounds = [start, *(place for span in inside for place in span), end]
+        for number, (a, b) in enumerate(pairwise(bounds)):
+            part = self.text[a:b]
+            if number % 2:
+                yield part
+            elif attributes:
+                yield from markup.of_attributes(part, ends, self.protect)
+            else:
+                yield from markup.of_markup(part, ends, self.protect)
+
+    def inline(
+        self,
+        start: int,
+        end: int,
+        inside: Sequence[Span],
+        ends: Callable[[str], list[int]],
+        attributes: bool,
+        is_cell: bool,
+    ) -> Iterator[Item]:
+        """Yield the items of a paragraph, a heading or a cell."""
+        for a, b, is_kept in pieces(self.text, start, end, inside):
+            if is_kept and not (attributes and "alt-text" in self.text[a:b]):
+                yield self.text[a:b]
+                continue
+            spans = [(x - a, y - a) for x, y in inside if a <= x and y <= b]
+            found = Inline(self.text[a:b], spans, self.protect, self.labels, parsers()[1])
+            if attributes:
+                yield from titles(found, ends)
+            elif found.is_syntax():
+                yield found.text
+            else:
+                escape = partial(escaped, known=found.literal(), is_cell=is_cell)
+                yield from of_atoms(found.atoms(), ends, escape)
+
+
+def continuations(node: Any) -> list[Any]:
+    """Return what continues the quotes and items around a block, in its lines."""
+    return [
+        each
+        for each in node.children
+        if each.type == "block_continuation" and each.start_byte < each.end_byte
+    ]
 
 
 def of_markdown(
     text: str, ends: Callable[[str], list[int]], protect: Sequence[str] = ()
 ) -> Iterator[Item]:
-    """The items of Markdown. ends, protect: as of `of_text`."""
-    fence, paragraph = "", list[str]()
-    front = text.startswith("---\n")
-
-    def flush() -> Iterator[Item]:
-        yield from of_atoms(inline("".join(paragraph), protect), ends, str)
-        paragraph.clear()
-
-    for number, line in enumerate(text.splitlines(keepends=True)):
-        mark = FENCE.match(line)
-        is_front = front and line.strip() in ("---", "...") and number > 0
-        if fence or front or mark:
-            yield from flush()
-            yield line
-            fence = (
-                ("" if mark and fence and mark[1].startswith(fence) else fence)
-                if fence
-                else mark[1]
-                if mark and not front
-                else ""
-            )
-            front = front and not is_front
-            continue
-        lead = LEAD.match(line)[0]  # type: ignore[index]
-        is_kept = BREAKS.match(line) is not None and not (
-            paragraph and line[:1] in " \t" and line.strip()
-        )
-        if is_kept or lead.strip():
-            yield from flush()
-        if is_kept:
-            yield line
-            continue
-        if lead:
-            yield from flush() if lead.strip() else ()
-            paragraph.append(lead) if paragraph else (yield lead)
-        paragraph.append(line[len(lead) :])
-        if lead.lstrip().startswith("#") or line.endswith(("  \n", "\\\n")):
-            yield from flush()
-    yield from flush()
+    """Yield the items of Markdown. ends, protect: as of `of_text`."""
+    yield from Document(text, protect).items(ends, False)
 
 
-def inline(text: str, protect: Sequence[str]) -> Iterator[Atom]:
-    """The atoms of a paragraph."""
-    at = 0
-    for start, end in [*find(text, [*protect, URL, CODE]), (len(text), len(text))]:
-        is_link = text.startswith(("](", "]["), start)
-        yield from emphasis(text[at:start], is_link)
-        yield Atom(CLOSE if is_link else PLACEHOLDER, text[start:end], name="link" * is_link)
-        at = end
+def of_titles(
+    text: str, ends: Callable[[str], list[int]], protect: Sequence[str] = ()
+) -> Iterator[Item]:
+    """Yield the items of Markdown whose only text is in titles of links and texts of pictures."""
+    if regex.search(r"!\[|:{3}|<\w|\]\(\S{1,300}\s+[\"'(]", text) is None:
+        yield text
+    else:
+        yield from Document(text, protect).items(ends, True)
 
 
-def emphasis(text: str, is_link: bool) -> Iterator[Atom]:
-    """The atoms of text without code; a mark opens where a word follows, and closes elsewhere.
+def pieces(
+    text: str, start: int, end: int, inside: Sequence[Span]
+) -> Iterator[tuple[int, int, bool]]:
+    """Yield a block cut at the lines that are kept, and where it is long for the inline parser:
+    (start, end, whether it is kept)."""
+    begins = {a: b for a, b in inside}
+    at = first = start
+    while at < end:
+        line_end = text.find("\n", at, end)
+        line_end = end if line_end < 0 else line_end + 1
+        body = begins.get(at, at)
+        line = text[body:line_end]
+        kept = KEPT_LINE.fullmatch(line.rstrip("\r\n")) is not None
+        lead = None if kept else LEAD.match(line)
+        if kept or lead:
+            yield from bounded(text, first, at)
+            first = line_end if kept else body + lead.end()  # type: ignore[union-attr]
+            yield at, first, True
+            if lead and line.lstrip()[0] in ":!?" and line_end > first:  # a title
+                yield from bounded(text, first, line_end)
+                first = line_end
+        at = line_end
+    yield from bounded(text, first, end)
 
-    is_link: the text ends as a link's.
-    """
-    at, start = 0, text.rfind("[") if is_link else -1
-    for mark in MARK.finditer(text):
-        yield Atom(TEXT, text[at : mark.start()], text[at : mark.start()])
-        opens = (
-            text[mark.end() : mark.end() + 1].strip() != ""
-            and not text[: mark.start()][-1:].isalnum()
-        )
-        if mark[0] == "|":
-            yield Atom(BLOCK, "|")
-        elif mark[0] != "[":
-            yield Atom(OPEN if opens else CLOSE, mark[0], name=mark[0])
+
+def bounded(text: str, start: int, end: int) -> Iterator[tuple[int, int, bool]]:
+    """Yield a text in pieces that the inline parser reads in little time: whole lines, else up to
+    the end of a sentence with all of its links; one that has no such place is kept."""
+    while start < end:
+        if end - start <= LONGEST and len(SYNTAX.findall(text, start, end)) <= MOST:
+            yield start, end, False
+            return
+        last = start
+        for count, match in enumerate(SYNTAX.finditer(text, start, min(end, start + LONGEST))):
+            last = match.start()
+            if count == MOST:
+                break
         else:
-            yield Atom(OPEN, "[", name="link") if mark.start() == start else Atom(TEXT, "[", "[")
-        at = mark.end()
-    yield Atom(TEXT, text[at:], text[at:])
+            last = min(end, start + LONGEST)
+        cut = text.rfind("\n", start, last) + 1
+        if cut <= start:
+            cut = next(
+                (
+                    match.end()
+                    for match in regex.finditer(r"(?r)[.!?]\s+", text, pos=start, endpos=last)
+                    if is_even(text[start : match.end()])
+                ),
+                0,
+            )
+        if cut <= start:
+            cut = text.find("\n", last, end) + 1 or end
+            yield start, cut, True
+        else:
+            yield start, cut, False
+        start = cut
+
+
+def is_even(text: str) -> bool:
+    """Return whether all that is opened is closed, as far as counting says."""
+    return (
+        text.count("`") % 2 == text.count("*") % 2 == 0
+        and text.count("[") == text.count("]")
+        and text.count("(") == text.count(")")
+    )
+
+
+def escaped(text: str, known: frozenset[str], is_cell: bool) -> str:
+    """Return text of a translation, where a character that would be syntax has a backslash, but for
+    those that stand in the source as text (known)."""
+    return "".join(
+        "\\" + character
+        if (character in "*_`[]<\\" and character not in known) or (character == "|" and is_cell)
+        else character
+        for character in text
+    )
+
+
+def front_matter(
+    text: str, ends: Callable[[str], list[int]], protect: Sequence[str], attributes: bool
+) -> Iterator[Item]:
+    """Yield the items of front matter (YAML, TOML): the values of titles and descriptions."""
+    block: int | None = None  # of a text over several lines, how far its key is indented
+    for line in regex.findall(r"[^\n]*\n|[^\n]+", text):
+        indent = len(line) - len(line.lstrip(" "))
+        if block is not None and (indent > block or not line.strip()):
+            yield line[:indent]
+            yield from plain(line[indent:], ends, protect, yaml_text, attributes)
+            continue
+        block = None
+        found = YAML.fullmatch(line, indent)
+        if found is None or not TITLED.match(found["key"]) or not found["value"]:
+            yield line
+            continue
+        value, start = found["value"], found.start("value")
+        quote = value[0] if value[0] in "\"'" else ""
+        if value[0] in "|>" and len(value) <= 2:
+            block = indent
+            yield line
+        elif value[0] in "[{&*!" or (quote and (len(value) < 2 or not value.endswith(quote))):
+            yield line
+        else:
+            inner = value[len(quote) : len(value) - len(quote)]
+            escape = {'"': double_quoted, "'": single_quoted, "": yaml_text}[quote]
+            yield line[:start] + quote
+            yield from plain(inner, ends, protect, escape, attributes)
+            yield quote + line[found.end("value") :]
+
+
+def plain(
+    text: str,
+    ends: Callable[[str], list[int]],
+    protect: Sequence[str],
+    escape: Callable[[str], str],
+    attributes: bool,
+) -> Iterator[Item]:
+    """Yield the items of a text without markup."""
+    if attributes:
+        yield text
+    else:
+        yield from of_atoms(markup.text_atoms(text, protect, None), ends, escape)
+
+
+def double_quoted(text: str) -> str:
+    """Return text in double quotes of YAML and TOML."""
+    return text.replace("\\", "\\\\").replace('"', '\\"')
+
+
+def single_quoted(text: str) -> str:
+    """Return text in single quotes of YAML."""
+    return text.replace("'", "''")
+
+
+def yaml_text(text: str) -> str:
+    """Return text without quotes in YAML, where a colon parts keys and values, and a quotation mark
+    may begin a value of another kind."""
+    return {":": " –", '"': "”", "'": "’", "#": "no."}.get(text, text)

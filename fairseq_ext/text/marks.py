@@ -6,26 +6,47 @@ others: the sum of +1 and -1 is greatest (Kadane); where there is none, around t
 to its place. A tag in a tag goes within that run; tags beside each other share no word. What has
 no inside, such as a placeholder or `<br>`, goes behind the word that stands for the one before it,
 else in front of the one that stands for the one behind it.
+
+Where two words of the translation stand for neighbours of the source, with the same tags between
+them, what is between them is written as it was: `10&nbsp;km`, a line break, a space within a tag.
+So is a word that is equal to its source. A translation that is equal to its source is the source.
 """
 
 from __future__ import annotations
 
 import bisect
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from difflib import SequenceMatcher
 from itertools import accumulate
 
 import regex
 
 from fairseq_ext.core.words import UNITS
 from fairseq_ext.search.phrases.places import Span
-from fairseq_ext.text.segments import CLOSE, CLOSES, LETTER, WORDY, Mark, Segment, is_word
+from fairseq_ext.text.atoms import (
+    CLOSE,
+    CLOSES,
+    LEADS,
+    LETTER,
+    OPEN,
+    POINT,
+    SHOWN,
+    SPACE,
+    WORD,
+    WORDY,
+    Edge,
+    Mark,
+    Segment,
+    is_word,
+)
+from fairseq_ext.text.units import Source
 
 # characters of source and target words that stand for each other
 Pairs = Sequence[tuple[Span, Span]]
 
 
 def ended(text: str, source: str) -> str:
-    """A translation without the full stop that its source, such as a heading, does not have.
+    """Return a translation without the full stop that its source, such as a heading, does not have.
 
     source: "" where it may have none.
     """
@@ -41,83 +62,215 @@ class Projection:
 
     def __init__(self, segment: Segment, text: str, pairs: Pairs | None):
         self.segment, self.text = segment, ended(text, segment.plain)
-        self.words = [match.span() for match in UNITS.finditer(self.text)]
-        sources = [match.span() for match in UNITS.finditer(segment.plain)]
-        if pairs is None:  # nothing is known: in step
-            count = max(1, len(self.words))
-            known = (
-                [((sources[len(sources) * i // count]), word) for i, word in enumerate(self.words)]
-                if sources
-                else []
+        self.moved = [(0, 0)]
+        # nothing is to be put back
+        self.is_bare = (
+            not segment.marks and segment.source == segment.plain and segment.escape is str
+        )
+        if self.is_bare:
+            return
+        self.from_source = source = Source(segment)
+        spans = [match.span() for match in UNITS.finditer(self.text)]
+        texts = [self.text[slice(*span)] for span in spans]
+        known = self.by_order(texts) if pairs is None else self.by_pairs(spans, pairs)
+        self.words = list[Span]()  # units of the translation
+        self.unit = list[int | None]()  # of each, the unit of the source that it stands for
+        for span, text, word in zip(spans, texts, known, strict=True):
+            parts = [] if word is None else source.parts[word]
+            same = len(parts) > 1 and text.casefold() == (
+                source.plain[slice(*source.words[word])].casefold()  # type: ignore[index]
             )
-        else:
-            known = sorted(pairs, key=lambda pair: pair[1])
+            if same and len(text) == sum(b - a for a, b in (source.units[i] for i in parts)):
+                first = source.units[parts[0]][0]
+                for part in parts:
+                    a, b = source.units[part]
+                    self.words.append((span[0] + a - first, span[0] + b - first))
+                    self.unit.append(part)
+            else:
+                self.words.append(span)
+                self.unit.append(
+                    max(parts, key=lambda i: source.units[i][1] - source.units[i][0], default=None)
+                )
+        self.spread()
+        # of each unit, the character at which its source unit starts
+        self.source = [None if unit is None else source.units[unit][0] for unit in self.unit]
+
+    def by_pairs(self, spans: Sequence[Span], pairs: Pairs) -> Iterator[int | None]:
+        """Of each target word, the number of its source word, by pairs."""
+        known = sorted(pairs, key=lambda pair: pair[1])
         starts = [target[0] for _, target in known]
-        # of each word, the character at which its source word starts
-        self.source: list[int | None] = []
-        for start, end in self.words:
+        for start, end in spans:
             place = bisect.bisect_right(starts, start) - 1
-            is_known = place >= 0 and known[place][1][1] >= end and is_word(text[start])
-            self.source.append(known[place][0][0] if is_known else None)
+            is_known = place >= 0 and known[place][1][1] >= end and is_word(self.text[start])
+            yield self.from_source.word_at(known[place][0][0]) if is_known else None
+
+    def by_order(self, texts: Sequence[str]) -> list[int | None]:
+        """Return the same where no pairs are known: equal words, and the others in step."""
+        sources = [self.from_source.plain[slice(*span)] for span in self.from_source.words]
+        found: list[int | None] = [
+            len(sources) * i // len(texts) if sources and is_word(text[0]) else None
+            for i, text in enumerate(texts)
+        ]
+        same = SequenceMatcher(None, sources, texts, autojunk=False).get_matching_blocks()
+        for there, here, size in same:
+            found[here : here + size] = range(there, there + size)
+        return found
+
+    def spread(self) -> None:
+        """Match units next to matched ones that are equal to the source there."""
+        source, unit, count = self.from_source, self.unit, len(self.unit)
+        for order, step in ((range(count), 1), (range(count - 1, -1, -1), -1)):
+            before: int | None = -1 if step == 1 else len(source.units)
+            for i in order:
+                if unit[i] is None and before is not None:
+                    there = before + step
+                    is_there = 0 <= there < len(source.units)
+                    if is_there and source.text(there) == self.text[slice(*self.words[i])]:
+                        unit[i] = there
+                before = unit[i]
 
     def rendered(self) -> str:
-        """The translation with the marks."""
-        self.out, self.moved = list[str](), list[tuple[int, int]]()
-        self.write(self.segment.marks, 0, len(self.words), 0, len(self.text))
+        """Return the translation with the marks."""
+        if self.is_bare:
+            return self.text
+        self.moved = list[tuple[int, int]]()
+        if self.text == self.segment.plain:
+            self.moved = list(enumerate(self.segment.origin))
+            return self.segment.source
+        self.out, self.size = list[str](), 0
+        self.hidden = set[int]()  # units in whose place a field is written
+        before: int | None = None
+        edges: list[Written] = []
+        for token in [*self.tokens(self.segment.marks, 0, len(self.words)), None]:
+            if isinstance(token, Written):
+                edges.append(token)
+                continue
+            self.gap(before, edges, token)
+            if token is not None and token not in self.hidden:
+                start, end = self.words[token]
+                text, unit = self.text[start:end], self.unit[token]
+                is_same = unit is not None and self.from_source.text(unit) == text
+                self.put(
+                    self.from_source.raw[unit]  # type: ignore[index]
+                    if is_same
+                    else self.segment.escape(text),
+                    start,
+                )
+            before, edges = token, []
         return "".join(self.out)
 
+    def put(self, raw: str, at: int | None = None) -> None:
+        """Write this. at: the character of the translation with which it begins."""
+        if raw:
+            if at is not None:
+                self.moved.append((at, self.size))
+            self.out.append(raw)
+            self.size += len(raw)
+
     def offset(self, character: int) -> int:
-        """Where a character of the translation stands in what was rendered, in a plain text."""
+        """Return where a character of the translation is in the rendered plain text."""
         place = bisect.bisect_right(self.moved, (character, 1 << 60)) - 1
         return character - self.moved[place][0] + self.moved[place][1] if place >= 0 else character
 
-    def copy_(self, start: int, end: int) -> None:
-        """Write these characters of the translation."""
-        if start < end:
-            self.moved.append((start, sum(map(len, self.out))))
-            self.out.append(self.segment.escape(self.text[start:end]))
+    def gap(self, before: int | None, edges: list[Written], behind: int | None) -> None:
+        """Write what is between two units, None at the beginning and at the end."""
+        start = 0 if before is None else self.words[before][1]
+        space = self.text[start : len(self.text) if behind is None else self.words[behind][0]]
+        last = -1 if before is None else self.unit[before]
+        following = len(self.from_source.units) if behind is None else self.unit[behind]
+        if last is not None and following == last + 1:
+            there, raw = self.from_source.gaps[following]
+            is_same = there == [edge for each in edges for edge in each.edges] and (
+                self.from_source.is_tight[following] == (space == "")
+            )
+            # the space behind a language that is named before the text (>>fra<<) is not written
+            if is_same and (raw or not space):
+                self.put(raw, start)
+                return
+        points = [i for i, each in enumerate(edges) if each.mark is not None]
+        if before is None:
+            self.put(self.from_source.around[0])
+        at = 0
+        for place in [*points, len(edges)]:  # the tags between two points, or units and points
+            tags = edges[at:place]
+            closing = [each.raw for each in tags if each.kind == CLOSE]
+            opening = [each.raw for each in tags if each.kind == OPEN]
+            left = edges[at - 1].mark if at else None
+            right = edges[place].mark if place < len(edges) else None
+            self.put("".join(closing))
+            self.put(self.space(before, left, right, behind, space), start)
+            self.put("".join(opening))
+            if place < len(edges):
+                self.put(edges[place].raw)
+            at = place + 1
+        if behind is None:
+            self.put(self.from_source.around[1])
 
-    def write(self, marks: list[Mark], first: int, behind: int, start: int, end: int) -> None:
-        """Write the characters [start, end) of the translation, whose words are [first,
-        behind), with these marks."""
+    def space(
+        self,
+        before: int | None,
+        left: Mark | None,
+        right: Mark | None,
+        behind: int | None,
+        space: str,
+    ) -> str:
+        """Return the white space between two neighbours: left and right where they are points, else
+        the units, between which there is this space."""
+        if left is None and right is None:
+            return space
+        if left is not None and right is not None:
+            return " " if SPACE in (left.near[1], right.near[0]) else ""
+        unit = before if left is None else behind
+        if unit is None:
+            return ""
+        mark, side = (right, 0) if right is not None else (left, 1)
+        kind = mark.near[side]  # type: ignore[union-attr]
+        first, last = self.words[unit]
+        is_wordy = is_word(self.text[last - 1] if side == 0 else self.text[first])
+        if kind == SPACE:
+            return " " if side == 0 or is_wordy or space else ""
+        return "" if kind == WORD or not is_wordy else " "
+
+    def tokens(self, marks: list[Mark], first: int, behind: int) -> Iterator[int | Written]:
+        """Yield the units [first, behind) of the translation, and these marks between them."""
         ranges = self.ranges(marks, first, behind)
         places = [
-            ranges.get(i) or (self.place(mark, marks, first, behind, ranges),) * 2
+            ranges.get(i) or (self.place(mark, first, behind, marks, ranges),) * 2
             for i, mark in enumerate(marks)
         ]
         order = sorted(range(len(marks)), key=lambda i: (places[i][0], places[i][1] > places[i][0]))
-        at = start
+        at = first
         for (low, high), mark in ((places[i], marks[i]) for i in order):
+            low = max(low, at)
+            yield from range(at, low)
             if low < high:
-                opens, closes = self.words[low][0], self.words[high - 1][1]
-                self.copy_(at, opens)
-                self.out.append(mark.opening)
-                self.write(mark.inside, low, high, opens, closes)
-                at = closes
+                if mark.opening:
+                    yield Written(OPEN, mark.opening, [(id(mark), OPEN)])
+                yield from self.tokens(mark.inside, low, high)
+                if mark.name == SHOWN:
+                    self.hidden.add(low)
+                    yield Written(CLOSE, "", [(id(mark), CLOSE)])
+                elif mark.closing:
+                    yield Written(CLOSE, mark.closing, [(id(mark), CLOSE)])
+                at = high
             else:
-                offset = max(at, self.words[low - 1][1] if low > first else start)
-                self.copy_(at, offset)
-                before = self.out[-1][-1:] if self.out else ""
-                if not mark.glued[0] and (is_word(before) or CLOSES.match(before) or before == ">"):
-                    self.out.append(" ")
-                self.out.append(mark.opening)
-                self.write(mark.inside, low, low, offset, offset)
-                if mark.glued[1]:
-                    offset += self.text[offset:end][:1].isspace()
-                elif is_word(self.text[offset:end][:1]):
-                    self.out.append(" ")
-                at = offset
-            self.out += [mark.closing] if mark.closing else []
-        self.copy_(at, end)
+                yield Written(POINT, *flat(mark), mark)
+                at = low
+        yield from range(at, behind)
 
     def ranges(self, marks: list[Mark], first: int, behind: int) -> dict[int, tuple[int, int]]:
-        """The words [low, high) that each mark with words inside goes around; marks that
+        """Return the words [low, high) that each mark with words inside goes around; marks that
         find none are left out."""
         taken: set[int] = set()
         found: dict[int, tuple[int, int]] = {}
         wordy = [i for i, mark in enumerate(marks) if mark.half or mark.start < mark.end]
         for i in sorted(wordy, key=lambda i: (not marks[i].half, marks[i].start - marks[i].end)):
             mark, best, total, low = marks[i], 0, 0, first
+            if mark.name == SHOWN:
+                if (word := self.number(mark, first, behind, taken)) is not None:
+                    found[i] = word, word + 1
+                    taken.add(word)
+                continue
             votes = [
                 -10_000 if word in taken else self.vote(word, mark) for word in range(first, behind)
             ]
@@ -139,8 +292,12 @@ class Projection:
                 found[i] = self.with_punctuation(mark, *found[i], behind, taken)
                 taken |= set(range(*found[i]))
         for i, mark in enumerate(marks):  # a link around nothing cannot be clicked
-            if i not in found and LETTER.search(self.segment.plain[mark.start : mark.end]):
-                at = self.place(mark, marks, first, behind, found)
+            if (
+                i not in found
+                and mark.name != SHOWN
+                and LETTER.search(self.segment.plain[mark.start : mark.end])
+            ):
+                at = self.place(mark, first, behind, marks, found)
                 free = (
                     each for each in (at - 1, at) if first <= each < behind and each not in taken
                 )
@@ -148,6 +305,16 @@ class Projection:
                     found[i] = near, near + 1
                     taken.add(near)
         return found
+
+    def number(self, mark: Mark, first: int, behind: int, taken: set[int]) -> int | None:
+        """Return the unit that is the number of a field; None where there is none."""
+        text = self.segment.plain[mark.start : mark.end]
+        equal = [
+            word
+            for word in range(first, behind)
+            if word not in taken and self.text[slice(*self.words[word])] == text
+        ]
+        return max(equal, key=lambda word: self.source[word] == mark.start, default=None)
 
     def vote(self, word: int, mark: Mark) -> int:
         """1 for a word that stands for one inside, -1 for another, 0 where nothing
@@ -158,16 +325,20 @@ class Projection:
     def with_punctuation(
         self, mark: Mark, low: int, high: int, behind: int, taken: set[int]
     ) -> tuple[int, int]:
-        """The range with the punctuation behind it, where the mark's inside ends with some."""
+        """Extend a range by punctuation, where the mark's inside ends with some."""
         while (
             low < high
+            and self.unit[low] is None
             and not is_word(self.text[self.words[low][0]])
             and is_word(self.segment.plain[mark.start])
         ):
             low += 1
         if CLOSES.match(self.segment.plain[mark.end - 1]):
             while (
-                high < behind and high not in taken and CLOSES.match(self.text[self.words[high][0]])
+                high < behind
+                and high not in taken
+                and self.unit[high] is None
+                and CLOSES.match(self.text[self.words[high][0]])
             ):
                 high += 1
         return low, high
@@ -175,29 +346,34 @@ class Projection:
     def place(
         self,
         mark: Mark,
-        marks: list[Mark],
         first: int,
         behind: int,
+        marks: list[Mark],
         ranges: dict[int, tuple[int, int]],
     ) -> int:
-        """The word before which something without words goes."""
-        plain, wordy = (
-            self.segment.plain,
-            [word for word in range(first, behind) if is_word(self.text[self.words[word][0]])],
-        )
+        """Return the word before which something without words goes."""
+        plain = self.segment.plain
+        wordy = [word for word in range(first, behind) if is_word(self.text[self.words[word][0]])]
         known = [
             (source, word)
             for word in range(first, behind)
             if (source := self.source[word]) is not None
         ]
+        if mark.name == LEADS:
+            here = [word for source, word in known if source <= mark.start < source + 40]
+            return max(here, key=lambda word: self.source[word] or 0, default=first)
         before = max((each for each in known if each[0] < mark.start), default=None)
         after = min((each for each in known if each[0] >= mark.start), default=None)
         if not wordy or not any(map(is_word, plain[: mark.start])):
-            place = first
+            place = first if before is None else before[1] + 1
+        elif mark.start >= len(plain):
+            place = behind
         elif not any(map(is_word, plain[mark.start :])) or before is after is None:
-            place = wordy[-1] + 1 if mark.start < len(plain) else behind
+            place = self.behind_marks(wordy[-1] + 1, behind, mark.start)
+        elif before is not None:
+            place = self.behind_marks(before[1] + 1, behind, mark.start, before[0])
         else:
-            place = before[1] + 1 if before is not None else after[1]  # type: ignore[index]
+            place = after[1]  # type: ignore[index]
         # not inside of these; outside of half a tag is one side alone
         for i, (low, high) in ranges.items():
             if marks[i].half:
@@ -206,3 +382,40 @@ class Projection:
             (high for i, (low, high) in ranges.items() if low < place < high and not marks[i].half),
             place,
         )
+
+    def behind_marks(self, place: int, behind: int, start: int, source: int | None = None) -> int:
+        """Return a place with as much punctuation before it as stands before it in the source,
+        behind the last word. start: the place in the source; source: the unit before it that is
+        known."""
+        units = self.from_source.units
+        last = bisect.bisect_left(units, (start, 0))
+        count = 0
+        while count < last and not is_word(self.from_source.text(last - 1 - count)[0]):
+            if units[last - 1 - count][0] == source:
+                break
+            count += 1
+        while count and place < behind and not is_word(self.text[self.words[place][0]]):
+            if self.unit[place] is not None and units[self.unit[place]][0] >= start:  # type: ignore
+                break
+            place, count = place + 1, count - 1
+        return place
+
+
+class Written:
+    """A tag, or all of a mark without words (mark), between two words of a translation."""
+
+    def __init__(self, kind: str, raw: str, edges: list[Edge], mark: Mark | None = None):
+        self.kind, self.raw, self.edges, self.mark = kind, raw, edges, mark
+
+
+def flat(mark: Mark) -> tuple[str, list[Edge]]:
+    """Return a mark without words: what it is, and its edges in their order."""
+    raw, edges = mark.opening, list[Edge]()
+    if mark.opening:
+        edges.append((id(mark), OPEN if mark.closing or mark.half == OPEN else POINT))
+    for other in mark.inside:
+        text, more = flat(other)
+        raw, edges = raw + text, edges + more
+    if mark.closing:
+        edges.append((id(mark), CLOSE))
+    return raw + mark.closing, edges

@@ -1,199 +1,274 @@
-"""HTML and XML as segments: block elements part them, inline tags are marks of them, and what is
-no text for people is kept.
+"""HTML as segments: block elements part them, inline tags are marks of them, and what is no text
+for people is kept.
 
 The source is cut where its tags are and never written anew, so whatever is no translated text comes
-out byte for byte: well-formed where it was. In HTML the names say what is inline; in XML an element
-is inline where text stands beside it.
+out byte for byte: well-formed where it was. An element that HTML does not know is inline, as in a
+browser.
 """
 
 from __future__ import annotations
 
 import html
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
 import regex
 
+from fairseq_ext.text import html_tokens
+from fairseq_ext.text.atoms import (
+    BLOCK,
+    BREAK,
+    CLOSE,
+    OPEN,
+    PLACEHOLDER,
+    POINT,
+    TEXT,
+    Atom,
+    Item,
+)
+from fairseq_ext.text.html_tokens import CDATA, COMMENT, DECLARATION, END, START, Token, tokens
 from fairseq_ext.text.placeholders import find
-from fairseq_ext.text.segments import CLOSE, OPEN, PLACEHOLDER, POINT, TEXT, Atom, Item, of_run
+from fairseq_ext.text.segments import of_atoms, of_run
 
-BLOCK = "block"  # a tag that parts segments
-INLINE = frozenset(
+BLOCKS = frozenset(
     (
-        "a abbr acronym b bdi bdo big cite data del dfn em font i img input ins label mark q rp rt "
-        "ruby s small span strike strong sub sup time tt u wbr bpt ept ex g it mrk ph x"
-    ).split()  # those of XLIFF at the end
+        "address area article aside audio base blockquote body button canvas caption center col "
+        "colgroup dd details dialog dir div dl dt embed fieldset figcaption figure footer form "
+        "frame frameset h1 h2 h3 h4 h5 h6 head header hgroup hr html iframe legend li link main "
+        "map menu meta nav noframes noscript object ol optgroup option p param picture plaintext "
+        "pre script search section select source style summary table tbody td template textarea "
+        "tfoot th thead title tr track ul video xmp"
+    ).split()
 )
-VOID = frozenset("img input wbr".split())
-KEPT = frozenset("code kbd samp var tt pre script style svg math object".split())
-PARTING = frozenset("pre script style object".split())  # kept, and no part of a sentence
-TOKEN = regex.compile(
-    r"<!--.*?-->|<!\[CDATA\[.*?\]\]>|<\?.*?\?>|<![^>]*>|<(?P<close>/?)(?P<name>[A-Za-z_][^\s/"
-    r">]*)(?P<rest>(?:[^>\"']++|\"[^\"]*\"|'[^']*')*+)>",
-    regex.DOTALL,
+VOID = frozenset(
+    "area base br col embed frame hr img input link meta param source track wbr".split()
 )
-ATTRIBUTE = regex.compile(
-    r"(?<=\s(?:title|alt|placeholder|aria-label)\s*=\s*)(?:\"[^\"]+\"|'[^']+')", regex.IGNORECASE
-)
-NOT_TRANSLATED = regex.compile(
-    r"\s(?:translate\s*=\s*[\"']?no\b|class\s*=\s*[\"'][^\"']*\bnotranslate\b)", regex.IGNORECASE
-)
-# the end of the mark of a footnote
-NOTE = regex.compile(r"\s*[\d*†‡§]+\s*</su[bp]>", regex.IGNORECASE)
-ENTITY = regex.compile(r"&(?:#\d+|#[xX][\da-fA-F]+|\w+);")
+KEPT = frozenset("code kbd samp var tt pre script style svg math object xmp iframe".split())
+PARTING = frozenset("pre script style object xmp iframe".split())  # kept, and no part of a sentence
+# attributes that people read, of all elements or of some
+READ = frozenset("title alt placeholder aria-label aria-description aria-placeholder".split())
+READ_OF = {
+    "label": ("option", "optgroup", "track"),
+    "value": ("input",),
+    "content": ("meta",),
+    "summary": ("table",),
+}
+BUTTONS = ("submit", "button", "reset")
+DESCRIBES = regex.compile(r"(?i)description|(?:og|twitter):(?:title|description)|application-name")
+FILE = regex.compile(r"[\w./\\:%-]+\.\w{2,5}")
+FRONT = regex.compile(r"---\r?\n(?:[^\n]*\n)*?---\r?\n")  # settings of a site's generator
+NOT_TRANSLATED = regex.compile(r"(?i)(?:^|\s)notranslate(?:\s|$)")
+ENTITY = regex.compile(r"&(?:#\d{1,8}|#[xX][\da-fA-F]{1,7}|[a-zA-Z]\w{1,31});")
+# in XML, all but these are defined by the document, if at all
+XML_ENTITY = regex.compile(r"&(?:#\d+|#x[\da-fA-F]+|amp|lt|gt|quot|apos);")
+ANY_ENTITY = regex.compile(r"&(?:#\d+|#x[\da-fA-F]+|[^\s&;<]+);")
+NOTE = regex.compile(r"\s*[\d*†‡§]+\s*")  # the mark of a footnote
+XHTML = regex.compile(r"\A\ufeff?\s*<\?xml\b|<html[^>]{0,400}\sxmlns=")
+WAITING = 20_000  # tokens for which an inline element that is kept is looked for its end
 
 
 def escape(text: str) -> str:
-    """Text as it stands between tags."""
+    """Return text as it stands between tags."""
     return html.escape(text, quote=False)
 
 
 def of_markup(
-    text: str,
-    ends: Callable[[str], list[int]],
-    protect: Sequence[str] = (),
-    xml: bool = False,
-    inline: Collection[str] | None = None,
+    text: str, ends: Callable[[str], list[int]], protect: Sequence[str] = ()
 ) -> Iterator[Item]:
-    """The items of HTML or XML.
-
-    ends, protect: as of `of_text`; inline: names of inline elements, where they are known in XML.
-    """
-    return of_atoms(atoms(text, protect, xml, inline), ends)
-
-
-def of_atoms(
-    given: Iterable[Atom], ends: Callable[[str], list[int]], escape: Callable[[str], str] = escape
-) -> Iterator[Item]:
-    """The items of atoms among which there are some of kind BLOCK. escape: as of `of_run`."""
-    run: list[Atom] = []
-    for atom in given:
-        if atom.kind == BLOCK:
-            yield from of_run(run, ends, escape)
-            yield atom.raw
-            run = []
-        else:
-            run.append(atom)
-    yield from of_run(run, ends, escape)
+    """Return the items of HTML. ends, protect: as of `of_text`."""
+    front = FRONT.match(text)
+    if front:
+        yield front[0]
+    yield from of_atoms(atoms(text[front.end() if front else 0 :], protect), ends, escape)
 
 
 def of_attributes(
     text: str, ends: Callable[[str], list[int]], protect: Sequence[str] = ()
 ) -> Iterator[Item]:
-    """The items of HTML whose only text is in the attributes title, alt, placeholder
-    and aria-label."""
+    """Yield the items of HTML whose only text is in attributes that people read."""
     at = 0
-    kept = kept_spans(text)
-    for tag in TOKEN.finditer(text):
-        for value in (
-            ATTRIBUTE.finditer(tag[0])
-            if tag["name"] and not any(a <= tag.start() < b for a, b in kept)
-            else ()
-        ):
-            start = tag.start() + value.start() + 1
+    for part in parts(text, bool(XHTML.search(text[:4000]))):
+        if isinstance(part, tuple):
+            continue
+        for start, end in read_values(text, part):
             yield text[at:start]
-            at = start + len(value[0]) - 2
-            yield from of_run(list(text_atoms(text[start:at], protect)), ends, html.escape)
+            yield from of_run(list(text_atoms(text[start:end], protect)), ends, html.escape)
+            at = end
     yield text[at:]
 
 
-def kept_spans(text: str) -> list[tuple[int, int]]:
-    """Where elements stand that are not translated."""
-    found: list[tuple[int, int]] = []
-    for tag in TOKEN.finditer(text):
-        if (not found or tag.start() >= found[-1][1]) and is_kept(tag):
-            found.append((tag.start(), end_of(text, tag)))
-    return found
+def read_values(text: str, tag: Token) -> Iterator[tuple[int, int]]:
+    """Yield where the values of a tag's attributes stand that people read."""
+    if tag.kind != START:
+        return
+    values = {name: text[start:end] for name, start, end in tag.attributes}
+    for name, start, end in tag.attributes:
+        if name not in READ and tag.name not in READ_OF.get(name, ()):
+            continue
+        if name == "value" and values.get("type", "").lower() not in BUTTONS:
+            continue
+        if name == "content" and not DESCRIBES.fullmatch(
+            values.get("name", "") or values.get("property", "")
+        ):
+            continue
+        # an unquoted value ends with a space; a file's name is nothing to read
+        if start < end and text[start - 1] in "\"'" and not FILE.fullmatch(text, start, end):
+            yield start, end
 
 
-def is_kept(tag: regex.Match[str]) -> bool:
-    """Whether a tag starts an element that is not translated."""
-    is_start = tag["name"] and not tag["close"]
-    return bool(is_start) and (
-        tag["name"].lower() in KEPT or NOT_TRANSLATED.search(tag["rest"]) is not None
+# ---- Tags, and elements that are kept as a whole
+
+
+def is_kept(text: str, tag: Token) -> bool:
+    """Return whether a start tag's element is not translated."""
+    return tag.name in KEPT or is_protected(text, tag)
+
+
+def is_protected(text: str, tag: Token) -> bool:
+    """Return whether a start tag says so."""
+    return any(
+        (name == "translate" and text[start:end].strip().lower() == "no")
+        or (name == "class" and NOT_TRANSLATED.search(text[start:end]) is not None)
+        for name, start, end in tag.attributes
     )
 
 
-def end_of(text: str, tag: regex.Match[str]) -> int:
-    """Where the element of an opening tag ends; the tag's end where it has none."""
-    name = tag["name"].lower()
-    if tag["rest"].endswith("/") or name in VOID:
-        return tag.end()
-    if name in ("script", "style"):
-        last = regex.compile(rf"</{name}\s*>", regex.IGNORECASE).search(text, tag.end())
-        return len(text) if last is None else last.end()
-    depth = 1
-    for other in TOKEN.finditer(text, tag.end()):
-        if (other["name"] or "").lower() == name and not other["rest"].endswith("/"):
-            depth += -1 if other["close"] else 1
-        if not depth:
-            return other.end()
-    return tag.end()
+def parts(text: str, xhtml: bool) -> Iterator[Token | tuple[Token, int]]:
+    """Yield the tokens; of an element that is not translated its start tag, with where it ends."""
+    found = list(tokens(text, xhtml))
+    ends = ends_of(text, found, xhtml)
+    at = 0
+    for number, token in enumerate(found):
+        if token.start < at:
+            continue
+        if number in ends:
+            at = ends[number]
+            yield token, at
+        else:
+            yield token
+
+
+def ends_of(text: str, found: list[Token], xhtml: bool) -> dict[int, int]:
+    """Of the tokens that start an element that is not translated, where it ends.
+
+    One whose end tag is missing ends in front of the next block, and one that is a block itself in
+    front of the next of its name.
+    """
+    ends: dict[int, int] = {}
+    waiting: dict[str, list[int]] = {}  # open elements by name, as numbers of tokens
+    lone: list[int] = []
+    for number, token in enumerate(found):
+        name = token.name
+        if token.kind == START:
+            if (token.is_closed and (xhtml or name in KEPT)) or (not xhtml and name in VOID):
+                if is_kept(text, token):
+                    ends[number] = token.end
+            elif is_kept(text, token) or name in waiting:
+                waiting.setdefault(name, []).append(number)
+        elif token.kind == END and waiting.get(name):
+            start = waiting[name].pop()
+            if is_kept(text, found[start]):
+                ends[start] = token.end
+            if not waiting[name]:
+                del waiting[name]
+    for stack in waiting.values():
+        lone += [number for number in stack if is_kept(text, found[number])]
+    for number in lone:
+        name, ends[number] = found[number].name, found[number].end
+        behind = found[number + 1 : number + 1 + WAITING // len(lone)]
+        stops = {name} if name in BLOCKS else BLOCKS
+        stop = next((other for other in behind if other.name in stops), None)
+        if stop is not None or len(behind) == len(found) - number - 1:
+            ends[number] = stop.start if stop else len(text)
+    return ends
 
 
 def atoms(
-    text: str, protect: Sequence[str], xml: bool, inline: Collection[str] | None
+    text: str,
+    protect: Sequence[str] = (),
+    xhtml: bool | None = None,
+    entities: regex.Pattern[str] | None = ENTITY,
 ) -> Iterator[Atom]:
-    """The atoms of HTML or XML; those of kind BLOCK part segments."""
-    tags = list(TOKEN.finditer(text))
-    beside = beside_text(text, tags) if xml and inline is None else set()
-    at = 0
-    for number, tag in enumerate(tags):
-        if tag.start() < at:  # inside of what is kept
+    """Yield the atoms of HTML; those of kind BLOCK part segments. entities: as of `text_atoms`."""
+    xhtml = bool(XHTML.search(text[:4000])) if xhtml is None else xhtml
+    waiting: list[Atom] = []  # a start tag of sup or sub, and what is in it
+    for part in parts(text, xhtml):
+        found = list(of_part(text, part, protect, xhtml, entities))
+        if waiting:
+            waiting += found
+            last = waiting[-1]
+            inside = "".join(atom.raw for atom in waiting[1:-1])
+            if last.kind == CLOSE and last.name == waiting[0].name and NOTE.fullmatch(inside):
+                waiting = [Atom(PLACEHOLDER, "".join(atom.raw for atom in waiting))]
+            elif last.kind == TEXT and NOTE.fullmatch("".join(a.raw for a in waiting[1:])):
+                continue
+        elif len(found) == 1 and found[0].kind == OPEN and found[0].name in ("sup", "sub"):
+            waiting = found
             continue
-        yield from text_atoms(text[at : tag.start()], protect)
-        at = tag.end()
-        name = tag["name"] or ""
-        key = name if xml else name.lower()
-        is_inline = number in beside or key in ((inline or ()) if xml else INLINE)
-        if tag[0].startswith("<![CDATA["):
-            yield Atom(BLOCK, tag[0])
-        elif not name:
-            yield Atom(POINT if tag[0].startswith(("<!--", "<?")) else BLOCK, tag[0])
-        elif (not xml or NOT_TRANSLATED.search(tag["rest"])) and is_kept(tag):
-            at = end_of(text, tag)
-            yield Atom(
-                BLOCK if key in PARTING or not (is_inline or key in KEPT) else PLACEHOLDER,
-                text[tag.start() : at],
+        yield from waiting or found
+        waiting = []
+    yield from waiting
+
+
+def of_part(
+    text: str,
+    part: Token | tuple[Token, int],
+    protect: Sequence[str],
+    xhtml: bool,
+    entities: regex.Pattern[str] | None,
+) -> Iterator[Atom]:
+    """Yield the atoms of a token, or of an element that is kept."""
+    if isinstance(part, tuple):
+        token, end = part
+        name = token.name
+        is_block = name in PARTING or (name in BLOCKS and name not in KEPT)
+        yield Atom(BLOCK if is_block else PLACEHOLDER, text[token.start : end])
+        return
+    raw = text[part.start : part.end]
+    if part.kind == html_tokens.TEXT:
+        yield from text_atoms(raw, protect, entities)
+    elif part.kind == COMMENT:
+        yield Atom(POINT, raw)
+    elif part.kind == DECLARATION:
+        yield Atom(POINT if raw.startswith("<?") else BLOCK, raw)
+    elif part.kind == CDATA:
+        yield Atom(BLOCK, raw)
+    elif part.name == "br" and part.kind in (START, END):
+        yield Atom(BREAK, raw)
+    elif part.name in BLOCKS:
+        yield Atom(BLOCK, raw)
+    elif part.kind == END:
+        yield Atom(CLOSE, raw, name=part.name)
+    elif (part.is_closed and xhtml) or part.name in VOID:
+        yield Atom(POINT, raw)
+    else:
+        yield Atom(OPEN, raw, name=part.name)
+
+
+def text_atoms(
+    text: str, protect: Sequence[str] = (), entities: regex.Pattern[str] | None = ENTITY
+) -> Iterator[Atom]:
+    """Yield the atoms of text between tags: its placeholders and its characters.
+
+    entities: those that are the characters that they stand for; None: they are placeholders.
+    """
+    at = 0
+    for start, end in [*find(text, protect, entities is not None), (len(text), len(text))]:
+        while entities and (entity := entities.search(text, at, start)) is not None:
+            if at < entity.start():
+                yield Atom(TEXT, text[at : entity.start()], text[at : entity.start()])
+            character = html.unescape(entity[0])
+            is_known = character != entity[0] and (
+                entities is ENTITY or len(character) == 1 and XML_ENTITY.fullmatch(entity[0])
             )
-        elif key in ("sup", "sub") and (note := NOTE.match(text, tag.end())):
-            at = note.end()
-            yield Atom(PLACEHOLDER, text[tag.start() : at])
-        elif not is_inline:
-            yield Atom(BLOCK, tag[0])
-        elif tag["rest"].endswith("/") or (not xml and key in VOID):
-            yield Atom(POINT, tag[0])
-        else:
-            yield Atom(CLOSE if tag["close"] else OPEN, tag[0], name=key)
-    yield from text_atoms(text[at:], protect)
-
-
-def beside_text(text: str, tags: list[regex.Match[str]]) -> set[int]:
-    """The numbers of the tags of elements beside which text stands, in XML."""
-    parent, stack, children, mixed = -1, list[int](), dict[int, list[int]](), set[int]()
-    at = 0
-    for number, tag in enumerate(tags):
-        if text[at : tag.start()].strip():
-            mixed.add(parent)
-        at = tag.end()
-        if not tag["name"]:
-            continue
-        if tag["close"]:
-            parent = stack.pop() if stack else -1
-        children.setdefault(parent, []).append(number)
-        if not tag["close"] and not tag["rest"].endswith("/"):
-            stack.append(parent)
-            parent = number
-    return {number for element in mixed for number in children.get(element, [])}
-
-
-def text_atoms(text: str, protect: Sequence[str]) -> Iterator[Atom]:
-    """The atoms of text between tags: its placeholders, `&nbsp;` among them, and its characters."""
-    at = 0
-    for start, end in [*find(text, protect, of_markup=True), (len(text), len(text))]:
-        while (entity := ENTITY.search(text, at, start)) is not None:
-            yield Atom(TEXT, text[at : entity.start()], text[at : entity.start()])
-            yield Atom(TEXT, entity[0], html.unescape(entity[0]))
+            yield Atom(TEXT, entity[0], character) if is_known else Atom(PLACEHOLDER, entity[0])
             at = entity.end()
-        yield Atom(TEXT, text[at:start], text[at:start])
-        yield Atom(PLACEHOLDER, text[start:end])
+        if at < start:
+            yield Atom(TEXT, text[at:start], text[at:start])
+        if start < end:
+            yield Atom(PLACEHOLDER, text[start:end])
         at = end
+
+
+def joined(given: Iterable[Atom]) -> str:
+    """Atoms as they stand in the text."""
+    return "".join(atom.raw for atom in given)

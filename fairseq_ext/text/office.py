@@ -1,139 +1,403 @@
-"""Paragraphs of docx, pptx and odt as segments: a run of other formatting than most of its
-paragraph is a mark.
+"""docx, pptx and odt: the paragraphs of their parts as text (paragraphs.py), and paragraphs of
+translations again.
 
-In docx and pptx all text stands in runs, `<w:r><w:rPr>...</w:rPr><w:t>text</w:t></w:r>`. The
-paragraph is written as one run of its usual formatting, which a mark closes and opens again. What
-stands between runs, a link for instance, goes with the words beside it.
+A part is read with lxml. Only the text of a paragraph's runs is written anew, in runs with the
+formatting of the words that it stands for; all else is the node that was there: pictures, fields,
+footnotes, formulas, deletions. A paragraph whose text has not changed is left alone.
 """
 
 from __future__ import annotations
 
+import copy
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator
+from typing import Any
 
 import regex
+from lxml import etree
 
-from fairseq_ext.text.markup import BLOCK, of_atoms, of_markup, text_atoms
-from fairseq_ext.text.segments import CLOSE, OPEN, POINT, TEXT, Atom, Item
+from fairseq_ext.core.errors import UsageError, cut
+from fairseq_ext.text.fields import LINKED, Piece, W, fields
+from fairseq_ext.text.markup import escape
 
-ODT = frozenset(
-    (
-        "text:span text:a text:s text:bookmark text:bookmark-start text:bookmark-end "
-        "text:soft-page-break"
-    ).split()
+A = "{http://schemas.openxmlformats.org/drawingml/2006/main}"
+M = "{http://schemas.openxmlformats.org/officeDocument/2006/math}"
+O_TEXT = "{urn:oasis:names:tc:opendocument:xmlns:text:1.0}"
+O_OFFICE = "{urn:oasis:names:tc:opendocument:xmlns:office:1.0}"
+# the same in files of the standard's strict form (ISO/IEC 29500)
+STRICT = {
+    b"http://purl.oclc.org/ooxml/wordprocessingml/main": W[1:-1].encode(),
+    b"http://purl.oclc.org/ooxml/drawingml/main": A[1:-1].encode(),
+    b"http://purl.oclc.org/ooxml/officeDocument/math": M[1:-1].encode(),
+}
+LO = "{urn:org:documentfoundation:names:experimental:office:xmlns:loext:1.0}"
+SPACE = "{http://www.w3.org/XML/1998/namespace}space"
+
+
+def names(space: str, words: str) -> frozenset[str]:
+    """Return names of elements in a namespace."""
+    return frozenset(space + word for word in words.split())
+
+
+PARAGRAPHS = {W + "p", A + "p", O_TEXT + "p", O_TEXT + "h"}
+RUNS = {W + "r": W + "rPr", A + "r": A + "rPr"}
+TEXTS = {W + "t", A + "t"}
+# what holds runs, or text, and stands around them
+AROUND = (
+    names(W, "hyperlink ins moveTo smartTag sdt sdtContent customXml dir bdo fldSimple")
+    | names(O_TEXT, "span a meta meta-field")
+    | names(LO, "content-control")
 )
-NO_MATTER = regex.compile(
-    r"<w:(?:proofErr|lastRenderedPageBreak)[^>]*/>|<w:lang [^>]*/>|<w:noProof/>|"
-    r"\sw:rsid\w*=\"[^\"]*\"|<w:rPr></w:rPr>"
+FIXED = names(W, "pPr") | names(A, "pPr endParaRPr")  # of a paragraph; the last stands at its end
+PROPERTIES = names(W, "sdtPr sdtEndPr smartTagPr customXmlPr fldData rPr")
+BREAKS = names(W, "br cr") | names(A, "br") | names(O_TEXT, "line-break")
+TABS = names(W, "tab ptab") | names(O_TEXT, "tab")
+CHARACTERS = {W + "noBreakHyphen": "\u2011", W + "softHyphen": "\u00ad", O_TEXT + "s": " "}
+# read as a word
+WORDS = (
+    names(W, "sym ruby pgNum")
+    | names(M, "oMath oMathPara")
+    | names(A, "fld")
+    | names(
+        O_TEXT,
+        "page-number page-count date time sequence bookmark-ref reference-ref sequence-ref ruby "
+        "chapter title author-name user-defined variable-get variable-set text-input expression "
+        "file-name subject user-field-get database-display placeholder note-ref",
+    )
 )
+UNREAD = names(W, "del moveFrom") | names(O_TEXT, "tracked-changes")  # deleted: stays as it is
+DELETED = names(W, "del moveFrom") | names(O_TEXT, "deletion")
 
 
-def of_odt(
-    text: str, ends: Callable[[str], list[int]], protect: Sequence[str] = ()
-) -> Iterator[Item]:
-    """The items of an odt's content. ends, protect: as of `of_text`."""
-    return of_markup(text, ends, protect, xml=True, inline=ODT)
+class Part:
+    """A part of an archive that holds paragraphs.
+
+    Errors: UsageError where it is not well-formed.
+    """
+
+    def __init__(self, content: bytes):
+        self.strict = [pair for pair in STRICT.items() if pair[0] in content]
+        if any(usual in content for _, usual in self.strict):
+            raise UsageError("it is of the standard's strict form and of the other one")
+        for own, usual in self.strict:
+            content = content.replace(own, usual)
+        parser = etree.XMLParser(
+            resolve_entities=False, no_network=True, load_dtd=False, remove_blank_text=False
+        )
+        try:
+            self.root = etree.fromstring(content, parser)
+        except etree.XMLSyntaxError as error:
+            raise UsageError(f"it is not well-formed ({cut(str(error.msg))})") from None
+        self.tree = self.root.getroottree()
+        deleted = {each for old in self.root.iter(*UNREAD) for each in old.iter(*PARAGRAPHS)}
+        found = [Paragraph(each) for each in self.root.iter(*PARAGRAPHS) if each not in deleted]
+        self.paragraphs = [each for each in found if each.has_text]
+        # kinds of text in it that are not translated
+        self.untranslated = (
+            ["deletions"] if next(self.root.iter(*DELETED), None) is not None else []
+        )
+
+    def text(self) -> str:
+        """Return the paragraphs as one text."""
+        return "".join(f"<p>{each.text}</p>" for each in self.paragraphs)
+
+    def write(self, text: str) -> int:
+        """Take the translation of `text()`; how many paragraphs could not be written, and stay as
+        they were."""
+        if not self.paragraphs:
+            return 0
+        found = text.removeprefix("<p>").removesuffix("</p>").split("</p><p>")
+        left = 0
+        for paragraph, new in zip(self.paragraphs, found, strict=True):
+            left += not paragraph.write(new)
+        return left
+
+    def content(self) -> bytes:
+        """Return the part."""
+        made = etree.tostring(
+            self.tree,
+            xml_declaration=True,
+            encoding=self.tree.docinfo.encoding or "UTF-8",
+            standalone=self.tree.docinfo.standalone,
+        )
+        for own, usual in self.strict:
+            made = made.replace(usual, own)
+        return made
 
 
-def of_runs(
-    text: str, ends: Callable[[str], list[int]], protect: Sequence[str] = ()
-) -> Iterator[Item]:
-    """The items of a part of a docx or pptx."""
-    space = "w" if "<w:p" in text else "a"
-    paragraph = regex.compile(
-        rf"(<{space}:p(?: [^>]*)?>)((?:(?!<{space}:p[ >]).)*?)(?=</{space}:p>)", regex.DOTALL
-    )
-    at = 0
-    for found in paragraph.finditer(text):
-        yield text[at : found.start(2)]
-        at = found.end()
-        yield from of_paragraph(found[2], space, ends, protect)
-    yield text[at:]
+class Paragraph:
+    """A paragraph, whose `text` is that of its runs with marks."""
 
+    def __init__(self, element: Any):
+        self.element = element
+        self.is_mixed = element.tag.startswith(O_TEXT)
+        self.pieces = list(fields(list(self.read(element))))
+        self.has_text = any(each.text.strip() for each in self.pieces if each.kind == "text")
+        counts = Counter[bytes]()
+        self.forms: dict[bytes, Any] = {}
+        depth = 0
+        for piece in self.pieces:
+            depth += 0 if piece.kind != "r" else -1 if piece.close else 1
+            if piece.kind == "text" and not self.is_mixed:
+                key = form_of(piece.run)
+                counts[key] += 0 if depth else len(piece.text)  # a link has its own formatting
+                self.forms.setdefault(key, piece.run)
+        self.usual = counts.most_common(1)[0][0] if counts else b""
+        self.table: list[Piece | bytes] = []
+        self.text = "".join(self.marked()) if self.has_text else ""
 
-def of_paragraph(
-    text: str, space: str, ends: Callable[[str], list[int]], protect: Sequence[str]
-) -> Iterator[Item]:
-    """The items of what stands in a paragraph."""
-    text = NO_MATTER.sub("", text) if space == "w" else text
-    run = regex.compile(
-        rf"(?P<head><{space}:r(?: [^>]*)?>(?:<{space}:rPr[^>]*/>|<{space}:rPr(?: "
-        rf"[^>]*)?>.*?</{space}:rPr>)?)(?P<body>.*?)</{space}:r>|<(?P<close>/?)(?P<link>{space}"
-        rf":hyperlink|{space}:smartTag|{space}:ins)(?: [^>]*)?>|<[^>]+>",
-        regex.DOTALL,
-    )
-    words = regex.compile(rf"<{space}:t(?: [^>]*)?>([^<]*)</{space}:t>|<[^>]*>")
-    tokens = list(run.finditer(text))
-    usual = Counter[str]()
-    for token in tokens:
-        if token["head"]:
-            usual[token["head"]] += sum(
-                len(word[1] or "") for word in words.finditer(token["body"])
-            )
-    if not usual or not usual.most_common(1)[0][1]:
-        yield text
-        return
-    base = usual.most_common(1)[0][0]
-    opened, closed = (
-        f'<{space}:t xml:space="preserve">' if space == "w" else "<a:t>",
-        f"</{space}:t></{space}:r>",
-    )
-    first = next(
-        token.start() for token in tokens if token["head"] == base or token["link"] or token["head"]
-    )
-    yield text[:first]
-    atoms = list[Atom]()
-    start, end = base + opened, closed  # between marks, the paragraph is in its usual run
-    for token in tokens:
-        if token.start() < first:
-            continue
-        if token["link"]:
-            atoms.append(
-                Atom(CLOSE if token["close"] else OPEN, end + token[0] + start, name=token["link"])
-            )
-        elif not token["head"]:
-            atoms.append(Atom(POINT, end + token[0] + start))
-        else:
-            is_usual = token["head"] == base
-            atoms += [] if is_usual else [Atom(OPEN, end + token["head"] + opened, name="run")]
-            for word in words.finditer(token["body"]):
-                if word[1] is not None:
-                    atoms += text_atoms(word[1], protect)
-                else:
-                    atoms.append(Atom(BLOCK, f"</{space}:t>{word[0]}{opened}"))
-            atoms += [] if is_usual else [Atom(CLOSE, end + start, name="run")]
-    yield start
-    yield from of_atoms(merged(atoms, end + start), ends)
-    yield end
+    def read(self, element: Any) -> Iterator[Piece]:
+        """Yield the pieces of an element's content."""
+        if self.is_mixed and element.text:
+            yield Piece("text", element.text)
+        for child in element:
+            if child.tag in FIXED or child.tag in PROPERTIES:
+                pass
+            elif not isinstance(child.tag, str):
+                yield Piece("o", nodes=[child])
+            elif child.tag in RUNS:
+                yield from self.read_run(child)
+            elif child.tag == W + "fldSimple" and not LINKED.match(child.get(W + "instr", "")):
+                yield Piece("f", nodes=[child])
+            elif child.tag in AROUND and (self.is_mixed or has_runs(child)):
+                yield Piece("r", nodes=[child])
+                yield from self.read(child)
+                yield Piece("r", close=True)
+            else:
+                yield piece_of(child)
+            if self.is_mixed and child.tail:
+                yield Piece("text", child.tail)
 
-
-def merged(atoms: list[Atom], again: str) -> list[Atom]:
-    """The atoms without marks that close and open the same formatting again."""
-    out: list[Atom] = []
-    for atom in atoms:
-        if (
-            atom.kind == OPEN
-            and atom.name == "run"
-            and out
-            and out[-1].kind == CLOSE
-            and out[-1].raw == again
-        ):
-            before = next(
-                other for other in reversed(out) if other.kind == OPEN and other.name == "run"
-            )
-            if before.raw == atom.raw:
-                out.pop()
+    def read_run(self, run: Any) -> Iterator[Piece]:
+        """Yield the pieces of a run."""
+        for child in run:
+            if child.tag == RUNS[run.tag]:
                 continue
-        if atom.kind != TEXT or atom.raw:
-            out.append(atom)
-    return out
+            if child.tag in TEXTS:
+                if child.text:
+                    yield Piece("text", child.text, [child], run)
+            else:
+                piece = piece_of(child)
+                piece.run = run
+                yield piece
+
+    def marked(self) -> Iterator[str]:
+        """Yield the text with its marks; they are numbered by `table`."""
+        open_form: bytes | None = None
+        for piece in [*self.pieces, None]:
+            form = None
+            if piece is not None and piece.kind == "text" and not self.is_mixed:
+                key = form_of(piece.run)
+                form = None if key == self.usual else key
+            if form != open_form and open_form is not None:
+                yield "</r>"
+            if form is not None and form != open_form:
+                self.table.append(form)
+                yield f'<r i="{len(self.table) - 1}">'
+            open_form = form
+            if piece is None:
+                return
+            if piece.kind == "text":
+                yield escape(piece.text)
+            elif piece.close:
+                yield "</r>"
+            else:
+                self.table.append(piece)
+                number = len(self.table) - 1
+                number_shown = shown(piece) if piece.kind == "f" else ""
+                yield {
+                    "f": f'<f i="{number}" t="{number_shown}"/>'
+                    if number_shown
+                    else f'<f i="{number}"/>',
+                    "r": f'<r i="{number}">',
+                    "n": f'<n i="{number}">{escape(piece.text)}</n>',
+                }.get(piece.kind, f'<{piece.kind} i="{number}"/>')
+
+    def write(self, text: str) -> bool:
+        """Write a translation; whether it could be written."""
+        if text == self.text:
+            return True
+        try:
+            made = self.made(text)
+        except (ValueError, IndexError, etree.XMLSyntaxError):
+            return False
+        fixed = [child for child in self.element if child.tag in FIXED]
+        last = [child for child in fixed if child.tag == A + "endParaRPr"]
+        for child in list(self.element):
+            self.element.remove(child)
+        self.element.text = None
+        for child in [each for each in fixed if each not in last]:
+            child.tail = None
+            self.element.append(child)
+        fill(self.element, made)
+        for child in last:
+            self.element.append(child)
+        return True
+
+    def made(self, text: str) -> list[Any]:
+        """Return the content of a translation: texts and nodes.
+
+        Errors: ValueError where a mark is missing, doubled or not nested.
+        """
+        stack: list[tuple[Any, list[Any]]] = [(None, [])]
+        seen = Counter[int]()
+        for tag in TOKENS.finditer(text):
+            if tag["kind"] is None:
+                forms = [each for each, _ in stack if isinstance(each, bytes)]
+                self.put(stack[-1][1], unescaped(tag[0]), forms[-1] if forms else self.usual)
+                continue
+            if tag["close"]:
+                mark, inside = stack.pop()
+                if isinstance(mark, bytes):
+                    stack[-1][1].extend(inside)
+                elif mark is None:
+                    raise ValueError
+                else:
+                    stack[-1][1].extend(self.around(mark, inside))
+                continue
+            number = int(tag["number"])
+            seen[number] += 1
+            mark = self.table[number]
+            if tag["kind"] == "r":
+                stack.append((mark, []))
+            else:
+                assert isinstance(mark, Piece)
+                stack[-1][1].extend(self.nodes(mark))
+        wanted = {
+            i
+            for i, mark in enumerate(self.table)
+            if not (isinstance(mark, Piece) and mark.kind == "n")
+        }
+        is_once = all(count == 1 for count in seen.values())
+        if len(stack) != 1 or not is_once or not wanted <= set(seen):
+            raise ValueError
+        return stack[0][1]
+
+    def put(self, into: list[Any], text: str, form: bytes) -> None:
+        """Add text of this formatting."""
+        if self.is_mixed:
+            into.append(text)
+            return
+        like = self.forms[form]
+        run = etree.Element(like.tag, nsmap=like.nsmap)
+        properties = like.find(RUNS[like.tag])
+        if properties is not None:
+            run.append(clean(copy.deepcopy(properties)))
+        element = etree.SubElement(run, W + "t" if like.tag == W + "r" else A + "t")
+        element.text = text
+        if like.tag == W + "r":
+            element.set(SPACE, "preserve")
+        into.append(run)
+
+    def nodes(self, piece: Piece) -> Iterator[Any]:
+        """Yield the nodes of a piece, in a run where they stood in one."""
+        for part in piece.parts:
+            yield from self.nodes(part)
+        for node in piece.nodes:
+            if piece.run is None:
+                yield clean(node)
+                continue
+            run = etree.Element(piece.run.tag, nsmap=piece.run.nsmap)
+            properties = piece.run.find(RUNS[piece.run.tag])
+            if properties is not None:
+                run.append(clean(copy.deepcopy(properties)))
+            run.append(clean(node))
+            yield run
+
+    def around(self, mark: Piece, inside: list[Any]) -> Iterator[Any]:
+        """Yield the element of a mark with this content, or the nodes of a field around it."""
+        if mark.end:
+            yield from self.nodes(mark)
+            yield from inside
+            for part in mark.end:
+                yield from self.nodes(part)
+            return
+        element = mark.nodes[0]
+        for child in list(element):
+            if child.tag not in PROPERTIES:
+                element.remove(child)
+        element.text = None
+        fill(element, inside)
+        yield clean(element)
 
 
-def tidy(text: str) -> str:
-    """A part of a docx or pptx without runs that hold nothing."""
-    return regex.sub(
-        r"<([wa]):r(?: [^>]*)?>(?:<\1:rPr[^>]*/>|<\1:rPr(?: [^>]*)?>(?:(?!</\1:rPr>).)*</"
-        r"\1:rPr>)?<\1:t(?: [^>]*)?></\1:t></\1:r>",
-        "",
-        text,
-    )
+TOKENS = regex.compile(
+    r"<(?P<close>/?)(?P<kind>[rofbtn])(?: i=\"(?P<number>\d+)\")?(?: t=\"\d+\")?/?>"
+    r"(?:(?<=<n[^>]*>)[^<]*</n>)?|[^<]+"
+)
+
+
+def shown(piece: Piece) -> str:
+    """Return the number that a field shows; "" where it shows something else."""
+    nodes = [node for part in [piece, *piece.parts] for node in part.nodes]
+    text = "".join(
+        each.text or ""
+        for node in nodes
+        for each in node.iter(etree.Element)
+        if each.tag in TEXTS or each.tag in WORDS
+    ).strip()
+    return text if text.isascii() and text.isdigit() and len(text) < 7 else ""
+
+
+def unescaped(text: str) -> str:
+    """Return text of which `escape` was made, without what XML cannot hold."""
+    text = text.replace("&lt;", "<").replace("&gt;", ">").replace("&amp;", "&")
+    return regex.sub(r"[\x00-\x08\x0b\x0c\x0e-\x1f\ufffe\uffff]", "", text)
+
+
+def clean(node: Any) -> Any:
+    """Return a node without the text behind it."""
+    node.tail = None
+    return node
+
+
+def fill(element: Any, content: list[Any]) -> None:
+    """Put texts and nodes behind what is in an element."""
+    for each in content:
+        if not isinstance(each, str):
+            element.append(each)
+        elif len(element):
+            element[-1].tail = (element[-1].tail or "") + each
+        else:
+            element.text = (element.text or "") + each
+
+
+def has_runs(element: Any) -> bool:
+    """Return whether an element around runs has some that are not another paragraph's."""
+    for child in element:
+        if child.tag in RUNS or (child.tag in AROUND and has_runs(child)):
+            return True
+    return False
+
+
+def piece_of(child: Any) -> Piece:
+    """Return the piece of an element that is no text."""
+    if not isinstance(child.tag, str):
+        return Piece("o", nodes=[child])
+    if child.tag in BREAKS and child.get(W + "type") in (None, "textWrapping"):
+        return Piece("b", nodes=[child])
+    if child.tag in TABS or child.tag in BREAKS:  # of a page or a column
+        return Piece("t", nodes=[child])
+    if child.tag in CHARACTERS:
+        many = int(child.get(O_TEXT + "c", "1")) if child.tag == O_TEXT + "s" else 1
+        return Piece("n", CHARACTERS[child.tag] * min(many, 1000), nodes=[child])
+    return Piece("f" if child.tag in WORDS else "o", nodes=[child])
+
+
+def form_of(run: Any) -> bytes:
+    """Return a run's formatting, to be compared."""
+    properties = run.find(RUNS[run.tag])
+    if properties is None:
+        return run.tag.encode()
+    shown = copy.deepcopy(properties)
+    for child in list(shown):
+        if child.tag in NO_MATTER:
+            shown.remove(child)
+    for name in ("lang", "err", "dirty", "noProof", "altLang", "smtClean"):
+        shown.attrib.pop(name, None)
+    if not len(shown) and not shown.attrib:
+        return run.tag.encode()
+    return run.tag.encode() + etree.tostring(clean(shown), method="c14n")
+
+
+NO_MATTER = names(W, "lang noProof rPrChange")

@@ -1,5 +1,5 @@
-"""What stays as it is in every translation: URLs, e-mail addresses, `{name}`, `%s`, `%1$d`,
-`&nbsp;`, and what --protect names.
+"""What stays as it is in every translation: URLs, e-mail addresses, `{name}`, `%s`, `%1$d`, and
+what --protect names.
 
 A placeholder is taken out of its sentence and put back by word alignment (marks.py), whatever the
 model does: exactly once, unchanged. So the rest of the sentence is translated as it is without it.
@@ -10,24 +10,80 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from functools import cache
+from typing import NamedTuple
 
 from fairseq_ext.core.errors import UsageError
 
-KNOWN = (
-    # URLs, without the mark behind them
-    r"https?://[^\s<>\"']*[^\s<>\"'.,;:!?)\]}“”’»]",
-    r"www\.[^\s<>\"']*[^\s<>\"'.,;:!?)\]}“”’»]",
-    r"(?<![\w.+-])[\w.+-]+@[\w-]+(?:\.[\w-]+)+",  # e-mail addresses
-    r"\$?\{\{?[^{}\s][^{}\n]{0,80}\}?\}",
-    r"%(?:\d+\$|\(\w+\))?[-+0# ]?\d*(?:\.\d+)?[sdifgexXuc@](?!\w)",
-    r"%%",
-    # emoji and arrows
-    r"(?:[\u2190-\u21ff\u2600-\u27bf\u2b00-\u2bff\U0001f000-\U0001faff][\ufe0f\u200d]*)+",
-)
-ENTITIES = {
-    False: r"&(?:[a-zA-Z]\w{1,30}|#\d{1,7}|#[xX][\da-fA-F]{1,6});",
-    True: "&(?:nbsp|shy|ensp|emsp|thinsp|#160|#xA0);",
-}  # by of_markup
+
+class Kind(NamedTuple):
+    """Placeholders of one kind. examples: texts that are one; not_one: running text without any."""
+
+    pattern: str
+    examples: tuple[str, ...]
+    not_one: tuple[str, ...]
+
+
+URL_END = r"[^\s<>\"'`|]*[^\s<>\"'`|.,;:!?)\]}“”’»*_]"
+KINDS = {
+    "URL": Kind(
+        rf"\b(?:https?|ftps?|file)://{URL_END}|\bmailto:[^\s<>\"'`]+\w",
+        ("https://a.b/c_(d)?e=f#g", "ftp://a.b/c", "mailto:a@b.de"),
+        ("https:", "a://b"),
+    ),
+    "domain": Kind(rf"\bwww\.{URL_END}", ("www.x.org/y",), ("www. Hund", "wwwx")),
+    "e-mail address": Kind(
+        r"(?<![\w.+-])[\w.+-]{1,64}@[\w-]{1,63}(?:\.[\w-]{1,63})+",
+        ("a.b+c@d-e.co.uk",),
+        ("a@b", "@hund"),
+    ),
+    # of printf, with length modifiers; Python's %(name)s; Objective-C's %@
+    "printf": Kind(
+        r"(?<![\d%])%(?:\d{1,6}\$|\(\w{1,80}\))?[-+0#']{0,4}(?:\d{1,4}|\*)?(?:\.(?:\d{1,3}|\*))?"
+        r"(?:hh?|ll?|[Lqjzt])?(?:[diouxXeEfFgGaAcsSp@]|n(?=\W|$))"
+        r"(?=(?:px|th|st|nd|rd|m?s|h|m|min|[kKMGT]?i?B)?(?![\w%])|x?%[\d(a-zA-Z.$%-])",
+        (
+            "%s",
+            "%ld",
+            "%dx%d",
+            "%d%%",
+            "%lu",
+            "%zu",
+            "%p",
+            "%E",
+            "%o",
+            "%1$d",
+            "%.2f",
+            "%-10s",
+            "%(all)s",
+            "%@",
+        ),
+        ("20 % d'ici", "20 % i 30 %", "5 % e 7 %", "50 % s", "5%igen", "100 %", "5%ige", "10%e"),
+    ),
+    "Qt": Kind(
+        r"(?<![\d%])%(?:L?\d{1,2}|n)(?![\w%])",
+        ("%1", "%L1", "%n", "%12"),
+        ("20 %", "50%1", "%nicht"),
+    ),
+    "percent sign": Kind(r"%%(?!\w)", ("%%",), ("%",)),
+    "Ruby": Kind(r"[%#]\{[^{}\n]{1,80}\}", ("%{name}", "#{name}"), ("# {", "% }")),
+    "mustache": Kind(
+        r"\{\{\{?[^{}\n]{1,80}\}?\}\}|\{%[^{}\n]{1,120}%\}",
+        ("{{x}}", "{{ user.name }}", "{{{x}}}", "{% if a %}"),
+        ("{{", "}}"),
+    ),
+    # Python's and .NET's format fields, ICU's simple arguments, shell variables
+    "braces": Kind(
+        r"\$?\{(?:[^{}\s][^{}\n]{0,80})?\}|\$\([\w.]{1,40}\)",
+        ("{}", "{name}", "{0:>10}", "{0,number,#.##}", "${y}", "$(x)"),
+        ("{ kein }", "{"),
+    ),
+    "emoji": Kind(
+        r"(?:[\u2190-\u21ff\u2600-\u27bf\u2b00-\u2bff\U0001f000-\U0001faff][\ufe0f\u200d]*)+",
+        ("🙂", "→", "👩‍💻"),
+        ("Hund", "–"),
+    ),
+}
+ENTITY = r"&(?:[a-zA-Z]\w{1,30}|#\d{1,7}|#[xX][\da-fA-F]{1,6});"  # where it is no markup
 AROUND = {
     "(": ")",
     "[": "]",
@@ -42,13 +98,15 @@ AROUND = {
     '"': '"',
     "'": "'",
 }
+BETWEEN = re.compile(r"\s*[-–—:&/|+=*×x·•→@#^~]{0,2}\s*")  # of two placeholders: stays there
 
 
 @cache
 def pattern(protect: tuple[str, ...], of_markup: bool) -> re.Pattern[str]:
     """What finds placeholders.
 
-    protect: regular expressions of more of them. Errors: UsageError for one that is none.
+    protect: regular expressions of more of them; of_markup: entities are characters.
+    Errors: UsageError for one that is none.
     """
     for each in protect:
         try:
@@ -60,18 +118,24 @@ def pattern(protect: tuple[str, ...], of_markup: bool) -> re.Pattern[str]:
             raise UsageError(
                 f"--protect {each} must be a regular expression ({error}): correct it"
             ) from None
-    return re.compile("|".join(f"(?:{each})" for each in (*protect, *KNOWN, ENTITIES[of_markup])))
+    known = [kind.pattern for kind in KINDS.values()]
+    return re.compile("|".join(f"(?:{each})" for each in (*protect, *known, *[ENTITY][of_markup:])))
 
 
 def find(text: str, protect: Sequence[str] = (), of_markup: bool = False) -> list[tuple[int, int]]:
-    """Where placeholders stand, with the brackets or quotes that hold nothing else.
+    """Return where placeholders stand, with the brackets or quotes that hold nothing else; those
+    with nothing but a sign such as `:` or `/` between them are one.
 
-    of_markup: of entities, those of spaces alone.
+    of_markup: as of `pattern`.
     """
     found: list[tuple[int, int]] = []
     for match in pattern(tuple(protect), of_markup).finditer(text):
         start, end = match.span()
         while start and end < len(text) and AROUND.get(text[start - 1]) == text[end]:
             start, end = start - 1, end + 1
-        found.append((start, end) if not found or start >= found[-1][1] else match.span())
+        start, end = (start, end) if not found or start >= found[-1][1] else match.span()
+        between = text[found[-1][1] : start] if found else " "
+        if not between.isspace() and BETWEEN.fullmatch(between):
+            start = found.pop()[0]
+        found.append((start, end))
     return found

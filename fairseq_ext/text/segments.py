@@ -12,14 +12,28 @@ from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from itertools import pairwise
 
 import regex
 
+from fairseq_ext.text.atoms import (
+    BLOCK,
+    BREAK,
+    CLOSE,
+    LETTER,
+    OPEN,
+    PLACEHOLDER,
+    POINT,
+    TEXT,
+    Atom,
+    Item,
+    Segment,
+    made,
+    raw,
+)
 from fairseq_ext.text.placeholders import find
 
-TEXT, OPEN, CLOSE, POINT, PLACEHOLDER = "text", "open", "close", "point", "placeholder"
 CUTS = (
     regex.compile(r"[,;:.!?…)\]]+\s+|[，；：。！？、]|\s[-–—]\s"),
     regex.compile(r"\s+"),
@@ -29,91 +43,99 @@ CUTS = (
 BULLET = regex.compile(r"\s*(?:[-–—*•·‣▪◦+>]|\d{1,3}[.)]|[a-z]\))\s+(?=\S)")
 # characters of a segment: no model takes so many, and to segment them would keep others waiting
 LONGEST = 3000
-LETTER, WORDY, SPACE = regex.compile(r"\p{L}"), regex.compile(r"\w"), regex.compile(r"\s")
-# punctuation that stands directly behind a word
-CLOSES = regex.compile(r"[\p{P}--[\p{Ps}\p{Pi}]]", regex.V1)
-
-
-@dataclass(frozen=True)
-class Atom:
-    """A part of a run.
-
-    raw: as it stands there; text: what is read, of text alone; name: of a tag.
-    """
-
-    kind: str
-    raw: str
-    text: str = ""
-    name: str = ""
-
-
-@dataclass
-class Mark:
-    """What is taken out of a sentence: a tag around the characters [start, end) of the plain text,
-    or what stands at a place of it."""
-
-    start: int
-    end: int
-    opening: str  # of what has no end: itself
-    closing: str = ""
-    glued: tuple[bool, bool] = (False, False)  # whether a word stands directly before and behind
-    half: str = ""  # OPEN or CLOSE: of a tag whose other half stands in another sentence
-    inside: list[Mark] = field(default_factory=list)
-
-
-@dataclass
-class Segment:
-    """One sentence, or a piece of one.
-
-    source: its characters in the text; plain: what is translated.
-    """
-
-    source: str
-    plain: str
-    marks: list[Mark]
-    atoms: list[Atom]
-    origin: list[int]  # of each character of plain, where it stands in the source
-    escape: Callable[[str], str] = str
-    lead: str = ""  # what plain begins with to name its target language, here or before
-    # in its text; of a piece of a longer segment, the upper 31 bits say which piece it is
-    number: int = 0
-
-
-Item = str | Segment
+SPACES = regex.compile(r"\s")
+STANDS_IN = "\ufffc"  # what is read of a placeholder, see splitter.py
+TAB = regex.compile(r"(\t+)")
+DASH = regex.compile(r"\s*(?:[-–—]\s+(?=\S))?")  # in front of a sentence
+ENDED = regex.compile(r"[.!?…:;。！？।؟۔][\p{Pe}\p{Pf}\"'“‘]*$")
+STOP = regex.compile(r"[.!?…][\p{Pe}\p{Pf}\"'“‘]*$")
 
 
 def of_text(
     text: str, ends: Callable[[str], list[int]], protect: Sequence[str] = ()
 ) -> Iterator[Item]:
-    """The items of a plain text.
+    """Yield the items of a plain text.
 
-    A line break ends a sentence. ends: of `splitter`; protect: regular expressions.
+    A line break or a tab ends a sentence. ends: of `splitter`; protect: regular expressions.
     """
     for line in text.splitlines(keepends=True):
         lead = BULLET.match(line)
-        atoms, at = [Atom(POINT, lead[0])] if lead else [], lead.end() if lead else 0
-        for start, end in find(line, protect):
-            if start < at:
-                continue
-            atoms += [
-                Atom(TEXT, line[at:start], line[at:start]),
-                Atom(PLACEHOLDER, line[start:end]),
-            ]
-            at = end
-        yield from of_run([*atoms, Atom(TEXT, line[at:], line[at:])], ends)
+        atoms = [Atom(POINT, lead[0])] if lead else []
+        yield from of_atoms(
+            [*atoms, *text_atoms(line[lead.end() if lead else 0 :], protect)], ends, str
+        )
+
+
+def text_atoms(text: str, protect: Sequence[str] = ()) -> Iterator[Atom]:
+    """Yield the atoms of text without markup: placeholders, tabs, and what is between them."""
+    at = 0
+    for start, end in [*find(text, protect), (len(text), len(text))]:
+        for part in TAB.split(text[at:start]):
+            yield Atom(BLOCK, part) if part[:1] == "\t" else Atom(TEXT, part, part)
+        yield Atom(PLACEHOLDER, text[start:end])
+        at = end
+
+
+def of_atoms(
+    given: Iterable[Atom], ends: Callable[[str], list[int]], escape: Callable[[str], str] = str
+) -> Iterator[Item]:
+    """Yield the items of atoms among which there are some of kind BLOCK or BREAK.
+
+    escape: from plain text to what stands in the run.
+    """
+    run: list[Atom] = []
+    for atom in given:
+        if atom.kind == BLOCK:
+            yield from of_run(run, ends, escape)
+            if atom.raw:
+                yield atom.raw
+            run = []
+        elif atom.raw or atom.text:
+            run.append(atom)
+    yield from of_run(run, ends, escape)
 
 
 def of_run(
-    atoms: Sequence[Atom], ends: Callable[[str], list[int]], escape: Callable[[str], str] = str
+    run: Sequence[Atom], ends: Callable[[str], list[int]], escape: Callable[[str], str] = str
 ) -> Iterator[Item]:
-    """The items of a run. escape: from plain text to what stands in the run."""
-    atoms = [atom for atom in atoms if atom.raw]
-    shown = SPACE.sub(" ", read(atoms))
-    yield from of_parts(atoms, short(shown, ends(shown)) if shown else [], escape)
+    """Yield the items of a run: of each of its lines, where its breaks end sentences."""
+    for atoms in lines_of(run):
+        shown = SPACES.sub(" ", read(atoms))
+        yield from of_parts(atoms, short(shown, ends(shown)) if shown else [], escape)
+
+
+def lines_of(run: Sequence[Atom]) -> Iterator[list[Atom]]:
+    """Yield the run cut at its breaks; a break within a sentence is a point with white space."""
+    places = [i for i, atom in enumerate(run) if atom.kind == BREAK]
+    starts = [0, *(place + 1 for place in places)]
+    texts = [
+        read(run[start:end]).strip() for start, end in zip(starts, [*places, len(run)], strict=True)
+    ]
+    line: list[Atom] = []
+    for number, (start, place) in enumerate(zip(starts, [*places, None], strict=True)):
+        line += run[start:place]
+        if place is not None and goes_on(texts[number], texts[number + 1]):
+            line.append(Atom(POINT, run[place].raw, " "))
+        elif place is not None:
+            yield [*line, Atom(POINT, run[place].raw)]
+            line = []
+    yield line
+
+
+def goes_on(line: str, following: str) -> bool:
+    """Return whether a sentence goes on behind a line break: with a small letter, or with another
+    to a full stop, behind three words the last of which has a small initial."""
+    if not line or not following or ENDED.search(line):
+        return False
+    if following[0].islower():
+        return True
+    words = line.split()
+    is_open = len(words) > 2 and words[-1][0].islower()
+    return is_open and following[0].isalpha() and STOP.search(following) is not None
 
 
 def short(shown: str, ends: Sequence[int]) -> list[int]:
-    """The ends of sentences, and more of them where one is longer than `LONGEST`."""
+    """Return the ends of sentences, and more of them where one is longer than `LONGEST`."""
     out, at = list[int](), 0
     for end in ends:
         while end - at > LONGEST:
@@ -130,20 +152,20 @@ def short(shown: str, ends: Sequence[int]) -> list[int]:
 
 
 def read(atoms: Sequence[Atom]) -> str:
-    """What is read of atoms; a placeholder is one character."""
-    return "".join("_" if atom.kind == PLACEHOLDER else atom.text for atom in atoms)
+    """Return what is read of atoms; a placeholder is one character."""
+    return "".join(STANDS_IN if atom.kind == PLACEHOLDER else atom.text for atom in atoms)
 
 
 def of_parts(
     atoms: Sequence[Atom], ends: Sequence[int], escape: Callable[[str], str]
 ) -> Iterator[Item]:
-    """The items of atoms, given where their parts end in what is read."""
+    """Yield the items of atoms, given where their parts end in what is read."""
     for sentence in cut(atoms, ends):
-        yield from trimmed(balanced(sentence), escape)
+        yield from trimmed(collapsed(balanced(sentence)), escape)
 
 
 def cut(atoms: Sequence[Atom], ends: Sequence[int]) -> Iterator[list[Atom]]:
-    """The atoms of each sentence, given where sentences end in what is read."""
+    """Yield the atoms of each sentence, given where sentences end in what is read."""
     sentence, at, all_ends = list[Atom](), 0, set(ends)
     for atom in atoms:
         if sentence and at in all_ends and atom.kind != CLOSE:
@@ -169,8 +191,8 @@ def cut(atoms: Sequence[Atom], ends: Sequence[int]) -> Iterator[list[Atom]]:
 
 
 def balanced(atoms: list[Atom]) -> list[Atom]:
-    """The sentence, where tags without a partner in it are points: of a tag around parts of two
-    sentences, the end stands in the second."""
+    """Return the sentence, where tags without a partner in it are points: of a tag around parts of
+    two sentences, the end stands in the second."""
     open_tags, matched = list[int](), set[int]()
     for place, atom in enumerate(atoms):
         if atom.kind == OPEN:
@@ -184,10 +206,28 @@ def balanced(atoms: list[Atom]) -> list[Atom]:
     ]
 
 
+def collapsed(atoms: list[Atom]) -> list[Atom]:
+    """Return the atoms, where tags around nothing but white space are one point."""
+    out: list[Atom] = []
+    for atom in atoms:
+        out.append(atom)
+        if atom.kind == CLOSE:
+            start = len(out) - 2
+            while start >= 0 and out[start].kind == TEXT and not out[start].text.strip():
+                start -= 1
+            if start >= 0 and out[start].kind == OPEN:
+                inside = out[start:]
+                del out[start:]
+                space = " " if any(each.text for each in inside) else ""
+                out.append(Atom(POINT, raw(inside), space))
+    return out
+
+
 def trimmed(atoms: list[Atom], escape: Callable[[str], str]) -> Iterator[Item]:
-    """A segment without what stands around its words, and that."""
+    """Yield a segment without what stands around its words, and that."""
     first, behind = 0, len(atoms)
     pairs = matching(atoms)
+    opened = {end: start for start, end in pairs.items()}
     while first < behind:
         if is_edge(atoms[first]):
             first += 1
@@ -198,11 +238,14 @@ def trimmed(atoms: list[Atom], escape: Callable[[str], str]) -> Iterator[Item]:
         elif first in pairs and all(map(is_edge, atoms[first + 1 : pairs[first]])):
             # a picture that is a link
             first = pairs[first] + 1
+        elif behind - 1 in opened and all(map(is_edge, atoms[opened[behind - 1] : behind - 1][1:])):
+            behind = opened[behind - 1]
         else:
             break
+    behind = before_colon(atoms, first, behind)
     lead, core, trail = atoms[:first], atoms[first:behind], atoms[behind:]
     if core and core[0].kind == TEXT and core[0].raw == core[0].text:
-        stripped = core[0].text.lstrip()
+        stripped = core[0].text[DASH.match(core[0].text).end() :]  # type: ignore[union-attr]
         space = core[0].text[: len(core[0].text) - len(stripped)]
         lead, core = [*lead, Atom(TEXT, space, space)], [Atom(TEXT, stripped, stripped), *core[1:]]
     if core and core[-1].kind == TEXT and core[-1].raw == core[-1].text:
@@ -215,28 +258,35 @@ def trimmed(atoms: list[Atom], escape: Callable[[str], str]) -> Iterator[Item]:
     if kept := raw(lead):
         yield kept
     if core:
-        plain, marks, origin = taken_out(core)
-        yield (
-            Segment(raw(core), plain, marks, core, origin, escape)
-            if LETTER.search(plain)
-            else raw(core)
-        )
+        segment = made(core, escape)
+        yield segment if LETTER.search(segment.plain) else raw(core)
     if kept := raw(trail):
         yield kept
 
 
+def before_colon(atoms: Sequence[Atom], first: int, behind: int) -> int:
+    """Return where a sentence's words end, such as `Open:` of `Open: {a}.`, whose full stop a model
+    would not know what to do with."""
+    at = behind - 1
+    if at - first < 2 or atoms[at].kind != TEXT or LETTER.search(atoms[at].text):
+        return behind
+    while at > first and atoms[at - 1].kind == PLACEHOLDER:
+        at -= 1
+    is_named = at < behind - 1 and atoms[at - 1].kind == TEXT
+    return at if is_named and atoms[at - 1].text.rstrip().endswith(":") else behind
+
+
 def is_edge(atom: Atom) -> bool:
-    """Whether an atom at the edge of a sentence is no part of it."""
-    return atom.kind in (POINT, PLACEHOLDER) or (atom.kind == TEXT and not atom.text.strip())
-
-
-def raw(atoms: Sequence[Atom]) -> str:
-    """Atoms as they stand in the text."""
-    return "".join(atom.raw for atom in atoms)
+    """Return whether an atom at the edge of a sentence is no part of it."""
+    return (
+        atom.kind == POINT
+        or (atom.kind == PLACEHOLDER and not atom.text)
+        or (atom.kind == TEXT and not atom.text.strip())
+    )
 
 
 def matching(atoms: Sequence[Atom]) -> dict[int, int]:
-    """The place of each opening tag to that of its closing tag, in balanced atoms."""
+    """Return the place of each opening tag to that of its closing tag, in balanced atoms."""
     open_tags, found = list[int](), dict[int, int]()
     for place, atom in enumerate(atoms):
         if atom.kind == OPEN:
@@ -246,76 +296,8 @@ def matching(atoms: Sequence[Atom]) -> dict[int, int]:
     return found
 
 
-def taken_out(atoms: Sequence[Atom]) -> tuple[str, list[Mark], list[int]]:
-    """The plain text of balanced atoms with single spaces, what was taken out of it, and where its
-    characters stand in the atoms."""
-    plain, origin, marks, stack = list[str](), list[int](), list[Mark](), list[Mark]()
-
-    def add(character: str, at: int) -> None:
-        if not (character.isspace() and plain and plain[-1] == " "):
-            plain.append(" " if character.isspace() else character)
-            origin.append(at)
-
-    at = 0
-    for place, atom in enumerate(atoms):
-        if atom.kind == TEXT:
-            for i, character in enumerate(atom.text):
-                add(character, at + (i if atom.raw == atom.text else 0))
-        elif atom.kind == CLOSE:
-            while (mark := stack.pop()).half:  # of what is not nested
-                mark.end = len(plain)
-            behind = next((other.text[0] for other in atoms[place + 1 :] if other.text), " ")
-            mark.end, mark.closing, mark.glued = (
-                len(plain),
-                atom.raw,
-                (mark.glued[0], is_word(behind)),
-            )
-        else:
-            before, behind = (
-                plain[-1] if plain else "",
-                next((other.text[0] for other in atoms[place + 1 :] if other.text), " "),
-            )
-            glued = is_word(before), is_word(behind)
-            # nothing comes between it and its tag
-            is_first = place > 0 and atoms[place - 1].kind == OPEN
-            if atom.kind == PLACEHOLDER and all(glued):
-                add(" ", at)
-            elif atom.kind == PLACEHOLDER and before == " " and CLOSES.match(behind):
-                del plain[-1], origin[-1]
-                keep_within([*stack, *(stack[-1].inside if stack else marks)], len(plain))
-            beside, half = (
-                stack[-1].inside if stack else marks,
-                atom.name if atom.kind == POINT else "",
-            )
-            mark = Mark(
-                len(plain), len(plain), atom.raw, glued=(glued[0] or is_first, glued[1]), half=half
-            )
-            if half == CLOSE:  # around all before it
-                mark.start, mark.opening, mark.closing, mark.inside = (
-                    stack[-1].start if stack else 0,
-                    "",
-                    atom.raw,
-                    beside[:],
-                )
-                beside.clear()
-            beside.append(mark)
-            if OPEN in (atom.kind, half):
-                stack.append(mark)
-        at += len(atom.raw)
-    for mark in stack:
-        mark.end = len(plain)
-    return "".join(plain), marks, origin
-
-
-def keep_within(marks: Sequence[Mark], length: int) -> None:
-    """Let no mark stand behind a text of this length, which has become shorter."""
-    for mark in marks:
-        mark.start, mark.end = min(mark.start, length), min(mark.end, length)
-        keep_within(mark.inside, length)
-
-
 def led(items: Iterable[Item], leads: Collection[str]) -> Iterator[Item]:
-    """The items, where a sentence that begins with one of these words (>>fra<<) says it
+    """Yield the items, where a sentence that begins with one of these words (>>fra<<) says it
     for those behind it too."""
     lead = ""
     for item in items:
@@ -326,20 +308,12 @@ def led(items: Iterable[Item], leads: Collection[str]) -> Iterator[Item]:
                 item = item.source
             elif own or lead:
                 atoms = item.atoms if own else [Atom(TEXT, "", f"{lead} "), *item.atoms]
-                plain, marks, origin = taken_out(atoms)
-                item = replace(
-                    item, plain=plain, marks=marks, origin=origin, atoms=atoms, lead=lead
-                )
+                item = replace(made(atoms, item.escape), lead=lead)
         yield item
 
 
-def is_word(character: str) -> bool:
-    """Whether a character belongs to a word."""
-    return WORDY.match(character) is not None
-
-
 def halves(segment: Segment) -> list[Item]:
-    """The segment in two pieces, near its middle; between or around them, tags that
+    """Return the segment in two pieces, near its middle; between or around them, tags that
     stand around both."""
     shown = read(segment.atoms)
     for pattern in CUTS:

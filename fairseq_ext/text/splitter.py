@@ -1,72 +1,163 @@
-"""Where the sentences of a line end: by Moses' rules for its language (the package
-sentence-splitter), else by a plain rule."""
+"""Where the sentences of a line end: by the package sentencex, corrected by one short list; without
+the package, by a plain rule."""
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
-from functools import cache
-from itertools import accumulate
+from bisect import bisect_left
+from collections.abc import Callable, Iterator
+from functools import cache, partial
 
 import regex
 
-from fairseq_ext.text.language_codes import two_letters
+from fairseq_ext.core.language_codes import two_letters
 from fairseq_ext.text.several_sentences import BREAK
 
 logger = logging.getLogger("fairseq_ext")
-# what Moses' rules pass over: a sentence that begins with a quotation mark such as „, and one that
-# a space is missing before
-MORE = regex.compile(
-    r"(?<=[.!?…][\p{Pe}\p{Pf}\"'“]*)\s+(?=[„‚«»]\p{Lu})|(?<=\p{Ll}{3}[.!?])(?=\p{Lu}\p{Ll}+\s)"
+PLACEHOLDER = "\ufffc"  # stands for a placeholder in the line
+WORD = "Xyzzy"  # what sentencex reads in its place: a word that may begin a sentence
+CLOSING = r"[\p{Pe}\p{Pf}\"'“‘]*"
+MONTHS = "Januar|Jänner|Februar|März|April|Mai|Juni|Juli|August|September|Oktober|November|Dezember"
+# abbreviations of three letters and more that stand before numbers
+BEFORE_NUMBERS = (
+    r"Abb|Abs|Abt|Art|Aufl|Az|Best|Bsp|Fig|Geb|Hrsg|Kap|Konto|Nrn|Rdnr|Reg|Tab|Tel|Verf|Ziff|abzgl|"
+    r"approx|art|bzgl|bzw|circa|dept|entspr|etwa|evtl|exkl|fig|gegr|gem|geb|gest|ggf|inkl|insb|lfd|max|"
+    r"mind|min|nat|nom|núm|pág|pag|rys|sec|tab|tel|tél|usw|vgl|vol|zzgl|рис|стр|табл|тел"
 )
-AT_ONCE = 20_000  # characters; sentence-splitter takes time by the square of a text's length
+BEFORE_QUOTES = r"bzw|ca|vgl|Nr|ggf|inkl|sog|etc|evtl|Abb|Kap|Art|gen|lat|engl|dt|bspw"
+# a word in front of a sentence that no space parts from it: not System.Windows, nor .NET
+GLUED = r"(?<![\p{L}\d._-])\p{Ll}{3,30}[.!?]"
+# more ends of sentences, each with what sentencex passes over
+MORE = tuple(
+    map(
+        regex.compile,
+        (
+            rf"(?<=\p{{L}}(?:…|\.\.\.){CLOSING})\s+(?=[\p{{Ps}}\p{{Pi}}„‚]*\p{{Lu}})",  # warten… Er
+            r"(?<=[.!?…][\p{Pe}\p{Pf}\"'“‘]+)\s+(?=[„‚«»“‘\"]\p{Lu})",  # “Ja.” “Nein.”
+            # Neu? «Ja.»
+            rf"(?<=[.!?…])(?<!\b(?:\p{{L}}|{BEFORE_QUOTES})\.)\s+(?=[„‚«»¿¡]\p{{Lu}})",
+            rf"(?<={GLUED})(?=\p{{Lu}}\p{{Ll}}+\s)",  # bellt.Die Katze
+            r"(?<=\b(?:usw|etc|ecc|osv|enz|itd|itp|т\.\s?[дп])\.)\s+(?=\p{Lu})",  # usw. Dann
+            r"(?<=\p{L}{2}!)\s+(?=\p{Lu})",  # Yahoo! She
+            r"(?<=[。！？]）)(?=\S)",  # （雨です。）待つ
+            # ist da. 12 Hunde
+            rf"(?<=\p{{L}}{{3}}[.!?…]{CLOSING}|\b(?:19|20)\d\d[.!?]{CLOSING})"
+            rf"(?<!\b(?i:{BEFORE_NUMBERS})\.)\s+(?=[„“«\"(]?\d)",
+        ),
+    )
+)
+# a bracket that holds a whole sentence ends one: (Das war gestern.) Heute
+BRACKET = regex.compile(r"(?<=[.!?…][\p{Pf}\"'“‘]*[)\]])\s+(?=[\p{Pi}\"'„‚(\[]*\p{Lu})")
+# where sentencex sees an end and none is: in front of it, and behind it
+SHORT = (
+    r"Abb|Abs|Anh|Bd|Kap|Tab|Ziff|Rdnr|Anm|[Aa]rt|[Ff]ig|[Nn]o|[Nn]r|[Nn]ro|[Nn]úm|[Pp]ág|[Pp]ag|"
+    r"[Rr]ys|[Nn]|[Тт]абл|[Рр]ис|[Сс]тр|[Гг]л|[Пп]п?|[Сс]м|[Сс]|[Cc]h|[Vv]ol|[Pp]p?|[Ss]tr|[Tt]ab|[Uu]l"
+)
+BEFORE_NAMES = (
+    r"Drs?|Mrs?|Ms|D|Dña|Sra?|MM?|Mme|Mlle|Mgr|Me|ing|avv|dott|prof|Prof|sig|Sig|ks|"
+    r"inż|śp|г|ул|им|акад|проф"
+)
+SMALL = (
+    r"(?i:der|die|das|dem|den|des|am|im|zum|zur|vom|beim|ab|bis|seit|jede[mnrs]?|diese[mnrs]?|"
+    r"ein|eine[mnrs]?|[mdsk]?eine[mnrs]?|ihre?[mnrs]?|unsere?[mnrs]?|und|oder|på|den|det|dne|od|do|"
+    r"a|az|w|z)"
+)
+NO_END = tuple(
+    (regex.compile(before), regex.compile(behind))
+    for before, behind in (
+        (rf"\b(?:{SHORT})\.\s+$", r"[\d\p{Lu}]?[\dIVXLC]|\p{Lu}\.|_|Xyzzy"),  # pag. 3
+        (rf"\b(?:{BEFORE_NAMES})\.\s+$", r"\p{Lu}|Xyzzy"),  # M. Dupont
+        (rf"(?:^|[\s(]){SMALL}\s+\d{{1,3}}\.\s+$", r"\p{Lu}\p{Ll}"),  # Der 3. Mann
+        (r"\d\.\s+$", r"\p{Ll}"),  # 3. kat
+        (r"\b\d{1,2}\.\s+$", rf"(?:{MONTHS})\b"),  # Montag, 19. Oktober
+        (rf"\b(?i:{BEFORE_NUMBERS})\.\s+$", r"\d"),  # approx. 5
+        (r"\.$", r"[ºª°]"),  # n.º 5
+        (r"(?:^|[\s(\p{Pi}„])[\p{L}.]{1,3}\.\s+$", r"\p{Ll}"),  # 1990 r. urodził; p. ex.
+        (r"(?<![.!?…][\p{Pf}\"'“‘]*)[)\]\"'“”’‘»]+\s+$", r"\p{Ll}"),  # (laut!) und
+    )
+)
+PARTED, FINISHED = regex.compile(r"[.!?]$"), regex.compile(GLUED + "$")
+BEGUN = regex.compile(r"\p{Lu}\p{Ll}+\s|[^\p{Latin}\p{Cyrillic}\p{N}\p{P}\p{S}]")
+CLOSED = regex.compile(r"[\p{Pe}\p{Pf}“‘\"']+(?=\s|$)\s*")
+AT_ONCE = 10_000  # characters
+BEHIND = 40  # characters in front of an end that say whether it is one
+LAST = 24  # and those behind it
+LONGEST_BRACKET = 2000
 
 
 @cache
 def splitter(language: str | None) -> Callable[[str], list[int]]:
     """From a line to the ends of its sentences, in characters, white space behind them included;
-    the last is the line's."""
-    code = two_letters(language or "")
+    the last is the line's. Placeholders of the line are `PLACEHOLDER`."""
     try:
-        from sentence_splitter import SentenceSplitter, SentenceSplitterException
+        from sentencex import get_sentence_boundaries
     except ImportError:
         logger.warning(
             "sentences are told apart by a plain rule, which knows few abbreviations: pip install "
             "'fairseq_ext[text]'"
         )
         return plain_ends
-    try:
-        split = SentenceSplitter(language=code or "none").split
-    except SentenceSplitterException:
-        logger.warning(
-            "no rules for sentences in '%s': they are told apart by a plain rule, which knows "
-            "few abbreviations",
-            language,
-        )
-        return plain_ends
-    return lambda line: ends_of(line, split)
+    return partial(ends_of, split=partial(get_sentence_boundaries, two_letters(language or "en")))
 
 
 def plain_ends(line: str) -> list[int]:
-    """By full stops and the like in front of a capital letter."""
+    """Find ends by full stops and the like in front of a capital letter."""
     return [*(match.end() for match in BREAK.finditer(line)), len(line)]
 
 
-def ends_of(line: str, split: Callable[[str], list[str]]) -> list[int]:
-    """By a function that gives sentences whose spaces may differ from the line's."""
-    found: list[int] = []
-    for start in range(0, len(line), AT_ONCE):
-        part = line[start : start + AT_ONCE]
-        letters = [place for place, character in enumerate(part, start) if not character.isspace()]
-        counts = list(
-            accumulate(
-                sum(not character.isspace() for character in sentence) for sentence in split(part)
-            )
-        )
-        # subtle: else it has changed more than spaces, and its sentences stand nowhere
-        if counts and counts[-1] == len(letters):
-            found += [letters[count] for count in counts[:-1]]
-    return [
-        *sorted({*found, *(match.end() for match in MORE.finditer(line))} - {len(line)}),
-        len(line),
-    ]
+def ends_of(line: str, split: Callable[[str], list[dict[str, int]]]) -> list[int]:
+    """Return the ends by sentencex (split), and by the lists above."""
+    text = line.replace(PLACEHOLDER, WORD)
+    found = set(ends_in_parts(text, split))
+    for pattern in MORE:
+        found.update(match.end() for match in pattern.finditer(text))
+    found = {end for end in behind_closing(text, sorted(found)) if not is_inside(text, end)}
+    found.add(len(text) - len(text.lstrip()))
+    for match in BRACKET.finditer(text):
+        mark, at = "(" if text[match.start() - 1] == ")" else "[", match.start()
+        if text.rfind(mark, max(0, at - LONGEST_BRACKET), at) in found:
+            found.add(match.end())
+    found.discard(len(text) - len(text.lstrip()))
+    ends = sorted(found - {0, len(text)})
+    return [*(ends if text == line else shorter(line, ends)), len(line)]
+
+
+def ends_in_parts(text: str, split: Callable[[str], list[dict[str, int]]]) -> Iterator[int]:
+    """sentencex's ends; it gets so much at once that its time does not grow with the square."""
+    at = 0
+    while at < len(text):
+        part = text[at : at + AT_ONCE]
+        ends = [at + each["end_index"] for each in split(part)]
+        if at + len(part) < len(text):
+            ends = [end for end in ends if end < at + len(part)]
+        yield from ends
+        at = ends[-1] if ends and ends[-1] > at else at + len(part)
+
+
+def behind_closing(text: str, ends: list[int]) -> Iterator[int]:
+    """Yield the ends, where a mark that closes what is before an end does not begin what is behind
+    it: `‚Ja.‘ Dann`."""
+    for end in ends:
+        mark = CLOSED.match(text, end)
+        yield mark.end() if mark and end and not text[end - 1].isspace() else end
+
+
+def is_inside(text: str, end: int) -> bool:
+    """Return whether an end of sentencex's stands inside of a sentence."""
+    before = text[max(0, end - BEHIND) : end]
+    behind = text[end : end + LAST]
+    if behind.startswith("-") and not before[-1:].isspace():  # „Hallo!“-Beispiel
+        return True
+    if PARTED.search(before) and not CLOSED.match(behind):
+        return not (FINISHED.search(before) and BEGUN.match(behind))
+    return any(one.search(before) and other.match(behind) for one, other in NO_END)
+
+
+def shorter(line: str, ends: list[int]) -> Iterator[int]:
+    """Turn ends in the text with `WORD` into those in the line with `PLACEHOLDER`."""
+    places, more = [], len(WORD) - len(PLACEHOLDER)
+    for number, at in enumerate(i for i, each in enumerate(line) if each == PLACEHOLDER):
+        places.append(at + more * number)  # where the word begins in the text
+    for end in ends:
+        count = bisect_left(places, end)
+        yield end - more * count

@@ -1,5 +1,9 @@
-"""Subtitles (srt, vtt) as segments: of each cue the text, whose lines are one, but for those of
-several speakers, which begin with a dash; numbers, times, notes and styles are kept."""
+"""Subtitles (srt, vtt) as segments: of each cue the text, whose lines are one where a sentence goes
+on, but for those of several speakers, which begin with a dash; numbers, times, notes and styles are
+kept. `<i>`, `{b}` and the like are marks; every other `<` and `&` is text.
+
+WebVTT: https://www.w3.org/TR/webvtt1/.
+"""
 
 from __future__ import annotations
 
@@ -7,26 +11,71 @@ from collections.abc import Callable, Iterator, Sequence
 
 import regex
 
-from fairseq_ext.text.markup import of_markup
-from fairseq_ext.text.segments import Item
+from fairseq_ext.text import segments
+from fairseq_ext.text.atoms import BLOCK, CLOSE, OPEN, POINT, Atom, Item
+from fairseq_ext.text.markup import ENTITY, text_atoms
 
-CUE = regex.compile(r"^[^\n]*-->[^\n]*\n(?P<text>(?:(?!\s*$)[^\n]+\n?)+)", regex.MULTILINE)
-SPEAKER = regex.compile(
-    r"((?:^[-–—]\s*)?)((?:(?!\n[-–—]\s*\S).)+\n?)", regex.MULTILINE | regex.DOTALL
+TIMES = regex.compile(r"[^\n]*-->[^\n]*\n?")
+LINE = regex.compile(r"[^\n]*\n|[^\n]+")
+TAG = regex.compile(
+    r"<(?P<close>/?)(?P<name>[a-zA-Z]+)(?:[. \t][^<>\n]*)?>|<[\d:.]+>|\{\\[^}\n]*\}|"
+    r"\{(?P<end>/?)(?P<letter>[biusBIUS])\}|\\[Nnh]"
 )
+SPEAKER = regex.compile(r"\s*[-–—](?=\s*\S)\s*")
 
 
 def of_subtitles(
     text: str, ends: Callable[[str], list[int]], protect: Sequence[str] = ()
 ) -> Iterator[Item]:
-    """The items of a file of subtitles. ends, protect: as of `of_text`."""
+    """Yield the items of a file of subtitles. ends, protect: as of `of_text`."""
+    is_vtt = text.lstrip("\ufeff").startswith("WEBVTT")
+    cue: list[str] = []
+    in_cue = False
+    for line in LINE.findall(text):
+        if in_cue and line.strip() and TIMES.fullmatch(line) is None:
+            cue.append(line)
+            continue
+        if TIMES.fullmatch(line) is not None and cue and not is_vtt and cue[-1].strip().isdigit():
+            number = cue.pop()  # no blank line stands between the cues
+            yield from of_cue(cue, is_vtt, ends, protect)
+            cue, in_cue = [], True
+            yield number + line
+            continue
+        yield from of_cue(cue, is_vtt, ends, protect)
+        cue, in_cue = [], TIMES.fullmatch(line) is not None
+        yield line
+    yield from of_cue(cue, is_vtt, ends, protect)
+
+
+def of_cue(
+    lines: Sequence[str],
+    is_vtt: bool,
+    ends: Callable[[str], list[int]],
+    protect: Sequence[str],
+) -> Iterator[Item]:
+    """Yield the items of a cue's lines."""
+    several = bool(lines) and SPEAKER.match(lines[0]) is not None
+    atoms: list[Atom] = []
+    for line in lines:
+        dash = SPEAKER.match(line) if several else None
+        if dash:
+            atoms.append(Atom(BLOCK, dash[0]))
+        atoms += line_atoms(line[dash.end() if dash else 0 :], is_vtt, protect)
+    yield from segments.of_atoms(atoms, ends, str)
+
+
+def line_atoms(line: str, is_vtt: bool, protect: Sequence[str]) -> Iterator[Atom]:
+    """Yield the atoms of a line: its tags, and its text."""
     at = 0
-    for cue in CUE.finditer(text):
-        yield text[at : cue.start("text")]
-        for dash, said in (
-            SPEAKER.findall(cue["text"]) if cue["text"][0] in "-–—" else [("", cue["text"])]
-        ):
-            yield dash
-            yield from of_markup(said, ends, [*protect, r"\{\\[^}]*\}"])
-        at = cue.end()
-    yield text[at:]
+    entities = ENTITY if is_vtt else regex.compile("(?!)")
+    for tag in [*TAG.finditer(line), None]:
+        end = tag.start() if tag else len(line)
+        yield from text_atoms(line[at:end], protect, entities)
+        if tag is None:
+            return
+        at, name = tag.end(), tag["name"] or tag["letter"]
+        if not name:
+            yield Atom(POINT, tag[0], " " if tag[0].startswith("\\") else "")
+        else:
+            is_end = tag["close"] or tag["end"]
+            yield Atom(CLOSE if is_end else OPEN, tag[0], name=name.lower())

@@ -21,9 +21,9 @@ import torch
 
 from fairseq_ext import Translator
 from fairseq_ext.text import alignment
+from fairseq_ext.text.atoms import Segment
 from fairseq_ext.text.marks import Projection
 from fairseq_ext.text.markup import of_markup
-from fairseq_ext.text.segments import Segment
 from fairseq_ext.text.splitter import plain_ends
 
 ROOT = Path(__file__).parents[2]

@@ -23,11 +23,6 @@ TSV: dict[str, tuple[bytes, str]] = {
         "has an empty alternative in 'house||home': remove the bar",
     ),
     "a bar at the end": (b"Haus\thouse|\n", "has an empty alternative"),
-    "two clauses": (
-        b"Haus, Hof\thouse\n",
-        "has the source term 'Haus, Hof' across a ',': make its parts terms of their own",
-    ),
-    "two sentences": ("家，院\thouse\n".encode(), "across a '，'"),
     "a byte of no character": (
         b"Haus\thouse\nH\xfcgel\thill\n",
         "line 2 of {path} is not valid UTF-8 (byte 2)",
@@ -35,10 +30,6 @@ TSV: dict[str, tuple[bytes, str]] = {
     "the second line": (b"Haus\thouse\nHof\n", "line 2 of {path} has 1 column"),
     "two bad lines": (b"Haus\nHof\nTor\tgate\n", "(1 more such line in the file)"),
     "three bad lines": (b"Haus\nHof\nTor\n", "(2 more such lines in the file)"),
-    "a long term": (
-        b"x" * 999 + b", y\tz\n",
-        "has the source term '" + "x" * 77 + "...' across a ','",
-    ),
 }
 CSV: dict[str, tuple[bytes, str]] = {
     "no header for three columns": (

@@ -156,3 +156,31 @@ def test_the_lines_of_a_text_are_counted_and_iterated(tmp_path):
         UsageError, match="line 2 of .* is not valid UTF-8 .byte 1.: convert the file"
     ):
         list(Lines(str(file), "--x"))
+
+
+def test_a_large_file_that_is_shortened_meanwhile_is_an_error_and_no_signal(tmp_path, monkeypatch):
+    monkeypatch.setattr("fairseq_ext.core.files.IN_MEMORY", 10)
+    monkeypatch.setattr("fairseq_ext.core.files.BLOCK", 7)
+    file = tmp_path / "text"
+    text = "".join(f"line {number}\n" for number in range(3000)) + "the last one"
+    file.write_text(text)
+    lines = Lines(str(file), "--x")
+    assert list(lines) == text.split("\n") and lines[2999] == "line 2999"
+    file.write_text("line 0\nline 1\n")  # as an editor does
+    assert lines[1] == "line 1"
+    with pytest.raises(UsageError, match="was shortened while it was read"):
+        lines[2999]
+
+
+def test_what_a_killed_process_left_is_removed_by_the_next(tmp_path):
+    """And what another one is writing is not."""
+    target = tmp_path / "a[b].txt"
+    left, other = tmp_path / ".a[b].txt.abcd1234.part", tmp_path / ".c.txt.abcd1234.part"
+    left.write_bytes(b"x")
+    other.write_bytes(b"x")
+    with replacing(target) as first:
+        assert not left.exists() and other.exists()
+        with replacing(target) as second:
+            second.write(b"second")
+        first.write(b"first")
+    assert target.read_bytes() == b"first" and sorted(tmp_path.iterdir()) == [other, target]

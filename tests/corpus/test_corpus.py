@@ -185,6 +185,60 @@ def test_bad_lines_and_an_unreadable_shard_stop_nothing(tmp_path, echo):
     assert parts(out) == []
 
 
+def test_a_finished_shard_that_cannot_be_read_in_one_run_stays_finished(
+    tmp_path, echo, monkeypatch
+):
+    """As on a network disk that is away for a while."""
+    inputs, out = text_shards(tmp_path, (25, 7)), tmp_path / "out"
+    translate(job(inputs, out))
+    before, whole = finals(out), run.fingerprint
+
+    def away(path):
+        if path.endswith("in0.txt"):
+            raise OSError(5, "Input/output error")
+        return whole(path)
+
+    for _ in range(2):
+        with monkeypatch.context() as patch:
+            patch.setattr(run, "fingerprint", away)
+            done = translate(job(inputs, out))
+        assert done.unreadable and done.sentences == 0
+    calls = echo.calls
+    done = translate(job(inputs, out))
+    assert (done.unreadable, done.sentences, echo.calls) == ([], 0, calls)
+    assert finals(out) == before
+    with pytest.raises(UsageError, match="holds the output of other arguments"):
+        translate(job(inputs, out, flags={**FLAGS, "beam": 7}))
+
+
+def test_parts_without_the_manifest_are_not_joined_to_others(tmp_path, echo, monkeypatch):
+    inputs, out = text_shards(tmp_path, (300,)), tmp_path / "out"
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (4000, hard))
+    try:
+        with pytest.raises(UsageError, match="cannot write"):
+            translate(job(inputs, out))
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    assert parts(out)
+    (out / "manifest.json").unlink()
+    with pytest.raises(UsageError, match="has parts of an earlier run, and no manifest.json"):
+        translate(job(inputs, out, flags={**FLAGS, "beam": 7}))
+    translate(job(inputs, out, flags={**FLAGS, "beam": 7}, overwrite=True))
+    assert len(records(out / "in0.jsonl")) == 300
+
+
+def test_unfinished_files_of_another_run_below_stay(tmp_path, echo):
+    inputs, out = text_shards(tmp_path, (25,)), tmp_path / "out"
+    (out / "other").mkdir(parents=True)
+    theirs = [out / "other" / ".in0.jsonl.abc.part", out / ".notes.abc.part"]
+    ours = [out / ".in0.jsonl.abc.part", out / ".manifest.json.abc.part"]
+    for path in theirs + ours:
+        path.write_bytes(b"unfinished")
+    translate(job(inputs, out))
+    assert all(path.exists() for path in theirs) and not any(path.exists() for path in ours)
+
+
 def test_a_full_disk_is_one_sentence_and_the_next_run_goes_on(tmp_path, echo):
     inputs, out = text_shards(tmp_path, (300, 40)), tmp_path / "out"
     translate(job(inputs, tmp_path / "undisturbed"))

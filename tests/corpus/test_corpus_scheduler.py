@@ -8,7 +8,7 @@ import pytest
 from ray.exceptions import ActorDiedError, ActorUnavailableError, RayTaskError
 
 from fairseq_ext import UsageError
-from fairseq_ext.corpus import output, scheduler
+from fairseq_ext.corpus import progress, scheduler
 from fairseq_ext.corpus.scheduler import ATTEMPTS, Scheduler, Unit
 from fairseq_ext.corpus.shards import Sentence, Shard
 
@@ -282,12 +282,12 @@ def test_a_run_waits_for_a_node_that_comes_back_in_time(monkeypatch):
 
 def test_progress_lines_repeat_no_figure_that_has_not_changed(monkeypatch, capsys):
     now = [100.0]
-    monkeypatch.setattr(output.time, "monotonic", lambda: now[0])
-    progress = output.Progress(10.0, shards=1, bytes=1000, said=100.0)
+    monkeypatch.setattr(progress.time, "monotonic", lambda: now[0])
+    shown = progress.Progress(10.0, shards=1, bytes=1000, said=100.0)
     for alive, sentences in ((2, 100), (2, 100), (0, 100), (0, 100), (0, 100), (1, 150)):
         now[0] += 10
-        progress.sentences, progress.bytes_done = sentences, float(sentences)
-        progress.tick(alive, 2, 100.0)
+        shown.sentences, shown.bytes_done = sentences, float(sentences)
+        shown.tick(alive, 2, 100.0)
     said = capsys.readouterr().err.splitlines()
     changes = ["corpus: 1" in line for line in said]
     assert changes == [True, False, False, False, False, True]

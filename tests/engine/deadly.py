@@ -16,7 +16,7 @@ class Deadly(Count):
         if DIES in lengths:
             os.kill(os.getpid(), signal.SIGKILL)
         if FAILS in lengths:
-            raise MemoryError("no room for this one")
+            raise LookupError("no room for this one")
 
 
 @register("stop", "deadly", CountFlags, example=({"stop": "deadly"},))

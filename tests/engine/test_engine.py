@@ -119,7 +119,7 @@ def test_a_step_that_fails_is_the_fault_of_one_request(engine, translator, sourc
     """The others of the step run again, each alone; no worker dies."""
     before, bad = engine.restarts, of_tokens(translator, 5)
     is_answered_beside(
-        engine, translator, sources[:6], bad, RuntimeError, "MemoryError: no room for this one"
+        engine, translator, sources[:6], bad, RuntimeError, "LookupError: no room for this one"
     )
     assert engine.restarts == before
 

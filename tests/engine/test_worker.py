@@ -2,17 +2,20 @@
 
 import contextlib
 import gc
+import hashlib
+import pickle
+import socket
 import threading
 import time
-from multiprocessing import Pipe
 from pathlib import Path
 
 import pytest
 
+from fairseq_ext.core.channel import Channel
 from fairseq_ext.core.errors import UsageError
-from fairseq_ext.engine import worker
+from fairseq_ext.engine import requirements, worker
 from fairseq_ext.engine.decoding import Decoding
-from fairseq_ext.engine.jobs import Answer, Job
+from fairseq_ext.engine.jobs import Answer, GlossaryFile, Job
 from fairseq_ext.kernels.library import give_back_memory
 
 ROOT = Path(__file__).parents[2]
@@ -77,18 +80,22 @@ def test_a_worker_without_requests_gives_memory_back_once(decoding, monkeypatch)
     given_back: list[float] = []
     monkeypatch.setattr(worker, "give_back_memory", lambda: given_back.append(time.monotonic()))
     monkeypatch.setattr(worker, "IDLE_MS", 200)
-    ours, theirs = Pipe()
+    ours, theirs = map(Channel, socket.socketpair())
 
     def serve():
-        with contextlib.suppress(worker.Ended):
+        with contextlib.suppress(EOFError):
             worker.serve(theirs, decoding)
 
     thread = threading.Thread(target=serve, daemon=True)
     thread.start()
-    ours.recv()  # what it has loaded
+    ours.receive()  # what it has loaded
     for number in range(2):
-        ours.send(("add", number, job(LINES[0])))
-        while not any(isinstance(what, Answer) for _, what in ours.recv()):
+        ours.send(pickle.dumps(("add", number, job(LINES[0]))))
+        while not any(
+            isinstance(what, Answer)
+            for message in ours.receive()
+            for _, what in pickle.loads(message)
+        ):
             pass
         answered = time.monotonic()
         # a collection takes seconds beside other tests' objects
@@ -96,6 +103,42 @@ def test_a_worker_without_requests_gives_memory_back_once(decoding, monkeypatch)
             time.sleep(0.02)
         time.sleep(0.5)  # and not again
         assert len(given_back) == number + 1 and given_back[-1] - answered > 0.15
-    ours.send(None)
+    ours.close()
     thread.join(10)
     assert not thread.is_alive()
+
+
+def test_glossaries_of_requests_are_kept_by_their_size(decoding, monkeypatch):
+    kept = decoding.requirements
+    monkeypatch.setattr(requirements, "KEPT_BYTES", 1000)
+    for number in range(20):
+        terms = {f"Wort{number} {i}": "word" for i in range(20)}
+        kept.named(Job("", terms=tuple(terms.items())))
+        assert kept.bytes() <= 1000 and len(kept.glossaries) == len(kept.sizes) <= 4
+    large = Job("", terms=tuple((f"Wort {i}", "word") for i in range(500)))
+    assert kept.named(large) == kept.named(large) and len(kept.glossaries) == 1, (
+        "the one in use stays"
+    )
+
+
+def test_a_glossary_that_is_replaced_while_it_is_read_is_kept_as_what_it_is(
+    decoding, tmp_path, monkeypatch
+):
+    """Not as the new one under the digest of the old one."""
+    path, old, new = tmp_path / "x.tsv", b"Haus\thouse\n", b"Haus\tbuilding\n"
+    digests = [hashlib.sha256(content).hexdigest() for content in (old, new)]
+    path.write_bytes(old)
+    read = []
+
+    class Replaced(requirements.Glossary):
+        def __init__(self, *given):
+            if not read:
+                path.write_bytes(new)
+            read.append(given)
+            super().__init__(*given)
+
+    monkeypatch.setattr(requirements, "Glossary", Replaced)
+    kept = decoding.requirements
+    found = kept.glossary(digests[0], GlossaryFile(str(path), digests[0]))
+    assert [digest for digest, _ in kept.glossaries if digest in digests] == [digests[1]]
+    assert found is kept.glossary(digests[1], GlossaryFile("none", digests[1])) and len(read) == 2

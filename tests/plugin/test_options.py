@@ -316,7 +316,7 @@ def test_every_capability_is_needed_and_denied():
         (
             {},
             {"lenpen": float("nan")},
-            "--lenpen (length penalty) must be a finite number, not nan",
+            "--lenpen (length penalty) must be -10 to 10, not nan",
         ),
         ({}, {"unkpen": float("nan")}, "--unkpen (penalty) must be a finite number, not nan"),
         ({}, {"unkpen": float("inf")}, "--unkpen (penalty) must be "),

@@ -246,11 +246,45 @@ def test_a_disk_that_is_full_is_told_in_a_sentence(tmp_path):
                 results.add(number, "source", "text", found)
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    results.add(500, "source", "text", found)  # a program that goes on: no half line is before it
     results.close()
     again = opened(path, True)
-    assert 1 < number == len(again.done) and again.hypotheses(0, "source", device) is not None
+    assert 1 < number == len(again.done) - 1 and again.done[500]
+    assert again.hypotheses(0, "source", device) is not None
     with pytest.raises(UsageError, match="/dev/full cannot be written"):
         opened("/dev/full")
+
+
+def test_a_program_that_reads_its_results_does_not_let_others_in(tmp_path):
+    """Nor does a forked child hold the file when the run is over."""
+    path = tmp_path / "results.jsonl"
+    results = opened(path)
+    path.read_bytes()
+
+    def is_refused() -> bool:
+        pid = os.fork()
+        if pid == 0:
+            try:
+                opened(path, True)
+                os._exit(0)
+            except UsageError:
+                os._exit(1)
+        return os.waitpid(pid, 0)[1] != 0
+
+    assert is_refused()
+    with pytest.raises(UsageError, match="another run is writing"):
+        opened(path, True)
+    read, write = os.pipe()
+    child = os.fork()
+    if child == 0:
+        os.close(write)
+        os.read(read, 1)
+        os._exit(0)
+    results.close()
+    assert not is_refused()
+    os.close(write)
+    os.close(read)
+    os.waitpid(child, 0)
 
 
 @pytest.mark.parametrize(

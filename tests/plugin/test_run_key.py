@@ -144,7 +144,7 @@ def test_two_runs_do_not_write_to_one_file(tiny, tmp_path):
     generate_forked(*arguments(tiny, path))
     before = path.read_bytes()
     with open(path, "ab") as other:
-        fcntl.lockf(other, fcntl.LOCK_EX)
+        fcntl.flock(other, fcntl.LOCK_EX)
         assert f"another run is writing to {path}: wait for it" in refused(tiny, path)
     assert path.read_bytes() == before
     assert all(json.loads(line)["sha256"] for line in before.splitlines())

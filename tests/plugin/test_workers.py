@@ -91,7 +91,7 @@ def test_an_error_of_a_sentence_is_raised_here_and_workers_live_on():
     with pytest.raises(SentenceError, match="--min-len 9"):
         own.inference_step(generator, [model], sample)
     assert len(own.session.command.workers.processes) == 2 and all(
-        process.is_alive() for process in own.session.command.workers.processes
+        alive(process.pid) for process in own.session.command.workers.processes
     )
     own.session.command.workers.stop()
 
@@ -120,17 +120,55 @@ def test_an_error_in_a_worker_is_raised_here_and_ends_them_all(error):
     assert (
         len(processes) == 2
         and workers.processes == []
-        and not any(process.is_alive() for process in processes)
+        and not any(alive(process.pid) for process in processes)
     )
 
 
-def test_a_killed_worker_is_an_error_in_one_sentence():
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSTOP])
+def test_a_worker_that_is_killed_or_stopped_is_replaced(monkeypatch, number):
+    monkeypatch.setattr("fairseq_ext.plugin.workers.SILENCE", 0.5)
+    monkeypatch.setattr("fairseq_ext.plugin.workers.TICK", 0.1)
+    model, sample = build("transformer", 4), batch([4, 2, 7, 1])
+    expected, own, generator = decode([model], sample, 2, beam=3)
+    workers = own.session.command.workers
+    first = [process.pid for process in workers.processes]
+    os.kill(first[1], number)
+    same(expected, own.inference_step(generator, [model], sample))
+    assert [process.pid for process in workers.processes][0] == first[0] and not alive(first[1])
+    assert len(workers.processes) == 2
+    workers.stop()
+
+
+def test_a_share_that_kills_two_workers_is_an_error_in_one_sentence():
     model, sample = build("transformer", 4), batch([4, 2, 7, 1])
     _, own, generator = decode([model], sample, 2, beam=3)
-    os.kill(own.session.command.workers.processes[1].pid, signal.SIGKILL)
+    workers = own.session.command.workers
+    workers.stop()
+    workers.decode = lambda *_: os.kill(os.getpid(), signal.SIGKILL)
     with pytest.raises(UsageError, match="signal 9"):
         own.inference_step(generator, [model], sample)
-    assert own.session.command.workers.processes == []
+    assert workers.processes == []
+
+
+def test_some_seconds_without_room_for_a_process_end_nothing(monkeypatch):
+    model, sample = build("transformer", 4), batch([4, 2, 7, 1])
+    expected, own, generator = decode([model], sample, 2, beam=3)
+    workers, left, start = own.session.command.workers, [1, 2], os.fork
+
+    def fork() -> int:
+        if left:
+            left.pop()
+            raise BlockingIOError(11, "Resource temporarily unavailable")
+        return start()
+
+    workers.stop()
+    monkeypatch.setattr(os, "fork", fork)
+    same(expected, own.inference_step(generator, [model], sample))
+    left.extend(range(1000))
+    workers.stop()
+    monkeypatch.setattr("fairseq_ext.core.supervision.STARTS", 0.5)
+    with pytest.raises(UsageError, match="cannot start a process .Resource temporarily"):
+        own.inference_step(generator, [model], sample)
 
 
 def test_workers_end_when_the_command_is_killed():

@@ -89,6 +89,9 @@ def test_every_field_takes_every_kind_of_value(quiet, route):
             answered(quiet.post(route, content=json.dumps(body).encode(), headers=JSON), body)
         body = {name: each for name, each in base.items() if name != field}
         answered(quiet.post(route, json=body), body)
+    for name in TEXTS:
+        body = {**base, name: ["x"]}
+        answered(quiet.post(route, json=body), body)
     for value in VALUES:
         answered(quiet.post(route, content=json.dumps(value).encode(), headers=JSON), value)
 
@@ -110,6 +113,7 @@ def test_every_field_takes_every_kind_of_value(quiet, route):
             for value in (5, ["a", 5], {"a": 1})
         ),
         ("/translate", {"q": "a", "source": [], "target": "en"}, "Invalid request: source"),
+        ("/v1/translate", {"source": SOURCE, "": 0}, "the request has the unknown key ''"),
         ("/v1/terms", {"name": "a.ts\0", "content": "a\tb"}, "a file name has a control character"),
         ("/v1/terms", {"name": "a" * 300, "content": ""}, "a file name has 300 bytes"),
     ],

@@ -1,6 +1,7 @@
 """Who is let in, and for how long: names, origins, headers that no form sends, slow clients, many
 of them, and the end of a server."""
 
+import contextlib
 import http.client
 import os
 import re
@@ -182,6 +183,77 @@ def test_connections_that_ask_nothing_make_room(serving):
         for sock in held + working:
             sock.close()
         assert until(lambda: client.get("/health").status_code == 200)
+
+
+def test_a_header_is_not_kept_without_a_limit(client):
+    """Neither that of a first request, nor of one behind another, nor what follows a body in
+    pieces; without a key."""
+    get = b"GET /health HTTP/1.1\r\nHost: localhost\r\n"
+    chunked = head("/v1/translate", b"").replace(
+        b"Content-Length: 0", b"Transfer-Encoding: chunked"
+    )
+    line = b"X-Many: " + b"x" * 1000 + b"\r\n"
+    for begin in (get, get + b"\r\n" + get, chunked + b"1\r\n{\r\n0\r\n", get + b"X-Long: "):
+        with raw(client) as sock:
+            sock.sendall(begin)
+            sent = 0
+            with contextlib.suppress(OSError):  # it is closed
+                while sent < 10 << 20:
+                    sock.sendall(line if begin[-2:] == b"\r\n" else line[8:-2])
+                    sent += len(line)
+            assert sent < 10 << 20
+    with raw(client) as sock:
+        sock.sendall(get + line * 70)
+        assert sock.recv(1000).startswith(b"HTTP/1.1 431 ")
+    assert client.get("/health", headers={"X-Some": "x" * 60000}).status_code == 200
+
+
+def test_clients_that_do_not_read_hold_no_connection(serving):
+    with serving(max_connections=8, read_timeout=0.5) as client:
+        get = b"GET /openapi.json HTTP/1.1\r\nHost: localhost\r\n\r\n"
+        held = []
+        for _ in range(8):
+            sock = socket.socket()
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+            sock.connect((client.base_url.host, client.base_url.port))
+            held.append(sock)
+        begin = time.monotonic()
+        while time.monotonic() < begin + 1.5:  # more answers than the buffers take
+            for sock in held:
+                with contextlib.suppress(OSError):
+                    sock.sendall(get * 16, socket.MSG_DONTWAIT)
+            time.sleep(0.05)
+        assert until(lambda: answers_health(client), 30)
+        for sock in held:
+            sock.close()
+
+
+def answers_health(client: httpx.Client) -> bool:
+    try:
+        return client.get("/health", timeout=5).status_code == 200
+    except httpx.TransportError:
+        return False
+
+
+def test_a_client_that_reads_slowly_gets_all_and_one_that_sends_too_much_at_once_is_closed(serving):
+    get = b"GET /openapi.json HTTP/1.1\r\nHost: localhost\r\n\r\n"
+    with serving(read_timeout=0.5) as client:
+        size = len(client.get("/openapi.json").content)
+        sock = socket.socket()
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        sock.connect((client.base_url.host, client.base_url.port))
+        with sock:
+            sock.sendall(get * 30)
+            found, begin = 0, time.monotonic()
+            sock.settimeout(5)
+            while found < 30 * size and time.monotonic() < begin + 60:
+                found += len(sock.recv(30 * size // 20))
+                time.sleep(0.1 if time.monotonic() < begin + 2 else 0)
+        assert found >= 30 * size
+        with raw(client) as sock, contextlib.suppress(OSError):
+            sock.sendall(get * 5000)
+            read = b"".join(iter(lambda: sock.recv(1 << 20), b""))
+            assert len(read) < 5000 * size
 
 
 def test_a_file_that_a_killed_put_has_left_is_removed(tmp_path):

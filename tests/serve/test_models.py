@@ -1,9 +1,12 @@
 """Several models behind one server: loaded at first use, dropped for others, one behind the other;
 the command as it is typed."""
 
+import asyncio
 import re
 import shutil
+import threading
 import time
+from concurrent.futures import Future
 
 import httpx
 import pytest
@@ -14,6 +17,7 @@ from test_command import NEEDED
 from test_faults import until
 
 from fairseq_ext import Translator
+from fairseq_ext.plugin.calls import Translation
 from fairseq_ext.serve import model_folder, models
 from fairseq_ext.serve.__main__ import main
 
@@ -265,17 +269,14 @@ def test_what_cannot_be_is_refused_in_one_sentence(folder, arguments, sentence):
 def test_a_model_is_dropped_where_memory_is_short(folder, monkeypatch):
     """The one that was used longest ago, of those that nobody uses; where all are in use,
     the system has to see."""
-    import asyncio
 
     class Pretended:
         def __init__(self, path, **flags):
-            self.path, self.restarts = path, 0
+            self.restarts, self.loaded = 0, Future()
+            self.loaded.set_result(path)
 
         def work(self):
             return models.Work(sentences=1)
-
-        def wait(self):
-            return self.path
 
         def close(self):
             memory[0] += 1
@@ -312,27 +313,23 @@ def test_a_model_is_dropped_where_memory_is_short(folder, monkeypatch):
         await use("a", lambda: use("b", lambda: use("c")))
         assert len(found.engines) == 3
 
-    asyncio.run(story())
+    asyncio.run(asyncio.wait_for(story(), 30))
 
 
 def test_no_model_is_loaded_for_a_client_that_has_gone(folder, monkeypatch):
     """It has waited for its turn, while another model was loaded."""
-    import asyncio
-
     made: list[str] = []
 
     class Pretended:
         restarts = 0
 
         def __init__(self, path, **flags):
-            time.sleep(0.1)
+            self.loaded: Future = Future()
+            threading.Timer(0.1, self.loaded.set_result, [None]).start()
             made.append(path.split("/")[-2])
 
         def work(self):
             return models.Work()
-
-        def wait(self):
-            return None
 
         def close(self):
             made.append("closed")
@@ -359,5 +356,144 @@ def test_no_model_is_loaded_for_a_client_that_has_gone(folder, monkeypatch):
         return await asyncio.gather(first, second, return_exceptions=True)
 
     assert [type(each) for each in asyncio.run(story())] == [type(None), Left]
-    assert made == ["de-en"] and not +found.users
+    assert made == ["de-en"] and not any(users.count for users in found.users.values())
     found.close()
+
+
+async def stays() -> None:
+    """The client is there."""
+
+
+class Pretended:
+    """An engine that loads and answers when it is told to."""
+
+    def __init__(self, path, **flags):
+        self.path, self.restarts, self.is_closed = path, 0, False
+        self.loaded: Future = Future()
+        self.loaded.set_running_or_notify_cancel()
+        self.submitted: list[Future] = []
+        made.append(self)
+
+    def submit(self, *source, **request):
+        assert not self.is_closed
+        self.submitted.append(Future())
+        return self.submitted[-1]
+
+    def work(self):
+        return models.Work(sentences=1)
+
+    def close(self):
+        self.is_closed = True
+
+
+made: list[Pretended] = []
+
+
+@pytest.fixture
+def pretended(folder, monkeypatch):
+    """Models x-y, y-z and a-b, of which two may be loaded; y is the pivot."""
+    monkeypatch.setattr(models, "Engine", Pretended)
+    monkeypatch.setattr(models, "CLOSES", 0)
+    made.clear()
+    found = models.ModelsOfFolder(folder, {}, 2, None)
+    found.pivot = "y"
+    found.found = {(s, t): {"path": s + t} for s, t in ("xy", "yz", "ab")}
+    yield found
+    found.close()
+
+
+def test_requests_for_a_model_that_is_loading_hold_no_thread_and_no_other_model(pretended):
+    """60 of them, more than the server has threads; some hang up meanwhile."""
+    used: list[str] = []
+
+    async def use(source: str, target: str) -> None:
+        async with pretended.using((source, target), stays) as model:
+            used.append(model.description)
+
+    async def story() -> None:
+        threads = threading.active_count()
+        waiting = [asyncio.ensure_future(use("x", "y")) for _ in range(60)]
+        await asyncio.sleep(0.05)
+        assert len(made) == 1 and threading.active_count() <= threads
+        for each in waiting[::3]:
+            each.cancel()
+        other = asyncio.ensure_future(use("a", "b"))
+        await asyncio.sleep(0.05)
+        made[1].loaded.set_result("a-b")
+        await asyncio.wait_for(other, 5)
+        assert used == ["a-b"]
+        made[0].loaded.set_result("x-y")
+        await asyncio.wait_for(asyncio.gather(*waiting, return_exceptions=True), 5)
+        assert used == ["a-b", *["x-y"] * 40]
+        assert [users.count for users in pretended.users.values()] == [0, 0]
+
+    asyncio.run(asyncio.wait_for(story(), 30))
+
+
+def test_a_model_that_cannot_be_loaded_is_dropped_once_and_tried_again(pretended):
+    async def use() -> None:
+        async with pretended.using(("x", "y"), stays):
+            pass
+
+    async def story() -> None:
+        first = [asyncio.ensure_future(use()) for _ in range(3)]
+        await asyncio.sleep(0)
+        made[0].loaded.set_exception(models.UsageError("no file"))
+        for each in first:
+            with pytest.raises(models.HTTPException, match="cannot be loaded"):
+                await each
+        second = asyncio.ensure_future(use())
+        await asyncio.sleep(0.01)
+        made[1].loaded.set_result("x-y")
+        await second
+        assert len(made) == 2 and made[0].is_closed and not made[1].is_closed
+
+    asyncio.run(asyncio.wait_for(story(), 30))
+
+
+def test_the_second_model_of_a_pivot_stays_while_the_first_is_at_work(pretended):
+    """The request's context may be over: a stream goes on behind it."""
+
+    async def use(source: str, target: str) -> Future:
+        async with pretended.using((source, target), stays) as model:
+            return model.submit("Satz.")
+
+    async def load() -> None:
+        while True:
+            for each in made:
+                if not each.loaded.done():
+                    each.loaded.set_result(models.Description("", "y", "z", 1, 1, 1, 100, ""))
+            await asyncio.sleep(0.01)
+
+    async def story() -> None:
+        loading = asyncio.ensure_future(load())
+        running = await use("x", "z")
+        with pytest.raises(models.HTTPException, match="all 2 models"):
+            await use("a", "b")
+        made[0].submitted[0].set_result(models.Answer([Translation("middle", [], 0.0, [])]))
+        await use("a", "b")  # in the place of the first, whose work is done
+        assert [each.is_closed for each in made] == [True, False, False]
+        (second,) = made[1].submitted
+        second.set_result(models.Answer([Translation("end", [], 0.0, [])]))
+        assert running.result(5).text == "end"
+        assert [pretended.users[pair].count for pair in (("x", "y"), ("y", "z"))] == [0, 0]
+        loading.cancel()
+
+    asyncio.run(asyncio.wait_for(story(), 30))
+
+
+def test_users_that_come_and_go_in_many_threads_are_counted():
+    users = models.Users()
+
+    def use() -> None:
+        for _ in range(2000):
+            release = users.hold()
+            release()
+            release()
+
+    threads = [threading.Thread(target=use) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert users.count == 0

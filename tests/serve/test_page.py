@@ -12,10 +12,18 @@ import pytest
 import sizes
 from serving import listening
 
+from fairseq_ext.serve.app import Server
+from fairseq_ext.serve.models import Models, Served
+
 CHROMIUM = (
     shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 )
-playwright = pytest.importorskip("playwright.sync_api")
+if os.environ.get(sizes.ALL):
+    import playwright.sync_api as playwright
+
+    assert CHROMIUM is not None, "no Chromium: apt-get install chromium"
+else:
+    playwright = pytest.importorskip("playwright.sync_api")
 pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="no Chromium: apt-get install chromium")
 SOURCE = "Der Patient hat einen Port."
 SHOTS = os.environ.get("FAIRSEQ_EXT_SCREENSHOTS")  # a folder for screenshots, to look at
@@ -63,7 +71,7 @@ def shot(page, name: str) -> None:
 
 def translated(page) -> str:
     """The translation, once it is there."""
-    page.wait_for_function("document.getElementById('facts').textContent.includes('ms')")
+    page.wait_for_function("document.getElementById('facts').textContent.includes(' s')")
     return page.inner_text("#text")
 
 
@@ -128,9 +136,11 @@ def test_a_glossary_file_is_dropped_on_the_page(page):
         "#file",
         {"name": "terms.tsv", "mimeType": "text/plain", "buffer": b"Port\thouse\nChef\tboss\n"},
     )
-    page.wait_for_function("document.querySelectorAll('.chip').length === 2")
+    page.wait_for_function("document.querySelectorAll('#bases li').length === 1")
     translated(page)
     assert page.locator("#text mark").all_text_contents() == ["house"]
+    assert page.locator("#bases li").inner_text().startswith("terms.tsv · 2 terms")
+    assert page.locator("#chips li").all_inner_texts() == ["Port → house"], "those of the text"
     page.set_input_files(
         "#file",
         {"name": "bad.tsv", "mimeType": "text/plain", "buffer": b"Patient\tpatient\nnothing\n"},
@@ -141,13 +151,14 @@ def test_a_glossary_file_is_dropped_on_the_page(page):
         "it stays beside the translation"
     )
     assert (
-        page.inner_text("#unread").endswith("; 1 term taken") and page.locator(".chip").count() == 3
+        page.inner_text("#unread").endswith("; 1 term taken")
+        and page.locator("#bases li").count() == 2
     )
     page.set_input_files(
         "#file",
         {"name": "t.csv", "mimeType": "text/csv", "buffer": b"source,target\nTisch,table\n"},
     )
-    page.wait_for_function("document.querySelectorAll('.chip').length === 4")
+    page.wait_for_function("document.querySelectorAll('#bases li').length === 3")
     assert not page.inner_text("#unread")
     dropped = """() => {
         const data = new DataTransfer();
@@ -155,7 +166,27 @@ def test_a_glossary_file_is_dropped_on_the_page(page):
         const how = {dataTransfer: data, bubbles: true, cancelable: true};
         dispatchEvent(new DragEvent("drop", how)); }"""
     page.evaluate(dropped)
-    page.wait_for_function("document.querySelectorAll('.chip').length === 5")
+    page.wait_for_function("document.querySelectorAll('#bases li').length === 4")
+
+
+def test_two_term_bases_that_disagree(page):
+    page.fill("#source", SOURCE)
+    for name, terms in (("a.tsv", b"Port\thouse\nChef\tboss\n"), ("b.tsv", b"Port\tharbour\n")):
+        page.set_input_files("#file", {"name": name, "mimeType": "text/plain", "buffer": terms})
+        page.wait_for_function(f"document.getElementById('bases').innerText.includes('{name}')")
+    said = "“Port” is “house” in a.tsv and “harbour” in b.tsv. Either translation is used."
+    assert page.inner_text("#disagree") == said
+    translated(page)
+    assert page.locator("#chips li").first.inner_text().startswith("Port → house|harbour")
+    shot(page, "two-term-bases")
+    page.get_by_label("Remove b.tsv").click()
+    translated(page)
+    assert page.inner_text("#disagree") == ""
+    assert page.locator("#text mark").all_text_contents() == ["house"]
+    add(page, "term", "Chef", "boss")
+    assert page.inner_text("#disagree") == "", "the same translation"
+    add(page, "term", "Chef", "chief")
+    assert "“boss|chief” in your terms" in page.inner_text("#disagree")
 
 
 def test_terms_are_placed_as_a_glossary_s_and_shown_so(page, client):
@@ -182,6 +213,7 @@ def test_terms_are_placed_as_a_glossary_s_and_shown_so(page, client):
         "moonlight" in translated(page).lower()
         and page.locator(".chip.term").get_attribute("title") == "elsewhere"
     )
+    assert page.locator(".chip.term small").inner_text() == "check its place"
     assert mark.get_attribute("class") == "elsewhere" and mark.evaluate(style) == [
         "dashed",
         "rgba(0, 0, 0, 0)",
@@ -198,6 +230,7 @@ def test_terms_are_placed_as_a_glossary_s_and_shown_so(page, client):
         "solid",
         "rgb(179, 38, 30)",
     ]
+    assert page.locator(".chip.unmet small").inner_text() == "not used"
     assert "“漢” is not met" in page.inner_text("#error") and mark.count() == 1
     shot(page, "elsewhere-and-unmet")
 
@@ -215,9 +248,11 @@ def test_the_documentation_needs_no_network(page, client):
     shot(page, "8-tried")
 
 
-def test_it_is_usable_at_phone_width_and_in_the_dark(browser, client):
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("width", [1280, 375])
+def test_it_is_usable_at_each_width_in_light_and_dark(browser, client, width, scheme):
     context = browser.new_context(
-        bypass_csp=True, viewport={"width": 360, "height": 740}, color_scheme="dark"
+        bypass_csp=True, viewport={"width": width, "height": 740}, color_scheme=scheme
     )
     page = context.new_page()
     page.goto(str(client.base_url))
@@ -225,30 +260,150 @@ def test_it_is_usable_at_phone_width_and_in_the_dark(browser, client):
     page.fill("#source", SOURCE)
     add(page, "term", "Patient", "patient")
     translated(page)
-    assert page.evaluate("document.documentElement.scrollWidth") <= 360, (
+    assert page.evaluate("document.documentElement.scrollWidth") <= width, (
         "nothing is wider than the screen"
     )
     colours = page.evaluate(
         "[getComputedStyle(document.body).backgroundColor, getComputedStyle(document.body).color]"
     )
-    light = [sum(map(int, re.findall(r"\d+", colour)[:3])) for colour in colours]
-    assert light[0] < 150 < 600 < light[1]
-    shot(page, "5-phone-dark")
+    dark, light = sorted(sum(map(int, re.findall(r"\d+", each)[:3])) for each in colours)
+    assert dark < 150 < 600 < light
+    first = sum(map(int, re.findall(r"\d+", colours[0])[:3]))
+    assert (first == light) == (scheme == "light")
+    shot(page, f"5-{width}-{scheme}")
     context.close()
 
 
-def test_everything_can_be_reached_by_keyboard(page):
+def test_everything_can_be_reached_by_keyboard_with_one_outline(page):
     page.fill("#source", SOURCE)
+    translated(page)
     page.focus("#source")
+    outlined = """[...document.querySelectorAll("*")].filter(
+        e => getComputedStyle(e).outlineStyle === "solid" && !e.matches("mark")).length"""
+    assert page.evaluate(outlined) == 1
     reached = []
-    for _ in range(14):  # Chromium stops at areas that scroll, too
+    for _ in range(16):  # Chromium stops at areas that scroll, too
         page.keyboard.press("Tab")
-        reached.append(page.evaluate("document.activeElement.id"))
-    assert reached[:5] == ["kind", "term", "target", "", "choose"] and {
-        "go",
-        "nbest",
-        "key",
-    } <= set(reached)
+        reached.append(page.evaluate("document.activeElement.id || document.activeElement.type"))
+        assert page.evaluate(outlined) <= 1, reached
+    assert reached[:6] == ["copy", "kind", "term", "target", "submit", "choose"]
+    assert {"go", "nbest", "pick", "key"} <= set(reached)
+
+
+def test_a_screen_reader_has_a_name_for_everything(page):
+    assert page.locator("h1").count() == 1 and page.inner_text("h1") == "Translate"
+    nameless = """[...document.querySelectorAll("button, input, select, textarea, progress")]
+        .filter(e => !(e.id === "done" || e.textContent.trim() || e.ariaLabel || e.labels?.length
+            || e.getAttribute("aria-labelledby"))).map(e => e.outerHTML)"""
+    assert page.evaluate(nameless) == []
+    for name in ("Source language", "Target language", "Source term", "Target phrase"):
+        assert page.get_by_label(name, exact=True).count() == 1, name
+    assert page.get_by_role("button", name="Swap languages").is_disabled(), "there is one pair"
+
+
+def test_the_text_and_the_terms_survive_a_reload(page):
+    page.fill("#source", SOURCE)
+    terms = {"name": "a.tsv", "mimeType": "text/plain", "buffer": b"Port\thouse\n"}
+    page.set_input_files("#file", terms)
+    page.wait_for_function("document.querySelectorAll('#bases li').length === 1")
+    add(page, "term", "Patient", "moonlight")
+    text = translated(page)
+    page.reload()
+    page.wait_for_function("document.getElementById('model').textContent.startsWith('beam')")
+    assert translated(page) == text and page.input_value("#source") == SOURCE
+    assert page.locator("#bases li").count() == 1 and page.locator("#chips li.term").count() == 1
+    assert "The server keeps neither" in page.inner_text("body")
+    page.get_by_role("button", name="Clear").click()
+    page.get_by_label("Remove a.tsv").click()
+    page.get_by_label("Remove moonlight").click()
+    assert page.inner_text("#text") == "" and page.input_value("#source") == ""
+    page.reload()
+    page.wait_for_function("document.getElementById('model').textContent.startsWith('beam')")
+    assert page.input_value("#source") == "" and page.locator("#bases li, #chips li").count() == 0
+
+
+def test_the_translation_is_copied(page, browser):
+    page.context.grant_permissions(["clipboard-read", "clipboard-write"])
+    assert page.get_by_role("button", name="Copy").is_disabled()
+    page.fill("#source", SOURCE)
+    text = translated(page)
+    page.get_by_role("button", name="Copy").click()
+    page.wait_for_function("document.getElementById('copy').textContent === 'Copied'")
+    assert page.evaluate("navigator.clipboard.readText()") == text
+
+
+def test_the_numbers_are_those_of_translators_and_the_others_are_details(page):
+    page.fill("#source", SOURCE)
+    translated(page)
+    assert re.fullmatch(r"(under 0\.1|\d+\.\d) s · 3 suggestions", page.inner_text("#facts"))
+    assert not page.locator("#numbers").is_visible() and page.locator("#others").is_visible()
+    page.click("summary")
+    assert "score -" in page.inner_text("#numbers") and "select:" in page.inner_text("#model")
+
+
+def test_a_document_is_translated_with_its_progress(page, client):
+    name = {"name": "a.txt", "mimeType": "text/plain", "buffer": f"{SOURCE}\n".encode()}
+    page.set_input_files("#document", name)
+    page.wait_for_selector("#done:visible")
+    with page.expect_download() as download:
+        page.get_by_role("button", name="Download a.txt").click()
+    plain = client.post("/v1/translate", json={"source": SOURCE}).json()["text"]
+    assert Path(download.value.path()).read_text(encoding="utf-8") == f"{plain}\n"
+    assert download.value.suggested_filename == "a.txt"
+    states = iter(["queued", "translating", "done"])
+
+    def answer(route):
+        state = next(states)
+        more = {"seconds_remaining": 12} if state == "translating" else {}
+        route.fulfill(json={"document_id": "x", "status": state, **more})
+
+    page.route(re.compile(r"/v2/document/\w+$"), answer)
+    page.set_input_files("#document", name)
+    page.wait_for_function("document.getElementById('left').textContent.includes('about 12 s')")
+    assert page.locator("#progress").is_visible()
+    page.wait_for_selector("#done:visible")
+    page.unroute_all()
+    wrong = {"name": "b.docx", "mimeType": "text/plain", "buffer": b"no archive"}
+    page.set_input_files("#document", wrong)
+    page.wait_for_function("document.getElementById('error').textContent.includes('b.docx')")
+    assert not page.locator("#progress").is_visible()
+
+
+@pytest.fixture(scope="module")
+def two_ways(engine, settings):
+    """A server of two pairs of languages, one engine behind both: what it says of the second is no
+    translation, but the page cannot know."""
+
+    class TwoWays(Models):
+        served = Served([("de", "en"), ("en", "de")], ("de", "en"))
+
+    models = TwoWays(engine)
+    with listening(engine, settings, Server(models, settings)) as made:
+        yield made
+
+
+def test_languages_are_detected_and_swapped(browser, two_ways):
+    page = browser.new_page(bypass_csp=True)
+    page.goto(str(two_ways.base_url))
+    page.wait_for_function("document.getElementById('model').textContent.startsWith('beam')")
+    page.fill("#source", SOURCE)
+    add(page, "term", "Patient", "moonlight")
+    text = translated(page)
+    page.get_by_role("button", name="Swap languages").click()
+    assert page.input_value("#source") == text
+    assert page.input_value("#from-code") == "en" and page.inner_text("#to") == "German"
+    assert page.locator("#chips li").count() == 0, "terms are of one pair"
+    page.select_option("#from-code", "auto")
+    page.fill("#source", "Der Arzt hat den Patienten gestern in der Klinik untersucht.")
+    page.wait_for_function("document.getElementById('from').textContent === 'German'")
+    translated(page)
+    chosen = page.locator("#from-code option:checked").inner_text()
+    assert chosen == "Detect language (German)" and page.input_value("#to-code") == "en"
+    assert page.locator("#chips li").count() == 1
+    page.reload()
+    page.wait_for_function("document.getElementById('from').textContent === 'German'")
+    assert page.input_value("#from-code") == "auto"
+    page.close()
 
 
 def test_markup_in_texts_stays_text(page):

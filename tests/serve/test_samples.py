@@ -26,6 +26,7 @@ SAMPLES = {name: value for name, value in FLAGS.items() if name not in ("stop", 
 LINE = "Die Ärztin öffnet den Ordner."
 MANY = 2**32 - 1
 # of a docx, paragraphs in each; their sentences are counted together
+W = "http://schemas.openxmlformats.org/wordprocessingml/2006/main"
 PARTS = {"word/document.xml": 4, "word/header1.xml": 2}
 
 
@@ -85,7 +86,7 @@ def test_each_sentence_of_a_text_has_its_own_samples_by_every_door(tmp_path):
         for name, times in PARTS.items():
             archive.writestr(
                 name,
-                f"<w:document xmlns:w='w'>{f'<w:p><w:r><w:t>{line}</w:t></w:r></w:p>' * times}"
+                f"<w:document xmlns:w='{W}'>{f'<w:p><w:r><w:t>{line}</w:t></w:r></w:p>' * times}"
                 "</w:document>",
             )
     with (

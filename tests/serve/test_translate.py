@@ -264,13 +264,26 @@ def test_a_file_is_translated_and_fetched(client, lines):
         ({"files": {"file": ("a.exe", b"x")}}, "Invalid request: file format not supported"),
         (
             {"files": {"file": ("a.docx", b"x")}},
-            "must be an archive, as its ending says: save it again",
+            "a.docx must be an archive, as its ending says: save it again",
         ),
         ({"data": {"source": "de"}}, "Invalid request: missing target parameter"),
     ):
         response = client.post("/translate_file", **(sent | changes))
-        assert response.status_code == 400 and response.json()["error"].endswith(sentence)
+        assert response.status_code == 400 and response.json()["error"] == sentence
     assert client.get("/download_file/..%2Fx").status_code in (400, 404)
+
+
+def test_a_file_that_unpacks_to_much_is_refused(serving):
+    sent = {
+        "files": {"file": ("a.docx", docx("Hund " * 1000))},
+        "data": {"source": "de", "target": "en"},
+    }
+    with serving(max_unpacked=2000) as client:
+        response = client.post("/translate_file", **sent)
+    assert response.status_code == 400 and response.json()["error"] == (
+        "the text of a.docx unpacks to more than is allowed: raise --max-unpacked, or divide the "
+        "file"
+    )
 
 
 def test_pages_of_other_sites_that_are_allowed(serving, lines):
@@ -346,13 +359,17 @@ def test_the_language_of_a_file_is_that_of_its_text(client):
         assert (found == content) is kept and zipfile.ZipFile(io.BytesIO(found)).testzip() is None
 
 
+W = "http://schemas.openxmlformats.org/wordprocessingml/2006/main"
+
+
 def docx(text: str) -> bytes:
     """As small as one can be."""
     file = io.BytesIO()
-    with zipfile.ZipFile(file, "w") as archive:
+    with zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED) as archive:
         archive.writestr(
             "word/document.xml",
-            f"<w:document><w:body><w:p><w:r><w:t>{text}</w:t></w:r></w:p></w:body></w:document>",
+            f'<w:document xmlns:w="{W}"><w:body><w:p><w:r><w:t>{text}</w:t></w:r></w:p></w:body>'
+            "</w:document>",
         )
     return file.getvalue()
 

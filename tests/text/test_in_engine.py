@@ -1,14 +1,16 @@
 """Texts through an engine are what they are through a translator; what comes of their segments
 is told as the text's."""
 
+import threading
+import time
 from concurrent.futures import Future
 
 import pytest
 from serving import FLAGS
 
 from fairseq_ext import Translator, UsageError
-from fairseq_ext.engine.in_engine import AHEAD, OPEN, TextRequest
 from fairseq_ext.engine.jobs import Answer
+from fairseq_ext.engine.text import AHEAD, OPEN, TextRequest
 from fairseq_ext.plugin.calls import Translation
 from fairseq_ext.text.segments import of_text
 from fairseq_ext.text.splitter import plain_ends
@@ -91,6 +93,33 @@ def test_a_cancelled_text_leaves_the_engine(engine, lines):
     assert not engine.pending
 
 
+def test_code_of_users_runs_without_a_lock_of_the_text(engine, lines):
+    """Another thread can cancel it meanwhile, and the code can wait for another text."""
+    entered, go = threading.Event(), threading.Event()
+
+    def waiting(part) -> None:
+        entered.set()
+        assert go.wait(60)
+
+    future = engine.submit_text(" ".join(lines[:4]), on_partial=waiting)
+    assert entered.wait(60)
+    thread = threading.Thread(target=future.cancel)
+    thread.start()
+    thread.join(5)
+    assert not thread.is_alive() and future.cancelled()
+    go.set()
+    found: list[str] = []
+    done = threading.Event()
+
+    def ask(_) -> None:
+        found.append(engine.submit_text(TEXT).result(60).text)
+        done.set()
+
+    first = engine.submit_text(TEXT)
+    first.add_done_callback(ask)
+    assert done.wait(60) and found == [first.result(60).text]
+
+
 def test_a_long_text_is_read_and_told_as_it_goes():
     """No more of it is read than the engine has at once, the first parts are there when later ones
     are not, and what is told is let go."""
@@ -109,6 +138,8 @@ def test_a_long_text_is_read_and_told_as_it_goes():
     def answer(number: int) -> None:
         source, future = asked[number]
         future.set_result(Answer([Translation(source.upper(), [source], -1.0, [-1.0])]))
+        while request.calls.running:  # in another thread
+            time.sleep(0)
 
     text = "".join(f"Satz {chr(97 + i % 26)} {i}.\n" for i in range(2000))
     request = TextRequest(submit, text, [items], {}, on_text=told.append)

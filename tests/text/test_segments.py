@@ -1,14 +1,17 @@
 """Segments: nothing of a text is lost, whatever it holds, and sentences are told apart as
 their language's rules say."""
 
+import sys
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fairseq_ext.core.errors import UsageError
+from fairseq_ext.text.atoms import Segment
 from fairseq_ext.text.formats import passes
-from fairseq_ext.text.placeholders import find
-from fairseq_ext.text.segments import Segment, halves
+from fairseq_ext.text.placeholders import KINDS, find
+from fairseq_ext.text.segments import halves
 from fairseq_ext.text.splitter import plain_ends, splitter
 
 PARTS = (
@@ -171,14 +174,18 @@ def test_long_lines_take_little_time():
     assert "".join(map(source, items_of(letters, splitter("de")))) == letters
 
 
-def test_a_language_without_rules_gets_the_plain_rule_and_says_so(caplog):
+def test_without_sentencex_the_plain_rule_is_used_and_says_so(caplog, monkeypatch):
     splitter.cache_clear()
-    assert sentences("Foo bar. Baz qux.", "xx") == ["Foo bar.", "Baz qux."]
+    assert sentences("Foo bar. Baz qux.", "xx") == ["Foo bar.", "Baz qux."] and not caplog.records
+    monkeypatch.setitem(sys.modules, "sentencex", None)
+    splitter.cache_clear()
+    assert sentences("Foo bar. Baz qux.", "de") == ["Foo bar.", "Baz qux."]
     (record,) = caplog.records
     assert record.getMessage() == (
-        "no rules for sentences in 'xx': they are told apart by a plain rule, which knows "
-        "few abbreviations"
+        "sentences are told apart by a plain rule, which knows few abbreviations: pip install "
+        "'fairseq_ext[text]'"
     )
+    splitter.cache_clear()
 
 
 @pytest.mark.parametrize(
@@ -192,11 +199,27 @@ def test_a_language_without_rules_gets_the_plain_rule_and_says_so(caplog):
         ("Hallo {name}, {{x}} und ${y} sind „{z}“.", ["{name}", "{{x}}", "${y}", "„{z}“"]),
         ("%s hat %1$d von %(all)s, %.2f oder 50%, 5%igen.", ["%s", "%1$d", "%(all)s", "%.2f"]),
         ("10&nbsp;km &#160; &#xA0; & mehr; AT&T;", ["&nbsp;", "&#160;", "&#xA0;"]),
-        ("{ kein } Platzhalter {}", []),
+        ("{ kein } Platzhalter {}", ["{}"]),
     ],
 )
 def test_what_is_a_placeholder(text, placeholders):
     assert [text[a:b] for a, b in find(text)] == placeholders
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_kinds_of_placeholders(kind):
+    """Each of its examples is one, and running text that looks like it has none."""
+    for example in KINDS[kind].examples:
+        for text in (f"Ein {example} Hund", f"({example})", example):
+            assert len(find(text)) == 1 and example in text[slice(*find(text)[0])], text
+    for text in KINDS[kind].not_one:
+        assert not find(f"Ein {text} Hund"), text
+
+
+@pytest.mark.parametrize("sign", [" - ", " – ", ": ", " & ", " / ", "", "@", " = "])
+def test_a_sign_between_two_placeholders_stays_there(sign):
+    text = f"Der Hund {{a}}{sign}{{b}} bellt"
+    assert [text[a:b] for a, b in find(text)] == [f"{{a}}{sign}{{b}}"]
 
 
 def test_protected_expressions():

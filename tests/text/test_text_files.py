@@ -17,10 +17,10 @@ from serving import FLAGS
 from sizes import ALL
 
 from fairseq_ext import UsageError
+from fairseq_ext.text.atoms import Segment
 from fairseq_ext.text.files import ENDINGS, translate
 from fairseq_ext.text.formats import passes
 from fairseq_ext.text.marks import Projection
-from fairseq_ext.text.segments import Segment
 from fairseq_ext.text.splitter import splitter
 
 W = "http://schemas.openxmlformats.org/wordprocessingml/2006/main"
@@ -32,7 +32,8 @@ DOCX = f"""<?xml version="1.0" encoding="UTF-8" standalone="yes"?>
 <w:hyperlink r="1"><w:r><w:t>schläft</w:t></w:r></w:hyperlink><w:r>\
 <w:t>. Er ist alt.</w:t><w:tab/><w:t>Ende</w:t></w:r></w:p><w:p/>
 </w:body></w:document>"""
-ODT = """<o:c xmlns:o="o" xmlns:text="t"><text:p><text:span>Ein </text:span>\
+ODT = """<o:c xmlns:o="o" xmlns:text="urn:oasis:names:tc:opendocument:xmlns:text:1.0">
+<text:p><text:span>Ein </text:span>\
 <text:span a="b">Hund</text:span> läuft.</text:p></o:c>"""
 SRT = (
     "1\n"
@@ -131,9 +132,9 @@ def test_texts_of_other_files(tmp_path):
         )
     out, seen = done(tmp_path, "a.srt", SRT.encode())
     expected = (
-        SRT.replace("Ein <i>alter</i>\nHund.", "EIN <i>ALTER</i> HUND.")
+        SRT.replace("Ein <i>alter</i>\nHund.", "EIN <i>ALTER</i>\nHUND.")
         .replace("Ja!", "JA!")
-        .replace("Nein,\nnie!", "NEIN, NIE!")
+        .replace("Nein,\nnie!", "NEIN,\nNIE!")
     )
     assert out.decode() == expected
     out, seen = done(tmp_path, "a.xlf", XLF.encode())
@@ -142,7 +143,7 @@ def test_texts_of_other_files(tmp_path):
         "{*}g"
     ).get("id") == "1"
     out, seen = done(tmp_path, "a.txt", "Ein Hund.\n".encode("utf-16"))
-    assert out == b"EIN HUND.\n"
+    assert out == "EIN HUND.\n".encode("utf-16")
 
 
 def test_po(tmp_path):
@@ -194,6 +195,26 @@ def test_the_command(tmp_path):
         and same.stderr.startswith("error: OUT would be written over")
         and "Traceback" not in same.stderr
     )
+    none = [*command, "c.md", *model, "--max-unpacked", "0"]
+    ran = subprocess.run(none, cwd=tmp_path, capture_output=True, text=True)
+    said = "error: --max-unpacked 0 allows nothing: use a number above 0\n"
+    assert (ran.returncode, ran.stderr) == (1, said) and not (tmp_path / "c.md").exists()
+
+
+def test_the_command_says_what_of_a_file_is_not_translated(tmp_path):
+    """Parts that are never, with status 0; parts that cannot be read, with status 3."""
+    parts = {"word__document": DOCX, "word__charts__chart1": "<c>Hund</c>"}
+    command = [sys.executable, "-m", "fairseq_ext.text", "translate", "a.docx", "b.docx"]
+    model = ["--data", FLAGS["data"], "--cpu", "--beam", "2"]
+    for more, status in (({}, 0), ({"word__header1": "<w:p>"}, 3)):
+        (tmp_path / "a.docx").write_bytes(archive(**parts, **more))
+        ran = subprocess.run([*command, *model], cwd=tmp_path, capture_output=True, text=True)
+        assert ran.returncode == status, ran.stderr
+        assert ran.stderr.count("a.docx holds text that is not read: charts\n") == 1
+        assert ("left as it was: word/header1.xml of a.docx (it is not " in ran.stderr) == bool(
+            more
+        )
+        assert b"alter" not in zipfile.ZipFile(tmp_path / "b.docx").read("word/document.xml")
 
 
 LETTER = """<html><head><meta charset="utf-8"></head><body><h1>Der Bericht</h1>

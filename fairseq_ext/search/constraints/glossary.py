@@ -52,6 +52,7 @@ class GlossaryOptions:
     repeat: str = "once"  # --glossary-repeat
     languages: Languages = Languages()
     case: str = "initial"  # --constraint-case
+    strict: bool = False  # --strict: lines that cannot be used are refused
 
 
 @dataclass(slots=True)
@@ -86,8 +87,8 @@ class Required:
 class Glossary:
     """The terms of a file. merged: lines whose source term an earlier line has.
 
-    Errors: UsageError for lines that cannot be used, the first and how many more there are, and for
-    a match `lemma` without lemmas.
+    Lines that cannot be used are left out, with a warning. Errors: UsageError for them with
+    --strict, and where no line is left; for a match `lemma` without lemmas.
     """
 
     def __init__(self, options: GlossaryOptions, segmenter: Segmenter):
@@ -95,6 +96,7 @@ class Glossary:
         self.terms: list[Term] = []
         self.merged = 0
         self.seen: set[int] = set()  # terms that a sentence had
+        self.unusable: set[int] = set()  # lines with a target that cannot be required
         with without_garbage_collection():
             lemma = (
                 lemmatizer(options.languages.source or "", "--glossary-match lemma")
@@ -120,8 +122,11 @@ class Glossary:
         for entry, words in zip(
             entries, self.source_words([entry.source for entry in entries]), strict=True
         ):
-            self.add(entry, words, errors)
-        errors.tell()
+            if entry.line not in self.unusable:
+                self.add(entry, words, errors)
+        if options.strict or not self.terms:
+            errors.tell()
+        errors.warn(options.path)
 
     def __reduce__(self):
         return Glossary, (self.options, self.segmenter)
@@ -175,6 +180,7 @@ class Glossary:
                     unwritable.add(error)
                 except UsageError as error:
                     errors.add(error)
+                    self.unusable.add(entry.line)
         if unwritable.first is not None:
             more = (
                 f" ({counted(unwritable.lines - 1, 'more such line')} in the file)"
@@ -322,7 +328,12 @@ def glossary_options(flags: Any) -> GlossaryOptions | None:
     case = case_of(flags, "initial")
     return (
         GlossaryOptions(
-            path, str(flags.glossary_match), str(flags.glossary_repeat), languages, case
+            path,
+            str(flags.glossary_match),
+            str(flags.glossary_repeat),
+            languages,
+            case,
+            bool(getattr(flags, "strict", False)),
         )
         if path
         else None

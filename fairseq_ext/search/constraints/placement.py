@@ -342,9 +342,14 @@ class GlossaryPlacement:
         lead = candidate.draft.tokens[: len(candidate.draft.tokens) - len(candidate.tokens)]
         whole = edited(text, changes)
         tokens = segmenter.replaced(candidate.tokens, candidate.spans, text, changes)
-        if tokens is None or normalize("NFKC", self.text.text(tokens)).rstrip() != whole:
+        normal_form = normalize("NFKC", whole)
+        if tokens is None or normalize("NFKC", self.text.text(tokens)).rstrip() != normal_form:
             pieces = segmenter.known_pieces(whole)
-            tokens = [*map(segmenter.dictionary.index, pieces), self.spec.eos]
+            anew = [*map(segmenter.dictionary.index, pieces), self.spec.eos]
+            # a term that the tokenizer itself spaces in another way ("5 %" is read as "5%") is no
+            # reason to cut the other words anew
+            if tokens is None or normalize("NFKC", self.text.text(anew)).rstrip() == normal_form:
+                tokens = anew
         return [*lead.tolist(), *tokens]
 
     def chosen(self, pool: Pool, sentence: Sentence) -> list[Hypothesis] | None:

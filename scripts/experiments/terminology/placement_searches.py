@@ -15,7 +15,7 @@ from torch import Tensor
 
 from fairseq_ext.plugin.calls import Translation
 from fairseq_ext.search.constraints.word_alignment import without, word_spans
-from fairseq_ext.search.phrases.places import agreeing, overlapping, put, token_spans
+from fairseq_ext.search.phrases.places import agreeing, edited, edits, overlapping, token_spans
 from fairseq_ext.translator import Translator
 
 Spans = list[tuple[int, int]]  # of characters
@@ -118,7 +118,8 @@ def again(
             term = min(chosen, key=chosen.__getitem__)
             start, end = words[free[chosen[term]]]
             form = agreeing(line.entries[term].forms, line.text[start:end])[0]
-            prefixes[n] = put(line.text[:end], [((start, end), form)], english)
+            begun = line.text[:end]
+            prefixes[n] = edited(begun, edits(begun, [((start, end), form)], english))
             lacking[n].remove(term)
         found = (
             translator.translate(

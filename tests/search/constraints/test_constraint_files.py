@@ -679,7 +679,9 @@ def test_glossary_terms_come_behind_the_lines_own(read):
 
 def test_a_term_that_the_line_asks_for_itself_is_not_asked_for_twice(read):
     source = read("g", glossary="a\tg\nb\tg\n")
-    assert source.sentence(0, ids(source.source, "a b")).text == ("g",)
+    assert source.sentence(0, ids(source.source, "a")).text == ("g",)
+    # two terms with one target: twice, as without the line
+    assert source.sentence(0, ids(source.source, "a b")).text == ("g", "g")
 
 
 def test_a_term_that_contains_a_banned_phrase_is_unmet(read):

@@ -243,6 +243,18 @@ def test_glossary_report_says_what_fired_and_where_the_form_stands(tiny, tmp_pat
     assert "2 source terms, 1 line merged with earlier ones" in done.stdout + done.stderr
 
 
+def test_a_glossary_is_checked_before_the_first_line_is_asked_for(tiny, tmp_path):
+    """Lines that cannot be used are left out; with --strict, and where none is left, refused."""
+    some = write(tmp_path / "g.tsv", ["de1 de2\ten20 en21", "de3"])
+    none = write(tmp_path / "n.tsv", ["de3", "de4"])
+    for flags in (("--glossary", none), ("--glossary", some, "--strict")):
+        done = interactive(tiny, *EXT, *flags, stdin="", check=False)
+        assert "has 1 column and needs 2" in sentence(done) and "Type the input" not in done.stderr
+    done = interactive(tiny, *EXT, "--glossary", some, stdin="de1 de2 de5\n")
+    assert times("en20 en21", hypotheses(done)[0][0])
+    assert done.stderr.count("line 2 of ") == 1 and "The line is left out" in done.stderr
+
+
 def test_flags_of_the_glossary_need_one(tiny, tmp_path):
     file = write(tmp_path / "c.tsv", PHRASES)
     said = sentence(

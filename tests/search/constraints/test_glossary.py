@@ -81,6 +81,16 @@ def found(glossary: Glossary, text: str) -> list[str]:
         ("U.S.", "the U.S. army", True),
         ("3,5", "3,5 mm", True),
         ("C++", "in C++ or C", True),
+        ("C", "in C++ or D", False),
+        ("C", "in C# or D", False),
+        ("C", "in C + D", True),
+        ("don't", "we don’t know", True),
+        ("don’t", "we don't know", True),
+        ("E-Mail", "die E\u2011Mail", True),
+        ("E\u2010Mail", "die E-Mail", True),
+        ("Stelle, Position", "die Stelle, Position und mehr", True),
+        ("Stelle, Position", "die Stelle Position", False),
+        ("grüne Ader", "die grüne\u00a0Ader", True),
         ("café", "un cafe\u0301 noir", True),  # composed and decomposed
         ("cafe", "un cafe\u0301 noir", False),
         ("ﬁnal", "the final word", True),  # a ligature
@@ -198,7 +208,23 @@ def test_an_unwritable_target_is_its_line_s_error_when_the_file_is_read(glossary
         match=r"in line 401 of .*, the phrase '☃' cannot be written \(1 more such line "
         r"in the file\)",
     ):
-        glossary("".join(lines))
+        glossary("".join(lines), strict=True)
+
+
+def test_lines_that_cannot_be_used_are_left_out_and_named(glossary, caplog, tmp_path):
+    """The others are terms; with --strict, and where no line can be used, they are refused."""
+    lines = "a\tb\nc\n" + "d\n" * 9 + "there\tx|☃\nHaus, Hof\thouse\n"
+    found = glossary(lines)
+    assert [term.source for term in found.terms] == ["a", "Haus, Hof"]
+    told = [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
+    assert told[0] == (
+        f"line 2 of {tmp_path / 'g'} has 1 column and needs 2: write the source term, one tab, the "
+        "target term. The line is left out"
+    )
+    assert told[5] == f"{tmp_path / 'g'} has 6 more such lines that cannot be used, left out too"
+    for content, options in ((lines, {"strict": True}), ("c\nd\n", {})):
+        with pytest.raises(UsageError, match="has 1 column and needs 2"):
+            glossary(content, **options)
 
 
 def test_many_lines_of_one_source_term_take_time_in_proportion(glossary):
@@ -238,7 +264,7 @@ def test_many_lines_of_one_source_term_take_time_in_proportion(glossary):
 )
 def test_bad_lines_are_refused_and_counted(glossary, tmp_path, content, message):
     with pytest.raises(UsageError) as error:
-        glossary(content)
+        glossary(content, strict=True)
     assert message in str(error.value).replace(str(tmp_path / "g"), "FILE")
 
 

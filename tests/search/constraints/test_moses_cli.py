@@ -56,6 +56,17 @@ def test_a_placed_term_leaves_all_other_words_as_they_are(echo, tmp_path, beam):
     assert placed == [line.replace("Katze", "das Tier") for line in wanted]
 
 
+@pytest.mark.parametrize("target", ["5 %", "½", "l'Eau"])
+def test_so_does_a_term_that_the_tokenizer_spaces_in_another_way(echo, tmp_path, target):
+    """Moses's text of it is not the term letter by letter: 5%, or its compatibility form."""
+    (tmp_path / "g.tsv").write_text(f"Katze\t{target}\n", encoding="utf-8")
+    line = "Die Katze hat 20 m² und ﬁn ①."
+    (plain,) = translated(echo, f"{line}\n")
+    before, after = plain.split("Katze")
+    (placed,) = translated(echo, f"{line}\n", "--glossary", tmp_path / "g.tsv")
+    assert placed.startswith(before) and placed.endswith(after) and "Katze" not in placed
+
+
 @pytest.mark.parametrize("phrase", ["amp", "quot", "lt", "91"])
 def test_the_name_of_an_entity_is_no_word(echo, phrase):
     """A reader sees &, a quotation mark, < and [."""

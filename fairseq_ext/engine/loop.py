@@ -1,0 +1,336 @@
+"""The I/O thread of an engine (`Loop`): it alone owns the queue, the workers and all pipes. It
+feeds the state machine (dispatch.py) with what happens, and carries out what that decides.
+No code of users runs here.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+import os
+import pickle
+import threading
+import time
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+from fairseq_ext.core.errors import UsageError
+from fairseq_ext.core.process_pool import Event, ForkServer, Pool, Process
+from fairseq_ext.core.supervision import State
+from fairseq_ext.engine.callbacks import RETRY, THREADS, Reply, resolve, when_done
+from fairseq_ext.engine.dispatch import Dispatch, Worker, fresh
+from fairseq_ext.engine.jobs import Description, Partial, Work
+from fairseq_ext.engine.tickets import Busy, Closed, Pace, Ticket
+
+logger = logging.getLogger("fairseq_ext")
+MODULE = "fairseq_ext.engine.fork_server"  # that the fork server runs
+TRIES = 3  # of a process that ends by itself before a model was ever loaded
+END = 0.2  # seconds between the end of a pipe and that of its process
+NO_PROCESS = (
+    "no process that translates can be started ({}): end others, or allow more processes and "
+    "open files"
+)
+ENDED = (
+    "the processes that load the model ended before it was loaded: see their messages on standard "
+    "error, and mend what they name"
+)
+
+
+class Loop(threading.Thread):
+    """One engine's queue and workers. Other threads call `submit`, `cancel`, `close`, `ready`,
+    `pending` and `waiting`, which put messages into an inbox or read counts.
+
+    content: flags, and what else the fork server loads (raises UsageError where that cannot be
+    sent). timeout: seconds after which a worker with work is silent.
+    """
+
+    def __init__(self, content: Any, workers: int, timeout: float):
+        super().__init__(name="fairseq_ext engine", daemon=True)
+        self.process_id = os.getpid()
+        self.pool = Pool()
+        self.fork_server = ForkServer(self.pool, MODULE, content)
+        self.processes: dict[Worker, Process] = {}
+        self.workers: dict[Process, Worker] = {}
+        self.dispatch = Dispatch(workers, timeout, time.monotonic())
+        self.pace = Pace()
+        # ---- of all threads, under the lock; no I/O happens and no code of users runs under it
+        self.lock = threading.RLock()  # a finaliser may need it where it is held
+        self.inbox: list[tuple[str, Any]] = []
+        self.number = 0
+        self.pending = 0  # requests whose future is not done
+        self.arriving = 0  # requests in the inbox, or on their way from it into the queue
+        self.queued = 0  # in the queue of the state machine, at the end of the last turn
+        self.room = 0  # that workers had then
+        self.ready = self.closed = self.has_ended = False
+        self.failed: Exception | None = None
+        self.description: Description | None = None
+        self.loaded = Reply(THREADS, lambda: None)  # has the description, or why there is none
+        self.loaded.set_running_or_notify_cancel()  # one who waits cannot cancel it for others
+        self.done = Work()
+
+    # ---- for other threads
+
+    def submit(
+        self,
+        message: Callable[[int], bytes],
+        size: int,
+        on_partial: Callable[[Partial], None] | None,
+        max_queue: int | None,
+    ) -> Reply:
+        """A future of the answer to a request. message: makes the one that gives it to a worker,
+        from its number. Errors: Busy, Closed, what has failed."""
+        with self.lock:
+            if self.failed is not None:
+                raise fresh(self.failed)
+            if self.closed:
+                raise Closed("the engine is closed")
+            if max_queue is not None and self.waiting >= max_queue:
+                raise Busy(self.waiting, self.pace.until_half(self.waiting))
+            self.number += 1
+            number = self.number
+            self.pending += 1
+            self.arriving += 1
+        ticket = Ticket(number, b"", size, on_partial, partial(self.cancel, number), THREADS)
+        when_done(ticket.reply, self.count_done)
+        try:
+            ticket.payload = message(number)
+        except Exception as error:
+            with self.lock:
+                self.arriving -= 1
+            ticket.reply.answer(
+                UsageError(
+                    f"the request cannot be sent to a process ({error}): give text and numbers"
+                )
+            )
+            return ticket.reply
+        self.post("submit", ticket)
+        return ticket.reply
+
+    def cancel(self, number: int) -> None:
+        """Forget a request."""
+        if self.process_id == os.getpid():
+            self.post("cancel", number)
+
+    def forget_engine(self) -> None:
+        """End when no request is left: nothing refers to the engine any more. In a process that
+        was forked this is not its own to say."""
+        if self.process_id == os.getpid():
+            self.post("close", math.inf)
+
+    def post(self, kind: str, value: Any) -> None:
+        """Put a message into the inbox."""
+        with self.lock:
+            self.inbox.append((kind, value))
+            has_ended = self.has_ended
+        if has_ended:
+            self.empty_inbox()
+        else:
+            self.pool.wake()
+
+    def count_done(self, future: Any) -> None:
+        """The future of a request is done."""
+        with self.lock:
+            self.pending -= 1
+
+    @property
+    def waiting(self) -> int:
+        """Requests that no worker has or has room for. Called with the lock."""
+        return max(0, self.queued + self.arriving - self.room)
+
+    # ---- the thread
+
+    def run(self) -> None:
+        """Turn until the engine is closed and its processes are gone."""
+        try:
+            while not self.dispatch.is_over:
+                self.turn()
+        except BaseException as error:
+            logger.exception("the thread of an engine has failed")
+            self.fail(RuntimeError(f"the engine has failed: {type(error).__name__}: {error}"))
+        finally:
+            with self.lock:
+                self.ready, self.closed, self.has_ended = False, True, True
+            self.empty_inbox()
+            resolve(
+                self.loaded,
+                self.failed or Closed("the engine was closed before its model was loaded"),
+            )
+            self.pool.end()
+
+    def turn(self) -> None:
+        """Wait for what happens, and deal with it."""
+        seconds = self.dispatch.next_event(time.monotonic())
+        if THREADS.waiting:
+            seconds = min(RETRY, RETRY if seconds is None else seconds)
+            THREADS.start_waiting()
+        events = self.pool.wait(0 if self.dispatch.actions else seconds)
+        now = time.monotonic()
+        with self.lock:
+            inbox, self.inbox = self.inbox, []
+        for kind, value in inbox:
+            if kind == "submit":
+                self.dispatch.on_submit(value)
+            elif kind == "cancel":
+                self.dispatch.on_cancel(value)
+            else:
+                self.dispatch.on_close(now, value)
+        # the fork server first: it says why the pipes of its workers are closed
+        for event in sorted(events, key=lambda each: each.process is not self.fork_server.process):
+            self.on_event(event, now)
+        self.dispatch.on_time(now, self.cpu_seconds)
+        answers = self.carry_out(now)
+        arrived = sum(kind == "submit" for kind, _ in inbox)
+        self.publish(arrived)
+        for reply, answer in answers:  # after the counts, which callers then read
+            reply.answer(answer)
+        self.pool.flush()
+
+    def publish(self, arrived: int) -> None:
+        """Show other threads what has changed."""
+        failed = self.dispatch.failure
+        with self.lock:
+            self.arriving -= arrived
+            self.queued = len(self.dispatch.waiting) + len(self.dispatch.suspects)
+            self.room = self.dispatch.room
+            self.failed, self.ready = failed, self.dispatch.is_ready
+        if failed is not None:
+            resolve(self.loaded, failed)
+
+    def on_event(self, event: Event, now: float) -> None:
+        """Something has come from a process, or it has ended."""
+        process = event.process
+        if process is self.fork_server.process:
+            status = process.wait(END) if event.is_over else None
+            orphans, reason = self.fork_server.on_event(event)
+            for each in orphans:
+                # what ends by itself has said why on standard error, and will again
+                is_passing = not status or status < 0 or self.workers[each].pauses < TRIES - 1
+                error, is_passing = reason or (UsageError(ENDED), is_passing)
+                self.on_failed_start(each, error, is_passing, now)
+            return
+        worker = self.workers.get(process)
+        if worker is None:  # it was removed by an event before
+            return
+        is_over = event.is_over
+        try:
+            if event.messages:
+                worker.on_message()
+            for message in event.messages:
+                self.on_message(worker, process, pickle.loads(message), now)
+        except Exception:
+            # a message that cannot be read, or a fault of ours: who waits must not wait for ever
+            logger.exception("a message of a worker cannot be read, and the worker is replaced")
+            is_over = True
+        if is_over and process in self.workers:
+            self.forget(process)
+            self.dispatch.on_exit(worker, now, UsageError(ENDED))
+
+    def on_failed_start(
+        self, process: Process, error: Exception, is_passing: bool, now: float
+    ) -> None:
+        """A process has not become ready. is_passing: another one may, although no model was
+        loaded before."""
+        worker = self.forget(process)
+        if worker is not None:
+            self.dispatch.on_failed_start(
+                worker, error, now, self.description is None and not is_passing
+            )
+
+    def on_message(self, worker: Worker, process: Process, message: Any, now: float) -> None:
+        """A message of a worker."""
+        if isinstance(message, Description):
+            self.dispatch.on_ready(worker, message.width, now)
+            self.description, self.ready = message, True
+            return resolve(self.loaded, message)
+        if isinstance(message, tuple):
+            _, error, is_passing = message
+            return self.on_failed_start(process, error, is_passing, now)
+        for number, what in message:
+            if isinstance(what, Work):
+                self.done.add(what)
+            elif isinstance(what, Partial):
+                self.dispatch.on_partial(worker, number, what)
+            else:
+                self.dispatch.on_answer(worker, number, what)
+
+    def carry_out(self, now: float) -> list[tuple[Reply, Any]]:
+        """Do what was decided; return the answers, which are to be given at the end."""
+        answers: list[tuple[Reply, Any]] = []
+        while actions := self.dispatch.take_actions():
+            for kind, *rest in actions:
+                if kind == "answer":
+                    ticket, what = rest
+                    self.pace.count()
+                    answers.append((ticket.reply, what))
+                elif kind == "partial":
+                    rest[0].reply.pass_partial(rest[1])
+                elif kind == "start":
+                    self.start_process(rest[0], now)
+                elif (process := self.processes.get(rest[0])) is None:
+                    continue  # it has ended meanwhile, which the state machine knows
+                elif kind == "send":
+                    self.pool.send(process, rest[1].payload)
+                elif kind == "cancel":
+                    self.pool.send(process, pickle.dumps(("cancel", rest[1].number)))
+                else:
+                    self.kill(rest[0], process, now)
+        return answers
+
+    def start_process(self, worker: Worker, now: float) -> None:
+        """Request a process for a worker."""
+        try:
+            process = self.fork_server.fork()
+        except Exception as error:  # the system gives no process, no memory or no file
+            why = f"{type(error).__name__}: {error}"
+            self.dispatch.on_failed_start(worker, UsageError(NO_PROCESS.format(why)), now)
+            if worker.state is State.FAILED and self.dispatch.failure is None:
+                logger.error(
+                    "a worker of the engine is gone, and no other can be started in its place (%s)",
+                    why,
+                )
+            return
+        self.processes[worker], self.workers[process] = process, worker
+
+    def kill(self, worker: Worker, process: Process, now: float) -> None:
+        """End the process of a silent worker, or the one that is to fork it."""
+        logger.warning(
+            "a worker of the engine has been silent for %g seconds, and is replaced",
+            worker.timeout,
+        )
+        orphans = self.fork_server.end() if process.pid is None else [process]
+        for each in orphans:
+            if (orphan := self.forget(each)) is not None:
+                self.dispatch.on_exit(orphan, now, UsageError(ENDED))
+
+    def forget(self, process: Process) -> Worker | None:
+        """Kill and drop the process of a worker; return the worker."""
+        worker = self.workers.pop(process, None)
+        if worker is not None:
+            del self.processes[worker]
+        self.pool.remove(process)
+        return worker
+
+    def cpu_seconds(self, worker: Worker) -> float | None:
+        """Return the CPU time of a worker's process, or of the one that is to fork it."""
+        process = self.processes.get(worker)
+        if process is not None and process.pid is None:
+            process = self.fork_server.process
+        is_starting = worker.state is State.STARTING
+        return None if process is None else process.cpu_seconds(with_children=is_starting)
+
+    def fail(self, error: Exception) -> None:
+        """Give every request this error: nothing else comes any more."""
+        with self.lock:
+            self.failed = error
+        for ticket in list(self.dispatch.tickets()):
+            ticket.reply.answer(fresh(error))
+
+    def empty_inbox(self) -> None:
+        """Answer what has come too late."""
+        with self.lock:
+            left, self.inbox = self.inbox, []
+            error = self.failed or Closed("the engine is closed")
+        for kind, value in left:
+            if kind == "submit":
+                value.reply.answer(fresh(error))

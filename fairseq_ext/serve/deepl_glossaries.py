@@ -1,0 +1,287 @@
+"""Glossaries of DeepL's API: by identifier, each with a dictionary for each pair of languages.
+
+| in the folder of an owner | what is in it |
+| --- | --- |
+| ID/glossary.json | the glossary without its entries |
+| ID/de-en.tsv | the entries of a dictionary, as they were sent |
+| ID/de-en.jsonl | those that a sentence can hold, for the engine; a bar is no sign there |
+"""
+
+from __future__ import annotations
+
+import contextlib
+import csv
+import hashlib
+import io
+import json
+import re
+import shutil
+import threading
+import unicodedata
+import uuid
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import datetime, timezone
+from pathlib import Path
+from typing import Any
+
+from pydantic import BaseModel
+
+from fairseq_ext.core.errors import UsageError, cut
+from fairseq_ext.core.files import replace
+from fairseq_ext.core.glossary import checked
+from fairseq_ext.engine.jobs import GlossaryFile
+from fairseq_ext.serve.glossaries import Missing
+from fairseq_ext.serve.model_folder import Pair
+
+Entries = dict[str, str]
+LONGEST = 1024  # bytes of a term, and of a glossary's name, as in DeepL's API
+
+
+class Dictionary(BaseModel):
+    """What is known of one dictionary. digest: of its file for the engine."""
+
+    source_lang: str
+    target_lang: str
+    entry_count: int
+    digest: str
+
+    @property
+    def pair(self) -> Pair:
+        return self.source_lang, self.target_lang
+
+    def shown(self) -> dict[str, Any]:
+        """The dictionary as it is answered."""
+        return self.model_dump(exclude={"digest"})
+
+
+class Glossary(BaseModel):
+    """A glossary without its entries."""
+
+    glossary_id: str
+    name: str
+    creation_time: str
+    dictionaries: list[Dictionary]
+
+    def find(self, pair: Pair) -> Dictionary | None:
+        """The dictionary of a pair of languages."""
+        return next((each for each in self.dictionaries if each.pair == pair), None)
+
+    def shown(self) -> dict[str, Any]:
+        """The glossary as /v3 answers it."""
+        found = [each.shown() for each in self.dictionaries]
+        return {**self.model_dump(exclude={"dictionaries"}), "dictionaries": found}
+
+    def shown_alone(self) -> dict[str, Any]:
+        """The glossary as /v2 answers it, which knows one dictionary of each."""
+        (only,) = self.dictionaries
+        return {**self.model_dump(exclude={"dictionaries"}), **only.shown(), "ready": True}
+
+
+class DeepLGlossaries:
+    """The glossaries of one owner. Errors: OSError where the folder cannot be written."""
+
+    def __init__(self, folder: Path):
+        self.folder = folder
+        self.lock = threading.Lock()  # of changes
+
+    def all(self) -> list[Glossary]:
+        """All of them, the oldest first."""
+        found = []
+        for file in self.folder.glob("*/glossary.json"):
+            with contextlib.suppress(OSError):  # it is being deleted
+                found.append(Glossary.model_validate_json(file.read_bytes()))
+        return sorted(found, key=lambda each: (each.creation_time, each.glossary_id))
+
+    def path(self, identifier: str) -> Path:
+        """The folder of an identifier (raises UsageError for what cannot be one)."""
+        try:
+            return self.folder / str(uuid.UUID(identifier))
+        except ValueError:
+            raise UsageError(
+                f"'{cut(identifier)}' is no identifier of a glossary: use its glossary_id"
+            ) from None
+
+    def get(self, identifier: str) -> Glossary:
+        """The glossary of an identifier (raises UsageError, Missing)."""
+        try:
+            content = (self.path(identifier) / "glossary.json").read_bytes()
+        except FileNotFoundError:
+            raise Missing(f"there is no glossary {identifier}: create it first") from None
+        return Glossary.model_validate_json(content)
+
+    def dictionary(self, glossary: Glossary, pair: Pair) -> Dictionary:
+        """The dictionary of a pair (raises Missing)."""
+        if (found := glossary.find(pair)) is None:
+            raise Missing(
+                f"the glossary '{cut(glossary.name)}' has no dictionary from {pair[0].upper()} to "
+                f"{pair[1].upper()}: add one"
+            )
+        return found
+
+    def entries(self, glossary: Glossary, pair: Pair) -> Entries:
+        """The entries of a dictionary (raises Missing)."""
+        self.dictionary(glossary, pair)
+        path = self.path(glossary.glossary_id) / f"{'-'.join(pair)}.tsv"
+        try:
+            lines = path.read_text(encoding="utf-8").split("\n")
+        except FileNotFoundError:
+            raise Missing(f"there is no glossary {glossary.glossary_id} any more") from None
+        return dict(line.split("\t") for line in lines if line)  # type: ignore[misc]
+
+    def file(self, glossary: Glossary, pair: Pair) -> GlossaryFile:
+        """A dictionary for the engine (raises Missing)."""
+        found = self.dictionary(glossary, pair)
+        path = self.path(glossary.glossary_id) / f"{'-'.join(pair)}.jsonl"
+        return GlossaryFile(str(path), found.digest)
+
+    def create(self, name: str, dictionaries: Mapping[Pair, Entries]) -> Glossary:
+        """Keep a new glossary."""
+        now = datetime.now(timezone.utc).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+        made = Glossary(
+            glossary_id=str(uuid.uuid4()), name=name, creation_time=now, dictionaries=[]
+        )
+        return self.write(made, dictionaries)
+
+    def change(
+        self,
+        identifier: str,
+        name: str | None,
+        dictionaries: Mapping[Pair, Entries],
+        adds: bool,
+    ) -> Glossary:
+        """Rename a glossary (None: as it is) and write dictionaries of it. adds: the entries of a
+        dictionary that is there stay where they are not replaced. Errors: as of `get`."""
+        with self.lock:
+            glossary = self.get(identifier)
+            glossary.name = name or glossary.name
+            if adds:
+                dictionaries = {
+                    pair: (self.entries(glossary, pair) if glossary.find(pair) else {}) | entries
+                    for pair, entries in dictionaries.items()
+                }
+            return self.write(glossary, dictionaries)
+
+    def write(self, glossary: Glossary, dictionaries: Mapping[Pair, Entries]) -> Glossary:
+        """Write a glossary and these dictionaries of it."""
+        folder = self.path(glossary.glossary_id)
+        folder.mkdir(parents=True, exist_ok=True)
+        for pair, entries in dictionaries.items():
+            content = b"".join(engine_lines(entries))
+            replace(folder / f"{'-'.join(pair)}.tsv", [tsv(entries).encode()])
+            replace(folder / f"{'-'.join(pair)}.jsonl", [content])
+            found = Dictionary(
+                source_lang=pair[0],
+                target_lang=pair[1],
+                entry_count=len(entries),
+                digest=hashlib.sha256(content).hexdigest(),
+            )
+            if (old := glossary.find(pair)) is None:
+                glossary.dictionaries.append(found)
+            else:
+                glossary.dictionaries[glossary.dictionaries.index(old)] = found
+        replace(folder / "glossary.json", [glossary.model_dump_json().encode()])
+        return glossary
+
+    def delete(self, identifier: str) -> None:
+        """Delete a glossary (raises as `get`)."""
+        with self.lock:
+            folder = self.path(self.get(identifier).glossary_id)
+            (folder / "glossary.json").unlink()  # first: without it there is no glossary
+            shutil.rmtree(folder, ignore_errors=True)
+
+    def delete_dictionary(self, identifier: str, pair: Pair) -> None:
+        """Delete a dictionary (raises as `get`, and Missing)."""
+        with self.lock:
+            glossary = self.get(identifier)
+            glossary.dictionaries.remove(self.dictionary(glossary, pair))
+            self.write(glossary, {})
+            for ending in ("tsv", "jsonl"):
+                (self.path(identifier) / f"{'-'.join(pair)}.{ending}").unlink(missing_ok=True)
+
+
+def engine_lines(entries: Entries) -> Iterable[bytes]:
+    """The lines of a file for the engine, without the terms that no sentence can hold."""
+    for source, target in entries.items():
+        try:
+            checked(source, [target], "")
+        except UsageError:  # across the mark between two clauses
+            continue
+        record = {"source": source, "target": [target]}
+        yield json.dumps(record, ensure_ascii=False).encode() + b"\n"
+
+
+def without_paths(said: str, terms: Sequence[tuple[Glossary, GlossaryFile]]) -> str:
+    """A sentence of the engine with the names of glossaries for those of their files."""
+    for glossary, file in terms:
+        said = said.replace(file.path, f"glossary '{cut(glossary.name)}'")
+    return said.replace("--glossary: ", "")
+
+
+# ---- Entries as text
+
+
+def tsv(entries: Entries) -> str:
+    """Entries, one a line, separated by tabs."""
+    return "\n".join(f"{source}\t{target}" for source, target in entries.items())
+
+
+def csv_text(entries: Entries) -> str:
+    """Entries as CSV."""
+    out = io.StringIO()
+    csv.writer(out, lineterminator="\n").writerows(entries.items())
+    return out.getvalue()
+
+
+def read_entries(text: str, format: str, pair: Pair) -> Entries:
+    """The entries of a text in the format "tsv" or "csv".
+
+    Errors: UsageError for a line that is none, a term that comes twice, and for no entries.
+    """
+    found: Entries = {}
+    if format == "tsv":
+        rows = enumerate((line.split("\t") for line in re.split("\r\n|\n|\r", text)), 1)
+    else:
+        rows = enumerate(csv_rows(text), 1)
+    for number, row in rows:
+        where = f"entry {number} of the glossary"
+        if not any(cell.strip() for cell in row):
+            continue
+        named = format == "csv" and len(row) == 4
+        if len(row) != 2 and not named:
+            raise UsageError(
+                f"{where} has {len(row)} columns: write the source term and the target term"
+            )
+        if named and tuple(cell.strip().lower() for cell in row[2:]) != pair:
+            raise UsageError(
+                f"{where} is from {cut(row[2])} to {cut(row[3])}, and its dictionary from "
+                f"{pair[0].upper()} to {pair[1].upper()}: send it in a dictionary of its own"
+            )
+        source, target = (checked_term(cell.strip(), where) for cell in row[:2])
+        if source in found:
+            raise UsageError(f"{where} has the source term '{cut(source)}' again: send it once")
+        found[source] = target
+    if not found:
+        raise UsageError("the glossary has no entries: send one or more")
+    return found
+
+
+def csv_rows(text: str) -> Iterable[list[str]]:
+    """The rows of CSV with commas (raises UsageError for wrong quotes)."""
+    table = csv.reader(io.StringIO(text, newline=""), strict=True)
+    try:
+        yield from table
+    except csv.Error as error:
+        raise UsageError(
+            f"line {table.line_num} of the entries is not valid CSV ({error}): correct its quotes"
+        ) from None
+
+
+def checked_term(term: str, where: str) -> str:
+    """The term (raises UsageError for one that is empty, too long or has control characters)."""
+    if not term:
+        raise UsageError(f"{where} has an empty term: write both terms")
+    if any(unicodedata.category(each) in ("Cc", "Zl", "Zp") for each in term):
+        raise UsageError(f"{where} has a control character in '{cut(term)}': remove it")
+    if (size := len(term.encode())) > LONGEST:
+        raise UsageError(f"{where} has a term of {size} bytes and may have {LONGEST}: shorten it")
+    return term

@@ -1,0 +1,227 @@
+"""Requests of DeepL's API as pydantic models, and the fields that they are read from.
+
+Unknown fields are ignored, as DeepL does.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import defaultdict
+from typing import Annotated, Any, Literal, TypeVar
+
+from fastapi import Request, UploadFile
+from pydantic import AfterValidator, BaseModel, BeforeValidator, Field
+
+from fairseq_ext.core.errors import UsageError, cut
+from fairseq_ext.serve import Settings
+from fairseq_ext.serve.bodies import apart, checked, read_form, read_json, urlencoded
+from fairseq_ext.serve.deepl_glossaries import LONGEST, Entries, read_entries
+from fairseq_ext.serve.deepl_languages import KNOWN, base
+from fairseq_ext.serve.guard import read_body
+from fairseq_ext.serve.model_folder import Pair
+
+
+def split_at_commas(value: Any) -> Any:
+    """A list of names, each of which may be several with commas between them."""
+    values = [value] if isinstance(value, str) else value
+    if not isinstance(values, list) or not all(isinstance(each, str) for each in values):
+        return values
+    return [name for each in values for name in map(str.strip, each.split(",")) if name]
+
+
+def as_list(value: Any) -> Any:
+    """A list of one or several."""
+    return [value] if isinstance(value, str) else value
+
+
+def lower(value: Any) -> Any:
+    """A word in lower case."""
+    return value.lower() if isinstance(value, str) else value
+
+
+def short(name: str) -> str:
+    """The name of a glossary (raises UsageError for one that is too long)."""
+    if (size := len(name.encode())) > LONGEST:
+        raise UsageError(f"the glossary's name has {size} bytes and may have {LONGEST}: shorten it")
+    return name
+
+
+Names = Annotated[list[str], BeforeValidator(split_at_commas)]
+Texts = Annotated[list[str], BeforeValidator(as_list)]
+Name = Annotated[str, Field(min_length=1)]
+GlossaryName = Annotated[Name, AfterValidator(short)]
+
+
+class Translation(BaseModel):
+    """What a request for a text and one for a document share."""
+
+    target_lang: Name
+    source_lang: str | None = None
+    formality: Annotated[
+        Literal["default", "prefer_less", "prefer_more", "less", "more"], BeforeValidator(lower)
+    ] = "default"
+    glossary_id: str | None = None
+    glossary_ids: Annotated[Names, Field(max_length=5)] = []
+    style_id: str | None = None
+    translation_memory_id: str | None = None
+
+    def refuse(self) -> None:
+        """UsageError for what the models here cannot do."""
+        requested = {"formality": self.formality in ("less", "more")}
+        for name in ("style_id", "translation_memory_id", "custom_instructions"):
+            requested[name] = bool(getattr(self, name, None))
+        for name, is_requested in requested.items():
+            if is_requested:
+                target = cut(self.target_lang.upper())
+                raise UsageError(f"'{name}' is not supported for the target_lang {target}")
+
+
+class TextRequest(Translation):
+    """A request to translate texts."""
+
+    text: Texts
+    split_sentences: Annotated[Literal["0", "1", "nonewlines"], BeforeValidator(lower)] = "1"
+    preserve_formatting: bool = False
+    tag_handling: Literal["", "xml", "html"] = ""
+    tag_handling_version: Literal["v1", "v2"] = "v2"
+    outline_detection: bool = True
+    non_splitting_tags: Names = []
+    splitting_tags: Names = []
+    ignore_tags: Names = []
+    context: str = ""
+    custom_instructions: Texts = []
+    model_type: Literal[
+        "", "latency_optimized", "quality_optimized", "prefer_quality_optimized"
+    ] = ""
+    show_billed_characters: bool = False
+
+
+class DocumentRequest(Translation):
+    """A request to translate a document."""
+
+    file: UploadFile
+    filename: str | None = None
+    output_format: str | None = None
+
+
+class DocumentKey(BaseModel):
+    """What an upload was answered."""
+
+    document_key: str
+
+
+class LanguageType(BaseModel):
+    """Which languages are listed."""
+
+    type: Literal["source", "target"] = "source"
+
+
+class PairOf(BaseModel):
+    """The pair of a dictionary."""
+
+    source_lang: str
+    target_lang: str
+
+    def pair(self) -> Pair:
+        """Its languages without regions (raises UsageError)."""
+        found = base(self.source_lang), base(self.target_lang)
+        for name, code in zip(("source_lang", "target_lang"), found, strict=True):
+            if code not in KNOWN:
+                raise unsupported(name, getattr(self, name))
+        if found[0] == found[1]:
+            raise UsageError(f"a dictionary from {found[0].upper()} to itself: name two languages")
+        return found
+
+
+class NewDictionary(PairOf):
+    """A dictionary as it is sent."""
+
+    entries: str
+    entries_format: Annotated[Literal["tsv", "csv"], BeforeValidator(lower)] = "tsv"
+
+    def read(self) -> Entries:
+        """Its entries (raises UsageError)."""
+        return read_entries(self.entries, self.entries_format, self.pair())
+
+
+class NewGlossary(NewDictionary):
+    """A glossary of one dictionary."""
+
+    name: GlossaryName
+
+
+class GlossaryChange(BaseModel):
+    """What changes of a glossary of several dictionaries."""
+
+    name: GlossaryName | None = None
+    dictionaries: list[NewDictionary] = []
+
+    def read(self) -> dict[Pair, Entries]:
+        """The entries of its dictionaries by their pairs (raises UsageError)."""
+        found: dict[Pair, Entries] = {}
+        for each in self.dictionaries:
+            if (pair := each.pair()) in found:
+                raise UsageError(
+                    f"two dictionaries from {pair[0].upper()} to {pair[1].upper()}: send one"
+                )
+            found[pair] = each.read()
+        return found
+
+
+class NewMultilingualGlossary(GlossaryChange):
+    """A glossary of several dictionaries."""
+
+    name: GlossaryName  # type: ignore[assignment]
+    dictionaries: Annotated[list[NewDictionary], Field(min_length=1)]
+
+
+Kind = TypeVar("Kind", bound=BaseModel)
+# fields of forms that may come several times
+LISTS = frozenset(
+    name
+    for name, field in TextRequest.model_fields.items()
+    if getattr(field.annotation, "__origin__", None) is list
+)
+NESTED = re.compile(r"dictionaries\[(\d{1,3})\][.\[](\w+)\]?")
+
+
+def unsupported(name: str, value: Any) -> UsageError:
+    """The error of a value that is none of those that are known."""
+    return UsageError(f"Value for '{name}' not supported: {cut(str(value))}")
+
+
+def read(kind: type[Kind], fields: dict[str, Any]) -> Kind:
+    """The request of these fields (raises UsageError)."""
+
+    def sentence(name: str, why: str) -> str:
+        if why == "missing":
+            return f"Parameter '{name}' not specified"
+        return str(unsupported(name, fields.get(name)))
+
+    return checked(kind, {k: v for k, v in fields.items() if v is not None}, sentence)
+
+
+def nested(fields: dict[str, Any]) -> dict[str, Any]:
+    """The fields of a form, where `dictionaries[0].source_lang` is a field of a list's item."""
+    out: dict[str, Any] = {}
+    items: dict[int, dict[str, Any]] = defaultdict(dict)
+    for name, value in fields.items():
+        if found := NESTED.fullmatch(name):
+            items[int(found[1])][found[2]] = value
+        else:
+            out[name] = value
+    return out | ({"dictionaries": [items[i] for i in sorted(items)]} if items else {})
+
+
+async def fields_of(request: Request, settings: Settings) -> dict[str, Any]:
+    """The fields of a request: of its query and of its body, JSON or a form (raises UsageError,
+    and as `read_body`)."""
+    found = urlencoded(request.scope["query_string"], "the query", LISTS)
+    body = await read_body(request, settings)
+    kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
+    if kind == "application/json" or (body and not kind):
+        given = await apart(read_json, body) if body else {}
+        if not isinstance(given, dict):
+            raise UsageError("the body must be a JSON object: send the fields by their names")
+        return found | given
+    return nested(found | await read_form(request.headers, body, LISTS))

@@ -1,0 +1,90 @@
+"""Texts of DeepL's API as text/ reads them, with what its options say of sentences and tags.
+
+Elements that are not translated get a mark that says so, which is taken out of the translation.
+"""
+
+from __future__ import annotations
+
+import re
+import uuid
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from lxml import etree
+
+from fairseq_ext.core.errors import UsageError, cut
+from fairseq_ext.serve.deepl_requests import TextRequest
+
+ROOT = "deepl-text"  # the element that is put around XML, which may have several roots or none
+
+
+@dataclass
+class Tagged:
+    """A text as the engine gets it. request: keywords of `Service.submit`; mark: what is added to
+    the tags of elements that are not translated."""
+
+    request: dict[str, Any]
+    mark: str = ""
+    is_wrapped: bool = False
+
+    @classmethod
+    def of(cls, text: str, what: TextRequest) -> Tagged:
+        """A text of a request (raises UsageError for XML that is not well-formed)."""
+        options: dict[str, Any] = {"splits": what.split_sentences != "0"}
+        request: dict[str, Any] = {"format": what.tag_handling or "text", "options": options}
+        made = cls(request)
+        if what.tag_handling == "" and what.split_sentences != "1":
+            text = " ".join(text.splitlines())
+        if what.tag_handling and what.ignore_tags:
+            text = made.protected(text, what.ignore_tags, what.tag_handling)
+        if what.tag_handling == "xml":
+            made.is_wrapped = not text.lstrip().startswith(("<?xml", "<!DOCTYPE"))
+            text = f"<{ROOT}>{text}</{ROOT}>" if made.is_wrapped else text
+            if not what.outline_detection or what.splitting_tags or what.non_splitting_tags:
+                options["inline"] = inline_names(text, what)
+        request["source"] = text
+        return made
+
+    def protected(self, text: str, names: Sequence[str], format: str) -> str:
+        """The text whose elements of these names say that they are not translated."""
+        while (token := f"x{uuid.uuid4().hex}") in text:
+            pass
+        self.mark = f' translate="no" {token}=""' if format == "xml" else f" translate=no {token}"
+        tag = re.compile(
+            rf"<(?:{'|'.join(map(re.escape, names))})(?=[\s/>])(?![^<>]*\stranslate\s*=)",
+            re.IGNORECASE if format == "html" else 0,
+        )
+        return tag.sub(lambda found: found[0] + self.mark, text)
+
+    def read(self, translation: str) -> str:
+        """A translation without what was added to its source."""
+        if self.is_wrapped:
+            translation = translation[len(ROOT) + 2 : -len(ROOT) - 3]
+        return translation.replace(self.mark, "") if self.mark else translation
+
+
+def inline_names(text: str, what: TextRequest) -> set[str]:
+    """The names of the elements of XML that do not part sentences.
+
+    Without outline detection these are all but the splitting tags; with it, those of elements that
+    stand next to text, and the non-splitting tags, but no splitting tag. Errors: UsageError for
+    what is not well-formed.
+    """
+    try:
+        root = etree.fromstring(text.encode(), PARSER)
+    except etree.XMLSyntaxError as error:
+        raise UsageError(
+            f"the XML is not well-formed ({cut(str(error.msg))}): correct it, or use html"
+        ) from None
+    found = set(what.non_splitting_tags)
+    for parent in root.iter(etree.Element):
+        texts = (parent.text, *(child.tail for child in parent))
+        if not what.outline_detection or any(text and text.strip() for text in texts):
+            for child in parent.iterchildren(etree.Element):
+                prefix = f"{child.prefix}:" if child.prefix else ""
+                found.add(prefix + etree.QName(child).localname)
+    return found - {*what.splitting_tags}
+
+
+PARSER = etree.XMLParser(resolve_entities=False, no_network=True, load_dtd=False, encoding="utf-8")

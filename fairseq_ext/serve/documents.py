@@ -1,0 +1,228 @@
+"""Files that are translated while their sender does something else, and wait to be fetched."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import hmac
+import logging
+import secrets
+import shutil
+import tempfile
+import time
+import uuid
+from collections.abc import AsyncIterator, Iterator, Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from fastapi import HTTPException
+
+from fairseq_ext.core.errors import UsageError
+from fairseq_ext.engine.jobs import Answer, GlossaryFile
+from fairseq_ext.engine.text import ThroughEngine
+from fairseq_ext.engine.tickets import Busy
+from fairseq_ext.serve.models import Model, Pair
+from fairseq_ext.serve.service import Service
+from fairseq_ext.text.archives import Report
+from fairseq_ext.text.files import translate
+from fairseq_ext.text.formats import passes
+from fairseq_ext.text.splitter import plain_ends
+
+logger = logging.getLogger("fairseq_ext")
+KEPT = 3600.0  # seconds for which a translated file can be fetched
+AT_ONCE = 2  # files that are translated at once; their segments share the engine's queue
+MOST = 100  # files of one owner
+
+
+@contextlib.asynccontextmanager
+async def translating(
+    service: Service, model: Model, given: Path, target: Path, **request: Any
+) -> AsyncIterator[tuple[asyncio.Future[Report], ThroughEngine]]:
+    """Translate one file into another: the work, which ends with this context, and what its
+    texts go through. request: keywords of `submit` for every segment."""
+    engine = ThroughEngine(partial(model.submit, **request), partial(service.passes, model=model))
+    more = given.name, service.settings.max_unpacked
+    job = asyncio.ensure_future(
+        asyncio.to_thread(translate, str(given), str(target), engine, *more)
+    )
+    try:
+        yield job, engine
+    finally:
+        engine.stop()
+        await asyncio.wait([job])
+        if not job.cancelled():
+            job.exception()  # it has been read: asyncio logs it otherwise
+
+
+@dataclass
+class Document:
+    """A file that is translated.
+
+    status: "queued", "translating", "done" or "error", with its message; characters, total: that
+    have been translated, and of the whole file, as far as they are known.
+    """
+
+    owner: str
+    folder: Path
+    name: str
+    id: str
+    key: str
+    status: str = "queued"
+    message: str = ""
+    characters: int = 0
+    total: int = 0
+    since: float = 0.0  # when its translation began, by time.monotonic()
+    ended: float | None = None
+    task: asyncio.Task[None] | None = None
+
+    @property
+    def given(self) -> Path:
+        return self.folder / "given" / self.name
+
+    @property
+    def made(self) -> Path:
+        return self.folder / "made" / self.name
+
+    @property
+    def left(self) -> float | None:
+        """Seconds until it is done, where that can be said."""
+        if self.status != "translating" or not 0 < self.characters:
+            return None
+        spent = time.monotonic() - self.since
+        return spent * max(0, self.total - self.characters) / self.characters
+
+
+class Documents:
+    """The documents of all owners. They are lost when the server ends."""
+
+    def __init__(self, service: Service):
+        self.service = service
+        self.found: dict[str, Document] = {}
+        self.folder: tempfile.TemporaryDirectory | None = None
+        self.places = asyncio.Semaphore(AT_ONCE)
+
+    def new(self, owner: str, name: str, content: bytes) -> Document:
+        """A document whose translation is not started; HTTPException 429 where its owner has
+        `MOST` already."""
+        self.purge()
+        if sum(each.owner == owner for each in self.found.values()) >= MOST:
+            raise HTTPException(
+                429,
+                f"{MOST} documents wait to be fetched: fetch one first",
+                {"Retry-After": "60"},
+            )
+        if self.folder is None or not Path(self.folder.name).is_dir():
+            self.folder = tempfile.TemporaryDirectory(prefix="fairseq_ext-documents-")
+        folder = Path(tempfile.mkdtemp(dir=self.folder.name))
+        made = Document(owner, folder, name, uuid.uuid4().hex, secrets.token_hex(32))
+        for path in (made.given, made.made):
+            path.parent.mkdir()
+        made.given.write_bytes(content)
+        self.found[made.id] = made
+        return made
+
+    def get(self, identifier: str, key: str, owner: str) -> Document:
+        """A document; HTTPException 404 where the owner has none of this identifier and key."""
+        self.purge()
+        found = self.found.get(identifier)
+        if (
+            found is None
+            or found.owner != owner
+            or not hmac.compare_digest(found.key.encode(), key.encode())
+        ):
+            raise HTTPException(404, "there is no such document: upload it again")
+        return found
+
+    def delete(self, document: Document) -> None:
+        """Delete a document and its files."""
+        self.found.pop(document.id, None)
+        shutil.rmtree(document.folder, ignore_errors=True)
+
+    def purge(self) -> None:
+        """Delete the documents that were not fetched in time."""
+        limit = time.monotonic() - KEPT
+        for each in [*self.found.values()]:
+            if each.ended is not None and each.ended < limit:
+                self.delete(each)
+
+    def start(self, document: Document, pair: Pair, glossaries: Sequence[GlossaryFile]) -> None:
+        """Translate a document in a task of its own; one of the same language is copied."""
+        document.task = asyncio.ensure_future(self.run(document, pair, glossaries))
+
+    async def run(self, document: Document, pair: Pair, glossaries: Sequence[GlossaryFile]) -> None:
+        """Translate a document; what is wrong becomes its message."""
+        try:
+            if pair[0] == pair[1]:
+                shutil.copyfile(document.given, document.made)
+            else:
+                async with self.places:
+                    await self.translate(document, pair, glossaries)
+            document.status = "done"
+        except HTTPException as error:
+            document.status, document.message = "error", str(error.detail)
+        except (UsageError, RuntimeError, OSError) as error:
+            said = str(error).replace(str(document.given), document.name)
+            document.status, document.message = "error", said
+        finally:
+            if document.status not in ("done", "error"):
+                document.status, document.message = "error", "the translation was interrupted"
+            document.ended = time.monotonic()
+
+    async def translate(
+        self, document: Document, pair: Pair, glossaries: Sequence[GlossaryFile]
+    ) -> None:
+        """Translate a document as long as something is done within each deadline; raises
+        HTTPException 504, and what the engine does. Where the engine's queue is full, it waits."""
+        deadline = self.service.settings.deadline
+        document.total = await asyncio.to_thread(
+            characters, document.given, document.made, self.service.settings.max_unpacked
+        )
+        async with self.service.models.using(pair, without_client) as model:
+
+            def submit(source: str, **request: Any) -> Future[Answer]:
+                future = model.submit(source, **request)
+                document.characters += len(source)
+                return future
+
+            counted = Model(submit, model.description)
+            document.status, document.since = "translating", time.monotonic()
+            while True:
+                document.characters = 0
+                work = translating(
+                    self.service, counted, document.given, document.made, glossaries=glossaries
+                )
+                async with work as (job, engine):
+                    while not job.done():
+                        left = engine.moved + deadline - time.monotonic()
+                        if left <= 0:
+                            said = f"nothing was translated within {deadline:g} seconds: ask later"
+                            raise HTTPException(504, said)
+                        await asyncio.wait([job], timeout=left)
+                    try:
+                        job.result()
+                        return
+                    except Busy as error:
+                        again = error.retry_after
+                await asyncio.sleep(again)
+
+
+def characters(given: Path, target: Path, max_unpacked: int) -> int:
+    """The characters of a file's segments; target: a file that may be written. max_unpacked,
+    errors: as of `translate`."""
+    found = 0
+
+    def through(text: str, format: str) -> Iterator[str]:
+        nonlocal found
+        for item in passes(format, plain_ends)[-1](text):
+            found += 0 if isinstance(item, str) else len(item.plain)
+        yield text
+
+    translate(str(given), str(target), through, given.name, max_unpacked)
+    return found
+
+
+async def without_client() -> None:
+    """Nothing: a document is translated whether its sender is there or not."""

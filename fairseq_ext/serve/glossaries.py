@@ -1,0 +1,83 @@
+"""Glossaries that a server keeps by name: a TSV file each, replaced in one step."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import re
+import time
+from pathlib import Path
+
+from fairseq_ext.core.errors import UsageError
+from fairseq_ext.core.files import replace
+from fairseq_ext.engine.jobs import GlossaryFile
+
+NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}")
+STALE = 3600.0  # seconds after which an unfinished file of a PUT is removed
+
+
+class Missing(UsageError):
+    """No glossary has this name."""
+
+
+class Glossaries:
+    """The glossaries of a folder, by name."""
+
+    def __init__(self, folder: Path):
+        self.folder = folder
+        for left in folder.glob(".*.tsv"):  # of a PUT that was killed
+            with contextlib.suppress(OSError):
+                if time.time() - left.stat().st_mtime > STALE:
+                    left.unlink()
+        # of files whose inode, size and time are known
+        self.digests: dict[str, tuple[tuple[int, int, int], str]] = {}
+
+    def path(self, name: str) -> Path:
+        """The file of a name (raises UsageError for a name that cannot be one)."""
+        if not NAME.fullmatch(name):
+            raise UsageError(
+                "a glossary's name has 1 to 64 letters, digits, dots, hyphens and underscores, a "
+                "letter or digit first"
+            )
+        return self.folder / f"{name}.tsv"
+
+    def names(self) -> list[str]:
+        """All names, sorted."""
+        return (
+            sorted(file.stem for file in self.folder.glob("*.tsv") if NAME.fullmatch(file.stem))
+            if self.folder.is_dir()
+            else []
+        )
+
+    def file(self, name: str) -> GlossaryFile:
+        """The present version of a glossary (raises Missing)."""
+        path = self.path(name)
+        try:
+            found = path.stat()
+            key = (found.st_ino, found.st_size, found.st_mtime_ns)
+            if name not in self.digests or self.digests[name][0] != key:
+                self.digests[name] = (key, hashlib.sha256(path.read_bytes()).hexdigest())
+        except OSError:
+            raise Missing(
+                f"there is no glossary '{name}': put it first (PUT /v1/glossaries/{name})"
+            ) from None
+        return GlossaryFile(str(path), self.digests[name][1])
+
+    def read(self, name: str) -> bytes:
+        """The content of a glossary (raises Missing)."""
+        return Path(self.file(name).path).read_bytes()
+
+    def write(self, name: str, content: bytes) -> bool:
+        """Keep a glossary under a name; whether there was none of that name. Errors: OSError."""
+        path = self.path(name)
+        is_new = not path.exists()
+        self.folder.mkdir(parents=True, exist_ok=True)
+        replace(path, [content])
+        return is_new
+
+    def delete(self, name: str) -> None:
+        """Forget a glossary (raises Missing)."""
+        try:
+            self.path(name).unlink()
+        except FileNotFoundError:
+            raise Missing(f"there is no glossary '{name}'") from None

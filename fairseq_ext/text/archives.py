@@ -1,0 +1,192 @@
+"""Archives of office files and e-books: the parts with text are read and written again, all others
+are copied as they are, without being unpacked."""
+
+from __future__ import annotations
+
+import copy
+import lzma
+import struct
+import zipfile
+import zlib
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from functools import partial
+from typing import IO, Any
+
+import regex
+
+from fairseq_ext.core.errors import UsageError
+from fairseq_ext.text import MAX_UNPACKED
+from fairseq_ext.text.encodings import decoded
+from fairseq_ext.text.office import Part
+
+AT_ONCE = 1 << 16
+OFFICE, HTML, XML = "paragraphs", "html", "xml"
+# of each ending, the parts that are translated, by name
+PARTS = {
+    ".docx": [(r"word/(document|header|footer|footnotes|endnotes|comments)\d*\.xml", OFFICE)],
+    ".pptx": [(r"ppt/(slides/slide|notesSlides/notesSlide)\d+\.xml", OFFICE)],
+    ".odt": [(r"(content|styles)\.xml", OFFICE)],
+    ".epub": [(r"(?i).*\.(xhtml|html|htm)", HTML), (r"(?i).*\.ncx", XML)],
+}
+# parts with text that is not translated
+OTHERS = {
+    "charts": r".*/charts/chart[^/]*\.xml",
+    "SmartArt": r".*/diagrams/data[^/]*\.xml",
+    "embedded files": r".*/embeddings/.+|Object [^/]*/content\.xml",
+    "comments of slides": r"ppt/comments/.+\.xml",
+}
+DAMAGED = (
+    zipfile.BadZipFile,
+    zlib.error,
+    lzma.LZMAError,
+    EOFError,
+    struct.error,
+    OverflowError,
+    UnicodeError,
+    ValueError,
+)
+ENCRYPTED, OLE = 0x1, b"\xd0\xcf\x11\xe0"
+
+
+@dataclass
+class Report:
+    """What of a file is not translated: kinds of things that are never, and parts that cannot be
+    read, each with the reason."""
+
+    kinds: list[str] = field(default_factory=list)
+    parts: list[tuple[str, str]] = field(default_factory=list)
+
+
+def translate_archive(
+    source: str,
+    out: IO[bytes],
+    ending: str,
+    through: Callable[[str, str], Iterator[str]],
+    name: str,
+    limit: int = MAX_UNPACKED,
+) -> Report:
+    """Write an archive whose parts with text are translated.
+
+    name: of the file, for messages; limit: bytes to which these parts may unpack together.
+    Errors: UsageError for a file that is no archive, is encrypted or damaged, or unpacks to more.
+    """
+    report = Report()
+    try:
+        old = zipfile.ZipFile(source)
+    except DAMAGED:
+        with open(source, "rb") as file:
+            is_ole = file.read(4) == OLE
+        raise UsageError(
+            f"{name} must be an archive, as its ending says: save it again"
+            + (" without a password" if is_ole else "")
+        ) from None
+    with old, zipfile.ZipFile(out, "w", zipfile.ZIP_DEFLATED) as new:
+        for info in old.infolist():
+            report.kinds += [
+                kind for kind, pattern in OTHERS.items() if regex.fullmatch(pattern, info.filename)
+            ]
+            format = next(
+                (
+                    what
+                    for pattern, what in PARTS[ending]
+                    if regex.fullmatch(pattern, info.filename)
+                ),
+                None,
+            )
+            if format is None:
+                checked(partial(copied, old, new, info), name)
+                continue
+            content = checked(partial(unpacked, old, info, limit, name), name)
+            limit -= len(content)
+            made: bytes | None = None
+            try:
+                made = translated(content, format, info.filename, through, report)
+            except UsageError as error:
+                report.parts.append((info.filename, str(error)))
+            if made is None or made == content:
+                checked(partial(copied, old, new, info), name)
+            else:
+                new.writestr(info, made, info.compress_type)
+    report.kinds = list(dict.fromkeys(report.kinds))
+    return report
+
+
+def checked(action: Callable[[], Any], name: str) -> Any:
+    """Run an action with an archive (raises UsageError where the archive is wrong)."""
+    try:
+        return action()
+    except NotImplementedError:
+        raise UsageError(
+            f"{name} is packed in a way that is not read: save it again with its program"
+        ) from None
+    except RuntimeError:
+        raise UsageError(f"{name} needs a password: save it without") from None
+    except DAMAGED as error:
+        if isinstance(error, UsageError):
+            raise
+        raise UsageError(f"{name} is damaged: save it again") from None
+
+
+def unpacked(old: zipfile.ZipFile, info: zipfile.ZipInfo, limit: int, name: str) -> bytes:
+    """Return a part, read in pieces up to the limit."""
+    pieces, size = [], 0
+    with old.open(info) as part:
+        while piece := part.read(AT_ONCE):
+            size += len(piece)
+            if size > limit:
+                raise UsageError(
+                    f"the text of {name} unpacks to more than is allowed: raise --max-unpacked, or "
+                    "divide the file"
+                )
+            pieces.append(piece)
+    return b"".join(pieces)
+
+
+def copied(old: zipfile.ZipFile, new: zipfile.ZipFile, info: zipfile.ZipInfo) -> None:
+    """Copy a part as it is packed."""
+    if info.flag_bits & ENCRYPTED:
+        raise RuntimeError
+    file: Any = old.fp
+    file.seek(info.header_offset)
+    header = file.read(30)
+    if header[:4] != b"PK\3\4":
+        raise zipfile.BadZipFile
+    file.seek(sum(struct.unpack("<HH", header[26:30])), 1)
+    made = copy.copy(info)
+    made.flag_bits &= ~0x08  # the sizes stand in front of the data
+    into: Any = new
+    made.header_offset = into.fp.tell()
+    into.fp.write(made.FileHeader(info.file_size > zipfile.ZIP64_LIMIT))
+    left = info.compress_size
+    while left:
+        piece = file.read(min(left, AT_ONCE))
+        if not piece:
+            raise EOFError
+        into.fp.write(piece)
+        left -= len(piece)
+    into.filelist.append(made)
+    into.NameToInfo[made.filename] = made
+    into.start_dir, into._didModify = into.fp.tell(), True
+
+
+def translated(
+    content: bytes,
+    format: str,
+    name: str,
+    through: Callable[[str, str], Iterator[str]],
+    report: Report,
+) -> bytes:
+    """Return a part whose text is translated (raises UsageError)."""
+    if format != OFFICE:
+        text, encoding = decoded(content, format, name)
+        return encoding.bom + b"".join(map(encoding.encode, through(text, format)))
+    part = Part(content)
+    report.kinds += part.untranslated
+    text = part.text()
+    made = "".join(through(text, format))
+    if made == text:
+        return content
+    if left := part.write(made):
+        report.parts.append((name, f"{left} of its paragraphs could not be written"))
+    return part.content()

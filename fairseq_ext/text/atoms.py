@@ -1,0 +1,206 @@
+"""The parts of a text: atoms (text, tags, placeholders), the sentences that are made of them, and
+what is taken out of these."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+import regex
+
+TEXT, OPEN, CLOSE, POINT, PLACEHOLDER = "text", "open", "close", "point", "placeholder"
+BLOCK, BREAK = "block", "break"  # atoms that part runs; one that may: a line break
+LEADS = "leads"  # name of a point that stands before a word: the mnemonic of a menu
+SHOWN = "shown"  # name of a placeholder that is read as the number which it shows: a field
+SPACE, WORD, OTHER = "space", "word", "other"  # what is next to a mark
+LETTER, WORDY = regex.compile(r"\p{L}"), regex.compile(r"\w")
+# punctuation that stands directly behind a word
+CLOSES = regex.compile(r"[\p{P}--[\p{Ps}\p{Pi}]]", regex.V1)
+SOFT = "\u00ad\u2060\ufeff"  # characters that are not read
+
+
+@dataclass(frozen=True)
+class Atom:
+    """A part of a run.
+
+    raw: as it stands there; text: what is read, of text, " " of a break, and the number that a
+    placeholder shows; name: of a tag.
+    """
+
+    kind: str
+    raw: str
+    text: str = ""
+    name: str = ""
+
+
+@dataclass
+class Mark:
+    """What is taken out of a sentence: a tag around the characters [start, end) of the plain text,
+    or what stands at a place of it."""
+
+    start: int
+    end: int
+    opening: str  # of what has no end: itself
+    closing: str = ""
+    # what stands directly before and behind it: SPACE, WORD or OTHER
+    near: tuple[str, str] = ("", "")
+    half: str = ""  # OPEN or CLOSE: of a tag whose other half stands in another sentence
+    inside: list[Mark] = field(default_factory=list)
+    name: str = ""
+
+
+@dataclass
+class Segment:
+    """One sentence, or a piece of one.
+
+    source: its characters in the text; plain: what is translated.
+    """
+
+    source: str
+    plain: str
+    marks: list[Mark]
+    atoms: list[Atom]
+    origin: list[int]  # of each character of plain, where it stands in the source
+    escape: Callable[[str], str] = str
+    lead: str = ""  # what plain begins with to name its target language, here or before
+    # in its text; of a piece of a longer segment, the upper 31 bits say which piece it is
+    number: int = 0
+    # what the source is made of, in its order: (raw, place in plain), and (raw, edge of a mark)
+    track: Track = field(default_factory=list)
+
+
+Item = str | Segment
+Edge = tuple[int, str]  # id() of a mark, and OPEN, CLOSE or POINT
+Track = list[tuple[str, int | Edge | None]]
+
+
+def raw(atoms: Sequence[Atom]) -> str:
+    """Return atoms as they stand in the text."""
+    return "".join(atom.raw for atom in atoms)
+
+
+def made(atoms: list[Atom], escape: Callable[[str], str]) -> Segment:
+    """Return the segment of balanced atoms."""
+    reader = Reader(atoms)
+    return Segment(
+        raw(atoms),
+        "".join(reader.plain),
+        reader.marks,
+        atoms,
+        reader.origin,
+        escape,
+        track=reader.track,
+    )
+
+
+class Reader:
+    """The plain text of balanced atoms with single spaces, what was taken out of it, and where its
+    characters stand in the atoms."""
+
+    def __init__(self, atoms: Sequence[Atom]):
+        self.plain, self.origin = list[str](), list[int]()
+        self.marks, self.stack, self.track = list[Mark](), list[Mark](), Track()
+        self.at, self.last = 0, ""
+        following = [""] * len(atoms)  # of each atom, the first character that is read behind it
+        for place in range(len(atoms) - 2, -1, -1):
+            following[place] = atoms[place + 1].text[:1] or following[place + 1]
+        for place, atom in enumerate(atoms):
+            if atom.kind == TEXT:
+                self.text(atom)
+            elif atom.kind == CLOSE:
+                while (mark := self.stack.pop()).half:  # of what is not nested
+                    mark.end = len(self.plain)
+                mark.end, mark.closing = len(self.plain), atom.raw
+                self.track.append((atom.raw, (id(mark), CLOSE)))
+            else:
+                self.mark(atom, following[place])
+            self.at += len(atom.raw)
+        for mark in self.stack:
+            mark.end = len(self.plain)
+        if self.plain[-1:] == [" "]:
+            self.drop_space()
+
+    def text(self, atom: Atom) -> None:
+        """Read text."""
+        for i, character in enumerate(atom.text):
+            if atom.raw == atom.text:
+                self.add(character, character, self.at + i)
+            else:
+                self.add(character, "" if i else atom.raw, self.at)
+            self.last = character
+
+    def add(self, character: str, raw: str, at: int) -> None:
+        """Read a character; of white space the first alone, and none at the beginning."""
+        if character in SOFT or (character.isspace() and self.plain[-1:] in ([], [" "])):
+            self.track.append((raw, None))
+        else:
+            self.track.append((raw, len(self.plain)))
+            self.plain.append(" " if character.isspace() else character)
+            self.origin.append(at)
+
+    def mark(self, atom: Atom, behind: str) -> None:
+        """Take out a tag or a placeholder. behind: the next character that is read."""
+        near = kind_of(self.last), kind_of(behind)
+        marks = self.stack[-1].inside if self.stack else self.marks
+        if atom.text and atom.kind == PLACEHOLDER:
+            pass
+        elif atom.kind == PLACEHOLDER and near == (WORD, WORD):
+            self.add(" ", "", self.at)
+        elif atom.kind == PLACEHOLDER and self.plain[-1:] == [" "] and CLOSES.match(behind):
+            self.drop_space()
+        if atom.kind == PLACEHOLDER and atom.text:
+            mark = Mark(len(self.plain), 0, atom.raw, near=near, name=SHOWN)
+            marks.append(mark)
+            self.track.append((atom.raw, (id(mark), OPEN)))
+            for character in atom.text:
+                self.add(character, "", self.at)
+            mark.end, self.last = len(self.plain), atom.text[-1]
+            self.track.append(("", (id(mark), CLOSE)))
+            return
+        half = atom.name if atom.kind == POINT and atom.name in (OPEN, CLOSE) else ""
+        at = len(self.plain)
+        mark = Mark(at, at, atom.raw, near=near, half=half, name=atom.name)
+        if half == CLOSE:  # around all before it
+            mark.start, mark.opening, mark.closing, mark.inside = (
+                self.stack[-1].start if self.stack else 0,
+                "",
+                atom.raw,
+                marks[:],
+            )
+            marks.clear()
+        marks.append(mark)
+        kind = half or (OPEN if atom.kind == OPEN else POINT)
+        self.track.append((atom.raw, (id(mark), kind)))
+        if OPEN in (atom.kind, half):
+            self.stack.append(mark)
+        elif atom.text:  # a line break
+            self.add(" ", "", self.at)
+            self.last = " "
+
+    def drop_space(self) -> None:
+        """Read the last character, which is white space, no more."""
+        del self.plain[-1], self.origin[-1]
+        place = next(
+            i for i in range(len(self.track) - 1, -1, -1) if self.track[i][1] == len(self.plain)
+        )
+        self.track[place] = (self.track[place][0], None)
+        keep_within(self.marks, len(self.plain))
+
+
+def kind_of(character: str) -> str:
+    """Return what a character is for a mark that stands directly before or behind it."""
+    if not character:
+        return ""
+    return SPACE if character.isspace() else WORD if is_word(character) else OTHER
+
+
+def keep_within(marks: Sequence[Mark], length: int) -> None:
+    """Let no mark stand behind a text of this length, which has become shorter."""
+    for mark in marks:
+        mark.start, mark.end = min(mark.start, length), min(mark.end, length)
+        keep_within(mark.inside, length)
+
+
+def is_word(character: str) -> bool:
+    """Return whether a character belongs to a word."""
+    return WORDY.match(character) is not None

@@ -1,0 +1,84 @@
+"""Pieces of a paragraph of docx, pptx or odt, and fields of docx among them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import regex
+
+W = "{http://schemas.openxmlformats.org/wordprocessingml/2006/main}"
+LINKED = regex.compile(r"\s*HYPERLINK\b")  # a field whose result is text
+
+
+@dataclass
+class Piece:
+    """A piece of a paragraph's content.
+
+    kind: of paragraphs.py, or "text"; nodes: what stands there; run: in which it stands.
+    """
+
+    kind: str
+    text: str = ""
+    nodes: list[Any] = field(default_factory=list)
+    run: Any = None
+    close: bool = False
+    parts: list[Piece] = field(default_factory=list)  # of a field, what it is made of
+    end: list[Piece] = field(default_factory=list)  # of a field around text, what is behind it
+
+
+def fields(pieces: list[Piece]) -> Iterator[Piece]:
+    """Yield the pieces, where a field that begins and ends among them is one that is read as a
+    word, or a mark around its text where it is a link."""
+    at = 0
+    while at < len(pieces):
+        end = field_end(pieces, at)
+        if end is None:
+            yield pieces[at]
+            at += 1
+            continue
+        inside = pieces[at : end + 1]
+        code = "".join(
+            node.text or ""
+            for piece in inside
+            for node in piece.nodes
+            if node.tag == W + "instrText"
+        )
+        middle = next((i for i, piece in enumerate(inside) if state(piece) == "separate"), None)
+        is_nested = any(state(piece) == "begin" for piece in inside[1:])
+        is_flat = not any(piece.kind == "r" for piece in inside)
+        if LINKED.match(code) and middle is not None and not is_nested:
+            yield Piece("r", parts=inside[: middle + 1], end=inside[-1:])
+            yield from inside[middle + 1 : -1]
+            yield Piece("r", close=True)
+        elif is_flat:
+            yield Piece("f", parts=inside)
+        else:
+            yield from inside
+        at = end + 1
+
+
+def state(piece: Piece) -> str:
+    """Return begin, separate or end, for a character of a field."""
+    node = piece.nodes[0] if piece.nodes else None
+    if node is None or node.tag != W + "fldChar":
+        return ""
+    return str(node.get(W + "fldCharType"))
+
+
+def field_end(pieces: list[Piece], at: int) -> int | None:
+    """Return the place of the end of the field that begins at this piece."""
+    if state(pieces[at]) != "begin":
+        return None
+    depth = level = 0
+    for place in range(at, len(pieces)):
+        kind = state(pieces[place])
+        depth += (kind == "begin") - (kind == "end")
+        if pieces[place].kind == "r":
+            level += -1 if pieces[place].close else 1
+        if level < 0:
+            return None
+        if not depth:
+            return place if not level else None
+    return None

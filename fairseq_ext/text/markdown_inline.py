@@ -1,0 +1,281 @@
+"""What is inline in Markdown: emphasis, links, code, tags, and text."""
+
+from __future__ import annotations
+
+import html
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import regex
+
+from fairseq_ext.text import markup
+from fairseq_ext.text.atoms import BREAK, CLOSE, OPEN, PLACEHOLDER, TEXT, Atom, Item, raw
+from fairseq_ext.text.html_tokens import tokens
+from fairseq_ext.text.markup import ENTITY, KEPT, text_atoms
+from fairseq_ext.text.placeholders import KINDS
+from fairseq_ext.text.segments import of_run
+from fairseq_ext.text.xml_tokens import places
+
+Span = tuple[int, int]
+# what the parser does not know, and what is kept of it
+OPAQUE = regex.compile(
+    r"\[!INCLUDE\s*\[[^\]\n]*\]\([^)\n]*\)\]|:::image\b.*?:::|\{%.*?%\}|\{\{.*?\}\}|"
+    r"\[\[[^\]\n]+\]\]|"
+    r"\{[#:.][^{}\n]*\}",
+    regex.IGNORECASE,
+)
+URL = regex.compile(rf"(?<!\]\(|\]:\s*|<){KINDS['URL'].pattern}")
+EMPHASIS = ("emphasis", "strong_emphasis", "strikethrough")
+LINKS = ("inline_link", "full_reference_link", "collapsed_reference_link", "shortcut_link")
+DELIMITERS = ("emphasis_delimiter",)
+PROTECTED = regex.compile(r"(?i)\stranslate\s*=\s*[\"']?no\b|class\s*=[^>]*\bnotranslate\b")
+FORMULA = regex.compile(r"\$\$.*\$\$|\$(?=\S)[^$]*(?<=\S)\$", regex.DOTALL)
+PICTURE_TEXT = regex.compile(r"alt-text\s*=\s*\"([^\"]*)\"")
+
+
+class Inline:
+    """A paragraph, or a piece of one. inside: what continues quotes and items in it; labels: of
+    links that are defined elsewhere."""
+
+    def __init__(
+        self,
+        text: str,
+        inside: Sequence[Span],
+        protect: Sequence[str],
+        labels: set[str],
+        parser: Any,
+    ):
+        self.text, self.protect, self.labels = text, protect, labels
+        self.inside = dict(inside)
+        self.opaque = [match.span() for match in OPAQUE.finditer(text)]
+        shown = list(text)
+        for start, end in inside:
+            shown[start:end] = " " * (end - start)
+        for start, end in self.opaque:
+            shown[start:end] = ["x" if each != "\n" else each for each in text[start:end]]
+        for match in URL.finditer(text):
+            for at in range(*match.span()):
+                if text[at] == "]":
+                    break
+                if text[at] in "_*~":
+                    shown[at] = "x"
+        content = "".join(shown).encode()
+        self.root = parser.parse(content).root_node
+        nodes = [self.root]
+        for node in nodes:
+            nodes += node.children
+        flat = places(
+            content, [place for each in nodes for place in (each.start_byte, each.end_byte)]
+        )
+        self.places = {
+            (each.start_byte, each.end_byte): (flat[2 * i], flat[2 * i + 1])
+            for i, each in enumerate(nodes)
+        }
+
+    def span(self, node: Any) -> Span:
+        """Return where a node stands in the text."""
+        return self.places[node.start_byte, node.end_byte]
+
+    def is_syntax(self) -> bool:
+        """Return whether code and brackets outweigh words: a line that shows how something is
+        written."""
+        code = [self.span(node) for node in self.root.children if node.type == "code_span"]
+        if len(code) < 3:
+            return False
+        size = sum(end - start for start, end in code)
+        letters = sum(
+            atom.kind == TEXT and sum(map(str.isalpha, atom.text)) for atom in self.atoms()
+        )
+        signs = sum(self.text.count(sign) for sign in "[]{}|()")
+        return letters < size + signs and (letters < size / 2 or signs >= len(code))
+
+    def literal(self) -> frozenset[str]:
+        """Return the characters of syntax that stand here as text."""
+        return frozenset(
+            character
+            for atom in self.atoms()
+            if atom.kind == TEXT and atom.raw == atom.text
+            for character in atom.raw
+            if character in "*_`[]<\\"
+        )
+
+    def atoms(self) -> list[Atom]:
+        """Return the atoms."""
+        return kept_elements(list(self.of_children(self.root, 0, len(self.text))))
+
+    def of_children(self, node: Any, start: int, end: int) -> Iterator[Atom]:
+        """Yield the atoms of a node's text from start to end."""
+        at = start
+        for child in node.children:
+            first, last = self.span(child)
+            if first < at or last > end or not is_known(child.type):
+                continue
+            yield from self.of_text(at, first)
+            yield from self.of_node(child, first, last)
+            at = last
+        yield from self.of_text(at, end)
+
+    def of_node(self, node: Any, start: int, end: int) -> Iterator[Atom]:
+        """Yield the atoms of a node."""
+        kind, whole = node.type, self.text[start:end]
+        if kind in EMPHASIS:
+            marks = [self.span(each) for each in node.children if each.type in DELIMITERS]
+            first = last = 0
+            while first < len(marks) and marks[first][0] == start + first:
+                first += 1
+            while last < len(marks) - first and marks[-1 - last][1] == end - last:
+                last += 1
+            inner = self.text[start : start + first], self.text[end - last : end]
+            yield Atom(OPEN, inner[0], name=kind)
+            yield from self.of_children(node, start + first, end - last)
+            yield Atom(CLOSE, inner[1], name=kind)
+        elif kind in LINKS:
+            yield from self.of_link(node, start, end)
+        elif kind == "html_tag":
+            yield from tag_atoms(whole)
+        elif kind == "hard_line_break":
+            yield from self.of_break(start, end)
+        elif kind == "backslash_escape":
+            yield Atom(TEXT, whole, whole[1:])
+        elif kind in ("entity_reference", "numeric_character_reference"):
+            yield Atom(TEXT, whole, html.unescape(whole))
+        elif kind == "latex_block" and FORMULA.fullmatch(whole) is None:
+            yield from self.of_text(start, end)
+        elif kind == "latex_block" and whole[:2] != "$$" and self.text[end : end + 1].isdigit():
+            yield from self.of_text(start, end)
+        else:  # code, pictures, addresses, formulas
+            yield Atom(PLACEHOLDER, whole)
+
+    def of_break(self, start: int, end: int) -> Iterator[Atom]:
+        """Yield the atoms of a hard line break, and of what continues a quote behind it."""
+        line = self.text.find("\n", start) + 1
+        if line == 0 or line > end:
+            line = end
+        yield Atom(BREAK, self.text[start:line])
+        if line < end:
+            yield from self.of_text(line, end)
+
+    def of_link(self, node: Any, start: int, end: int) -> Iterator[Atom]:
+        """Yield the atoms of a link."""
+        inner = next((each for each in node.children if each.type == "link_text"), None)
+        whole = self.text[start:end]
+        label = whole[1:-1] if node.type == "shortcut_link" else whole[1:].partition("]")[0]
+        by_label = node.type in ("shortcut_link", "collapsed_reference_link")
+        if (
+            inner is None
+            or label[:1] == "^"
+            or (by_label and label.strip().casefold() in self.labels)
+        ):
+            yield Atom(PLACEHOLDER, whole)
+            return
+        first, last = self.span(inner)
+        if by_label:  # brackets around text
+            yield from self.of_text(start, first)
+            yield from self.of_children(inner, first, last)
+            yield from self.of_text(last, end)
+            return
+        inside = list(self.of_children(inner, first, last))
+        if all(atom.kind != TEXT or not any(map(str.isalpha, atom.text)) for atom in inside):
+            yield Atom(PLACEHOLDER, whole)
+        else:
+            yield Atom(OPEN, self.text[start:first], name="link")
+            yield from inside
+            yield Atom(CLOSE, self.text[last:end], name="link")
+
+    def of_text(self, start: int, end: int) -> Iterator[Atom]:
+        """Yield the atoms of text."""
+        at = start
+        for first, last in self.opaque:
+            if at <= first and last <= end:
+                yield from self.of_lines(at, first)
+                yield Atom(PLACEHOLDER, self.text[first:last])
+                at = last
+        yield from self.of_lines(at, end)
+
+    def of_lines(self, start: int, end: int) -> Iterator[Atom]:
+        """Yield the atoms of text, where a line break with what continues a quote is one space."""
+        at = start
+        if not start and self.inside.get(0, end + 1) <= end:  # in front of a line behind a kept one
+            at = self.inside[0]
+            yield Atom(TEXT, self.text[:at], " ")
+        while at < end:
+            line = self.text.find("\n", at, end)
+            if line < 0:
+                break
+            head = line - 1 if self.text[line - 1 : line] == "\r" and line > at else line
+            yield from text_atoms(self.text[at:head], self.protect, None)
+            at = line + 1
+            if at in self.inside and self.inside[at] <= end:
+                at = self.inside[at]
+            yield Atom(TEXT, self.text[head:at], " ")
+        yield from text_atoms(self.text[at:end], self.protect, None)
+
+
+def is_known(kind: str) -> bool:
+    """Return whether a node is more than a character."""
+    return kind.isidentifier() and kind not in DELIMITERS
+
+
+def tag_atoms(text: str) -> Iterator[Atom]:
+    """Yield the atoms of a tag of HTML."""
+    for token in tokens(text):
+        yield from markup.of_part(text, token, (), False, ENTITY)
+
+
+def kept_elements(atoms: list[Atom]) -> list[Atom]:
+    """Return the atoms, where the elements of HTML that are kept are one placeholder each; a block
+    in a paragraph parts it."""
+    out: list[Atom] = []
+    for atom in atoms:
+        out.append(atom)
+        if atom.kind == CLOSE:
+            start = next(
+                (
+                    i
+                    for i in range(len(out) - 1, -1, -1)
+                    if out[i].name == atom.name and out[i].kind == OPEN
+                ),
+                None,
+            )
+            if start is not None and (atom.name in KEPT or PROTECTED.search(out[start].raw)):
+                whole = raw(out[start:])
+                del out[start:]
+                out.append(Atom(PLACEHOLDER, whole))
+    return out
+
+
+def titles(given: Inline, ends: Callable[[str], list[int]]) -> Iterator[Item]:
+    """Yield the items of titles of links and texts of pictures."""
+    found: list[tuple[int, int, bool]] = []
+    stack = [given.root]
+    while stack:
+        node = stack.pop()
+        if node.type == "image_description":
+            found.append((*given.span(node), False))
+        elif node.type == "link_title":
+            start, end = given.span(node)
+            found.append((start + 1, end - 1, True))
+        else:
+            stack += node.children
+    for start, end in given.opaque:
+        if match := PICTURE_TEXT.search(given.text, start, end):
+            found.append((*match.span(1), True))
+    for match in regex.finditer(r"<[a-zA-Z][^<>]*>", given.text):
+        for token in tokens(match[0]):
+            for a, b in markup.read_values(match[0], token):
+                found.append((match.start() + a, match.start() + b, True))
+    at = 0
+    for start, end, is_quoted in sorted(found):
+        if start < at or "\n" in given.text[start:end]:
+            continue
+        yield given.text[at:start]
+        part = given.text[start:end]
+        escape = html.escape if is_quoted else bracketed
+        yield from of_run(list(text_atoms(part, given.protect, ENTITY)), ends, escape)
+        at = end
+    yield given.text[at:]
+
+
+def bracketed(text: str) -> str:
+    """Return text in brackets."""
+    return text.replace("\\", "\\\\").replace("[", "\\[").replace("]", "\\]")

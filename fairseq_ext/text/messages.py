@@ -1,0 +1,135 @@
+"""Texts of localisation files (po, XLIFF): escaped, with markup, mnemonics of menus, line breaks
+and plural forms of ICU (https://unicode-org.github.io/icu/userguide/format_parse/messages/)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from itertools import groupby, pairwise
+
+import regex
+
+from fairseq_ext.text import markup
+from fairseq_ext.text.atoms import BLOCK, BREAK, LEADS, POINT, TEXT, Atom
+
+ARGUMENT = regex.compile(r"\{\s*[\w.]+\s*,\s*(plural|select|selectordinal)\s*,")
+SELECTOR = regex.compile(r"\s*(?:offset:\d+\s*)?(=\d+|[\w.-]+)\s*\{")
+QUOTED = regex.compile(r"'[{}][^']*'")
+DEEPEST = 20  # levels of plural forms
+MNEMONIC = regex.compile(r"(?<![\w_&])[_&](?=\p{L})(?!\w*;)(?![^_&]*[_&])")
+BEFORE = regex.compile(r"[^_&]*")
+
+
+def atoms_of(
+    raw: str,
+    escapes: regex.Pattern[str],
+    decode: Callable[[str], str],
+    protect: Sequence[str] = (),
+    breaks: bool = True,
+) -> Iterator[Atom]:
+    """Yield the atoms of a text as it stands in a file.
+
+    escapes: the characters that are written with several; decode: from one of these to its
+    character; breaks: whether a line break is one.
+    """
+    places, text, at = list[int](), list[str](), 0
+    for match in [*escapes.finditer(raw), None]:
+        end = match.start() if match else len(raw)
+        text.append(raw[at:end])
+        places += range(at, end)
+        if match:
+            character = decode(match[0])
+            text.append(character)
+            places += [match.start()] * len(character)
+            at = match.end()
+    places.append(len(raw))
+    whole, at = "".join(text), 0
+    for atom in message_atoms(whole, protect, breaks):
+        start, at = at, at + len(atom.raw)
+        if atom.kind != TEXT or atom.raw != atom.text:
+            yield Atom(atom.kind, raw[places[start] : places[at]], atom.text, atom.name)
+            continue
+        # a text can be cut where it is written as it is read
+        same = (raw[places[i] : places[i + 1]] == whole[i] for i in range(start, at))
+        at_ = start
+        for is_same, group in groupby(same):
+            for size in [len(list(group))] if is_same else [1] * len(list(group)):
+                part = whole[at_ : at_ + size]
+                yield Atom(TEXT, raw[places[at_] : places[at_ + size]], part)
+                at_ += size
+
+
+def message_atoms(text: str, protect: Sequence[str], breaks: bool) -> Iterator[Atom]:
+    """Yield the atoms of a text as it is read."""
+    parts = icu(text)
+    first = BEFORE.match(text).end()  # type: ignore[union-attr]
+    mnemonic = MNEMONIC.match(text, first) if len(parts) == 1 else None
+    for start, end, kind in parts:
+        if kind == BLOCK:
+            yield Atom(BLOCK, text[start:end])
+            continue
+        keep = [*protect, "#"] if len(parts) > 1 and kind == "plural" else protect
+        cuts = [start, first, first + 1, end] if mnemonic else [start, end]
+        for a, b in pairwise(cuts):
+            if mnemonic and a == first and b == first + 1:
+                yield Atom(POINT, text[a:b], name=LEADS)
+            else:
+                for atom in markup.atoms(text[a:b], keep, False, None):
+                    yield from broken(atom) if breaks else [atom]
+
+
+def broken(atom: Atom) -> Iterator[Atom]:
+    """Yield an atom cut at its line breaks."""
+    if atom.kind != TEXT or "\n" not in atom.raw:
+        yield atom
+        return
+    for part in regex.split(r"(\r?\n)", atom.raw):
+        if part:
+            yield Atom(BREAK, part) if part.endswith("\n") else Atom(TEXT, part, part)
+
+
+def icu(text: str) -> list[tuple[int, int, str]]:
+    """Return a message cut into its texts and what is around them: (start, end, "text", "plural" or
+    BLOCK). A message without plural forms, and one that is not well-formed, is one text."""
+    if ARGUMENT.search(text) is None:
+        return [(0, len(text), "text")]
+    out: list[tuple[int, int, str]] = []
+    if message(text, 0, 0, "text", out) != len(text):
+        return [(0, len(text), "text")]
+    parts: list[tuple[int, int, str]] = []
+    at = 0
+    for start, end, kind in out:
+        if at < start:
+            parts.append((at, start, BLOCK))
+        if start < end:
+            parts.append((start, end, kind))
+        at = end
+    return parts + ([(at, len(text), BLOCK)] if at < len(text) else [])
+
+
+def message(text: str, at: int, depth: int, kind: str, out: list[tuple[int, int, str]]) -> int:
+    """Read a message, up to the brace behind it or to the end; where it ends, -1 where it is not
+    well-formed. Its texts go to `out`."""
+    start, open_braces = at, 0
+    while at < len(text):
+        if quoted := QUOTED.match(text, at):
+            at = quoted.end()
+        elif depth < DEEPEST and (argument := ARGUMENT.match(text, at)):
+            out.append((start, at, kind))
+            at = argument.end()
+            inner = "text" if argument[1] == "select" else "plural"
+            while selector := SELECTOR.match(text, at):
+                at = message(text, selector.end(), depth + 1, inner, out)
+                if at < 0 or not text.startswith("}", at):
+                    return -1
+                at += 1
+            closing = regex.compile(r"\s*\}").match(text, at)
+            if closing is None:
+                return -1
+            start = at = closing.end()
+        else:
+            open_braces += (text[at] == "{") - (text[at] == "}")
+            if open_braces < 0:
+                break
+            at += 1
+    out.append((start, at, kind))
+    return at if (open_braces < 0) == (depth > 0) else -1

@@ -1,0 +1,71 @@
+"""Paragraphs of office files, written as text, for the translation: `<p>`, and in it
+
+- `<r i="1">...</r>`: what is formatted otherwise than most of its paragraph, or stands in another
+  element, such as a link;
+- `<o i="2"/>`: what is no text; `<f i="3"/>`: what is read as a word, such as a formula, or, as
+  `<f i="4" t="12"/>`, as the number that it shows;
+- `<b i="5"/>`: a line break; `<t i="6"/>`: a tab, which parts sentences;
+- `<n i="7">-</n>`: a character that is an element of its own.
+
+office.py makes such texts, and paragraphs of them again.
+"""
+
+from __future__ import annotations
+
+import html
+from collections.abc import Callable, Iterator, Sequence
+
+import regex
+
+from fairseq_ext.text.atoms import (
+    BLOCK,
+    BREAK,
+    CLOSE,
+    OPEN,
+    PLACEHOLDER,
+    POINT,
+    TEXT,
+    Atom,
+    Item,
+)
+from fairseq_ext.text.markup import escape, text_atoms
+from fairseq_ext.text.segments import of_atoms
+
+TAG = regex.compile(
+    r"<(?P<close>/?)(?P<kind>[prmoftbn])(?: i=\"(?P<number>\d+)\")?(?: t=\"(?P<text>\d+)\")?/?>"
+)
+CHARACTER = regex.compile(r"<n i=\"\d+\">([^<]*)</n>")
+ENTITY = regex.compile(r"&(?:amp|lt|gt);")
+TAB = regex.compile(r"(\t+)")
+KINDS = {"p": BLOCK, "o": POINT, "f": PLACEHOLDER, "t": BLOCK, "b": BREAK}
+
+
+def of_paragraphs(
+    text: str, ends: Callable[[str], list[int]], protect: Sequence[str] = ()
+) -> Iterator[Item]:
+    """Yield the items of such a text. ends, protect: as of `of_text`."""
+    yield from of_atoms(atoms(text, protect), ends, escape)
+
+
+def atoms(text: str, protect: Sequence[str]) -> Iterator[Atom]:
+    """Yield the atoms of such a text."""
+    at = 0
+    for tag in [*TAG.finditer(text), None]:
+        start = tag.start() if tag else len(text)
+        if start < at:
+            continue
+        for part in TAB.split(text[at:start]):
+            yield from (
+                [Atom(BLOCK, part)] if part[:1] == "\t" else text_atoms(part, protect, ENTITY)
+            )
+        if tag is None:
+            return
+        at, kind = tag.end(), tag["kind"]
+        if kind == "n":
+            character = CHARACTER.match(text, start)
+            at = character.end()  # type: ignore[union-attr]
+            yield Atom(TEXT, character[0], html.unescape(character[1]))  # type: ignore[index]
+        elif kind == "r":
+            yield Atom(CLOSE if tag["close"] else OPEN, tag[0], name="r")
+        else:
+            yield Atom(KINDS[kind], tag[0], tag["text"] or "")

@@ -1,0 +1,156 @@
+"""po files as segments: entries without a translation get one; all else is kept.
+
+An entry is read by its lines (https://www.gnu.org/software/gettext/manual, PO Files). Its plural
+forms are as many as the file's header says: the first is made of `msgid`, the others of
+`msgid_plural`; a language with one form has that of `msgid_plural`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+
+import regex
+
+from fairseq_ext.core.errors import UsageError, cut
+from fairseq_ext.text.atoms import BREAK, Atom, Item
+from fairseq_ext.text.messages import atoms_of
+from fairseq_ext.text.segments import of_atoms
+
+LINE = regex.compile(r"[^\n]*\n|[^\n]+")
+KEYWORD = regex.compile(
+    r"[ \t]*(?P<old>#~\|?[ \t]*)?(?:(?P<key>msgctxt|msgid_plural|msgid|msgstr(?:\[\d+\])?)"
+    r'[ \t]*)?"(?P<text>(?:[^"\\\r\n]|\\.)*)"[ \t]*\r?\n?'
+)
+ESCAPE = regex.compile(r"\\(?:[0-7]{1,3}|x[\da-fA-F]{1,2}|.)")
+FORMS = regex.compile(r"nplurals\s*=\s*(\d+)")
+NAMED = {"n": "\n", "t": "\t", "r": "\r", "a": "\a", "b": "\b", "f": "\f", "v": "\v"}
+WRITTEN = {"\\": "\\\\", '"': '\\"', "\n": "\\n", "\t": "\\t", "\r": "\\r"}
+
+
+@dataclass
+class Entry:
+    """An entry in reading: of each keyword the text as it is written, and where it begins."""
+
+    texts: dict[str, str] = field(default_factory=dict)
+    places: dict[str, int] = field(default_factory=dict)
+    lines: dict[str, int] = field(default_factory=dict)
+    is_old: bool = False
+
+    def is_open(self) -> bool:
+        """Return whether it waits for a translation."""
+        filled = any(text for key, text in self.texts.items() if key.startswith("msgstr"))
+        return bool(self.texts.get("msgid")) and not filled and not self.is_old
+
+
+def of_po(
+    text: str, ends: Callable[[str], list[int]], protect: Sequence[str] = ()
+) -> Iterator[Item]:
+    """Yield the items of a po file, where the text of an entry without a translation is its
+    translation.
+
+    ends, protect: as of `of_text`. Errors: UsageError for a line that is none of a po file.
+    """
+    eol = "\r\n" if "\r\n" in text else "\n"
+    count, at = 0, 0
+    for entry, end in entries(text):
+        if entry.texts.get("msgid") == "" and not count:
+            forms = FORMS.search(entry.texts.get("msgstr", ""))
+            count = int(forms[1]) if forms else 0
+        if not entry.is_open():
+            continue
+        here = sorted(
+            (place, key) for key, place in entry.places.items() if key.startswith("msgstr")
+        )
+        for place, key in here:
+            is_plural = "msgid_plural" in entry.texts and (count == 1 or key not in FIRST)
+            if count == 1 and key not in FIRST:
+                continue  # a form that the language does not have
+            yield text[at:place]
+            at = place
+            source = "msgid_plural" if is_plural else "msgid"
+            yield from of_entry(entry, source, ends, protect, eol)
+        known = [int(key[7:-1]) for _, key in here if key != "msgstr"]
+        missing = range(max(known) + 1, count) if known else ()
+        if missing:
+            yield text[at:end]
+            at = end
+            yield "" if text[:end].endswith("\n") else eol
+            for form in missing:
+                yield f'msgstr[{form}] "'
+                yield from of_entry(entry, "msgid_plural", ends, protect, eol)
+                yield f'"{eol}'
+    yield text[at:]
+
+
+FIRST = ("msgstr", "msgstr[0]")
+
+
+def of_entry(
+    entry: Entry,
+    key: str,
+    ends: Callable[[str], list[int]],
+    protect: Sequence[str],
+    eol: str,
+) -> Iterator[Item]:
+    """Yield the items of a text of an entry, written as that is: with its lines."""
+    raw = entry.texts[key]
+    if entry.lines[key] > 1:
+        yield f'"{eol}"'
+    atoms = list(atoms_of(raw, ESCAPE, decoded, protect))
+    size = 0
+    for i, atom in enumerate(atoms):
+        size += len(atom.raw)
+        if atom.kind == BREAK and entry.lines[key] > 1 and size < len(raw):
+            atoms[i] = Atom(BREAK, f'{atom.raw}"{eol}"', atom.text)
+    yield from of_atoms(atoms, ends, escaped)
+
+
+def entries(text: str) -> Iterator[tuple[Entry, int]]:
+    """Yield the entries, each with where it ends (raises UsageError)."""
+    entry, key, at = Entry(), "", 0
+    for number, line in enumerate(LINE.findall(text), 1):
+        start, at = at, at + len(line)
+        found = KEYWORD.fullmatch(line)
+        if found is None:
+            if line.strip() and not line.lstrip().startswith("#"):
+                raise UsageError(
+                    f"the file must be a po file, and line {number} ({cut(repr(line.strip()))}) is "
+                    "none of one: correct it"
+                )
+            if entry.texts and not key.startswith("msgid") and key != "msgctxt":
+                yield entry, start
+                entry, key = Entry(), ""
+            continue
+        if found["key"]:
+            key = found["key"]
+            is_new = key in ("msgctxt", "msgid") and any(
+                each.startswith("msgstr") for each in entry.texts
+            )
+            if is_new:
+                yield entry, start
+                entry = Entry()
+            entry.texts[key], entry.lines[key] = "", 0
+            entry.places[key] = start + found.start("text")
+        elif not key:
+            raise UsageError(
+                f"line {number} ({cut(line.strip())}) follows no msgid or msgstr: correct it"
+            )
+        entry.is_old |= found["old"] is not None
+        entry.texts[key] += found["text"]
+        entry.lines[key] += 1
+    if entry.texts:
+        yield entry, at
+
+
+def decoded(escape: str) -> str:
+    """Return the character of an escape."""
+    body = escape[1:]
+    if body[0] in "01234567":
+        return chr(int(body, 8))
+    return chr(int(body[1:], 16)) if body[0] == "x" and body[1:] else NAMED.get(body, body)
+
+
+def escaped(text: str) -> str:
+    """Return text as it stands in quotes."""
+    return "".join(WRITTEN.get(character, character) for character in text)

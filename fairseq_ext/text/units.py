@@ -1,0 +1,78 @@
+"""A segment as units, words and punctuation, and what is between them."""
+
+from __future__ import annotations
+
+import bisect
+import html
+from itertools import pairwise
+
+from fairseq_ext.core.words import UNITS
+from fairseq_ext.search.phrases.places import Span
+from fairseq_ext.text.atoms import SOFT, Segment
+
+
+class Source:
+    """A segment as units (words and punctuation) and what is between them.
+
+    A word with a tag inside is several units. gaps: of each unit, and behind the last, the edges
+    of marks in front of it, and what stands there.
+    """
+
+    def __init__(self, segment: Segment):
+        self.plain, track = segment.plain, segment.track
+        places = list[int]()  # of each entry of the track, where it is in the plain text
+        at = 0
+        for _, ref in track:
+            places.append(ref if isinstance(ref, int) else at)
+            at = ref + 1 if isinstance(ref, int) else at
+        edges = sorted(
+            {place for place, (_, ref) in zip(places, track, strict=True) if isinstance(ref, tuple)}
+        )
+        self.words = [match.span() for match in UNITS.finditer(self.plain)]
+        self.parts = list[list[int]]()  # of each word, its units
+        self.units = list[Span]()
+        for start, end in self.words:
+            cuts = edges[bisect.bisect_right(edges, start) : bisect.bisect_left(edges, end)]
+            units = list(pairwise([start, *cuts, end]))
+            self.parts.append(list(range(len(self.units), len(self.units) + len(units))))
+            self.units += units
+        entry = {ref: i for i, (_, ref) in enumerate(track) if isinstance(ref, int)}
+        bounds = [(entry[start], entry[end - 1] + 1) for start, end in self.units]
+        self.raw = ["".join(raw for raw, _ in track[a:b]) for a, b in bounds]
+        around = zip(
+            [0, *(b for _, b in bounds)], [*(a for a, _ in bounds), len(track)], strict=True
+        )
+        self.gaps = [
+            (
+                [ref for _, ref in track[a:b] if isinstance(ref, tuple)],
+                "".join(raw for raw, _ in track[a:b]),
+            )
+            for a, b in around
+        ]
+        # white space at the beginning and the end, within tags
+        self.around = (
+            [
+                "".join(
+                    raw for raw, ref in track[a:b] if ref is None and html.unescape(raw) not in SOFT
+                )
+                for a, b in ((0, bounds[0][0]), (bounds[-1][1], len(track)))
+            ]
+            if bounds
+            else ["", ""]
+        )
+        self.is_tight = [
+            behind == before
+            for before, behind in zip(
+                [0, *(end for _, end in self.units)],
+                [*(start for start, _ in self.units), len(self.plain)],
+                strict=True,
+            )
+        ]
+
+    def text(self, unit: int) -> str:
+        """What is read of a unit."""
+        return self.plain[slice(*self.units[unit])]
+
+    def word_at(self, character: int) -> int:
+        """Return the number of the word that a character belongs to."""
+        return max(0, bisect.bisect_right(self.words, (character, 1 << 60)) - 1)

@@ -1,0 +1,217 @@
+"""XLIFF 1.2 and 2 as segments: units without a target get one, behind their source; all else is
+kept.
+
+1.2: http://docs.oasis-open.org/xliff/v1.2/os/xliff-core.html; 2.1:
+http://docs.oasis-open.org/xliff/xliff-core/v2.1/xliff-core-v2.1.html.
+"""
+
+from __future__ import annotations
+
+import html
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+
+import regex
+
+from fairseq_ext.core.errors import UsageError
+from fairseq_ext.text.atoms import BLOCK, BREAK, CLOSE, OPEN, PLACEHOLDER, POINT, Atom, Item
+from fairseq_ext.text.markup import ANY_ENTITY, XML_ENTITY, escape
+from fairseq_ext.text.messages import atoms_of
+from fairseq_ext.text.segments import of_atoms
+from fairseq_ext.text.xml_text import end_of
+from fairseq_ext.text.xml_tokens import CDATA, CDATA_END, COMMENT, END, START, Token, tokens
+from fairseq_ext.text.xml_tokens import TEXT as CHARACTERS
+
+UNITS = ("trans-unit", "segment")
+# elements of XLIFF 2 whose start tag is all there is, and those of 1.2 that hold code
+LONE = frozenset("x ph cp sm em it bx ex bpt ept sc ec".split())
+STARTS, ENDS = frozenset("bx bpt sc".split()), frozenset("ex ept ec".split())
+LINE = regex.compile(r"(?i)lb|x-(?:html-)?br|xlf:lb")
+CHARACTER = regex.compile(r"&[^\s&;]+;")
+
+
+@dataclass
+class Unit:
+    """A unit in reading. source, target: numbers of the first and the last token of each."""
+
+    is_translated: bool
+    source: tuple[int, int] | None = None
+    target: tuple[int, int] | None = None
+    behind: int = 0  # the token behind which a target goes
+
+
+def of_xliff(
+    text: str, ends: Callable[[str], list[int]], protect: Sequence[str] = ()
+) -> Iterator[Item]:
+    """Yield the items of XLIFF, where the source of a unit without a target is its target too.
+
+    ends, protect: as of `of_text`. Errors: UsageError for what is not well-formed, or no XLIFF.
+    """
+    found = tokens(text, "the XLIFF")
+    root = next(token for token in found if token.kind == START)
+    if root.local != "xliff":
+        raise UsageError(f"the root element must be xliff, and is {root.local}: name an XLIFF file")
+    at = 0
+    for unit in units(text, found):
+        source = found[unit.source[0]]  # type: ignore[index]
+        if unit.target is None:
+            start = end = found[unit.behind].end
+            opening, closing = opened(text, source), f"</{prefix(source)}target>"
+        else:
+            first, last = found[unit.target[0]], found[unit.target[1]]
+            start, end = first.start, last.end
+            opening, closing = text[first.start : first.end], text[last.start : last.end]
+            if first.end == last.end:  # <target/>
+                opening = opening[:-2].rstrip() + ">"
+                closing = f"</{first.name}>"
+        yield text[at:start] + opening
+        yield from of_source(text, found, unit, ends, protect)
+        yield closing
+        at = end
+    yield text[at:]
+
+
+def prefix(token: Token) -> str:
+    """Return the prefix of a token's name, with its colon."""
+    return token.name[: len(token.name) - len(token.local)]
+
+
+def opened(text: str, source: Token) -> str:
+    """Return the start tag of a new target, with the white space that its source has."""
+    space = source.attributes.get("xml:space")
+    return f"<{prefix(source)}target" + (f' xml:space="{space}"' if space else "") + ">"
+
+
+def units(text: str, found: Sequence[Token]) -> Iterator[Unit]:
+    """Yield the units that have a source and no target, in their order."""
+    open_names: list[str] = []
+    states: list[bool] = [True]  # whether the open elements are translated
+    current: list[Unit | None] = []
+    number = 0
+    while number < len(found):
+        token = found[number]
+        if token.kind == START:
+            parent = current[-1] if open_names and open_names[-1] in UNITS else None
+            if token.local in ("source", "target", "seg-source") and parent is not None:
+                last = end_of(found, number)
+                if token.local == "source":
+                    parent.source, parent.behind = (number, last), last
+                elif token.local == "target":
+                    parent.target = number, last
+                else:
+                    parent.behind = last
+                number = last + 1
+                continue
+            said = token.attributes.get("translate")
+            states.append(states[-1] if said is None else said == "yes")
+            open_names.append(token.local)
+            if token.local in UNITS:
+                current.append(Unit(states[-1]))
+        elif token.kind == END:
+            states.pop()
+            if open_names.pop() in UNITS:
+                unit = current.pop()
+                if unit is not None and is_open(text, found, unit):
+                    yield unit
+        number += 1
+
+
+def is_open(text: str, found: Sequence[Token], unit: Unit) -> bool:
+    """Return whether a unit is to be translated."""
+    if not unit.is_translated or unit.source is None:
+        return False
+    if unit.target is None:
+        return True
+    first, last = unit.target
+    return not any(
+        token.kind != CHARACTERS or text[token.start : token.end].strip()
+        for token in found[first + 1 : last]
+    )
+
+
+def of_source(
+    text: str,
+    found: Sequence[Token],
+    unit: Unit,
+    ends: Callable[[str], list[int]],
+    protect: Sequence[str],
+) -> Iterator[Item]:
+    """Yield the items of a unit's source."""
+    first, last = unit.source  # type: ignore[misc]
+    breaks = found[first].attributes.get("xml:space") == "preserve"
+    run: list[Atom] = []
+    in_cdata = False
+    for atom in source_atoms(text, found, first + 1, last, protect, breaks):
+        if atom.raw in ("<![CDATA[", "]]>") and atom.kind == BLOCK:
+            yield from of_atoms([*run, atom], ends, str if in_cdata else escape)
+            run, in_cdata = [], not in_cdata
+        else:
+            run.append(atom)
+    yield from of_atoms(run, ends, escape)
+
+
+def source_atoms(
+    text: str,
+    found: Sequence[Token],
+    number: int,
+    last: int,
+    protect: Sequence[str],
+    breaks: bool,
+) -> Iterator[Atom]:
+    """Yield the atoms of the tokens from this number up to the last."""
+    in_cdata = False
+    while number < last:
+        token = found[number]
+        raw = text[token.start : token.end]
+        if token.kind == CHARACTERS:
+            if in_cdata:
+                yield from atoms_of(raw, regex.compile("(?!)"), str, protect, breaks)
+            else:
+                yield from of_characters(raw, protect, breaks)
+        elif token.kind in (CDATA, CDATA_END):
+            in_cdata = token.kind == CDATA
+            yield Atom(BLOCK, raw)
+        elif token.kind == START:
+            end = end_of(found, number)
+            attributes, name = token.attributes, token.local
+            whole = text[token.start : found[end].end]
+            key = attributes.get("startRef", attributes.get("rid", attributes.get("id", "")))
+            is_protected = attributes.get("translate") == "no" or (
+                attributes.get("mtype") == "protected"
+            )
+            if LINE.fullmatch(attributes.get("ctype", attributes.get("subType", ""))):
+                yield Atom(BREAK, whole)
+            elif is_protected and name not in STARTS:
+                yield Atom(PLACEHOLDER, whole)
+            elif name in STARTS:
+                yield Atom(OPEN, whole, name=f"span {key}")
+            elif name in ENDS:
+                yield Atom(CLOSE, whole, name=f"span {key}")
+            elif name in LONE or end == number + 1:
+                is_text = name in ("x", "ph")
+                yield Atom(PLACEHOLDER if is_text else POINT, whole)
+            else:
+                yield Atom(OPEN, raw, name=name)
+                number += 1
+                continue
+            number = end
+        elif token.kind == END:
+            yield Atom(CLOSE, raw, name=token.local)
+        else:
+            yield Atom(POINT if token.kind == COMMENT else PLACEHOLDER, raw)
+        number += 1
+
+
+def of_characters(raw: str, protect: Sequence[str], breaks: bool) -> Iterator[Atom]:
+    """Yield the atoms of text; a reference to what only a DTD defines is a placeholder."""
+    at = 0
+    for match in [*ANY_ENTITY.finditer(raw), None]:
+        if match is not None and XML_ENTITY.fullmatch(match[0]):
+            continue
+        end = match.start() if match else len(raw)
+        if at < end:
+            part = raw[at:end]
+            yield from atoms_of(part, CHARACTER, html.unescape, protect, breaks)
+        if match:
+            yield Atom(PLACEHOLDER, match[0])
+            at = match.end()

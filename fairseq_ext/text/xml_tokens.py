@@ -1,0 +1,108 @@
+"""The tokens of XML with their places, by expat, which does not read what a DTD names elsewhere and
+leaves entities as they are."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import Any
+from xml.parsers import expat
+
+import numpy as np
+
+from fairseq_ext.core.errors import UsageError, cut
+
+TEXT, START, END, COMMENT, INSTRUCTION = "text", "start", "end", "comment", "instruction"
+CDATA, CDATA_END, DECLARATION = "cdata", "cdata end", "declaration"
+
+
+@dataclass(slots=True)
+class Token:
+    """A token, which is text[start:end]; the end of `<x/>` is empty. name: of a tag."""
+
+    kind: str
+    start: int
+    end: int
+    name: str = ""
+    attributes: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def local(self) -> str:
+        """Return the name without its prefix."""
+        return self.name.rpartition(":")[2]
+
+
+def tokens(text: str, what: str) -> list[Token]:
+    """Return the tokens of a document, which are the whole of it.
+
+    what: the document, for messages. Errors: UsageError where it is not well-formed.
+    """
+    content = text.encode()
+    parser = expat.ParserCreate("utf-8")
+    found: list[tuple[int, str, str, dict[str, str]]] = []
+
+    def on(kind: str) -> Callable[..., None]:
+        def add(name: Any = "", attributes: Any = None, *_: Any) -> None:
+            is_tag = kind in (START, END)
+            found.append(
+                (
+                    parser.CurrentByteIndex,
+                    kind,
+                    name if is_tag else "",
+                    attributes if kind == START else {},
+                )
+            )
+
+        return add
+
+    parser.StartElementHandler, parser.EndElementHandler = on(START), on(END)
+    parser.CommentHandler, parser.ProcessingInstructionHandler = on(COMMENT), on(INSTRUCTION)
+    parser.StartCdataSectionHandler, parser.EndCdataSectionHandler = on(CDATA), on(CDATA_END)
+    parser.StartDoctypeDeclHandler = parser.EndDoctypeDeclHandler = on(DECLARATION)
+    parser.XmlDeclHandler = on(DECLARATION)
+    parser.CharacterDataHandler = parser.DefaultHandler = on(TEXT)
+    try:
+        parser.Parse(content, True)
+    except expat.ExpatError as error:
+        reason = cut(expat.ErrorString(error.code) or str(error))
+        raise UsageError(
+            f"line {error.lineno} of {what} is not well-formed ({reason}): correct it"
+        ) from None
+    starts = places(content, [start for start, *_ in found])
+    ends = [*starts[1:], len(text)]
+    return list(merged(found, starts, ends))
+
+
+def places(content: bytes, found: list[int]) -> list[int]:
+    """Places in UTF-8 as places in its text."""
+    if content.isascii():
+        return found
+    begins = (np.frombuffer(content, np.uint8) & 0xC0) != 0x80  # a byte that begins a character
+    before = np.concatenate(([0], np.cumsum(begins)))
+    return before[np.asarray(found, dtype=np.int64)].tolist()
+
+
+def merged(
+    found: list[tuple[int, str, str, dict[str, str]]], starts: list[int], ends: list[int]
+) -> Iterator[Token]:
+    """Yield the tokens; pieces of text that follow each other are one, and what stands around the
+    root element is declarations."""
+    depth, text = 0, None
+    if starts and starts[0]:
+        yield Token(DECLARATION, 0, starts[0])
+    for (_, kind, name, attributes), start, end in zip(found, starts, ends, strict=True):
+        kind = DECLARATION if kind == TEXT and not depth else kind
+        if kind == TEXT and text is not None:
+            text.end = end
+            continue
+        if text is not None:
+            yield text
+            text = None
+        token = Token(kind, start, end, name, attributes or {})
+        depth += (kind == START) - (kind == END)
+        if kind == TEXT:
+            text = token
+        else:
+            yield token
+    if text is not None:
+        yield text

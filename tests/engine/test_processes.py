@@ -1,0 +1,253 @@
+"""An engine whose processes are stopped, killed, starved or forked with it: requests are answered,
+and nothing waits for ever."""
+
+import os
+import resource
+import signal
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+import pytest
+from test_callbacks import answers, until
+from test_decoding import FLAGS, LINES
+from test_engine import PATIENCE, workers_of
+
+from fairseq_ext import Engine, Translator, UsageError
+from fairseq_ext.core.channel import Channel
+from fairseq_ext.core.process_pool import ForkServer, Pool, Process, cpu_seconds
+from fairseq_ext.engine.tickets import Closed
+
+
+@pytest.fixture(scope="module")
+def engine():
+    with Engine(**FLAGS, stream_width=4, cpu_workers=2, worker_timeout=1.0) as made:
+        made.wait(PATIENCE)
+        until(lambda: len(workers_of(made)) == 2)
+        yield made
+
+
+@pytest.fixture(scope="module")
+def expected() -> list[str]:
+    return [found[0].text for found in Translator(**FLAGS).translate(LINES[:8])]
+
+
+def test_the_fork_server_has_one_thread_when_it_forks(engine):
+    assert len(os.listdir(f"/proc/{engine.fork_server.process.pid}/task")) == 1
+
+
+def test_requests_and_answers_larger_than_a_pipe_pass_each_other(engine):
+    """800 KB each way, as the report quotes the phrases, and small messages between: no thread
+    writes while another one, which it waits for, writes to it."""
+    phrases = [f"{'word' * 20} {number}" for number in range(10000)]
+    end, failed = time.monotonic() + 3, []
+    streamed = {"source": " ".join(LINES[:6]), "prefix": "The", "on_partial": lambda part: None}
+
+    def repeat(count: int, request: dict) -> None:
+        try:
+            while time.monotonic() < end:
+                for future in [engine.submit(**request) for _ in range(count)]:
+                    found = future.result(PATIENCE).constraints
+                    assert found[0].phrase == request.get("prefix", "|".join(phrases))
+        except BaseException as error:
+            failed.append(error)
+
+    large = (3, {"source": "", "any_of": [phrases]})
+    threads = [
+        threading.Thread(target=repeat, args=given)
+        for given in (*[(1, streamed)] * 4, *[large] * 3)
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(PATIENCE)
+    assert not failed and not any(thread.is_alive() for thread in threads)
+
+
+def test_a_worker_that_is_stopped_is_replaced_and_its_requests_are_answered(engine, expected):
+    """More requests than both workers take; `submit`, `ready` and `cancel` do not wait."""
+    restarts, stopped = engine.restarts, workers_of(engine)[0]
+    os.kill(stopped, signal.SIGSTOP)
+    begin = time.monotonic()
+    futures = [engine.submit(line) for line in LINES[:8] * 5]
+    futures[7].cancel()
+    assert engine.ready and engine.pending and time.monotonic() - begin < 0.5
+    del futures[7]
+    texts = expected[:7] + expected * 4
+    assert [future.result(PATIENCE).text for future in futures] == texts
+    assert engine.restarts == restarts + 1 and engine.pending == 0
+    until(lambda: len(workers_of(engine)) == 2 and stopped not in workers_of(engine))
+
+
+@pytest.mark.parametrize("stopped", ["worker", "fork server"])
+def test_closing_waits_for_no_process_that_is_stopped(stopped):
+    engine = Engine(**FLAGS)
+    engine.wait(PATIENCE)
+    fork_server = engine.fork_server.process.pid
+    (worker,) = workers_of(engine)
+    futures = [engine.submit(LINES[0]) for _ in range(50)]
+    os.kill(worker if stopped == "worker" else fork_server, signal.SIGSTOP)
+    begin = time.monotonic()
+    engine.close()
+    assert time.monotonic() - begin < 3
+    for future in futures:
+        assert isinstance(future.exception(0), Closed) or future.result().text
+    until(lambda: not any(Path(f"/proc/{pid}").exists() for pid in (worker, fork_server)))
+
+
+def test_the_signals_of_a_process_group_are_not_for_workers(engine, expected):
+    """systemd and shells send SIGTERM and SIGINT to all processes at once; the server then answers
+    what it has."""
+    restarts = engine.restarts
+    futures = [engine.submit(line) for line in LINES[:8]]
+    for pid in (*workers_of(engine), engine.fork_server.process.pid):
+        os.kill(pid, signal.SIGTERM)
+        os.kill(pid, signal.SIGINT)
+    assert [future.result(PATIENCE).text for future in futures] == expected
+    assert engine.restarts == restarts
+
+
+def test_a_forked_child_is_refused_and_takes_nothing_from_the_parent(engine, expected):
+    """It shares the pipes, and would read the answers to others."""
+    read, write = os.pipe()
+    running = engine.submit(" ".join(LINES[:4]))
+    pid = os.fork()
+    if pid == 0:
+        said = []
+        for call in (
+            lambda: engine.submit(LINES[0]),
+            engine.wait,
+            lambda: engine.submit_text(LINES[0]),
+            lambda: next(engine.stream(LINES[0])),
+        ):
+            try:
+                call()
+                said.append("answered")
+            except UsageError as error:
+                said.append(str(error))
+        running.cancel()
+        engine.close()  # of the parent's
+        os.write(write, "\n".join(said).encode())
+        os._exit(0)
+    texts = answers(engine, LINES[:8] * 3)
+    os.close(write)
+    with open(read, encoding="utf-8") as file:
+        said = file.read().splitlines()
+    assert os.waitpid(pid, 0)[1] == 0
+    assert len(said) == 4 and len(set(said)) == 1
+    assert said[0].startswith("the engine belongs to the process that made it")
+    assert texts == expected * 3 and running.result(PATIENCE).text
+
+
+def test_some_seconds_without_file_descriptors_end_nothing(engine, expected):
+    until(lambda: len(workers_of(engine)) == 2)
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    victims = workers_of(engine)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (3, hard))  # those that are open stay
+    try:
+        for pid in victims:
+            os.kill(pid, signal.SIGKILL)
+        time.sleep(1.5)
+        errors = [str(worker.error) for worker in engine.loop.dispatch.workers]
+        waiting = [engine.submit(line) for line in LINES[:8]]
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    assert all("Too many open files" in error for error in errors)
+    assert [future.result(PATIENCE).text for future in waiting] == expected
+    until(lambda: len(workers_of(engine)) == 2)
+
+
+def test_a_fork_server_that_is_killed_while_it_loads_is_replaced(expected):
+    with Engine(**FLAGS, cpu_workers=3) as engine:
+        waiting = [engine.submit(line) for line in LINES[:8]]
+        killed = set()
+        for seconds in (0.0, 0.5, 1.0):
+            until(
+                lambda: engine.fork_server.process and engine.fork_server.process.pid not in killed
+            )
+            time.sleep(seconds)
+            killed.add(engine.fork_server.process.pid)
+            engine.fork_server.process.kill()
+        assert [future.result(PATIENCE).text for future in waiting] == expected
+
+
+def test_workers_whose_end_was_read_before_that_of_the_fork_server_are_not_named_again():
+    pool = Pool()
+    fork_server = ForkServer(pool, "none", None)
+    channel, theirs = Channel.pair()
+    fork_server.process = Process(channel)
+    pool.add(fork_server.process)
+    workers = [fork_server.fork() for _ in range(2)]
+    pool.remove(workers[0])
+    assert fork_server.end() == workers[1:] and fork_server.end() == []
+    pool.end()
+    theirs.close()
+
+
+def test_an_engine_that_cannot_load_leaves_no_process():
+    with Engine(**(FLAGS | {"path": FLAGS["path"] + ".none"}), cpu_workers=8) as engine:
+        with pytest.raises(UsageError):
+            engine.wait(PATIENCE)
+        children = Path(f"/proc/self/task/{engine.loop.native_id}/children")
+        until(lambda: not children.read_text().split())
+
+
+def test_a_program_that_ignores_the_end_of_its_children_has_an_engine_that_does_not():
+    """Else no check of the library that runs in a process has a status while the model loads."""
+    before = signal.signal(signal.SIGCHLD, signal.SIG_IGN)
+    try:
+        with Engine(**FLAGS) as engine:
+            assert engine.submit(LINES[0]).result(PATIENCE).text
+            status = Path(f"/proc/{engine.fork_server.process.pid}/status").read_text()
+            ignored = int(status.split("SigIgn:")[1].split()[0], 16)
+            assert not ignored >> (signal.SIGCHLD - 1) & 1
+            os.kill(workers_of(engine)[0], signal.SIGKILL)
+            assert engine.submit(LINES[0]).result(PATIENCE).text
+    finally:
+        signal.signal(signal.SIGCHLD, before)
+
+
+def test_cpu_time_is_that_of_a_process_and_of_what_it_has_started():
+    """A loading worker may wait for a compiler, which is no silence."""
+    burn = "import time\nwhile time.process_time() < 0.3: pass"
+    code = f"import subprocess, sys; subprocess.run([sys.executable, '-c', {burn!r}]); input()"
+    with subprocess.Popen([sys.executable, "-c", code], stdin=subprocess.PIPE) as process:
+        until(lambda: (cpu_seconds(process.pid, True) or 0) >= 0.3)
+        time.sleep(0.1)
+        own = cpu_seconds(process.pid, False)
+        assert own is not None and cpu_seconds(process.pid, True) >= own + 0.25
+        process.communicate(b"\n")
+    assert cpu_seconds(process.pid, True) is None
+
+
+def test_threads_that_submit_and_cancel_during_kills_and_stops_lose_nothing(engine, expected):
+    """A bounded soak: every request that is not cancelled has its own answer."""
+    wrong: list[object] = []
+
+    def use(seed: int) -> None:
+        for turn in range(12):
+            index = (seed * 5 + turn) % 8
+            future = engine.submit(LINES[index])
+            if turn % 4 == 3:
+                future.cancel()
+                continue
+            try:
+                if future.result(PATIENCE).text != expected[index]:
+                    wrong.append((index, future.result()))
+            except Exception as error:
+                wrong.append(error)
+
+    threads = [threading.Thread(target=use, args=(seed,)) for seed in range(8)]
+    for thread in threads:
+        thread.start()
+    for number in (signal.SIGKILL, signal.SIGSTOP):
+        time.sleep(0.3)
+        if found := workers_of(engine):
+            os.kill(found[0], number)
+    for thread in threads:
+        thread.join(PATIENCE)
+    # a request that was in both is answered with the error
+    assert len(wrong) <= 1, wrong
+    until(lambda: engine.pending == 0)

@@ -1,0 +1,563 @@
+"""DeepL's API: the official clients as people install them, and what they never send."""
+
+import hashlib
+import io
+import json
+import os
+import shutil
+import subprocess
+import time
+import uuid
+import zipfile
+from xml.sax.saxutils import escape
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from lxml import etree
+from serving import ROOT
+from sizes import ALL
+
+from fairseq_ext.serve import deepl as routes
+from fairseq_ext.serve import documents
+from fairseq_ext.serve.deepl_glossaries import csv_text, read_entries, tsv
+from fairseq_ext.serve.deepl_requests import TextRequest, read
+from fairseq_ext.serve.deepl_texts import Tagged
+
+if os.environ.get(ALL):
+    import deepl
+else:
+    deepl = pytest.importorskip("deepl")
+from deepl.api_data import MultilingualGlossaryDictionaryEntries as Dictionary  # noqa: E402
+
+SOURCE = "Der Patient hat einen Port."
+PAIR = {"source_lang": "DE", "target_lang": "EN-GB"}
+TERMS = {"Patient": "moonlight"}
+NOBODY = "96ab91fd-e715-41a1-adeb-5d701f84a483"
+
+
+@pytest.fixture(scope="module")
+def api(client):
+    return deepl.DeepLClient("any", server_url=str(client.base_url))
+
+
+@pytest.fixture(scope="module")
+def plain(client):
+    """The translation of SOURCE, by the server's own API."""
+    return client.post("/v1/translate", json={"source": SOURCE}).json()["text"]
+
+
+@pytest.fixture
+def glossary(api):
+    made = api.create_glossary("terms", "DE", "EN", TERMS)
+    yield made
+    api.delete_glossary(made)
+
+
+def refused(function, *errors):
+    """What the client's exception says."""
+    with pytest.raises(errors or deepl.DeepLException) as raised:
+        function()
+    return str(raised.value)
+
+
+# ---- Texts
+
+
+def test_texts_and_lists_of_them(api, client, plain):
+    one = api.translate_text(SOURCE, target_lang="EN-US")
+    assert (one.text, one.detected_source_lang, one.billed_characters) == (plain, "DE", len(SOURCE))
+    english = "The patient is already English and stays as it is."
+    given = [SOURCE, english, "", f"{SOURCE}\n\n{SOURCE}"]
+    found = api.translate_text(given, target_lang="en-gb")
+    assert [each.text for each in found] == [plain, english, "", f"{plain}\n\n{plain}"]
+    assert [each.detected_source_lang for each in found[:2]] == ["DE", "EN"]
+    form = {"text": [SOURCE, SOURCE], "target_lang": "EN", "source_lang": "de", "unknown": "1"}
+    answer = client.post("/v2/translate", data=form).json()["translations"]
+    assert answer == [{"detected_source_language": "DE", "text": plain}] * 2
+    loose = {"text": SOURCE, "target_lang": "EN", "formality": "prefer_more", "context": "a text"}
+    (found,) = client.post("/v2/translate", json=loose).json()["translations"]
+    assert found["text"] == plain
+
+
+def test_languages_and_usage(api):
+    assert [(each.code, each.name) for each in api.get_source_languages()] == [("DE", "German")]
+    targets = [(each.code, each.supports_formality) for each in api.get_target_languages()]
+    assert targets == [("EN-GB", False), ("EN-US", False)]
+    before = api.get_usage().character
+    api.translate_text(SOURCE, **PAIR)
+    after = api.get_usage()
+    assert after.character.count == before.count + len(SOURCE) and not after.any_limit_reached
+    listed = api.get_glossary_languages()
+    assert ("de", "en") in {(each.source_lang, each.target_lang) for each in listed}
+
+
+def test_sentences_are_split_as_the_request_says(api, plain):
+    def translated(split):
+        return api.translate_text(f"{SOURCE}\n{SOURCE}", split_sentences=split, **PAIR).text
+
+    assert translated("1") == f"{plain}\n{plain}"
+    assert translated("nonewlines") == f"{plain} {plain}"
+    assert "\n" not in translated("0")
+
+
+@pytest.mark.parametrize("kind", ["xml", "html"])
+def test_tags_and_what_stays_as_it_is(api, kind):
+    kept = "<keep>einen Termin in der Klinik am Morgen</keep>"
+    first = f"<p>Der <b>Patient</b> wurde gestern in der Klinik untersucht und bekam {kept}.</p>"
+    text = f"{first}<p>Der Patient hat <br/> heute wieder einen Termin, mit {kept}.</p>"
+    found = api.translate_text(text, tag_handling=kind, ignore_tags="no,keep", **PAIR).text
+    assert found.count(kept) == 2 and found.count("<p>") == 2 and found.count("<br/>") == 1
+    assert "translate" not in found and "<b>" in found and "untersucht" not in found
+    whole = api.translate_text(text, tag_handling=kind, **PAIR).text
+    assert kept not in whole and whole.count("<keep>") == 2
+    said = f'<keep translate="no">Port</keep> {SOURCE}'
+    found = api.translate_text(said, tag_handling=kind, ignore_tags=["keep"], **PAIR).text
+    assert '<keep translate="no">Port</keep>' in found
+
+
+def test_tags_that_split_and_those_that_do_not(api, plain):
+    def translated(text, **options):
+        return api.translate_text(text, tag_handling="xml", **options, **PAIR).text
+
+    apart = f"<a><b>{SOURCE}</b><b>{SOURCE}</b></a>"
+    assert translated(apart) == f"<a><b>{plain}</b><b>{plain}</b></a>"
+    inside = f"Dieser Satz steht vor <b>{SOURCE}</b>"
+    alone = translated(inside, splitting_tags="b")
+    assert alone.endswith(f"<b>{plain}</b>")
+    assert translated(inside, outline_detection=False, splitting_tags=["b"]) == alone
+    cells = "<r><c>Der Patient wurde gestern in der Klinik</c><c>noch einmal untersucht.</c></r>"
+    joined = translated(cells, outline_detection=False)
+    assert joined == translated(cells, non_splitting_tags="c") != translated(cells)
+    for whole in ("<r/>", "<?xml version='1.0'?><r/>"):
+        assert translated(whole) == whole
+    assert "not well-formed" in refused(lambda: translated("<a>Port"))
+    assert "not well-formed" in refused(lambda: translated("<a>Port", splitting_tags="a"))
+
+
+NAMES = st.sampled_from(["a", "b", "x:c", "keep", "keeper"])
+WORDS = st.text("ab &<>\"'", max_size=5)
+
+
+@st.composite
+def elements(draw, depth=2):
+    """XML in which names, attributes and texts are mixed."""
+    parts = [escape(draw(WORDS))]
+    for _ in range(draw(st.integers(0, 2)) if depth else 0):
+        name = draw(NAMES)
+        said = draw(st.sampled_from(["", ' id="1"', ' translate="no"', " translate='yes' q='2'"]))
+        inside = draw(elements(depth - 1))
+        end = f">{inside}</{name}>" if inside or draw(st.booleans()) else "/>"
+        parts += [f"<{name}{said}{end}", escape(draw(WORDS))]
+    return "".join(parts)
+
+
+@given(elements(), st.sets(NAMES), st.sampled_from(["xml", "html"]))
+def test_what_is_added_to_tags_is_taken_out_again(text, names, kind):
+    """A translation that changes nothing returns the text, and the marked text is well-formed."""
+    fields = {"text": text, "target_lang": "EN", "ignore_tags": [*names], "tag_handling": kind}
+    tagged = Tagged.of(text, read(TextRequest, fields))
+    marked = tagged.request["source"]
+    assert tagged.read(marked) == text
+    if kind == "xml":
+        root = etree.fromstring(marked.replace("x:c", "c"))
+        for each in root.iter():
+            if each.tag in {name.removeprefix("x:") for name in names} and "q" not in each.attrib:
+                assert each.get("translate") == "no"
+
+
+@pytest.mark.parametrize(
+    "wrong, said",
+    [
+        ({"target_lang": "FR"}, "'target_lang' not supported: FR"),
+        ({"target_lang": "XX"}, "'target_lang' not supported"),
+        ({"target_lang": 7}, "'target_lang' not supported"),
+        ({"target_lang": None}, "'target_lang' not specified"),
+        ({"source_lang": "FR"}, "'source_lang' not supported"),
+        ({"source_lang": "\u0000"}, "'source_lang' not supported"),
+        ({"text": None}, "'text' not specified"),
+        ({"text": []}, "'text' not specified"),
+        ({"text": [1]}, "'text' not supported"),
+        ({"text": [[SOURCE]]}, "'text' not supported"),
+        ({"text": ["a"] * 301}, "301 texts are more than 300"),
+        ({"formality": "more"}, "'formality' is not supported"),
+        ({"formality": "kind"}, "'formality' not supported"),
+        ({"custom_instructions": ["Be kind"]}, "'custom_instructions' is not supported"),
+        ({"style_id": "x"}, "'style_id' is not supported"),
+        ({"split_sentences": "2"}, "'split_sentences' not supported"),
+        ({"tag_handling": "json"}, "'tag_handling' not supported"),
+        ({"ignore_tags": {"a": 1}}, "'ignore_tags' not supported"),
+        ({"outline_detection": "maybe"}, "'outline_detection' not supported"),
+        ({"glossary_id": "x"}, "no identifier of a glossary"),
+        ({"glossary_id": NOBODY, "source_lang": None}, "add source_lang"),
+    ],
+)
+def test_wrong_texts_get_deepl_s_error_form(client, wrong, said):
+    fields = {"text": [SOURCE], **PAIR, **wrong}
+    answer = client.post("/v2/translate", json=fields)
+    assert answer.status_code == 400 and list(answer.json()) == ["message"]
+    assert said in answer.json()["message"]
+
+
+def test_bodies_that_are_none(client):
+    for path in ("/v2/translate", "/v2/glossaries", "/v3/glossaries", "/v2/document/x"):
+        for body, kind in (
+            (b"{", "application/json"),
+            (b"[]", "application/json"),
+            (b"\xff", "application/json"),
+            (b"a=%ff", "application/x-www-form-urlencoded"),
+            (b"x", "multipart/form-data"),
+            (b"", ""),
+        ):
+            answer = client.post(path, content=body, headers={"Content-Type": kind})
+            assert answer.status_code == 400 and list(answer.json()) == ["message"], (path, body)
+    large = client.post("/v2/translate", json={"text": "a" * (1 << 16), **PAIR})
+    assert large.status_code == 413 and "message" in large.json()
+    for path, status in (("/v2/nothing", 404), ("/v2/translate", 405)):
+        answer = client.get(path)
+        assert answer.status_code == status and list(answer.json()) == ["message"]
+
+
+def test_what_no_model_here_can_do(api, client):
+    assert "'target_lang' not supported" in refused(
+        lambda: api.rephrase_text("a", target_lang="DE")
+    )
+    quick = {"text": SOURCE, "model_type": "prefer_quality_optimized", **PAIR}
+    (found,) = client.post("/v2/translate", json=quick).json()["translations"]
+    assert found["model_type_used"] == "quality_optimized"
+
+
+# ---- Glossaries
+
+
+def test_a_glossary_of_one_dictionary(api, client, glossary, plain):
+    assert (glossary.name, glossary.source_lang, glossary.target_lang) == ("terms", "DE", "EN")
+    assert glossary.ready and glossary.entry_count == 1
+    same = api.get_glossary(glossary.glossary_id)
+    assert (same.creation_time, same.name) == (glossary.creation_time, "terms")
+    assert api.get_glossary_entries(glossary) == TERMS
+    assert glossary.glossary_id in [each.glossary_id for each in api.list_glossaries()]
+    placed = client.post("/v1/translate", json={"source": SOURCE, "glossary": TERMS}).json()["text"]
+    assert "moonlight" in placed and placed != plain
+    assert api.translate_text(SOURCE, glossary=glossary, **PAIR).text == placed
+    assert api.translate_text_with_glossary(SOURCE, glossary).text == placed
+    tagged = api.translate_text(
+        "Der <b>Patient</b> hat einen Port.", glossary=glossary, tag_handling="html", **PAIR
+    )
+    assert "<b>moonlight</b>" in tagged.text
+    assert client.get("/v1/glossaries").json()["glossaries"] == [], "named ones are others"
+    path = f"/v2/glossaries/{glossary.glossary_id}/entries"
+    as_csv = client.get(path, headers={"Accept": "text/csv"})
+    assert as_csv.text == "Patient,moonlight\n" and as_csv.headers["content-type"][:8] == "text/csv"
+    other = client.get(path, headers={"Accept": "application/pdf"})
+    assert other.status_code == 415 and "message" in other.json()
+
+
+def test_a_glossary_is_kept_as_it_was_sent(api):
+    """Terms of languages without a model, terms that no model can write, and marks that a term
+    base of ours reads as its own."""
+    entries = {
+        "a|b": "c|d",
+        "Ja, nein": "yes, no",
+        "Port": "漢",
+        '"x", y': "z # w",
+        "source": "target",
+    }
+    made = api.create_glossary("odd", "DE", "EN", entries)
+    assert api.get_glossary_entries(made) == entries and made.entry_count == len(entries)
+    assert api.translate_text(SOURCE, glossary=made, **PAIR).text
+    api.delete_glossary(made)
+    none = api.create_glossary("none that can be used", "DE", "EN", {"Ja, nein": "yes"})
+    assert api.translate_text(SOURCE, glossary=none, **PAIR).text
+    api.delete_glossary(none)
+    for pair in (("JA", "ZU"), ("en-US", "pt-BR")):
+        far = api.create_glossary("far", *pair, {"a": "b"})
+        assert api.get_glossary(far.glossary_id).entry_count == 1
+        api.delete_glossary(far)
+
+
+def test_a_bar_is_a_character_of_the_target(api, client):
+    """A term base of ours has alternatives there."""
+    made = api.create_glossary("bar", "DE", "EN", {"Patient": "moon|light"})
+    text = api.translate_text(SOURCE, glossary=made, **PAIR).text
+    ours = client.post(
+        "/v1/translate", json={"source": SOURCE, "glossary": {"Patient": "moon|light"}}
+    )
+    assert text != ours.json()["text"], "neither alternative is placed alone"
+    api.delete_glossary(made)
+
+
+TERM = st.text(st.characters(exclude_categories=["Cc", "Cs", "Zl", "Zp"]), min_size=1).filter(
+    lambda term: term == term.strip() and len(term.encode()) <= 1024
+)
+
+
+@given(st.dictionaries(TERM, TERM, min_size=1, max_size=5))
+def test_entries_are_read_as_they_are_written(entries):
+    for format, write in (("tsv", tsv), ("csv", csv_text)):
+        assert read_entries(write(entries), format, ("de", "en")) == entries
+
+
+def test_csv(api):
+    made = api.create_glossary_from_csv("c", "DE", "EN", 'a,b\n\n"c, d","e ""f""",de,en\n')
+    assert api.get_glossary_entries(made) == {"a": "b", "c, d": 'e "f"'}
+    api.delete_glossary(made)
+
+
+@pytest.mark.parametrize(
+    "wrong, said",
+    [
+        ({"name": ""}, "'name' not supported"),
+        ({"name": None}, "'name' not specified"),
+        ({"name": "n" * 1025}, "1025 bytes"),
+        ({"source_lang": "XX"}, "'source_lang' not supported: XX"),
+        ({"target_lang": "../.."}, "'target_lang' not supported"),
+        ({"target_lang": "de"}, "to itself"),
+        ({"entries": ""}, "no entries"),
+        ({"entries": "a b"}, "1 columns"),
+        ({"entries": "a\tb\tc"}, "3 columns"),
+        ({"entries": "a\tb\n\na\tc"}, "entry 3 of the glossary has the source term 'a' again"),
+        ({"entries": "a\t"}, "empty term"),
+        ({"entries": "a\tb\u0085c"}, "control character"),
+        ({"entries": "a\t" + "b" * 1025}, "1025 bytes"),
+        ({"entries": 'a,"b', "entries_format": "csv"}, "not valid CSV"),
+        ({"entries": "a,b,de,fr", "entries_format": "csv"}, "from de to fr"),
+        ({"entries_format": "tbx"}, "'entries_format' not supported"),
+        ({"entries": ["a\tb"]}, "'entries' not supported"),
+    ],
+)
+def test_wrong_glossaries(client, wrong, said):
+    dictionary = {"source_lang": "de", "target_lang": "en", "entries": "a\tb", **wrong}
+    one = {"name": "n", "entries_format": "tsv", **dictionary}
+    name = one.pop("name")
+    alone = client.post("/v2/glossaries", json={**one, "name": name})
+    assert alone.status_code == 400 and list(alone.json()) == ["message"]
+    assert said in alone.json()["message"]
+    several = {"name": name, "dictionaries": [{"entries_format": "tsv", **dictionary}]}
+    answer = client.post("/v3/glossaries", json=several)
+    assert answer.status_code == 400 and list(answer.json()) == ["message"]
+    assert client.get("/v3/glossaries").json() == {"glossaries": []}, "none is kept"
+
+
+def test_glossaries_that_are_not_there(api, client):
+    for missing in (
+        lambda: api.get_glossary(NOBODY),
+        lambda: api.get_glossary_entries(NOBODY),
+        lambda: api.delete_glossary(NOBODY),
+        lambda: api.get_multilingual_glossary(NOBODY),
+        lambda: api.get_multilingual_glossary_entries(NOBODY, "DE", "EN"),
+        lambda: api.update_multilingual_glossary_name(NOBODY, "x"),
+        lambda: api.replace_multilingual_glossary_dictionary(NOBODY, Dictionary("DE", "EN", TERMS)),
+        lambda: api.delete_multilingual_glossary_dictionary(
+            NOBODY, source_lang="DE", target_lang="EN"
+        ),
+        lambda: api.delete_multilingual_glossary(NOBODY),
+    ):
+        refused(missing, deepl.GlossaryNotFoundException)
+    assert "Not found" in refused(lambda: api.translate_text(SOURCE, glossary=NOBODY, **PAIR))
+    assert "identifier" in refused(lambda: api.get_glossary("invalid"))
+    assert (
+        client.delete("/v2/glossaries/..%2F..", headers={"Authorization": "x"}).status_code == 404
+    )
+
+
+def test_a_glossary_of_several_dictionaries(api, client):
+    pairs = [Dictionary("DE", "EN", TERMS), Dictionary("en-US", "FR", {"a": "b"})]
+    made = api.create_multilingual_glossary("both", pairs)
+    known = [("DE", "EN", 1), ("EN", "FR", 1)]
+
+    def counts(glossary):
+        return [(d.source_lang, d.target_lang, d.entry_count) for d in glossary.dictionaries]
+
+    assert counts(made) == known == counts(api.get_multilingual_glossary(made.glossary_id))
+    assert [each.name for each in api.list_multilingual_glossaries()] == ["both"]
+    assert api.list_glossaries() == [], "/v2 knows one dictionary of each"
+    assert "/v3/glossaries" in refused(lambda: api.get_glossary(made.glossary_id))
+    assert "moonlight" in api.translate_text(SOURCE, glossary=made, **PAIR).text
+    entries = api.get_multilingual_glossary_entries(made, "DE", "EN").dictionaries
+    assert [each.entries for each in entries] == ["Patient\tmoonlight"]
+    path = f"/v3/glossaries/{made.glossary_id}"
+    assert len(client.get(f"{path}/entries").json()["dictionaries"]) == 2
+    renamed = api.update_multilingual_glossary_name(made, "renamed")
+    assert renamed.name == "renamed" and counts(renamed) == known
+    more = Dictionary("DE", "EN", {"Patient": "sunlight", "Port": "x"})
+    assert counts(api.update_multilingual_glossary_dictionary(made, more))[0] == ("DE", "EN", 2)
+    (found,) = api.get_multilingual_glossary_entries(made, "DE", "EN").dictionaries
+    assert found.entries == "Patient\tsunlight\nPort\tx"
+    assert "sunlight" in api.translate_text(SOURCE, glossary=made, **PAIR).text
+    new = Dictionary("DE", "EN", {"Chef": "boss"})
+    assert api.replace_multilingual_glossary_dictionary(made, new).entry_count == 1
+    assert "sunlight" not in api.translate_text(SOURCE, glossary=made, **PAIR).text
+    api.replace_multilingual_glossary_dictionary_from_csv(made, "DE", "EN", "Patient,moonlight\n")
+    api.delete_multilingual_glossary_dictionary(made, source_lang="EN", target_lang="FR")
+    assert counts(api.get_multilingual_glossary(made.glossary_id)) == known[:1]
+    assert [each.name for each in api.list_glossaries()] == ["renamed"]
+    api.delete_multilingual_glossary_dictionary(made, source_lang="DE", target_lang="EN")
+    assert "no dictionary" in refused(
+        lambda: api.translate_text(SOURCE, glossary=made.glossary_id, **PAIR)
+    )
+    api.delete_multilingual_glossary(made)
+    assert client.patch(path, json={"name": "x"}).status_code == 404
+
+
+def test_several_glossaries_at_once(api, glossary):
+    other = api.create_glossary("more", "DE", "EN", {"Port": "sunlight"})
+    text = api.translate_text(SOURCE, glossary_ids=[glossary, other.glossary_id], **PAIR).text
+    assert "moonlight" in text and "sunlight" in text
+    api.delete_glossary(other)
+
+
+def test_a_wrong_change_changes_nothing(api, client, glossary):
+    path = f"/v3/glossaries/{glossary.glossary_id}"
+    for change in (
+        {},
+        {"name": ""},
+        {"dictionaries": [{"source_lang": "de", "target_lang": "en", "entries": "a"}]},
+        {"name": "x", "dictionaries": [{"source_lang": "de"}]},
+        {"name": "x", "dictionaries": {}},
+    ):
+        answer = client.patch(path, json=change)
+        assert answer.status_code == 400 and list(answer.json()) == ["message"], change
+    assert api.get_glossary(glossary.glossary_id).name == "terms"
+    assert api.get_glossary_entries(glossary) == TERMS
+
+
+def test_a_limit_of_glossaries(api, monkeypatch):
+    monkeypatch.setattr(routes, "MOST_GLOSSARIES", 0)
+    refused(lambda: api.create_glossary("n", "DE", "EN", TERMS), deepl.QuotaExceededException)
+
+
+# ---- Documents
+
+
+def fetched(api, content, name, **options):
+    handle = api.translate_document_upload(content, filename=name, **{**PAIR, **options})
+    end = time.monotonic() + 120
+    while not (status := api.translate_document_get_status(handle)).done:
+        assert status.ok and time.monotonic() < end, status.error_message
+        time.sleep(0.05)
+    out = io.BytesIO()
+    api.translate_document_download(handle, out)
+    return out.getvalue(), status, handle
+
+
+def test_a_document_is_translated_and_deleted(api, plain, glossary):
+    content, status, handle = fetched(api, f"{SOURCE}\n", "a.txt")
+    assert content.decode() == f"{plain}\n" and status.billed_characters == len(SOURCE)
+    assert "Not found" in refused(lambda: api.translate_document_get_status(handle))
+    refused(lambda: api.translate_document_download(handle))
+    found, *_ = fetched(api, f"<p>{SOURCE}</p>", "a.html", source_lang=None)
+    assert found.decode() == f"<p>{plain}</p>"
+    found, *_ = fetched(api, f"{SOURCE}\n", "b.TXT", glossary=glossary)
+    assert "moonlight" in found.decode()
+    found, *_ = fetched(api, "It stays.", "c.md", source_lang="EN")
+    assert found == b"It stays."
+
+
+def test_an_archive_is_a_document(api, plain):
+    body = f"<w:p><w:r><w:t>{SOURCE}</w:t></w:r></w:p>"
+    main = "http://schemas.openxmlformats.org/wordprocessingml/2006/main"
+    made = io.BytesIO()
+    with zipfile.ZipFile(made, "w") as archive:
+        archive.writestr(
+            "word/document.xml",
+            f'<w:document xmlns:w="{main}"><w:body>{body}</w:body></w:document>',
+        )
+    found, *_ = fetched(api, made.getvalue(), "a.docx")
+    with zipfile.ZipFile(io.BytesIO(found)) as archive:
+        assert plain in archive.read("word/document.xml").decode()
+
+
+def test_wrong_documents(api, client):
+    def upload(**options):
+        given = {"filename": "a.txt", **PAIR, **options}
+        return lambda: api.translate_document_upload(b"Guten Tag", **given)
+
+    assert "'.pdf' are not read" in refused(upload(filename="a.pdf"))
+    assert "'output_format' not supported" in refused(upload(output_format="docx"))
+    assert "'target_lang' not supported" in refused(upload(target_lang="FR"))
+    assert "formality" in refused(upload(formality="more"))
+    none = client.post("/v2/document", data={"target_lang": "EN"})
+    assert none.status_code == 400 and "'file' not specified" in none.json()["message"]
+    handle = api.translate_document_upload(b"\xff\xfe\x00", filename="b.docx", **PAIR)
+    while (status := api.translate_document_get_status(handle)).ok:
+        time.sleep(0.05)
+    assert "archive" in status.error_message and "/" not in status.error_message
+    for identifier, key in ((handle.document_id, "x"), (uuid.uuid4().hex, handle.document_key)):
+        wrong = deepl.DocumentHandle(identifier, key)
+        assert "Not found" in refused(lambda wrong=wrong: api.translate_document_get_status(wrong))
+
+
+def test_a_document_that_nobody_fetches_is_deleted(api, monkeypatch):
+    handle = api.translate_document_upload(b"Guten Tag.", filename="a.txt", **PAIR)
+    while not api.translate_document_get_status(handle).done:
+        time.sleep(0.05)
+    monkeypatch.setattr(documents, "KEPT", 0.0)
+    time.sleep(0.01)
+    assert "Not found" in refused(lambda: api.translate_document_get_status(handle))
+
+
+# ---- Keys
+
+
+def test_each_key_has_glossaries_and_documents_of_its_own(serving, tmp_path):
+    file = tmp_path / "keys"
+    file.write_text("".join(f"{hashlib.sha256(k).hexdigest()}\n" for k in (b"one", b"two")))
+    with serving(api_keys=str(file), glossary_folder=tmp_path / "kept") as guarded:
+        one, two, wrong = (
+            deepl.DeepLClient(key, server_url=str(guarded.base_url)) for key in ("one", "two", "x")
+        )
+        made = one.create_glossary("of one", "DE", "EN", TERMS)
+        assert two.list_glossaries() == [] and two.list_multilingual_glossaries() == []
+        refused(lambda: two.get_glossary(made.glossary_id), deepl.GlossaryNotFoundException)
+        refused(lambda: two.delete_glossary(made), deepl.GlossaryNotFoundException)
+        assert "Not found" in refused(lambda: two.translate_text(SOURCE, glossary=made, **PAIR))
+        handle = one.translate_document_upload(b"Guten Tag.", filename="a.txt", **PAIR)
+        assert "Not found" in refused(lambda: two.translate_document_get_status(handle))
+        one.translate_document_get_status(handle)
+        one.translate_text(SOURCE, **PAIR)
+        assert two.get_usage().character.count == 0 < one.get_usage().character.count
+        for call in (wrong.get_usage, wrong.list_glossaries, wrong.get_source_languages):
+            refused(call, deepl.AuthorizationException)
+        refused(lambda: wrong.translate_text(SOURCE, **PAIR), deepl.AuthorizationException)
+        for header in ({}, {"Authorization": "DeepL-Auth-Key"}, {"Authorization": "one"}):
+            answer = guarded.get("/v2/usage", headers=header)
+            assert answer.status_code == 403 and list(answer.json()) == ["message"]
+        own = {"Authorization": "DeepL-Auth-Key one"}
+        assert guarded.get("/v1/model", headers=own).status_code == 200, "it is a key like others"
+        assert guarded.get("/v2/usage", headers={"X-API-Key": "one"}).status_code == 200
+        assert [each.name for each in one.list_glossaries()] == ["of one"]
+
+
+def test_pages_of_other_sites_change_nothing(client):
+    path = f"/v2/glossaries/{NOBODY}"
+    assert client.delete(path).status_code == 415
+    away = {"Origin": "https://example.org", "Authorization": "DeepL-Auth-Key x"}
+    answer = client.delete(path, headers=away)
+    assert answer.status_code == 403 and list(answer.json()) == ["message"]
+
+
+# ---- The client of Node
+
+
+@pytest.mark.skipif(not os.environ.get(ALL), reason="npm fetches it: --all")
+def test_the_client_of_node(client, plain, tmp_path):
+    if shutil.which("npm") is None:
+        pytest.skip("no npm")
+    install = ["npm", "install", "--no-audit", "--no-fund", "--prefix", tmp_path, "deepl-node@1"]
+    if subprocess.run(install, capture_output=True).returncode:
+        pytest.skip("npm does not reach a registry")
+    script = ROOT / "tests" / "serve" / "deepl_node.js"
+    module = tmp_path / "node_modules" / "deepl-node"
+    done = subprocess.run(
+        ["node", script, module, str(client.base_url), SOURCE], capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stderr
+    found = json.loads(done.stdout)
+    assert found["one"] == plain and found["several"] == [plain, plain]
+    assert found["targets"] == ["en-GB", "en-US"]
+    assert found["entries"] == TERMS and "moonlight" in found["placed"]
+    assert found["dictionaries"] == [["de", "en", 1], ["en", "fr", 1]]
+    assert found["changed"] == [["de", "en", 2]] and found["name"] == "renamed"
+    assert found["document"] == f"{plain}\n" and found["missing"] == "GlossaryNotFoundError"
+    assert found["left"] == []

@@ -1,0 +1,192 @@
+"""Files that are wrong, or made to take time or memory: one sentence each, and nothing written."""
+
+import gc
+import io
+import time
+import zipfile
+
+import pytest
+from office_files import PARAGRAPHS, W, archive, docx
+from sizes import drawn
+from through import capitals, done, marked, through
+
+from fairseq_ext import UsageError
+from fairseq_ext.text.files import translate
+from fairseq_ext.text.formats import passes
+from fairseq_ext.text.splitter import splitter
+
+
+def refused(tmp_path, name: str, content: bytes, **settings) -> str:
+    """The one sentence of a file that is not translated."""
+    (tmp_path / name).write_bytes(content)
+    with pytest.raises(UsageError) as error:
+        translate(str(tmp_path / name), str(tmp_path / "out"), through(), f"my {name}", **settings)
+    assert str(tmp_path) not in str(error.value) and not (tmp_path / "out").exists()
+    return str(error.value)
+
+
+def test_archives_unpack_to_as_much_as_is_allowed(tmp_path):
+    text = "<w:p><w:r><w:t>" + "Hund " * 60_000 + "</w:t></w:r></w:p>"
+    small = docx(text)
+    assert len(small) < 20_000
+    said = "the text of my a.docx unpacks to more than is allowed: raise --max-unpacked, or divide"
+    assert refused(tmp_path, "a.docx", small, max_unpacked=200_000).startswith(said)
+
+
+def test_parts_without_text_are_copied_as_they_are_packed(tmp_path):
+    """One that cannot even be unpacked comes back."""
+    content = docx(PARAGRAPHS["runs"])
+    out = io.BytesIO()
+    with zipfile.ZipFile(out, "w", zipfile.ZIP_DEFLATED) as made:
+        with zipfile.ZipFile(io.BytesIO(content)) as old:
+            for name in old.namelist():
+                made.writestr(name, old.read(name))
+        made.writestr("word/media/a.png", b"picture" * 100)
+        info = made.getinfo("word/media/a.png")
+        start = info.header_offset + 30 + len(info.filename)
+    broken = bytearray(out.getvalue())
+    broken[start : start + 4] = b"\xff\xff\xff\xff"
+    result = done(tmp_path, "a.docx", bytes(broken), through(capitals))
+    with zipfile.ZipFile(io.BytesIO(result)) as made:
+        assert b"HUND" in made.read("word/document.xml")
+        there = made.getinfo("word/media/a.png")
+        at = there.header_offset + 30 + len(there.filename)
+        assert result[at : at + there.compress_size] == broken[start : start + info.compress_size]
+
+
+def changed(content: bytes, **fields: int) -> bytes:
+    """An archive whose parts say otherwise how they are packed."""
+    made, at = bytearray(content), 0
+    while (at := made.find(b"PK\1\2", at)) >= 0:
+        where = {"flag": 8, "method": 10}
+        for name, value in fields.items():
+            made[at + where[name]] = value
+        at += 4
+    at = 0
+    while (at := made.find(b"PK\3\4", at)) >= 0:
+        where = {"flag": 6, "method": 8}
+        for name, value in fields.items():
+            made[at + where[name]] = value
+        at += 4
+    return bytes(made)
+
+
+TEXT = archive({"word/document.xml": "".join(f"<a{i}/>" for i in range(99))})
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (changed(docx("x"), flag=1), "needs a password: save it without"),
+        (changed(docx("x"), method=97), "is packed in a way that is not read: save it again"),
+        (docx("x")[:-40], "must be an archive, as its ending says: save it again"),
+        (TEXT[:60] + b"\0" * 60 + TEXT[120:], "is damaged: save it again"),
+        (b"\xd0\xcf\x11\xe0" + b"x" * 100, "save it again without a password"),
+        (b"", "must be an archive"),
+    ],
+)
+def test_archives_that_are_wrong(content, message, tmp_path):
+    assert message in refused(tmp_path, "a.docx", content)
+
+
+def test_a_part_that_cannot_be_read_is_copied_and_named(tmp_path):
+    content = archive({"word/document.xml": "<w:p>", "word/header1.xml": f'<w:h xmlns:w="{W}"/>'})
+    (tmp_path / "a.docx").write_bytes(content)
+    report = translate(str(tmp_path / "a.docx"), str(tmp_path / "b.docx"), through())
+    ((part, reason),) = report.parts
+    assert part == "word/document.xml" and "not well-formed" in reason
+    with zipfile.ZipFile(tmp_path / "b.docx") as made:
+        assert made.read(part) == b"<w:p>"
+
+
+def test_what_is_not_translated_is_said_once(tmp_path):
+    (tmp_path / "a.docx").write_bytes(docx(*PARAGRAPHS.values()))
+    report = translate(str(tmp_path / "a.docx"), str(tmp_path / "b.docx"), through())
+    assert report.kinds == ["deletions", "charts"] and not report.parts
+
+
+LAUGHS = '<!DOCTYPE a [<!ENTITY a "ha">' + "".join(
+    f'<!ENTITY {chr(98 + i)} "{("&" + chr(97 + i) + ";") * 20}">' for i in range(12)
+)
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "message"),
+    [
+        (
+            "a.xml",
+            "<a><b></a>",
+            "line 1 of the XML is not well-formed (mismatched tag): correct it",
+        ),
+        ("a.xml", LAUGHS + ']><a b="&m;"/>', "is not well-formed"),
+        ("a.xlf", "<xliff", "line 1 of the XLIFF is not well-formed"),
+        ("a.xlf", "<html/>", "the root element must be xliff, and is html: name an XLIFF file"),
+        ("a.po", 'msgid "a', "the file must be a po file, and line 1"),
+        ("a.po", '"a"\n', 'line 1 ("a") follows no msgid or msgstr: correct it'),
+        ("a.xml", '<?xml version="1.0" encoding="x-none"?><a/>', "declares the encoding x-none"),
+        (
+            "a.xml",
+            '<?xml version="1.0" encoding="utf-8"?><a>\udcff</a>',
+            "is not valid UTF-8 (byte",
+        ),
+    ],
+)
+def test_texts_that_are_wrong(name, text, message, tmp_path):
+    assert message in refused(tmp_path, name, text.encode(errors="surrogateescape"))
+
+
+def test_entities_of_a_document_type_are_not_read(tmp_path):
+    content = (LAUGHS + "]><a>Ein Hund &m; bellt.</a>").encode()
+    out = done(tmp_path, "a.xml", content, through(marked)).decode()
+    assert out.endswith("<a>⟦Ein Hund &m; bellt.⟧</a>")
+
+
+# ---- Time: it grows with a text, whatever it begins and does not end
+
+OPENINGS = [
+    *(
+        ("html", each)
+        for each in ("<!--", '<a title="', "<![CDATA[", "<b>x ", "<code>", "<", "</b>")
+    ),
+    *(
+        ("html", each)
+        for each in ("<p translate=no>", "<sup>1", "<script>", "<svg>", "&amp;", "{{")
+    ),
+    *(("markdown", each) for each in ("[...](", "*a **b ", "[", "> ", "`", "<!--", "- ", "**a** ")),
+    *(("markdown", each) for each in ("![", "a\n", "[a](b) ", "|a", "~~a", "# a\n", "<a ")),
+    *(
+        ("text", each)
+        for each in ("{", "{a, plural, ", "«", "„Ja.“ ", "a.) A", "(", "x", "http://")
+    ),
+    *(("subtitles", each) for each in ("00:01 --> 00:02\nx\n", "<")),
+    ("po", 'msgid "a"\nmsgstr ""\n'),
+]
+
+
+def seconds(format: str, text: str) -> float:
+    """Processor time of the passes over a text."""
+    gc.collect()
+    gc.disable()
+    try:
+        start = time.process_time()
+        for each in passes(format, splitter("de")):
+            for _ in each(text):
+                pass
+        return time.process_time() - start
+    finally:
+        gc.enable()
+
+
+@drawn(8)
+@pytest.mark.parametrize(("format", "opening"), OPENINGS)
+def test_twice_as_long_a_text_takes_twice_as_long(format, opening):
+    count = 500
+    while seconds(format, opening * count) < 0.05:
+        count *= 2
+        if count * len(opening) > 4_000_000:
+            return  # no time at all
+    for _ in range(3):
+        times = [min(seconds(format, opening * n) for _ in range(3)) for n in (count, 2 * count)]
+        if times[1] < 2.5 * times[0]:
+            return
+    raise AssertionError(times)

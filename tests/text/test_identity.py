@@ -1,0 +1,527 @@
+"""What is not translated stays as it is: with a translator that returns its input, every file comes
+back equal; with one that writes capitals, all that has changed is letters; with one that marks each
+sentence, all that is new is the marks.
+
+TEXT_PAGES=FOLDER runs the same over the files of a folder.
+"""
+
+import io
+import os
+import re
+import zipfile
+from pathlib import Path
+
+import office_files
+import pytest
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
+from lxml import etree
+from office_files import BOX, FIELD, PARAGRAPHS, W, archive, docx, epub, odt, pptx
+from serving import FLAGS
+from texts import CORPUS, PO, UNITS_2, UNITS_12, xliff
+from through import CLOSES, OPENS, capitals, done, marked, through, without_marks
+
+from fairseq_ext import Translator
+from fairseq_ext.text.__main__ import through_translator
+from fairseq_ext.text.encodings import decoded
+from fairseq_ext.text.files import ENDINGS, TEXTS
+from fairseq_ext.text.office import Part
+
+HERE = Path(__file__).parent
+PAGES = sorted(
+    file
+    for file in (Path(os.environ["TEXT_PAGES"]).rglob("*") if "TEXT_PAGES" in os.environ else ())
+    if file.suffix.lower() in ENDINGS and not file.name.startswith("README")
+)
+SPLICED = [(ending, text) for ending, texts in CORPUS.items() for text in texts]
+
+
+def run(text: str, format: str, change=str, known: bool = True) -> str:
+    return "".join(through(change, known=known)(text, format))
+
+
+def hold(text: str, format: str, spaces: bool = True) -> None:
+    """All that is promised of a text of a format that is spliced.
+
+    spaces: whether white space in tags at the end of a sentence is where it was, marks between.
+    """
+    assert run(text, format) == text
+    for known in (True, False):
+        assert small(run(text, format, capitals, known)) == small(text)
+        out = run(text, format, marked, known)
+        assert without_marks(out) == text or not spaces
+        shown = [re.sub(r"\s|&nbsp;", "", each) for each in (without_marks(out), text)]
+        assert shown[0] == shown[1]
+        assert re.fullmatch(f"(?s)[^{OPENS}{CLOSES}]*(?:{OPENS}.*?{CLOSES}.*?)*", out)
+
+
+def small(text: str) -> str:
+    """The text in small letters, without what is lost with a word that has changed: hyphens at
+    which it may be broken, and entities in it."""
+    return re.sub("\u00ad|&shy;", "", re.sub("&([aou]uml);", umlaut, text)).lower()
+
+
+def umlaut(entity: re.Match[str]) -> str:
+    return {"a": "ä", "o": "ö", "u": "ü"}[entity[1][0]]
+
+
+@pytest.mark.parametrize(("ending", "text"), SPLICED)
+def test_texts_come_back_equal(ending, text, tmp_path):
+    hold(text, TEXTS[ending])
+    content = text.encode()
+    assert done(tmp_path, f"a{ending}", content, through()) == content
+
+
+@pytest.mark.parametrize("version", ["1.2", "2.0"])
+@pytest.mark.parametrize("target", ["", "<target/>", "<target></target>", "<target state='new'/>"])
+def test_xliff_gets_targets_and_nothing_else(version, target, tmp_path):
+    """Without its targets it is what it was without them, and each target holds its source."""
+    units = UNITS_12 if version == "1.2" else UNITS_2
+    text = xliff(units, version, target)
+    out = done(tmp_path, "a.xlf", text.encode(), through()).decode()
+    bare = [
+        re.sub(r"(?s)<target[^>]*/>|<target[^>]*>.*?</target>", "", each) for each in (out, text)
+    ]
+    assert bare[0] == bare[1]
+    assert re.findall(r"(?s)<target[^>]*>(.*?)</target>", out) == units
+    etree.fromstring(out.encode())
+    shouted = done(tmp_path, "a.xlf", text.encode(), through(marked)).decode()
+    etree.fromstring(shouted.encode())
+    assert without_marks(shouted) == out and shouted.count(OPENS) >= len(units) - 2
+
+
+@pytest.mark.parametrize("count", [2, 60, 1500])
+def test_xliff_of_many_units(count, tmp_path):
+    """Each unit is a text of its own, though its lines look like those of two."""
+    units = [f"Der Hund {i}.\nEine Katze {i}, und" for i in range(count)]
+    seen: list[str] = []
+    out = done(tmp_path, "a.xlf", xliff(units).encode(), through(marked, seen)).decode()
+    found = re.findall(r"(?s)<target>(.*?)</target>", out)
+    assert found == [
+        f"{OPENS}Der Hund {i}.{CLOSES}\n{OPENS}Eine Katze {i}, und{CLOSES}" for i in range(count)
+    ]
+
+
+def test_xliff_units_that_are_not_open_stay(tmp_path):
+    text = xliff(["Ein Hund."]).replace(
+        "<body>",
+        '<body><trans-unit id="n" translate="no"><source>Nein</source></trans-unit><group '
+        'translate="no"><trans-unit id="m"><source>Nie</source></trans-unit></group>'
+        '<trans-unit id="t"><source>Katze</source><target>cat</target></trans-unit>'
+        '<trans-unit id="o"><source>Ja.</source><seg-source><mrk mtype="seg" mid="1">Ja.</mrk>'
+        "</seg-source><alt-trans><source>Alt</source><target>old</target></alt-trans></trans-unit>",
+    )
+    seen: list[str] = []
+    out = done(tmp_path, "a.xlf", text.encode(), through(str, seen)).decode()
+    assert seen == ["Ja.", "Ein Hund."]
+    assert "</seg-source><target>Ja.</target><alt-trans>" in out
+
+
+@pytest.mark.parametrize("eol", ["\n", "\r\n"])
+@pytest.mark.parametrize(("count", "forms"), [(1, 2), (2, 2), (3, 3)])
+def test_po_gets_translations_and_nothing_else(eol, count, forms, tmp_path):
+    polib = pytest.importorskip("polib")
+    text = PO.replace("nplurals=2", f"nplurals={count}").replace("\n", eol)
+    out = done(tmp_path, "a.po", text.encode(), through()).decode()
+    entries = {entry.msgid: entry for entry in polib.pofile(out)}
+    (plural,) = (entry for entry in entries.values() if entry.msgid_plural)
+    found = [plural.msgstr_plural[i] for i in range(forms)]
+    assert found == {1: ["%d Hunde", ""], 2: ["ein Hund", "%d Hunde"]}.get(
+        count, ["ein Hund", "%d Hunde", "%d Hunde"]
+    )
+    assert all(e.msgstr == e.msgid or e.msgid == "Katze" for e in entries.values() if e != plural)
+    lines = [line for line in text.split(eol) if not line.startswith("msgstr")]
+    assert [line for line in lines if line] == [
+        line
+        for line in re.sub(r'(msgstr ""\r?\n)"Zeile.*\r?\n"Zeile.*\r?\n', r"\1", out).split(eol)
+        if line and not line.startswith("msgstr")
+    ]
+    seen: list[str] = []
+    done(tmp_path, "a.po", text.encode(), through(marked, seen))
+    assert seen[:4] == ['Ein Hund sagt "ja".', "Tab", "Hund öffnen", "Zeile eins"]
+
+
+def parts_of(content: bytes) -> dict[str, bytes]:
+    with zipfile.ZipFile(io.BytesIO(content)) as made:
+        assert made.testzip() is None
+        return {name: made.read(name) for name in made.namelist()}
+
+
+def shape(content: bytes) -> list[str]:
+    """Names and attributes of a part's elements, but for runs and their text and formatting, and
+    characters of words that are elements."""
+    left = re.compile(r"\}(r|t|rPr|lang|b|i|rPrChange|rStyle|vertAlign|softHyphen|noBreakHyphen)$")
+    return sorted(
+        f"{each.tag} {sorted(each.attrib.items())}"
+        for each in etree.fromstring(content).iter(etree.Element)
+        if not left.search(each.tag)
+    )
+
+
+OFFICE = {
+    **{f"{name}.docx": (docx(body),) for name, body in PARAGRAPHS.items()},
+    "all.docx": (docx(*PARAGRAPHS.values()),),
+    "a.pptx": (pptx(),),
+    "a.odt": (odt(),),
+    "a.epub": (epub(),),
+}
+
+
+@pytest.mark.parametrize("name", OFFICE)
+def test_archives_come_back_equal(name, tmp_path):
+    (content,) = OFFICE[name]
+    before = parts_of(content)
+    assert parts_of(done(tmp_path, name, content, through())) == before
+    for change in (capitals, marked):
+        after = parts_of(done(tmp_path, name, content, through(change)))
+        assert list(after) == list(before)
+        for part, old in before.items():
+            if old == after[part]:
+                continue
+            assert shape(old) == shape(after[part])
+            texts = [
+                "".join(text for text in etree.fromstring(each).itertext() if text.strip())
+                for each in (old, after[part])
+            ]
+            assert without_marks(texts[1]).lower() == texts[0].lower()
+
+
+@pytest.mark.parametrize(
+    "file",
+    sorted((HERE / "office").glob("text.*")) + [HERE / "office" / "slides.pptx"],
+    ids=lambda file: file.name,
+)
+def test_files_of_libreoffice(file, tmp_path):
+    """With fields, footnotes, tables, pictures, formulas, changes, comments, boxes, controls."""
+    before, seen = parts_of(file.read_bytes()), list[str]()
+    assert parts_of(done(tmp_path, file.name, file.read_bytes(), through())) == before
+    after = parts_of(done(tmp_path, file.name, file.read_bytes(), through(capitals, seen)))
+    for part, old in before.items():
+        if old != after[part]:
+            assert shape(old) == shape(after[part])
+            texts = ["".join(etree.fromstring(each).itertext()) for each in (old, after[part])]
+            assert "".join(texts[1].lower().split()) == "".join(texts[0].lower().split())
+    wanted = {
+        "slides.pptx": "Der Hund schläft.|Die Katze nicht.|Eine Notiz für die Rede.",
+        "text.epub": "Der Hund läuft.|Das erste Ende neue Zeile",
+    }.get(
+        file.name,
+        "Der Hund läuft.|Das Haus steht am See, sagt die Frau.|Der Text im Kasten.|"
+        "Der neue Zug kommt um acht.|Ist das so?|Der See ist tief.|Das Handbuch|Der Name|"
+        "Abbildung 1: Ein rotes Bild|Der Name ist Die Firma in Berlin.|Die Formel gilt immer.",
+    )
+    assert set(wanted.split("|")) <= set(seen)
+
+
+def forms(part: bytes) -> list[list[str]]:
+    """Of each paragraph with runs, the formatting that there are letters in, in any order."""
+    found = []
+    for paragraph in etree.fromstring(part).iter(f"{{{W}}}p"):
+        here = set()
+        for run in paragraph.iter(f"{{{W}}}r"):
+            text = "".join(each.text or "" for each in run.findall(f"{{{W}}}t"))
+            around = [each.tag for each in run.iterancestors() if each.tag != f"{{{W}}}p"]
+            properties = run.find(f"{{{W}}}rPr")
+            named = [] if properties is None else [each.tag for each in properties]
+            if re.search(r"\w", text):
+                here.add(str((around[:1], [tag for tag in named if not tag.endswith("lang")])))
+        found.append(sorted(here))
+    return found
+
+
+@pytest.fixture(scope="module")
+def translator() -> Translator:
+    return Translator(**{**FLAGS, "stop": "count", "stream_width": None, "schedule": None})
+
+
+@pytest.mark.parametrize("name", ["ours", "LibreOffice's"])
+def test_runs_keep_their_formatting_in_a_real_translation(name, translator, tmp_path):
+    """Each formatting of a paragraph is that of some of its words, and all else is there once."""
+    content = docx(*PARAGRAPHS.values())
+    if name != "ours":
+        content = (HERE / "office" / "text.docx").read_bytes()
+    left: list[tuple[str, str]] = []
+    way = through_translator(translator, (), left)
+    before, after = parts_of(content), parts_of(done(tmp_path, "a.docx", content, way))
+    assert not left and list(before) == list(after)
+    for part, old in before.items():
+        if old != after[part]:
+            assert shape(old) == shape(after[part]) and forms(old) == forms(after[part])
+    assert before["word/document.xml"] != after["word/document.xml"]
+
+
+def test_a_document_of_the_strict_form_is_read_too(tmp_path):
+    content = docx(PARAGRAPHS["runs"])
+    strict = archive(
+        {
+            name: part.replace(W.encode(), b"http://purl.oclc.org/ooxml/wordprocessingml/main")
+            for name, part in parts_of(content).items()
+        }
+    )
+    after = parts_of(done(tmp_path, "a.docx", strict, through(capitals)))
+    text = after["word/document.xml"].decode()
+    assert "LÄUFT" in text and "purl.oclc.org" in text and W not in text
+
+
+def test_all_that_people_read_in_a_document_is_translated(tmp_path):
+    seen: list[str] = []
+    out = parts_of(done(tmp_path, "a.docx", docx(*PARAGRAPHS.values()), through(capitals, seen)))
+    assert seen == (
+        "Ein alter Hund läuft & schläft.|Er ist alt.|Ende|Siehe die Katze.|Hier: das Haus!|"
+        "Abbildung 3: Ein Hund|Seite 5 von vielen|Heute ist, Montag|Ein Satz mit Fußnote.|"
+        "Der Hund rennt über die lange Straße.|Neue Seite|Es gilt immer.|Der neue Hund|"
+        "Ein Wort und mehr.|Vor dem Kasten und danach.|Text im Kasten.|Name: Der Kunde zahlt.|"
+        "E‑Mail und Donaudampf.|Das Wort|Wortteil und schräg.|Nächster Satz.|Eine Zelle|Der Kopf|"
+        "Die Fußnote."
+    ).split("|")
+    assert out["word/other.xml"] == b"<keep  a='1'>Hund</keep>"
+
+
+# ---- Texts that a generator writes
+
+WORDS = st.sampled_from(["Hund", "Ein", "rennt.", "Ja!", "z.B.", "über", "10", "km", "{x}", "%s"])
+SPACES = st.sampled_from([" ", "  ", "\n", "\t", "\u00a0", "&nbsp;", "", "&shy;"])
+
+
+def inline(children):
+    tags = st.sampled_from(["b", "i", "span", "a href='x'", 'em class="y"', "code", "br", "wbr"])
+    return st.one_of(
+        st.tuples(WORDS, SPACES).map("".join),
+        st.builds(
+            lambda tag, inside: (
+                f"<{tag}>"
+                if tag in ("br", "wbr")
+                else f"<{tag}>{''.join(inside)}</{tag.split()[0]}>"
+            ),
+            tags,
+            st.lists(children, max_size=4),
+        ),
+        st.sampled_from(["<!-- k -->", "&amp;", "<", "&", "</i>", "<img alt='Ein Bild'>"]),
+    )
+
+
+PIECES = st.recursive(st.tuples(WORDS, SPACES).map("".join), inline, max_leaves=12)
+BLOCKS = st.builds(
+    lambda tag, inside, close: f"<{tag}>{''.join(inside)}" + f"</{tag.split()[0]}>" * close,
+    st.sampled_from(["p", "div", "li", "td class=x", "h1"]),
+    st.lists(PIECES, max_size=5),
+    st.booleans(),
+)
+
+
+@settings(max_examples=150, deadline=None)
+@given(st.lists(BLOCKS, max_size=4).map("".join))
+def test_generated_pages(text):
+    assert run(text, "html") == text
+    hold(text.replace("&shy;", ""), "html", spaces=False)
+
+
+LINES = st.builds(
+    lambda lead, parts: lead + "".join(parts) + "\n",
+    st.sampled_from(
+        ["", "- ", "> ", "# ", "1. ", "  ", "    ", "> - ", "| ", "\n", "```\n", "::: x\n"]
+    ),
+    st.lists(
+        st.sampled_from(
+            [
+                "Hund ",
+                "rennt. ",
+                "*",
+                "**",
+                "_",
+                "`",
+                "[",
+                "](x)",
+                "[a](b)",
+                "<b>",
+                "</b>",
+                "|",
+                "\\*",
+                "![",
+                "$",
+                "~~",
+                "&amp;",
+                "{x}",
+                "https://a.b/c_d ",
+                "ü",
+                "[^1]",
+                "<!--",
+                "\u00a0",
+            ]
+        ),
+        max_size=8,
+    ),
+)
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.lists(LINES, max_size=6).map("".join))
+def test_generated_markdown(text):
+    hold(text, "markdown", spaces=False)
+
+
+RUN = st.builds(
+    lambda form, text, more: (
+        f"<w:r>{form}{more[0]}<w:t xml:space='preserve'>{text}</w:t>{more[1]}</w:r>"
+    ),
+    st.sampled_from(["", "<w:rPr><w:b/></w:rPr>", "<w:rPr><w:i/><w:lang w:val='de'/></w:rPr>"]),
+    st.sampled_from(["Ein Hund", " rennt. ", "Eine", " ", "K", "atze &amp; x", "Ja! Nein", ", "]),
+    st.tuples(
+        *[st.sampled_from(["", "", "<w:tab/>", "<w:br/>", "<w:footnoteReference w:id='2'/>"])] * 2
+    ),
+)
+POINTS = st.sampled_from(
+    [
+        "<w:bookmarkStart w:id='1' w:name='x'/>",
+        "<w:proofErr w:type='spellStart'/>",
+        BOX,
+        FIELD.format(code="PAGE", result="<w:r><w:t>3</w:t></w:r>"),
+        FIELD.format(code="HYPERLINK x", result="<w:r><w:t>hier</w:t></w:r>"),
+        "<w:r><w:fldChar w:fldCharType='begin'/></w:r>",
+        "<w:del><w:r><w:delText>x</w:delText></w:r></w:del>",
+    ]
+)
+AROUND = [
+    "<w:hyperlink>{}</w:hyperlink>",
+    "<w:ins>{}</w:ins>",
+    "<w:fldSimple w:instr='SEQ'>{}</w:fldSimple>",
+    "<w:sdt><w:sdtPr/><w:sdtContent>{}</w:sdtContent></w:sdt>",
+]
+CONTENT = st.recursive(
+    RUN | POINTS,
+    lambda inside: st.builds(
+        lambda around, parts: around.format("".join(parts)),
+        st.sampled_from(AROUND),
+        st.lists(inside, max_size=4),
+    ),
+    max_leaves=10,
+)
+
+
+@settings(max_examples=120, deadline=None)
+@given(st.lists(CONTENT, max_size=7).map("".join), st.booleans())
+def test_generated_paragraphs(body, known):
+    """All nodes but runs are there once, and all text."""
+    body = f"<w:body><w:p>{body}</w:p></w:body>"
+    part = f"<w:document {office_files.SPACES}>{body}</w:document>".encode()
+    for change in (capitals, marked):
+        made = Part(part)
+        text = made.text()
+        assert made.write("".join(through(change, known=known)(text, "paragraphs"))) == 0
+        out = made.content()
+        assert shape(out) == shape(part)
+        shown = ["".join(etree.fromstring(each).itertext()) for each in (out, part)]
+        assert "".join(without_marks(shown[0]).lower().split()) == "".join(shown[1].lower().split())
+
+
+PIECES_OF_UNITS = (
+    "Hund |Ein| rennt. |&amp;|&lt;b&gt;|&lt;/b&gt;|\n|<x id='1'/>|<ph id='2'>%s</ph>|{a}|"
+    "<bx id='3'/>|<ex id='3'/>|&#228;|<!-- k -->"
+)
+UNIT = st.recursive(
+    st.sampled_from(PIECES_OF_UNITS.split("|")),
+    lambda inside: st.builds(
+        lambda tag, parts: f"<{tag}>{''.join(parts)}</{tag.split()[0]}>",
+        st.sampled_from(["g id='1'", "mrk mtype='x-term'", "mrk mtype='protected'"]),
+        st.lists(inside, max_size=4),
+    ),
+    max_leaves=8,
+)
+
+
+@settings(max_examples=80, deadline=None)
+@given(st.lists(st.lists(UNIT, max_size=5).map("".join), max_size=4))
+def test_generated_units(units):
+    text = xliff(units)
+    out = run(text, "xliff")
+    assert re.findall(r"(?s)<target[^>]*>(.*?)</target>", out) == units
+    shouted = run(text, "xliff", marked)
+    assert re.sub(r"\s", "", without_marks(shouted)) == re.sub(r"\s", "", out)
+    etree.fromstring(shouted.encode())
+
+
+MESSAGES = st.lists(
+    st.text(max_size=20)
+    | st.sampled_from(["Hund\n", '"', "\\", "%s ", "\t", "_Hund", "<b>x</b> "]),
+    max_size=5,
+).map("".join)
+
+
+@settings(max_examples=80, deadline=None)
+@given(MESSAGES, st.booleans())
+def test_generated_messages(text, lines):
+    polib = pytest.importorskip("polib")
+    assume(text.strip())
+    assume(not re.search("[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028\u2029]", text))
+    raw = polib.escape(text)
+    given = f'msgid ""\n"{raw}"\n' if lines else f'msgid "{raw}"\n'
+    (entry,) = polib.pofile(run(f'{given}msgstr ""\n', "po"))
+    assert entry.msgid == text == entry.msgstr
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    st.lists(st.text(max_size=40), max_size=3),
+    st.sampled_from(["text", "html", "markdown", "subtitles"]),
+)
+def test_any_text(texts, format):
+    assert run("".join(texts), format) == "".join(texts)
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "encoding"),
+    [
+        ("a.txt", "Ein Käse läuft.\r\n", "utf-8-sig"),
+        ("a.txt", "Ein Käse läuft.\r\n", "utf-16"),
+        ("a.md", "# Käse\n", "utf-8-sig"),
+        ("a.srt", "1\n00:01 --> 00:02\nKäse\n", "utf-16"),
+        ("a.xml", '<?xml version="1.0" encoding="ISO-8859-1"?><a>Käse</a>', "latin-1"),
+        ("a.xml", '<?xml version="1.0" encoding="UTF-16"?><a>Käse</a>', "utf-16"),
+        ("a.xml", "<a>Käse</a>", "utf-8-sig"),
+        ("a.html", "<meta charset=windows-1252><p>Käse – „gut“</p>", "cp1252"),
+        (
+            "a.html",
+            '<meta http-equiv=x content="text/html; charset=iso-8859-1"><p>„Käse“',
+            "cp1252",
+        ),
+        ("a.html", "<p>Käse ohne Angabe</p>", "cp1252"),
+        ("a.po", PO.replace("UTF-8", "ISO-8859-1"), "latin-1"),
+        ("a.xlf", xliff(["Käse"]).replace('"1.0"', '"1.0" encoding="windows-1252"', 1), "cp1252"),
+    ],
+)
+def test_encodings_stay(name, text, encoding, tmp_path):
+    content = text.encode(encoding)
+    out = done(tmp_path, name, content, through())
+    if name.endswith(("po", "xlf")):
+        assert out.decode(encoding).startswith(text[:40]) and len(out) > len(content)
+    else:
+        assert out == content
+    assert (
+        "KÄSE" in done(tmp_path, name, content, through(capitals)).decode(encoding) or "K" in text
+    )
+
+
+def test_characters_that_an_encoding_lacks(tmp_path):
+    def snow(text: str) -> str:
+        return "☃ " + text
+
+    page = "<meta charset=iso-8859-1><p>Käse</p>".encode("latin-1")
+    assert done(tmp_path, "a.html", page, through(snow)) == page.replace(b"<p>", b"<p>&#9731; ")
+    out = done(tmp_path, "a.po", PO.replace("UTF-8", "ISO-8859-1").encode("latin-1"), through(snow))
+    assert "charset=UTF-8" in out.decode() and "☃ Hund öffnen" in out.decode()
+
+
+@pytest.mark.parametrize("file", PAGES, ids=str)
+def test_files_of_a_folder(file, tmp_path):
+    content, ending = file.read_bytes(), file.suffix.lower()
+    if ending in TEXTS and TEXTS[ending] not in ("po", "xliff"):
+        text, _ = decoded(content, TEXTS[ending], str(file))
+        hold(text, TEXTS[ending])
+    out = done(tmp_path, file.name, content, through())
+    if ending in TEXTS and TEXTS[ending] not in ("po", "xliff"):
+        assert out == content
+    elif ending in TEXTS:
+        again = done(tmp_path, file.name, out, through(marked))
+        assert again == out  # all is translated
+    else:
+        assert parts_of(out) == parts_of(content)
