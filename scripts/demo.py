@@ -16,7 +16,6 @@ from typing import NamedTuple, NoReturn
 
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT / "scripts" / "bench"))
-logging.disable(logging.WARNING)
 
 import demo_examples  # noqa: E402
 import sacrebleu  # noqa: E402
@@ -227,4 +226,5 @@ def main() -> None:
 
 
 if __name__ == "__main__":
+    logging.disable(logging.WARNING)
     main()

@@ -9,6 +9,7 @@
 #
 # PYTHON= names an interpreter that has pip (python3).
 set -euo pipefail
+case " $* " in *" -h "* | *" --help "*) sed -n '2,/^[^#]/{s/^# \{0,1\}//p;}' "$0" && exit ;; esac
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 python=${PYTHON:-python3}
 only_demo=
