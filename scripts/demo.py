@@ -156,7 +156,7 @@ Try next, from any folder (the first line once):
   . {root}/.venv/bin/activate; export CLONE={root} DEMO={root}/checkpoints/demo
 
   printf 'Angebot\\tquotation\\n' > glossary.tsv
-  echo "Das Angebot wird morgen geprüft." | fairseq-interactive $DEMO \\
+  echo "Das Angebot muss noch geprüft werden." | fairseq-interactive $DEMO \\
     --path $DEMO/checkpoint.pt -s de -t en \\
     --bpe sentencepiece --sentencepiece-model $DEMO/spm.model \\
     --task translation_ext --glossary glossary.tsv

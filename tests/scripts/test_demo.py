@@ -107,7 +107,7 @@ def test_the_command_to_try_next_does_as_it_says(printed: str, tmp_path: Path) -
     )
     assert done.returncode == 0, done.stderr
     assert re.search(
-        r"^D-0\t.*\tThe quotation is checked tomorrow\.$", done.stdout, flags=re.MULTILINE
+        r"^D-0\t.*\tThe quotation still needs to be checked\.$", done.stdout, flags=re.MULTILINE
     )
 
 
