@@ -63,7 +63,7 @@ if command_line.registers_tasks():
             "fairseq_ext.doctor --install-fairseq"
         ) from None
     from fairseq_ext.plugin.tasks import extend as extend
-if command_line.owned and not command_line.decodes_alone():
-    from fairseq_ext.core.exit import interrupts_raise
+if command_line.own_command and not command_line.is_fairseq_command():
+    from fairseq_ext.core.exit import restore_keyboard_interrupt
 
-    interrupts_raise()
+    restore_keyboard_interrupt()

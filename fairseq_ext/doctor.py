@@ -29,7 +29,7 @@ if __name__ == "__main__" and sys.path and Path(sys.path[0]).resolve() == PACKAG
     sys.path[0] = str(PACKAGE.parent)
 
 from fairseq_ext.core import command_line  # noqa: E402
-from fairseq_ext.core.exit import leave  # noqa: E402
+from fairseq_ext.core.exit import exit_process  # noqa: E402
 from fairseq_ext.plugin.compat import repairs, startup  # noqa: E402
 from fairseq_ext.plugin.compat.probes import (  # noqa: E402
     CLUSTER_PROBE,
@@ -386,4 +386,4 @@ def main(given: Sequence[str] = ()) -> int:
 
 if __name__ == "__main__":
     # at once: to look through all that was imported takes half a second
-    leave(main(command_line.arguments()))
+    exit_process(main(command_line.arguments()))

@@ -76,7 +76,7 @@ def main(arguments: list[str]) -> int:
     if sys.stdin is None:
         raise UsageError("standard input is closed: give lines there")
     size = 1 if sys.stdin.isatty() else int(given)
-    model = None if command_line.asks_for_help() else find(arguments)
+    model = None if command_line.has_help_flag() else find(arguments)
     translator = None if model else load(arguments)
     status = first = 0
     while raw := list(itertools.islice(sys.stdin.buffer, size)):
@@ -329,8 +329,7 @@ def stamps_of_model(flags: dict[str, Any]) -> dict[str, list[int]]:
 def keep(arguments: list[str], flags: dict[str, Any], translator: Any) -> None:
     """Keep a model that has been loaded, a `Translator`, if it is one of those that can be."""
     from fairseq_ext.kernels.transformer import CompiledReader, StepStruct
-    from fairseq_ext.model.transformer.decoder import TransformerBackend
-    from fairseq_ext.model.transformer.readers import is_compiled_throughout
+    from fairseq_ext.model.transformer.decoder import TransformerBackend, is_compiled_throughout
     from fairseq_ext.plugin.loading.settings import limit_of, source_limit
     from fairseq_ext.search.compiled import CompiledSearch
 
@@ -387,7 +386,7 @@ def keep(arguments: list[str], flags: dict[str, Any], translator: Any) -> None:
         StepStruct(),
         weights.embedding_norm,
     )
-    reader.room_(weights.positions, len(weights.positions))
+    reader.set_positions_(weights.positions, len(weights.positions))
     structures = {
         "rules": CompiledSearch(setup).rules,
         "reader": reader.struct,

@@ -24,6 +24,7 @@ from fairseq_ext.plugin.calls import (
 )
 from fairseq_ext.plugin.loading.model import configuration, find_model
 from fairseq_ext.plugin.loading.settings import as_arguments
+from fairseq_ext.plugin.options import languages_of
 from fairseq_ext.plugin.stock import refuse_flags
 from fairseq_ext.search.constraints.from_python import (
     Avoid,
@@ -105,12 +106,8 @@ class Translator(SearchingModel):
         self.generators = Generators(self.task, self.models, generation, self.generator)
 
     def __repr__(self) -> str:
-        cfg, pair = self.cfg, self.task.flags()
-        languages = (
-            f" {pair.source_lang} to {pair.target_lang},"
-            if getattr(pair, "source_lang", None)
-            else ""
-        )
+        cfg, pair = self.cfg, languages_of(self.task.flags())
+        languages = f" {pair.source} to {pair.target}," if pair.source else ""
         where = "GPU" if self.cuda else "CPU"
         return (
             f"<Translator {cfg.common_eval.path},{languages} beam {self.beam}, on the {where}, "
@@ -269,7 +266,7 @@ class Translator(SearchingModel):
         if errors not in ("raise", "return"):
             raise UsageError(f"errors is {errors!r}: use 'raise' or 'return'")
         with self.lock:
-            check_seed(given.seed, self.task.flags())
+            check_seed(given.seed, self.generator.options.flags)
             self.generator, nbest = self.generators.use(beam, nbest)
             if given:
                 self.use_constraints()
@@ -358,7 +355,7 @@ class Translator(SearchingModel):
         numbers: of the segments."""
         return passes(
             format,
-            splitter(getattr(self.task.flags(), "source_lang", None)),
+            splitter(languages_of(self.task.flags()).source),
             protect,
             self.known.language_words,
             numbers,

@@ -1,9 +1,9 @@
-"""One sentence instead of a traceback: what went wrong, where, and the way out.
+"""Error messages: one sentence instead of a traceback, with the problem, its place and a remedy.
 
-`UsageError` is what this package raises for a wrong combination or input. The commands are
-fairseq's own, so errors that fairseq raises for common mistakes are put into words here too, by
-an exception hook (core/exit.py) that leaves every other error as it is. Set FAIRSEQ_EXT_TRACEBACK=1
-to see the traceback as well.
+This package raises `UsageError` for a wrong combination or input. The commands are fairseq's own,
+so this module also has sentences for errors that fairseq raises after common mistakes. An exception
+hook (core/exit.py) prints them; it does not change other errors. Set FAIRSEQ_EXT_TRACEBACK=1 to see
+the traceback as well.
 """
 
 from __future__ import annotations
@@ -13,16 +13,16 @@ import os
 import re
 import sys
 
-LONGEST = 80  # characters of what a message quotes, paths excepted
-LONGEST_PATH = 4096  # characters; what is longer is no path
+MAX_QUOTATION = 80  # characters of a quotation in a message, except for paths
+MAX_PATH = 4096  # characters; a longer text is not a path
 QUOTED = re.compile(r"(?<!\w)'([^'\n]{81,})'(?!\w)")
-# what fairseq, numpy and torch say of a binarised data set, also out of a process
+# messages of fairseq, numpy and torch about a damaged binarised data set, also from a process
 # that reads batches
 DAMAGED_DATA = re.compile(
     r"Index file doesn't match|(?:offset must be non-negative|buffer is smaller than "
     r"requested)[^\n]*\s*$"
 )
-UNREADABLE = (
+UNREADABLE_ERRORS = (
     "OverrideParseException",
     "InterpolationKeyError",
     "InterpolationResolutionError",
@@ -30,7 +30,7 @@ UNREADABLE = (
     "GrammarParseError",
 )
 # packages of the extra "serve"
-SERVER = (
+SERVER_PACKAGES = (
     "fastapi",
     "fastapi_offline",
     "httptools",
@@ -39,14 +39,14 @@ SERVER = (
     "starlette",
     "uvicorn",
 )
-ENDLESS = re.compile(r"\d{81,}|[^\s/]{256,}")  # a number, and what no file can have as its name
+LONG_WORD = re.compile(r"\d{81,}|[^\s/]{256,}")  # a number, or a word longer than any file name
 
 
 class UsageError(ValueError):
-    """A wrong flag, combination or input; the text is one sentence for the user, in which
+    """A wrong flag, combination or input. The text is one sentence for the user, in which
     quotations are cut at 80 characters.
 
-    Paths stay whole: whoever reads the sentence must find the file.
+    Paths are not cut, so that the user finds the file.
     """
 
     def __init__(self, text: str):
@@ -54,55 +54,54 @@ class UsageError(ValueError):
 
 
 class SentenceError(UsageError):
-    """One sentence cannot be translated; those beside it can."""
+    """One sentence cannot be translated; the others can."""
 
 
 class NotANumber(SentenceError, FloatingPointError):
-    """The model gives NaN for a sentence; the text says where, and the way out is added."""
+    """The model returns NaN for a sentence. The text names the place; the remedy is appended."""
 
     way_out = ": use another checkpoint, or leave --fp16 out"
 
     def __init__(self, text: str):
-        # an error that comes from another process has it
+        # an error that comes from another process already ends with it
         super().__init__(text.removesuffix(self.way_out) + self.way_out)
 
 
 def cut(text: str) -> str:
-    """What a message quotes, cut at 80 characters, on one line."""
+    """Return a quotation for a message: on one line, cut at 80 characters."""
     plain = " ".join(text.split())
-    return plain if len(plain) <= LONGEST else plain[: LONGEST - 3] + "..."
+    return plain if len(plain) <= MAX_QUOTATION else plain[: MAX_QUOTATION - 3] + "..."
 
 
 def shortened(text: str) -> str:
-    """A message on one line whose quotations are cut, paths excepted: what stands in quotation
-    marks, and what has no end."""
+    """Return a message on one line, with texts in quotation marks and very long words cut; paths
+    are not cut."""
     text = "\\n".join(text.splitlines())
     short = QUOTED.sub(
         lambda quoted: quoted[0] if is_path(quoted[1]) else f"'{cut(quoted[1])}'", text
     )
-    return ENDLESS.sub(lambda endless: cut(endless[0]), short)
+    return LONG_WORD.sub(lambda endless: cut(endless[0]), short)
 
 
 def is_path(quoted: str) -> bool:
-    """Whether a quotation looks like the path of a file."""
+    """Return whether a quotation looks like the path of a file."""
     begins = quoted.startswith(("/", "./", "../", "~/"))
     return (
-        len(quoted) <= LONGEST_PATH
-        and "/" in quoted
-        and (begins or not any(map(str.isspace, quoted)))
+        len(quoted) <= MAX_PATH and "/" in quoted and (begins or not any(map(str.isspace, quoted)))
     )
 
 
 def counted(number: int, one: str, many: str = "") -> str:
-    """A number with its noun: 1 line, 2 lines.
+    """Return a number with its noun: 1 line, 2 lines.
 
-    many: the plural where it is not the noun with an s.
+    many: the plural, if it is not the noun with an s.
     """
     return f"{number} {one if number == 1 else many or one + 's'}"
 
 
-def dictionaries_beside(path: str) -> str:
-    """Which dictionaries there are where one is missing: a language may be misspelt."""
+def list_dictionaries(path: str) -> str:
+    """Return a hint with the dictionaries in the folder of a missing one: the language may be
+    misspelt."""
     with contextlib.suppress(OSError):
         names = sorted(
             name
@@ -118,7 +117,7 @@ def dictionaries_beside(path: str) -> str:
 
 
 def damaged_data(why: str) -> str:
-    """The sentence for a binarised data set that cannot be used."""
+    """Return the sentence for a binarised data set that cannot be used."""
     way_out = (
         "it is damaged, or of another --dataset-impl or dictionary; make it again with "
         "fairseq-preprocess"
@@ -127,7 +126,7 @@ def damaged_data(why: str) -> str:
 
 
 def explain(error: BaseException) -> str | None:
-    """The sentence for an error, or None when it is not one of the known mistakes."""
+    """Return the sentence for an error; None if it is not a known mistake."""
     text = str(error)
     if isinstance(error, UsageError):
         return text
@@ -178,7 +177,7 @@ def explain(error: BaseException) -> str | None:
             f"the checkpoint's weights are not those of its architecture ({lacks}): it is damaged, "
             "or needs its own --user-dir"
         )
-    # how fairseq says that no model has this name
+    # fairseq's message for an unknown architecture
     if isinstance(error, IndexError) and "Replacement index" in text:
         return (
             "the checkpoint's architecture is unknown to fairseq: name the --user-dir "
@@ -226,7 +225,7 @@ def explain(error: BaseException) -> str | None:
             f"--post-process (--remove-bpe) {cut(text.partition(': ')[2])} is unknown to fairseq: "
             "use sentencepiece or subword_nmt"
         )
-    # of ast.literal_eval
+    # messages of ast.literal_eval
     if "malformed node or string" in text or (
         isinstance(error, SyntaxError) and error.filename == "<unknown>"
     ):
@@ -247,7 +246,7 @@ def explain(error: BaseException) -> str | None:
         return "--seed must be 0 to 4294967295, as numpy has it: use another"
     if isinstance(error, ImportError) and text.startswith("fairseq_ext is a plug-in for fairseq"):
         return text
-    if isinstance(error, ModuleNotFoundError) and error.name in SERVER:
+    if isinstance(error, ModuleNotFoundError) and error.name in SERVER_PACKAGES:
         return (
             f"the server needs {error.name}, which is not installed: pip install "
             "'fairseq_ext[serve]'"
@@ -281,10 +280,10 @@ def explain(error: BaseException) -> str | None:
         return f"{named} is a folder, and a file is needed: name the file in it"
     if isinstance(error, FileNotFoundError) and error.filename == "":
         return "a file is given without a name: name one, or leave its flag out"
-    # what fairseq takes --replace-unk alone for
+    # fairseq reads this file for --replace-unk without a value
     if isinstance(error, FileNotFoundError) and error.filename == "@@ ":
         return (
-            "--replace-unk needs the file of an alignment dictionary: name one, or write '' behind "
+            "--replace-unk needs the file of an alignment dictionary: name one, or write '' after "
             "it to copy source words"
         )
     if isinstance(error, FileNotFoundError) and error.filename and "dict." not in text:
@@ -292,7 +291,7 @@ def explain(error: BaseException) -> str | None:
     if isinstance(error, FileNotFoundError) and os.path.basename(str(error.filename)) == "dict.txt":
         return f"no dictionary at {error.filename}: name the data directory that has the model's"
     if isinstance(error, FileNotFoundError) and "dict." in text:
-        has = dictionaries_beside(str(error.filename))
+        has = list_dictionaries(str(error.filename))
         return (
             f"no dictionary at {error.filename}{has}: the data directory needs dict.SOURCE.txt and "
             "dict.TARGET.txt of the model"
@@ -302,7 +301,7 @@ def explain(error: BaseException) -> str | None:
             f"{text.removeprefix('Dataset not found: ')}: binarise that subset with "
             "fairseq-preprocess, or name another by --gen-subset"
         )
-    # what fairseq says of it
+    # fairseq's message is only the path
     if isinstance(error, FileNotFoundError) and error.errno is None and os.path.isabs(text):
         return f"--user-dir {text} does not exist: correct the path"
     if "size mismatch" in text:
@@ -339,7 +338,7 @@ def explain(error: BaseException) -> str | None:
         return damaged_data(text.splitlines()[-1])
     if (
         type(error).__module__ in ("hydra.errors", "omegaconf.errors")
-        and type(error).__name__ in UNREADABLE
+        and type(error).__name__ in UNREADABLE_ERRORS
     ):
         return (
             f"a flag's value is read as more than text ({cut(text)}): leave ${{ and "
@@ -354,7 +353,7 @@ def explain(error: BaseException) -> str | None:
 
 
 def report(kind: type[BaseException], error: BaseException, trace) -> None:
-    """One sentence on standard error for a known mistake, the usual traceback otherwise."""
+    """Print one sentence on standard error for a known mistake, the usual traceback otherwise."""
     seen: BaseException | None = error
     sentence = None
     while seen is not None and sentence is None:
@@ -363,7 +362,7 @@ def report(kind: type[BaseException], error: BaseException, trace) -> None:
     if sentence is None or os.environ.get("FAIRSEQ_EXT_TRACEBACK"):
         sys.__excepthook__(kind, error, trace)
     if sentence is not None:
-        # core/exit.py tells of it; where it is closed there is none
+        # core/exit.py reports this error; a closed stream has none
         with contextlib.suppress(OSError, AttributeError):
             sys.stdout.flush()
         print(f"error: {shortened(sentence)}", file=sys.stderr)

@@ -33,8 +33,8 @@ from fairseq_ext.search.interpreted import LoopSearch, OpenPool
 from fairseq_ext.search.parallel.driver import ParallelSearch
 from fairseq_ext.search.pool import Pool
 from fairseq_ext.search.protocols import Schedule
-from fairseq_ext.search.scheduler import Searcher
-from fairseq_ext.search.strategies.decoding.beam import Searchers, compiled
+from fairseq_ext.search.scheduler import Searcher, Searchers
+from fairseq_ext.search.strategies.decoding.beam import compiled
 from fairseq_ext.search.strategies.stop.early import Shorter
 from fairseq_ext.translator import Translator
 

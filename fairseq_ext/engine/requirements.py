@@ -16,6 +16,7 @@ from fairseq_ext.core.errors import UsageError
 from fairseq_ext.core.glossary import Languages
 from fairseq_ext.core.words import starts_of, words_of
 from fairseq_ext.engine.jobs import Constraint, GlossaryFile, Job, Span
+from fairseq_ext.plugin.options import languages_of
 from fairseq_ext.search.constraints.glossary import Glossary, GlossaryOptions, places_terms
 from fairseq_ext.search.constraints.required import case_of
 from fairseq_ext.search.phrases.pieces import normal
@@ -116,12 +117,11 @@ class Requirements:
     @property
     def languages(self) -> Languages:
         """Those that the task is of now."""
-        flags = self.translator.task.flags()
-        return Languages(getattr(flags, "source_lang", None), getattr(flags, "target_lang", None))
+        return languages_of(self.translator.task.flags())
 
     def glossary(self, digest: str, file: GlossaryFile) -> Glossary:
         """The glossary of a digest, from memory or from its file."""
-        flags, languages = self.translator.task.flags(), self.languages
+        flags, languages = self.translator.generator.options.flags, self.languages
         if (key := (digest, languages)) in self.glossaries:
             self.glossaries.move_to_end(key)
             return self.glossaries[key]
@@ -182,6 +182,7 @@ class Requirements:
                     spans,
                 )
             )
+        is_placed = places_terms(self.translator.generator.options.flags)
         places = self.places(wanted, best.text)
         lacks: dict[int, str] = {}
         # of equal phrases, those without a place first
@@ -194,7 +195,7 @@ class Requirements:
             spans = () if place is None or i in lacks else (place[1],)
             term = taken(terms, alternatives, cased.mode)
             where = ""
-            if term.source and i not in lacks and places_terms(self.translator.task.flags()):
+            if term.source and i not in lacks and is_placed:
                 where = "elsewhere" if elsewhere[wanted.text[i]] > 0 else "in place"
                 elsewhere[wanted.text[i]] -= 1
             out.append(

@@ -22,6 +22,7 @@ from fairseq_ext.engine.jobs import Description
 from fairseq_ext.engine.requirements import OfRequests, Requirements
 from fairseq_ext.kernels.library import give_back_memory
 from fairseq_ext.plugin.loading.settings import source_limit
+from fairseq_ext.plugin.options import languages_of
 from fairseq_ext.search.strategies.schedule import Stream
 from fairseq_ext.translator import Translator
 
@@ -82,7 +83,7 @@ def decoding_of(flags: dict[str, Any]) -> Decoding:
     if is_beam:
         given = {"schedule": "stream", "stream_order": "fifo", "stream_width": WIDTH} | given
     translator, no_constraints = constrained(given | {"cpu_workers": 1})
-    own, setup = translator.task.flags(), translator.generator.setup
+    own, setup = translator.generator.options.flags, translator.generator.setup
     share = next((name for name in ("lsh_share", "shortlist_share") if shares(own, name)), None)
     if share is not None:
         raise UsageError(
@@ -114,19 +115,18 @@ def constrained(flags: dict[str, Any]) -> tuple[Translator, str]:
 def shares(flags: Any, name: str) -> bool:
     """Whether a softmax has one list for all sentences."""
     of = {"lsh_share": ("lsh",), "shortlist_share": ("top", "lexical")}
-    return str(flags.softmax) in of[name] and str(getattr(flags, name)) == "batch"
+    return str(flags.softmax) in of[name] and vars(flags)[name] == "batch"
 
 
 def description(decoding: Decoding) -> Description:
     """What the engine is told of a worker."""
     translator = decoding.translator
-    flags, longest = translator.task.flags(), source_limit(translator.max_positions)
-    # a language model has none
-    source, target = (getattr(flags, f"{side}_lang", None) or "" for side in ("source", "target"))
+    longest = source_limit(translator.max_positions)
+    languages = languages_of(translator.task.flags())  # a language model has none
     return Description(
         translator.signature,
-        source,
-        target,
+        languages.source or "",
+        languages.target or "",
         translator.generator.spec.k,
         translator.nbest,
         decoding.places,

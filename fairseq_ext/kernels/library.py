@@ -39,7 +39,7 @@ from typing import Any
 
 from fairseq_ext.core import command_line
 from fairseq_ext.core.errors import UsageError
-from fairseq_ext.core.files import cache_folder, replace, untrusted
+from fairseq_ext.core.files import cache_folder, replace, untrusted_reason
 from fairseq_ext.kernels.compiling import (
     ASKING,
     BROUGHT,
@@ -148,12 +148,12 @@ def private_folder() -> Path:
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     found = folder.stat()
     if found.st_uid == os.geteuid() and stat.S_IMODE(found.st_mode) != 0o700:
-        planted = untrusted(folder) is not None
+        planted = untrusted_reason(folder) is not None
         folder.chmod(0o700)
         for file in [*folder.glob("*.so"), *folder.glob("model-*")] if planted else ():
             logger.info("%s is removed and built anew: others could have written it", file)
             file.unlink()
-    why = untrusted(folder)
+    why = untrusted_reason(folder)
     if why is None:
         return folder
     logger.info(
@@ -171,7 +171,7 @@ def is_verified(file: Path) -> bool:
     try:
         told = file.with_suffix(DIGEST).read_bytes()[:64]
         return (
-            untrusted(file) is None
+            untrusted_reason(file) is None
             and hashlib.sha256(file.read_bytes()).hexdigest().encode() == told
         )
     except OSError:
@@ -220,7 +220,7 @@ def compile_library(
 def say(line: str) -> None:
     """Tell why nothing happens for a while: on standard error in a command of ours, in the log
     of somebody else's program."""
-    if command_line.owned and sys.stderr is not None:
+    if command_line.own_command and sys.stderr is not None:
         print(line, file=sys.stderr, flush=True)
     else:
         logger.info(line)

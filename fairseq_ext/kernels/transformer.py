@@ -174,7 +174,7 @@ class LayerStack:
             step.b,
             step.sentences,
             step.width,
-            step.before,
+            step.positions_before,
             None if place is None else address(place, torch.long),
             None if slot is None else address(slot, torch.long),
             None if mask is None else address(mask, torch.float32),
@@ -238,10 +238,111 @@ class CompiledReader:
         self.struct.x, self.struct.logits = self.x.data_ptr(), self.logits.data_ptr()
         self.step.x = self.x.data_ptr()
 
-    def room_(self, positions: Tensor, room: int) -> None:
+    def set_positions_(self, positions: Tensor, room: int) -> None:
         """Position embeddings (room or more, d); the KV cache has room for so many tokens."""
         at = address(positions, torch.float32, None, self.struct.d)
         if positions.size(0) < room:
             raise ValueError(f"{positions.size(0)} position embeddings for {room} positions")
         self.positions = positions
         self.struct.positions, self.struct.room = at, room
+
+
+def mask_address(cache: Any) -> int | None:
+    """Return where the source mask lies; None where no source is padded."""
+    return None if cache.source_mask is None else address(cache.source_mask, torch.float32)
+
+
+class CompiledRows(CompiledReader):
+    """Reads the rows of sentences, each in a slot of a KV cache, by plain integers.
+
+    A row knows the positions of its history in its slot, so no mask, no reordering and no tensor
+    operation stands between two calls of the compiled library. Where one row is all there is, its
+    positions are those of the slot. model/transformer/decoder.py is the definition.
+
+    model: model/transformer/weights.py, Weights, compiled throughout; cache: of the rows
+    (model/transformer/cache.py, KeyValues), the reader's from now on; is_alone: there is one row.
+
+    Shapes: S slots, G sentences that are taken in, L layers, H heads, h features a head.
+    """
+
+    def __init__(self, model: Any, cache: Any, is_alone: bool = False):
+        self.model, self.cache = model, cache
+        output = model.output.packed or model.output.pack()
+        step = StepStruct(rows=int(is_alone), width=int(is_alone))
+        parts = (model.compiled, output, model.embedding, model.scale, step, model.embedding_norm)
+        super().__init__(*parts)
+        self.point_()
+
+    @property
+    def slots(self) -> int:
+        """S: slots that there are."""
+        return self.cache.source.size(2)
+
+    def point_(self) -> None:
+        """Give the compiled library the address of the KV cache."""
+        cache, step = self.cache, self.step
+        step.target, step.source = cache_struct(cache.target), cache_struct(cache.source)
+        step.sentences, step.source_mask = self.slots, mask_address(cache)
+
+    def copy_into_slots_(self, other: Any, slots: Sequence[int]) -> None:
+        """Copy sentences (G,) that have just been admitted into slots (G,) that are free; make
+        more where there are too few. other: their KeyValues."""
+        more = max(slots) + 1 > self.slots
+        self.cache.enlarge_(
+            max(max(slots) + 1, 2 * self.slots) if more else self.slots, 0, other.source.size(4)
+        )
+        self.cache.copy_slots_(torch.tensor(slots), other, torch.arange(len(slots)), 0)
+        self.point_()
+
+    def reserve_(self, kept: int, w: int) -> None:
+        """Make room for w positions behind the first `kept` tokens of the only row; what was read
+        beyond these is forgotten."""
+        end, model = kept + w, self.model
+        if w > self.struct.width:
+            self.widen_(max(2 * w, 8))
+        if end > self.cache.target.size(4):
+            self.enlarge_([0], kept, end)
+        if end > model.positions.size(0) and model.grow_positions is not None:
+            model.positions = model.grow_positions(2 * end)
+        table = model.positions
+        if end > table.size(0):  # what stands behind a limited model's last position is not used
+            table = F.pad(table, (0, 0, 0, end - table.size(0)))
+        self.set_positions_(table.contiguous(), min(self.cache.target.size(4), table.size(0)))
+
+    def reserve_rows_(self, rows: int, length: int) -> bool:
+        """Make room for so many rows, or for targets of so many tokens; return whether there was
+        too little for one of both.
+
+        Errors: IndexError where the model has no such position.
+        """
+        model = self.model
+        if rows > self.struct.width:
+            self.widen_(rows)
+            return True
+        if length > self.struct.room:
+            if length > model.positions.size(0):
+                if model.grow_positions is None:
+                    raise IndexError(
+                        f"target position {length} is beyond the model's {model.positions.size(0)}"
+                    )
+                model.positions = model.grow_positions(2 * length)
+            self.set_positions_(model.positions.contiguous(), model.positions.size(0))
+            return True
+        return False
+
+    def enlarge_(self, slots: Sequence[int], positions: int, least: int = 0) -> None:
+        """Double the room for positions, or `least`, if that is more.
+
+        Keep these slots (G,), in ascending order, as the first, and so many positions of each.
+        """
+        before, slot = self.cache.target, torch.tensor(slots)  # (L, 2, S, H, capacity, h)
+        shape = list(before.shape)
+        shape[2], shape[4] = len(slots), 2 * max(before.size(4), least)
+        target = before.new_empty(shape)
+        # (S, H, capacity, h)
+        for to, block in zip(target.flatten(0, 1), before.flatten(0, 1), strict=True):
+            to[:, :, :positions] = block[:, :, :positions].index_select(0, slot)
+        if len(slots) < self.slots:
+            self.cache.keep_source_(slot)
+        self.cache.target, self.cache.views = target, []
+        self.point_()

@@ -27,26 +27,28 @@ def use_one_thread_after_a_fork() -> None:
         loaded_in = os.getpid()
 
 
-class CallLock:
-    """A lock that the thread that has it may take again.
+class CallLock(type(threading.RLock())):  # type: ignore[misc]
+    """A lock that the thread that has it may take again. Ctrl-C leaves it taken by nobody: it is
+    released by no code of Python, which could be interrupted.
 
     Errors: UsageError in a forked process, where a thread of the process before had it.
     """
 
     def __init__(self) -> None:
         use_one_thread_after_a_fork()
-        self.lock = threading.RLock()
         self.process = os.getpid()  # of the last thread that took it
 
-    def __enter__(self) -> None:
-        while not self.lock.acquire(timeout=PAUSE):
+    def __enter__(self) -> bool:
+        while not self.acquire(timeout=PAUSE):
             if self.process != os.getpid():
                 raise UsageError(
                     "this process was forked while another thread used the Translator: make a "
                     "Translator in this process, or fork while no call is under way"
                 )
-        self.process = os.getpid()
-        use_one_thread_after_a_fork()
-
-    def __exit__(self, *error: object) -> None:
-        self.lock.release()
+        try:
+            self.process = os.getpid()
+            use_one_thread_after_a_fork()
+        except BaseException:
+            self.release()
+            raise
+        return True

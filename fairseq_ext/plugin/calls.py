@@ -6,6 +6,7 @@ from __future__ import annotations
 import copy
 import sys
 from collections.abc import Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -100,7 +101,7 @@ class Generators:
 
     def __init__(self, task: Any, models: list, generation: Any, first: Any):
         self.task, self.models, self.generation = task, models, generation
-        self.results_file = task.flags().results_file
+        self.results_file = task.session.flags.results_file
         self.of_flags = (generation.beam, generation.nbest)
         self.current = first
         self.made = {self.of_flags: first}
@@ -339,16 +340,16 @@ class SearchingModel(LoadedModel):
         def decode(given: tuple) -> list[Any]:
             return self.task.inference_step(self.generator, self.models, given[0])
 
+        # subtle: tqdm has locks that all threads and forked processes share, and Ctrl-C, or the end
+        # of such a process, can leave them taken for ever: no bar is made that is not shown
+        is_shown = progress and sys.stderr is not None
         with (
             self.lock,
-            tqdm(
-                total=len(tokens),
-                unit=" sentences",
-                dynamic_ncols=True,
-                disable=not progress or sys.stderr is None,
-            ) as bar,
+            tqdm(total=len(tokens), unit=" sentences", dynamic_ncols=True)
+            if is_shown
+            else nullcontext() as bar,
         ):
-            self.generator.on_answer = bar.update if progress else None
+            self.generator.on_answer = None if bar is None else bar.update
             out: list[Any] = [None] * len(tokens)
             for i, line in enumerate(tokens):
                 # EOS; an empty prompt may be gone on with
@@ -377,7 +378,8 @@ class SearchingModel(LoadedModel):
                         if isinstance(each, SentenceError)
                         else [self.translation(h) for h in each[:nbest]]
                     )
-                bar.update(len(out) - out.count(None) - bar.n)
+                if bar is not None:
+                    bar.update(len(out) - out.count(None) - bar.n)
         return out
 
     def nothing(self, number: int, wanted: SentenceConstraints) -> Translation:

@@ -63,7 +63,7 @@ def stock_search(generation: Any) -> str | None:
     """The stock flag that replaces fairseq's beam search by another search of its
     own, if one is set."""
     for name, (flag, off) in STOCK_SEARCHES.items():
-        if getattr(generation, name, off) != off:
+        if vars(generation)[name] != off:
             return flag
     return None
 
@@ -89,7 +89,7 @@ class Option:
 
 def stock(name: str, off: Any = False) -> Callable[[Any, Any], bool]:
     """Whether a stock flag is on."""
-    return lambda flags, generation: getattr(generation, name, off) not in (off, None)
+    return lambda flags, generation: vars(generation)[name] not in (off, None)
 
 
 OPTIONS = (
@@ -99,7 +99,7 @@ OPTIONS = (
     ),
     Option(
         "--unkpen below 0",
-        lambda flags, generation: getattr(generation, "unkpen", 0) < 0,
+        lambda flags, generation: generation.unkpen < 0,
         denies=frozenset({"scores of at most 0"}),
     ),
     Option(
@@ -125,7 +125,7 @@ OPTIONS = (
     ),
     Option(
         "--glossary-placement align",
-        places_terms,
+        lambda flags, generation: places_terms(flags),
         needs=frozenset({"search loop", "beam"}),
     ),
     Option("--mbr", lambda flags, generation: bool(flags.mbr), needs=frozenset({"search loop"})),
@@ -141,12 +141,12 @@ OPTIONS = (
     ),
     Option(
         "--beam above 1",
-        lambda flags, generation: getattr(generation, "beam", 5) > 1,
+        lambda flags, generation: generation.beam > 1,
         denies=frozenset({"greedy"}),
     ),
     Option(
         "--nbest above 1",
-        lambda flags, generation: getattr(generation, "nbest", 1) > 1,
+        lambda flags, generation: generation.nbest > 1,
         denies=frozenset({"greedy"}),
     ),
     Option(
@@ -216,7 +216,7 @@ def refuse_reference(flags: Any, own: type) -> None:
     named += [
         "--" + name.replace("_", "-")
         for name, default in defaults.items()
-        if getattr(flags, name) != default
+        if vars(flags)[name] != default
     ]
     if named:
         given = "--score-reference scores given translations"
@@ -268,8 +268,7 @@ def refuse_values(flags: Any, generation: Any) -> None:
     """Refuse numbers outside their range, NaN included, and empty file names
     (raises UsageError)."""
     for name, (least, most, meaning) in (RANGES | declared("range")).items():
-        value = getattr(generation, name, None)
-        value = getattr(flags, name, None) if value is None else value
+        value = (vars(flags) | vars(generation))[name]
         if value is not None and not least <= value <= most:
             bounds = (
                 f"{short(least)} or more"
@@ -281,13 +280,13 @@ def refuse_values(flags: Any, generation: Any) -> None:
                 f"--{name.replace('_', '-')} ({meaning}) must be {bounds}, not {value}"
             )
     for name in {name for s in all_strategies() for name in field_names(s)}:
-        value = getattr(flags, name)
+        value = vars(flags)[name]
         if isinstance(value, float) and math.isnan(value):
             raise UsageError(
                 f"--{name.replace('_', '-')} is not a number: give one, or leave it out"
             )
     for name in (*FILES, *declared("file")):
-        if getattr(flags, name) == "":
+        if vars(flags)[name] == "":
             raise UsageError(
                 f"--{name.replace('_', '-')} is given without a name: name a file, or leave it out"
             )
@@ -303,7 +302,7 @@ def validate(flags: Any, generation: Any, *more: Part) -> None:
     strategies = in_use(flags)
     refuse_unused(flags, strategies)
     for name in ("print_step", "retain_iter_history"):
-        if getattr(generation, name, False):
+        if vars(generation)[name]:
             flag = "--" + name.replace("_", "-")
             raise UsageError(
                 f"{flag} shows the steps of iterative refinement, which no search here "

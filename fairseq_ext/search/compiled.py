@@ -22,18 +22,18 @@ import torch
 from fairseq_ext.core.errors import NotANumber
 from fairseq_ext.kernels.beam import CompiledBatch, CompiledSentence, Result, Rules, StopRule
 from fairseq_ext.kernels.library import library
-from fairseq_ext.model.protocol import BatchReader
+from fairseq_ext.kernels.transformer import CompiledRows
 from fairseq_ext.search.finished import Ending, Hypothesis, n_best
 from fairseq_ext.search.log_probs import MANY
 from fairseq_ext.search.phrases.sentence import SentenceConstraints
 from fairseq_ext.search.pool import Pool
 from fairseq_ext.search.protocols import SearchSetup
-from fairseq_ext.search.scheduler import Request, Searcher, common_prefix
+from fairseq_ext.search.scheduler import CompiledSearcher, Request, common_prefix
 
 FIRST_POSITIONS, FIRST_STEPS = 32, 8  # room for as many tokens in common, and so many of each row
 
 
-class CompiledSearch(Searcher):
+class CompiledSearch(CompiledSearcher):
     """Beam search of sentences without constraints."""
 
     def __init__(self, setup: SearchSetup):
@@ -48,7 +48,7 @@ class CompiledSearch(Searcher):
     def clear(self) -> None:
         """Forget all requests, also those of a call that an exception has ended anywhere: what
         their sentences hold may be half changed, so they are not used again."""
-        self.reader: BatchReader | None = None  # None while there are no sentences
+        self.reader: CompiledRows | None = None  # None while there are no sentences
         self.sentences: dict[Request, CompiledSentence] = {}  # live or ended
         self.running: dict[Request, CompiledSentence] = {}  # live
         self.batch.keep_([])
@@ -96,7 +96,7 @@ class CompiledSearch(Searcher):
             itertools.islice((i for i in itertools.count() if i not in taken), len(requests))
         )
         if self.reader is not None:
-            self.reader.take_in_(decoder.set_aside(), slots)
+            self.reader.copy_into_slots_(decoder.set_aside().cache.models[0], slots)
         else:
             self.reader = decoder.batch_reader(FIRST_POSITIONS + FIRST_STEPS * spec.k)
             decoder.set_aside()
@@ -166,12 +166,10 @@ class CompiledSearch(Searcher):
         if not self.running:
             return []
         assert self.reader is not None
-        while (
-            result := self.batch.go_on(most, self.reader.compiled, self.reader.struct)
-        ) == Result.NO_ROOM:
+        while (result := self.batch.go_on(most, self.reader, self.reader.step)) == Result.NO_ROOM:
             longest = max(sentence.struct.length for sentence in self.running.values())
             lengthened = [sentence.lengthen_() for sentence in self.running.values()]
-            if not any(lengthened) and not self.reader.make_room_(self.batch.rows, longest + 1):
+            if not any(lengthened) and not self.reader.reserve_rows_(self.batch.rows, longest + 1):
                 self.enlarge()
         self.setup.stats.count_steps(*self.batch.take_counts())
         if result == Result.GOES_ON:

@@ -22,10 +22,10 @@ from fairseq_ext.search.log_probs import MANY
 from fairseq_ext.search.phrases.sentence import SentenceConstraints
 from fairseq_ext.search.pool import OfPool, Pool
 from fairseq_ext.search.protocols import SearchSetup
-from fairseq_ext.search.scheduler import Request, Searcher, common_prefix
+from fairseq_ext.search.scheduler import CompiledSearcher, Request, common_prefix
 
 
-class ConstrainedSearch(Searcher):
+class ConstrainedSearch(CompiledSearcher):
     """Beam search of sentences with phrases that must appear, and no other constraints."""
 
     def __init__(self, setup: SearchSetup):
@@ -169,8 +169,8 @@ class ConstrainedGroup:
             self.search.struct,
             self.setup.stats,
         )
-        while (result := search.go_on(reader.compiled, reader.struct, most)) == Result.NO_ROOM:
-            if not (search.lengthen_() or reader.make_room_(self.most_rows, state.length + 1)):
+        while (result := search.go_on(reader, reader.step, most)) == Result.NO_ROOM:
+            if not (search.lengthen_() or reader.reserve_rows_(self.most_rows, state.length + 1)):
                 reader.enlarge_(range(reader.slots), state.used)
         stats.count_steps(*search.take_counts())
         if state.full:

@@ -338,9 +338,7 @@ NAMES = tuple(name for name in CandidateFlags.__dataclass_fields__ if name != "_
 def given(flags: Any) -> dict[str, Any]:
     """The flags that differ from their defaults."""
     return {
-        name: getattr(flags, name)
-        for name in NAMES
-        if getattr(flags, name) != getattr(CandidateFlags, name)
+        name: value for name in NAMES if (value := vars(flags)[name]) != vars(CandidateFlags)[name]
     }
 
 
@@ -353,17 +351,17 @@ def check(flags: Any, generation: Any) -> None:
                 "or leave this flag out"
             )
         return
-    if getattr(generation, "beam", 5) < 2:
+    if generation.beam < 2:
         raise UsageError(
             "--mbr chooses among the hypotheses of a sentence, and --beam 1 finds one: raise "
             "--beam or leave --mbr out"
         )
-    for name in ("mbr_candidates", "mbr_references"):
-        if getattr(flags, name) < 0:
-            raise UsageError(
-                f"--{name.replace('_', '-')} (number of hypotheses) must be 0 or more, not "
-                f"{getattr(flags, name)}"
-            )
+    for name, value in (
+        ("--mbr-candidates", flags.mbr_candidates),
+        ("--mbr-references", flags.mbr_references),
+    ):
+        if value < 0:
+            raise UsageError(f"{name} (number of hypotheses) must be 0 or more, not {value}")
     if not 0 <= flags.mbr_prune < 1:
         raise UsageError(
             "--mbr-prune (share of resamplings) must be 0 or more and below 1, not "

@@ -236,7 +236,3 @@ class SearchSpec:
     diverse_strength: float = 0.0
     sampling_topk: int = -1  # most likely words that are sampled; not above 0: all
     sampling_topp: float = -1.0  # the probability that these make up; not above 0: all
-
-    def limit(self, tokens: int) -> int:
-        """Most target tokens before EOS of a sentence of so many source tokens, EOS included."""
-        return min(int(self.max_len_a * tokens + self.max_len_b), self.max_len - 1)

@@ -7,9 +7,10 @@ names it. docs/strategy.md shows one that is whole and says what it is made of: 
 (search/protocols.py), its flags, what its builder and its check are given, and each word of its
 register line.
 
-`plugin/options.py` gathers the flags, `search/checks.py` derives refusals, `plugin/search_setup.py`
-builds what the flags name. `tests/test_neutral.py`, `tests/test_compose.py` and
-`tests/test_strategies_cli.py` run every neutral and example setting, alone and beside all others.
+`plugin/flags_dataclass.py` gathers the flags, `search/checks.py` derives refusals,
+`plugin/search_setup.py` builds what the flags name. `tests/test_neutral.py`,
+`tests/test_compose.py` and `tests/test_strategies_cli.py` run every neutral and example setting,
+alone and with all others.
 """
 
 from __future__ import annotations
@@ -41,7 +42,7 @@ DEFAULT = {
 POINTS = tuple(DEFAULT)
 OUTSIDE = "FAIRSEQ_EXT_STRATEGIES"
 OUTSIDE_MODULE = "fairseq_ext_outside_"  # how the names of their modules begin
-# names of flags that no file from outside may bring: plugin/options.py puts fairseq's own here
+# names of flags that no file from outside may bring: fairseq's own (plugin/flags_dataclass.py)
 TAKEN: set[str] = set()
 Setting = Mapping[str, Any]  # values of flags by field name, ours and stock's
 
@@ -244,7 +245,7 @@ def names_of(point: str) -> list[str]:
 
 def choice(flags: Any, point: str) -> str:
     """The name of the strategy that the flags choose at an extension point."""
-    return str(getattr(flags, point) or DEFAULT[point])
+    return str(vars(flags)[point] or DEFAULT[point])
 
 
 def refills(flags: Any) -> bool:
@@ -276,9 +277,7 @@ def changed(flags: Any, strategy: Strategy) -> dict[str, Any]:
         return {}
     defaults = {f.name: f.default for f in dataclasses.fields(strategy.flags) if f.name != "_name"}
     return {
-        name: getattr(flags, name)
-        for name, default in defaults.items()
-        if getattr(flags, name) != default
+        name: value for name, default in defaults.items() if (value := vars(flags)[name]) != default
     }
 
 

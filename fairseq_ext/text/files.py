@@ -18,7 +18,7 @@ from typing import IO
 from tqdm import tqdm
 
 from fairseq_ext.core.errors import UsageError
-from fairseq_ext.core.files import replacing
+from fairseq_ext.core.files import atomic_write
 from fairseq_ext.text import MAX_UNPACKED
 from fairseq_ext.text.archives import PARTS, Report, translate_archive
 from fairseq_ext.text.atoms import Item
@@ -69,7 +69,7 @@ def translate(
             f"cannot read {name} ({error.strerror}): name a file that exists and is readable"
         ) from None
     try:
-        with replacing(target) as out:
+        with atomic_write(target) as out:
             if ending in PARTS:
                 return translate_archive(source, out, ending, through, name, max_unpacked)
             format = TEXTS[ending]

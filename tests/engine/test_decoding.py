@@ -21,8 +21,7 @@ from fairseq_ext.plugin.calls import Translation, pool_of, pool_without_constrai
 from fairseq_ext.search.compiled import CompiledSearch
 from fairseq_ext.search.constrained import ConstrainedSearch
 from fairseq_ext.search.interpreted import LoopSearch
-from fairseq_ext.search.scheduler import Request
-from fairseq_ext.search.strategies.decoding.beam import Searchers
+from fairseq_ext.search.scheduler import Request, Searchers
 from fairseq_ext.search.strategies.stop.early import Shorter
 
 ROOT = Path(__file__).parents[2]
@@ -134,7 +133,7 @@ def test_terms_stand_where_they_do_offline(flags, tmp_path):
     places = {report.place for report in reports if report.met}
     assert (
         "in place" in places
-        if offline.task.flags().glossary_placement == "align"
+        if offline.generator.options.flags.glossary_placement == "align"
         else places == {""}
     )
 

@@ -80,8 +80,8 @@ def forks() -> object:
     many: list = []
     thread = threading.Thread(target=lambda: many.extend(translator.translate(LINES * 300)))
     thread.start()
-    while translator.lock.lock.acquire(blocking=False):  # it has not begun
-        translator.lock.lock.release()
+    while translator.lock.acquire(blocking=False):  # it has not begun
+        translator.lock.release()
         time.sleep(0.001)
     found["during a call"] = in_a_child(lambda: texts(translator))
     found["during a call, another"] = in_a_child(lambda: texts(Translator(**FLAGS)))

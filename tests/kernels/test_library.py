@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 from fairseq_ext.core import command_line
-from fairseq_ext.core.files import untrusted
+from fairseq_ext.core.files import untrusted_reason
 from fairseq_ext.kernels import banks, beam, constrained, lsh, parallel, shortlist, transformer
 from fairseq_ext.kernels import library as building
 from fairseq_ext.kernels.compiling import FLAGS, FOLDER
@@ -143,7 +143,7 @@ def planted(folder: Path, mark: Path) -> bytes:
 
 @needs_compiler
 def test_a_built_library_is_private_and_used_again(small, caplog, capsys, monkeypatch):
-    monkeypatch.setattr(command_line, "owned", "fairseq_cli.generate")
+    monkeypatch.setattr(command_line, "own_command", "fairseq_cli.generate")
     with caplog.at_level(logging.INFO, "fairseq_ext"):
         assert load().works() == 1
         assert (
@@ -206,7 +206,7 @@ def test_a_cache_below_a_folder_that_others_can_write_to_is_not_used(small, capl
     small.parent.chmod(0o777)
     with caplog.at_level(logging.INFO, "fairseq_ext"):
         elsewhere = building.build()
-    assert elsewhere.parent != library.parent and untrusted(elsewhere) is None
+    assert elsewhere.parent != library.parent and untrusted_reason(elsewhere) is None
     assert f"{small.parent} is writable by other users" in caplog.text
     shutil.rmtree(elsewhere.parent)
 

@@ -213,14 +213,13 @@ def test_stock_searches_alone_are_let_through(stock):
 
 
 def test_signature_tells_every_plug_point_and_what_differs(made_up):
-    plain = options.signature(flags(), GenerationConfig(), "fairseq")
+    plain = options.signature(options.Options(flags(), GenerationConfig()), "fairseq")
     assert plain == (
         f"fairseq_ext:{options.VERSION}|select:topk|stop:count|schedule:batch|softmax:full|"
         "backend:fairseq"
     )
-    told = options.signature(
-        flags(stop="patient", patient_steps=5, trim_below=0.1), GenerationConfig(), "fairseq"
-    )
+    changed = flags(stop="patient", patient_steps=5, trim_below=0.1)
+    told = options.signature(options.Options(changed, GenerationConfig()), "fairseq")
     assert "|stop:patient,patient_steps=5|" in told and "|prune:trim_below=0.1|" in told
 
 

@@ -370,7 +370,7 @@ class LoadedModel:
     @cached_property
     def batch_limit(self) -> int | None:
         """--max-tokens, where a sentence has to fit into a batch."""
-        return None if str(self.task.flags().schedule) == "stream" else self.max_tokens
+        return None if str(self.task.session.flags.schedule) == "stream" else self.max_tokens
 
     def batches(self, tokens: list[Tensor]) -> Iterator[dict[str, Any]]:
         """fairseq's batches of encoded lines, each (L,)."""

@@ -20,12 +20,12 @@ import gc
 import importlib.util
 import logging
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from fairseq_ext.core.errors import UsageError, counted
 from fairseq_ext.core.files import Lines
-from fairseq_ext.core.glossary import Entry, Errors, Languages, read
+from fairseq_ext.core.glossary import Entry, Languages, LineErrors, read
 from fairseq_ext.core.words import Match, Matcher, lemmatizer, words_of
 from fairseq_ext.search.constraints.required import case_of
 from fairseq_ext.search.phrases.segmenter import Segmenter
@@ -116,7 +116,7 @@ class Glossary:
 
     def read(self) -> None:
         """Take in the file."""
-        options, errors = self.options, Errors()
+        options, errors = self.options, LineErrors()
         entries = read(options.path, "--glossary", options.languages, errors)
         self.check_targets(entries, errors)
         for entry, words in zip(
@@ -125,7 +125,7 @@ class Glossary:
             if entry.line not in self.unusable:
                 self.add(entry, words, errors)
         if options.strict or not self.terms:
-            errors.tell()
+            errors.raise_first()
         errors.warn(options.path)
 
     def __reduce__(self):
@@ -135,7 +135,7 @@ class Glossary:
         """How messages name a line."""
         return f"line {line} of {self.options.path}"
 
-    def add(self, entry: Entry, words: Sequence[str], errors: Errors) -> None:
+    def add(self, entry: Entry, words: Sequence[str], errors: LineErrors) -> None:
         """One line of the file."""
         if not words:
             errors.add(
@@ -153,12 +153,12 @@ class Glossary:
         for target in entry.targets:
             self.terms[number].targets.setdefault(target, entry.line)
 
-    def check_targets(self, entries: Sequence[Entry], errors: Errors) -> None:
+    def check_targets(self, entries: Sequence[Entry], errors: LineErrors) -> None:
         """Report targets that cannot be required, and warn of those that the dictionary cannot
         write. Lines are looked at one by one only where words that no line before them had are
         such, many lines together."""
         known: set[str] = set()  # words that can be written
-        unwritable = Errors()
+        unwritable = LineErrors()
         for some in together(entries):
             new = dict.fromkeys(
                 word
@@ -271,40 +271,43 @@ def encoded_together(texts: Sequence[str], step: Callable[[str], str]) -> list[s
 GLOSSARY |= {"glossary_documents": None}
 
 
-def places_terms(flags: Any, generation: Any = None) -> bool:
+def places_terms(flags: Any) -> bool:
     """Whether terms of the glossary are written in the place of what translates their source terms,
     once `choose_placement` has run."""
     return str(flags.glossary_placement) == "align"
 
 
-def choose_placement(flags: Any, generation: Any, segmented: bool, of_requests: bool) -> None:
-    """Name the placement of the glossary's terms where the command names none. segmented: --bpe or
-    --tokenizer says what words are; of_requests: glossaries come with requests.
+def choose_placement(flags: Any, generation: Any, segmented: bool, of_requests: bool) -> Any:
+    """Return the flags with a placement of the glossary's terms where the command names none.
+
+    segmented: --bpe or --tokenizer says what words are; of_requests: glossaries come with requests.
 
     Errors: UsageError for --glossary-placement align beside what it would not keep to.
     """
     if not (flags.glossary or of_requests) or str(flags.glossary_placement) == "free":
-        return
+        return flags
     own = {
         "--constraint-bonus": flags.constraint_bonus is not None,
         "--constraint-end": flags.constraint_end,
         f"--select {flags.select}": str(flags.select) != "dba",
     }
     names = ("print_alignment", "lm_path", "retain_dropout", "no_repeat_ngram_size")
-    stock = {"--" + name.replace("_", "-"): bool(getattr(generation, name, None)) for name in names}
+    stock = {"--" + name.replace("_", "-"): bool(vars(generation)[name]) for name in names}
     against = next((flag for flag, is_on in (own | stock).items() if is_on), None)
     if flags.glossary_placement is None:
-        flags.glossary_placement = "align" if segmented and against is None else "free"
-    elif against is not None:
+        placement = "align" if segmented and against is None else "free"
+        return replace(flags, glossary_placement=placement)
+    if against is not None:
         raise UsageError(
             f"--glossary-placement align writes terms behind the search, in which {against} works: "
             "leave one of the two out"
         )
-    elif not segmented:
+    if not segmented:
         raise UsageError(
             "--glossary-placement align needs to know what words are: add --bpe or --tokenizer, "
             "or use free in its place"
         )
+    return flags
 
 
 def check_glossary(flags: Any, of_requests: bool = False) -> None:
@@ -313,7 +316,7 @@ def check_glossary(flags: Any, of_requests: bool = False) -> None:
     of_requests: glossaries may come with requests.
     """
     given = [
-        name for name, default in GLOSSARY.items() if (getattr(flags, name) or default) != default
+        name for name, default in GLOSSARY.items() if (vars(flags)[name] or default) != default
     ]
     if given and not flags.glossary and not of_requests:
         raise UsageError(
@@ -321,10 +324,9 @@ def check_glossary(flags: Any, of_requests: bool = False) -> None:
         )
 
 
-def glossary_options(flags: Any) -> GlossaryOptions | None:
-    """The glossary that the flags name."""
+def glossary_options(flags: Any, languages: Languages) -> GlossaryOptions | None:
+    """The glossary that the flags name; languages: those of the run."""
     path = flags.glossary
-    languages = Languages(getattr(flags, "source_lang", None), getattr(flags, "target_lang", None))
     case = case_of(flags, "initial")
     return (
         GlossaryOptions(
@@ -333,7 +335,7 @@ def glossary_options(flags: Any) -> GlossaryOptions | None:
             str(flags.glossary_repeat),
             languages,
             case,
-            bool(getattr(flags, "strict", False)),
+            flags.strict,
         )
         if path
         else None

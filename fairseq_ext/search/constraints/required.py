@@ -117,7 +117,7 @@ def given_of(flags: Any, defaults: dict[str, Any]) -> list[str]:
     return [
         "--" + name.replace("_", "-")
         for name, default in defaults.items()
-        if getattr(flags, name) not in (default, None)
+        if vars(flags)[name] not in (default, None)
     ]
 
 
@@ -166,7 +166,7 @@ def ways(flag: str) -> str:
 
 
 def expect_phrases(flags: Any, generation: Any) -> str | None:
-    """Have the search take constraints where a flag shapes them; return that flag.
+    """Return the flag that shapes phrases, where the search is to take constraints for it.
 
     For a task whose phrases come with each call (translator.py).
     """
@@ -177,7 +177,6 @@ def expect_phrases(flags: Any, generation: Any) -> str | None:
         or not (given := given_of(flags, PHRASES))
     ):
         return None
-    generation.constraints = "unordered"
     return given[0]
 
 

@@ -42,11 +42,13 @@ STOCKS = {"sampling": "--sampling", "diverse": "--diverse-beam-groups"}
 def constraint_flag(flags: Any, generation: Any) -> str | None:
     """A flag by which the command gives constraints of any kind; None where there is none."""
     # files first: where there are any, the task has set the stock flag itself
+    return gives_constraints(flags) or ("--constraints" if generation.constraints else None)
+
+
+def gives_constraints(flags: Any) -> str | None:
+    """A flag of ours by which the command gives constraints; None where there is none."""
     own = ("constraints_file", "avoid_file", "glossary")
-    given = [name for name in own if getattr(flags, name)] + ["constraints"] * bool(
-        getattr(generation, "constraints", None)
-    )
-    return "--" + given[0].replace("_", "-") if given else None
+    return next(("--" + name.replace("_", "-") for name in own if vars(flags)[name]), None)
 
 
 def constrained(flags: Any, generation: Any) -> bool:
@@ -60,10 +62,10 @@ def select_flag(flags: Any, generation: Any) -> str:
     return constraint_flag(flags, generation) or own if str(flags.select) == "dba" else own
 
 
-def choose_strategies(flags: Any, generation: Any) -> None:
-    """Name the strategies that constraints choose where the command names none: --select dba,
-    or bonus where they are preferred only; --stop early where they are forced, unless there is a
-    --patience, which belongs to --stop count."""
+def choose_strategies(flags: Any, generation: Any) -> tuple[Any, Any]:
+    """Return the flags with the strategies that constraints choose where the command names none:
+    --select dba, or bonus where they are preferred only; --stop early where they are forced, unless
+    there is a --patience, which belongs to --stop count."""
     own = (
         "sampling"
         if generation.sampling
@@ -77,21 +79,25 @@ def choose_strategies(flags: Any, generation: Any) -> None:
                 f"{STOCKS[str(own)]} and --select {flags.select} both choose continuations: leave "
                 "one of the two out"
             )
-        flags.select, generation.sampling = own, own == "sampling"
-    elif constrained(flags, generation):
-        flags.select = flags.select or ("bonus" if flags.constraint_bonus is not None else "dba")
+        flags, generation = (
+            replace(flags, select=own),
+            replace(generation, sampling=own == "sampling"),
+        )
+    elif constrained(flags, generation) and not flags.select:
+        flags = replace(flags, select="dba" if flags.constraint_bonus is None else "bonus")
     if (
         str(flags.select or "topk") not in ("topk", "bonus", "gumbel", *STOCKS)
         and not flags.stop
         and flags.patience == -1
     ):
-        flags.stop = "early"
+        flags = replace(flags, stop="early")
+    return flags, generation
 
 
 def is_ordered(flags: Any, generation: Any) -> bool:
     """Whether phrases must appear in the order given: the stock flag says so; alone, our
     files mean unordered."""
-    return str(getattr(generation, "constraints", None) or "") == "ordered"
+    return str(generation.constraints or "") == "ordered"
 
 
 # ---- Constraints from where users have them

@@ -187,7 +187,7 @@ class ForcedDecoding:
         if not self.attends:
             yield
             return
-        kept = cast(AttendingDecoder, self.decoder).kept
+        kept = cast(AttendingDecoder, self.decoder).encoder_cache
         try:
             kept.update({tuple(source): {} for source in sources})
             yield
@@ -197,7 +197,7 @@ class ForcedDecoding:
     def forget(self, sources: Iterable[Sequence[int]]) -> None:
         """Keep nothing more of these sources."""
         for source in sources if self.attends else ():
-            cast(AttendingDecoder, self.decoder).kept.pop(tuple(source), None)
+            cast(AttendingDecoder, self.decoder).encoder_cache.pop(tuple(source), None)
 
     @torch.no_grad()
     def encode(self, sources: Sequence[Sequence[int]], device: torch.device) -> Sources:

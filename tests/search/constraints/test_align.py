@@ -194,7 +194,7 @@ def test_no_word_is_taken_twice_by_looking_ahead():
 
 
 def scorer_of(built, dictionary) -> ForcedDecoding:
-    beside = make_decoder(built)[0].beside()
+    beside = make_decoder(built)[0].attending_copy()
     return ForcedDecoding(
         beside or UncachedBackend(built), beside is not None, dictionary, True, Stats()
     )
@@ -273,7 +273,7 @@ def test_what_the_search_has_encoded_is_not_encoded_again(monkeypatch):
     dictionary, batch = models.dictionary(), models.batch([3, 7, 5])["net_input"]
     sources = [row[row != dictionary.pad()].tolist() for row in batch["src_tokens"]]
     decoder = make_decoder(built)[0]
-    scorer = ForcedDecoding(decoder.beside(), True, dictionary, True, Stats())
+    scorer = ForcedDecoding(decoder.attending_copy(), True, dictionary, True, Stats())
 
     def scores(*numbers: int) -> list[torch.Tensor]:
         encoded = scorer.encode([sources[i] for i in numbers], models.DEVICE)

@@ -234,7 +234,7 @@ class LSH(ShortlistSoftmax):
                 if features[0].is_cuda:
                     torch.cuda.synchronize()
                 times[place].append(time.perf_counter() - start)
-        counts.go_back(before)
+        counts.rollback(before)
         self.measured.calls = calls
         full, lsh = (sorted(t)[PROBE_TIMES // 2] for t in times)
         counts.probe = Probe(Mean(features[0].size(0), 1), Mean(full, 1), Mean(lsh, 1))
@@ -298,7 +298,7 @@ def check(flags, generation) -> None:
         )
     if flags.lsh_table == "direct" and bits > 22:
         raise UsageError(f"--lsh-table direct would need 2^{bits} addresses a band: use cuckoo")
-    if flags.lsh_normalise == "exact" and getattr(generation, "lm_path", None):
+    if flags.lsh_normalise == "exact" and generation.lm_path:
         raise UsageError(
             "--lsh-normalise exact does not know the language model of --lm-path: leave "
             "one of the two out"

@@ -220,7 +220,7 @@ class Certificates(Section):
     off without a proof (open)."""
 
     key = "certificates"
-    of_answers = True
+    counts_answers = True
     proved: int = 0
     open: int = 0
     # nats that the open ones may lack; 0 where fewer hypotheses are finished than the
@@ -246,7 +246,7 @@ class Saved(Section):
     """
 
     key = "saved"
-    of_answers = True
+    counts_answers = True
     steps: int = 0
     rows: int = 0
     expansions: int = 0  # each row would have continued a live hypothesis
