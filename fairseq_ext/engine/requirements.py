@@ -73,14 +73,11 @@ class Requirements:
         source = self.translator.task.session.sentences.constraint_source()
         own = source.of_fields(job.fields, "the request") if job.fields else EMPTY
         named = self.named(job)
-        found = source.sentence(0, tokens, own, named)
+        unknown = self.translator.known.unknown_pieces(job.source, tokens)
+        found = source.sentence(0, tokens, own, named, unknown)
         terms = []
         glossaries = [*([] if source.glossary is None else [source.glossary]), *named]
-        words = (
-            words_of(source.source_text(tokens), source.segmenter.takes_pieces)
-            if glossaries
-            else []
-        )
+        words = source.source_text.words(tokens, unknown) if glossaries else []
         for glossary in glossaries:
             terms += [
                 Term(
