@@ -4,6 +4,7 @@ stands in its translation."""
 from __future__ import annotations
 
 import hashlib
+import json
 import tempfile
 import unicodedata
 from collections import Counter, OrderedDict
@@ -94,17 +95,20 @@ class Requirements:
         """The glossaries of a request, each read once."""
         found = [self.glossary(file.digest, file) for file in job.glossaries]
         if job.terms:
-            text = "".join(f"{source}\t{target}\n" for source, target in job.terms).encode("utf-8")
+            # as JSON, in which no term is a header, and none goes on in another line
+            rows = [{"source": source, "target": target} for source, target in job.terms]
+            text = "".join(json.dumps(row) + "\n" for row in rows).encode()
             digest = hashlib.sha256(text).hexdigest()
             if (digest, self.languages) not in self.glossaries:
-                with tempfile.NamedTemporaryFile(suffix=".tsv") as file:
+                with tempfile.NamedTemporaryFile(suffix=".jsonl") as file:
                     file.write(text)
                     file.flush()
                     try:
-                        found.append(self.glossary(digest, GlossaryFile(file.name, digest)))
+                        given = GlossaryFile(file.name, digest)
+                        found.append(self.glossary(digest, given, strict=True))
                     except UsageError as error:
                         raise UsageError(
-                            str(error).replace(f" of {file.name}", " of the request's glossary")
+                            str(error).replace(file.name, "the request's glossary")
                         ) from None
             else:
                 found.append(self.glossary(digest, GlossaryFile("", digest)))
@@ -116,8 +120,9 @@ class Requirements:
         flags = self.translator.task.flags()
         return Languages(getattr(flags, "source_lang", None), getattr(flags, "target_lang", None))
 
-    def glossary(self, digest: str, file: GlossaryFile) -> Glossary:
-        """The glossary of a digest, from memory or from its file."""
+    def glossary(self, digest: str, file: GlossaryFile, strict: bool = False) -> Glossary:
+        """The glossary of a digest, from memory or from its file. strict: a term that cannot be
+        used is an error, and not left out."""
         flags, languages = self.translator.task.flags(), self.languages
         if (key := (digest, languages)) in self.glossaries:
             self.glossaries.move_to_end(key)
@@ -128,6 +133,7 @@ class Requirements:
             str(flags.glossary_repeat),
             languages,
             case_of(flags, "initial"),
+            strict,
         )
         segmenter = self.translator.task.session.sentences.constraint_source().segmenter
         found, size = digest_of(file)

@@ -311,6 +311,11 @@ def test_texts_may_be_of_a_class_that_the_workers_lack(engine, sources):
     assert engine.submit_text(of_caller).result(PATIENCE).text
 
 
+def test_a_line_break_in_a_term_makes_no_other_term(engine):
+    found = engine.submit("Der Patient hat einen Port.", terms={"nothing\nPatient": "house"})
+    assert found.result(PATIENCE).constraints == []
+
+
 def test_languages_may_be_a_list(engine, sources):
     found = engine.submit(sources[0], languages=["de", "en"]).result(PATIENCE)
     assert found.text == engine.submit(sources[0]).result(PATIENCE).text
