@@ -24,7 +24,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from fairseq_ext.core.errors import SentenceError, UsageError
+from fairseq_ext.core.errors import SentenceError, UsageError, cut
 from fairseq_ext.search.finished import Hypothesis
 from fairseq_ext.search.registry import samples
 
@@ -324,7 +324,7 @@ def check_seed(seed: Any, flags: Any) -> None:
     """Refuse a seed of a request or a call that is none, or that no sample is drawn
     by (raises UsageError)."""
     if seed is not None and (type(seed) is not int or not 0 <= seed < 2**32):
-        raise UsageError(f"seed is {seed!r}: give a whole number from 0 to 4294967295")
+        raise UsageError(f"seed is {cut(repr(seed))}: give a whole number from 0 to 4294967295")
     if seed is not None and not samples(flags):
         raise UsageError(
             "seed is of samples, and this search draws none: leave it out, or use --select "

@@ -211,6 +211,35 @@ def test_a_folder_that_is_being_filled_is_left_alone(tmp_path, caplog):
     assert list(found.found) == [("de", "en"), ("en", "fr")]
 
 
+def test_a_folder_that_was_away_is_served_again(tmp_path):
+    """As it was, to the last file's time."""
+    copy("de-en", tmp_path)
+    copy("en-fr", tmp_path)
+    found = model_folder.ModelFolder(tmp_path, {})
+    assert list(found.found) == [("de", "en"), ("en", "fr")]
+    (tmp_path / "en-fr").rename(tmp_path / "away")
+    found.look()
+    assert list(found.found) == [("de", "en")]
+    (tmp_path / "away").rename(tmp_path / "en-fr")
+    found.look()
+    found.look()
+    assert list(found.found) == [("de", "en"), ("en", "fr")]
+
+
+def test_a_model_that_could_not_be_loaded_and_is_copied_anew_is_tried_again(tmp_path):
+    """By a copy that keeps the times of the files."""
+    copy("de-en", tmp_path)
+    copy("en-fr", tmp_path)
+    found = model_folder.ModelFolder(tmp_path, {})
+    found.give_up(("en", "fr"))
+    shutil.copytree(tmp_path / "en-fr", tmp_path / "copy")
+    shutil.rmtree(tmp_path / "en-fr")
+    (tmp_path / "copy").rename(tmp_path / "en-fr")
+    found.look()
+    found.look()
+    assert list(found.found) == [("de", "en"), ("en", "fr")]
+
+
 def test_a_folder_without_any_model_that_can_be_read_is_refused(tmp_path):
     (tmp_path / "de-en").mkdir()
     done = forked(main, "serve", "--port", "0", "--models", str(tmp_path))
