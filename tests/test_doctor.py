@@ -194,6 +194,14 @@ def test_a_check_waits_for_the_probe_that_was_started_ahead():
     assert int(probes.probe(code).stdout) != ahead  # asked for again, it is run again
 
 
+def test_a_copy_of_the_process_that_waits_for_ever_is_ended(monkeypatch):
+    """It has no copy of this process's threads, which may hold what it waits for."""
+    monkeypatch.setattr(probes, "LONGEST", 1)
+    lock = "import threading; lock = threading.Lock(); "
+    done = probes.forked(f"{lock}lock.acquire(); lock.acquire()")
+    assert probes.last_line(done) == "SIGALRM"
+
+
 def test_a_cluster_that_cannot_be_imported_is_noted(monkeypatch, capsys):
     monkeypatch.setattr(importlib.metadata, "version", lambda name: "1.0")
     monkeypatch.setattr(doctor, "CLUSTER_PROBE", "raise ImportError('libarrow.so: no such file')")

@@ -262,8 +262,7 @@ class Engine:
     @property
     def waiting(self) -> int:
         """Requests that no worker has."""
-        with self.loop.lock:
-            return self.loop.waiting
+        return self.loop.waiting
 
     @property
     def ready(self) -> bool:

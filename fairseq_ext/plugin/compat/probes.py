@@ -91,13 +91,16 @@ def probe(code: str, *arguments: str, **environment: str) -> subprocess.Complete
 
 
 def forked(code: str) -> subprocess.CompletedProcess[str]:
-    """Run code in a copy of this process, which has torch already; it may die."""
+    """Run code in a copy of this process, which has torch already; it may die, also of waiting for
+    a thread that it has no copy of (SIGALRM)."""
     with (
         tempfile.TemporaryFile("w+", errors="replace") as out,
         tempfile.TemporaryFile("w+", errors="replace") as err,
     ):
         child = os.fork()
         if not child:
+            signal.signal(signal.SIGALRM, signal.SIG_DFL)
+            signal.alarm(LONGEST)
             os.dup2(out.fileno(), 1)
             os.dup2(err.fileno(), 2)
             status = 1
