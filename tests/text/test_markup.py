@@ -206,6 +206,34 @@ def test_markdown_keeps_what_html_in_it_says():
     assert sentences(text, "markdown") == ["Ein und Katze."]
 
 
+@pytest.mark.parametrize(
+    ("text", "format"),
+    [
+        ("Der Hund rennt. |<b>Eine Katze</b> schläft.", "html"),
+        ("Der Hund rennt. |**Eine Katze** schläft. |*Er* <i>auch</i>.", "markdown"),
+        ("Der Hund rennt. |<a><b>Eine</b> Katze</a> schläft.", "html"),
+    ],
+)
+def test_a_tag_at_the_beginning_of_a_sentence_belongs_to_it(text, format):
+    items = items_of(text.replace("|", ""), format)
+    assert [item.source for item in items if isinstance(item, Segment)] == text.split(" |")
+
+
+@pytest.mark.parametrize(
+    ("text", "translation", "pairs"),
+    [
+        ("Der <b>Hund</b> - rennt.", "A - cat.", []),
+        ("Der <b>Hund</b> rennt.", "It runs.", [((0, 3), (0, 2)), ((9, 14), (3, 7))]),
+        ("<i>Der Hund</i> <b>rennt</b>", "(The dog)", [((0, 3), (1, 4)), ((4, 8), (5, 8))]),
+    ],
+)
+def test_a_tag_whose_word_has_no_translation_goes_around_another(text, translation, pairs):
+    [segment] = [item for item in items_of(text) if isinstance(item, Segment)]
+    for known in (pairs, None):
+        out = Projection(segment, translation, known).rendered()
+        assert re.search(r"<b>\w+</b>", out) and not re.search(r"<\w>\W*</", out)
+
+
 @pytest.mark.parametrize("value", ["„Der Hund“: gut", "Nummer # 5", "Er sagt 'ja'"])
 def test_front_matter_stays_valid(value, tmp_path):
     """A translation with other quotation marks and colons than its source has, without quotes."""
