@@ -19,7 +19,7 @@ import numpy as np
 
 from fairseq_ext.core import command_line
 from fairseq_ext.core.errors import UsageError
-from fairseq_ext.kernels.beam import STEPS, CompiledBatch, CompiledSentence, Result, Rules
+from fairseq_ext.kernels.beam import STEPS, CompiledBatch, CompiledSentence, Rules, SearchResult
 from fairseq_ext.kernels.image import Image, save
 from fairseq_ext.kernels.library import build, library, loaded, private_folder, struct
 
@@ -244,8 +244,8 @@ class SavedModel:
         for slot, (sentence, limit) in enumerate(zip(searched, limits, strict=True)):
             sentence.start_(rules.eos, limit, slot, 1, 0.0, (limit + 1.0) ** rules.lenpen, 0, 0)
         while live := [sentence for sentence in searched if sentence.is_live]:
-            batch.keep_(live)
-            if batch.go_on(STEPS, self, step) == Result.NO_ROOM and not any(
+            batch.set_sentences_(live)
+            if batch.run_steps(STEPS, self, step) == SearchResult.NO_ROOM and not any(
                 [sentence.lengthen_() for sentence in live]
             ):
                 target = np.concatenate([target, np.empty_like(target)], axis=4)
@@ -260,7 +260,8 @@ class SavedModel:
             )
 
         found = [
-            sentence.found() if sentence.result == Result.FOUND else [] for sentence in searched
+            sentence.hypotheses() if sentence.result == SearchResult.FINISHED else []
+            for sentence in searched
         ]
         return [max(each, key=score)[0].tolist() if each else [] for each in found]
 
@@ -392,9 +393,9 @@ def keep(arguments: list[str], flags: dict[str, Any], translator: Any) -> None:
         "reader": reader.struct,
         "output": output.struct,
         "encoder": encoder.compiled.struct,
-        "encoder_layers": encoder.compiled.kept[0],
+        "encoder_layers": encoder.compiled.keepalive[0],
         "decoder": weights.compiled.struct,
-        "decoder_layers": weights.compiled.kept[0],
+        "decoder_layers": weights.compiled.keepalive[0],
     } | {f"cross{i}": each.struct for i, each in enumerate(cross)}
     source, target, spec = task.source_dictionary, task.target_dictionary, setup.spec
     files = [cfg.common_eval.path, cfg.bpe.sentencepiece_model]

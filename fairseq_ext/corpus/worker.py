@@ -114,7 +114,7 @@ def load(flags: dict[str, Any]) -> Any:
                 return super().build_generator()
             except UsageError as error:
                 session.flags = own
-                # where it was not the schedule's fault, the error comes again
+                # if another flag caused the error, it is raised again
                 generator = super().build_generator()
                 self.note = (
                     "units are decoded batch by batch, because the streaming schedule does "

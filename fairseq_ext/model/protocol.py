@@ -84,12 +84,12 @@ class Regroupable(Decoder, Protocol):
         their attention to the source; None if the backend has none."""
 
     def row_reader(self) -> CompiledRows | None:
-        """Return a compiled reader of the only sentence, which has one row and owns it from then
-        on; None where there is none."""
+        """Return a compiled reader of the single live row, which it takes over; None if the backend
+        has none."""
 
     def batch_reader(self, positions: int) -> CompiledRows:
-        """Return a compiled reader of the sentences that have just been admitted, which it owns
-        from then on; only where `is_compiled`.
+        """Return a compiled reader of the sentences just admitted, which it takes over. Only if
+        `is_compiled`.
 
         positions: initial capacity of each sentence.
         """

@@ -20,7 +20,7 @@ from typing import Any
 import torch
 
 from fairseq_ext.core.errors import NotANumber
-from fairseq_ext.kernels.beam import CompiledBatch, CompiledSentence, Result, Rules, StopRule
+from fairseq_ext.kernels.beam import CompiledBatch, CompiledSentence, Rules, SearchResult, StopRule
 from fairseq_ext.kernels.library import library
 from fairseq_ext.kernels.transformer import CompiledRows
 from fairseq_ext.search.finished import Ending, Hypothesis, n_best
@@ -51,7 +51,7 @@ class CompiledSearch(CompiledSearcher):
         self.reader: CompiledRows | None = None  # None while there are no sentences
         self.sentences: dict[Request, CompiledSentence] = {}  # live or ended
         self.running: dict[Request, CompiledSentence] = {}  # live
-        self.batch.keep_([])
+        self.batch.set_sentences_([])
 
     @staticmethod
     def knows(setup: SearchSetup) -> bool:
@@ -128,7 +128,7 @@ class CompiledSearch(CompiledSearcher):
         self.running = {
             request: sentence for request, sentence in self.sentences.items() if sentence.is_live
         }
-        self.batch.keep_(list(self.running.values()))
+        self.batch.set_sentences_(list(self.running.values()))
 
     def step(self, most: int = 1) -> list[Request]:
         running, schedule = self.running, self.setup.strategies.schedule
@@ -152,7 +152,7 @@ class CompiledSearch(CompiledSearcher):
                 self.sentences[request] = self.sentences.pop(request)
         if len(running) == len(self.running):
             return self.step_all(most)
-        self.batch.keep_(list(running.values()))
+        self.batch.set_sentences_(list(running.values()))
         try:
             return self.step_all(most)
         finally:
@@ -166,13 +166,15 @@ class CompiledSearch(CompiledSearcher):
         if not self.running:
             return []
         assert self.reader is not None
-        while (result := self.batch.go_on(most, self.reader, self.reader.step)) == Result.NO_ROOM:
+        while (
+            result := self.batch.run_steps(most, self.reader, self.reader.step)
+        ) == SearchResult.NO_ROOM:
             longest = max(sentence.struct.length for sentence in self.running.values())
             lengthened = [sentence.lengthen_() for sentence in self.running.values()]
             if not any(lengthened) and not self.reader.reserve_rows_(self.batch.rows, longest + 1):
                 self.enlarge()
         self.setup.stats.count_steps(*self.batch.take_counts())
-        if result == Result.GOES_ON:
+        if result == SearchResult.GOES_ON:
             return []
         ended = [request for request, sentence in self.running.items() if not sentence.is_live]
         self.keep()
@@ -193,18 +195,18 @@ class CompiledSearch(CompiledSearcher):
         how to go on from there."""
         sentence, found = self.sentences[request], None
         state, stats = sentence.struct, self.setup.stats
-        if sentence.result == Result.FOUND:
+        if sentence.result == SearchResult.FINISHED:
             ending = None
             if self.proves:
                 steps = state.limit - state.length
-                ending = Ending(state.gap, steps, steps * self.rules.k + state.missed)
+                ending = Ending(state.gap, steps, steps * self.rules.k + state.unused_rows)
             found = n_best(
-                sentence.found(), self.setup.spec.scoring, request.most, state.rewarded, ending
+                sentence.hypotheses(), self.setup.spec.scoring, request.most, state.rewarded, ending
             )
         if self.drops:
             stats.drop(torch.tensor(state.dropped))
         self.cancel([request])
-        if sentence.result == Result.NOT_A_NUMBER:
+        if sentence.result == SearchResult.NOT_A_NUMBER:
             raise NotANumber(
                 f"the model gives NaN at target position {sentence.struct.length} of the sentence"
             )
@@ -224,7 +226,7 @@ class CompiledSearch(CompiledSearcher):
         return common_prefix(
             [
                 *sentence.tokens().tolist(),
-                *(tokens.tolist() for tokens, _ in sentence.found(waiting=True)),
+                *(tokens.tolist() for tokens, _ in sentence.hypotheses(waiting=True)),
             ]
         )
 

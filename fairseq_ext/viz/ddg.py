@@ -118,7 +118,7 @@ def main(argv: list[str] | None = None) -> None:
 MANY_POSITIONS = 14  # with more positions cells are small and show the probability by colour only
 MAX_TOKEN_LENGTH = 40  # characters: longer tokens are cut
 MIN_WIDTH = 5.2  # inches: space for the sentences and the legend
-LEFT, MARGIN = 0.95, 0.12  # inches: of the column of iterations, and around the picture
+LEFT_COLUMN, MARGIN = 0.95, 0.12  # inches: of the column of iterations, and around the picture
 DPI, MAX_DOTS, MAX_DOTS_A_SIDE = 110, 4e7, 6e4
 LEGEND = (
     "▼ needs the source alone; an arrow comes from what a token had to wait for.  "
@@ -165,14 +165,16 @@ def draw(graph: Graph) -> Any:
     name_size, size = (7, 6) if small else (9, 8)  # of the tokens above and in the table
     columns = widths(graph, name_size, size, 0.26 if small else 0.38)
     # left edge of each column, and the right edge of the last column
-    edges = [LEFT, *accumulate(columns, initial=LEFT)][1:]
+    edges = [LEFT_COLUMN, *accumulate(columns, initial=LEFT_COLUMN)][1:]
     middle = [(a + b) / 2 for a, b in zip(edges, edges[1:], strict=False)]
     row = 0.2 if small else 0.42
     # height of each arrow
     reach = [0.0 if j < 0 else min(0.2 + 0.1 * (i - j), 1.6) for i, j in enumerate(graph.waits_for)]
     width = max(MIN_WIDTH, edges[-1] + MARGIN)
-    head = [("source", line, 9) for line in wrap(graph.source_text, width - LEFT - MARGIN, 9)]
-    head += [("output", line, 9) for line in wrap(graph.text, width - LEFT - MARGIN, 9)]
+    head = [
+        ("source", line, 9) for line in wrap(graph.source_text, width - LEFT_COLUMN - MARGIN, 9)
+    ]
+    head += [("output", line, 9) for line in wrap(graph.text, width - LEFT_COLUMN - MARGIN, 9)]
     head += [("", f"{graph.method}: {counted(L, 'token')} in {counted(K, 'iteration')}", 8)]
     foot = wrap(LEGEND, width - 2 * MARGIN, 7)
     names = 2 * MARGIN + 0.19 * len(head) + max(reach) + 0.1  # top of the row of tokens
@@ -203,7 +205,7 @@ def draw(graph: Graph) -> Any:
         if label != said and label:
             write(MARGIN, y, label, 8, "left", "top", color="#555")
         write(
-            LEFT if label else MARGIN,
+            LEFT_COLUMN if label else MARGIN,
             y,
             line,
             points,
@@ -227,10 +229,10 @@ def draw(graph: Graph) -> Any:
             axes.plot(
                 middle[i], names - 0.05, marker="v", color=colour, markersize=4, clip_on=False
             )
-    write(LEFT - 0.1, names + 0.15, "iteration", 7, "right", color="#555")
+    write(LEFT_COLUMN - 0.1, names + 0.15, "iteration", 7, "right", color="#555")
     for k, iteration in enumerate(graph.iterations):
         y = table + row * k
-        write(LEFT - 0.1, y + row / 2, f"{k + 1}", 8, "right")
+        write(LEFT_COLUMN - 0.1, y + row / 2, f"{k + 1}", 8, "right")
         for place, content in enumerate(iteration["cells"], iteration["first"]):
             shade = 0.15 + 0.6 * content["probability"]
             face = (

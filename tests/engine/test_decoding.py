@@ -15,7 +15,7 @@ from fairseq_ext import Translator, UsageError
 from fairseq_ext.engine.decoding import Decoding
 from fairseq_ext.engine.jobs import Answer, GlossaryFile, Job, Partial
 from fairseq_ext.engine.worker import STEPS, load
-from fairseq_ext.kernels.beam import Result
+from fairseq_ext.kernels.beam import SearchResult
 from fairseq_ext.kernels.library import library
 from fairseq_ext.plugin.calls import Translation, pool_of, pool_without_constraints
 from fairseq_ext.search.compiled import CompiledSearch
@@ -373,7 +373,7 @@ def test_what_a_model_cannot_score_is_told_to_the_one_who_asked(monkeypatch):
 
     def broken(self: CompiledSearch, request: Request) -> list | None:
         if request.number == 1:
-            self.sentences[request].struct.result = Result.NOT_A_NUMBER
+            self.sentences[request].struct.result = SearchResult.NOT_A_NUMBER
         return take(self, request)
 
     monkeypatch.setattr(CompiledSearch, "take", broken)

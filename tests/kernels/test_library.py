@@ -32,9 +32,9 @@ LOAD = "import ctypes, sys; ctypes.CDLL(sys.argv[1])"
 # ---- layouts and signatures
 
 LAYOUTS = {
-    "banks.cpp": [banks.PhrasesStruct, banks.RowsStruct, banks.FoundStruct],
+    "banks.cpp": [banks.PhrasesStruct, banks.RowsStruct, banks.SelectionStruct],
     "beam.cpp": [beam.Rules, beam.SentenceStruct, beam.BatchStruct, transformer.ReaderStruct],
-    "constrained.cpp": [constrained.SentencesStruct],
+    "constrained.cpp": [constrained.ConstrainedSearchStruct],
     "parallel.cpp": [
         parallel.TrajectoryStruct,
         parallel.PreviousStruct,
@@ -87,9 +87,11 @@ def test_structures_are_laid_out_as_the_compiler_lays_them_out(file, tmp_path):
 @needs_compiler
 def test_another_layout_is_refused(tmp_path):
     turned = type(
-        "FoundStruct", (ctypes.Structure,), {"_fields_": [*banks.FoundStruct._fields_[::-1]]}
+        "SelectionStruct",
+        (ctypes.Structure,),
+        {"_fields_": [*banks.SelectionStruct._fields_[::-1]]},
     )
-    assert "offsetof(Found, row)" in refused("banks.cpp", [turned], tmp_path)
+    assert "offsetof(Selection, row)" in refused("banks.cpp", [turned], tmp_path)
 
 
 @needs_compiler
@@ -180,7 +182,7 @@ def test_anything_else_than_what_was_built_is_built_anew(small, tmp_path, caplog
         assert load().works() == 1
     assert library.read_bytes() == content and not mark.exists()
     assert [line for line in caplog.messages if "compiling" not in line] == [
-        f"{library} is not what was built there: it is built anew"
+        f"{library} was changed after it was built: it is built again"
     ]
 
 
@@ -220,7 +222,7 @@ def test_another_users_library_is_not_loaded(small, caplog):
     os.chown(library, 12345, 12345)
     with caplog.at_level(logging.INFO, "fairseq_ext"):
         assert building.build() == library
-    assert "built anew" in caplog.text and library.stat().st_uid == 0
+    assert "built again" in caplog.text and library.stat().st_uid == 0
     os.chown(small, 12345, 12345)
     with caplog.at_level(logging.INFO, "fairseq_ext"):
         elsewhere = building.build()

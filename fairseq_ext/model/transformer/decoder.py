@@ -93,7 +93,7 @@ class TransformerBackend:
             give_back_memory()
 
     def follow_weights(self) -> None:
-        """Take the weights from the models again where they have changed."""
+        """Read the weights from the models again if they have changed."""
         if any(
             part is not None and is_stale(part.small) for part in (*self.weights, *self.encoders)
         ):
@@ -196,8 +196,8 @@ class TransformerBackend:
         return torch.logsumexp(torch.stack(scores), dim=0) - math.log(len(scores))
 
     def row_reader(self) -> CompiledRows | None:
-        """Return a quicker way to read the only row, where all is compiled; the group is
-        the reader's from then on."""
+        """Return a compiled reader of the single live row, which takes over the group; None if not
+        everything is compiled."""
         group, cache = self.live, self.live.cache
         is_alone = group.rows == 1 and not cache.positions and cache.slot is None
         if self.need_attention or not is_alone or not is_compiled_throughout(self.weights):
@@ -211,8 +211,7 @@ class TransformerBackend:
         return not self.need_attention and is_compiled_throughout(self.weights)
 
     def batch_reader(self, positions: int) -> CompiledRows:
-        """Return a quicker way to read the sentences, where all is compiled; the group is
-        the reader's from then on."""
+        """Return a compiled reader of the sentences, which takes over the group."""
         cache = self.live.cache
         assert is_compiled_throughout(self.weights) and not cache.positions and cache.slot is None
         own = cache.models[0]
@@ -246,8 +245,8 @@ class TransformerBackend:
 
 
 def is_compiled_throughout(weights: list[Weights]) -> bool:
-    """Return whether compiled code can read sentences by itself: those of one model, with nothing
-    that it does not know."""
+    """Return whether compiled code can read sentences: for one model, all parts of which are
+    compiled."""
     if len(weights) != 1 or weights[0].compiled is None:
         return False
     model = weights[0]
@@ -261,8 +260,7 @@ def is_compiled_throughout(weights: list[Weights]) -> bool:
 
 @torch.no_grad()
 def is_stale(small: SmallParameters) -> bool:
-    """Return whether a model has been trained further, moved or cast since its weights were
-    read."""
+    """Return whether a model was trained further, moved or cast since its weights were read."""
     now, seen = torch.cat(small.parameters), small.snapshot
     return now.device != seen.device or now.dtype != seen.dtype or not torch.equal(now, seen)
 

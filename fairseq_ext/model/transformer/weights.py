@@ -25,8 +25,8 @@ from fairseq_ext.kernels.transformer import EPILOGUES, CompiledNorm, LayerStack,
 
 
 class SmallParameters:
-    """The small parameters of a model, and their values when its weights were read: they differ
-    when it has been trained further, moved or cast."""
+    """The small parameters of a model, and their values at the time when its weights were read.
+    They differ if the model was trained further, moved or cast since."""
 
     def __init__(self, module: Any):
         layers = module.layers
@@ -36,7 +36,7 @@ class SmallParameters:
             for p in (layer.final_layer_norm.weight, layer.fc1.bias, layer.self_attn.out_proj.bias)
         ]
         self.parameters = [p for p in small if p is not None] or [torch.zeros(0)]
-        # concatenated: one comparison, and on a GPU one synchronisation, instead of one a parameter
+        # concatenated: one comparison, and on a GPU one synchronisation, instead of one each
         self.snapshot = torch.cat(self.parameters).detach()
 
 
@@ -102,7 +102,7 @@ class Weights:
     grow_positions: Callable[[int], Tensor] | None
     embedding_norm: Norm | CompiledNorm | None
     layers: list[DecoderLayer]
-    sources: list[Callable[[Tensor], Tensor]]  # of each layer: e -> key, value of the source
+    sources: list[Callable[[Tensor], Tensor]]  # of each layer: e -> keys and values of the source
     pre_norm: bool
     final_norm: Norm | None
     project_out: Linear | None
@@ -160,7 +160,7 @@ def compiled_layers(
         layer.self_in.is_compiled and layer.activation_name in EPILOGUES for layer in layers
     ):
         return None
-    return LayerStack.of(layers, d, heads, pre_norm, final_norm)
+    return LayerStack.from_layers(layers, d, heads, pre_norm, final_norm)
 
 
 def linear_or_none(linear: nn.Linear | None) -> Linear | None:

@@ -382,12 +382,12 @@ def decode_alone(
     near_ties.counts.count(state.checked, state.redone)
     yield Decoded(
         dtype,
-        status == Status.LOST,
+        status == Status.ALL_BANNED,
         state.calls,
         state.positions,
-        state.kept,
+        state.committed,
         state.offered,
-        state.taken,
+        state.accepted,
     )
 
 

@@ -15,7 +15,7 @@ Shapes: n rows, d continuations that are drawn, S live sentences, c = k candidat
 import torch
 from torch import Tensor
 
-from fairseq_ext.kernels.log_probs import Cut, draw, draw_compiled, uniform, weights
+from fairseq_ext.kernels.log_probs import SamplingCut, draw, draw_compiled, uniform, weights
 from fairseq_ext.search.beam import Beam
 from fairseq_ext.search.candidates import Candidates, laid_out
 from fairseq_ext.search.log_probs import LogProbs
@@ -25,7 +25,7 @@ from fairseq_ext.search.registry import register
 from fairseq_ext.search.strategies.select.sampling import noise_of
 from fairseq_ext.search.strategies.stop.ranked import Ranked
 
-ALL = Cut()
+ALL = SamplingCut()
 
 
 class Gumbel(Select):

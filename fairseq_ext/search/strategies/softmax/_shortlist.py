@@ -196,7 +196,7 @@ class ShortlistSoftmax(Softmax):
         ]
         self.nothing = self.base[:0]
         self.compiled = None
-        if len(layers) == 1 and gathered.takes(weight):
+        if len(layers) == 1 and gathered.is_supported(weight):
             self.compiled = gathered.ShortlistLinear(
                 self.linears[0].pack(), self.base, *layers[0], temperature
             )

@@ -155,7 +155,9 @@ class LSH(ShortlistSoftmax):
                 weight, bias, parameters, kept_beside, self.kernels, dictionary
             )
             if self.compiled is not None:
-                self.finder = lsh_compiled.Finder(self.index, self.in_base, int(self.has_bias))
+                self.finder = lsh_compiled.CompiledLookup(
+                    self.index, self.in_base, int(self.has_bias)
+                )
 
     def hits(self, x: Tensor) -> Tensor:
         """L (n, V) of Eq. 9: how many bands each word shares with each row's state x (n, d)."""
@@ -270,7 +272,7 @@ def kernels_for(weight: Tensor) -> Any:
         return lsh_torch if library() is None else lsh_compiled
     from fairseq_ext.kernels import lsh_cuda
 
-    reason = lsh_cuda.unavailable()
+    reason = lsh_cuda.unavailable_reason()
     if reason is None:
         return lsh_cuda
     logger.info(

@@ -15,16 +15,16 @@ from table_model import EOS, random_table, search, stop_plug
 from test_cli import EXT, generate
 
 from fairseq_ext.kernels.library import library
-from fairseq_ext.kernels.log_probs import Cut, draw, draw_compiled, philox, uniform
+from fairseq_ext.kernels.log_probs import SamplingCut, draw, draw_compiled, philox, uniform
 from fairseq_ext.search.strategies.select.sampling import Sampling
 from fairseq_ext.search.strategies.softmax.full import FullSoftmax
 
 needs_library = pytest.mark.skipif(library() is None, reason="no compiled library")
 CUTS = {
-    "all words": (Cut(), {}),
-    "top 3": (Cut(top=3), {"sampling_topk": 3}),
-    "mass 0.8": (Cut(mass=0.8), {"sampling_topp": 0.8}),
-    "floor 0.1": (Cut(floor=float(torch.tensor(0.1).log())), None),
+    "all words": (SamplingCut(), {}),
+    "top 3": (SamplingCut(top_k=3), {"sampling_topk": 3}),
+    "mass 0.8": (SamplingCut(top_p=0.8), {"sampling_topp": 0.8}),
+    "floor 0.1": (SamplingCut(min_log_prob=float(torch.tensor(0.1).log())), None),
 }
 each_cut = pytest.mark.parametrize("name", CUTS)
 
@@ -151,7 +151,7 @@ def test_sentences_have_the_models_own_distribution(name):
         [random_table(seed, possible=3) for seed in range(2)],
         0.7 if "temperature" in name else 1.0,
     )
-    select, stop = Sampling(n, CUTS.get(name, [Cut()])[0]), stop_plug("count", n)
+    select, stop = Sampling(n, CUTS.get(name, [SamplingCut()])[0]), stop_plug("count", n)
     found = search(
         tables, k=n, nbest=n, stop=stop, select=select, max_len=4, softmax=FullSoftmax(temperature)
     )
