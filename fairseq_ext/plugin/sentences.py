@@ -24,7 +24,8 @@ from fairseq_ext.core.words import LANGUAGE
 from fairseq_ext.plugin.loading.data_folder import RawText, tell_segmented_output
 from fairseq_ext.plugin.options import Options, languages_of
 from fairseq_ext.plugin.stock import SentencepiecePair
-from fairseq_ext.search.constraints.glossary import Documents, glossary_options, places_terms
+from fairseq_ext.search.constraints.documents import Documents
+from fairseq_ext.search.constraints.glossary import glossary_options, places_terms
 from fairseq_ext.search.constraints.lines import from_packed, keys_of
 from fairseq_ext.search.constraints.report import (
     ConstraintCounts,

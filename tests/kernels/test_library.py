@@ -245,7 +245,7 @@ def test_two_processes_build_it_once(small, tmp_path):
 
 def test_a_process_that_is_forked_while_a_library_is_built_does_not_keep_others_waiting(tmp_path):
     reads, writes = os.pipe()
-    with building.one_builder(tmp_path):
+    with building.build_lock(tmp_path):
         child = in_fork(lambda: (os.close(writes), os.read(reads, 1)))
     handle = os.open(tmp_path, os.O_RDONLY | os.O_DIRECTORY)
     try:

@@ -34,32 +34,7 @@ from fairseq_ext.search.phrases.sentence import (
     within_limits,
     without_conflicts,
 )
-
-# selections that flags of fairseq's ask for
-STOCKS = {"sampling": "--sampling", "diverse": "--diverse-beam-groups"}
-
-
-def constraint_flag(flags: Any, generation: Any) -> str | None:
-    """A flag by which the command gives constraints of any kind; None where there is none."""
-    # files first: where there are any, the task has set the stock flag itself
-    return gives_constraints(flags) or ("--constraints" if generation.constraints else None)
-
-
-def gives_constraints(flags: Any) -> str | None:
-    """A flag of ours by which the command gives constraints; None where there is none."""
-    own = ("constraints_file", "avoid_file", "glossary")
-    return next(("--" + name.replace("_", "-") for name in own if vars(flags)[name]), None)
-
-
-def constrained(flags: Any, generation: Any) -> bool:
-    """Whether the command gives constraints of any kind."""
-    return constraint_flag(flags, generation) is not None
-
-
-def select_flag(flags: Any, generation: Any) -> str:
-    """How the user asked for the present selection: constraints ask for dba by themselves."""
-    own = STOCKS.get(str(flags.select), f"--select {flags.select}")
-    return constraint_flag(flags, generation) or own if str(flags.select) == "dba" else own
+from fairseq_ext.search.registry import STOCKS, constrained
 
 
 def choose_strategies(flags: Any, generation: Any) -> tuple[Any, Any]:
@@ -86,7 +61,7 @@ def choose_strategies(flags: Any, generation: Any) -> tuple[Any, Any]:
     elif constrained(flags, generation) and not flags.select:
         flags = replace(flags, select="dba" if flags.constraint_bonus is None else "bonus")
     if (
-        str(flags.select or "topk") not in ("topk", "bonus", "gumbel", *STOCKS)
+        str(flags.select or "topk") not in ("topk", "bonus", *STOCKS)
         and not flags.stop
         and flags.patience == -1
     ):

@@ -10,7 +10,7 @@ from demo_text import DEMO
 from forked import generate, interactive
 
 from fairseq_ext.core.words import words_of
-from fairseq_ext.search.constraints.glossary import Documents
+from fairseq_ext.search.constraints.documents import Documents
 from fairseq_ext.translator import Translator
 
 FREE = {  # source lines, and the form that each translation has where it may choose
