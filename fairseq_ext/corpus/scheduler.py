@@ -42,7 +42,7 @@ from ray.exceptions import (
 )
 
 from fairseq_ext.core.child import PACKAGES
-from fairseq_ext.core.errors import UsageError, counted, cut
+from fairseq_ext.core.errors import UsageError, counted, cut, halves
 from fairseq_ext.corpus.shards import Sentence, Shard
 from fairseq_ext.corpus.worker import Result, Worker
 
@@ -240,12 +240,12 @@ class Scheduler:
         if losses < ATTEMPTS:
             self.again.append(unit._replace(losses=losses))
         elif len(unit.sentences) > 1:
-            half = len(unit.sentences) // 2
-            parts = (unit.sentences[:half], unit.sentences[half:])
-            for part in parts:
+            for part in halves(unit.sentences):
                 weight = unit.weight * len(part) / len(unit.sentences)
                 self.again.append(
-                    Unit(unit.shard, part, weight, losses=ATTEMPTS - 1 if len(part) > 1 else 0)
+                    Unit(
+                        unit.shard, list(part), weight, losses=ATTEMPTS - 1 if len(part) > 1 else 0
+                    )
                 )
         else:
             self.lost(unit)

@@ -7,13 +7,13 @@ import json
 import os
 import time
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
 
 import torch
 
-from fairseq_ext.core.errors import UsageError, explain
+from fairseq_ext.core.errors import UsageError, explain, isolated
 from fairseq_ext.core.stats import Section, Stats
 from fairseq_ext.corpus.shards import Sentence, Shard
 from fairseq_ext.search.constraints.report import ConstraintCounts
@@ -189,7 +189,7 @@ class UnitTranslation:
             else:
                 good.append(sentence)
                 tokens.append(encoded)
-        self.search(good, tokens, lambda sentence, problem: failed.append((sentence, problem)))
+        failed += self.search(good, tokens)
         unexpected = [
             problem
             for _, problem in failed
@@ -262,37 +262,33 @@ class UnitTranslation:
         self.wanted[sentence.number] = source.sentence(sentence.number, tokens, *own)
 
     def search(
-        self,
-        sentences: Sequence[Sentence],
-        tokens: Sequence[Any],
-        failed: Callable[[Sentence, Exception], None],
-    ) -> None:
-        """Decode; sentences whose decoding fails go to `failed` by themselves."""
-        if not sentences:
-            return
-        constrained = bool(self.wanted)
-        wanted = [self.wanted[sentence.number] for sentence in sentences] if constrained else None
-        stats = self.translator.stats
-        before, mark = stats.copy(), stats.mark()
-        try:
-            numbers = [sentence.number for sentence in sentences]
-            found = self.translator.search(
-                list(tokens), wanted, self.translator.cfg.generation.nbest, numbers=numbers
-            )
-        except Exception as error:
-            error.__traceback__ = None  # it would keep the batch's tensors alive
-            stats.go_back(mark)
-            problem = error
-        else:
+        self, sentences: Sequence[Sentence], tokens: Sequence[Any]
+    ) -> list[tuple[Sentence, Exception]]:
+        """Decode; return the sentences whose decoding fails by themselves."""
+        tokens_of = dict(zip((s.number for s in sentences), tokens, strict=True))
+        stats, nbest = self.translator.stats, self.translator.cfg.generation.nbest
+
+        def decode(part: Sequence[Sentence]) -> list[Any]:
+            numbers = [sentence.number for sentence in part]
+            wanted = [self.wanted[number] for number in numbers] if self.wanted else None
+            before, mark = stats.copy(), stats.mark()
+            try:
+                found = self.translator.search(
+                    [tokens_of[number] for number in numbers], wanted, nbest, numbers=numbers
+                )
+            except Exception:
+                stats.go_back(mark)
+                raise
             self.hypotheses.update(zip(numbers, found, strict=True))
-            self.take_report(sentences, before)
-            return
-        if len(sentences) == 1:
-            failed(sentences[0], problem)
-            return
-        half = len(sentences) // 2
-        self.search(sentences[:half], tokens[:half], failed)
-        self.search(sentences[half:], tokens[half:], failed)
+            self.take_report(part, before)
+            return found
+
+        results = isolated(sentences, decode, Exception) if sentences else []
+        return [
+            (sentence, result)
+            for sentence, result in zip(sentences, results, strict=True)
+            if isinstance(result, Exception)
+        ]
 
     def take_report(self, sentences: Sequence[Sentence], before: Stats) -> None:
         """Which constraints a search has not met, from the statistics."""
