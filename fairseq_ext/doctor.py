@@ -34,12 +34,9 @@ from fairseq_ext.plugin.compat import repairs, startup  # noqa: E402
 from fairseq_ext.plugin.compat.probes import (  # noqa: E402
     CLUSTER_PROBE,
     HOOK_PROBE,
-    ONEDNN_PROBES,
     USER_DIR_PROBE,
-    forked,
     last_line,
     probe,
-    start_ahead,
 )
 
 FAIRSEQ = "0.12.2"
@@ -53,7 +50,6 @@ SET_UP = (
 AS_COMMAND = ("--user-dir", str(PACKAGE), "--task", "translation_ext")
 OLDEST_PYTHON = (3, 10)
 OLDEST_TORCH = (2, 6)
-ISA = "ONEDNN_MAX_CPU_ISA"
 
 
 class Failed(Exception):
@@ -69,7 +65,6 @@ class Item(NamedTuple):
     check: Callable[[], str]  # says what it found, or raises
     required: bool = True
     cure: str = SET_UP  # where the check names none
-    ahead: tuple[str, ...] = ()  # the probe that the check waits for: code and arguments
 
 
 def release(version: str) -> tuple[int, ...]:
@@ -167,31 +162,8 @@ def cluster() -> str:
     return ", ".join(versions)
 
 
-def onednn() -> str:
-    """subtle: some machines announce AMX and then kill the process that uses it; so each linear
-    layer is tried in a process of its own."""
-    dying = {
-        name: last_line(done)
-        for name, code in ONEDNN_PROBES.items()
-        if (done := forked(code)).returncode
-    }
-    if not dying:
-        return "bfloat16 and int8 linear layers work" + (
-            f" with {ISA}={os.environ[ISA]}" if ISA in os.environ else ""
-        )
-    found = "; ".join(f"{name} ends in {end}" for name, end in dying.items())
-    for isa in ("AVX512_CORE_BF16", "AVX512_CORE_VNNI", "AVX2"):
-        if not any(probe(ONEDNN_PROBES[name], **{ISA: isa}).returncode for name in dying):
-            raise Failed(
-                found,
-                f"before bfloat16 or int8 is used on this CPU, set {ISA}={isa} (tried: it works) "
-                "and then start Python",
-            )
-    raise Failed(found, f"use float32 on this CPU: no setting of {ISA} that was tried helps")
-
-
 def compiled_step() -> str:
-    done = forked("from fairseq_ext.kernels.library import build; print(build())")
+    done = probe("from fairseq_ext.kernels.library import build; print(build())")
     if done.returncode:
         # raises for a name that it refuses
         importlib.import_module("fairseq_ext.kernels.library").level()
@@ -228,51 +200,27 @@ def extra(name: str, needs: str) -> str:
     return f"only {needs} it: pip install 'fairseq_ext[{name}]'"
 
 
+OPTIONAL = (  # package, its module, the extra that brings it, and what needs it
+    ("simplemma", "simplemma", "terms", "lemmas of terms"),
+    ("matplotlib", "matplotlib", "plots", "the pictures of fairseq_ext.viz.ddg"),
+    ("safetensors", "safetensors", "hf", "models from Hugging Face"),
+    ("sentencex", "sentencex", "text", "whole texts"),
+    ("fastapi", "fastapi", "serve", "servers"),
+    ("uvicorn", "uvicorn", "serve", "servers"),
+)
 ITEMS = [
     Item("Python", python),
     Item("torch", torch_and_devices),
     Item("hydra", installed("hydra-core", "hydra")),
     Item("omegaconf", installed("omegaconf", "omegaconf")),
-    Item("start-up hook", start_up_hook, ahead=(HOOK_PROBE,)),
+    Item("start-up hook", start_up_hook),
     Item("fairseq", fairseq, cure=f"python -m fairseq_ext.doctor --install-fairseq, or {SET_UP}"),
     Item("sentencepiece", installed("sentencepiece", "sentencepiece")),
     Item("subword-nmt", installed("subword-nmt", "subword_nmt")),
     Item("sacrebleu", installed("sacrebleu", "sacrebleu")),
-    Item(
-        "simplemma",
-        installed("simplemma", "simplemma"),
-        required=False,
-        cure=extra("terms", "lemmas of terms need"),
-    ),
-    Item(
-        "matplotlib",
-        installed("matplotlib", "matplotlib"),
-        required=False,
-        cure=extra("plots", "python -m fairseq_ext.viz.ddg needs"),
-    ),
-    Item(
-        "safetensors",
-        installed("safetensors", "safetensors"),
-        required=False,
-        cure=extra("hf", "models from Hugging Face need"),
-    ),
-    Item(
-        "sentencex",
-        installed("sentencex", "sentencex"),
-        required=False,
-        cure=extra("text", "whole texts need"),
-    ),
-    Item(
-        "FastAPI",
-        installed("fastapi", "fastapi"),
-        required=False,
-        cure=extra("serve", "the server needs"),
-    ),
-    Item(
-        "uvicorn",
-        installed("uvicorn", "uvicorn"),
-        required=False,
-        cure=extra("serve", "the server needs"),
+    *(
+        Item(name, installed(name, module), required=False, cure=extra(of, f"{what} need"))
+        for name, module, of, what in OPTIONAL
     ),
     Item(
         "CuPy",
@@ -285,16 +233,14 @@ ITEMS = [
         cluster,
         required=False,
         cure="only fairseq_ext.corpus needs it",
-        ahead=(CLUSTER_PROBE,),
     ),
-    Item("oneDNN", onednn, required=False, cure="float32 does not need it"),
     Item(
         "compiled step",
         compiled_step,
         required=False,
         cure="the fast decoder runs as torch operations, which take longer",
     ),
-    Item("user-dir", user_dir, ahead=(USER_DIR_PROBE, *AS_COMMAND)),
+    Item("user-dir", user_dir),
     Item("tiny decode", tiny_decode),
 ]
 
@@ -368,9 +314,6 @@ def main(given: Sequence[str] = ()) -> int:
         print(f"error: {problem}", file=sys.stderr)
         return 1
     logging.disable(logging.INFO)  # fairseq's own notes on packages that nothing here uses
-    for item in ITEMS:
-        if item.ahead:
-            start_ahead(*item.ahead)
     good = [examine(item) for item in ITEMS]
     patches = startup.patches()
     for patch in patches.in_force + [patches.INVALID_BYTES] * repairs.are_kept():

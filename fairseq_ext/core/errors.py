@@ -12,9 +12,12 @@ import contextlib
 import os
 import re
 import sys
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import Any, TypeVar
 
+T = TypeVar("T")
+R = TypeVar("R")
+E = TypeVar("E", bound=Exception)
 MAX_QUOTATION = 80  # characters of a quotation in a message, except for paths
 MAX_PATH = 4096  # characters; a longer text is not a path
 QUOTED = re.compile(r"(?<!\w)'([^'\n]{81,})'(?!\w)")
@@ -78,6 +81,33 @@ class NotANumber(SentenceError, FloatingPointError):
     def __init__(self, text: str):
         # an error that comes from another process already ends with it
         super().__init__(text.removesuffix(self.way_out) + self.way_out)
+
+
+def halves(items: Sequence[T]) -> list[Sequence[T]]:
+    """Return the two halves of items that failed together. Callers try each half again until the
+    failing item is alone."""
+    return [items[: len(items) // 2], items[len(items) // 2 :]]
+
+
+def isolated(
+    items: Sequence[T],
+    decode: Callable[[Sequence[T]], Sequence[R]],
+    kinds: type[E],
+    error: E | None = None,
+) -> list[R | E]:
+    """Return the result of `decode` for each item, or the item's own error of these kinds.
+
+    error: of all items together, if they have been tried. Errors: all others of `decode`.
+    """
+    if error is None:
+        try:
+            return list(decode(items))
+        except kinds as raised:
+            raised.__traceback__ = None  # it would keep the batch's tensors alive
+            error = raised
+    if len(items) == 1:
+        return [error]
+    return [found for half in halves(items) for found in isolated(half, decode, kinds)]
 
 
 def cut(text: str) -> str:
