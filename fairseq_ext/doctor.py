@@ -33,12 +33,9 @@ from fairseq_ext.plugin.compat import repairs, startup  # noqa: E402
 from fairseq_ext.plugin.compat.probes import (  # noqa: E402
     CLUSTER_PROBE,
     HOOK_PROBE,
-    ONEDNN_PROBES,
     USER_DIR_PROBE,
-    forked,
     last_line,
     probe,
-    start_ahead,
 )
 
 FAIRSEQ = "0.12.2"
@@ -52,7 +49,6 @@ SET_UP = (
 AS_COMMAND = ("--user-dir", str(PACKAGE), "--task", "translation_ext")
 OLDEST_PYTHON = (3, 10)
 OLDEST_TORCH = (2, 6)
-ISA = "ONEDNN_MAX_CPU_ISA"
 
 
 class Failed(Exception):
@@ -68,7 +64,6 @@ class Item(NamedTuple):
     check: Callable[[], str]  # returns what it found, or raises
     required: bool = True
     remedy: str = SET_UP  # used if the check names none
-    probe: tuple[str, ...] = ()  # the process that the check waits for: code and arguments
 
 
 def release(version: str) -> tuple[int, ...]:
@@ -166,31 +161,8 @@ def cluster() -> str:
     return ", ".join(versions)
 
 
-def onednn() -> str:
-    """subtle: some machines announce AMX and then kill the process that uses it, so each linear
-    layer is tested in a separate process."""
-    dying = {
-        name: last_line(done)
-        for name, code in ONEDNN_PROBES.items()
-        if (done := forked(code)).returncode
-    }
-    if not dying:
-        return "bfloat16 and int8 linear layers work" + (
-            f" with {ISA}={os.environ[ISA]}" if ISA in os.environ else ""
-        )
-    found = "; ".join(f"{name} ends in {end}" for name, end in dying.items())
-    for isa in ("AVX512_CORE_BF16", "AVX512_CORE_VNNI", "AVX2"):
-        if not any(probe(ONEDNN_PROBES[name], **{ISA: isa}).returncode for name in dying):
-            raise Failed(
-                found,
-                f"before bfloat16 or int8 is used on this CPU, set {ISA}={isa} (tried: it works) "
-                "and then start Python",
-            )
-    raise Failed(found, f"use float32 on this CPU: no setting of {ISA} that was tried helps")
-
-
 def compiled_step() -> str:
-    done = forked("from fairseq_ext.kernels.library import build; print(build())")
+    done = probe("from fairseq_ext.kernels.library import build; print(build())")
     if done.returncode:
         # raises an error for an unknown name
         importlib.import_module("fairseq_ext.kernels.library").level()
@@ -227,51 +199,27 @@ def extra(name: str, needs: str) -> str:
     return f"only {needs} it: pip install 'fairseq_ext[{name}]'"
 
 
+OPTIONAL = (  # package, its module, the extra that brings it, and what needs it
+    ("simplemma", "simplemma", "terms", "lemmas of terms"),
+    ("matplotlib", "matplotlib", "plots", "the pictures of fairseq_ext.viz.ddg"),
+    ("safetensors", "safetensors", "hf", "models from Hugging Face"),
+    ("sentencex", "sentencex", "text", "whole texts"),
+    ("fastapi", "fastapi", "serve", "servers"),
+    ("uvicorn", "uvicorn", "serve", "servers"),
+)
 ITEMS = [
     Item("Python", python),
     Item("torch", torch_and_devices),
     Item("hydra", installed("hydra-core", "hydra")),
     Item("omegaconf", installed("omegaconf", "omegaconf")),
-    Item("start-up hook", start_up_hook, probe=(HOOK_PROBE,)),
+    Item("start-up hook", start_up_hook),
     Item("fairseq", fairseq, remedy=f"python -m fairseq_ext.doctor --install-fairseq, or {SET_UP}"),
     Item("sentencepiece", installed("sentencepiece", "sentencepiece")),
     Item("subword-nmt", installed("subword-nmt", "subword_nmt")),
     Item("sacrebleu", installed("sacrebleu", "sacrebleu")),
-    Item(
-        "simplemma",
-        installed("simplemma", "simplemma"),
-        required=False,
-        remedy=extra("terms", "lemmas of terms need"),
-    ),
-    Item(
-        "matplotlib",
-        installed("matplotlib", "matplotlib"),
-        required=False,
-        remedy=extra("plots", "python -m fairseq_ext.viz.ddg needs"),
-    ),
-    Item(
-        "safetensors",
-        installed("safetensors", "safetensors"),
-        required=False,
-        remedy=extra("hf", "models from Hugging Face need"),
-    ),
-    Item(
-        "sentencex",
-        installed("sentencex", "sentencex"),
-        required=False,
-        remedy=extra("text", "whole texts need"),
-    ),
-    Item(
-        "FastAPI",
-        installed("fastapi", "fastapi"),
-        required=False,
-        remedy=extra("serve", "the server needs"),
-    ),
-    Item(
-        "uvicorn",
-        installed("uvicorn", "uvicorn"),
-        required=False,
-        remedy=extra("serve", "the server needs"),
+    *(
+        Item(name, installed(name, module), required=False, remedy=extra(of, f"{what} need"))
+        for name, module, of, what in OPTIONAL
     ),
     Item(
         "CuPy",
@@ -284,16 +232,14 @@ ITEMS = [
         cluster,
         required=False,
         remedy="only fairseq_ext.corpus needs it",
-        probe=(CLUSTER_PROBE,),
     ),
-    Item("oneDNN", onednn, required=False, remedy="float32 does not need it"),
     Item(
         "compiled step",
         compiled_step,
         required=False,
         remedy="the fast decoder runs as torch operations, which take longer",
     ),
-    Item("user-dir", user_dir, probe=(USER_DIR_PROBE, *AS_COMMAND)),
+    Item("user-dir", user_dir),
     Item("tiny decode", tiny_decode),
 ]
 
@@ -367,9 +313,6 @@ def main(given: Sequence[str] = ()) -> int:
         print(f"error: {problem}", file=sys.stderr)
         return 1
     logging.disable(logging.INFO)  # fairseq's notes on packages that are not used here
-    for item in ITEMS:
-        if item.probe:
-            start_ahead(*item.probe)
     good = [examine(item) for item in ITEMS]
     patches = startup.patches()
     for patch in patches.in_force + [patches.INVALID_BYTES] * repairs.are_kept():

@@ -288,7 +288,8 @@ class Translator(SearchingModel):
                 try:
                     encoded = self.checked(line, f"line {given.first + place + 1}")
                     if source is not None:
-                        wanted.append(given.of_line(place, encoded, source))
+                        unknown = self.known.unknown_pieces(line, encoded)
+                        wanted.append(given.of_line(place, encoded, source, unknown))
                 except UsageError as error:
                     if errors == "raise":
                         raise

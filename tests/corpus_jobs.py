@@ -27,9 +27,9 @@ FLAGS = {
 
 
 def source_lines(start: int, end: int) -> list[str]:
-    """Lines of the demo's test set, the short ones."""
+    """Lines of the demo's test set, the short ones first; behind the last line, the first again."""
     lines = (ROOT / "data" / "demo" / "test.de").read_text(encoding="utf-8").splitlines()
-    return sorted(lines, key=len)[start:end]
+    return (sorted(lines, key=len) * (end // len(lines) + 1))[start:end]
 
 
 def write_text(path: Path, lines: list[str]) -> Path:

@@ -14,6 +14,7 @@ import subprocess
 import sys
 import tempfile
 import time
+import traceback
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import NamedTuple
@@ -61,17 +62,17 @@ class Child:
         if isinstance(stdin, bytes):
             given.write_bytes(stdin)
         gc.freeze()  # the collector of a child would copy every page of the parent's objects
-        self.pid = os.fork()
-        if self.pid == 0:
+
+        def live() -> None:
             os.dup2(os.open(given, os.O_RDONLY) if isinstance(stdin, bytes) else stdin, 0)
             os.dup2(os.open(self.stdout, os.O_WRONLY | os.O_CREAT) if stdout is None else stdout, 1)
             os.dup2(os.open(self.stderr, os.O_WRONLY | os.O_CREAT), 2)
             self.live(run, argv)
 
+        self.pid = in_fork(live)
+
     def live(self, run: Callable[[], object], argv: list[str]) -> None:
         """The life of the child."""
-        signal.signal(signal.SIGALRM, signal.SIG_DFL)  # pytest-timeout has set another
-        signal.alarm(LONGEST)
         signal.signal(signal.SIGINT, signal.default_int_handler)
         # a command that ran in the parent may have left another
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
@@ -123,6 +124,26 @@ class Child:
         done = Done(status, *texts)
         self.folder.cleanup()
         return done
+
+
+def in_fork(work: Callable[[], object]) -> int:
+    """Do this, and nothing else, in a forked process, for at most LONGEST seconds; its number.
+
+    Its status is 0 where nothing was raised: without this a fork would go on with the tests.
+    """
+    pid = os.fork()
+    if pid == 0:
+        status = 1
+        try:
+            signal.signal(signal.SIGALRM, signal.SIG_DFL)
+            signal.alarm(LONGEST)
+            work()
+            status = 0
+        except BaseException:
+            traceback.print_exc()
+        finally:
+            os._exit(status)
+    return pid
 
 
 @contextlib.contextmanager

@@ -50,7 +50,8 @@ class Channel:
         self.incoming = bytearray()
         self.outgoing: deque[bytes | memoryview] = deque()
         self.passed: dict[int, socket.socket] = {}  # by id of the buffer that takes it along
-        self.fds: deque[int] = deque()  # that have come with messages
+        # that have come with messages, -1 for one that the system had no room for
+        self.fds: deque[int] = deque()
         self.poll: select.poll | None = None
 
     @staticmethod
@@ -73,7 +74,8 @@ class Channel:
         for end in self.passed.values():
             end.close()
         while self.fds:
-            os.close(self.fds.popleft())
+            if (fd := self.fds.popleft()) >= 0:
+                os.close(fd)
         self.outgoing.clear()
         self.passed.clear()
 
@@ -135,12 +137,14 @@ class Channel:
         is_over = False
         try:
             for _ in range(PIECES):
-                data, control, _, _ = self.socket.recvmsg(
+                data, control, flags, _ = self.socket.recvmsg(
                     PIECE, socket.CMSG_SPACE(4), socket.MSG_DONTWAIT | socket.MSG_CMSG_CLOEXEC
                 )
                 for level, kind, content in control:
                     if (level, kind) == (socket.SOL_SOCKET, socket.SCM_RIGHTS):
                         self.fds.append(int.from_bytes(content[:4], "little"))
+                if flags & socket.MSG_CTRUNC:
+                    self.fds.append(-1)
                 if not data:
                     is_over = True
                     break

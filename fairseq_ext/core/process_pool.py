@@ -112,15 +112,21 @@ class Pool:
 
     def wake(self) -> None:
         """Have `wait` return; from any thread."""
-        if not self.is_rung:
+        if self.is_rung:
+            return
+        try:
             self.is_rung = True
-            with contextlib.suppress(OSError):  # it is closed
-                os.eventfd_write(self.bell, 1)
+            os.eventfd_write(self.bell, 1)
+        except OSError:  # it is closed
+            pass
+        except BaseException:  # Ctrl-C: no other thread rings again
+            os.eventfd_write(self.bell, 1)
+            raise
 
     def add(self, process: Process) -> None:
         """Take in a process."""
-        self.processes.add(process)
         self.selector.register(process.channel, selectors.EVENT_READ, process)
+        self.processes.add(process)
         self.watch(process)
 
     def watch(self, process: Process) -> None:
@@ -270,6 +276,7 @@ class ForkServer:
             self.process = Process(channel, popen.pid, pidfd_of(popen.pid), popen.poll)
             self.pool.add(self.process)
         except BaseException:
+            self.process = None
             channel.close()
             raise
         finally:
@@ -284,7 +291,8 @@ class ForkServer:
             kind, *values = pickle.loads(message)
             if kind == "forked":
                 number, pid = values
-                pidfd = event.process.channel.fds.popleft() if event.process.channel.fds else None
+                fds = event.process.channel.fds
+                pidfd = fd if fds and (fd := fds.popleft()) >= 0 else None
                 worker = self.requested.pop(number, None)
                 if worker is not None and worker in self.pool.processes:
                     worker.pid, worker.pidfd = pid, pidfd

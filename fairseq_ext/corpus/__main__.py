@@ -13,6 +13,7 @@ from fairseq_ext.corpus import scheduler
 from fairseq_ext.corpus.job import SUFFIXES, CorpusJob
 from fairseq_ext.corpus.run import translate
 from fairseq_ext.plugin.loading.settings import as_keywords
+from fairseq_ext.search.checks import refused_by_corpus
 
 EXIT_CODES = """
 exit codes: 0 every sentence is translated; 1 stopped by an error, \
@@ -141,14 +142,6 @@ def positive(text: str) -> int:
     return value
 
 
-UNSUPPORTED_FLAGS = {
-    "print_alignment": "has no place in the records of a corpus run",
-    "cpu_workers": "would start processes within the workers, which --workers counts",
-    "glossary_report": "writes one file, which workers cannot share",
-    "glossary_documents": "has a line wait for the lines before it, which another worker may have",
-    "strict": "ends at a sentence, and a corpus run continues to its end",
-    "ddg_dir": "is for a few sentences of the other commands, not a corpus",
-}
 MIN_OBJECT_STORE = 75  # MiB
 MAX_THREADS_PER_CORE = 64  # threads of all workers together, where no cluster is named
 MAX_VALUES = {  # upper limits; with larger values the machine would only be busy with the attempt
@@ -170,7 +163,7 @@ def job_of(argv: list[str] | None) -> CorpusJob:
                 f"--{name.replace('_', '-')} belongs to the other commands: "
                 "leave it out, a corpus run continues when its command is repeated"
             )
-    for name, why in UNSUPPORTED_FLAGS.items():
+    for name, why in refused_by_corpus().items():
         if name in flags:
             raise UsageError(f"--{name.replace('_', '-')} {why}: leave it out")
     flags |= {

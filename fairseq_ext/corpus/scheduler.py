@@ -40,7 +40,7 @@ from ray.exceptions import (
 )
 
 from fairseq_ext.core.child import PACKAGES
-from fairseq_ext.core.errors import UsageError, counted, cut
+from fairseq_ext.core.errors import UsageError, counted, cut, halves
 from fairseq_ext.corpus.shards import Shard, ShardLine
 from fairseq_ext.corpus.worker import CorpusWorker, Result
 
@@ -214,7 +214,7 @@ class UnitScheduler:
 
     def on_worker_exit(self, slot: Slot, error: Exception) -> None:
         """Handle the death of an actor's process or node, or a lost result: queue its unit
-        again."""
+        retry_queue."""
         self.restarts += 1
         was, unit = slot.kind, slot.unit
         logger.warning("a worker died (at: %s; %s): Ray starts it again", was, type(error).__name__)
@@ -241,14 +241,12 @@ class UnitScheduler:
         if worker_deaths < ATTEMPTS:
             self.retry_queue.append(unit._replace(worker_deaths=worker_deaths))
         elif len(unit.sentences) > 1:
-            half = len(unit.sentences) // 2
-            parts = (unit.sentences[:half], unit.sentences[half:])
-            for part in parts:
+            for part in halves(unit.sentences):
                 input_bytes = unit.input_bytes * len(part) / len(unit.sentences)
                 self.retry_queue.append(
                     Unit(
                         unit.shard,
-                        part,
+                        list(part),
                         input_bytes,
                         worker_deaths=ATTEMPTS - 1 if len(part) > 1 else 0,
                     )

@@ -7,13 +7,13 @@ import json
 import os
 import time
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
 
 import torch
 
-from fairseq_ext.core.errors import UsageError, explain
+from fairseq_ext.core.errors import UsageError, explain, isolated
 from fairseq_ext.core.stats import Section, Stats
 from fairseq_ext.corpus.shards import Shard, ShardLine
 from fairseq_ext.search.constraints.report import ConstraintCounts
@@ -191,7 +191,7 @@ class UnitTranslation:
             else:
                 good.append(sentence)
                 tokens.append(encoded)
-        self.search(good, tokens, lambda sentence, problem: failed.append((sentence, problem)))
+        failed += self.search(good, tokens)
         unexpected = [
             problem
             for _, problem in failed
@@ -261,42 +261,39 @@ class UnitTranslation:
             return
         source = self.translator.task.session.sentences.constraint_source()
         own = [source.of_fields(sentence.fields, self.where(sentence))] if sentence.fields else []
-        self.constraints[sentence.number] = source.sentence(sentence.number, tokens, *own)
+        unknown = self.translator.known.unknown_pieces(sentence.source, tokens)
+        self.constraints[sentence.number] = source.sentence(
+            sentence.number, tokens, *own, unknown=unknown
+        )
 
     def search(
-        self,
-        sentences: Sequence[ShardLine],
-        tokens: Sequence[Any],
-        failed: Callable[[ShardLine, Exception], None],
-    ) -> None:
-        """Decode the sentences; `failed` is called with each sentence whose decoding fails."""
-        if not sentences:
-            return
-        constrained = bool(self.constraints)
-        wanted = (
-            [self.constraints[sentence.number] for sentence in sentences] if constrained else None
-        )
-        stats = self.translator.stats
-        before, mark = stats.copy(), stats.mark()
-        try:
-            numbers = [sentence.number for sentence in sentences]
-            found = self.translator.search(
-                list(tokens), wanted, self.translator.cfg.generation.nbest, numbers=numbers
-            )
-        except Exception as error:
-            error.__traceback__ = None  # it would keep the batch's tensors alive
-            stats.rollback(mark)
-            problem = error
-        else:
+        self, sentences: Sequence[ShardLine], tokens: Sequence[Any]
+    ) -> list[tuple[ShardLine, Exception]]:
+        """Decode; return the sentences whose decoding fails by themselves."""
+        tokens_of = dict(zip((s.number for s in sentences), tokens, strict=True))
+        stats, nbest = self.translator.stats, self.translator.cfg.generation.nbest
+
+        def decode(part: Sequence[ShardLine]) -> list[Any]:
+            numbers = [sentence.number for sentence in part]
+            wanted = [self.constraints[number] for number in numbers] if self.constraints else None
+            before, mark = stats.copy(), stats.mark()
+            try:
+                found = self.translator.search(
+                    [tokens_of[number] for number in numbers], wanted, nbest, numbers=numbers
+                )
+            except Exception:
+                stats.rollback(mark)
+                raise
             self.hypotheses.update(zip(numbers, found, strict=True))
-            self.record_unmet(sentences, before)
-            return
-        if len(sentences) == 1:
-            failed(sentences[0], problem)
-            return
-        half = len(sentences) // 2
-        self.search(sentences[:half], tokens[:half], failed)
-        self.search(sentences[half:], tokens[half:], failed)
+            self.record_unmet(part, before)
+            return found
+
+        results = isolated(sentences, decode, Exception) if sentences else []
+        return [
+            (sentence, result)
+            for sentence, result in zip(sentences, results, strict=True)
+            if isinstance(result, Exception)
+        ]
 
     def record_unmet(self, sentences: Sequence[ShardLine], before: Stats) -> None:
         """Record the constraints that a search has not met, from the statistics."""

@@ -111,6 +111,9 @@ def serve(
     poll = select.poll()
     poll.register(control.socket, select.POLLIN)
     while True:
+        # subtle: without a file descriptor left the system drops those that come
+        if -1 in control.fds:
+            return  # the engine tries again
         for number in requests:
             end = control.fds.popleft()
             try:
@@ -135,8 +138,7 @@ def serve(
             else:
                 messages, is_over = control.read()
                 requests += map(pickle.loads, messages)
-                # subtle: without a file descriptor left the system drops those that come
-                if is_over or len(control.fds) < len(requests):
+                if is_over:
                     return
 
 

@@ -68,6 +68,9 @@ class Loop(threading.Thread):
         self.loaded = Reply(THREADS, lambda: None)  # has the description, or why there is none
         self.loaded.set_running_or_notify_cancel()  # one who waits cannot cancel it for others
         self.done = Work()
+        # ---- of this turn: `fail` answers what is left of them
+        self.taken: list[tuple[str, Any]] = []  # out of the inbox
+        self.answers: list[tuple[Reply, Any]] = []
 
     # ---- for other threads
 
@@ -130,12 +133,13 @@ class Loop(threading.Thread):
 
     def count_done(self, future: Any) -> None:
         """The future of a request is done."""
-        with self.lock:
-            self.pending -= 1
+        if self.process_id == os.getpid():  # else a thread that is not here may have the lock
+            with self.lock:
+                self.pending -= 1
 
     @property
     def waiting(self) -> int:
-        """Requests that no worker has or has room for. Called with the lock."""
+        """Requests that no worker has or has room for."""
         return max(0, self.queued + self.arriving - self.room)
 
     # ---- the thread
@@ -167,8 +171,8 @@ class Loop(threading.Thread):
         events = self.pool.wait(0 if self.dispatch.actions else seconds)
         now = time.monotonic()
         with self.lock:
-            inbox, self.inbox = self.inbox, []
-        for kind, value in inbox:
+            self.taken, self.inbox = self.inbox, []
+        for kind, value in self.taken:
             if kind == "submit":
                 self.dispatch.on_submit(value)
             elif kind == "cancel":
@@ -179,11 +183,11 @@ class Loop(threading.Thread):
         for event in sorted(events, key=lambda each: each.process is not self.fork_server.process):
             self.on_event(event, now)
         self.dispatch.on_time(now, self.cpu_seconds)
-        answers = self.carry_out(now)
-        arrived = sum(kind == "submit" for kind, _ in inbox)
-        self.publish(arrived)
-        for reply, answer in answers:  # after the counts, which callers then read
+        self.carry_out(now)
+        self.publish(sum(kind == "submit" for kind, _ in self.taken))
+        for reply, answer in self.answers:  # after the counts, which callers then read
             reply.answer(answer)
+        self.taken, self.answers = [], []
         self.pool.flush()
 
     def publish(self, arrived: int) -> None:
@@ -254,15 +258,14 @@ class Loop(threading.Thread):
             else:
                 self.dispatch.on_answer(worker, number, what)
 
-    def carry_out(self, now: float) -> list[tuple[Reply, Any]]:
-        """Do what was decided; return the answers, which are to be given at the end."""
-        answers: list[tuple[Reply, Any]] = []
+    def carry_out(self, now: float) -> None:
+        """Do what was decided, but for the answers, which are given at the end."""
         while actions := self.dispatch.take_actions():
             for kind, *rest in actions:
                 if kind == "answer":
                     ticket, what = rest
                     self.pace.count()
-                    answers.append((ticket.reply, what))
+                    self.answers.append((ticket.reply, what))
                 elif kind == "partial":
                     rest[0].reply.pass_partial(rest[1])
                 elif kind == "start":
@@ -275,7 +278,6 @@ class Loop(threading.Thread):
                     self.pool.send(process, pickle.dumps(("cancel", rest[1].number)))
                 else:
                     self.kill(rest[0], process, now)
-        return answers
 
     def start_process(self, worker: Worker, now: float) -> None:
         """Request a process for a worker."""
@@ -323,7 +325,10 @@ class Loop(threading.Thread):
         """Give every request this error: nothing else comes any more."""
         with self.lock:
             self.failed = error
-        for ticket in list(self.dispatch.tickets()):
+        for reply, answer in self.answers:
+            reply.answer(answer)
+        taken = [value for kind, value in self.taken if kind == "submit"]
+        for ticket in [*taken, *self.dispatch.tickets()]:
             ticket.reply.answer(fresh(error))
 
     def empty_inbox(self) -> None:

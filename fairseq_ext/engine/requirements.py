@@ -4,6 +4,7 @@ stands in its translation."""
 from __future__ import annotations
 
 import hashlib
+import json
 import tempfile
 import unicodedata
 from collections import Counter, OrderedDict
@@ -74,14 +75,11 @@ class Requirements:
         source = self.translator.task.session.sentences.constraint_source()
         own = source.of_fields(job.fields, "the request") if job.fields else EMPTY
         named = self.named(job)
-        found = source.sentence(0, tokens, own, named)
+        unknown = self.translator.known.unknown_pieces(job.source, tokens)
+        found = source.sentence(0, tokens, own, named, unknown)
         terms = []
         glossaries = [*([] if source.glossary is None else [source.glossary]), *named]
-        words = (
-            words_of(source.source_text(tokens), source.segmenter.takes_pieces)
-            if glossaries
-            else []
-        )
+        words = source.source_text.words(tokens, unknown) if glossaries else []
         for glossary in glossaries:
             terms += [
                 Term(
@@ -98,17 +96,20 @@ class Requirements:
         """The glossaries of a request, each read once."""
         found = [self.glossary(file.digest, file) for file in job.glossaries]
         if job.terms:
-            text = "".join(f"{source}\t{target}\n" for source, target in job.terms).encode("utf-8")
+            # as JSON, in which no term is a header, and none goes on in another line
+            rows = [{"source": source, "target": target} for source, target in job.terms]
+            text = "".join(json.dumps(row) + "\n" for row in rows).encode()
             digest = hashlib.sha256(text).hexdigest()
             if (digest, self.languages) not in self.glossaries:
-                with tempfile.NamedTemporaryFile(suffix=".tsv") as file:
+                with tempfile.NamedTemporaryFile(suffix=".jsonl") as file:
                     file.write(text)
                     file.flush()
                     try:
-                        found.append(self.glossary(digest, GlossaryFile(file.name, digest)))
+                        given = GlossaryFile(file.name, digest)
+                        found.append(self.glossary(digest, given, strict=True))
                     except UsageError as error:
                         raise UsageError(
-                            str(error).replace(f" of {file.name}", " of the request's glossary")
+                            str(error).replace(file.name, "the request's glossary")
                         ) from None
             else:
                 found.append(self.glossary(digest, GlossaryFile("", digest)))
@@ -119,8 +120,9 @@ class Requirements:
         """Those that the task is of now."""
         return languages_of(self.translator.task.flags())
 
-    def glossary(self, digest: str, file: GlossaryFile) -> Glossary:
-        """The glossary of a digest, from memory or from its file."""
+    def glossary(self, digest: str, file: GlossaryFile, strict: bool = False) -> Glossary:
+        """The glossary of a digest, from memory or from its file. strict: a term that cannot be
+        used is an error, and not left out."""
         flags, languages = self.translator.generator.options.flags, self.languages
         if (key := (digest, languages)) in self.glossaries:
             self.glossaries.move_to_end(key)
@@ -131,6 +133,7 @@ class Requirements:
             str(flags.glossary_repeat),
             languages,
             case_of(flags, "initial"),
+            strict,
         )
         segmenter = self.translator.task.session.sentences.constraint_source().segmenter
         found, size = digest_of(file)

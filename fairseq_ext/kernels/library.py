@@ -187,6 +187,7 @@ def build_lock(folder: Path) -> Iterator[None]:
         fcntl.flock(handle, fcntl.LOCK_EX)
         yield
     finally:
+        fcntl.flock(handle, fcntl.LOCK_UN)  # a process that was forked meanwhile has it open
         os.close(handle)
 
 

@@ -19,7 +19,7 @@ from typing import Any, NoReturn
 import torch
 
 from fairseq_ext.core import command_line
-from fairseq_ext.core.errors import SentenceError, UsageError, damaged_data, report
+from fairseq_ext.core.errors import SentenceError, UsageError, damaged_data, isolated, report
 from fairseq_ext.core.stats import Stats
 from fairseq_ext.plugin.compat.repairs import is_loaded
 from fairseq_ext.plugin.options import Options
@@ -41,19 +41,11 @@ def decode_each(
 
     error: that of the whole batch, where it has been decoded. Errors: any other that `decode` has.
     """
-    if error is None:
-        try:
-            return decode(batch)
-        except SentenceError as raised:
-            error = raised
-    if n == 1:
-        return [error]
-    halves = (list(range(n // 2)), list(range(n // 2, n)))
-    return [
-        found
-        for half in halves
-        for found in decode_each(share_of(batch, n, half, pad), len(half), pad, decode)
-    ]
+
+    def decode_part(index: Sequence[int]) -> list:
+        return decode(batch if len(index) == n else share_of(batch, n, list(index), pad))
+
+    return isolated(range(n), decode_part, SentenceError, error)
 
 
 class EndsHere(list):

@@ -356,6 +356,7 @@ class SearchingModel(LoadedModel):
                 if line.numel() == 1 and "source sentence" not in self.task.lacks:
                     out[i] = [self.nothing(numbers[i], wanted[i] if wanted else EMPTY)]
             self.known.line_numbers = numbers
+            self.known.of_line = dict(zip(numbers, wanted or (), strict=False))
             for batch in self.batches(tokens) if None in out else ():
                 here = batch["id"].tolist()
                 places = [place for place, i in enumerate(here) if out[i] is None]

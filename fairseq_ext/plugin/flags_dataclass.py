@@ -5,7 +5,8 @@ from __future__ import annotations
 import dataclasses
 import functools
 import inspect
-from dataclasses import field, make_dataclass
+import os
+from dataclasses import dataclass, field, make_dataclass
 from types import NoneType, UnionType
 from typing import (  # noqa: UP035
     Any,
@@ -22,18 +23,17 @@ from fairseq.dataclass import ChoiceEnum, FairseqDataclass
 from fairseq.dataclass.configs import FairseqConfig
 
 from fairseq_ext.core.errors import UsageError
-from fairseq_ext.search.mbr import CandidateFlags
 from fairseq_ext.search.registry import (
     DEFAULT,
+    FEATURES,
     POINTS,
     TAKEN,
     all_strategies,
     file_of,
     names_of,
+    register_feature,
 )
 
-Text = Optional[str]  # noqa: UP045  (fairseq reads this form only)
-BACKENDS = ("auto", "transformer", "fairseq")
 HELP = {
     "select": "how continuations are chosen (default: dba where there are constraints, else "
     "topk, as fairseq)",
@@ -103,93 +103,134 @@ def fairseq_dataclass(flags: type) -> type:
 
 
 def flag_bases() -> list[type]:
-    """The strategies' flag dataclasses, of fairseq's kind, each once, those that another
-    one extends left out."""
-    classes = list(
-        dict.fromkeys(fairseq_dataclass(s.flags) for s in all_strategies() if s.flags is not None)
-    )
+    """The flag dataclasses of strategies and features, of fairseq's kind, each once, those that
+    another one extends left out."""
+    kinds = [s.flags for s in all_strategies() if s.flags] + [f.flags for f in FEATURES.values()]
+    classes = list(dict.fromkeys(map(fairseq_dataclass, kinds)))
     return [
         c for c in classes if not any(issubclass(other, c) and other is not c for other in classes)
     ]
 
 
-def option(name: str, kind: Any, default: Any, text: str) -> tuple[str, Any, Any]:
-    """A flag that belongs to no strategy, as make_dataclass takes it."""
-    return name, kind, field(default=default, metadata={"help": text})
+@dataclass
+class RunFlags:
+    """The flags of a run, whatever its strategies."""
+
+    decoder_backend: Literal["auto", "transformer", "fairseq"] = field(
+        default="auto",
+        metadata={
+            "help": "the decoder (same results): the fastest that supports the model, or fairseq's "
+            "own modules (default: auto)",
+            "same_results": True,
+            "needs": {"transformer": ("search loop",)},
+            "denies": {"fairseq": ("compiled linear layers",)},
+            "page": "supported-models.md",
+        },
+    )
+    cpu_workers: int = field(
+        default=1,
+        metadata={
+            "help": "processes of one thread that share each batch's sentences on a CPU "
+            "(default: 1)",
+            "same_results": True,
+            "range": (1, max(64, 4 * (os.cpu_count() or 1)), "number of processes"),
+            "needs": ("divisible batches",),
+            "denies": ("one process",),
+            "corpus": "would start processes within the workers, which --workers counts",
+        },
+    )
+    int8: bool = field(
+        default=False,
+        metadata={
+            "help": "linear layers in 8 bits: faster on a CPU, other results (default: off)",
+            "needs": ("search loop", "compiled linear layers"),
+            "denies": ("attention",),
+            "page": "limits.md",
+        },
+    )
+    cuda_graphs: Literal["auto", "off"] = field(
+        default="auto",
+        metadata={
+            "help": "decoder steps on a GPU: one launch each, or many (off; same results; "
+            "default: auto)",
+            "same_results": True,
+            "page": "limits.md",
+        },
+    )
+    results_file: str | None = field(
+        default=None,
+        metadata={
+            "help": "also write each sentence's results to this JSONL file as it finishes "
+            "(default: none)",
+            "file": True,
+            "written": True,
+            "same_results": True,
+            "needs": ("search loop", "one process"),
+            "denies": ("attention",),
+            "engine": "has no place in an engine, whose requests have no numbers",
+            "page": "quickstart.md",
+        },
+    )
+    resume: bool = field(
+        default=False,
+        metadata={
+            "help": "sentences that --results-file has already are not decoded again "
+            "(default: off)",
+            "same_results": True,
+            "engine": "continues a results file, and an engine has none",
+            "page": "quickstart.md",
+        },
+    )
+    strict: bool = field(
+        default=False,
+        metadata={
+            "help": "end at the first sentence that cannot be translated (default: continue, and "
+            "exit with status 3)",
+            "same_results": True,
+            "engine": "ends a run at its first bad sentence, and here each request has its own "
+            "answer",
+            "corpus": "ends at a sentence, and a corpus run continues to its end",
+            "page": "reliability.md",
+        },
+    )
+    stats_file: str | None = field(
+        default=None,
+        metadata={
+            "help": "write counts and times of the run to this JSON file (default: none)",
+            "file": True,
+            "written": True,
+            "same_results": True,
+            "engine": "is written by a run that ends: ask the engine for its counts",
+        },
+    )
+
+
+def check_run(flags: Any, generation: Any) -> None:
+    """UsageError for --resume without a file."""
+    if flags.resume and not flags.results_file:
+        raise UsageError("--resume continues a results file and none is named: add --results-file")
+
+
+register_feature("run", RunFlags, check=check_run)
 
 
 def flags_dataclass() -> type:
     """All our flags as one dataclass, ready to be mixed into a task's."""
     bases = flag_bases()  # loads the strategies, so that the choices below are complete
-    own: list = [
-        option(point, ChoiceEnum(names_of(point)), DEFAULT[point], HELP[point]) for point in POINTS
-    ]
-    # where nobody names a strategy at these points, constraints decide; so the default must
-    # differ from every name
-    for i, point in enumerate(("select", "stop")):
-        own[i] = option(point, Optional[own[i][1]], None, HELP[point])  # noqa: UP045
-    own += [
-        option(
-            "decoder_backend",
-            ChoiceEnum(list(BACKENDS)),
-            "auto",
-            "the decoder (same results): the fastest that supports the model, or fairseq's own "
-            "modules (default: auto)",
-        ),
-        option(
-            "cpu_workers",
-            int,
-            1,
-            "processes of one thread that share each batch's sentences on a CPU (default: 1)",
-        ),
-        option(
-            "int8",
-            bool,
-            False,
-            "linear layers in 8 bits: faster on a CPU, other results (default: off)",
-        ),
-        option(
-            "cuda_graphs",
-            ChoiceEnum(["auto", "off"]),
-            "auto",
-            "decoder steps on a GPU: one launch each, or many (off; same results; default: auto)",
-        ),
-        option(
-            "results_file",
-            Text,
-            None,
-            "also write each sentence's results to this JSONL file as it finishes (default: none)",
-        ),
-        option(
-            "resume",
-            bool,
-            False,
-            "sentences that --results-file has already are not decoded again (default: off)",
-        ),
-        option(
-            "glossary_report",
-            Text,
-            None,
-            "write which terms of --glossary fired, and their forms, to this JSONL file "
-            "(default: none)",
-        ),
-        option(
-            "strict",
-            bool,
-            False,
-            "end at the first sentence that cannot be translated (default: continue, and "
-            "exit with status 3)",
-        ),
-        option(
-            "stats_file",
-            Text,
-            None,
-            "write counts and times of the run to this JSON file (default: none)",
-        ),
-    ]
-    bases += [fairseq_dataclass(CandidateFlags), FairseqDataclass]
+    own: list = []
+    for point in POINTS:
+        kind: Any = ChoiceEnum(names_of(point))
+        default: str | None = DEFAULT[point]
+        if point in ("select", "stop"):
+            # where nobody names a strategy, constraints decide; so the default must differ from
+            # every name
+            kind, default = Optional[kind], None  # noqa: UP045
+        own.append((point, kind, field(default=default, metadata={"help": HELP[point]})))
     return make_dataclass(
-        "DecodingFlags", own, bases=tuple(bases), namespace={"__module__": __name__}
+        "DecodingFlags",
+        own,
+        bases=(*bases, FairseqDataclass),
+        namespace={"__module__": __name__},
     )
 
 

@@ -31,13 +31,13 @@ from fairseq_ext.plugin.search_setup import driver_of, may_read_models, setup_of
 from fairseq_ext.search.constraints.glossary import places_terms
 from fairseq_ext.search.constraints.lines import from_packed
 from fairseq_ext.search.constraints.report import Asked, count_terms, report_constraints
-from fairseq_ext.search.constraints.sentence_end import EndsOfSources
 from fairseq_ext.search.constraints.sources import is_ordered
 from fairseq_ext.search.finished import Hypothesis
 from fairseq_ext.search.mbr import BayesRisk
 from fairseq_ext.search.phrases.places import InText
 from fairseq_ext.search.phrases.segmenter import Segmenter, TargetText
 from fairseq_ext.search.phrases.sentence import Meets, met
+from fairseq_ext.search.phrases.sentence_ends import EndsOfSources
 from fairseq_ext.search.pool import Pool
 from fairseq_ext.search.processors import LogitsProcessors
 from fairseq_ext.search.protocols import SearchSpec, Softmax, Strategies

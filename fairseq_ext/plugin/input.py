@@ -39,6 +39,7 @@ class Lines(BadSentences):
         # lines of the buffer at hand that cannot be used, by their places
         self.refused_here: dict[int, UsageError] = {}
         self.buffer: list[Tensor] = []  # its lines as tokens
+        self.typed_lines: list[str] = []  # as they were typed
         self.buffer_start = 0  # the number of its first line
 
     @property
@@ -95,6 +96,7 @@ class Lines(BadSentences):
                     break
                 lines[i] = ""
         tokens, lengths = encode(lines)
+        self.typed_lines = lines
         limits = [limit for limit in (self.longest, self.room) if limit is not None]
         for i, length in enumerate(lengths):
             if length <= min(limits, default=length):
@@ -184,8 +186,13 @@ class Lines(BadSentences):
             row = None if typed is None else typed[i]
             if i not in self.refused_here:
                 try:
+                    line = self.typed_lines[i] if i < len(self.typed_lines) else ""
                     of_line[first + i] = self.sentences.constraints_of_line(
-                        first + i, tokens, row, unknown
+                        first + i,
+                        tokens,
+                        row,
+                        unknown,
+                        self.sentences.unknown_pieces(line, tokens),
                     )
                 except UsageError as error:
                     if self.refuse(error, i):
@@ -407,7 +414,8 @@ class Batches:
         numbers = known.line_numbers or range(first, first + len(dataset))
 
         def terms(place: int) -> list[str] | None:
-            text = source.source_text(dataset[place]["source"])
+            unknown = known.of_line.get(numbers[place], EMPTY).unknown
+            text = source.source_text.text(dataset[place]["source"], unknown)
             if not text.strip() and place not in self.lines.refused_here:
                 return None
             return [

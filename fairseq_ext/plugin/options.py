@@ -34,13 +34,23 @@ from fairseq_ext.plugin.loading.settings import (
     shows_bar,
 )
 from fairseq_ext.search.checks import refuse_stock_search, stock_search, validate
-from fairseq_ext.search.constraints.glossary import check_glossary, choose_placement, places_terms
+from fairseq_ext.search.constraints.glossary import check_glossary, choose_placement
 from fairseq_ext.search.constraints.required import expect_phrases
-from fairseq_ext.search.constraints.sources import choose_strategies, constrained, is_ordered
+from fairseq_ext.search.constraints.sources import choose_strategies, is_ordered
 from fairseq_ext.search.finished import Scoring
-from fairseq_ext.search.mbr import given
 from fairseq_ext.search.protocols import SearchSpec
-from fairseq_ext.search.registry import POINTS, PRUNERS, STRATEGIES, Part, changed, choice, samples
+from fairseq_ext.search.registry import (
+    FEATURES,
+    POINTS,
+    PRUNERS,
+    STRATEGIES,
+    Part,
+    changed,
+    choice,
+    constrained,
+    declared,
+    samples,
+)
 
 if TYPE_CHECKING:
     from fairseq.data import Dictionary
@@ -241,12 +251,14 @@ def search_spec(options: Options, stock: SequenceGenerator) -> SearchSpec:
 
 def signature(options: Options, backend: str) -> str:
     """One line that says how the output was made."""
-    flags, generation = options.flags, options.generation
+    flags, generation, written = options.flags, options.generation, declared("written")
     parts = [f"fairseq_ext:{VERSION}"]
     for point in POINTS:
         strategy = STRATEGIES[point][choice(flags, point)]
         settings = [strategy.name] + [
-            f"{name}={value}" for name, value in changed(flags, strategy).items()
+            f"{name}={value}"
+            for name, value in changed(flags, strategy).items()
+            if name not in written
         ]
         settings += [strategy.tell(flags, generation)] if strategy.tell is not None else []
         if point != "decoding" or strategy.name != "beam":
@@ -258,16 +270,11 @@ def signature(options: Options, backend: str) -> str:
         for name, value in settings.items()
     ]
     parts += [f"seed:{options.settings.seed}"] if samples(flags) else []
-    parts += (
-        ["mbr:" + ",".join(f"{name}={value}" for name, value in given(flags).items())]
-        if flags.mbr
-        else []
-    )
     search = stock_search(generation)
     if options.constrained:
         parts.append(f"constraints:{'ordered' if is_ordered(flags, generation) else 'unordered'}")
-    if places_terms(flags) and not search:
-        parts.append("glossary:align")
+    told = (f.tell(flags, generation) for f in FEATURES.values() if f.tell is not None)
+    parts += [part for part in told if part and not search]
     if search:
         parts.append(f"search:fairseq {search}")
     return "|".join([*parts, f"backend:{backend}"])
@@ -332,7 +339,6 @@ def short_name_of_weights(models: Iterable[torch.nn.Module], sampled: int = 1024
 # None of them is one that it reads, or another one that it writes.
 
 
-WRITTEN = ("results_file", "stats_file", "glossary_report")
 READ = (("common_eval", "path"), ("interactive", "input"), ("generation", "lm_path"))
 
 
@@ -341,12 +347,8 @@ def check_outputs(settings: DictConfig | Namespace) -> None:
 
     settings: a task's.
     """
-    ours = {
-        f.name: getattr(settings, f.name, None)
-        for f in dataclasses.fields(flags_dataclass())
-        if f.name != "_name"
-    }
-    written = [("--" + name.replace("_", "-"), ours.pop(name)) for name in WRITTEN]
+    ours = dict(vars(own_flags(settings)))
+    written = [("--" + name.replace("_", "-"), ours.pop(name)) for name in declared("written")]
     read = [
         ("--" + name.replace("_", "-"), value)
         for name, value in ours.items()

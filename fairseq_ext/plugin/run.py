@@ -37,9 +37,8 @@ from fairseq_ext.plugin.results import ResultsFile, StatsFile
 from fairseq_ext.plugin.sentences import Batch, Sentences, note_unknown_words, numbers_of
 from fairseq_ext.plugin.workers import Workers
 from fairseq_ext.search.constraints.required import boundary_mode, check_phrases
-from fairseq_ext.search.constraints.sources import gives_constraints
 from fairseq_ext.search.phrases.segmenter import TargetText
-from fairseq_ext.search.registry import STRATEGIES, Part, choice
+from fairseq_ext.search.registry import STRATEGIES, Part, choice, declared, gives_constraints
 from fairseq_ext.search.strategies.decoding._parallel import table_path
 
 if TYPE_CHECKING:
@@ -273,26 +272,8 @@ class Command:
 # fewer sentences at once.
 
 
-# the search (below) tells the backend; --lsh-index says where an index is kept, which is checked
-# against the weights and its settings
-NO_RESULTS = {
-    "_name",
-    "print_step",
-    "score_reference",
-    "retain_iter_history",
-    "results_file",
-    "resume",
-    "stats_file",
-    "strict",
-    "schedule",
-    "cpu_workers",
-    "cuda_graphs",
-    "decoder_backend",
-    "ddg_dir",
-    "glossary_report",
-    "lsh_index",
-    "shortlist_recall_every",
-}
+# fairseq's flags that change no result; the signature, which is compared too, names the schedule
+SAME_RESULTS = {"print_step", "score_reference", "retain_iter_history", "schedule"}
 
 
 def run_key(generator: BeamSearchGenerator, models: list) -> dict[str, str]:
@@ -302,6 +283,7 @@ def run_key(generator: BeamSearchGenerator, models: list) -> dict[str, str]:
     Errors: UsageError for a file that cannot be read.
     """
     flags, context = generator.options.flags, generator.context
+    same_results = SAME_RESULTS | declared("same_results").keys()
     of_schedule = {
         f.name
         for s in STRATEGIES["schedule"].values()
@@ -318,7 +300,7 @@ def run_key(generator: BeamSearchGenerator, models: list) -> dict[str, str]:
     found = {
         "--" + name.replace("_", "-"): told(name, value)
         for name, value in settings.items()
-        if name not in NO_RESULTS
+        if name not in same_results
     }
     found = {name: value for name, value in sorted(found.items()) if value}
     # the schedule changes no result; the others are compared on their own, versions may change

@@ -15,6 +15,7 @@ from fairseq_ext.core.errors import UsageError
 from fairseq_ext.model.protocol import Regroupable
 from fairseq_ext.model.stock import UncachedBackend
 from fairseq_ext.plugin.options import Context, Options
+from fairseq_ext.search.compiled import free
 from fairseq_ext.search.constraints.placement import Driver, GlossaryPlacement
 from fairseq_ext.search.constraints.word_alignment import SEARCHED, ForcedDecoding, is_english
 from fairseq_ext.search.outside import watched
@@ -36,19 +37,17 @@ from fairseq_ext.search.registry import (
 from fairseq_ext.search.strategies.stop.early import Shorter
 
 
-def build(point: str, flags: Any, context: Context) -> Any:
-    """The strategy that the flags name at an extension point."""
-    return built(STRATEGIES[point][choice(flags, point)], flags, context)
-
-
-def built(strategy: Strategy, flags: Any, context: Context) -> Any:
-    """What a strategy's builder makes."""
+def build(strategy: Strategy, flags: Any, context: Context) -> Any:
+    """What a strategy's builder makes; a pruner may be None."""
     made = strategy.build(flags, context)
-    return (
-        made
-        if made is None and strategy.point == "prune"
-        else watched(strategy, made, context.eos, len(context.dictionary))
-    )
+    if made is None and strategy.point == "prune":
+        return made
+    return watched(strategy, made, context.eos, len(context.dictionary))
+
+
+def chosen_at(point: str, flags: Any) -> Strategy:
+    """The strategy that the flags name at an extension point."""
+    return STRATEGIES[point][choice(flags, point)]
 
 
 def setup_of(
@@ -58,9 +57,10 @@ def setup_of(
 
     Errors: UsageError for a decoder that cannot do so.
     """
-    prune = [built(s, flags, context) for s in PRUNERS.values() if changed(flags, s)]
+    prune = [build(s, flags, context) for s in PRUNERS.values() if changed(flags, s)]
     select, stop, schedule, softmax = (
-        build(point, flags, context) for point in ("select", "stop", "schedule", "softmax")
+        build(chosen_at(point, flags), flags, context)
+        for point in ("select", "stop", "schedule", "softmax")
     )
     strategies = Strategies(
         select, select.ending(stop), schedule, softmax, [p for p in prune if p is not None]
@@ -112,7 +112,7 @@ def driver_of(
     a hypothesis of a pool meets; decoded: target symbols as text; text: how the target side is
     read, where terms are placed."""
     flags = options.flags
-    make = build("decoding", flags, context)
+    make = build(chosen_at("decoding", flags), flags, context)
     driver = make(setup)
     if [choice(flags, point) for point in ("select", "stop", "decoding")] == [
         "dba",
@@ -150,13 +150,5 @@ def driver_of(
 def free_setup(setup: SearchSetup) -> SearchSetup:
     """What makes the drafts of --glossary-placement align: the search without phrases, its lists
     long enough to choose from."""
-    strategies = replace(
-        setup.strategies,
-        select=setup.strategies.select.unconstrained(),
-        stop=setup.strategies.stop.unconstrained(),
-    )
-    return replace(
-        setup,
-        strategies=strategies,
-        spec=replace(setup.spec, nbest=min(setup.spec.k, max(setup.spec.nbest, SEARCHED))),
-    )
+    spec = replace(setup.spec, nbest=min(setup.spec.k, max(setup.spec.nbest, SEARCHED)))
+    return replace(free(setup), spec=spec)

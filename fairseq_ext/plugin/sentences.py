@@ -24,7 +24,8 @@ from fairseq_ext.core.words import LANGUAGE
 from fairseq_ext.plugin.loading.data_folder import RawText, tell_segmented_output
 from fairseq_ext.plugin.options import Options, languages_of
 from fairseq_ext.plugin.stock import SentencepiecePair
-from fairseq_ext.search.constraints.glossary import Documents, glossary_options, places_terms
+from fairseq_ext.search.constraints.documents import Documents
+from fairseq_ext.search.constraints.glossary import glossary_options, places_terms
 from fairseq_ext.search.constraints.lines import from_packed, keys_of
 from fairseq_ext.search.constraints.report import (
     ConstraintCounts,
@@ -33,6 +34,7 @@ from fairseq_ext.search.constraints.report import (
     forms_used,
 )
 from fairseq_ext.search.constraints.required import case_of
+from fairseq_ext.search.constraints.source_text import unknown_pieces
 from fairseq_ext.search.constraints.sources import ConstraintSource, Matching
 from fairseq_ext.search.phrases.pieces import kind_of, normal
 from fairseq_ext.search.phrases.segmenter import Segmenter, TargetText
@@ -204,13 +206,24 @@ class Sentences:
         pad = self.source_dictionary.pad()
         return [self.draft_line.get(tuple(row[row != pad].tolist()), -1) for row in rows]
 
+    def unknown_pieces(self, line: str, tokens: Tensor) -> tuple[str, ...]:
+        """The pieces of a line, of these source tokens (L,), that the source dictionary lacks."""
+        return unknown_pieces(line, tokens, self.source_dictionary, (self.tokenizer, self.bpe))
+
     def constraints_of_line(
-        self, number: int, tokens: Tensor, typed: Tensor | None, unknown: list[str]
+        self,
+        number: int,
+        tokens: Tensor,
+        typed: Tensor | None,
+        unknown: list[str],
+        of_source: Sequence[str] = (),
     ) -> SentenceConstraints:
-        """Those of the command's files, and those that were typed behind the line."""
+        """Those of the command's files, and those that were typed behind the line.
+
+        unknown: words of typed phrases; of_source: as of SourceText."""
         source = self.constraint_source()
         if typed is None:
-            return source.sentence(number, tokens)
+            return source.sentence(number, tokens, unknown=of_source)
         own = from_packed(
             typed,
             self.target_dictionary,
@@ -219,7 +232,7 @@ class Sentences:
             unknown,
             source.matching.required,
         )
-        return source.sentence(number, tokens, own)
+        return source.sentence(number, tokens, own, unknown=of_source)
 
     def shown(self, alternatives: tuple[Phrase, ...]) -> Phrase:
         """What stands for a constraint in fairseq's C- lines: its phrase, or a number that
@@ -291,10 +304,11 @@ class Sentences:
         if self.glossary_report is None and self.report_path:
             self.glossary_report = GlossaryReport(self.report_path, segmented, self.whole())
             at_process_end(self.glossary_report.close)
-        for number, row, translation in zip(
-            numbers_of(sample), sample["net_input"]["src_tokens"], translations, strict=False
+        given, rows = sample["sentence_constraints"], sample["net_input"]["src_tokens"]
+        for number, row, each, translation in zip(
+            numbers_of(sample), rows, given, translations, strict=False
         ):
-            text = source.source_text(row)
+            text = source.source_text.text(row, each.unknown)
             required = source.required(text)
             if self.glossary_report is not None:
                 self.glossary_report.add(number, text, translation, required)

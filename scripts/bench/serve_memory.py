@@ -72,9 +72,13 @@ class Traffic:
         self.done: Counter[str] = Counter()
         self.bad: list[str] = []
 
+    def kind_of(self, number: int) -> str:
+        """The kind of a request."""
+        return KINDS[number % len(KINDS)]
+
     async def ask(self, client: httpx.AsyncClient, number: int) -> None:
         """Send one request and look at its answer."""
-        kind, place = KINDS[number % len(KINDS)], number // len(KINDS) * 7 + number
+        kind, place = self.kind_of(number), number // len(KINDS) * 7 + number
         line, expected = self.lines[place % len(self.lines)], self.expected[place % len(self.lines)]
         try:
             if kind in ("stream", "gone"):

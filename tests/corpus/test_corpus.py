@@ -105,12 +105,8 @@ def test_the_same_again_does_nothing_and_something_else_is_refused(tmp_path, ech
     assert finals(out) == before
 
 
-@pytest.mark.parametrize(
-    "select",
-    [{"sampling": True, "sampling_epsilon": 0.02, "mbr": "chrf"}, {"select": "gumbel"}],
-    ids=str,
-)
-def test_samples_of_a_run_cut_short_and_resumed_are_the_same_bytes(select, tmp_path, monkeypatch):
+def test_samples_of_a_run_cut_short_and_resumed_are_the_same_bytes(tmp_path, monkeypatch):
+    select = {"sampling": True, "sampling_epsilon": 0.02, "mbr": "chrf"}
     flags = {"beam": "4", "nbest": "4", "seed": "5", **select}
     worker = CorpusWorker(
         {**FLAGS, **flags, "path": str(DEMO / "checkpoint.pt"), "data": str(DEMO)}, 1, False

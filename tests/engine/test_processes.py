@@ -1,9 +1,11 @@
 """An engine whose processes are stopped, killed, starved or forked with it: requests are answered,
 and nothing waits for ever."""
 
+import math
 import os
 import resource
 import signal
+import socket
 import subprocess
 import sys
 import threading
@@ -11,6 +13,7 @@ import time
 from pathlib import Path
 
 import pytest
+from forked import in_fork
 from test_callbacks import answers, until
 from test_decoding import FLAGS, LINES
 from test_engine import PATIENCE, workers_of
@@ -18,6 +21,7 @@ from test_engine import PATIENCE, workers_of
 from fairseq_ext import Engine, Translator, UsageError
 from fairseq_ext.core.channel import Channel
 from fairseq_ext.core.process_pool import ForkServer, Pool, Process, cpu_seconds
+from fairseq_ext.engine.loop import Loop
 from fairseq_ext.engine.tickets import Closed
 
 
@@ -110,11 +114,12 @@ def test_the_signals_of_a_process_group_are_not_for_workers(engine, expected):
 
 
 def test_a_forked_child_is_refused_and_takes_nothing_from_the_parent(engine, expected):
-    """It shares the pipes, and would read the answers to others."""
+    """It shares the pipes, and would read the answers to others; another thread has the lock of the
+    engine when it is forked, and has no copy that releases it."""
     read, write = os.pipe()
     running = engine.submit(" ".join(LINES[:4]))
-    pid = os.fork()
-    if pid == 0:
+
+    def use() -> None:
         said = []
         for call in (
             lambda: engine.submit(LINES[0]),
@@ -128,9 +133,23 @@ def test_a_forked_child_is_refused_and_takes_nothing_from_the_parent(engine, exp
             except UsageError as error:
                 said.append(str(error))
         running.cancel()
+        assert engine.waiting >= 0
         engine.close()  # of the parent's
         os.write(write, "\n".join(said).encode())
-        os._exit(0)
+
+    taken, go = threading.Event(), threading.Event()
+
+    def hold() -> None:
+        with engine.loop.lock:
+            taken.set()
+            go.wait(PATIENCE)
+
+    holder = threading.Thread(target=hold)
+    holder.start()
+    assert taken.wait(PATIENCE)
+    pid = in_fork(use)
+    go.set()
+    holder.join(PATIENCE)
     texts = answers(engine, LINES[:8] * 3)
     os.close(write)
     with open(read, encoding="utf-8") as file:
@@ -184,6 +203,78 @@ def test_workers_whose_end_was_read_before_that_of_the_fork_server_are_not_named
     assert fork_server.end() == workers[1:] and fork_server.end() == []
     pool.end()
     theirs.close()
+
+
+@pytest.mark.parametrize("step", ["on_time", "publish"])
+def test_a_fault_in_the_thread_of_an_engine_answers_what_it_had_in_hand(monkeypatch, step, caplog):
+    """Requests out of the inbox, and answers that were to be given."""
+    loop = Loop(None, 1, 60.0)
+    monkeypatch.setattr(loop, "start_process", lambda worker, now: None)
+
+    def fail(*given) -> None:
+        raise MemoryError("a fault of ours")
+
+    monkeypatch.setattr(loop if step == "publish" else loop.dispatch, step, fail)
+    futures = [loop.submit(lambda number: b"", 1, None, None) for _ in range(3)]
+    if step == "publish":
+        loop.dispatch.closes_at = math.inf  # each is answered with Closed in this turn
+    loop.run()
+    kind = Closed if step == "publish" else RuntimeError
+    assert all(isinstance(future.exception(0), kind) for future in futures)
+    assert "the thread of an engine has failed" in caplog.text
+
+
+def test_ctrl_c_while_the_thread_is_woken_leaves_the_bell_rung(monkeypatch):
+    pool, write = Pool(), os.eventfd_write
+
+    def interrupted(fd: int, value: int) -> None:
+        monkeypatch.setattr(os, "eventfd_write", write)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(os, "eventfd_write", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        pool.wake()
+    begin = time.monotonic()
+    pool.wait(PATIENCE)
+    assert time.monotonic() - begin < PATIENCE / 2
+    pool.end()
+
+
+def test_a_fork_server_that_cannot_be_watched_is_started_again(monkeypatch):
+    pool = Pool()
+    fork_server = ForkServer(pool, "none", None)
+    register, left = pool.selector.register, [1]
+
+    def refused(*given):
+        if left:
+            left.pop()
+            raise OSError(28, "No space left on device")
+        return register(*given)
+
+    monkeypatch.setattr(pool.selector, "register", refused)
+    with pytest.raises(OSError, match="No space left"):
+        fork_server.fork()
+    assert fork_server.process is None and not pool.processes
+    worker = fork_server.fork()
+    assert fork_server.process is not None and pool.processes == {worker, fork_server.process}
+    pool.end()
+
+
+def test_a_file_descriptor_that_the_system_drops_is_not_taken_for_the_next_one():
+    ours, theirs = Channel.pair()
+    receiver, files = Channel(theirs), resource.getrlimit(resource.RLIMIT_NOFILE)
+    found = []
+    for limit in (3, files[0]):  # those that are open stay
+        ours.put(b"it comes with a file", socket.socket())
+        assert ours.flush()
+        resource.setrlimit(resource.RLIMIT_NOFILE, (limit, files[1]))
+        try:
+            found += receiver.receive(1000)
+        finally:
+            resource.setrlimit(resource.RLIMIT_NOFILE, files)
+    assert len(found) == 2 and receiver.fds[0] == -1 and receiver.fds[1] >= 0
+    ours.close()
+    receiver.close()
 
 
 def test_an_engine_that_cannot_load_leaves_no_process():

@@ -4,6 +4,7 @@ those of the C++ files."""
 from __future__ import annotations
 
 import ctypes
+import fcntl
 import json
 import logging
 import os
@@ -14,6 +15,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from forked import in_fork
 
 from fairseq_ext.core import command_line
 from fairseq_ext.core.files import untrusted_reason
@@ -248,3 +250,16 @@ def test_two_processes_build_it_once(small, tmp_path):
     running = [subprocess.Popen(command, stdout=subprocess.PIPE, text=True) for _ in range(2)]
     times = [process.communicate(timeout=120)[0] for process in running]
     assert times[0] == times[1] != ""
+
+
+def test_a_process_that_is_forked_while_a_library_is_built_does_not_keep_others_waiting(tmp_path):
+    reads, writes = os.pipe()
+    with building.build_lock(tmp_path):
+        child = in_fork(lambda: (os.close(writes), os.read(reads, 1)))
+    handle = os.open(tmp_path, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)  # raises where it would wait
+    finally:
+        os.close(handle)
+        os.close(writes)
+        os.waitpid(child, 0)

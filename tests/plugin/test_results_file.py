@@ -1,6 +1,7 @@
 """--results-file and --resume: what was done is never done again, and the output is that
 of an undisturbed run."""
 
+import contextlib
 import json
 import os
 import re
@@ -12,7 +13,7 @@ import time
 import pytest
 import torch
 from conftest import BIN
-from forked import command
+from forked import command, in_fork
 from models import build, generators
 
 from fairseq_ext import UsageError
@@ -262,24 +263,18 @@ def test_a_program_that_reads_its_results_does_not_let_others_in(tmp_path):
     path.read_bytes()
 
     def is_refused() -> bool:
-        pid = os.fork()
-        if pid == 0:
-            try:
+        def open_it() -> None:
+            with contextlib.suppress(UsageError):
                 opened(path, True)
-                os._exit(0)
-            except UsageError:
-                os._exit(1)
-        return os.waitpid(pid, 0)[1] != 0
+                os._exit(5)
+
+        return os.waitstatus_to_exitcode(os.waitpid(in_fork(open_it), 0)[1]) == 0
 
     assert is_refused()
     with pytest.raises(UsageError, match="another run is writing"):
         opened(path, True)
     read, write = os.pipe()
-    child = os.fork()
-    if child == 0:
-        os.close(write)
-        os.read(read, 1)
-        os._exit(0)
+    child = in_fork(lambda: (os.close(write), os.read(read, 1)))
     results.close()
     assert not is_refused()
     os.close(write)

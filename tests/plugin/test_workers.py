@@ -14,7 +14,7 @@ import pytest
 import torch
 from conftest import command
 from fairseq.dataclass.configs import GenerationConfig
-from forked import generate_forked
+from forked import generate_forked, in_fork
 from json_counts import close, untimed
 from models import batch, build, same, task
 from sizes import drawn
@@ -174,12 +174,14 @@ def test_some_seconds_without_room_for_a_process_end_nothing(monkeypatch):
 def test_workers_end_when_the_command_is_killed():
     model, sample = build("transformer", 4), batch([4, 2])
     read, write = os.pipe()
-    command_process = os.fork()
-    if command_process == 0:  # the command
+
+    def live() -> None:
         _, own, _ = decode([model], sample, 2, beam=3)
         os.write(write, json.dumps([p.pid for p in own.session.command.workers.processes]).encode())
         time.sleep(60)
-        os._exit(0)
+
+    command_process = in_fork(live)
+    os.close(write)  # so that the end of one that has failed is read
     workers = json.loads(os.read(read, 1000))
     os.kill(command_process, signal.SIGKILL)
     os.waitpid(command_process, 0)

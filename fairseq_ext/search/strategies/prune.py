@@ -155,7 +155,8 @@ class PruneFinishedFlags:
         default=None,
         metadata={
             "help": "drop what is worse than the best finished hypothesis by more than this, in "
-            "nats (default: off; the paper: 20)"
+            "nats (default: off; the paper: 20)",
+            "page": "constraints.md",
         },
     )
 

@@ -218,7 +218,7 @@ def main() -> None:
         help="prefix of the two text files (the demo's test set)",
     )
     parse.add_argument(
-        "--dev", default=str(ROOT / "data" / "demo" / "dev"), help="the same for Table 5"
+        "--dev", default=str(ROOT / "data" / "demo" / "test"), help="the same for Table 5"
     )
     parse.add_argument("--src", default="de", help="source language and suffix (de)")
     parse.add_argument("--tgt", default="en", help="target language and suffix (en)")

@@ -87,6 +87,7 @@ class SamplingFlags:
         metadata={
             "help": "sample words of at least this probability only (default: all words)",
             "range": (0, 1, "probability"),
+            "page": "candidates.md",
         },
     )
 

@@ -94,6 +94,7 @@ class ShortlistFlags:
             "help": "for --stats-file: calls from one check against the full softmax to the next "
             "(default: 128; 0: never)",
             "range": (0, math.inf, "number of calls"),
+            "same_results": True,
         },
     )
 

@@ -125,6 +125,7 @@ class LSHFlags(ShortlistFlags):
         metadata={
             "help": "keep the index beside this file (default: the checkpoint; off: keep none)",
             "file": True,
+            "same_results": True,  # it is checked against the weights and its settings
         },
     )
 
