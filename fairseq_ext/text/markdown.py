@@ -20,6 +20,7 @@ from fairseq_ext.text import markup
 from fairseq_ext.text.atoms import Item
 from fairseq_ext.text.markdown_inline import Inline, titles
 from fairseq_ext.text.segments import of_atoms
+from fairseq_ext.text.stopping import checked
 from fairseq_ext.text.xml_tokens import places
 
 Span = tuple[int, int]
@@ -93,8 +94,7 @@ class Document:
         """Find the blocks that hold text."""
         found: list[tuple[str, Any, list[Any]]] = []
         stack = [root]
-        while stack:
-            node = stack.pop()
+        for node in checked(emptied(stack)):
             kind = node.type
             if kind in (
                 "inline",
@@ -116,7 +116,7 @@ class Document:
             for place in (each.start_byte, each.end_byte)
         ]
         at = iter(places(self.content, flat))
-        for kind, node, inside in found:
+        for kind, node, inside in checked(found):
             span = next(at), next(at)
             if node.parent.type == "atx_heading":
                 closing = HASHES.search(self.text, *span)
@@ -129,7 +129,7 @@ class Document:
     def items(self, ends: Callable[[str], list[int]], attributes: bool) -> Iterator[Item]:
         """Yield the items. attributes: of the titles of links and the texts of pictures alone."""
         at = 0
-        for kind, (start, end), inside in self.blocks:
+        for kind, (start, end), inside in checked(self.blocks):
             if start < at:
                 continue
             yield self.text[at:start]
@@ -186,6 +186,12 @@ class Document:
             else:
                 escape = partial(escaped, known=found.literal(), is_cell=is_cell)
                 yield from of_atoms(found.atoms(), ends, escape)
+
+
+def emptied(stack: list[Any]) -> Iterator[Any]:
+    """Yield what is on a stack, which grows meanwhile."""
+    while stack:
+        yield stack.pop()
 
 
 def continuations(node: Any) -> list[Any]:
