@@ -47,6 +47,7 @@ TITLED = regex.compile(r"^(?:title|description|summary|subtitle|abstract|sidebar
 YAML = regex.compile(
     r"(?P<key>[\w.-]+)(?P<mid>[ \t]*[:=][ \t]*)(?P<value>\S.*?)?(?P<end>[ \t]*\r?\n?)"
 )
+HAS_TITLES = regex.compile(r"!\[|alt-text|<\w|\](?:\(|:\s*)\S{1,300}\s+[\"'(]")
 HASHES = regex.compile(r"[ \t]+#+[ \t]*$")  # at the end of a heading
 SYNTAX = regex.compile(r"[*_~\[\]!<`$\\]")
 MOST = 200  # such characters in a piece of the inline parser, and 6,000 characters
@@ -174,7 +175,7 @@ class Document:
     ) -> Iterator[Item]:
         """Yield the items of a paragraph, a heading or a cell."""
         for a, b, is_kept in pieces(self.text, start, end, inside):
-            if is_kept and not (attributes and "alt-text" in self.text[a:b]):
+            if (is_kept or attributes) and not (attributes and HAS_TITLES.search(self.text, a, b)):
                 yield self.text[a:b]
                 continue
             spans = [(x - a, y - a) for x, y in inside if a <= x and y <= b]
@@ -185,7 +186,7 @@ class Document:
                 yield found.text
             else:
                 escape = partial(escaped, known=found.literal(), is_cell=is_cell)
-                yield from of_atoms(found.atoms(), ends, escape)
+                yield from of_atoms(found.atoms, ends, escape)
 
 
 def emptied(stack: list[Any]) -> Iterator[Any]:
@@ -214,7 +215,7 @@ def of_titles(
     text: str, ends: Callable[[str], list[int]], protect: Sequence[str] = ()
 ) -> Iterator[Item]:
     """Yield the items of Markdown whose only text is in titles of links and texts of pictures."""
-    if regex.search(r"!\[|:{3}|<\w|\](?:\(|:\s*)\S{1,300}\s+[\"'(]", text) is None:
+    if HAS_TITLES.search(text) is None:
         yield text
     else:
         yield from Document(text, protect).items(ends, True)
