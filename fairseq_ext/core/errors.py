@@ -234,7 +234,7 @@ Sentence = str | Callable[[Any, re.Match[str]], str | None]
 # Known mistakes, as the last line of a traceback: the error's type, and a pattern that its text
 # has. The first that fits counts. In a sentence {0} is the whole text, {1} the first group of what
 # was found, quoted up to 80 characters; a function may return None for an error that is another.
-KNOWN: dict[str, Sentence] = {
+MISTAKES: dict[str, Sentence] = {
     "UsageError: ": "{0}",
     "OSError: Model file not found": (
         "{0}: --path names one checkpoint, or several joined by colons"
@@ -356,7 +356,7 @@ KNOWN: dict[str, Sentence] = {
 def explain(error: BaseException) -> str | None:
     """The sentence for an error, or None when it is not one of the known mistakes."""
     text, names = str(error), {kind.__name__ for kind in type(error).__mro__}
-    for known, sentence in KNOWN.items():
+    for known, sentence in MISTAKES.items():
         kinds, _, pattern = known.partition(": ")
         if names.isdisjoint(kinds.split("|")) or not (found := re.search(pattern, text)):
             continue
