@@ -7,7 +7,7 @@ other entries of this folder.
 
 The path is the flag: `--softmax lsh` is search/strategies/softmax/lsh.py, `--prune-threshold` is
 search/strategies/prune.py, `--schedule stream` is search/strategies/schedule.py.
-Options that are no strategies: constraint files in search/constraints/, `--results-file`
+Options that are not strategies: constraint files in search/constraints/, `--results-file`
 and `--cpu-workers` in plugin/, `--int8` and `--cuda-graphs` in model/transformer/. Without
 a flag fairseq's own beam search runs, in one loop with extension points (search/loop.py,
 search/protocols.py). `python -m fairseq_ext` prints every strategy with its paper and
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from fairseq_ext.plugin.tasks import extend as extend
     from fairseq_ext.translator import Translator as Translator
 
-LATER = {  # the module of each name, which is imported when somebody asks for it
+LAZY_EXPORTS = {  # name -> its module, which is imported when the name is first used
     "Engine": "engine.engine",
     "SentenceError": "core.errors",
     "Translation": "plugin.calls",
@@ -35,15 +35,15 @@ LATER = {  # the module of each name, which is imported when somebody asks for i
     "__version__": "core",
     "extend": "plugin.tasks",
 }
-__all__ = [*LATER]  # noqa: PLE0604
+__all__ = [*LAZY_EXPORTS]  # noqa: PLE0604
 
 
 def __getattr__(name: str) -> object:
-    if name not in LATER:
+    if name not in LAZY_EXPORTS:
         raise AttributeError(f"module 'fairseq_ext' has no attribute {name!r}")
     import importlib
 
-    return getattr(importlib.import_module(f"fairseq_ext.{LATER[name]}"), name)
+    return getattr(importlib.import_module(f"fairseq_ext.{LAZY_EXPORTS[name]}"), name)
 
 
 if command_line.command():
@@ -63,7 +63,7 @@ if command_line.registers_tasks():
             "fairseq_ext.doctor --install-fairseq"
         ) from None
     from fairseq_ext.plugin.tasks import extend as extend
-if command_line.owned and not command_line.decodes_alone():
-    from fairseq_ext.core.exit import interrupts_raise
+if command_line.own_command and not command_line.is_fairseq_command():
+    from fairseq_ext.core.exit import restore_keyboard_interrupt
 
-    interrupts_raise()
+    restore_keyboard_interrupt()

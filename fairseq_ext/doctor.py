@@ -1,13 +1,12 @@
-"""`python -m fairseq_ext.doctor`: a line for each thing that fairseq_ext needs, and for each that
-fails what to do about it.
+"""`python -m fairseq_ext.doctor`: prints a line for each thing that fairseq_ext needs, with a
+remedy if it is missing or broken.
 
 With --install-fairseq it installs fairseq first.
 
-Behind them a line for each change of other packages that is in force in its process, with
-the reason (plugin/compat/patches.py). Ends with exit code 1 when a required item fails. An
-item marked `note` is worth knowing and stops nothing. Nothing but the standard library is
-imported before an item asks for it, so `python fairseq_ext/doctor.py` also runs where half of
-the packages are missing.
+At the end there is a line for each active change of other packages, with the reason
+(plugin/compat/patches.py). The exit code is 1 if a required item fails. An item marked `note` is
+information only. Packages outside the standard library are imported only by the item that needs
+them, so `python fairseq_ext/doctor.py` also runs if many packages are missing.
 """
 
 import importlib
@@ -25,21 +24,18 @@ from typing import NamedTuple
 
 PACKAGE = Path(__file__).resolve().parent
 if __name__ == "__main__" and sys.path and Path(sys.path[0]).resolve() == PACKAGE:
-    # started as a file: its folder must not be searched for modules
+    # started as a file: its folder must not be in the search path of modules
     sys.path[0] = str(PACKAGE.parent)
 
 from fairseq_ext.core import command_line  # noqa: E402
-from fairseq_ext.core.exit import leave  # noqa: E402
+from fairseq_ext.core.exit import exit_process  # noqa: E402
 from fairseq_ext.plugin.compat import repairs, startup  # noqa: E402
 from fairseq_ext.plugin.compat.probes import (  # noqa: E402
     CLUSTER_PROBE,
     HOOK_PROBE,
-    ONEDNN_PROBES,
     USER_DIR_PROBE,
-    forked,
     last_line,
     probe,
-    start_ahead,
 )
 
 FAIRSEQ = "0.12.2"
@@ -47,33 +43,31 @@ IS_CLONE = (PACKAGE.parent / "scripts" / "setup.sh").is_file()
 SET_UP = (
     "run scripts/setup.sh again, and start Python from the environment that it names"
     if IS_CLONE
-    # of what is installed, pip brings what it lacks
+    # pip installs the missing requirements of the installed package
     else "pip install fairseq_ext; python -m fairseq_ext.doctor --install-fairseq"
 )
 AS_COMMAND = ("--user-dir", str(PACKAGE), "--task", "translation_ext")
 OLDEST_PYTHON = (3, 10)
 OLDEST_TORCH = (2, 6)
-ISA = "ONEDNN_MAX_CPU_ISA"
 
 
 class Failed(Exception):
-    """An item that is not as it should be: what was found, and what to do."""
+    """An item that fails: what was found, and the remedy."""
 
-    def __init__(self, found: str, cure: str) -> None:
+    def __init__(self, found: str, remedy: str) -> None:
         super().__init__(found)
-        self.cure = cure
+        self.remedy = remedy
 
 
 class Item(NamedTuple):
     name: str
-    check: Callable[[], str]  # says what it found, or raises
+    check: Callable[[], str]  # returns what it found, or raises
     required: bool = True
-    cure: str = SET_UP  # where the check names none
-    ahead: tuple[str, ...] = ()  # the probe that the check waits for: code and arguments
+    remedy: str = SET_UP  # used if the check names none
 
 
 def release(version: str) -> tuple[int, ...]:
-    """The leading numbers of a version: 2.13.0+cpu is (2, 13, 0)."""
+    """Return the leading numbers of a version: (2, 13, 0) for 2.13.0+cpu."""
     numbers = []
     for part in version.split("+")[0].split("."):
         if not part.isdigit():
@@ -83,7 +77,7 @@ def release(version: str) -> tuple[int, ...]:
 
 
 def installed(distribution: str, module: str) -> Callable[[], str]:
-    """A check that a package is installed and can be imported; it finds the version."""
+    """Return a check that a package is installed and can be imported; it returns the version."""
 
     def check() -> str:
         version = importlib.metadata.version(distribution)
@@ -162,38 +156,15 @@ def cluster() -> str:
             ) from None
     done = probe(CLUSTER_PROBE)
     if done.returncode:
-        cure = "only fairseq_ext.corpus needs it: pip install --force-reinstall ray pyarrow"
-        raise Failed(f"{', '.join(versions)}: {last_line(done)}", cure)
+        remedy = "only fairseq_ext.corpus needs it: pip install --force-reinstall ray pyarrow"
+        raise Failed(f"{', '.join(versions)}: {last_line(done)}", remedy)
     return ", ".join(versions)
 
 
-def onednn() -> str:
-    """subtle: some machines announce AMX and then kill the process that uses it; so each linear
-    layer is tried in a process of its own."""
-    dying = {
-        name: last_line(done)
-        for name, code in ONEDNN_PROBES.items()
-        if (done := forked(code)).returncode
-    }
-    if not dying:
-        return "bfloat16 and int8 linear layers work" + (
-            f" with {ISA}={os.environ[ISA]}" if ISA in os.environ else ""
-        )
-    found = "; ".join(f"{name} ends in {end}" for name, end in dying.items())
-    for isa in ("AVX512_CORE_BF16", "AVX512_CORE_VNNI", "AVX2"):
-        if not any(probe(ONEDNN_PROBES[name], **{ISA: isa}).returncode for name in dying):
-            raise Failed(
-                found,
-                f"before bfloat16 or int8 is used on this CPU, set {ISA}={isa} (tried: it works) "
-                "and then start Python",
-            )
-    raise Failed(found, f"use float32 on this CPU: no setting of {ISA} that was tried helps")
-
-
 def compiled_step() -> str:
-    done = forked("from fairseq_ext.kernels.library import build; print(build())")
+    done = probe("from fairseq_ext.kernels.library import build; print(build())")
     if done.returncode:
-        # raises for a name that it refuses
+        # raises an error for an unknown name
         importlib.import_module("fairseq_ext.kernels.library").level()
         raise Failed(
             last_line(done),
@@ -213,7 +184,7 @@ def user_dir() -> str:
 
 
 def tiny_decode() -> str:
-    """The generator of translation_ext must give what fairseq's own gives."""
+    """Check that the generator of translation_ext returns the same as fairseq's."""
     ours, theirs = importlib.import_module("fairseq_ext.plugin.compat.tiny_decode").both()
     if ours != theirs:
         raise Failed(
@@ -224,105 +195,80 @@ def tiny_decode() -> str:
 
 
 def extra(name: str, needs: str) -> str:
-    """What to do where a package of an extra is missing."""
+    """Return the remedy for a missing package of an extra."""
     return f"only {needs} it: pip install 'fairseq_ext[{name}]'"
 
 
+OPTIONAL = (  # package, its module, the extra that brings it, and what needs it
+    ("simplemma", "simplemma", "terms", "lemmas of terms"),
+    ("matplotlib", "matplotlib", "plots", "the pictures of fairseq_ext.viz.ddg"),
+    ("safetensors", "safetensors", "hf", "models from Hugging Face"),
+    ("sentencex", "sentencex", "text", "whole texts"),
+    ("fastapi", "fastapi", "serve", "servers"),
+    ("uvicorn", "uvicorn", "serve", "servers"),
+)
 ITEMS = [
     Item("Python", python),
     Item("torch", torch_and_devices),
     Item("hydra", installed("hydra-core", "hydra")),
     Item("omegaconf", installed("omegaconf", "omegaconf")),
-    Item("start-up hook", start_up_hook, ahead=(HOOK_PROBE,)),
-    Item("fairseq", fairseq, cure=f"python -m fairseq_ext.doctor --install-fairseq, or {SET_UP}"),
+    Item("start-up hook", start_up_hook),
+    Item("fairseq", fairseq, remedy=f"python -m fairseq_ext.doctor --install-fairseq, or {SET_UP}"),
     Item("sentencepiece", installed("sentencepiece", "sentencepiece")),
     Item("subword-nmt", installed("subword-nmt", "subword_nmt")),
     Item("sacrebleu", installed("sacrebleu", "sacrebleu")),
-    Item(
-        "simplemma",
-        installed("simplemma", "simplemma"),
-        required=False,
-        cure=extra("terms", "lemmas of terms need"),
-    ),
-    Item(
-        "matplotlib",
-        installed("matplotlib", "matplotlib"),
-        required=False,
-        cure=extra("plots", "python -m fairseq_ext.viz.ddg needs"),
-    ),
-    Item(
-        "safetensors",
-        installed("safetensors", "safetensors"),
-        required=False,
-        cure=extra("hf", "models from Hugging Face need"),
-    ),
-    Item(
-        "sentencex",
-        installed("sentencex", "sentencex"),
-        required=False,
-        cure=extra("text", "whole texts need"),
-    ),
-    Item(
-        "FastAPI",
-        installed("fastapi", "fastapi"),
-        required=False,
-        cure=extra("serve", "the server needs"),
-    ),
-    Item(
-        "uvicorn",
-        installed("uvicorn", "uvicorn"),
-        required=False,
-        cure=extra("serve", "the server needs"),
+    *(
+        Item(name, installed(name, module), required=False, remedy=extra(of, f"{what} need"))
+        for name, module, of, what in OPTIONAL
     ),
     Item(
         "CuPy",
         cupy,
         required=False,
-        cure="only the CUDA kernels need it; see whether its CUDA release fits the driver",
+        remedy="only the CUDA kernels need it; see whether its CUDA release fits the driver",
     ),
     Item(
         "Ray",
         cluster,
         required=False,
-        cure="only fairseq_ext.corpus needs it",
-        ahead=(CLUSTER_PROBE,),
+        remedy="only fairseq_ext.corpus needs it",
     ),
-    Item("oneDNN", onednn, required=False, cure="float32 does not need it"),
     Item(
         "compiled step",
         compiled_step,
         required=False,
-        cure="the fast decoder runs as torch operations, which take longer",
+        remedy="the fast decoder runs as torch operations, which take longer",
     ),
-    Item("user-dir", user_dir, ahead=(USER_DIR_PROBE, *AS_COMMAND)),
+    Item("user-dir", user_dir),
     Item("tiny decode", tiny_decode),
 ]
 
 
 def examine(item: Item) -> bool:
-    """Run one check and print its line; False when a required item fails."""
+    """Run one check and print its line; return False if a required item fails."""
     try:
         print(f"ok    {item.name}: {item.check()}", flush=True)
         return True
     except Failed as trouble:
-        found, cure = str(trouble), trouble.cure
+        found, remedy = str(trouble), trouble.remedy
     except importlib.metadata.PackageNotFoundError:
-        found, cure = "not installed", item.cure
+        found, remedy = "not installed", item.remedy
     except (Exception, SystemExit) as error:
-        # whatever a broken installation throws is what this page is about
-        if type(error).__name__ == "UsageError":  # of a setting; it names the way out
+        # a broken installation may raise any error
+        if type(error).__name__ == "UsageError":  # about a setting; it names a remedy
             print(f"FAIL  {item.name}: {error}", flush=True)
             return False
-        found, cure = f"{type(error).__name__}: {error}".splitlines()[0], item.cure
+        found, remedy = f"{type(error).__name__}: {error}".splitlines()[0], item.remedy
     print(
-        f"{'FAIL' if item.required else 'note'}  {item.name}: {found}\n      -> {cure}", flush=True
+        f"{'FAIL' if item.required else 'note'}  {item.name}: {found}\n      -> {remedy}",
+        flush=True,
     )
     return not item.required
 
 
 def installer() -> tuple[str, list[str]]:
-    """The program that installs packages into this environment, pip or else uv, and its command;
-    ("", []) where there is neither."""
+    """Return the program that installs packages into this environment, pip or else uv, and its
+    command; ("", []) if there is neither."""
     if importlib.util.find_spec("pip") is not None:
         return "pip", [sys.executable, "-m", "pip", "install", "--no-cache-dir"]
     if (uv := shutil.which("uv")) is not None:
@@ -331,10 +277,9 @@ def installer() -> tuple[str, list[str]]:
 
 
 def install_fairseq() -> str:
-    """Install fairseq without its dependencies, whose versions no Python of today has, and without
-    the parts that a compiler makes, which plugin/compat/repairs.py stands in for: fairseq's
-    setup.py leaves them out where documentation is made. Returns why it could not; "" where it
-    could."""
+    """Install fairseq without its dependencies, whose versions do not support current Python, and
+    without its compiled parts, which plugin/compat/repairs.py replaces: fairseq's setup.py leaves
+    them out when documentation is built. Return the reason of a failure, else ""."""
     name, command = installer()
     if not command:
         return (
@@ -356,7 +301,7 @@ def install_fairseq() -> str:
 
 
 def main(given: Sequence[str] = ()) -> int:
-    """Examine everything; the exit code."""
+    """Examine all items; return the exit code."""
     if list(given) not in ([], ["--install-fairseq"]):
         print(
             "error: python -m fairseq_ext.doctor takes --install-fairseq or nothing, not "
@@ -367,10 +312,7 @@ def main(given: Sequence[str] = ()) -> int:
     if given and (problem := install_fairseq()):
         print(f"error: {problem}", file=sys.stderr)
         return 1
-    logging.disable(logging.INFO)  # fairseq's own notes on packages that nothing here uses
-    for item in ITEMS:
-        if item.ahead:
-            start_ahead(*item.ahead)
+    logging.disable(logging.INFO)  # fairseq's notes on packages that are not used here
     good = [examine(item) for item in ITEMS]
     patches = startup.patches()
     for patch in patches.in_force + [patches.INVALID_BYTES] * repairs.are_kept():
@@ -385,5 +327,5 @@ def main(given: Sequence[str] = ()) -> int:
 
 
 if __name__ == "__main__":
-    # at once: to look through all that was imported takes half a second
-    leave(main(command_line.arguments()))
+    # without the interpreter's clean-up, which takes half a second
+    exit_process(main(command_line.arguments()))

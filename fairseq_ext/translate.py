@@ -19,22 +19,21 @@ import numpy as np
 
 from fairseq_ext.core import command_line
 from fairseq_ext.core.errors import UsageError
-from fairseq_ext.kernels.beam import STEPS, CompiledBatch, CompiledSentence, Result, Rules
+from fairseq_ext.kernels.beam import STEPS, CompiledBatch, CompiledSentence, Rules, SearchResult
 from fairseq_ext.kernels.image import Image, save
 from fairseq_ext.kernels.library import build, library, loaded, private_folder, struct
 
-# lines that are translated together, unless they are typed; the status where one
-# of them could not be
-BUFFER, BAD = 1000, 3
-INSIDE = re.compile(r"[.?!。！？].*\S")  # where a line may hold several sentences
+# lines that are translated together, unless they are typed; exit status if a line failed
+BUFFER, BAD_LINES = 1000, 3
+INSIDE = re.compile(r"[.?!。！？].*\S")  # matches a line that may have several sentences
 
 
 def load(arguments: list[str]) -> Any:
-    """The model as every command loads it, kept for the next start.
+    """Load the model like the other commands, and save it for the next start.
 
     Errors: UsageError; those of fairseq's loading.
     """
-    import fairseq_ext.plugin.tasks  # noqa: F401  which it registers
+    import fairseq_ext.plugin.tasks  # noqa: F401  registers the tasks
     from fairseq_ext.plugin.loading.model import add_model, flags_of
     from fairseq_ext.translator import Translator
 
@@ -43,8 +42,8 @@ def load(arguments: list[str]) -> Any:
         description="Translate the lines of standard input, each by itself. The prepared model is "
         "kept in the cache folder, so that the next start with the same flags needs no torch.",
         epilog="Every other flag is one of fairseq-interactive's or of this package (python -m "
-        "fairseq_ext). exit codes: 0 all is translated; 1 an error, which is told in one sentence; "
-        "3 some lines are empty because of what standard error says of them",
+        "fairseq_ext). exit codes: 0 all lines are translated; 1 an error, which is reported in "
+        "one sentence; 3 some lines are empty, with the reasons on standard error",
         allow_abbrev=False,
     )
     add_model(parse)
@@ -56,13 +55,13 @@ def load(arguments: list[str]) -> Any:
     flags = flags_of(*parse.parse_known_args(arguments))
     begun = stamps_of_model(flags)
     translator = Translator(**flags)
-    if stamps_of_model(flags) == begun:  # else it may be of files that are not there any more
+    if stamps_of_model(flags) == begun:  # else the model may come from replaced files
         keep(arguments, flags, translator)
     return translator
 
 
 def main(arguments: list[str]) -> int:
-    """The exit code."""
+    """Run the command; return the exit code."""
     given = (command_line.values_of("--buffer-size", arguments) or [str(BUFFER)])[-1]
     if not given.isdecimal() or not int(given):
         raise UsageError(
@@ -76,7 +75,7 @@ def main(arguments: list[str]) -> int:
     if sys.stdin is None:
         raise UsageError("standard input is closed: give lines there")
     size = 1 if sys.stdin.isatty() else int(given)
-    model = None if command_line.asks_for_help() else find(arguments)
+    model = None if command_line.has_help_flag() else find(arguments)
     translator = None if model else load(arguments)
     status = first = 0
     while raw := list(itertools.islice(sys.stdin.buffer, size)):
@@ -95,7 +94,7 @@ def main(arguments: list[str]) -> int:
             translator = translator or load(arguments)
             nbest = translator.translate_part(lines, 1, Given(first=first), "return", None)
             for error in (each for each in nbest if isinstance(each, UsageError)):
-                status = BAD
+                status = BAD_LINES
                 print(f"error: {error}", file=sys.stderr)
             found = ["" if isinstance(each, UsageError) else each[0].text for each in nbest]
         print(*found, sep="\n", flush=True)
@@ -105,8 +104,7 @@ def main(arguments: list[str]) -> int:
 
 # ---- The compiled beam search on a model that is mapped from an image
 #
-# It does what model/transformer/ and search/compiled.py do, without torch. Those
-# are the definition.
+# It does the same as model/transformer/ and search/compiled.py, its definition, without torch.
 #
 # Shapes: S sentences, N tokens of all of them, T source width, L layers, H heads, h = d / H, P
 # positions of a slot, k beam.
@@ -117,20 +115,17 @@ Reader, Step, Cache = (
     struct("step.hpp", "Step"),
     struct("step.hpp", "Cache"),
 )
-# sentences of a batch; room for so many tokens in common, and so many of each row
-TOGETHER, FIRST_POSITIONS, FIRST_STEPS = 64, 32, 8
+# largest number of sentences of a batch; initial KV cache positions: in total, plus per row
+MAX_BATCH, FIRST_POSITIONS, FIRST_STEPS = 64, 32, 8
 
 
 def cache(of: np.ndarray) -> ctypes.Structure:
-    """The address and strides of keys and values (L, 2, S, H, P, h)."""
+    """Return the address and strides of keys and values (L, 2, S, H, P, h)."""
     return Cache(of.ctypes.data, *(stride // of.itemsize for stride in of.strides[:4]), of.shape[4])
 
 
 class SavedModel:
-    """A model with the flags of its search, as state.py keeps them.
-
-    Called with lines, it gives their translations.
-    """
+    """A saved model with the flags of its search: a function from lines to their translations."""
 
     def __init__(self, image: Image):
         import sentencepiece
@@ -147,7 +142,8 @@ class SavedModel:
         self.ids = {word: i for i, word in enumerate(self.about["source"])}
 
     def __call__(self, lines: Sequence[str]) -> list[str] | None:
-        """None where one of the lines needs what only the model itself does."""
+        """Return the translations; None if a line needs a function that only the loaded model
+        has."""
         about, text = self.about, [line if line.strip() else "" for line in lines]
         if any(
             "\ud800" <= character <= "\udfff"
@@ -173,7 +169,7 @@ class SavedModel:
             (i for i, each in enumerate(tokens) if len(each) > 1), key=lambda i: len(tokens[i])
         )
         out = [""] * len(lines)
-        for some in (order[i : i + TOGETHER] for i in range(0, len(order), TOGETHER)):
+        for some in (order[i : i + MAX_BATCH] for i in range(0, len(order), MAX_BATCH)):
             for i, found in zip(
                 some, self.search([tokens[i] for i in some], [limits[i] for i in some]), strict=True
             ):
@@ -186,13 +182,14 @@ class SavedModel:
         return out
 
     def encode(self, sentences: Sequence[list[int]]) -> tuple[np.ndarray, np.ndarray]:
-        """The source's keys and values (L, 2, S, H, T, h), and its mask (S, T), -inf at padding."""
+        """Return the source's keys and values (L, 2, S, H, T, h), and its mask (S, T), -inf at
+        padding."""
         image, compiled, lengths = self.image, loaded(), np.array([len(each) for each in sentences])
         position = np.concatenate([np.arange(n) for n in lengths])
         x = image.array("embedding")[np.concatenate(sentences)].astype(np.float64) * np.float32(
             self.about["scale"]
         )
-        # (N, d) rounded once, as by torch
+        # (N, d) rounded once, as in torch
         x = (x + image.array("positions")[position]).astype(np.float32)
         start, both = (
             np.concatenate([[0], lengths.cumsum()]),
@@ -220,8 +217,8 @@ class SavedModel:
         )
 
     def search(self, sentences: Sequence[list[int]], limits: Sequence[int]) -> list[list[int]]:
-        """The best tokens of each sentence, EOS included; none where the compiled
-        search ends without."""
+        """Return the best tokens of each sentence, EOS included; an empty list if the compiled
+        search found none."""
         rules, reader, rows = self.rules, self.reader, len(sentences) * self.rules.k
         source, mask = self.encode(sentences)
         target = np.empty(
@@ -244,8 +241,8 @@ class SavedModel:
         for slot, (sentence, limit) in enumerate(zip(searched, limits, strict=True)):
             sentence.start_(rules.eos, limit, slot, 1, 0.0, (limit + 1.0) ** rules.lenpen, 0, 0)
         while live := [sentence for sentence in searched if sentence.is_live]:
-            batch.keep_(live)
-            if batch.go_on(STEPS, self, step) == Result.NO_ROOM and not any(
+            batch.set_sentences_(live)
+            if batch.run_steps(STEPS, self, step) == SearchResult.NO_ROOM and not any(
                 [sentence.lengthen_() for sentence in live]
             ):
                 target = np.concatenate([target, np.empty_like(target)], axis=4)
@@ -260,22 +257,23 @@ class SavedModel:
             )
 
         found = [
-            sentence.found() if sentence.result == Result.FOUND else [] for sentence in searched
+            sentence.hypotheses() if sentence.result == SearchResult.FINISHED else []
+            for sentence in searched
         ]
         return [max(each, key=score)[0].tolist() if each else [] for each in found]
 
 
 # ---- Prepared models in this user's cache folder
 #
-# One is kept for a model folder and flags (kernels/image.py), and found again.
+# One file is saved for each model folder with its flags (kernels/image.py).
 #
-# Only models that the compiled search decodes alone (search/compiled.py), with text segmented by
-# SentencePiece, are kept. All others, and those of which a file has changed since, are loaded as
-# every command loads them.
+# Only models that the compiled search can decode without Python code (search/compiled.py), with
+# text segmented by SentencePiece, are saved. All others, and models with a changed file, are loaded
+# like in the other commands.
 
 
-MOST = 8  # files, the newest: each has all weights
-KNOWN = frozenset(  # flags whose whole effect is in what is kept
+MAX_FILES = 8  # the newest ones are kept: each file has all weights
+SUPPORTED_FLAGS = frozenset(  # flags whose whole effect is in the saved model
     "batch_size beam bpe buffer_size cpu data int8 lenpen max_len_a max_len_b max_tokens "
     "min_len path no_repeat_ngram_size prune_threshold sentencepiece_model source_lang "
     "stop target_lang task temperature unnormalized".split()
@@ -283,7 +281,7 @@ KNOWN = frozenset(  # flags whose whole effect is in what is kept
 
 
 def stamps(paths: Iterable[str]) -> dict[str, list[int]]:
-    """By file: its size, when it was changed, its number. Errors: OSError."""
+    """Return each file's size, time of change and inode number. Errors: OSError."""
     return {
         path: [found.st_size, found.st_mtime_ns, found.st_ino]
         for path in paths
@@ -292,23 +290,23 @@ def stamps(paths: Iterable[str]) -> dict[str, list[int]]:
 
 
 def place(arguments: list[str]) -> Path:
-    """The file of a command's flags; a GPU that has come or gone asks for another.
+    """Return the file for a command's flags; it also depends on the presence of a GPU.
 
     Errors: RuntimeError, OSError.
     """
     pairs = [word.rpartition("=") for word in arguments]
-    asked = [
+    values = [
         (name, os.path.abspath(value) if os.path.exists(value) else value)
         for name, _, value in pairs
     ]
-    told = json.dumps(
-        [asked, os.path.exists("/dev/nvidiactl"), os.environ.get("CUDA_VISIBLE_DEVICES")]
+    key = json.dumps(
+        [values, os.path.exists("/dev/nvidiactl"), os.environ.get("CUDA_VISIBLE_DEVICES")]
     )
-    return private_folder() / f"model-{hashlib.sha256(told.encode()).hexdigest()[:32]}"
+    return private_folder() / f"model-{hashlib.sha256(key.encode()).hexdigest()[:32]}"
 
 
 def find(arguments: list[str]) -> SavedModel | None:
-    """The model as it was kept for these flags; None where there is none that holds."""
+    """Return the model that was saved for these flags; None if there is no valid one."""
     try:
         image = Image(place(arguments))
         holds = (
@@ -321,16 +319,15 @@ def find(arguments: list[str]) -> SavedModel | None:
 
 
 def stamps_of_model(flags: dict[str, Any]) -> dict[str, list[int]]:
-    """Those of the files of a model's folder, and of what flags name."""
+    """Return the stamps of the files of a model's folder, and of files that flags name."""
     files = [*Path(flags["data"]).glob("*"), flags.get("path"), flags.get("sentencepiece_model")]
     return stamps(os.path.abspath(each) for each in files if each and os.path.isfile(each))
 
 
 def keep(arguments: list[str], flags: dict[str, Any], translator: Any) -> None:
-    """Keep a model that has been loaded, a `Translator`, if it is one of those that can be."""
+    """Save a loaded model, a `Translator`, if models of its kind can be saved."""
     from fairseq_ext.kernels.transformer import CompiledReader, StepStruct
-    from fairseq_ext.model.transformer.decoder import TransformerBackend
-    from fairseq_ext.model.transformer.readers import is_compiled_throughout
+    from fairseq_ext.model.transformer.decoder import TransformerBackend, is_compiled_throughout
     from fairseq_ext.plugin.loading.settings import limit_of, source_limit
     from fairseq_ext.search.compiled import CompiledSearch
 
@@ -344,7 +341,7 @@ def keep(arguments: list[str], flags: dict[str, Any], translator: Any) -> None:
         not is_plain
         or translator.cuda
         or type(setup.decoder) is not TransformerBackend
-        or not set(flags) <= KNOWN
+        or not set(flags) <= SUPPORTED_FLAGS
     ):
         return
     encoder, weights = setup.decoder.encoders[0], setup.decoder.weights[0]
@@ -387,15 +384,15 @@ def keep(arguments: list[str], flags: dict[str, Any], translator: Any) -> None:
         StepStruct(),
         weights.embedding_norm,
     )
-    reader.room_(weights.positions, len(weights.positions))
+    reader.set_positions_(weights.positions, len(weights.positions))
     structures = {
         "rules": CompiledSearch(setup).rules,
         "reader": reader.struct,
         "output": output.struct,
         "encoder": encoder.compiled.struct,
-        "encoder_layers": encoder.compiled.kept[0],
+        "encoder_layers": encoder.compiled.keepalive[0],
         "decoder": weights.compiled.struct,
-        "decoder_layers": weights.compiled.kept[0],
+        "decoder_layers": weights.compiled.keepalive[0],
     } | {f"cross{i}": each.struct for i, each in enumerate(cross)}
     source, target, spec = task.source_dictionary, task.target_dictionary, setup.spec
     files = [cfg.common_eval.path, cfg.bpe.sentencepiece_model]
@@ -435,12 +432,11 @@ def keep(arguments: list[str], flags: dict[str, Any], translator: Any) -> None:
             [part.numpy() for part in parts if part is not None],
         )
         for old in sorted(path.parent.glob("model-*"), key=lambda each: -each.stat().st_mtime)[
-            MOST:
+            MAX_FILES:
         ]:
             old.unlink(missing_ok=True)
     except (OSError, RuntimeError):
-        # a full disk, or files that are not where they are expected: the next start
-        # loads the model again
+        # a full disk or missing files: the next start loads the model again
         return
 
 

@@ -24,6 +24,7 @@ from fairseq_ext.plugin.calls import (
 )
 from fairseq_ext.plugin.loading.model import configuration, find_model
 from fairseq_ext.plugin.loading.settings import as_arguments
+from fairseq_ext.plugin.options import languages_of
 from fairseq_ext.plugin.stock import refuse_flags
 from fairseq_ext.search.constraints.from_python import (
     Avoid,
@@ -53,9 +54,9 @@ class Translator(SearchingModel):
     """A loaded checkpoint (or an ensemble: paths joined by colons) with one setting of the flags.
 
     Every flag of `fairseq-interactive` is a keyword with underscores: beam=5, bpe="sentencepiece",
-    stop="optimal", cpu=True. source_lang and target_lang are needed where the directory's
-    dictionaries do not tell them. An empty line has an empty translation. Several threads may use
-    one Translator: calls wait for each other, and each one's results are as if it were alone.
+    stop="optimal", cpu=True. source_lang and target_lang are needed if the directory's
+    dictionaries do not show them. An empty line has an empty translation. Several threads may use
+    one Translator: calls wait for each other, and do not affect each other's results.
 
     Errors: UsageError for wrong flags or combinations; what fairseq raises for
     files it cannot read.
@@ -105,12 +106,8 @@ class Translator(SearchingModel):
         self.generators = Generators(self.task, self.models, generation, self.generator)
 
     def __repr__(self) -> str:
-        cfg, pair = self.cfg, self.task.flags()
-        languages = (
-            f" {pair.source_lang} to {pair.target_lang},"
-            if getattr(pair, "source_lang", None)
-            else ""
-        )
+        cfg, pair = self.cfg, languages_of(self.task.flags())
+        languages = f" {pair.source} to {pair.target}," if pair.source else ""
         where = "GPU" if self.cuda else "CPU"
         return (
             f"<Translator {cfg.common_eval.path},{languages} beam {self.beam}, on the {where}, "
@@ -269,7 +266,7 @@ class Translator(SearchingModel):
         if errors not in ("raise", "return"):
             raise UsageError(f"errors is {errors!r}: use 'raise' or 'return'")
         with self.lock:
-            check_seed(given.seed, self.task.flags())
+            check_seed(given.seed, self.generator.options.flags)
             self.generator, nbest = self.generators.use(beam, nbest)
             if given:
                 self.use_constraints()
@@ -291,7 +288,8 @@ class Translator(SearchingModel):
                 try:
                     encoded = self.checked(line, f"line {given.first + place + 1}")
                     if source is not None:
-                        wanted.append(given.of_line(place, encoded, source))
+                        unknown = self.known.unknown_pieces(line, encoded)
+                        wanted.append(given.of_line(place, encoded, source, unknown))
                 except UsageError as error:
                     if errors == "raise":
                         raise
@@ -318,13 +316,13 @@ class Translator(SearchingModel):
         protect: ListOf[str] = (),
         progress: bool = False,
     ) -> TextTranslation:
-        """A whole text: its sentences are translated one by one and joined with the white space
-        between them; what cannot be translated stays as it is, in `left` with the reason. A
-        line break ends a sentence.
+        """Translate a whole text: its sentences are translated one by one and joined with the white
+        space between them. A sentence that cannot be translated is not changed; it is in `left`
+        with the reason. A line break ends a sentence.
 
-        format: "text", "html", "xml" or "markdown". protect: regular expressions of what stays as
-        it is, beside URLs, e-mail addresses, `{name}`, `%s` and the like. Errors: UsageError for
-        another format, and for an expression that is none.
+        format: "text", "html", "xml" or "markdown". protect: regular expressions of parts that are
+        not changed, in addition to URLs, e-mail addresses, `{name}`, `%s` and similar ones. Errors:
+        UsageError for another format, and for an invalid expression.
         """
         found = TextTranslation("")
         found.text = "".join(self.translate_text_iter(text, format, protect, found.left, progress))
@@ -358,7 +356,7 @@ class Translator(SearchingModel):
         numbers: of the segments."""
         return passes(
             format,
-            splitter(getattr(self.task.flags(), "source_lang", None)),
+            splitter(languages_of(self.task.flags()).source),
             protect,
             self.known.language_words,
             numbers,

@@ -1,107 +1,96 @@
-"""What scripts/demo.sh shows first: three sentences with what is asked of their translations, and
-how often a glossary works on text that nobody chose."""
+"""What scripts/demo.sh shows first: sentences with required phrases, a term base and banned
+phrases, and the messages of a program with a term base."""
 
-import argparse
 import re
-from collections.abc import Callable
+import tempfile
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
+
+from contenders import stock
+from text import prepare
+
+from fairseq_ext import Translator
+
+ROOT = Path(__file__).resolve().parent.parent
+MODEL, DATA = ROOT / "checkpoints" / "demo", ROOT / "data" / "demo"
+BEST = 6  # the first so many lines of examples.tsv are shown without --all
+PAGE = DATA / "documents" / "messages.po"
 
 
 class Example(NamedTuple):
-    """A sentence of the demo, and what is asked of its translation."""
+    """A sentence, a phrase that its translation must contain, and one that it must not."""
 
+    kind: str
     source: str
     required: str
-    glossary: str
     banned: str
 
 
-# half of the test set is of another field
-GLOSSARY = Path(__file__).resolve().parent.parent / "data" / "demo" / "glossary.tech.tsv"
-EXAMPLES = (
-    Example("Der Verband wird morgen geprüft.", "bandage", "Verband\tdressing|bandage", "tomorrow"),
-    Example("Die Ärztin öffnet die Akte.", "record", "Akte\tfile", "doctor"),
-    Example("Die Kollegin prüft den Befund.", "examines", "Befund\ttest result", "finding"),
-)
+def examples() -> list[Example]:
+    """Return all examples, the best first."""
+    lines = (DATA / "examples.tsv").read_text(encoding="utf-8").splitlines()
+    return [Example(*line.split("\t")) for line in lines]
 
 
-def command(args: argparse.Namespace, source: Path, batch: str) -> list[str]:
-    """The command that translates a file, `batch` lines at a time."""
-    words = [
-        "fairseq-interactive",
-        str(args.model),
-        "--path",
-        str(args.model / "checkpoint.pt"),
-        "--source-lang",
-        args.src,
-    ]
-    words += [
-        "--target-lang",
-        args.tgt,
-        "--bpe",
-        "sentencepiece",
-        "--sentencepiece-model",
-        str(args.model / "spm.model"),
-    ]
-    return [*words, "--input", str(source), "--buffer-size", batch, "--batch-size", batch]
-
-
-def show(args: argparse.Namespace, ours: list[str], run: Callable[[list[str], Path], str]) -> None:
-    """Print each example: fairseq's own translation, with a required word, with a glossary,
-    and with a banned word.
-
-    ours: the flags that switch this project on; run: gives a command's standard output, its
-    messages in the named file.
-    """
-    (args.work / "required.tsv").write_text(
-        "".join(e.required + "\n" for e in EXAMPLES), encoding="utf-8"
-    )
-    (args.work / "glossary.tsv").write_text(
-        "".join(e.glossary + "\n" for e in EXAMPLES), encoding="utf-8"
-    )
-    (args.work / "banned.txt").write_text(
-        "".join(e.banned + "\n" for e in EXAMPLES), encoding="utf-8"
-    )
-    (args.work / "examples.txt").write_text(
-        "".join(e.source + "\n" for e in EXAMPLES), encoding="utf-8"
-    )
-    ways = {
-        "stock fairseq": [],
-        "required word": [*ours, "--constraints-file", f"{args.work}/required.tsv"],
-        "glossary": [*ours, "--glossary", f"{args.work}/glossary.tsv"],
-        "banned word": [*ours, "--avoid-file", f"{args.work}/banned.txt"],
+def translator(kind: str = "") -> Translator:
+    """Return the demo model, with the term base of a kind of text where one is named."""
+    glossary: dict[str, Any] = {
+        "glossary": str(DATA / f"terms.{kind}.tsv"),
+        "glossary_match": "lemma",
     }
-    found = {}
-    for name, flags in ways.items():
-        print(f"demo: three sentences: {name}", flush=True)
-        output = run(
-            [*command(args, args.work / "examples.txt", "10"), *flags], args.work / "examples.log"
-        )
-        found[name] = re.findall(r"^D-\d+\t[^\t]*\t(.*)$", output, flags=re.MULTILINE)
-    print()
-    for number, example in enumerate(EXAMPLES):
-        asked = (
-            "",
-            example.required,
-            example.glossary.replace("\t", " = "),
-            f"no {example.banned}",
-        )
-        print(f"  {'German':15}  {example.source}")
-        for (name, lines), what in zip(found.items(), asked, strict=True):
-            print(f"  {name:15}  {lines[number]}" + (f"   [{what}]" if what else ""))
+    return Translator.from_folder(MODEL, beam=5, cpu=True, **glossary if kind else {})
+
+
+def stock_translations(sources: list[str]) -> list[str]:
+    """Return the translations of fairseq's own search at beam 5."""
+    with tempfile.TemporaryDirectory() as folder:
+        for side in ("de", "en"):
+            Path(folder, f"lines.{side}").write_text("".join(s + "\n" for s in sources), "utf-8")
+        text = prepare(Path(folder), MODEL, f"{folder}/lines", "de", "en")
+        found = stock(text, ["--cpu", "--beam", "5", "--max-tokens", "4000"])
+        return text.lines(found.read(found.run()))
+
+
+def show(shown: list[Example]) -> None:
+    """Print each example: stock, with its required phrase, with the term base of its kind, and
+    without its banned phrase."""
+    sources, plain = [e.source for e in shown], translator()
+    lines = {
+        "stock fairseq": stock_translations(sources),
+        "required": texts(plain.translate(sources, constraints=[[e.required] for e in shown])),
+        "term base": [""] * len(shown),
+        "banned": [texts(plain.translate([e.source], avoid=[e.banned]))[0] for e in shown],
+    }
+    for kind in ("handbook", "letters"):
+        numbers = [i for i, e in enumerate(shown) if e.kind == kind]
+        found = translator(kind).translate([sources[i] for i in numbers]) if numbers else []
+        for i, text in zip(numbers, texts(found), strict=True):
+            lines["term base"][i] = text
+    for i, example in enumerate(shown):
+        print(f"  {'German':14} {example.source}")
+        notes = {"required": example.required, "banned": f"no “{example.banned}”"}
+        for name, found_lines in lines.items():
+            if found_lines[i]:
+                note = f"   [{notes[name]}]" if name in notes else ""
+                print(f"  {name:14} {found_lines[i]}{note}")
         print(flush=True)
-    print(f"  {'all sentences':15}  {uncurated(args, ours, run)}\n", flush=True)
 
 
-def uncurated(
-    args: argparse.Namespace, ours: list[str], run: Callable[[list[str], Path], str]
-) -> str:
-    """What became of a glossary's terms on the test set, in the words of the run's log."""
-    lines = Path(f"{args.test}.{args.src}").read_text(encoding="utf-8").splitlines()[: args.limit]
-    (args.work / "test.txt").write_text("".join(line + "\n" for line in lines), encoding="utf-8")
-    log = args.work / "glossary.log"
-    print(f"demo: {len(lines):,} sentences with {GLOSSARY.name}", flush=True)
-    run([*command(args, args.work / "test.txt", "100"), *ours, "--glossary", str(GLOSSARY)], log)
-    found = re.search(r"\d+ glossary terms? in .*? unmet", log.read_text(encoding="utf-8"))
-    return f"{GLOSSARY.name} on all {len(lines):,}: {found[0] if found else 'no term'}"
+def texts(found: list) -> list[str]:
+    """Return the best translation of each line."""
+    return [hypotheses[0].text for hypotheses in found]
+
+
+def show_page() -> None:
+    """Print the messages that the term base changes, before and after."""
+    german = re.findall(r'^msgid "(.+)"$', PAGE.read_text(encoding="utf-8"), re.MULTILINE)
+    before, after = (
+        translator(kind).translate_text("\n".join(german)).text.splitlines()
+        for kind in ("", "handbook")
+    )
+    changed = [row for row in zip(german, before, after, strict=True) if row[1] != row[2]]
+    name = PAGE.relative_to(ROOT)
+    print(f"  {name}: terms.handbook.tsv changes {len(changed)} of {len(german)} messages\n")
+    for line, old, new in changed:
+        print(f"  {'German':14} {line}\n  {'without':14} {old}\n  {'term base':14} {new}\n")
+    print(end="", flush=True)

@@ -96,7 +96,7 @@ def load_sanitized(files: Sequence[Path]) -> None:
     """Make the library that the kernels use a sanitized one of these files."""
     os.environ[building.VARIABLE] = "native"
     building.FLAGS, building.SOURCES = FLAGS, files
-    building.TRY = "pass"  # a process of its own would lack the sanitizer's library
+    building.TRY_CODE = "pass"  # a process of its own would lack the sanitizer's library
     assert building.library() is not None, "the sanitized library could not be built"
 
 
@@ -221,7 +221,9 @@ class Indexes:
             start, length = lsh.lookup_direct(codes, index.offsets)
         lsh.count_hits(start, length, index.words, index.V)
         never = torch.zeros(self.V, dtype=torch.bool)
-        lsh.Finder(index, never, 0)(self.x, self.chance.randrange(1, 4), None, time.CLOCK_MONOTONIC)
+        lsh.CompiledLookup(index, never, 0)(
+            self.x, self.chance.randrange(1, 4), None, time.CLOCK_MONOTONIC
+        )
         return True
 
 

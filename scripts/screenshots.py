@@ -20,9 +20,9 @@ import urllib.request
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
-TEXT = "Der Verband wird morgen geprüft. Die Ärztin öffnet die Akte."
-TERMS = ["Verband=bandage|dressing", "Akte=record|file"]
-BANNED = ["doctor"]
+TEXT = "Das Angebot muss noch geprüft werden. Die Ärztin öffnet den Ordner."
+TERMS = ["Angebot=quotation|bid", "Ordner=binder|file"]
+BANNED = ["checked"]
 BROWSERS = ("chromium", "chromium-browser", "google-chrome")
 
 

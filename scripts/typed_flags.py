@@ -18,8 +18,8 @@ from fairseq.data.encoders import BPE_REGISTRY, TOKENIZER_REGISTRY
 from fairseq.dataclass.utils import gen_parser_from_dataclass
 from fairseq.tasks import TASK_REGISTRY
 
-from fairseq_ext.engine.worker import NOT_HERE
 from fairseq_ext.plugin.tasks import Flags
+from fairseq_ext.search.checks import refused_by_engine
 
 FILE = Path(__file__).resolve().parents[1] / "fairseq_ext" / "plugin" / "flags.py"
 NAMED = ("help", "path", "data", "task")  # arguments of Translator
@@ -74,7 +74,7 @@ OF_TASKS = {  # the same of the flags that tasks add
     "target_lang",
     "truncate_source",
 }
-OF_COMMANDS = {"cpu_workers", *NOT_HERE}  # flags that Engine does not take as they are
+OF_COMMANDS = {"cpu_workers", *refused_by_engine()}  # flags that Engine does not take as they are
 HEAD = '''"""Every flag of decoding as a typed keyword.
 
 scripts/typed_flags.py writes this file from the dataclasses.

@@ -24,7 +24,7 @@ from fairseq.models import ARCH_MODEL_REGISTRY
 from saved_models import ENSEMBLES, RECIPES, Saved, lines
 
 from fairseq_ext import UsageError
-from fairseq_ext.model.choose import refused
+from fairseq_ext.model.choose import refusal_reason
 
 PAGE = Path(__file__).resolve().parents[1] / "docs" / "supported-models.md"
 HEAD = """# Which architectures run, and how fast
@@ -141,7 +141,7 @@ def refusals(saved: Saved) -> dict[str, list[str]]:
     task = saved.task("translation_ext", saved.data("transformer"))
     out: dict[str, list[str]] = {}
     for name in ARCH_MODEL_REGISTRY:
-        reason = refused(name, task)
+        reason = refusal_reason(name, task)
         if reason is not None:
             out.setdefault(reason, []).append(name)
     return out

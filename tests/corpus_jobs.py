@@ -10,9 +10,9 @@ from pathlib import Path
 
 from fairseq_ext.core.stats import Stats
 from fairseq_ext.corpus import run
-from fairseq_ext.corpus.job import Job
-from fairseq_ext.corpus.shards import Reader, Shard
-from fairseq_ext.corpus.worker import Result, Worker
+from fairseq_ext.corpus.job import CorpusJob
+from fairseq_ext.corpus.shards import Shard, ShardReader
+from fairseq_ext.corpus.worker import CorpusWorker, Result
 
 ROOT = Path(__file__).resolve().parents[1]
 DEMO = ROOT / "checkpoints" / "demo"
@@ -27,9 +27,9 @@ FLAGS = {
 
 
 def source_lines(start: int, end: int) -> list[str]:
-    """Lines of the demo's test set, the short ones."""
+    """Lines of the demo's test set, the short ones first; behind the last line, the first again."""
     lines = (ROOT / "data" / "demo" / "test.de").read_text(encoding="utf-8").splitlines()
-    return sorted(lines, key=len)[start:end]
+    return (sorted(lines, key=len) * (end // len(lines) + 1))[start:end]
 
 
 def write_text(path: Path, lines: list[str]) -> Path:
@@ -39,10 +39,10 @@ def write_text(path: Path, lines: list[str]) -> Path:
     return path
 
 
-def job(inputs: list[Path], output: Path, flags: dict | None = None, **others) -> Job:
+def job(inputs: list[Path], output: Path, flags: dict | None = None, **others) -> CorpusJob:
     """A job on the demo model."""
     settings = {"unit": 10, "workers": 2, "progress": 0.0, **others}
-    return Job(
+    return CorpusJob(
         str(DEMO / "checkpoint.pt"),
         str(DEMO),
         [str(p) for p in inputs],
@@ -81,7 +81,7 @@ class OneProcess(run.Run):
     worker = None  # of the whole session where a test does not bring its own
 
     def work(self, todo):
-        worker = self.worker or Worker(
+        worker = self.worker or CorpusWorker(
             {**self.job.flags, "path": self.job.path, "data": self.job.data},
             1,
             self.job.format == "text",
@@ -129,7 +129,7 @@ def descendants(pid: int) -> dict[int, str]:
 class Echo:
     """A worker that needs no model: upper case is the translation.
 
-    It refuses what a Worker refuses for its kind.
+    It refuses what a CorpusWorker refuses for its kind.
     """
 
     calls = 0
@@ -167,7 +167,9 @@ class Echo:
 
 def read(path, size=1000, done=(), **how):
     return [
-        s for unit in Reader(Shard(str(path), "x"), **how).units(size, list(done)) for s in unit
+        s
+        for unit in ShardReader(Shard(str(path), "x"), **how).units(size, list(done))
+        for s in unit
     ]
 
 

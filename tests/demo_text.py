@@ -1,4 +1,4 @@
-"""The first lines of the demo's test set, segmented, as raw data that fairseq-generate reads."""
+"""Lines of the demo's test set, segmented, as raw data that fairseq-generate reads."""
 
 import shutil
 from pathlib import Path
@@ -9,16 +9,16 @@ ROOT = Path(__file__).resolve().parents[1]
 DEMO = ROOT / "checkpoints" / "demo"
 
 
-def raw_demo(folder: Path, lines: int) -> Path:
-    """Write both sides of so many lines into the folder, with the dictionaries;
-    return the folder."""
+def raw_demo(folder: Path, lines: int, first: int = 0) -> Path:
+    """Write both sides of so many lines, from line `first` (0: the first), into the folder, with
+    the dictionaries; return the folder."""
     processor = sentencepiece.SentencePieceProcessor(model_file=str(DEMO / "spm.model"))
     for language in ("de", "en"):
         shutil.copy(DEMO / f"dict.{language}.txt", folder)
         text = (
             (ROOT / "data" / "demo" / f"test.{language}")
             .read_text(encoding="utf-8")
-            .split("\n")[:lines]
+            .split("\n")[first : first + lines]
         )
         pieces = "".join(" ".join(processor.encode(line, out_type=str)) + "\n" for line in text)
         (folder / f"test.de-en.{language}").write_text(pieces, encoding="utf-8")

@@ -100,7 +100,7 @@ class Child:
         except BaseException as error:
             exit.report_and_leave(type(error), error, error.__traceback__)
         atexit._run_exitfuncs()
-        exit.leave(status)
+        exit.exit_process(status)
 
     def said(self, text: str) -> bool:
         """Wait until standard error has this text, or the child is over; whether it has it."""

@@ -148,7 +148,7 @@ def test_the_steps_make_a_server_that_becomes_healthy_and_asks_for_a_key(root) -
             assert os.stat(f"/proc/{server.pid}").st_uid == 1000
             asked = urllib.request.Request(
                 f"http://localhost:{port}/translate",
-                b"q=Der Verband wird morgen.&source=auto&target=en",
+                b"q=Das Angebot wird morgen.&source=auto&target=en",
             )
             # as LibreTranslate's own server
             with pytest.raises(urllib.error.HTTPError, match="400") as refused:

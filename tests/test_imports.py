@@ -33,14 +33,6 @@ ORDER = (
     "serve corpus translate terms allowed convert doctor viz registry",
     "__main__ __init__",
 )
-EXCEPTIONS = {  # they go when a source of constraints registers its own check
-    ("search.checks", "search.constraints.glossary"),
-    ("search.checks", "search.constraints.required"),
-    ("search.checks", "search.constraints.sources"),
-    ("search.pool", "search.constraints.sentence_end"),
-    # this one stays: it finds the strategies by walking their folder
-    ("search.registry", "search.strategies"),
-}
 TORCH_FREE = ("core",)
 FAIRSEQ_FREE = ("core", "kernels", "search")
 PLACE = {name: place for place, names in enumerate(ORDER) for name in names.split()}
@@ -138,7 +130,7 @@ def folder(module: str) -> str:
 
 def is_allowed(importer: str, target: str) -> bool:
     """Return whether the order of the layers allows an import."""
-    if folder(importer) == folder(target) or (importer, target) in EXCEPTIONS:
+    if folder(importer) == folder(target):
         return True
     if importer.endswith("__main__") and PLACE[folder(importer)] > PLACE["plugin"]:
         return True  # a command, which no module imports
@@ -159,9 +151,8 @@ def test_a_folder_imports_only_from_those_above_it():
     assert not wrong, "\n".join(wrong)
 
 
-def test_every_folder_has_a_place_and_every_exception_is_needed():
+def test_every_folder_has_a_place():
     assert {folder(module) for module in modules(PACKAGE)} <= set(PLACE)
-    assert EXCEPTIONS <= arrows(PACKAGE)
 
 
 @pytest.mark.parametrize(

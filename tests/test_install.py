@@ -67,6 +67,22 @@ def test_a_wheel_holds_the_files_of_the_package_and_none_that_an_earlier_build_l
 
 
 @needs_all
+def test_the_wheel_of_the_demo_holds_the_demo_model(tmp_path):
+    run(["bash", ROOT / "scripts" / "wheels.sh", "--demo", "out"], tmp_path, PYTHON=sys.executable)
+    (wheel,) = (tmp_path / "out").glob("fairseq_ext_demo-*-py3-none-any.whl")
+    packed = zipfile.ZipFile(wheel)
+    for path in DEMO.iterdir():
+        assert packed.read(f"fairseq_ext_demo/{path.name}") == path.read_bytes()
+    packed.extractall(tmp_path / "installed")
+    found = run(
+        [sys.executable, "-c", "import fairseq_ext_demo as d; print(d.__path__[0])"],
+        tmp_path,
+        PYTHONPATH=str(tmp_path / "installed"),
+    )
+    assert found.stdout.strip() == str(tmp_path / "installed" / "fairseq_ext_demo")
+
+
+@needs_all
 def test_the_installed_wheel_translates_as_the_clone_does(wheel, tmp_path):
     """The page's commands; pip gets the torch of this environment, which may be at hand."""
     for line in ("pip install fairseq_ext-*.whl", "python -m fairseq_ext.doctor --install-fairseq"):

@@ -24,7 +24,7 @@ pytestmark = pytest.mark.skipif(library.library() is None, reason="there is no c
 LINES = [
     "Der alte Hund schläft.",
     "",
-    "Die Ärztin öffnet die Akte, und das Kind liest ein Buch.",
+    "Die Ärztin öffnet den Ordner, und das Kind liest ein Buch.",
     "  ",
     "Ein Ωж <unk>  Wort",
     "Ja" + " und ja" * 30,

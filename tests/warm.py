@@ -170,7 +170,7 @@ def is_light(module: str) -> bool:
     """Whether a module starts quickly by itself; each looks at what is imported."""
     from fairseq_ext.core import command_line
 
-    return module.startswith(command_line.LIGHT)
+    return module.startswith(command_line.TORCH_FREE_COMMANDS)
 
 
 def run(name: str, kind: str, arguments: list[str], own: str) -> Any:

@@ -4,8 +4,8 @@ hf MODEL_DIR OUT_DIR`.
 | file | what is in it |
 | --- | --- |
 | __main__.py | the command |
-| source.py | a folder as Hugging Face keeps a model, read without running anything of it |
-| folder.py | the folder that is written |
+| source.py | a model folder in Hugging Face's format, read without running its code |
+| folder.py | the output folder |
 | transformer.py | weights, settings and dictionary in fairseq's terms |
 | pieces.py | a SentencePiece model of tokenizer.json |
 | bart.py, fsmt.py, marian.py | BART, mBART, M2M-100, NLLB-200; FAIR's systems of WMT19; |

@@ -1,7 +1,7 @@
-"""`python -m fairseq_ext.convert hf MODEL_DIR OUT_DIR`: a model as Hugging Face keeps it becomes
-a folder that fairseq reads.
+"""`python -m fairseq_ext.convert hf MODEL_DIR OUT_DIR`: converts a model in Hugging Face's format
+into a folder that fairseq reads.
 
-Nothing of the model is run, and no network is asked. OUT_DIR/README.md has the command to type.
+No code of the model runs, and the network is not used. OUT_DIR/README.md has the command to type.
 """
 
 from __future__ import annotations
@@ -13,10 +13,10 @@ from collections.abc import Callable
 
 from fairseq_ext.convert import bart, fsmt, marian
 from fairseq_ext.convert.folder import Folder
-from fairseq_ext.convert.source import Source
+from fairseq_ext.convert.source import HuggingFaceFolder
 from fairseq_ext.core.errors import UsageError, cut, report
 
-CLASSES: dict[str, Callable[[Source], Folder]] = {  # config.json's "architectures"
+CLASSES: dict[str, Callable[[HuggingFaceFolder], Folder]] = {  # config.json's "architectures"
     "MarianMTModel": marian.convert,
     "M2M100ForConditionalGeneration": bart.convert_m2m100,
     "MBartForConditionalGeneration": bart.convert_mbart,
@@ -26,7 +26,7 @@ CLASSES: dict[str, Callable[[Source], Folder]] = {  # config.json's "architectur
 
 
 def parser() -> ArgumentParser:
-    """The command line."""
+    """Return the parser of the command line."""
     top = ArgumentParser(
         "python -m fairseq_ext.convert",
         description=__doc__,
@@ -47,23 +47,25 @@ def parser() -> ArgumentParser:
 
 
 def convert(model: str, out: str) -> list[str]:
-    """Convert one model; the names of the files that are written (raises UsageError)."""
-    source = Source(model)
+    """Convert one model; return the names of the written files (raises UsageError)."""
+    source = HuggingFaceFolder(model)
     if os.path.exists(out) and (not os.path.isdir(out) or os.listdir(out)):
         raise UsageError(f"{out} is not an empty folder: name one that is new")
     if source.name not in CLASSES:
-        raise source.refuse("architectures", f"{', '.join(CLASSES)} can be converted")
+        raise source.field_error("architectures", f"{', '.join(CLASSES)} can be converted")
     folder = CLASSES[source.name](source)
     try:
         return folder.write(source, out)
-    except (OSError, RuntimeError) as error:  # torch's, where the disk is full
+    except (OSError, RuntimeError) as error:  # torch raises RuntimeError if the disk is full
         raise UsageError(
-            f"cannot write {out} ({cut(str(error))}): name a folder with room, and remove this one"
+            f"cannot write {out} ({cut(str(error))}): remove it, and name a folder on a disk with "
+            "free space"
         ) from None
 
 
 def main(argv: list[str] | None = None) -> int:
-    """The exit code: 0, or 1 after an error, which is told in one sentence."""
+    """Run the command; return the exit code: 0, or 1 after an error, which is reported in one
+    sentence."""
     given = parser().parse_args(argv)
     try:
         print(f"{given.out}: {', '.join(convert(given.model, given.out))}")

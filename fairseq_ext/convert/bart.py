@@ -3,9 +3,10 @@
 M. Lewis et al., BART: Denoising Sequence-to-Sequence Pre-training, ACL 2020,
 https://aclanthology.org/2020.acl-main.703
 
-BART is for summaries and whatever it was trained further for. A word is the number that it has in
-vocab.json, as fairseq writes GPT-2's byte pairs. `--task translation_bart_ext` puts <s> in front
-of the source, and has translations begin with it where the model's settings force that.
+BART is used for summaries and other tasks that it was fine-tuned for. A word of the dictionary is
+its number in vocab.json, as in fairseq's dictionaries of GPT-2's byte pairs. `--task
+translation_bart_ext` puts <s> in front of the source, and in front of translations if the model's
+settings force that.
 """
 
 from __future__ import annotations
@@ -18,21 +19,21 @@ from typing import Any
 from fairseq.tasks.translation_multi_simple_epoch import TranslationMultiSimpleEpochTask
 
 from fairseq_ext.convert.folder import Folder
-from fairseq_ext.convert.pieces import model_of, with_words
-from fairseq_ext.convert.source import Source
-from fairseq_ext.convert.transformer import SPECIAL, Kind, Vocabulary, transformer
+from fairseq_ext.convert.pieces import sentencepiece_model, with_words
+from fairseq_ext.convert.source import HuggingFaceFolder
+from fairseq_ext.convert.transformer import SPECIAL, ModelFamily, Vocabulary, transformer
 from fairseq_ext.core.errors import UsageError, cut
 
-KIND = Kind(norm_of_embedding=True, positions="learned", activation="gelu")
+KIND = ModelFamily(norm_of_embedding=True, positions="learned", activation="gelu")
 FILES = {"gpt2_encoder_json": "encoder.json", "gpt2_vocab_bpe": "vocab.bpe"}
 
 
-def convert_bart(source: Source) -> Folder:
-    """The folder of one model (raises UsageError)."""
+def convert_bart(source: HuggingFaceFolder) -> Folder:
+    """Return the folder of one model (raises UsageError)."""
     given, size = source.read_json("vocab.json"), source.number("vocab_size")
-    if given.get("<mask>") == size:  # the last word, which BART for summaries has no row for
+    if given.get("<mask>") == size:  # the last word: BART for summaries has no row for it
         del given["<mask>"]
-    words = Vocabulary.of(
+    words = Vocabulary.from_numbers(
         {word if word in SPECIAL else str(number): number for word, number in given.items()},
         size,
         "vocab.json",
@@ -65,10 +66,10 @@ def convert_bart(source: Source) -> Folder:
 # ---- Models of many languages
 #
 # M2M100ForConditionalGeneration (M2M-100, NLLB-200) and MBartForConditionalGeneration (mBART-25
-# and -50) are fairseq's own.
-# All have one SentencePiece model and one dictionary, whose last words are the languages. Their
-# token stands in front of the source and is the first word of the translation; with mBART-25 it
-# stands behind the source's </s>, and the decoder begins with it.
+# and -50) were trained with fairseq.
+# All have one SentencePiece model and one dictionary, whose last words are the languages. A
+# language's token comes before the source and is the first word of the translation; with mBART-25
+# it comes after the source's </s>, and the decoder begins with it.
 #
 # A. Fan et al., Beyond English-Centric Multilingual Machine Translation, 2020,
 # https://arxiv.org/abs/2010.11125 NLLB Team, No Language Left Behind, 2022,
@@ -78,14 +79,14 @@ def convert_bart(source: Source) -> Folder:
 # Multilingual Pretraining and Finetuning, 2020, https://arxiv.org/abs/2008.00401
 
 
-M2M100 = Kind(pre_norm=True, scales=True)
-MBART = Kind(pre_norm=True, norm_of_embedding=True, positions="learned", activation="gelu")
-PIECES = "sentencepiece.bpe.model"
+M2M100 = ModelFamily(pre_norm=True, scales=True)
+MBART = ModelFamily(pre_norm=True, norm_of_embedding=True, positions="learned", activation="gelu")
+SENTENCEPIECE_FILE = "sentencepiece.bpe.model"
 MASK = "<mask>"
 ENGLISH = ("en", "eng_Latn", "en_XX")
-# tokens of languages: M2M-100's __fr__, NLLB's fra_Latn, mBART's fr_XX
+# language tokens: M2M-100's __fr__, NLLB's fra_Latn, mBART's fr_XX
 LANGUAGE = re.compile(r"__\w+__|[a-z]{2,3}_(?:[A-Z]{2}|[A-Z][a-z]{3})")
-CODES = {  # M2M-100's languages, and those of its successor for WMT21, in the order of their tokens
+CODES = {  # languages of M2M-100 and of its successor for WMT21, in the order of their tokens
     "m2m100": "af am ar ast az ba be bg bn br bs ca ceb cs cy da de el en es et fa ff fi fr fy ga "
     "gd gl gu ha he hi hr ht hu hy id ig ilo is it ja jv ka kk km kn ko lb lg ln lo lt lv mg mk ml "
     "mn mr ms my ne nl no ns oc or pa pl ps pt ro ru sd si sk sl so sq sr ss su sv sw ta th tl tn "
@@ -94,37 +95,44 @@ CODES = {  # M2M-100's languages, and those of its successor for WMT21, in the o
 }
 
 
-def convert_m2m100(source: Source) -> Folder:
-    """The folder of an M2M-100 or NLLB-200 (raises UsageError)."""
+def convert_m2m100(source: HuggingFaceFolder) -> Folder:
+    """Return the folder of an M2M-100 or NLLB-200 (raises UsageError)."""
     return convert_multilingual(source, M2M100, "multilingual", {})
 
 
-def convert_mbart(source: Source) -> Folder:
-    """The folder of an mBART. Only mBART-50's decoder begins with </s>."""
-    behind = source.config.get("decoder_start_token_id") != source.config.get("eos_token_id", 2)
+def convert_mbart(source: HuggingFaceFolder) -> Folder:
+    """Return the folder of an mBART (raises UsageError). Only mBART-50's decoder begins with
+    </s>."""
+    is_mbart25 = source.config.get("decoder_start_token_id") != source.config.get("eos_token_id", 2)
     return convert_multilingual(
-        source, MBART, "mbart", {"lang_tok_behind_eos": True} if behind else {}
+        source, MBART, "mbart", {"lang_tok_behind_eos": True} if is_mbart25 else {}
     )
 
 
-def convert_multilingual(source: Source, kind: Kind, style: str, more: dict[str, Any]) -> Folder:
-    """style: how fairseq writes a language's token, its --lang-tok-style; more:
-    settings of the task."""
+def convert_multilingual(
+    source: HuggingFaceFolder, kind: ModelFamily, style: str, more: dict[str, Any]
+) -> Folder:
+    """Return the folder of a multilingual model (raises UsageError).
+
+    style: fairseq's --lang-tok-style, the form of a language's token; more: settings of the task.
+    """
     model, pieces = pieces_of(source)
     added = added_tokens(source, len(pieces))
     mark = "__{}__" if style == "multilingual" else "[{}]"
-    languages = {bare(name): number for name, number in added.items() if LANGUAGE.fullmatch(name)}
+    languages = {
+        language_code(name): number for name, number in added.items() if LANGUAGE.fullmatch(name)
+    }
     if len(languages) < 2:
         raise UsageError(
             f"{source.folder} names no languages: copy tokenizer.json or special_tokens_map.json "
             "of the model into it"
         )
     numbers = pieces | {
-        mark.format(bare(name)) if LANGUAGE.fullmatch(name) else name: number
+        mark.format(language_code(name)) if LANGUAGE.fullmatch(name) else name: number
         for name, number in added.items()
     }
     by_number = {number: language for language, number in languages.items()}
-    # that somebody has added
+    # words that were added to the model's vocabulary
     more_words = [name for name in added if name != MASK and not LANGUAGE.fullmatch(name)]
     if wrong := next((word for word in more_words if added[word] in by_number), None):
         raise UsageError(
@@ -132,7 +140,9 @@ def convert_multilingual(source: Source, kind: Kind, style: str, more: dict[str,
             f"{by_number[added[wrong]]}, as transformers 5 does with M2M-100: add it with another "
             "version, or name the model without it"
         )
-    words = Vocabulary.of(numbers, source.number("vocab_size"), f"{source.folder}'s vocabulary")
+    words = Vocabulary.from_numbers(
+        numbers, source.number("vocab_size"), f"{source.folder}'s vocabulary"
+    )
     made = transformer(source, kind, (words, words), joined=True)
     pair = example_pair(source, languages)
     flags = {
@@ -142,7 +152,7 @@ def convert_multilingual(source: Source, kind: Kind, style: str, more: dict[str,
         "lang_tok_style": style,
     } | more
     files = {"fixed_dictionary": "dict.txt", "lang_dict": "languages.txt"}
-    # its defaults stand in checkpoints of fairseq's own, and ct2-fairseq-converter reads them
+    # fairseq's own checkpoints contain the task's defaults, and ct2-fairseq-converter reads them
     stock = ArgumentParser()
     TranslationMultiSimpleEpochTask.add_args(stock)
     settings = {"seed": 1, **vars(stock.parse_args(["."]))} | flags | files
@@ -150,27 +160,27 @@ def convert_multilingual(source: Source, kind: Kind, style: str, more: dict[str,
         made,
         "translation_multi_simple_epoch",
         settings,
-        {"bpe": "sentencepiece", "sentencepiece_model": PIECES},
+        {"bpe": "sentencepiece", "sentencepiece_model": SENTENCEPIECE_FILE},
         {"dict.txt": words},
         [],
         pair,
         flags | files,
         {
             "languages.txt": "".join(f"{language}\n" for language in languages),
-            PIECES: with_words(model, more_words) if more_words else model,
+            SENTENCEPIECE_FILE: with_words(model, more_words) if more_words else model,
         },
     )
 
 
-def bare(name: str) -> str:
-    """The code of a language's token: fr of M2M-100's __fr__."""
+def language_code(name: str) -> str:
+    """Return the language code of a token: "fr" for M2M-100's __fr__."""
     return name.strip("_") if name.startswith("__") else name
 
 
-def example_pair(source: Source, languages: dict[str, int]) -> dict[str, str]:
-    """From English, to the language that the settings name, if they do.
+def example_pair(source: HuggingFaceFolder, languages: dict[str, int]) -> dict[str, str]:
+    """Return an example language pair: English and the language in the settings, if there is one.
 
-    languages: with the numbers of their tokens.
+    languages: language codes with the numbers of their tokens.
     """
     named = [
         source.config.get(field) for field in ("decoder_start_token_id", "forced_bos_token_id")
@@ -181,19 +191,20 @@ def example_pair(source: Source, languages: dict[str, int]) -> dict[str, str]:
     return {"source_lang": next(code for code in ranked if code != target), "target_lang": target}
 
 
-def pieces_of(source: Source) -> tuple[bytes, dict[str, int]]:
-    """The SentencePiece model, and the numbers of all words but those that were added: of
-    vocab.json (M2M-100), else one more than SentencePiece's, else of tokenizer.json."""
-    if not source.has(PIECES) and source.has("tokenizer.json"):
-        return model_of(source, SPECIAL)
-    model, content = source.pieces(PIECES), source.file(PIECES).read_bytes()
+def pieces_of(source: HuggingFaceFolder) -> tuple[bytes, dict[str, int]]:
+    """Return the content of the SentencePiece model, and the number of each word that was not
+    added: from vocab.json (M2M-100), else SentencePiece's number plus one, else from
+    tokenizer.json."""
+    if not source.has(SENTENCEPIECE_FILE) and source.has("tokenizer.json"):
+        return sentencepiece_model(source, SPECIAL)
+    model, content = source.pieces(SENTENCEPIECE_FILE), source.file(SENTENCEPIECE_FILE).read_bytes()
     if source.has("vocab.json"):
         return content, source.read_json("vocab.json")
     begin = [model.id_to_piece(i) for i in range(3)]
     if begin != ["<unk>", "<s>", "</s>"]:
         raise UsageError(
-            f"{source.folder / PIECES} begins with {', '.join(begin)} and not with <unk>, <s>, "
-            "</s>: name a folder of the model's own tokenizer"
+            f"{source.folder / SENTENCEPIECE_FILE} begins with {', '.join(begin)} and not with "
+            "<unk>, <s>, </s>: name a folder of the model's own tokenizer"
         )
     numbers = {word: i for i, word in enumerate(SPECIAL)}
     return content, numbers | {
@@ -201,10 +212,10 @@ def pieces_of(source: Source) -> tuple[bytes, dict[str, int]]:
     }
 
 
-def added_tokens(source: Source, first: int) -> dict[str, int]:
-    """The tokens of languages, <mask>, and what was added, with their numbers, in their order.
+def added_tokens(source: HuggingFaceFolder, first: int) -> dict[str, int]:
+    """Return the language tokens, <mask> and added words with their numbers, in their order.
 
-    first: the first number of a language, where files give none.
+    first: the number of the first language if no file has one.
     """
     settings = source.read_json("tokenizer_config.json", needed=False)
     added = source.read_json("tokenizer.json", needed=False).get("added_tokens") or []
@@ -220,7 +231,7 @@ def added_tokens(source: Source, first: int) -> dict[str, int]:
         each.get("additional_special_tokens") or each.get("extra_special_tokens") or []
         for each in given
     ]
-    # which M2M-100's tokenizer names in one word
+    # M2M-100's tokenizer names its whole list of languages by one word
     listed.append(
         f"__{code}__" for code in CODES.get(str(settings.get("language_codes")), "").split()
     )

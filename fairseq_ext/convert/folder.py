@@ -1,4 +1,4 @@
-"""A converted model as a folder that fairseq's commands read: checkpoint, dictionaries,
+"""The folder of a converted model, which fairseq's commands read: checkpoint, dictionaries,
 segmentation, and a README with the command."""
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-from fairseq_ext.convert.source import Source
+from fairseq_ext.convert.source import HuggingFaceFolder
 from fairseq_ext.convert.transformer import Transformer, Vocabulary
 
 README = """# {name}, converted from Hugging Face's format
@@ -31,10 +31,10 @@ From Python:
 
 @dataclass
 class Folder:
-    """What is written.
+    """The content of the folder.
 
-    settings: those of the task; segmentation: flags, whose files are among `files` or `texts`;
-    pair: the languages, or two of them, as the command names them.
+    settings: of the task; segmentation: flags, whose files are in `files` or `texts`; pair: the
+    two languages, or an example of two, as flags of the command.
     """
 
     model: Transformer
@@ -44,13 +44,13 @@ class Folder:
     dictionaries: dict[str, Vocabulary]
     files: list[Path]
     pair: dict[str, str]
-    flags: dict[str, Any] = field(default_factory=dict)  # of the task, as the command needs them
-    texts: dict[str, str | bytes] = field(default_factory=dict)
-    # languages that a sentence may name, as >>fra<<
+    flags: dict[str, Any] = field(default_factory=dict)  # the task's flags in the command
+    texts: dict[str, str | bytes] = field(default_factory=dict)  # content by the file's name
+    # target languages that a sentence may name, as >>fra<<
     targets: list[str] = field(default_factory=list)
 
-    def write(self, source: Source, out: str) -> list[str]:
-        """Write everything into a folder that is new or empty; return the names of the files."""
+    def write(self, source: HuggingFaceFolder, out: str) -> list[str]:
+        """Write all files into a new or empty folder; return their names."""
         os.makedirs(out, exist_ok=True)
         texts = (
             self.texts
@@ -81,8 +81,8 @@ class Folder:
         torch.save(state, Path(out, "checkpoint.pt"))
         return sorted(os.listdir(out))
 
-    def readme(self, source: Source) -> str:
-        """What to type."""
+    def readme(self, source: HuggingFaceFolder) -> str:
+        """Return the text of README.md: the command to type."""
         given = self.pair | self.segmentation | self.flags
         flags = " ".join(
             f"--{name.replace('_', '-')}" + (f" {value}" if value is not True else "")

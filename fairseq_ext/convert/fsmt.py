@@ -1,4 +1,4 @@
-"""FSMTForConditionalGeneration: FAIR's systems of WMT19, which were fairseq's and become so again.
+"""FSMTForConditionalGeneration: FAIR's systems of WMT19, converted back to fairseq's format.
 
 N. Ng et al., Facebook FAIR's WMT19 News Translation Task Submission, 2019,
 https://arxiv.org/abs/1907.06616
@@ -7,16 +7,16 @@ https://arxiv.org/abs/1907.06616
 from __future__ import annotations
 
 from fairseq_ext.convert.folder import Folder
-from fairseq_ext.convert.source import Source
-from fairseq_ext.convert.transformer import SPECIAL, Kind, Vocabulary, transformer
+from fairseq_ext.convert.source import HuggingFaceFolder
+from fairseq_ext.convert.transformer import SPECIAL, ModelFamily, Vocabulary, transformer
 from fairseq_ext.core.errors import UsageError
 
-KIND = Kind(scales=True)
-END = "</w>"  # ends a piece that ends a word; fairseq ends the others in @@
+KIND = ModelFamily(scales=True)
+WORD_END = "</w>"  # marks the last piece of a word; fairseq marks all other pieces with @@
 
 
-def convert(source: Source) -> Folder:
-    """The folder of one model (raises UsageError)."""
+def convert(source: HuggingFaceFolder) -> Folder:
+    """Return the folder of one model (raises UsageError)."""
     langs = source.config.get("langs")
     if not (
         isinstance(langs, list)
@@ -24,16 +24,16 @@ def convert(source: Source) -> Folder:
         and langs[0] != langs[1]
         and all(isinstance(each, str) for each in langs)
     ):
-        raise source.refuse("langs", "two languages are needed")
+        raise source.field_error("langs", "two languages are needed")
     if source.read_json("tokenizer_config.json", needed=False).get("do_lower_case"):
         raise UsageError(
             f"{source.folder / 'tokenizer_config.json'} has do_lower_case: no tokenizer of fairseq "
             "makes small letters"
         )
     words = [
-        Vocabulary.of(
+        Vocabulary.from_numbers(
             {
-                as_fairseq(word): number
+                to_fairseq_symbol(word): number
                 for word, number in source.read_json(f"vocab-{side}.json").items()
             },
             source.number(f"{side}_vocab_size"),
@@ -58,8 +58,12 @@ def convert(source: Source) -> Folder:
     )
 
 
-def as_fairseq(word: str) -> str:
-    """A word of the vocabulary as fairseq's dictionary has it."""
+def to_fairseq_symbol(word: str) -> str:
+    """Return a word of the vocabulary in the form of fairseq's dictionary."""
     return (
-        word if word in SPECIAL else word.removesuffix(END) if word.endswith(END) else f"{word}@@"
+        word
+        if word in SPECIAL
+        else word.removesuffix(WORD_END)
+        if word.endswith(WORD_END)
+        else f"{word}@@"
     )

@@ -1,4 +1,4 @@
-"""MarianMTModel, which OPUS-MT's 1,400 models are.
+"""MarianMTModel, the class of OPUS-MT's 1,400 models.
 
 J. Tiedemann and S. Thottingal, OPUS-MT: Building open translation services for the World, EAMT
 2020, https://aclanthology.org/2020.eamt-1.61
@@ -10,16 +10,16 @@ import re
 from typing import Any
 
 from fairseq_ext.convert.folder import Folder
-from fairseq_ext.convert.source import Source
-from fairseq_ext.convert.transformer import Kind, Vocabulary, transformer
+from fairseq_ext.convert.source import HuggingFaceFolder
+from fairseq_ext.convert.transformer import ModelFamily, Vocabulary, transformer
 from fairseq_ext.core.words import LANGUAGE
 
-KIND = Kind(positions="marian", activation="gelu")
-NAMES = ("source", "target")
+KIND = ModelFamily(positions="marian", activation="gelu")
+SIDES = ("source", "target")
 
 
-def convert(source: Source) -> Folder:
-    """The folder of one model (raises UsageError)."""
+def convert(source: HuggingFaceFolder) -> Folder:
+    """Return the folder of one model (raises UsageError)."""
     joined, tokenizer = (
         source.config.get("share_encoder_decoder_embeddings", True),
         source.read_json("tokenizer_config.json", needed=False),
@@ -28,16 +28,16 @@ def convert(source: Source) -> Folder:
     sizes = (first, first if joined else source.number("decoder_vocab_size", first))
     files = ("vocab.json", "vocab.json" if joined else "target_vocab.json")
     words = [
-        Vocabulary.of(source.read_json(name), size, name)
+        Vocabulary.from_numbers(source.read_json(name), size, name)
         for name, size in zip(files, sizes, strict=True)
     ]
-    for name in NAMES:
+    for name in SIDES:
         source.pieces(f"{name}.spm")
     made = transformer(
         source, KIND, (words[0], words[1]), joined, source.number("decoder_start_token_id")
     )
-    languages = [language(tokenizer.get(f"{name}_lang"), name) for name in NAMES]
-    languages = list(NAMES) if languages[0] == languages[1] else languages
+    languages = [language(tokenizer.get(f"{name}_lang"), name) for name in SIDES]
+    languages = list(SIDES) if languages[0] == languages[1] else languages
     pair = dict(zip(("source_lang", "target_lang"), languages, strict=True))
     segmentation = {
         "bpe": "sentencepiece_pair",
@@ -50,12 +50,12 @@ def convert(source: Source) -> Folder:
         pair,
         segmentation,
         {f"dict.{code}.txt": own for code, own in zip(languages, words, strict=True)},
-        [source.file(f"{name}.spm") for name in NAMES],
+        [source.file(f"{name}.spm") for name in SIDES],
         pair,
         targets=[word[2:-2] for word in filter(LANGUAGE.fullmatch, words[0].words)],
     )
 
 
 def language(given: Any, otherwise: str) -> str:
-    """A language as the part of a file's name."""
+    """Return a language in a form that can be part of a file's name."""
     return re.sub(r"\W+", "_", given) if isinstance(given, str) and given else otherwise

@@ -1,5 +1,5 @@
-"""The SentencePiece model of a tokenizer.json, the only file in which transformers 5 saves the
-tokenizers of NLLB and mBART: the same pieces and scores, as SentencePiece's own file has them.
+"""SentencePiece models made from tokenizer.json, the only file in which transformers 5 saves the
+tokenizers of NLLB and mBART. They have the pieces and scores of the original SentencePiece file.
 
 The file is a protocol buffer; the numbers of its fields are those of sentencepiece_model.proto.
 """
@@ -15,30 +15,33 @@ from typing import Any, NamedTuple
 
 import sentencepiece
 
-from fairseq_ext.convert.source import Source
+from fairseq_ext.convert.source import HuggingFaceFolder
 from fairseq_ext.core.errors import UsageError, cut
 
 NAME = "tokenizer.json"
 UNIGRAM, BPE = 1, 2  # TrainerSpec.model_type
 NORMAL, UNKNOWN, CONTROL, USER_DEFINED = 1, 2, 3, 4  # SentencePiece.type
-SPACE = "\u2581"  # how pieces write it
-# what Python and Rust take for white space
-WHITE = [*range(9, 14), 0x85, 0xA0, 0x1680, *range(0x2000, 0x200B), 0x2028, 0x2029, 0x202F]
-WHITE += [0x205F, 0x3000]
+SPACE = "\u2581"  # a space in a piece
+# characters that Python and Rust treat as white space
+WHITE_SPACE = [*range(9, 14), 0x85, 0xA0, 0x1680, *range(0x2000, 0x200B), 0x2028, 0x2029, 0x202F]
+WHITE_SPACE += [0x205F, 0x3000]
 
 
 class Normalizer(NamedTuple):
-    """How SentencePiece rewrites text before it is segmented."""
+    """SentencePiece's rewriting of text before the segmentation."""
 
     charsmap: bytes
     removes_extra_spaces: bool
 
 
-def model_of(source: Source, special: Iterable[str]) -> tuple[bytes, dict[str, int]]:
-    """The content of a SentencePiece model, and the number of each piece in the model's tables.
+def sentencepiece_model(
+    source: HuggingFaceFolder, special: Iterable[str]
+) -> tuple[bytes, dict[str, int]]:
+    """Return the content of a SentencePiece model, and the number of each piece in the tables of
+    the translation model.
 
-    special: tokens that are no pieces, which keep their numbers. Tokens that were added are left
-    out. Errors: UsageError for a tokenizer that SentencePiece would not equal.
+    special: tokens that are not pieces; they keep their numbers. Added tokens are left out.
+    Errors: UsageError for a tokenizer whose result SentencePiece cannot reproduce.
     """
     whole = source.read_json(NAME)
     model = whole.get("model") or {}
@@ -49,11 +52,11 @@ def model_of(source: Source, special: Iterable[str]) -> tuple[bytes, dict[str, i
         numbers = {piece: i for i, (piece, _) in enumerate(vocabulary)}
     elif kind == "BPE" and isinstance(vocabulary, dict):
         numbers = dict(vocabulary)
-        scores = ranked(source, numbers, model.get("merges") or [])
+        scores = merge_scores(source, numbers, model.get("merges") or [])
     else:
-        raise refuse(source, "model", kind, "Unigram and BPE can be converted")
+        raise tokenizer_error(source, "model", kind, "Unigram and BPE can be converted")
     if model.get("byte_fallback"):
-        raise refuse(source, "byte_fallback", True, "models without it can be converted")
+        raise tokenizer_error(source, "byte_fallback", True, "models without it can be converted")
     numbers = {piece: number for piece, number in numbers.items() if piece not in added}
     normalizer = normalizer_of(source, whole.get("normalizer"), whole.get("pre_tokenizer"))
     content = b"".join(
@@ -71,7 +74,7 @@ def model_of(source: Source, special: Iterable[str]) -> tuple[bytes, dict[str, i
 
 
 def with_words(content: bytes, words: Iterable[str]) -> bytes:
-    """A SentencePiece model whose text is also cut at these words, each a piece of its own."""
+    """Return a SentencePiece model with these words as additional pieces."""
     known = sentencepiece.SentencePieceProcessor(model_proto=content)
     pieces = {known.id_to_piece(i) for i in range(known.get_piece_size())}
     return content + b"".join(
@@ -79,10 +82,13 @@ def with_words(content: bytes, words: Iterable[str]) -> bytes:
     )
 
 
-def ranked(source: Source, numbers: Mapping[str, int], merges: list) -> dict[str, float]:
-    """The score of each piece of BPE: a piece that is merged before another has a higher one.
+def merge_scores(
+    source: HuggingFaceFolder, numbers: Mapping[str, int], merges: list
+) -> dict[str, float]:
+    """Return the score of each BPE piece: a piece that is merged earlier has a higher score.
 
-    SentencePiece merges any two pieces that make a third; so must the list of merges.
+    SentencePiece merges any two pieces that form a third one; the list of merges must contain all
+    of these pairs. Errors: UsageError if one is missing.
     """
     pairs = [tuple(pair.split(" ")) if isinstance(pair, str) else tuple(pair) for pair in merges]
     scores: dict[str, float] = {}
@@ -93,13 +99,12 @@ def ranked(source: Source, numbers: Mapping[str, int], merges: list) -> dict[str
         for i in range(1, len(whole)):
             pair = whole[:i], whole[i:]
             if pair not in listed and pair[0] in numbers and pair[1] in numbers:
-                raise refuse(source, "merges", pair, "SentencePiece would merge these two")
+                raise tokenizer_error(source, "merges", pair, "SentencePiece would merge these two")
     return scores
 
 
-def normalizer_of(source: Source, normalizer: Any, pre_tokenizer: Any) -> Normalizer:
-    """What SentencePiece does in the place of a normaliser and a pre-tokeniser
-    (raises UsageError)."""
+def normalizer_of(source: HuggingFaceFolder, normalizer: Any, pre_tokenizer: Any) -> Normalizer:
+    """Return SentencePiece's equivalent of a normaliser and a pre-tokeniser (raises UsageError)."""
     charsmap, removes = b"", False
     for each in steps(normalizer, "normalizers"):
         if each.get("type") == "Precompiled":
@@ -107,7 +112,9 @@ def normalizer_of(source: Source, normalizer: Any, pre_tokenizer: Any) -> Normal
         elif each.get("type") == "Replace" and each.get("pattern") == {"Regex": " {2,}"}:
             removes = True
         elif each.get("type") != "Strip":
-            raise refuse(source, "normalizer", each.get("type"), "Precompiled can be converted")
+            raise tokenizer_error(
+                source, "normalizer", each.get("type"), "Precompiled can be converted"
+            )
     is_split = False
     for each in steps(pre_tokenizer, "pretokenizers"):
         if each.get("type") == "WhitespaceSplit":
@@ -116,27 +123,29 @@ def normalizer_of(source: Source, normalizer: Any, pre_tokenizer: Any) -> Normal
         elif each.get("type") == "Metaspace" and each.get("replacement") == SPACE:
             is_split = each.get("prepend_scheme", "always") == "always"
         else:
-            raise refuse(source, "pre_tokenizer", each.get("type"), "Metaspace can be converted")
+            raise tokenizer_error(
+                source, "pre_tokenizer", each.get("type"), "Metaspace can be converted"
+            )
     if not is_split:
-        raise refuse(source, "pre_tokenizer", pre_tokenizer, "Metaspace can be converted")
+        raise tokenizer_error(source, "pre_tokenizer", pre_tokenizer, "Metaspace can be converted")
     return Normalizer(charsmap, removes)
 
 
 def steps(given: Any, name: str) -> list[dict[str, Any]]:
-    """The parts of a sequence, or the one that there is."""
+    """Return the parts of a sequence, or a list of the single part."""
     if given is None:
         return []
     return given.get(name) or [] if given.get("type") == "Sequence" else [given]
 
 
 def white_as_spaces() -> bytes:
-    """SentencePiece's table of a normalisation by which white space of any kind is a space.
+    """Return SentencePiece's table of a normalisation that turns all white space into spaces.
 
-    Only its trainer writes one.
+    Only SentencePiece's trainer can write such a table.
     """
     with tempfile.TemporaryDirectory() as folder:
         rules, prefix = Path(folder, "rules.tsv"), Path(folder, "model")
-        rules.write_text("".join(f"{code:X}\t20\n" for code in WHITE), encoding="utf-8")
+        rules.write_text("".join(f"{code:X}\t20\n" for code in WHITE_SPACE), encoding="utf-8")
         sentencepiece.SentencePieceTrainer.train(
             sentence_iterator=iter(["a b", "b a"]),
             model_prefix=str(prefix),
@@ -146,11 +155,11 @@ def white_as_spaces() -> bytes:
             minloglevel=2,
         )
         content = Path(f"{prefix}.model").read_bytes()
-    return part(part(content, 3), 2)
+    return first_field(first_field(content, 3), 2)
 
 
-def refuse(source: Source, name: str, value: Any, why: str) -> UsageError:
-    """The error for a part of a tokenizer that SentencePiece does not have."""
+def tokenizer_error(source: HuggingFaceFolder, name: str, value: Any, why: str) -> UsageError:
+    """Return the error for a part of a tokenizer that SentencePiece does not support."""
     return UsageError(
         f"{source.folder / NAME} has {name}={cut(repr(value))}: {why}, or copy the model's own "
         "sentencepiece.bpe.model into the folder"
@@ -161,7 +170,7 @@ def refuse(source: Source, name: str, value: Any, why: str) -> UsageError:
 
 
 def varint(number: int) -> bytes:
-    """A number, 7 bits a byte, the lowest first."""
+    """Return a number as 7 bits a byte, the lowest bits first."""
     out = bytearray()
     while number > 127:
         out.append(number & 127 | 128)
@@ -170,7 +179,7 @@ def varint(number: int) -> bytes:
 
 
 def field(number: int, value: bytes | float | int) -> bytes:
-    """A field of a message: bytes, a number of 32 bits with a point, or a whole number."""
+    """Return a field of a message: bytes, a float of 32 bits, or an integer."""
     if isinstance(value, bytes):
         return varint(number << 3 | 2) + varint(len(value)) + value
     if isinstance(value, float):
@@ -179,12 +188,13 @@ def field(number: int, value: bytes | float | int) -> bytes:
 
 
 def piece(text: str, score: float, kind: int = NORMAL) -> bytes:
-    """A piece of a model."""
+    """Return a piece of a model."""
     return field(1, field(1, text.encode()) + field(2, score) + field(3, kind))
 
 
-def part(content: bytes, wanted: int) -> bytes:
-    """The first field of this number, which holds bytes; empty where there is none."""
+def first_field(content: bytes, wanted: int) -> bytes:
+    """Return the content of the first field with this number that holds bytes; b"" if there is
+    none."""
     at = 0
 
     def number() -> int:

@@ -1,7 +1,7 @@
-"""A folder as Hugging Face keeps a model: its settings, weights and vocabulary files, read without
-running anything of it.
+"""A model folder in Hugging Face's format: its settings, weights and vocabulary files, read without
+running its code.
 
-A field of config.json that asks for something else than these models have is refused by its name.
+A field of config.json with an unsupported value is refused; the error names the field.
 """
 
 from __future__ import annotations
@@ -20,8 +20,11 @@ from fairseq_ext.core.errors import UsageError, cut
 SAFE, PICKLED = "model.safetensors", "pytorch_model.bin"
 
 
-class Source:
-    """config: config.json. Errors: UsageError, from the methods too, naming file or field."""
+class HuggingFaceFolder:
+    """A model folder. config: the content of config.json.
+
+    Errors: UsageError, from the methods too; it names the file or the field.
+    """
 
     def __init__(self, folder: str):
         self.folder = Path(folder)
@@ -44,14 +47,14 @@ class Source:
 
     @property
     def name(self) -> str:
-        """The class of the model."""
+        """Name of the model's class."""
         return str((self.config.get("architectures") or ["model without architectures"])[0])
 
     def has(self, name: str) -> bool:
         return (self.folder / name).is_file()
 
     def file(self, *names: str) -> Path:
-        """The first of these files that is there."""
+        """Return the path of the first of these files that exists."""
         found = next((name for name in names if self.has(name)), None)
         if found is None:
             raise UsageError(
@@ -61,7 +64,7 @@ class Source:
         return self.folder / found
 
     def pieces(self, name: str) -> sentencepiece.SentencePieceProcessor:
-        """The SentencePiece model of a file."""
+        """Return the SentencePiece model in a file."""
         path = self.file(name)
         try:
             return sentencepiece.SentencePieceProcessor(str(path))
@@ -69,7 +72,7 @@ class Source:
             raise UsageError(f"{path} is not a SentencePiece model: copy it again") from None
 
     def read_json(self, name: str, needed: bool = True) -> dict[str, Any]:
-        """An object of a file; {} for a file that is not there and not needed."""
+        """Return the JSON object in a file; {} if the file does not exist and is not needed."""
         if not needed and not self.has(name):
             return {}
         path = self.file(name)
@@ -86,7 +89,7 @@ class Source:
         return found
 
     def number(self, field: str, default: int | None = None) -> int:
-        """A field of config.json that is a whole number."""
+        """Return a field of config.json that must be an integer of 0 or more."""
         value = self.config.get(field, default)
         if type(value) is not int or value < 0:
             raise UsageError(
@@ -95,16 +98,16 @@ class Source:
             )
         return value
 
-    def refuse(self, field: str, why: str) -> UsageError:
-        """The error for what a field asks for."""
+    def field_error(self, field: str, why: str) -> UsageError:
+        """Return the error for an unsupported value of a field of config.json."""
         return UsageError(
             f"{self.folder / 'config.json'} has {field}={cut(repr(self.config.get(field)))}: {why}"
         )
 
     def weights(self) -> dict[str, Tensor]:
-        """Every weight by its name; numbers of 16 bits as 32.
+        """Return every weight by its name; values of 16 bits are converted to 32.
 
-        Weights that were one tensor may be one here.
+        Tied weights may share one tensor.
         """
         out: dict[str, Tensor] = {}
         if self.has(SAFE) or self.has(f"{SAFE}.index.json"):
@@ -147,7 +150,7 @@ class Source:
             ) from None
         try:
             return load_file(path)
-        except Exception as error:  # of its own kinds
+        except Exception as error:  # safetensors has its own error classes
             raise UsageError(f"{path} cannot be read ({cut(str(error))}): copy it again") from None
 
     def read_pickled(self, path: Path) -> dict[str, Tensor]:

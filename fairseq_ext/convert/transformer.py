@@ -1,6 +1,6 @@
-"""The weights, settings and dictionary of an encoder-decoder Transformer in fairseq's terms.
+"""The weights, settings and dictionary of an encoder-decoder Transformer in fairseq's format.
 
-Hugging Face has its layers under the same names. Shapes: V words, d features, f feed-forward
+Hugging Face uses the same names for the layers. Shapes: V words, d features, f feed-forward
 features, P positions.
 """
 
@@ -16,7 +16,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from fairseq_ext.convert.source import Source
+from fairseq_ext.convert.source import HuggingFaceFolder
 from fairseq_ext.core.errors import UsageError
 
 ACTIVATIONS = {
@@ -27,27 +27,27 @@ ACTIVATIONS = {
     "tanh": "tanh",
     "gelu_new": "gelu_accurate",
 }
-FIRST = 2  # row of fairseq's position tables of the first position: <pad> is word 1
-END = 2  # place of </s> in dictionaries
+POSITION_OFFSET = 2  # row of the first position in fairseq's position tables (<pad> is word 1)
+EOS_INDEX = 2  # index of </s> in fairseq's dictionaries
 SIDES = ("encoder", "decoder")
-INSIDE = re.compile(r"(encoder|decoder)\.(layers\.\d+\.|layer_norm\.|layernorm_embedding\.)")
+LAYER_WEIGHT = re.compile(r"(encoder|decoder)\.(layers\.\d+\.|layer_norm\.|layernorm_embedding\.)")
 OUTPUTS = ("lm_head.weight", "decoder.output_projection.weight", "decoder.embed_tokens.weight")
 TABLES = ("shared.weight", *OUTPUTS, "encoder.embed_tokens.weight")
 POSITIONS = [f"{side}.embed_positions.{name}" for side in SIDES for name in ("weight", "weights")]
 
 
 @dataclass(frozen=True)
-class Kind:
-    """What a class of models has and its settings do not say.
+class ModelFamily:
+    """Properties of a model family that config.json does not state.
 
-    positions: sinusoidal as fairseq's, or a table: learned, or marian.
+    positions: "sinusoidal" as in fairseq, or a table: "learned" or "marian".
     """
 
     pre_norm: bool = False
     norm_of_embedding: bool = False
     positions: str = "sinusoidal"
-    activation: str = "relu"  # where the settings name none
-    scales: bool = False  # the same of embeddings
+    activation: str = "relu"  # default where config.json names none
+    scales: bool = False  # default of scale_embedding
 
 
 @dataclass
@@ -59,22 +59,23 @@ class Transformer:
 
 
 def transformer(
-    source: Source,
-    kind: Kind,
+    source: HuggingFaceFolder,
+    kind: ModelFamily,
     words: tuple[Vocabulary, Vocabulary],
     joined: bool,
     start: int | None = None,
 ) -> Transformer:
-    """words: of each side; joined: whether both have one table. start: the row of the word that the
-    decoder begins with, where that is not for </s> or a task to say.
+    """Return the model in fairseq's format.
 
-    Errors: UsageError for what the model asks for and fairseq's Transformer lacks, and for weights
-    that are too few or too many.
+    words: of each side; joined: whether both sides have one table; start: the row of the word that
+    the decoder begins with, None if it is </s> or if the task chooses it.
+    Errors: UsageError for settings that fairseq's Transformer does not have, and for missing or
+    unknown weights.
     """
     settings = settings_of(source, kind, joined)
     given = {name.removeprefix("model."): weight for name, weight in source.weights().items()}
-    weights = {name: weight for name, weight in given.items() if INSIDE.match(name)}
-    # names that a file may have for each side's table
+    weights = {name: weight for name, weight in given.items() if LAYER_WEIGHT.match(name)}
+    # names that a file may use for each side's table
     same = (TABLES, TABLES) if joined else ((), OUTPUTS)
     sides = [
         embeddings(source, given, (f"{SIDES[i]}.embed_tokens.weight", *same[i]), words[i])
@@ -82,7 +83,7 @@ def transformer(
     ]
     tied = settings["share_decoder_input_output_embed"]
     output = sides[1] if tied else embeddings(source, given, OUTPUTS, words[1])
-    # names of what must be one table
+    # names of weights that must be one table
     one: tuple[str, ...] = TABLES if joined else OUTPUTS if tied else ()
     if other := next(
         (name for name in one if name in given and not torch.equal(given[name], output)), None
@@ -91,13 +92,13 @@ def transformer(
             f"{source.folder} has the weight {other} and another word table: models with one for "
             "all can be converted"
         )
-    weights["decoder.embed_tokens.weight"] = words[1].arranged(sides[1])
+    weights["decoder.embed_tokens.weight"] = words[1].reorder(sides[1])
     weights["encoder.embed_tokens.weight"] = (
-        weights["decoder.embed_tokens.weight"] if joined else words[0].arranged(sides[0])
+        weights["decoder.embed_tokens.weight"] if joined else words[0].reorder(sides[0])
     )
     same_table = output is sides[1]
     weights["decoder.output_projection.weight"] = (
-        weights["decoder.embed_tokens.weight"] if same_table else words[1].arranged(output)
+        weights["decoder.embed_tokens.weight"] if same_table else words[1].reorder(output)
     )
     for side in SIDES:
         weights[f"{side}.version"] = torch.tensor([3.0])
@@ -107,23 +108,24 @@ def transformer(
             weights[f"{side}.embed_positions.weight"] = positions(source, kind, given, side).to(
                 output.dtype
             )
-    end = words[1].rows[END]
-    # subtle: </s> stands at the decoder's first position, and nowhere else
+    end = words[1].rows[EOS_INDEX]
+    # subtle: the decoder reads </s> at its first position and nowhere else, so the difference to
+    # the start word can be added to that position's embedding
     if start is not None and start != end:
         scale = 1.0 if settings["no_scale_embedding"] else source.number("d_model") ** 0.5
-        weights["decoder.embed_positions.weight"][FIRST] += scale * (
+        weights["decoder.embed_positions.weight"][POSITION_OFFSET] += scale * (
             sides[1][start] - sides[1][end]
         )
     bias = given.get("final_logits_bias", output.new_zeros(1, len(output)))
     if None in words[1].rows or settings["activation_fn"] == "swish" or bias.any():
         settings["arch"] = "marian_transformer"
-        weights["decoder.output_projection.bias"] = words[1].arranged(bias.flatten(), NEVER)
+        weights["decoder.output_projection.bias"] = words[1].reorder(bias.flatten(), MISSING_BIAS)
     check(source, given, weights, settings)
     return Transformer(settings, weights)
 
 
-def settings_of(source: Source, kind: Kind, joined: bool) -> dict[str, Any]:
-    """fairseq's settings of the architecture."""
+def settings_of(source: HuggingFaceFolder, kind: ModelFamily, joined: bool) -> dict[str, Any]:
+    """Return fairseq's settings of the architecture."""
     config, names = (
         source.config,
         {"layers": "layers", "attention_heads": "attention_heads", "ffn_embed_dim": "ffn_dim"},
@@ -154,18 +156,20 @@ def settings_of(source: Source, kind: Kind, joined: bool) -> dict[str, Any]:
     return out
 
 
-def activation(source: Source, kind: Kind) -> str:
-    """fairseq's name of the feed-forward activation."""
+def activation(source: HuggingFaceFolder, kind: ModelFamily) -> str:
+    """Return fairseq's name of the feed-forward activation (raises UsageError)."""
     name = source.config.get("activation_function", kind.activation)
     if name not in ACTIVATIONS:
-        raise source.refuse("activation_function", f"{', '.join(ACTIVATIONS)} can be converted")
+        raise source.field_error(
+            "activation_function", f"{', '.join(ACTIVATIONS)} can be converted"
+        )
     return ACTIVATIONS[name]
 
 
 def embeddings(
-    source: Source, given: Mapping[str, Tensor], names: Sequence[str], words: Vocabulary
+    source: HuggingFaceFolder, given: Mapping[str, Tensor], names: Sequence[str], words: Vocabulary
 ) -> Tensor:
-    """A table (V, d), which a file keeps under one of these names."""
+    """Return the table (V, d) that a file has under one of these names (raises UsageError)."""
     name = names[0]
     table = next((given[each] for each in names if each in given), None)
     if table is None:
@@ -181,9 +185,11 @@ def embeddings(
     return table
 
 
-def positions(source: Source, kind: Kind, given: Mapping[str, Tensor], side: str) -> Tensor:
-    """A table (FIRST + P, d): the model's own, or Marian's, sin and cos of position
-    / 10000^(2i / d)."""
+def positions(
+    source: HuggingFaceFolder, kind: ModelFamily, given: Mapping[str, Tensor], side: str
+) -> Tensor:
+    """Return a position table (POSITION_OFFSET + P, d): the model's own, or Marian's, which is sin
+    and cos of position / 10000^(2i / d). Errors: UsageError for a missing or wrong table."""
     own, count, d = (
         given.get(f"{side}.embed_positions.weight"),
         source.number("max_position_embeddings"),
@@ -195,26 +201,30 @@ def positions(source: Source, kind: Kind, given: Mapping[str, Tensor], side: str
         made = torch.tensor(
             np.concatenate([np.sin(angles), np.cos(angles)[:, : d // 2]], 1)
         ).float()
-        own = F.pad(made if own is None else own, (0, 0, FIRST, 0))
-    if own is None or own.shape != (FIRST + count, d):
+        own = F.pad(made if own is None else own, (0, 0, POSITION_OFFSET, 0))
+    if own is None or own.shape != (POSITION_OFFSET + count, d):
         raise UsageError(
-            f"{source.folder} has no weight {side}.embed_positions.weight of {FIRST + count} "
-            "positions: copy all files again"
+            f"{source.folder} has no weight {side}.embed_positions.weight of "
+            f"{POSITION_OFFSET + count} positions: copy all files again"
         )
     return own.clone()
 
 
 def check(
-    source: Source,
+    source: HuggingFaceFolder,
     given: Mapping[str, Tensor],
     weights: Mapping[str, Tensor],
     settings: Mapping[str, Any],
 ) -> None:
-    """UsageError for weights that fairseq's model lacks, has besides, or has in another size."""
+    """Raise UsageError for weights that are missing, unknown or of a wrong size."""
     used = {*weights, *TABLES, *POSITIONS, "final_logits_bias"}
-    needed = {name: shape for side in SIDES for name, shape in inside(side, settings).items()}
+    needed = {
+        name: shape for side in SIDES for name, shape in layer_weight_shapes(side, settings).items()
+    }
     more = [
-        name for name in given if name not in used or (INSIDE.match(name) and name not in needed)
+        name
+        for name in given
+        if name not in used or (LAYER_WEIGHT.match(name) and name not in needed)
     ]
     if more:
         raise UsageError(
@@ -234,9 +244,9 @@ def check(
             )
 
 
-def inside(side: str, settings: Mapping[str, Any]) -> dict[str, tuple[int, ...]]:
-    """The names and sizes of all weights of a side's layers, and of the normalisations
-    around them."""
+def layer_weight_shapes(side: str, settings: Mapping[str, Any]) -> dict[str, tuple[int, ...]]:
+    """Return the names and sizes of all weights of a side's layers, and of the normalisations
+    before and after them."""
     d, f = settings[f"{side}_embed_dim"], settings[f"{side}_ffn_embed_dim"]
     attentions = ["self_attn", "encoder_attn"][: 1 + (side == "decoder")]
     maps = {
@@ -259,29 +269,29 @@ def inside(side: str, settings: Mapping[str, Any]) -> dict[str, tuple[int, ...]]
 
 # ---- The vocabulary
 #
-# Hugging Face's numbers of words as a fairseq dictionary, which begins with <s>,
-# <pad>, </s> and <unk>.
+# Hugging Face's vocabulary as a fairseq dictionary, which begins with <s>, <pad>, </s> and <unk>.
 
 
 SPECIAL = ("<s>", "<pad>", "</s>", "<unk>")
 BLANK = re.compile(r"\s")
-# the output bias of a word that the model does not have: finite in 16 bits, and e^-10000 is 0
-NEVER = -1e4
+# output bias of a word that the model does not have: finite in 16 bits, and e^-10000 is 0
+MISSING_BIAS = -1e4
 
 
 @dataclass
 class Vocabulary:
-    """The words of one side in fairseq's order; rows: each one's row in the model's tables,
-    None for one that they lack."""
+    """The words of one side in fairseq's order. rows: the row of each word in the model's tables,
+    None for a word without a row."""
 
     words: list[str]
     rows: list[int | None]
 
     @staticmethod
-    def of(numbers: Mapping[str, int], size: int, where: str) -> Vocabulary:
-        """From words and their numbers in tables of so many rows.
+    def from_numbers(numbers: Mapping[str, int], size: int, where: str) -> Vocabulary:
+        """Make a vocabulary from words and their row numbers in tables of `size` rows.
 
-        A row without a word gets a name of its own. where: for messages.
+        A row without a word gets a made-up name. where: the file, for messages.
+        Errors: UsageError for numbers or words that do not match the tables.
         """
         words: dict[int, str] = {}
         for word, number in numbers.items():
@@ -303,7 +313,7 @@ class Vocabulary:
         others = [number for number in range(size) if words.get(number) not in SPECIAL]
         names = [
             *SPECIAL,
-            *(written(words.get(number, f"madeupword{number:04d}")) for number in others),
+            *(escape_spaces(words.get(number, f"madeupword{number:04d}")) for number in others),
         ]
         if len(set(names)) < len(names):
             raise UsageError(
@@ -312,9 +322,9 @@ class Vocabulary:
             )
         return Vocabulary(names, [*(numbers.get(special) for special in SPECIAL), *others])
 
-    def arranged(self, table: Tensor, lacking: float = 0.0) -> Tensor:
-        """A model's table (rows, ...) in the dictionary's order, or itself where that is its own;
-        lacking: of a word without a row."""
+    def reorder(self, table: Tensor, lacking: float = 0.0) -> Tensor:
+        """Return a model's table (rows, ...) in the dictionary's order, or the table itself if it
+        has this order; lacking: the value for words without a row."""
         if self.rows == list(range(table.size(0))):
             return table
         out = table[torch.tensor([row or 0 for row in self.rows])]
@@ -322,10 +332,10 @@ class Vocabulary:
         return out
 
     def text(self) -> str:
-        """The file dict.xx.txt. fairseq adds the special words itself."""
+        """Return the content of the file dict.xx.txt, to which fairseq adds the special words."""
         return "".join(f"{word} 1\n" for word in self.words[len(SPECIAL) :])
 
 
-def written(word: str) -> str:
-    """A word of a dictionary's file, in which spaces part columns."""
+def escape_spaces(word: str) -> str:
+    """Return a word in the form of a dictionary file, in which spaces separate columns."""
     return BLANK.sub(lambda blank: f"<U+{ord(blank[0]):04X}>", word)

@@ -1,4 +1,4 @@
-"""What all other layers share: errors, files, words, statistics, processes, and the version.
+"""Modules that all other layers share: errors, files, words, statistics, processes; the version.
 
 It imports no other folder of the package, and neither torch nor fairseq.
 """

@@ -1,13 +1,13 @@
-"""How a command ends: its status, what is said of it, and what runs at its end.
+"""Exit status of a command, the message for it, and functions that run at its end.
 
-| what happened | status | standard error |
+| event | status | standard error |
 | --- | --- | --- |
 | Ctrl-C | 130 | nothing |
-| nobody reads the output any more (`| head -1`) | 141 | nothing |
-| the output takes no more (a full disk) | 1 | one sentence |
-| an error | 1 | one sentence, or a traceback where it is no known mistake (errors.py) |
+| the reader of the output has closed the pipe (`| head -1`) | 141 | nothing |
+| the output cannot be written (a full disk) | 1 | one sentence |
+| an error | 1 | one sentence (errors.py), or a traceback for an unknown error |
 
-What was registered for the end, such as writing statistics, runs in every case.
+Functions registered for the end, such as writing statistics, run in every case.
 """
 
 from __future__ import annotations
@@ -26,15 +26,14 @@ from typing import NoReturn
 from fairseq_ext.core import command_line
 from fairseq_ext.core.errors import report
 
-INTERRUPTED, CLOSED = 130, 141  # as a shell tells of SIGINT and SIGPIPE
-NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
-end_status = 0  # of a command, from what was registered for its end
-under_way = False  # whether an error ends this process, whose status is then settled
+INTERRUPTED, BROKEN_PIPE = 130, 141  # a shell's status for SIGINT and SIGPIPE
+DISK_FULL_ERRNOS = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
+end_status = 0  # highest status of the functions registered for the end of a command
+is_exiting = False  # whether an error is ending this process; its status is then decided
 
 
-def output_problem() -> OSError | None:
-    """The error of standard output, which has not taken all that was written to it;
-    None where it has."""
+def output_error() -> OSError | None:
+    """Flush standard output. Return the error if that fails, else None."""
     try:
         if sys.stdout is not None and not sys.stdout.closed:
             sys.stdout.flush()
@@ -43,95 +42,95 @@ def output_problem() -> OSError | None:
     return None
 
 
-def tell_output_problem(problem: OSError) -> int:
-    """The status for it; a sentence, unless it is that nobody reads."""
+def report_output_error(problem: OSError) -> int:
+    """Return the exit status for an error of standard output. Print a sentence, except for a
+    closed pipe."""
     if isinstance(problem, BrokenPipeError):
-        return CLOSED
+        return BROKEN_PIPE
     with contextlib.suppress(OSError):
         print(
-            f"error: standard output cannot be written ({problem.strerror or problem}): make "
-            "room and run again",
+            f"error: standard output cannot be written ({problem.strerror or problem}): free "
+            "disk space and run again",
             file=sys.stderr,
         )
     return 1
 
 
-def leave(status: int) -> NoReturn:
-    """End the process now; what standard output does not take changes the status."""
-    problem = output_problem()
+def exit_process(status: int) -> NoReturn:
+    """End the process now. An error of standard output changes the status."""
+    problem = output_error()
     if problem is not None and status != INTERRUPTED:
-        status = tell_output_problem(problem)
+        status = report_output_error(problem)
     with contextlib.suppress(OSError, ValueError):
         sys.stderr.flush()
     os._exit(status)
 
 
-def is_of_output(error: BaseException) -> bool:
-    """Whether an error is one of writing to a stream of this process: it names no file, as those
-    of our own files do (files.py)."""
+def is_output_error(error: BaseException) -> bool:
+    """Return whether an error is one of writing to a stream of this process. Such an error names no
+    file, while errors of our own files do (files.py)."""
     if not isinstance(error, OSError) or error.filename is not None:
         return False
-    if isinstance(error, BrokenPipeError):  # it may be that of another pipe, or of a connection
-        return output_problem() is not None or any(map(has_no_reader, (1, 2)))
-    return error.errno in NO_ROOM or output_problem() is not None
+    if isinstance(error, BrokenPipeError):  # another pipe or a connection may have raised it
+        return output_error() is not None or any(map(has_no_reader, (1, 2)))
+    return error.errno in DISK_FULL_ERRNOS or output_error() is not None
 
 
 def has_no_reader(fd: int) -> bool:
-    """Whether a file descriptor is a pipe or a socket whose other end is closed."""
+    """Return whether a file descriptor is a pipe or a socket whose other end is closed."""
     poll = select.poll()
     poll.register(fd, select.POLLOUT)
     return any(events & (select.POLLERR | select.POLLHUP) for _, events in poll.poll(0))
 
 
 def report_and_leave(kind: type[BaseException], error: BaseException, trace) -> None:
-    """The commands' exception hook: report, then end.
+    """Exception hook of the commands: report the error, then end the process.
 
-    subtle: fairseq reads batches ahead in a thread, and Python may abort (status 134) when it
-    shuts down around that thread. After an error it therefore only runs what was registered for
-    the end, and leaves at once.
+    subtle: fairseq reads batches ahead in a thread, and Python may abort (status 134) if it shuts
+    down while that thread runs. So after an error only the functions registered for the end run,
+    and then the process ends at once.
     """
-    global under_way
-    if hasattr(sys, "ps1"):  # at a prompt the session goes on
+    global is_exiting
+    if hasattr(sys, "ps1"):  # the session at a prompt continues
         report(kind, error, trace)
         return
-    under_way = True
+    is_exiting = True
     status = 1
     if isinstance(error, KeyboardInterrupt):
-        with contextlib.suppress(ValueError):  # of another thread than the first
-            signal.signal(signal.SIGINT, signal.SIG_DFL)  # a second one does not wait for the end
+        with contextlib.suppress(ValueError):  # raised outside the main thread
+            signal.signal(signal.SIGINT, signal.SIG_DFL)  # a second Ctrl-C ends it at once
         status = INTERRUPTED
-    elif is_of_output(error):
-        status = tell_output_problem(error)  # type: ignore[arg-type]
+    elif is_output_error(error):
+        status = report_output_error(error)  # type: ignore[arg-type]
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # the rest would fail as well
     else:
         report(kind, error, trace)
     atexit._run_exitfuncs()
-    leave(status)
+    exit_process(status)
 
 
 def install_hook() -> None:
-    """Use `report_and_leave` for uncaught errors, unless somebody else has installed a hook."""
+    """Use `report_and_leave` for uncaught errors, unless another program has installed a hook."""
     if sys.excepthook is sys.__excepthook__:
         sys.excepthook = report_and_leave
 
 
-def interrupts_raise() -> None:
-    """Let Ctrl-C raise KeyboardInterrupt from here on: a command of ours that was still importing
-    has ended at once (fairseq_ext.pth)."""
+def restore_keyboard_interrupt() -> None:
+    """Let Ctrl-C raise KeyboardInterrupt from now on. Until now, while our command was importing
+    modules, it ended the process at once (fairseq_ext.pth)."""
     if (
         getattr(signal.getsignal(signal.SIGINT), "__qualname__", "")
         == "FairseqExtStart.interrupted"
     ):
-        with contextlib.suppress(ValueError):  # of another thread than the first
+        with contextlib.suppress(ValueError):  # raised outside the main thread
             signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def watch_output() -> None:
-    """For a process that is a command: what its output does not take ends it as above, in a log
-    line and at the very end too.
+    """Let write errors of a command's output end it with the status above, also in log lines and at
+    the very end.
 
-    subtle: where standard error is closed, Python would print to standard output
-    what is meant for it.
+    subtle: if standard error is closed, Python would print its messages to standard output.
     """
     if sys.stderr is None:
         sys.stderr = open(os.devnull, "w", encoding="utf-8")
@@ -151,24 +150,23 @@ def watch_output() -> None:
 
 
 def check_output() -> None:
-    """At the end of the process, behind all that others have registered for it: settle the
-    status."""
-    if not under_way and (end_status or output_problem() is not None):
-        leave(end_status)
+    """Set the status at the end of the process, after all other functions registered for it."""
+    if not is_exiting and (end_status or output_error() is not None):
+        exit_process(end_status)
 
 
-# ---- What runs when the process ends
+# ---- Functions that run when the process ends
 #
 # One hook serves all commands (and Translators) of the process.
 #
-# fairseq's commands return without a word to their task, and have dropped it by then. So what a
-# command has to do at its end is kept here.
+# fairseq's commands do not notify their task when they end and no longer hold it. So the functions
+# that a command needs at its end are registered here.
 
 
 class ProcessEnd:
     """Functions that return a status, called when the process ends, the last one first.
 
-    A fork calls those that it has added itself.
+    A forked process calls only the functions that it has added itself.
     """
 
     def __init__(self) -> None:
@@ -176,15 +174,15 @@ class ProcessEnd:
         self.functions: list[Callable[[], int]] = []
 
     def add(self, function: Callable[[], int]) -> None:
-        """Call a function at the end as well."""
+        """Register a function for the end of the process."""
         if self.process != os.getpid():
             self.process, self.functions = os.getpid(), []
             atexit.register(self.run)
         self.functions.append(function)
 
     def run(self) -> None:
-        """Call them. A command then leaves with the highest status, unless an error ends it, which
-        has told its own. A function that raises an error, which is told, counts as status 1."""
+        """Call the functions. A command then exits with the highest status; an error that ends the
+        process keeps its own status. A function that raises is reported and counts as status 1."""
         if self.process != os.getpid():
             return
         global end_status
@@ -195,7 +193,7 @@ class ProcessEnd:
             except Exception as error:
                 report(type(error), error, error.__traceback__)
                 status = max(status, 1)
-        if command_line.owned:
+        if command_line.own_command:
             end_status = max(end_status, status)
 
 

@@ -1,4 +1,4 @@
-"""Files: lines by number, a file written in one step, sealed JSON, the user's cache, digests."""
+"""Files: lines by number, atomic writing, JSON with a digest, the user's cache, digests."""
 
 from __future__ import annotations
 
@@ -24,21 +24,20 @@ import numpy as np
 from fairseq_ext.core.errors import UsageError, counted
 
 BLOCK = 1 << 24  # bytes searched for line ends at once
-LONGEST_PIPE = 1 << 28  # bytes read of what is no file
-IN_MEMORY = 1 << 24  # bytes of a file that is kept in memory
-PART = ".part"  # ends the name of a file that is being written; a killed process leaves it
+MAX_PIPE = 1 << 28  # bytes read from a pipe or device
+MAX_IN_MEMORY = 1 << 24  # bytes of a file that is kept in memory
+PART = ".part"  # suffix of a file that is being written; a killed process leaves it behind
 
 
 class Lines:
-    """The lines of a UTF-8 text file, however large, with one offset a line. A small file is kept
-    in memory; of a large one each line is read when it is used.
+    """The lines of a UTF-8 text file of any size, with one offset a line in memory. A small file is
+    kept in memory; a line of a large file is read when it is used.
 
     `lines[number]` is a line without its end, number counted from 0; a byte order mark and
     carriage returns are dropped.
 
-    Only a line feed ends a line, as in fairseq's own reading of a corpus; the last line needs none.
-    Errors: UsageError for a file that cannot be read, and for a line that is not UTF-8
-    when it is asked for.
+    Only a line feed ends a line, as when fairseq reads a corpus; the last line needs none.
+    Errors: UsageError for a file that cannot be read, and when a line is read that is not UTF-8.
     """
 
     def __init__(self, path: str, flag: str):
@@ -46,9 +45,9 @@ class Lines:
         try:
             with open(path, "rb") as file:
                 status = os.fstat(file.fileno())
-                # subtle: not mapped, as a program that shortens the file would end this one
-                is_large = stat.S_ISREG(status.st_mode) and status.st_size > IN_MEMORY
-                self.data = b"" if is_large else file.read(LONGEST_PIPE + 1)
+                # subtle: not mapped, since a program that shortens the file would kill this process
+                is_large = stat.S_ISREG(status.st_mode) and status.st_size > MAX_IN_MEMORY
+                self.data = b"" if is_large else file.read(MAX_PIPE + 1)
                 self.file = open(os.dup(file.fileno()), "rb") if is_large else None
                 self.size = status.st_size if is_large else len(self.data)
         except OSError as error:
@@ -56,9 +55,9 @@ class Lines:
                 f"{flag}: cannot read {path} ({error.strerror}): name a file that exists "
                 "and is readable"
             ) from None
-        if len(self.data) > LONGEST_PIPE:
+        if len(self.data) > MAX_PIPE:
             raise UsageError(
-                f"{flag}: {path} has no end within {LONGEST_PIPE >> 20} MiB, and is not a file: "
+                f"{flag}: {path} has no end within {MAX_PIPE >> 20} MiB, and is not a file: "
                 "write its lines to a file"
             )
         found = [
@@ -74,15 +73,15 @@ class Lines:
         return Lines, (self.path, self.flag)
 
     def bytes(self, start: int, end: int) -> bytes:
-        """The content from `start` up to `end` (raises UsageError for a file that has been
+        """Return the content [start, end) (raises UsageError for a file that has been
         shortened)."""
         if self.file is None:
             return self.data[start:end]
         found = os.pread(self.file.fileno(), end - start, start)
         if len(found) < end - start:
             raise UsageError(
-                f"{self.flag}: {self.path} was shortened while it was read: run again, and leave "
-                "it as it is meanwhile"
+                f"{self.flag}: {self.path} was shortened while it was read: run again, and do "
+                "not change it meanwhile"
             )
         return found
 
@@ -105,14 +104,13 @@ class Lines:
         return (self[number] for number in range(len(self)))
 
     def where(self, number: int) -> str:
-        """How messages name a line."""
+        """Return a line's place, for messages."""
         return f"line {number + 1} of {self.path}"
 
     def for_each(self, act: Callable[[str, str], None]) -> None:
-        """act(line, where) on every line that is not blank.
+        """Call act(line, where) for every line that is not blank.
 
-        Errors: the first UsageError, with how many more lines have one, after all
-        lines have been read.
+        Errors: after all lines, the first UsageError with the number of further ones.
         """
         errors = []
         for number in range(len(self)):
@@ -135,12 +133,13 @@ class Lines:
 
 
 @contextlib.contextmanager
-def replacing(path: str | os.PathLike[str]) -> Iterator[IO[bytes]]:
-    """A binary file to write: when the block ends, `path` holds all of it, on disk, in one step.
+def atomic_write(path: str | os.PathLike[str]) -> Iterator[IO[bytes]]:
+    """Open a binary file for writing; when the block ends, it replaces `path` in one step, synced
+    to disk.
 
-    A symbolic link stays, and what it points to is replaced; a file that is replaced keeps its
-    mode. A device or pipe is written in place. When the block or the disk fails, `path` is as it
-    was and nothing is left behind. Errors: OSError.
+    The target of a symbolic link is replaced, and the link stays. A replaced file keeps its mode.
+    A device or pipe is written in place. If the block or the disk fails, `path` is unchanged and
+    no other file is left. Errors: OSError.
     """
     if is_stream(path):
         with open(path, "ab") as out:
@@ -170,9 +169,9 @@ def replacing(path: str | os.PathLike[str]) -> Iterator[IO[bytes]]:
 
 
 def new_part(target: Path) -> tuple[int, str]:
-    """A new file beside a target, locked: an open handle, and its path.
+    """Create a locked file in the folder of the target; return an open handle and its path.
 
-    Those of processes that were killed are removed: nobody has a lock on them.
+    Files of killed processes are removed: they are not locked.
     """
     prefix = f".{target.name[:100]}."
     for old in target.parent.glob(f"{glob.escape(prefix)}????????{PART}"):
@@ -181,22 +180,22 @@ def new_part(target: Path) -> tuple[int, str]:
             os.unlink(old)
     while True:
         handle, part = tempfile.mkstemp(dir=target.parent, prefix=prefix, suffix=PART)
-        with contextlib.suppress(OSError):  # on some network disks there are no locks
+        with contextlib.suppress(OSError):  # some network disks have no locks
             fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
         if os.fstat(handle).st_nlink:
             return handle, part
-        os.close(handle)  # removed by another process, before it had its lock
+        os.close(handle)  # another process removed it before it was locked
 
 
 def replace(path: str | os.PathLike[str], chunks: Iterable[bytes]) -> None:
-    """Write the chunks to `path` in one step, as `replacing` does. Errors: OSError."""
-    with replacing(path) as out:
+    """Write the chunks to `path` with `atomic_write`. Errors: OSError."""
+    with atomic_write(path) as out:
         for chunk in chunks:
             out.write(chunk)
 
 
 def remove_unfinished(paths: Iterable[Path]) -> None:
-    """Remove what killed processes have left of `replacing` these files. Errors: OSError."""
+    """Remove the unfinished files that killed processes left next to these. Errors: OSError."""
     names: dict[Path, set[str]] = {}
     for path in paths:
         names.setdefault(path.parent, set()).add(path.name[:100])
@@ -207,8 +206,8 @@ def remove_unfinished(paths: Iterable[Path]) -> None:
 
 
 def is_stream(path: str | os.PathLike[str]) -> bool:
-    """Whether writing to `path` cannot replace a file: a device, a pipe, or what this process
-    has open (/dev/stdout)."""
+    """Return whether writing to `path` does not replace a file: a device, a pipe, or a file that
+    this process has open (/dev/stdout)."""
     try:
         mode = os.stat(path).st_mode
     except OSError:
@@ -224,8 +223,8 @@ def is_stream(path: str | os.PathLike[str]) -> bool:
 
 
 def refuse_shared(written: Iterable[tuple[str, str]], read: Iterable[tuple[str, str]]) -> None:
-    """UsageError for a file that is written, (flag, path), and named by another flag;
-    devices and pipes may be."""
+    """Raise UsageError for a written file, (flag, path), that another flag names too; devices and
+    pipes are exempt."""
     seen = [(flag, path) for flag, path in read if os.path.isfile(path)]
     for flag, path in written:
         if is_stream(path):
@@ -243,10 +242,10 @@ def refuse_shared(written: Iterable[tuple[str, str]], read: Iterable[tuple[str, 
 
 
 def sync_folder(folder: Path) -> None:
-    """Have the folder's names on disk, where the file system can. Errors: OSError."""
+    """Sync the folder's names to disk, if the file system supports it. Errors: OSError."""
     try:
         handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
-    except PermissionError:  # a folder that may be written and not listed
+    except PermissionError:  # the folder can be written but not listed
         return
     try:
         os.fsync(handle)
@@ -259,37 +258,37 @@ def sync_folder(folder: Path) -> None:
 
 @functools.cache
 def umask() -> int:
-    """The mode bits that new files of this process do not get."""
+    """Return the mode bits that new files of this process do not get."""
     found = os.umask(0o077)
     os.umask(found)
     return found
 
 
-# ---- JSON that tells when it was changed
+# ---- JSON with a digest that shows whether it was changed
 
 
-def sealed(record: Mapping[str, Any]) -> dict[str, Any]:
-    """The record, as JSON keeps it, with a digest of its content."""
+def with_digest(record: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the record with JSON types only, and with a digest of its content."""
     kept = json.loads(json.dumps(record, ensure_ascii=False).encode("utf-8", "replace"))
-    return {**kept, "sha256": seal(kept)}
+    return {**kept, "sha256": content_digest(kept)}
 
 
-def unsealed(text: bytes) -> dict[str, Any]:
-    """The JSON object that `sealed` has made, without its digest.
+def verify_digest(text: bytes) -> dict[str, Any]:
+    """Return the JSON object that `with_digest` has made, without its digest.
 
-    Errors: ValueError, whose text fits behind "because".
+    Errors: ValueError if it was changed; the text can follow "because".
     """
     try:
         found = json.loads(text)
     except (ValueError, RecursionError):
         raise ValueError("it is not valid JSON") from None
-    if not isinstance(found, dict) or found.pop("sha256", None) != seal(found):
+    if not isinstance(found, dict) or found.pop("sha256", None) != content_digest(found):
         raise ValueError("its content is not what was written")
     return found
 
 
-def seal(record: dict[str, Any]) -> str:
-    """Half of the SHA-256 of a record's content."""
+def content_digest(record: dict[str, Any]) -> str:
+    """Return half of the SHA-256 of a record's content."""
     return hashlib.sha256(json.dumps(record, sort_keys=True).encode()).hexdigest()[:32]
 
 
@@ -297,18 +296,18 @@ def seal(record: dict[str, Any]) -> str:
 
 
 def cache_folder() -> Path:
-    """Where files are kept that can be made again: fairseq_ext in $XDG_CACHE_HOME,
-    else in ~/.cache."""
+    """Return the folder for files that can be made again: fairseq_ext in $XDG_CACHE_HOME, else in
+    ~/.cache."""
     base = os.environ.get("XDG_CACHE_HOME")
     return (Path(base) if base else Path.home() / ".cache") / "fairseq_ext"
 
 
-def untrusted(path: Path) -> str | None:
-    """Why somebody else could have written a file or folder, or a folder above it; None where
-    only this user and root can.
+def untrusted_reason(path: Path) -> str | None:
+    """Return the reason why another user could have written a file or folder, or a folder above
+    it; None if only this user and root can.
 
-    A folder above it may be writable by all if it is sticky, as /tmp is. Errors: OSError for
-    a path that does not exist.
+    A folder above it may be writable by all if it is sticky, like /tmp. Errors: OSError for a path
+    that does not exist.
     """
     for lexical in (Path(os.path.abspath(path)), Path(os.path.realpath(path))):
         for place in (lexical, *lexical.parents):
@@ -327,8 +326,8 @@ def untrusted(path: Path) -> str | None:
 
 @functools.cache
 def is_own_group(gid: int) -> bool:
-    """Whether nobody else is in a group: the one of this user's own name that many
-    systems give each user."""
+    """Return whether this user is the only member of a group: many systems give each user a group
+    with the user's name."""
     try:
         user, group = pwd.getpwuid(os.geteuid()).pw_name, grp.getgrgid(gid)
     except KeyError:
@@ -337,8 +336,10 @@ def is_own_group(gid: int) -> bool:
 
 
 def table_lines(path: str, flag: str, columns: int) -> Iterator[list[str]]:
-    """The columns of each line of a file; raises UsageError where it cannot be read
-    or a line has fewer."""
+    """Yield the first `columns` columns of each line of a file.
+
+    Errors: UsageError for a file that cannot be read, and for a line with fewer columns.
+    """
     for number, line in enumerate(Lines(path, flag), 1):
         parts = line.split()
         if len(parts) < columns:
@@ -351,7 +352,7 @@ def table_lines(path: str, flag: str, columns: int) -> Iterator[list[str]]:
 
 # ---- Digests of whole contents
 #
-# They tell that a file, a dictionary or a model is the one of an earlier run.
+# They show that a file, a dictionary or a model is the same as in an earlier run.
 
 
 DIGEST_BLOCK = 1 << 20  # bytes
@@ -359,7 +360,7 @@ SHOWN = 32  # hexadecimal digits
 
 
 def sha256_of(path: str | os.PathLike[str]) -> str:
-    """SHA-256 of a file's content, in hexadecimal. Errors: OSError."""
+    """Return the SHA-256 of a file's content, in hexadecimal. Errors: OSError."""
     digest = hashlib.sha256()
     with open(path, "rb") as file:
         while block := file.read(DIGEST_BLOCK):
@@ -368,7 +369,7 @@ def sha256_of(path: str | os.PathLike[str]) -> str:
 
 
 def fingerprint(path: str | os.PathLike[str]) -> str:
-    """A file's size and the digest of all of its content, as messages show them.
+    """Return a file's size and the digest of its content in the form that messages show.
 
     Errors: OSError.
     """
@@ -376,6 +377,6 @@ def fingerprint(path: str | os.PathLike[str]) -> str:
 
 
 def fingerprint_of_dictionary(dictionary: Any) -> str:
-    """The number of words of fairseq's dictionary and the digest of the words in their order."""
+    """Return the number of words of fairseq's dictionary and the digest of the words, in order."""
     digest = hashlib.sha256("\n".join(dictionary.symbols).encode("utf-8", "surrogatepass"))
     return f"{len(dictionary)} words, {digest.hexdigest()[:SHOWN]}"

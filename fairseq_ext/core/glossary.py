@@ -2,14 +2,14 @@
 
 By the file's name:
 - .csv, with commas, semicolons or tabs, and .xlsx, the first sheet: a header with the columns
-  `source` and `target`, or the two languages by code or name, where other columns are not read;
-  without one, two columns.
+  `source` and `target`, or with the two languages by code or name, other columns being ignored;
+  without a header, two columns.
 - .jsonl, .json: `{"source": "term", "target": "a|b"}` a line; the target may be a list.
 - .tbx, .tmx, .xml: TBX-Basic (ISO 30042), a concept's terms by language; terms marked deprecated or
   superseded are left out. Of TMX, units that have the text in both languages. tbx.py reads them.
-- any other: source term, tab, target term; a header as of .csv may stand above. UTF-8, or UTF-16
-  with a byte order mark.
-`a|b` in a target: any one of them. Blank lines are skipped.
+- any other: source term, tab, target term; the first line may be a header like that of .csv.
+  UTF-8, or UTF-16 with a byte order mark.
+`a|b` in a target: either alternative. Blank lines are skipped.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from fairseq_ext.core.files import Lines
 from fairseq_ext.core.language_codes import language_of, two_letters
 from fairseq_ext.core.tbx import rows
 
-SHOWN = 5  # errors of a file that are told
+SHOWN = 5  # errors of a file that are reported
 
 
 @dataclass(slots=True)
@@ -39,21 +39,21 @@ class Entry:
     """A line of a glossary."""
 
     source: str
-    targets: tuple[str, ...]  # any one of them
+    targets: tuple[str, ...]  # alternatives
     line: int  # from 1
 
 
 @dataclass(frozen=True)
 class Languages:
-    """The codes under which CSV and TBX files may have their columns."""
+    """The language codes that CSV and TBX files may use for their columns."""
 
     source: str | None = None
     target: str | None = None
 
 
-class Errors:
-    """Collects the errors of a file's lines: the first is told, with how many
-    more lines have one. shown: the first few."""
+class LineErrors:
+    """Collects the errors of a file's lines; the first one is reported with the number of the
+    others. shown: the first few errors."""
 
     def __init__(self) -> None:
         self.first: UsageError | None = None
@@ -66,15 +66,15 @@ class Errors:
             self.shown.append(error)
 
     def warn(self, path: str) -> None:
-        """Say which lines are left out."""
+        """Log which lines are left out."""
         for error in self.shown:
             logger.warning("%s. The line is left out", error)
         if self.lines > len(self.shown):
             more = counted(self.lines - len(self.shown), "more such line")
             logger.warning("%s has %s that cannot be used, left out too", path, more)
 
-    def tell(self) -> None:
-        """UsageError if there are any."""
+    def raise_first(self) -> None:
+        """Raise UsageError if there are errors."""
         if self.first is not None:
             more = (
                 f" ({counted(self.lines - 1, 'more such line')} in the file)"
@@ -84,11 +84,10 @@ class Errors:
             raise UsageError(f"{self.first}{more}")
 
 
-def read(path: str, flag: str, languages: Languages, errors: Errors) -> list[Entry]:
-    """The file's entries; what is wrong with a line goes to `errors`.
+def read(path: str, flag: str, languages: Languages, errors: LineErrors) -> list[Entry]:
+    """Return the file's entries; errors of single lines are added to `errors`.
 
-    Errors: UsageError for a file that cannot be read, and for one whose form leaves
-    no lines to read.
+    Errors: UsageError for a file that cannot be read or is not of its format.
     """
     reader = READERS.get(Path(path).suffix.lower(), tab_rows)
     found = []
@@ -104,7 +103,8 @@ def read(path: str, flag: str, languages: Languages, errors: Errors) -> list[Ent
 
 
 def checked(source: str, targets: list[str], where: str) -> tuple[str, tuple[str, ...]]:
-    """A source term and its targets without space around them; UsageError for empty ones."""
+    """Return a source term and its targets without surrounding space; UsageError for empty
+    ones."""
     source, stripped = source.strip(), [target.strip() for target in targets]
     if not source:
         raise UsageError(f"{where} has no source term: write one before the tab")
@@ -118,7 +118,7 @@ def checked(source: str, targets: list[str], where: str) -> tuple[str, tuple[str
 
 
 def tab_rows(path: str, flag: str, languages: Languages) -> Iterator[tuple[int, Any]]:
-    """(line, (source, targets) or the error) of a tab-separated file."""
+    """Yield (line, (source, targets) or the error) of a tab-separated file."""
     rows = (
         (number, line if isinstance(line, UsageError) else line.split("\t"))
         for number, line in numbered(path, flag)
@@ -133,7 +133,7 @@ def tab_rows(path: str, flag: str, languages: Languages) -> Iterator[tuple[int, 
 
 
 def json_rows(path: str, flag: str, languages: Languages) -> Iterator[tuple[int, Any]]:
-    """The same of JSONL."""
+    """Yield the same from JSONL."""
     for number, line in numbered(path, flag):
         if isinstance(line, UsageError):
             yield number, line
@@ -143,7 +143,7 @@ def json_rows(path: str, flag: str, languages: Languages) -> Iterator[tuple[int,
                 target = record["target"]
                 targets = target.split("|") if isinstance(target, str) else list(target)
                 for text in [record["source"], *targets]:
-                    text.encode()  # a lone surrogate is no text either
+                    text.encode()  # raises an error for a lone surrogate
                 yield number, (record["source"], targets)
             except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
                 how = (
@@ -154,7 +154,7 @@ def json_rows(path: str, flag: str, languages: Languages) -> Iterator[tuple[int,
 
 
 def csv_rows(path: str, flag: str, languages: Languages) -> Iterator[tuple[int, Any]]:
-    """The same of CSV; a row that takes several lines counts as its last."""
+    """Yield the same from CSV; the number of a row with several lines is that of the last one."""
     lines = [line for _, line in numbered(path, flag)]
     wrong = next((line for line in lines if isinstance(line, UsageError)), None)
     if wrong is not None:
@@ -165,19 +165,18 @@ def csv_rows(path: str, flag: str, languages: Languages) -> Iterator[tuple[int, 
 
 
 def xlsx_rows(path: str, flag: str, languages: Languages) -> Iterator[tuple[int, Any]]:
-    """The same of the first sheet of an XLSX file."""
+    """Yield the same from the first sheet of an XLSX file."""
     yield from entries(xlsx_table(path, flag), path, languages.source, languages.target)
 
 
 def tbx_rows(path: str, flag: str, languages: Languages) -> Iterator[tuple[int, Any]]:
-    """The same of TBX."""
-
+    """Yield the same from TBX or TMX."""
     yield from rows(path, flag, languages.source, languages.target)
 
 
 def numbered(path: str, flag: str) -> Iterator[tuple[int, str | UsageError]]:
-    """(number from 1, line or the error) of a text file; in UTF-16, as spreadsheets write Unicode
-    text, where its first bytes say so."""
+    """Yield (number from 1, line or the error) of a text file. A file with a byte order mark of
+    UTF-16 is read as UTF-16, the encoding of "Unicode text" in spreadsheets."""
     lines = Lines(path, flag)
     if bytes(lines.data[:2]) in (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE):
         try:
@@ -186,7 +185,8 @@ def numbered(path: str, flag: str) -> Iterator[tuple[int, str | UsageError]]:
             )
         except UnicodeDecodeError as error:
             raise UsageError(
-                f"{path} begins as UTF-16 and is none ({error.reason}): save it again, or as UTF-8"
+                f"{path} begins like UTF-16 and is not valid ({error.reason}): save it again, or "
+                "as UTF-8"
             ) from None
         return
     for i in range(len(lines)):
@@ -207,12 +207,12 @@ READERS = {
 }
 
 
-# ---- Glossaries in columns, as spreadsheets write them
+# ---- Glossaries in columns, the formats of spreadsheets
 #
 # Tab-separated, CSV with commas or semicolons, or XLSX; with a header row or without one.
 #
 # A header row names the columns: `source` and `target`, or the languages by code or name. Without
-# one the columns are two, source and target.
+# one there must be two columns, source and target.
 
 
 logger = logging.getLogger("fairseq_ext")
@@ -225,7 +225,8 @@ SIDES = (
 
 
 def csv_table(text: str, path: str) -> Iterator[Row]:
-    """The rows of CSV, whatever parts its columns; one that takes several lines counts as its last.
+    """Yield the rows of CSV with any separator; the number of a row with several lines is that of
+    the last one.
 
     Errors: UsageError for wrong quotes.
     """
@@ -239,13 +240,13 @@ def csv_table(text: str, path: str) -> Iterator[Row]:
                 yield table.line_num, row
     except csv.Error as error:
         raise UsageError(
-            f"line {table.line_num} of {path} is not valid CSV ({error}): mend its quotes"
+            f"line {table.line_num} of {path} is not valid CSV ({error}): correct its quotes"
         ) from None
 
 
 def separator(text: str) -> str:
-    """What parts the columns of CSV: the one of comma, semicolon and tab that parts most of its
-    first lines into equally many."""
+    """Return the separator of CSV: comma, semicolon or tab, whichever splits most of the first
+    lines into the same number of columns."""
     lines = [
         regex.sub('"[^"]*"', "", line) for line in text[:10_000].splitlines()[:20] if line.strip()
     ]
@@ -257,9 +258,9 @@ def separator(text: str) -> str:
 
 
 def xlsx_table(path: str, flag: str) -> Iterator[Row]:
-    """The rows of the first sheet of an XLSX file.
+    """Yield the rows of the first sheet of an XLSX file.
 
-    Errors: UsageError for a file that is none, and where openpyxl is missing.
+    Errors: UsageError for a file that is not XLSX, and if openpyxl is not installed.
     """
     try:
         import openpyxl
@@ -270,13 +271,13 @@ def xlsx_table(path: str, flag: str) -> Iterator[Row]:
         ) from None
     try:
         sheet = openpyxl.load_workbook(path, read_only=True, data_only=True).worksheets[0]
-        sheet.reset_dimensions()  # what the file says of them may be wrong
+        sheet.reset_dimensions()  # the dimensions in the file may be wrong
         rows = [
             [str(cell) if cell is not None else "" for cell in row]
             for row in sheet.iter_rows(values_only=True)
         ]
     except Exception as error:
-        # of zipfile, of XML, of openpyxl: whatever a wrong file brings about
+        # zipfile, the XML parser and openpyxl raise various errors for a wrong file
         raise UsageError(
             f"{flag}: cannot read {path} as XLSX ({cut(str(error))}): save it again, or as CSV"
         ) from None
@@ -290,11 +291,11 @@ def entries(
     target_lang: str | None,
     one_way: str = "",
 ) -> Iterator[tuple[int, Any]]:
-    """(line, (source, targets) or the error) of the rows of a table that are not empty; a row may
-    be the error of its line.
+    """Yield (line, (source, targets) or the error) for each row of a table that is not empty; a row
+    may be the error of its line.
 
-    one_way: how a line is written, where nothing but a tab parts columns. Errors: UsageError for
-    more than two columns of CSV without a header that names two of them.
+    one_way: for tab-separated files, the correct form of a line. Errors: UsageError for more than
+    two columns of CSV without a header that names two of them.
     """
     columns: list[int] | None = None
     is_named = False
@@ -326,15 +327,16 @@ def entries(
             yield (
                 number,
                 UsageError(
-                    f"{has}{parting(row, one_way)}: {one_way or 'give it a source and a target'}"
+                    f"{has}{separator_hint(row, one_way)}: "
+                    f"{one_way or 'give it a source and a target'}"
                 ),
             )
         else:
             yield number, (row[columns[0]], row[columns[1]].split("|"))
 
 
-def parting(row: list[str], one_way: str) -> str:
-    """What a message says of a row in one piece that has another separator."""
+def separator_hint(row: list[str], one_way: str) -> str:
+    """Return a hint for the message about a row that seems to have another separator."""
     mark = next((mark for mark in ";," if mark in row[0]), None) if len(row) == 1 else None
     return (
         f"; its separator is '{mark}'{', which files in .csv may have' if one_way else ''}"
@@ -344,7 +346,7 @@ def parting(row: list[str], one_way: str) -> str:
 
 
 def header(row: list[str], source_lang: str | None, target_lang: str | None) -> list[int] | None:
-    """The places of the source and the target column; None where the row names none."""
+    """Return the indices of the source and the target column; None if the row is not a header."""
     cells = [cell.strip().lower().replace("_", "-") for cell in row]
     languages = [language_of(cell) for cell in row]
     found = []

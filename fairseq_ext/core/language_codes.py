@@ -1,5 +1,5 @@
-"""Codes of languages: models have their own (deu_Latn, de_DE, pt-BR), and libraries and clients
-know those of two letters."""
+"""Language codes: models have their own (deu_Latn, de_DE, pt-BR); libraries and clients use codes
+of two letters."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ NAMES = {
     "vi": "Vietnamese",
     "zh": "Chinese",
 }
-# ISO 639-3, as NLLB-200 has them, in the order of the names
+# ISO 639-3 codes of NLLB-200, in the order of NAMES
 LONG = (
     "arb bul ben cat ces dan deu ell eng spa est pes fin fra heb hin hrv hun ind ita jpn kor lit "
     "lvs nob nld pol por ron rus slk slv swe tha tur ukr vie zho"
@@ -69,7 +69,7 @@ SHORT = dict(zip(LONG.split(), NAMES, strict=True)) | {
     "no": "nb",
     "est": "et",
 }
-# their own names, and the German ones
+# the languages' names in the language itself and in German
 OWN = {
     "ar": "العربية arabisch",
     "bg": "български bulgarisch",
@@ -110,7 +110,7 @@ OWN = {
     "vi": "việt vietnamesisch",
     "zh": "中文 chinesisch",
 }
-KNOWN = {name: code for code, names in OWN.items() for name in names.split()} | {
+CODE_OF_NAME = {name: code for code, names in OWN.items() for name in names.split()} | {
     name.lower(): code for code, name in NAMES.items()
 }
 CODE = re.compile(r"([a-z]{2,3})(?:-[a-z]{4})?(?:-(?:[a-z]{2}|\d{3}))?")
@@ -119,29 +119,31 @@ WORDS = frozenset("term terms text source target translation word begriff terme 
 
 
 def two_letters(code: str) -> str:
-    """Return the two letters of a code's language, where they are known; else its first part."""
+    """Return the two-letter code of a code's language; the code's first part if it is unknown."""
     first = code.replace("-", "_").partition("_")[0].lower()
     return SHORT.get(first, first)
 
 
 def name_of(code: str) -> str:
-    """Return the language's name in English; the code where it is not known."""
+    """Return the language's name in English; the code if the language is unknown."""
     return NAMES.get(two_letters(code), code)
 
 
 def language_of(text: str) -> str | None:
-    """Return the two letters of a language that is named: by its name in English, German or itself,
-    or by a code (`deu_Latn`, `de_DE`); alone, in brackets, or as in `German term`. None for others.
+    """Return the two-letter code of the language that a text names; None if it names none.
+
+    A name is in English, in German or in the language itself, or is a code (`deu_Latn`, `de_DE`);
+    it stands alone, in brackets, or as in `German term`.
     """
     text = text.strip().lower().replace("_", "-")
     inside = PARENTHESES.search(text)
     words = PARENTHESES.sub(" ", text).split()
     for each in [text, inside[1] if inside else "", " ".join(words)]:
         code = CODE.fullmatch(each.strip())
-        if each.strip() in KNOWN:
-            return KNOWN[each.strip()]
+        if each.strip() in CODE_OF_NAME:
+            return CODE_OF_NAME[each.strip()]
         if code and (SHORT.get(code[1], code[1]) in NAMES):
             return SHORT.get(code[1], code[1])
-    known = [KNOWN[word] for word in words if word in KNOWN]
-    rest = [word for word in words if word not in KNOWN]
+    known = [CODE_OF_NAME[word] for word in words if word in CODE_OF_NAME]
+    rest = [word for word in words if word not in CODE_OF_NAME]
     return known[0] if len(known) == 1 and rest and WORDS.issuperset(rest) else None

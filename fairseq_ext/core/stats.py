@@ -1,7 +1,7 @@
 """The statistics of a run: typed counters, and `Stats`, which gathers them.
 
-plugin/results.py writes them as the JSON object of `--stats-file`. Counts are of work really done.
-Strategies hold their section and count in it; nobody replaces it.
+plugin/results.py writes them as the JSON object of `--stats-file`. Only work that was really done
+is counted. Strategies hold their section and count in it; it is never replaced.
 """
 
 from __future__ import annotations
@@ -12,16 +12,16 @@ from typing import Any, ClassVar, TypeVar
 
 # ---- Typed counters
 #
-# One merge and one difference serve processes, corpus units and runs.
+# The same merge and difference serve processes, corpus units and runs.
 #
-# Every counter is of one of these kinds. What does not apply is None, and is left out of the JSON
-# object.
+# Every counter is of one of these kinds. A counter that does not apply is None and is left out of
+# the JSON object.
 #
 # | kind | value | the merge of two | in the JSON object |
 # | --- | --- | --- | --- |
-# | Sum | a number, or a tensor that stays on its device until it is read | adds them | the number |
+# | Sum | a number, or a tensor, which is read at the end | adds them | the number |
 # | Mean | `Mean(total, weight)` | adds totals and weights | total / weight |
-# | Ratio | `Ratio(over, under)` | adds both sums | over / under |
+# | Ratio | `Ratio(numerator, denominator)` | adds both sums | the quotient |
 # | Text | a string, or `Setting` for a number | must agree, else ValueError | the text |
 # | Items | a list | joins them | the list |
 # | Section | counters by name | merges each | an object |
@@ -34,44 +34,44 @@ R = TypeVar("R", bound="Ratio")
 
 @dataclass(frozen=True)
 class Ratio:
-    """One sum over another."""
+    """One sum divided by another."""
 
-    over: float = 0.0
-    under: float = 0.0
+    numerator: float = 0.0
+    denominator: float = 0.0
 
     def __add__(self: R, other: R) -> R:
-        return type(self)(self.over + other.over, self.under + other.under)
+        return type(self)(self.numerator + other.numerator, self.denominator + other.denominator)
 
     def __sub__(self: R, other: R) -> R:
-        return type(self)(self.over - other.over, self.under - other.under)
+        return type(self)(self.numerator - other.numerator, self.denominator - other.denominator)
 
     def value(self) -> float:
-        """The quotient; 0 where nothing has been counted."""
-        return self.over / self.under if self.under else 0.0
+        """Return the quotient; 0 if nothing has been counted."""
+        return self.numerator / self.denominator if self.denominator else 0.0
 
 
 class Mean(Ratio):
-    """A mean with its weight: the sum of the values, and how many there are."""
+    """A mean with its weight: the sum of the values, and their number."""
 
 
 @dataclass(frozen=True)
 class Setting:
-    """A number that does not count anything: all parts of a run have the same."""
+    """A number that is not a count: all parts of a run have the same value."""
 
     number: float
 
 
 class Items(list):
-    """Records in the order in which they come; `+=` adds to the list itself."""
+    """Records in the order in which they are added; `+=` changes the list itself."""
 
 
-def merged(ours: Any, theirs: Any) -> Any:
-    """Two counters of one kind as one; ours changes in place where it can.
+def merge(ours: Any, theirs: Any) -> Any:
+    """Return two counters of one kind as one; `ours` is changed in place if it is mutable.
 
-    Errors: ValueError for two kinds or texts.
+    Errors: ValueError for different kinds or texts.
     """
     if ours is None or theirs is None:
-        return copied(theirs) if ours is None else ours
+        return copy_counter(theirs) if ours is None else ours
     if not (isinstance(ours, Section) and isinstance(theirs, Section)) and kind(ours) is not kind(
         theirs
     ):
@@ -83,7 +83,7 @@ def merged(ours: Any, theirs: Any) -> Any:
         return ours
     if isinstance(ours, (str, Setting)):
         if ours != theirs:
-            raise ValueError(f"two parts of one run tell different things: {ours} and {theirs}")
+            raise ValueError(f"two parts of one run report different things: {ours} and {theirs}")
         return ours
     if isinstance(ours, Items):
         ours.extend(theirs)
@@ -92,21 +92,22 @@ def merged(ours: Any, theirs: Any) -> Any:
 
 
 def kind(value: Any) -> type:
-    """The type of a counter; integers are floats."""
+    """Return the type of a counter; float for integers."""
     return float if isinstance(value, int) else type(value)
 
 
 def difference(after: Any, before: Any) -> Any:
-    """What came between two states of one counter; before: None where it was not yet there."""
+    """Return what was counted between two states of one counter; before: None if it did not exist
+    yet."""
     if before is None or isinstance(after, (str, Setting)):
-        return copied(after)
+        return copy_counter(after)
     if isinstance(after, Section):
         return after.since(before)
     return Items(after[len(before) :]) if isinstance(after, Items) else after - before
 
 
-def copied(value: Any) -> Any:
-    """A counter that does not change with this one."""
+def copy_counter(value: Any) -> Any:
+    """Return a copy of a counter that does not change with the original."""
     return (
         value.copy()
         if isinstance(value, Section)
@@ -116,8 +117,8 @@ def copied(value: Any) -> Any:
     )
 
 
-def marked(value: Any) -> Any:
-    """What going back to this counter needs."""
+def mark_counter(value: Any) -> Any:
+    """Return the mark that `rollback` needs to restore a counter."""
     return (
         value.mark()
         if isinstance(value, Section)
@@ -127,8 +128,8 @@ def marked(value: Any) -> Any:
     )
 
 
-def shown(value: Any) -> Any:
-    """A counter in the JSON object."""
+def readable(value: Any) -> Any:
+    """Return a counter's value in the JSON object."""
     if isinstance(value, Section):
         return value.as_dict()
     return (
@@ -141,19 +142,19 @@ def shown(value: Any) -> Any:
 
 
 class Section:
-    """Counters by name, which are its attributes (those that begin with _ are not counters)."""
+    """Counters by name: its attributes, except those whose names begin with _."""
 
     key: ClassVar[str] = ""  # its name in the JSON object
-    of_answers: ClassVar[bool] = False  # it counts what became of sentences, not the work on them
+    counts_answers: ClassVar[bool] = False  # counts results of sentences, not work
 
     def settle(self) -> None:
-        """Bring what is counted on a device to the host."""
+        """Copy counts on a device to the host."""
         for name, value in vars(self).items():
             if hasattr(value, "item") and not name.startswith("_"):
                 setattr(self, name, value.item())
 
     def counters(self) -> dict[str, Any]:
-        """Each counter that applies, settled; a text that is not known yet does not."""
+        """Return each counter that applies, on the host; empty texts do not apply."""
         self.settle()
         found = {
             name: value
@@ -168,53 +169,54 @@ class Section:
         return found
 
     def add(self, part: Section) -> None:
-        """Count what another process, unit or run has counted as well."""
+        """Add the counts of another process, unit or run."""
         ours = self.counters()
         for name, theirs in part.counters().items():
-            setattr(self, name, merged(ours.get(name), theirs))
+            setattr(self, name, merge(ours.get(name), theirs))
 
     def since(self, before: Section) -> Any:
-        """What has been counted since a copy of this was made, as a section like this one."""
+        """Return what was counted since `before`, an earlier copy of this section, was made."""
         out, then = self.copy(), before.counters()
         for name, value in self.counters().items():
             setattr(out, name, difference(value, then.get(name)))
         return out
 
     def copy(self) -> Any:
-        """Another one that counts on its own."""
+        """Return a copy that counts independently."""
         self.settle()
         out = copy.copy(self)
-        vars(out).update({name: copied(value) for name, value in vars(self).items()})
+        vars(out).update({name: copy_counter(value) for name, value in vars(self).items()})
         return out
 
     def mark(self) -> dict[str, Any]:
-        """What `go_back` needs: counters by name, of lists their length, of sections their mark."""
-        return {name: marked(value) for name, value in self.counters().items()}
+        """Return the mark that `rollback` needs: counters by name; the length of a list, the mark
+        of a section."""
+        return {name: mark_counter(value) for name, value in self.counters().items()}
 
-    def go_back(self, mark: dict[str, Any]) -> None:
-        """Forget what was counted since `mark`; what was not there then is as in a new section."""
+    def rollback(self, mark: dict[str, Any]) -> None:
+        """Restore the counts at the time of `mark`; counters that did not exist then are reset."""
         for name, value in self.counters().items():
             if isinstance(value, Items):
                 del value[mark.get(name, 0) :]
             elif isinstance(value, Section) and name in mark:
-                value.go_back(mark[name])
+                value.rollback(mark[name])
             else:
                 setattr(self, name, mark.get(name, getattr(type(self), name, None)))
 
     def as_dict(self) -> dict[str, Any]:
-        """The JSON object for readers."""
-        return {name: shown(value) for name, value in self.counters().items()}
+        """Return the JSON object for people."""
+        return {name: readable(value) for name, value in self.counters().items()}
 
     def record(self) -> dict[str, Any]:
-        """The JSON object that `restored` reads: every counter with its kind, means
-        with their weights."""
+        """Return the JSON object that `restored` reads: every counter with its kind, means with
+        their weights."""
         return {name: recorded(value) for name, value in self.counters().items()}
 
     @classmethod
     def restored(cls, record: dict[str, Any]) -> Any:
-        """The section of a record; sections in it are plain ones.
+        """Return the section of a record; sections inside it have the class Section.
 
-        Errors: ValueError, TypeError, KeyError for what is no record.
+        Errors: ValueError, TypeError, KeyError for an object that is not a record.
         """
         out = cls()
         for name, value in record.items():
@@ -234,19 +236,19 @@ KINDS: dict[str, Any] = {
 
 
 def recorded(value: Any) -> Any:
-    """A number or a text as it is, another kind as [its name, its parts], a
-    section as an object."""
+    """Return a counter in the form of a record: a number or a text unchanged, another kind as [its
+    name, its parts], a section as an object."""
     if isinstance(value, Section):
         return value.record()
     if isinstance(value, Items):
         return ["items", *value]
     if isinstance(value, Ratio):
-        return ["mean" if isinstance(value, Mean) else "ratio", value.over, value.under]
+        return ["mean" if isinstance(value, Mean) else "ratio", value.numerator, value.denominator]
     return ["setting", value.number] if isinstance(value, Setting) else value
 
 
 def unrecorded(value: Any) -> Any:
-    """The counter of a record."""
+    """Return the counter of a record (raises ValueError)."""
     if isinstance(value, dict):
         return Section.restored(value)
     if not isinstance(value, list):
@@ -265,9 +267,9 @@ DECODER_WORK = ("encoder_calls", "decoder_calls", "decoder_rows", "decoder_posit
 
 @dataclass
 class Stats(Section):
-    """What a run has done so far.
+    """The counters of a run.
 
-    Strategies register sections of their own (`section`), which become attributes.
+    Strategies register their own sections (`section`), which become attributes.
     """
 
     signature: str = ""
@@ -278,15 +280,15 @@ class Stats(Section):
     decoder_calls: int = 0
     decoder_rows: int = 0  # rows, summed over calls
     decoder_positions: int = 0  # rows x block width, summed over calls
-    # times that sentences started beside live ones, or after them; only of a streaming schedule
+    # number of times that sentences started while others were live, or after them; streaming only
     refills: int | None = None
-    # of these two, an int, or a tensor that stays on its device until it is read
-    expansions: Any = None  # live hypotheses that the decoder has continued; only of beam search
-    dropped_rows: Any = None  # candidates that would have been rows but for pruning
-    _own_loop: bool = True  # False: fairseq's own loop decodes, which counts no work of the decoder
+    # the next two: an int, or a tensor that is copied to the host when it is read
+    expansions: Any = None  # live hypotheses that the decoder has continued; beam search only
+    dropped_rows: Any = None  # candidates that would have become rows without pruning
+    _own_loop: bool = True  # False: fairseq's own loop decodes and does not count its work
 
     def section(self, kind: type[S], *arguments: Any) -> S:
-        """The section of this kind, made of the arguments where there is none yet."""
+        """Return the section of this kind; it is created from the arguments if needed."""
         if kind.key not in vars(self):
             setattr(self, kind.key, kind(*arguments))
         found = getattr(self, kind.key)
@@ -295,65 +297,65 @@ class Stats(Section):
         )
         return found
 
-    def found(self, kind: type[S]) -> S | None:
-        """The section of this kind, None where nothing is counted in one."""
+    def find_section(self, kind: type[S]) -> S | None:
+        """Return the section of this kind; None if there is none."""
         return vars(self).get(kind.key)
 
     def drop(self, dropped: Any) -> None:
-        """Count the rows that pruning has kept from the decoder (a tensor of any shape, true
-        where one was dropped)."""
+        """Count the rows that pruning has dropped (a tensor of any shape, true for a dropped
+        row)."""
         count = dropped.sum()
         self.dropped_rows = count if self.dropped_rows is None else self.dropped_rows + count
 
     def expand(self, hypotheses: Any) -> None:
-        """Count live hypotheses that are continued."""
+        """Count live hypotheses that the decoder continues."""
         self.expansions = hypotheses if self.expansions is None else self.expansions + hypotheses
 
     def refill(self) -> None:
-        """Count a time that sentences started beside live ones, or after them."""
+        """Count one start of sentences while others are live, or after them."""
         self.refills = (self.refills or 0) + 1
 
     def useful_rows(self) -> float:
-        """The share of decoder rows that were live hypotheses."""
+        """Return the share of decoder rows that were live hypotheses."""
         return int(self.expansions or 0) / max(1, self.decoder_rows)
 
     def count_step(self, rows: int, width: int) -> None:
-        """One decoder call over this many rows, each width positions wide."""
+        """Count one decoder call with `rows` rows of `width` positions."""
         self.decoder_calls += 1
         self.decoder_rows += rows
         self.decoder_positions += rows * width
 
     def count_steps(self, calls: int, rows: int) -> None:
-        """Steps of live hypotheses: so many decoder calls, of so many rows in all."""
+        """Count steps of live hypotheses: `calls` decoder calls, with `rows` rows in total."""
         self.decoder_calls += calls
         self.decoder_rows += rows
         self.decoder_positions += rows
         self.expand(rows)
 
-    def leave_out_decoder(self) -> None:
-        """fairseq's own loop decodes, whose calls nobody counts: the counters of the
-        decoder do not apply."""
+    def exclude_decoder_counters(self) -> None:
+        """Leave the decoder's counters out: fairseq's own loop decodes and does not count its
+        calls."""
         self._own_loop = False
 
     def mark(self) -> dict[str, Any]:
-        """What `go_back` needs: of answers alone, so that it costs little to ask
-        before every batch."""
+        """Return the mark that `rollback` needs. It has only the counters of results, so that it is
+        cheap enough for every batch."""
         sections = {section.key: section.mark() for section in self.of_sentences()}
         return {"sentences": self.sentences, "target_tokens": self.target_tokens, **sections}
 
-    def go_back(self, mark: dict[str, Any]) -> None:
-        """A search failed after some answers, and its sentences are searched again: its work
-        counts, its answers do not."""
+    def rollback(self, mark: dict[str, Any]) -> None:
+        """Restore the counters of results after a failed search whose sentences are searched again.
+        The work done stays counted."""
         self.sentences, self.target_tokens = mark["sentences"], mark["target_tokens"]
         for section in self.of_sentences():
-            section.go_back(mark.get(section.key, {}))
+            section.rollback(mark.get(section.key, {}))
 
     def of_sentences(self) -> list[Section]:
-        """The sections that count what became of sentences."""
+        """Return the sections that count results of sentences."""
         return [
             value
             for value in vars(self).values()
-            if isinstance(value, Section) and value.of_answers
+            if isinstance(value, Section) and value.counts_answers
         ]
 
     def counters(self) -> dict[str, Any]:

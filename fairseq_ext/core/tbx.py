@@ -37,11 +37,11 @@ NOT_USED = ("deprecatedTerm-admn-sts", "supersededTerm-admn-sts")
 def rows(
     path: str, flag: str, source_lang: str | None, target_lang: str | None
 ) -> Iterator[tuple[int, Any]]:
-    """(line, (source, targets)) for each source term; concepts that lack one of the
-    languages are left out.
+    """Yield (line, (source, targets)) for each source term; concepts that lack one of the languages
+    are left out.
 
-    Errors: UsageError for a file that is no XML, has no concepts, or for languages that are not
-    known or not in the file.
+    Errors: UsageError for a file that is not XML or has no concepts, and for languages that are
+    unknown or not in the file.
     """
     if not source_lang or not target_lang:
         kind = "TMX" if path.lower().endswith(".tmx") else "TBX"
@@ -49,7 +49,7 @@ def rows(
             f"{flag} {path} is {kind}, and the languages are not known: name them by --source-lang "
             "and --target-lang"
         )
-    # entities are not resolved and nothing is fetched: a glossary may come from anywhere
+    # entities are not resolved and no address is opened: the source of a glossary is not trusted
     parser = etree.XMLParser(
         resolve_entities=False, no_network=True, load_dtd=False, huge_tree=False
     )
@@ -87,7 +87,7 @@ def rows(
 
 
 def sections(concept: Any) -> Iterator[tuple[str, list[tuple[int, str]]]]:
-    """A concept's languages, each with (line, term) of the terms in use."""
+    """Yield a concept's languages, each with (line, term) of the terms in use."""
     for section in concept:
         if name_of(section) in SECTIONS:
             found = []
@@ -101,8 +101,8 @@ def sections(concept: Any) -> Iterator[tuple[str, list[tuple[int, str]]]]:
 
 
 def of_language(terms: dict[str, list[tuple[int, str]]], language: str) -> list[tuple[int, str]]:
-    """The terms of a language; `de` takes those of `de-AT`, `de_DE` and `deu` as well, and `de_AT`
-    those of `de` where there are none of its own."""
+    """Return the terms of a language. `de` includes those of `de-AT`, `de_DE` and `deu`; `de_AT`
+    has those of `de` if it has no own terms."""
     code = language.lower().replace("_", "-")
     named = {name: name.replace("_", "-") for name in terms}
     own = [name for name, each in named.items() if each == code or each.startswith(f"{code}-")]
@@ -112,7 +112,7 @@ def of_language(terms: dict[str, list[tuple[int, str]]], language: str) -> list[
 
 
 def shown(element: Any) -> Iterator[str]:
-    """The text of a term, without the codes of a program's formatting in it (TMX's bpt, ept, ph and
+    """Yield the text of a term, without formatting codes of a program (TMX's bpt, ept, ph and
     it)."""
     yield element.text or ""
     for child in element:
@@ -122,5 +122,5 @@ def shown(element: Any) -> Iterator[str]:
 
 
 def name_of(element: Any) -> str:
-    """The element's name without its namespace; empty for comments."""
+    """Return the element's name without its namespace; "" for comments."""
     return etree.QName(element).localname if isinstance(element.tag, str) else ""

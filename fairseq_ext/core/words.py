@@ -1,4 +1,4 @@
-"""Words of a text in any script, their lemmas, and the terms of a glossary that a text holds."""
+"""Words of a text in any script, their lemmas, and the glossary terms in a text."""
 
 from __future__ import annotations
 
@@ -18,17 +18,17 @@ UNITS = regex.compile(rf"(?V1)[{LETTER_IS_WORD}]\p{{M}}*|[[\w\p{{M}}]--[{LETTER_
 
 
 def words_of(text: str, segmented: bool = False) -> list[str]:
-    """Text as words and single other characters, in NFKC; segmented: as what spaces part.
+    """Return a text, in NFKC, as words and other single characters; segmented: split at spaces.
 
     A word is a run of letters, marks, digits and underscores. Han, Hiragana, Thai, Lao, Khmer and
-    Myanmar leave no space between words, so there each letter is a word.
+    Myanmar have no spaces between words; there each letter is a word.
     """
     text = unicodedata.normalize("NFKC", text)
     return text.split() if segmented else UNITS.findall(text)
 
 
 def starts_of(text: str, words: Sequence[str]) -> list[int]:
-    """Where each of the words of a text in NFKC starts, in characters."""
+    """Return the start of each of the words in a text in NFKC, in characters."""
     found: list[int] = []
     at = 0
     for word in words:
@@ -38,24 +38,24 @@ def starts_of(text: str, words: Sequence[str]) -> list[int]:
 
 
 def is_word(unit: str) -> bool:
-    """Whether a unit of `words_of` is a word rather than punctuation."""
+    """Return whether a unit of `words_of` is a word and not punctuation."""
     return any(character.isalnum() for character in unit)
 
 
 # ---- Lemmas
 #
-# By `simplemma` (offline, 54 languages; the extra `terms` installs it).
+# They come from `simplemma` (offline, 54 languages; the extra `terms` installs it).
 
 
 Lemmatizer = Callable[[str], str]
-KEPT = 1 << 17  # words whose lemmas are kept
+LEMMA_CACHE_SIZE = 1 << 17  # words
 
 
 def lemmatizer(language: str, flag: str) -> Lemmatizer:
-    """A function from a word to its lemma.
+    """Return a function from a word to its lemma.
 
-    language: ISO 639 code, a region behind it is dropped (`de`, `de-AT`); flag: named in messages.
-    Errors: UsageError where simplemma is not installed or does not know the language.
+    language: ISO 639 code; a region after it is dropped (`de`, `de-AT`). flag: for messages.
+    Errors: UsageError if simplemma is not installed or does not support the language.
     """
     try:
         from simplemma.strategies import DefaultStrategy, ToLowercaseFallbackStrategy
@@ -66,62 +66,61 @@ def lemmatizer(language: str, flag: str) -> Lemmatizer:
     code = language.lower().replace("_", "-").split("-")[0]
     strategy, fallback = DefaultStrategy(), ToLowercaseFallbackStrategy()
     try:
-        strategy.get_lemma("a", code)  # loads the dictionary, so that no sentence waits for it
+        strategy.get_lemma("a", code)  # loads the dictionary before the first sentence
     except ValueError:
         raise UsageError(
             f"{flag}: simplemma has no lemmas for the language '{language}': use another language, "
             "or leave lemmas out"
         ) from None
 
-    @lru_cache(maxsize=KEPT)
+    @lru_cache(maxsize=LEMMA_CACHE_SIZE)
     def lemma(word: str) -> str:
-        # what simplemma.lemmatize does, without its own cache
+        # the same as simplemma.lemmatize, without its cache
         return strategy.get_lemma(word, code) or fallback.get_lemma(word, code)
 
     return lemma
 
 
 def version() -> str:
-    """The tool and its version, for signatures."""
+    """Return the tool and its version, for signatures."""
     from importlib.metadata import version as installed
 
     return f"simplemma-{installed('simplemma')}"
 
 
-# ---- The terms of a glossary that a sentence holds
+# ---- The terms of a glossary in a sentence
 #
-# - Terms are found on word boundaries in any script (`words_of`): *Ader* is in "Die Ader." and in
-#   "Ader-Test", not in "Adern" or "Schlagader". How much space lies between words does not matter.
-# - surface: case counts. Only the first word of a sentence is looked up with a small initial too,
-#   when the line as written has no term there of that length: "Port 80 ..." has the term *port*,
+# - Terms are found at word boundaries in any script (`words_of`): *Ader* is in "Die Ader." and in
+#   "Ader-Test", not in "Adern" or "Schlagader". The amount of space between words does not matter.
+# - surface: case-sensitive. Only the first word of a sentence is also looked up with a small
+#   initial, if no term of that length matches there as written: "Port 80 ..." has the term *port*,
 #   but "about us" never has *US*.
-# - casefold: case does not count.
-# - lemma: case does not count, and a term is also found where its words' lemmas stand:
-#   *Gummistiefel* is in "mit Gummistiefeln". Where several terms have these lemmas, the one with
-#   the words themselves wins, else the first of the file.
-# - The longest term (in words) wins, the leftmost of equally long ones; what it covers is not
-#   matched again by shorter ones.
+# - casefold: case-insensitive.
+# - lemma: case-insensitive, and the lemmas of a term's words match too: *Gummistiefel* is in "mit
+#   Gummistiefeln". If several terms have these lemmas, a term with the same words wins, else the
+#   first one in the file.
+# - The longest term (in words) wins, the leftmost among terms of equal length; shorter terms do not
+#   match words that it covers.
 
 
 MATCHES = ("surface", "casefold", "lemma")
-SAME = {"\u2019": "'", "\u02bc": "'", "\u2010": "-", "\u2011": "-"}
-# signs that are a part of a name: C is neither in C++ nor in C#
+TYPOGRAPHIC_FORMS = {"\u2019": "'", "\u02bc": "'", "\u2010": "-", "\u2011": "-"}
+# signs that are part of a name: *C* is neither in C++ nor in C#
 NAMED = (("+", "+"), ("#",))
 Key = tuple[str, ...]
 
 
 @dataclass(frozen=True, order=True)
 class Match:
-    """An occurrence of a term: the words [start, end) of the sentence, and the number that
-    the term was added under."""
+    """An occurrence of a term: the words [start, end) of the sentence, and the term's number."""
 
     start: int
     end: int
     term: int
 
 
-class Index:
-    """Terms by their words, so that a sentence costs the same with 50 terms and with 100,000."""
+class TermIndex:
+    """Terms by their words; the time for a sentence does not depend on the number of terms."""
 
     def __init__(self) -> None:
         self.terms: dict[Key, int] = {}
@@ -129,7 +128,7 @@ class Index:
         self.lengths: dict[str, list[int]] = {}
 
     def add(self, words: Key, term: int) -> int:
-        """The term that has these words: this one, or the one that had them before."""
+        """Add a term. Return the term with these words: this one, or an earlier one."""
         known = self.terms.setdefault(words, term)
         if known == term:
             lengths = self.lengths.setdefault(words[0], [])
@@ -137,8 +136,9 @@ class Index:
                 lengths.append(len(words))
         return known
 
-    def at(self, words: Sequence[str], place: int, first: str) -> list[tuple[int, int]]:
-        """(length, term) of all terms that start at a place, its word read as `first`."""
+    def terms_at(self, words: Sequence[str], place: int, first: str) -> list[tuple[int, int]]:
+        """Return (length, term) of all terms that start at a place, with `first` instead of the
+        word there."""
         found = []
         for length in self.lengths.get(first, ()):
             term = self.terms.get((first, *words[place + 1 : place + length]))
@@ -148,35 +148,35 @@ class Index:
 
 
 class Matcher:
-    """The terms of a glossary. lemma: the source language's lemmatizer, for match `lemma` alone."""
+    """Finds the terms of a glossary. lemma: the source language's lemmatizer, for `lemma` only."""
 
     def __init__(self, match: str = "surface", lemma: Lemmatizer | None = None):
         self.match, self.lemma = match, lemma
-        self.words, self.lemmas = Index(), Index()
+        self.words, self.lemmas = TermIndex(), TermIndex()
 
     def key(self, words: Sequence[str]) -> Key:
-        """The words as they are compared; an apostrophe and a hyphen are equal to their typographic
-        forms."""
-        words = [SAME.get(word, word) for word in words]
+        """Return the form of words that is compared; an apostrophe and a hyphen equal their
+        typographic forms."""
+        words = [TYPOGRAPHIC_FORMS.get(word, word) for word in words]
         return (
             tuple(words) if self.match == "surface" else tuple([word.casefold() for word in words])
         )
 
     def add(self, words: Sequence[str], term: int) -> int:
-        """Add a term under a number; returns the number of the term that has these words,
-        which may be an earlier one."""
+        """Add a term with its number. Return the number of the term with these words, which may be
+        an earlier one."""
         known = self.words.add(self.key(words), term)
         if known == term and self.lemma is not None:
             self.lemmas.add(self.lemmas_of(words), term)
         return known
 
     def lemmas_of(self, words: Sequence[str]) -> Key:
-        """The words' lemmas as they are compared."""
+        """Return the words' lemmas in the form that is compared."""
         assert self.lemma is not None
         return tuple([self.lemma(word).casefold() for word in words])
 
     def matches(self, words: Sequence[str]) -> list[Match]:
-        """The terms in a sentence of these words, from left to right."""
+        """Return the terms in a sentence of these words, from left to right."""
         key = self.key(words)
         found = []  # (-length, place, by lemma, term)
         initial = (
@@ -188,21 +188,23 @@ class Matcher:
         for place, word in enumerate(key):
             if word in lengths:
                 found += [
-                    (-length, place, 0, term) for length, term in self.words.at(key, place, word)
+                    (-length, place, 0, term)
+                    for length, term in self.words.terms_at(key, place, word)
                 ]
             if place == initial and word[0].isupper():
                 found += [
                     (-length, place, 1, term)
-                    for length, term in self.words.at(key, place, word[0].lower() + word[1:])
+                    for length, term in self.words.terms_at(key, place, word[0].lower() + word[1:])
                 ]
         if self.lemma is not None:
             lemmas, index = self.lemmas_of(words), self.lemmas
             for place, word in enumerate(lemmas):
                 if word in index.lengths:
                     found += [
-                        (-length, place, 1, term) for length, term in index.at(lemmas, place, word)
+                        (-length, place, 1, term)
+                        for length, term in index.terms_at(lemmas, place, word)
                     ]
-        found = [each for each in found if not goes_on(words, each[1] - each[0])]
+        found = [each for each in found if not continues_name(words, each[1] - each[0])]
         if len(found) == 1:
             return [Match(found[0][1], found[0][1] - found[0][0], found[0][3])]
         taken: set[int] = set()
@@ -215,8 +217,8 @@ class Matcher:
         return sorted(kept)
 
 
-def goes_on(words: Sequence[str], end: int) -> bool:
-    """Whether the word in front of this place is a part of a name with signs, such as C++."""
+def continues_name(words: Sequence[str], end: int) -> bool:
+    """Return whether the word before this place is part of a name with signs, such as C++."""
     if not words[end - 1][-1:].isalnum():
         return False
     return any(tuple(words[end : end + len(signs)]) == signs for signs in NAMED)

@@ -5,14 +5,14 @@ translate --help`
 | --- | --- |
 | shards.py | input files as shards, and a shard as numbered sentences with their constraints |
 | worker.py | a Ray actor: a loaded model, and a unit of sentences through it |
-| scheduler.py | Ray's start, and which worker gets which unit, through lost workers and nodes |
-| output.py | parts, finished files, errors.jsonl: written under another name, renamed when whole |
+| scheduler.py | Ray's start; which worker gets which unit; the loss of workers and nodes |
+| output.py | parts, finished files, errors.jsonl: written under another name, renamed at the end |
 | progress.py | progress lines, the table at the end, the statistics file |
-| job.py | the arguments of a run, what its output depends on, which shards are whole |
+| job.py | the arguments of a run, the manifest of its output, which shards are finished |
 | run.py | the run as a whole |
 
-The process that is started reads all input and writes all output, so that workers need nothing
-but the model and the dictionaries (and the files of --glossary and --avoid-file) under the same
-path; there is no other shared file system to rely on. A unit of 500 sentences costs it a few
-milliseconds and a worker seconds.
+The main process reads all input and writes all output. Workers need only the model and the
+dictionaries (and the files of --glossary and --avoid-file) under the same path; no other shared
+file system is required. A unit of 500 sentences takes the main process a few milliseconds and a
+worker several seconds.
 """

@@ -10,13 +10,14 @@ from typing import Any
 
 from fairseq_ext.core.errors import UsageError, counted, cut, report
 from fairseq_ext.corpus import scheduler
-from fairseq_ext.corpus.job import SUFFIXES, Job
+from fairseq_ext.corpus.job import SUFFIXES, CorpusJob
 from fairseq_ext.corpus.run import translate
 from fairseq_ext.plugin.loading.settings import as_keywords
+from fairseq_ext.search.checks import refused_by_corpus
 
 EXIT_CODES = """
 exit codes: 0 every sentence is translated; 1 stopped by an error, \
-which is told in one sentence; 3 done, with entries in errors.jsonl
+which is reported in one sentence; 3 done, with entries in errors.jsonl
 (the last line says how many); 4 the same, and an input file could \
 not be read to its end; 130 interrupted. After 1, 4 and 130 the
 same command continues the run.
@@ -24,7 +25,7 @@ same command continues the run.
 
 
 def parser() -> ArgumentParser:
-    """What is ours on the command line; everything else is a decoding flag."""
+    """Return the parser of the command's own flags; every other flag is a decoding flag."""
     top = ArgumentParser(
         "python -m fairseq_ext.corpus",
         description="Translate whole corpora on Ray.",
@@ -85,7 +86,7 @@ def parser() -> ArgumentParser:
     add(
         "--overwrite",
         action="store_true",
-        help="remove what earlier runs have put into --output, and start anew (default: off)",
+        help="remove the output of earlier runs from --output, and start again (default: off)",
     )
     add(
         "--workers",
@@ -134,25 +135,16 @@ def parser() -> ArgumentParser:
 
 
 def positive(text: str) -> int:
-    """A whole number above zero."""
+    """Return a whole number above zero (raises ValueError)."""
     value = int(text)
     if value < 1:
         raise ValueError(text)
     return value
 
 
-NOT_HERE = {
-    "print_alignment": "has no place in the records of a corpus run",
-    "cpu_workers": "would start processes within the workers, which --workers counts",
-    "glossary_report": "writes a file of its own, and workers share none",
-    "glossary_documents": "has a line wait for the lines before it, which another worker may have",
-    "strict": "ends at a sentence, and a corpus run continues to its end",
-    "ddg_dir": "is for a few sentences of the other commands, not a corpus",
-}
-LEAST_STORE = 75  # MiB
-# times the cores that there are: so many threads at most, where no cluster is named
-LARGEST_MACHINE = 64
-MOST = {  # of what counts; beyond, the machine would be busy with the attempt
+MIN_OBJECT_STORE = 75  # MiB
+MAX_THREADS_PER_CORE = 64  # threads of all workers together, where no cluster is named
+MAX_VALUES = {  # upper limits; with larger values the machine would only be busy with the attempt
     "threads": (1024, "number of CPU threads"),
     "workers": (100_000, "number of workers"),
     "unit": (1_000_000, "number of sentences"),
@@ -160,8 +152,8 @@ MOST = {  # of what counts; beyond, the machine would be busy with the attempt
 }
 
 
-def job_of(argv: list[str] | None) -> Job:
-    """The job that a command line describes; argv: None for the program's own."""
+def job_of(argv: list[str] | None) -> CorpusJob:
+    """Return the job that a command line describes; argv: None for the process's own arguments."""
     args, others = parser().parse_known_args(argv)
     check_numbers(args)
     flags = as_keywords(others)
@@ -171,7 +163,7 @@ def job_of(argv: list[str] | None) -> Job:
                 f"--{name.replace('_', '-')} belongs to the other commands: "
                 "leave it out, a corpus run continues when its command is repeated"
             )
-    for name, why in NOT_HERE.items():
+    for name, why in refused_by_corpus().items():
         if name in flags:
             raise UsageError(f"--{name.replace('_', '-')} {why}: leave it out")
     flags |= {
@@ -189,43 +181,44 @@ def job_of(argv: list[str] | None) -> Job:
 
         flags = find_model(args.data, flags)
         ours |= {name: flags.pop(name) for name in ("path", "data")}
-    return Job(flags=flags, **ours)
+    return CorpusJob(flags=flags, **ours)
 
 
 def check_numbers(args: Namespace) -> None:
-    """UsageError for a number that no machine can serve."""
-    for name, (most, meaning) in MOST.items():
+    """Raise UsageError for a number that is out of its range."""
+    for name, (largest, meaning) in MAX_VALUES.items():
         value = getattr(args, name)
-        if value is not None and value > most:
+        if value is not None and value > largest:
             raise UsageError(
-                f"--{name.replace('_', '-')} ({meaning}) must be 1 to {most}, not {cut(str(value))}"
+                f"--{name.replace('_', '-')} ({meaning}) must be 1 to {largest}, "
+                f"not {cut(str(value))}"
             )
     if (
         not args.address
-        and (args.workers or 1) * args.threads > LARGEST_MACHINE * scheduler.cores()
+        and (args.workers or 1) * args.threads > MAX_THREADS_PER_CORE * scheduler.cores()
     ):
         raise UsageError(
             f"--workers {args.workers or 1} with --threads {args.threads} is far more than this "
             f"machine's {counted(scheduler.cores(), 'core')}: "
             "lower one of the two, or name a cluster with --address"
         )
-    if args.object_store < LEAST_STORE:
+    if args.object_store < MIN_OBJECT_STORE:
         raise UsageError(
-            f"--object-store {args.object_store} is less than Ray takes: use {LEAST_STORE} "
+            f"--object-store {args.object_store} is less than Ray takes: use {MIN_OBJECT_STORE} "
             "MiB or more"
         )
     if not 0 <= args.progress < float("inf"):
         raise UsageError(f"--progress (seconds) must be 0 or more, not {args.progress}")
 
 
-def interrupted(number: int, frame: Any) -> None:
-    """Handle SIGTERM, by which a cluster stops a process, as Ctrl-C."""
+def handle_sigterm(number: int, frame: Any) -> None:
+    """Handle SIGTERM, which a cluster sends to stop a process, like Ctrl-C."""
     raise KeyboardInterrupt
 
 
 def main(argv: list[str] | None = None) -> int:
     """Run the command; return the exit code."""
-    signal.signal(signal.SIGTERM, interrupted)
+    signal.signal(signal.SIGTERM, handle_sigterm)
     try:
         done = translate(job_of(argv))
     except UsageError as error:
@@ -244,7 +237,7 @@ def main(argv: list[str] | None = None) -> int:
     )
     print(
         f"{'not all' if done.unreadable else 'all'} done: "
-        f"{counted(done.before + done.sentences, 'sentence')}, {entries}"
+        f"{counted(done.sentences_before + done.sentences, 'sentence')}, {entries}"
     )
     return 4 if done.unreadable else 3 if done.errors else 0
 

@@ -1,5 +1,4 @@
-"""What a run is asked to do, what can be checked before it starts, and the
-manifest of its output."""
+"""The arguments of a run, checks before it starts, and the manifest of its output."""
 
 from __future__ import annotations
 
@@ -11,14 +10,14 @@ from pathlib import Path
 from typing import Any
 
 from fairseq_ext.core.errors import UsageError, counted
-from fairseq_ext.core.files import fingerprint, replace, sealed, unsealed
+from fairseq_ext.core.files import fingerprint, replace, verify_digest, with_digest
 from fairseq_ext.corpus.shards import Shard
 
 SUFFIXES = {"jsonl": ".jsonl", "text": ".txt"}
 
 
 @dataclass
-class Job:
+class CorpusJob:
     """The arguments of a run, as on the command line.
 
     flags: decoding flags, keywords of `Translator`.
@@ -33,19 +32,19 @@ class Job:
     format: str = "jsonl"
     source_field: str | None = None
     unit: int = 500  # sentences
-    workers: int | None = None  # as many as there is room for
+    workers: int | None = None  # None: as many as the cluster has resources for
     threads: int = 1  # of a worker, on the CPU
     address: str | None = None  # of a running Ray cluster
     object_store: int = 512  # MiB, of a Ray that is started here
     dashboard: bool = False
     progress: float = 10.0  # seconds between two lines
     stats_file: str | None = None
-    overwrite: bool = False  # what earlier runs have put into the output folder
+    overwrite: bool = False  # remove the output of earlier runs
 
 
-def check_model(job: Job) -> None:
-    """UsageError for a checkpoint or a data folder that is not there."""
-    # which change the file names
+def check_model(job: CorpusJob) -> None:
+    """Raise UsageError for a checkpoint or a data folder that does not exist."""
+    # these flags change the names of the checkpoint files
     if not {"checkpoint_suffix", "checkpoint_shard_count"} & set(job.flags):
         for part in job.path.split(":"):
             if not os.path.isfile(part):
@@ -58,8 +57,8 @@ def check_model(job: Job) -> None:
         )
 
 
-def files_read(job: Job, shards: Sequence[Shard]) -> list[tuple[str, str]]:
-    """(flag, file) of what a job names to be read."""
+def files_read(job: CorpusJob, shards: Sequence[Shard]) -> list[tuple[str, str]]:
+    """Return (flag, file) of each file that a job reads."""
     found = [("--input", shard.path) for shard in shards] + [
         ("--path", part) for part in job.path.split(":")
     ]
@@ -72,8 +71,8 @@ def files_read(job: Job, shards: Sequence[Shard]) -> list[tuple[str, str]]:
 
 
 def absolute(value: Any) -> Any:
-    """A flag's value, files and folders with their whole paths: workers may be
-    started elsewhere."""
+    """Return a flag's value with absolute paths of files and folders: workers may be started in
+    another working folder."""
     if not isinstance(value, str):
         return value
     return ":".join(
@@ -83,23 +82,23 @@ def absolute(value: Any) -> Any:
 
 # ---- `manifest.json`
 #
-# How the files of an output folder were made, and which are whole. A run that would mix
-# two ways is refused.
+# It records how the files of an output folder were made, and which are finished. A run with
+# other arguments in the same folder is refused.
 
 
 FORMAT = {"format": "fairseq_ext corpus manifest", "version": 1}
-NEEDED = {  # what the entry of a file has besides, by its state
+REQUIRED_KEYS = {  # further keys of a file's entry and their types, by its state
     "done": {"bytes": int, "sha256": str, "lines": int, "counts": dict, "signatures": list},
     "unreadable": {"line": int, "reason": str},
 }
-WRITTEN = ("glossary_report", "lsh_index")  # flags that name what a run writes
+OUTPUT_FLAGS = ("glossary_report", "lsh_index")  # flags that name a file that the run writes
 
 
-def arguments(
+def fingerprint_arguments(
     path: str, data: str, shards: list[Shard], flags: dict[str, Any], **own: Any
 ) -> dict[str, Any]:
-    """What the output depends on, by the name of the argument: values, and fingerprints of
-    the files that they name."""
+    """Return everything that the output depends on, by the name of the argument: values, and
+    fingerprints of the files that they name."""
     found: dict[str, Any] = {
         "--" + name.replace("_", "-"): value
         for name, value in {"path": path, "data": data, **flags, **own}.items()
@@ -107,7 +106,7 @@ def arguments(
     read = {
         name: value
         for name, value in flags.items()
-        if isinstance(value, str) and name not in WRITTEN
+        if isinstance(value, str) and name not in OUTPUT_FLAGS
     }
     files = {f"a file of --{name.replace('_', '-')}": value for name, value in read.items()}
     files |= {f"the model {part}": part for part in path.split(":")}
@@ -123,16 +122,16 @@ def arguments(
 
 
 def dictionaries(data: str) -> list[os.DirEntry]:
-    """The dictionaries in fairseq's data directory."""
+    """Return the dictionaries in fairseq's data directory, sorted by name."""
     folder = data.split(":")[0]
     found = os.scandir(folder) if os.path.isdir(folder) else ()
     return sorted((e for e in found if e.name.startswith("dict.")), key=lambda e: e.name)
 
 
 def differences(old: dict[str, Any], new: dict[str, Any]) -> list[str]:
-    """The arguments that differ, each with both values."""
+    """Return a phrase for each argument that differs, with both values."""
 
-    def told(values: dict[str, Any], key: str) -> str:
+    def value_of(values: dict[str, Any], key: str) -> str:
         value = values.get(key)
         if isinstance(value, list):
             return counted(len(value), "entry", "entries") if value else "not given"
@@ -154,12 +153,12 @@ def differences(old: dict[str, Any], new: dict[str, Any]) -> list[str]:
                 f"{key} (entry {place + 1}: {old[key][place]} there, {new[key][place]} now)"
             )
         else:
-            found.append(f"{key} ({told(old, key)} there, {told(new, key)} now)")
+            found.append(f"{key} ({value_of(old, key)} there, {value_of(new, key)} now)")
     return found
 
 
 def check(found: dict[str, Any]) -> None:
-    """Raise ValueError unless an object is a manifest."""
+    """Raise ValueError if an object is not a manifest."""
     if {name: found.get(name) for name in FORMAT} != FORMAT:
         raise ValueError("it is of another format or version")
     arguments, signature, shards = (
@@ -177,7 +176,7 @@ def check(found: dict[str, Any]) -> None:
             isinstance(entry.get(name), str) for name in ("state", "input")
         ):
             raise ValueError("it has a file without state and input")
-        counts = NEEDED.get(entry["state"], {})
+        counts = REQUIRED_KEYS.get(entry["state"], {})
         if not all(type(entry.get(name)) is kind for name, kind in counts.items()):
             raise ValueError("it has a finished file without its counts")
 
@@ -193,7 +192,7 @@ class Manifest:
         self.totals: dict[str, Any] = {}
         if self.path.exists():
             try:
-                found = unsealed(self.path.read_bytes())
+                found = verify_digest(self.path.read_bytes())
                 check(found)
                 self.arguments, self.signature, self.shards = (
                     found["arguments"],
@@ -203,21 +202,23 @@ class Manifest:
             except (OSError, ValueError) as error:
                 raise UsageError(
                     f"{self.path} cannot be read, because {error}: name another --output, or start "
-                    "anew with --overwrite"
+                    "again with --overwrite"
                 ) from error
 
-    def join(self, new: dict[str, Any], shards: list[Shard], inputs: dict[str, str]) -> list[Shard]:
-        """Take part in what the folder holds: UsageError where the arguments differ, or the input
-        of a finished shard does.
+    def reconcile(
+        self, new: dict[str, Any], shards: list[Shard], inputs: dict[str, str]
+    ) -> list[Shard]:
+        """Check that a new run may continue the folder's output, and register its shards.
 
         inputs: fingerprint of each shard. Returns the shards whose input has changed since some
-        of their parts were made.
+        of their parts were made. Errors: UsageError if the arguments differ, or if the input of
+        a finished shard has changed.
         """
         new = json.loads(json.dumps(new))
         for shard in shards:  # finished, and unreadable in the last run alone
             entry = self.shards.get(shard.name, {})
             self.shards |= {shard.name: entry["done"]} if "done" in entry else {}
-        # before the first worker signs, nothing is made
+        # no output exists before a worker has set the signature
         different = differences(self.arguments, new) if self.signature else []
         known = [(shard, self.shards[shard.name]) for shard in shards if shard.name in self.shards]
         changed = [shard for shard, entry in known if entry["input"] != inputs[shard.name]]
@@ -239,8 +240,8 @@ class Manifest:
         return changed
 
     def sign(self, signature: str) -> None:
-        """Note how the workers translate; UsageError when the folder's output
-        was made otherwise."""
+        """Record the signature of the workers; UsageError if the folder's output was made with
+        another one."""
         if self.signature and self.signature != signature:
             raise UsageError(
                 f"{self.path.parent} holds output made by {self.signature}, and this would be "
@@ -250,7 +251,7 @@ class Manifest:
         self.signature = signature
 
     def write(self) -> None:
-        """Replace the file in one move."""
+        """Write the file atomically."""
         found = {
             "signature": self.signature,
             "arguments": self.arguments,
@@ -259,5 +260,8 @@ class Manifest:
         }
         replace(
             self.path,
-            [json.dumps(sealed({**FORMAT, **found}), indent=1, ensure_ascii=False).encode(), b"\n"],
+            [
+                json.dumps(with_digest({**FORMAT, **found}), indent=1, ensure_ascii=False).encode(),
+                b"\n",
+            ],
         )

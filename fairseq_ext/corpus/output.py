@@ -1,12 +1,12 @@
 """The output folder of a run.
 
-The folder has a file for each input shard, `manifest.json`, `errors.jsonl`, and `.parts/`
-for what is under way.
+The folder has a file for each input shard, `manifest.json`, `errors.jsonl`, and `.parts/` for
+unfinished shards.
 A finished unit becomes a part, `.parts/NAME.parts/START-END` (a line of JSON with its errors and
-statistics, then its output records), written under another name, synced and renamed: a part that
-is there is whole. When the parts of a shard cover it, they are joined into `NAME.jsonl` (or `.txt`)
-in the same way, the manifest says so, and then they go. So whatever is killed at whatever moment,
-the next run sees which lines are missing, and nothing is there twice.
+statistics, then its output records). A part is written under another name, synced and renamed, so
+every part is complete. When the parts of a shard cover it, they are joined into `NAME.jsonl` (or
+`.txt`) in the same way, the manifest records the file, and the parts are removed. Whenever a
+process is killed, the next run sees which lines are missing, and no line is written twice.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
 from fairseq_ext.core.errors import UsageError
-from fairseq_ext.core.files import PART, remove_unfinished, replace, sealed, unsealed
+from fairseq_ext.core.files import PART, remove_unfinished, replace, verify_digest, with_digest
 from fairseq_ext.core.stats import Section
 from fairseq_ext.corpus.shards import Shard
 from fairseq_ext.corpus.worker import Result
@@ -34,8 +34,9 @@ VERSION = 1  # of a part's first line
 COPY = 1 << 20  # bytes
 
 
-class Store:
-    """An output folder. suffix: of the finished files. One process at a time holds it (`lock`)."""
+class OutputFolder:
+    """An output folder. suffix: of the finished files. One process at a time may use it
+    (`lock`)."""
 
     def __init__(self, folder: str, suffix: str):
         self.folder, self.suffix = Path(folder), suffix
@@ -43,8 +44,10 @@ class Store:
         self.lock_file: IO | None = None
 
     def lock(self) -> None:
-        """Keep other runs out for as long as this process lives; UsageError when one is in, or
-        the folder cannot be made."""
+        """Lock the folder for as long as this process lives.
+
+        Errors: UsageError if another run has it, or if it cannot be created.
+        """
         try:
             self.parts.mkdir(parents=True, exist_ok=True)
             self.lock_file = open(self.parts / "lock", "w")
@@ -60,28 +63,29 @@ class Store:
             ) from None
 
     def remove_unfinished(self, shards: Iterable[Shard]) -> None:
-        """Remove what a killed run of these shards has left, and nothing of runs below it."""
+        """Remove unfinished files of a killed run of these shards, but no files of runs in
+        subfolders."""
         own = [self.folder / name for name in ("manifest.json", "errors.jsonl")]
         remove_unfinished([*own, *map(self.path, shards)])
         for path in self.parts.rglob(f".*{PART}"):
             path.unlink()
 
     def has_parts(self) -> bool:
-        """Whether there is a part of an earlier run."""
+        """Return whether there is a part of an earlier run."""
         return any(True for _ in self.parts.rglob("*.parts/[0-9]*-[0-9]*"))
 
     def unlock(self) -> None:
-        """Let others in."""
+        """Release the lock."""
         if self.lock_file is not None:
             self.lock_file.close()
 
     def clear(self) -> None:
-        """Remove what earlier runs have put here: parts, errors, the files that the manifest
-        names, the manifest."""
+        """Remove the output of earlier runs: parts, errors, the files that the manifest names, and
+        the manifest."""
         manifest = self.folder / "manifest.json"
         try:
-            shards = unsealed(manifest.read_bytes()).get("shards")
-        except (OSError, ValueError):  # whatever it named is replaced file by file
+            shards = verify_digest(manifest.read_bytes()).get("shards")
+        except (OSError, ValueError):  # the files that it named are replaced one by one
             shards = None
         for entry in shards.values() if isinstance(shards, dict) else ():
             output = entry.get("output") if isinstance(entry, dict) else None
@@ -98,16 +102,16 @@ class Store:
         manifest.unlink(missing_ok=True)
 
     def path(self, shard: Shard) -> Path:
-        """The shard's finished file."""
+        """Return the path of the shard's finished file."""
         return self.folder / (shard.name + self.suffix)
 
     def parts_of(self, shard: Shard) -> Path:
-        """The folder of the shard's parts."""
+        """Return the folder of the shard's parts."""
         return self.parts / (shard.name + ".parts")
 
     def ranges(self, shard: Shard) -> list[tuple[int, int]]:
-        """The lines [start, end) of the shard that parts hold, sorted; what a killed run
-        left unfinished is removed."""
+        """Return the ranges [start, end) of lines that parts hold, sorted. Unfinished files of a
+        killed run are removed."""
         folder, found = self.parts_of(shard), []
         for entry in os.scandir(folder) if folder.is_dir() else ():
             if re.fullmatch(r"[0-9]{1,18}-[0-9]{1,18}", entry.name):
@@ -118,7 +122,7 @@ class Store:
         return sorted(found)
 
     def save(self, shard: Shard, start: int, end: int, result: Result) -> None:
-        """Make a unit's result a part."""
+        """Write a unit's result as a part."""
         head = {
             "errors": result.errors,
             "counts": result.stats.record(),
@@ -129,16 +133,17 @@ class Store:
         folder = self.parts_of(shard)
         folder.mkdir(parents=True, exist_ok=True)
         replace(
-            folder / f"{start}-{end}", [json.dumps(sealed(head)).encode() + b"\n", result.payload]
+            folder / f"{start}-{end}",
+            [json.dumps(with_digest(head)).encode() + b"\n", result.payload],
         )
 
-    def heads(self, shard: Shard) -> Iterable[dict[str, Any]]:
-        """What the shard's parts say of themselves, in the order of their lines."""
+    def part_headers(self, shard: Shard) -> Iterable[dict[str, Any]]:
+        """Yield the headers of the shard's parts, in the order of their lines."""
         for start, end in self.ranges(shard):
             path = self.parts_of(shard) / f"{start}-{end}"
             with open(path, "rb") as part:
                 try:
-                    head = unsealed(part.readline())
+                    head = verify_digest(part.readline())
                     if head.get("version") != VERSION:
                         raise ValueError("it is of another version")
                     head["counts"] = Section.restored(head["counts"])
@@ -150,16 +155,16 @@ class Store:
                     ):
                         raise ValueError("it lacks what a part has")
                 except (ValueError, KeyError, TypeError, AttributeError) as error:
-                    raise damaged(path, str(error)) from error
+                    raise damaged_error(path, str(error)) from error
             yield {"lines": end - start, "range": f"{start} to {end}", **head}
 
     def summary(self, shard: Shard) -> tuple[dict[str, Any], list[dict[str, Any]]]:
-        """Counts and errors of the shard's parts: `stats` for readers, `counts` the same with the
-        weights of means, to be added to."""
+        """Return the counts and the errors of the shard's parts. `stats` is for people; `counts` is
+        the same with the weights of means, for further addition."""
         counts: dict[str, Any] = {"lines": 0, "translated": 0, "errors": 0, "signatures": []}
         stats = Section()
         errors: list[dict[str, Any]] = []
-        for head in self.heads(shard):
+        for head in self.part_headers(shard):
             errors += head["errors"]
             counts["lines"] += head["lines"]
             counts["translated"] += head["translated"]
@@ -168,35 +173,38 @@ class Store:
             try:
                 stats.add(head["counts"])
             except (ValueError, TypeError) as error:
-                # of other kinds than those of the parts before
-                raise damaged(
+                # counters of other kinds than those of the earlier parts
+                raise damaged_error(
                     self.parts_of(shard), f"the counts of lines {head['range']} do not fit: {error}"
                 ) from error
         shown = {"signature": " and ".join(counts["signatures"]), **stats.as_dict()}
         return {**counts, "stats": shown, "counts": stats.record()}, errors
 
     def finish(self, shard: Shard, lines: int) -> tuple[dict[str, Any], list[dict[str, Any]]]:
-        """Join the parts of a shard of so many lines; its entry in the manifest, and its errors.
+        """Join the parts of a shard with `lines` lines. Return its manifest entry and its errors.
 
-        The parts stay (`drop_parts`).
+        The parts are not removed (see `drop_parts`).
         """
         ranges = self.ranges(shard)
         ends = [0, *(end for _, end in ranges)]
         if ends != [*(start for start, _ in ranges), lines]:
-            raise damaged(self.parts_of(shard), "its parts leave gaps or overlap")
+            raise damaged_error(self.parts_of(shard), "its parts leave gaps or overlap")
         digest = hashlib.sha256()
 
         def chunks() -> Iterable[bytes]:
             for start, end in ranges:
                 path = self.parts_of(shard) / f"{start}-{end}"
                 with open(path, "rb") as part:
-                    told, of_part = unsealed(part.readline()).get("payload"), hashlib.sha256()
+                    recorded, part_digest = (
+                        verify_digest(part.readline()).get("payload"),
+                        hashlib.sha256(),
+                    )
                     while block := part.read(COPY):
                         digest.update(block)
-                        of_part.update(block)
+                        part_digest.update(block)
                         yield block
-                if of_part.hexdigest() != told:
-                    raise damaged(path, "its content is not what was written")
+                if part_digest.hexdigest() != recorded:
+                    raise damaged_error(path, "its content is not what was written")
 
         counts, errors = self.summary(shard)
         path = self.path(shard)
@@ -214,7 +222,7 @@ class Store:
         shutil.rmtree(self.parts_of(shard), ignore_errors=True)
 
     def errors_path(self, shard: Shard) -> Path:
-        """Where a finished shard's errors are kept until the run ends."""
+        """Return the file that holds a finished shard's errors until the run ends."""
         return self.parts / (shard.name + ".errors")
 
     def keep_errors(self, shard: Shard, errors: list[dict[str, Any]]) -> None:
@@ -229,10 +237,10 @@ class Store:
     def write_errors(
         self, shards: Iterable[Shard], unreadable: Callable[[Shard], list[dict[str, Any]]]
     ) -> int:
-        """Write errors.jsonl anew: shard by shard, finished or not, each's errors in the order of
-        its lines; how many there are.
+        """Write errors.jsonl again, for finished and unfinished shards: shard by shard, in the
+        order of their lines. Return the number of entries.
 
-        unreadable: the entries of a shard as a whole.
+        unreadable: returns the entries of a shard as a whole.
         """
         count = 0
 
@@ -252,13 +260,13 @@ class Store:
         return count
 
 
-def damaged(path: Path, why: str) -> UsageError:
-    """The error for a part, or a folder of parts, that is not what was written."""
+def damaged_error(path: Path, why: str) -> UsageError:
+    """Return the error for a part, or a folder of parts, that was changed or damaged."""
     return UsageError(
         f"{path} cannot be used, because {why}: remove it, and run the same command again"
     )
 
 
 def json_lines(entries: Iterable[dict[str, Any]]) -> Iterable[bytes]:
-    """Entries as lines of JSON."""
+    """Yield entries as lines of JSON."""
     return (json.dumps(entry).encode() + b"\n" for entry in entries)

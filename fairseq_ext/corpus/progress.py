@@ -1,4 +1,4 @@
-"""What a run says of itself: progress lines, a table at the end, and `--stats-file`."""
+"""Progress lines of a run, the table at its end, and `--stats-file`."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from fairseq_ext.core.stats import Section
 from fairseq_ext.corpus.worker import Result
 
 if TYPE_CHECKING:
-    from fairseq_ext.corpus.scheduler import Scheduler, Unit
+    from fairseq_ext.corpus.scheduler import Unit, UnitScheduler
 
 
 @dataclass
@@ -23,16 +23,16 @@ class Progress:
 
     interval: float
     shards: int
-    done: int = 0  # shards
+    shards_done: int = 0
     unreadable: list[str] = field(default_factory=list)  # shards: why
     errors: int = 0  # entries of errors.jsonl
-    before: int = 0  # sentences, done by earlier runs
-    sentences: int = 0  # done by this run, as all that follows
+    sentences_before: int = 0  # done by earlier runs
+    sentences: int = 0  # done by this run, like all fields below
     translated: int = 0
     tokens: int = 0
     busy: float = 0.0  # seconds that workers spent on units, summed
-    processor: float = 0.0  # of which the processor worked for them
-    waited: float = 0.0  # seconds that they waited between two units, summed
+    cpu_seconds: float = 0.0  # of which the processor worked for them
+    idle_seconds: float = 0.0  # seconds that they waited between two units, summed
     bytes: int = 0  # of the input
     bytes_before: float = 0.0  # done by earlier runs, or left out
     bytes_done: float = 0.0
@@ -42,36 +42,36 @@ class Progress:
     restarts: int = 0
     signature: str = ""
     started: float = field(default_factory=time.monotonic)
-    said: float = field(default_factory=time.monotonic)
-    told: int = -1  # sentences, as the last line with figures had them
+    last_report_time: float = field(default_factory=time.monotonic)
+    reported_sentences: int = -1  # sentences, as the last line with figures had them
     changed: float = 0.0  # when that was
 
     def add(self, unit: Unit, result: Result) -> None:
-        """A unit is finished."""
+        """Count a finished unit."""
         self.sentences += len(unit.sentences)
         self.translated += result.translated
         self.tokens += result.tokens
         self.busy += result.seconds
-        self.processor += result.processor
-        self.waited += result.waited
-        self.bytes_done += unit.weight
+        self.cpu_seconds += result.cpu_seconds
+        self.idle_seconds += result.idle_seconds
+        self.bytes_done += unit.input_bytes
 
-    def tick(self, alive: int, size: int, begun: float) -> None:
-        """Say where the run stands, if it is time to: the figures, or for how long they have been
-        the same."""
+    def tick(self, alive: int, size: int, start_time: float) -> None:
+        """Print a progress line if the interval has passed: the figures, or for how long they have
+        not changed."""
         now = time.monotonic()
-        if not self.interval or now - self.said < self.interval:
+        if not self.interval or now - self.last_report_time < self.interval:
             return
-        self.said, self.seconds = now, now - (begun or now)
+        self.last_report_time, self.seconds = now, now - (start_time or now)
         where = f"no other sentence for {clock(now - self.changed)}"
-        if self.sentences != self.told:
-            self.told, self.changed, where = self.sentences, now, self.figures()
+        if self.sentences != self.reported_sentences:
+            self.reported_sentences, self.changed, where = self.sentences, now, self.figures()
         waiting = "" if alive else " (they are starting, or the cluster has no room for them)"
         line = f"corpus: {where}, {alive} of {counted(size, 'worker')} alive{waiting}"
         print(line, file=sys.stderr, flush=True)
 
     def figures(self) -> str:
-        """Sentences, speed, share done, time left."""
+        """Return sentences, speed, share done and time left as a text."""
         share = min((self.bytes_before + self.bytes_done) / max(self.bytes, 1), 1.0)
         left = (
             self.seconds * (self.bytes - self.bytes_before - self.bytes_done) / self.bytes_done
@@ -79,38 +79,42 @@ class Progress:
             else None
         )
         return (
-            f"{counted(self.before + self.sentences, 'sentence')}, "
+            f"{counted(self.sentences_before + self.sentences, 'sentence')}, "
             f"{self.rate(self.sentences):.1f} a second, {self.rate(self.tokens):.0f} "
             f"tokens a second, {100 * share:.1f}% done, {clock(left)} left"
         )
 
     def rate(self, count: int) -> float:
-        """So many a second."""
+        """Return a count divided by the seconds of decoding."""
         return count / self.seconds if self.seconds else 0.0
 
-    def stop(self, scheduler: Scheduler) -> None:
-        """No more units come."""
-        self.seconds = time.monotonic() - scheduler.begun if scheduler.begun else 0.0
+    def stop(self, scheduler: UnitScheduler) -> None:
+        """Record the time and the workers; called after the last unit."""
+        self.seconds = time.monotonic() - scheduler.start_time if scheduler.start_time else 0.0
         self.workers, self.restarts = scheduler.size, scheduler.restarts
 
     @property
     def waiting(self) -> float:
-        """The share of their time that workers waited for the next unit: for Ray, and for
+        """Share of their time in which workers waited for the next unit: for Ray, and for
         reading and writing."""
-        return self.waited / (self.waited + self.busy) if self.busy else 0.0
+        return self.idle_seconds / (self.idle_seconds + self.busy) if self.busy else 0.0
 
     def table(self) -> str:
-        """The summary at the end."""
+        """Return the summary at the end of a run."""
         rows = [
             (
                 "shards",
-                f"{self.done} of {self.shards} done"
+                f"{self.shards_done} of {self.shards} done"
                 + (f", {len(self.unreadable)} unreadable" if self.unreadable else ""),
             ),
             (
                 "sentences",
-                f"{self.before + self.sentences}"
-                + (f", {self.before} of them before this run" if self.before else ""),
+                f"{self.sentences_before + self.sentences}"
+                + (
+                    f", {self.sentences_before} of them before this run"
+                    if self.sentences_before
+                    else ""
+                ),
             ),
             ("entries of errors.jsonl", str(self.errors)),
         ]
@@ -151,54 +155,54 @@ class Progress:
 
 
 def clock(seconds: float | None) -> str:
-    """Hours, minutes, seconds."""
+    """Return a time as hours, minutes and seconds."""
     if seconds is None:
         return "?"
     minutes, rest = divmod(round(seconds), 60)
     return f"{minutes // 60}:{minutes % 60:02d}:{rest:02d}"
 
 
-# ---- `--stats-file`: what a run has counted
+# ---- `--stats-file`: the counters of a run
 #
-# The file is replaced in one step while the run goes on and at its end.
+# The file is written atomically, from time to time and at the end.
 
 
 SECONDS_BETWEEN_WRITES = 30.0
 
 
 class RunStats:
-    """The counters of all workers, those of earlier runs included. path: the file, None for none;
+    """The counters of all workers, with those of earlier runs. path: the file, None for none;
     a stream is written once, at the end.
 
-    `signature` is that of the manifest, which stands where nothing is finished yet.
+    The methods' `signature` is that of the manifest; it is used while nothing is finished.
     """
 
     def __init__(self, path: str | None):
         self.path = path
         self.is_stream = path is not None and is_stream(path)
         self.counts = Section()
-        self.signatures: set[str] = set()  # of what is finished
+        self.signatures: set[str] = set()  # of the finished parts
         self.written = time.monotonic()
 
     def add(self, part: Section, *signatures: str) -> None:
-        """Count a part that is finished; an empty signature is none."""
+        """Count a finished part; empty signatures are ignored."""
         self.counts.add(part)
         self.signatures |= {*signatures} - {""}
 
     def as_dict(self, signature: str) -> dict[str, Any]:
-        """The JSON object for readers."""
+        """Return the JSON object of the file."""
         return {
             "signature": " and ".join(sorted(self.signatures)) or signature,
             **self.counts.as_dict(),
         }
 
     def write(self, signature: str) -> None:
-        """Replace the file, if there is one. Errors: OSError."""
+        """Write the file, if there is one. Errors: OSError."""
         self.written = time.monotonic()
         if self.path:
             replace(self.path, [json.dumps(self.as_dict(signature), indent=1).encode() + b"\n"])
 
-    def follow(self, signature: str) -> None:
-        """Replace it once in a while."""
+    def write_occasionally(self, signature: str) -> None:
+        """Write the file if SECONDS_BETWEEN_WRITES have passed."""
         if not self.is_stream and time.monotonic() - self.written > SECONDS_BETWEEN_WRITES:
             self.write(signature)

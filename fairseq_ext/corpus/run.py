@@ -1,4 +1,4 @@
-"""One run: what is missing of the output is translated and put in its place."""
+"""One run of a job: translates the lines that the output lacks."""
 
 from __future__ import annotations
 
@@ -17,19 +17,19 @@ from fairseq_ext.core.files import fingerprint, refuse_shared, sha256_of
 from fairseq_ext.core.stats import Section
 from fairseq_ext.corpus.job import (
     SUFFIXES,
-    Job,
+    CorpusJob,
     Manifest,
     absolute,
-    arguments,
     check_model,
     dictionaries,
     files_read,
+    fingerprint_arguments,
 )
-from fairseq_ext.corpus.output import Store
+from fairseq_ext.corpus.output import OutputFolder
 from fairseq_ext.corpus.progress import Progress, RunStats
 from fairseq_ext.corpus.scheduler import ray_for
-from fairseq_ext.corpus.shards import Reader, Shard, Unreadable, check_columns, shards_of
-from fairseq_ext.corpus.worker import Result, refusal
+from fairseq_ext.corpus.shards import Shard, ShardReader, UnreadableShard, check_columns, shards_of
+from fairseq_ext.corpus.worker import Result, died_result
 from fairseq_ext.plugin.loading.data_folder import RawText, kind_of_files
 from fairseq_ext.plugin.loading.settings import as_arguments, parse
 
@@ -39,9 +39,9 @@ if TYPE_CHECKING:
 logger = logging.getLogger("fairseq_ext.corpus")
 
 
-def translate(job: Job) -> Progress:
-    """Run a job to its end. What is finished stays whatever happens; the same job again
-    goes on from there.
+def translate(job: CorpusJob) -> Progress:
+    """Run a job to its end. Finished output is kept in any case; running the same job again
+    continues it.
 
     Errors: UsageError for wrong arguments, a folder that holds other output, a full disk, a
     model that cannot be loaded.
@@ -51,7 +51,7 @@ def translate(job: Job) -> Progress:
         options.get_interactive_generation_parser(),
         [job.data, "--path", job.path, *as_arguments(given)],
     )
-    store = Store(job.output, SUFFIXES[job.format])
+    store = OutputFolder(job.output, SUFFIXES[job.format])
     shards = shards_of(job.input, job.constraints_file)
     for shard in shards:
         if (
@@ -74,28 +74,30 @@ def translate(job: Job) -> Progress:
     except OSError as error:
         raise UsageError(
             f"cannot write {error.filename or f'to {job.output}'} ({error.strerror or error}): "
-            "make room or mend it, and run the same command again; what is finished is kept"
+            "free disk space or fix the problem, then run the same command again; finished "
+            "output is kept"
         ) from error
     finally:
         store.unlock()
 
 
 class Run:
-    """A job under way.
+    """A job that is being run.
 
-    Everything is done in the calling thread, save the joining of finished shards.
+    All work is done in the calling thread, except the joining of finished shards.
     """
 
-    def __init__(self, job: Job, store: Store, shards: list[Shard]):
+    def __init__(self, job: CorpusJob, store: OutputFolder, shards: list[Shard]):
         self.job, self.store, self.shards = job, store, shards
         self.manifest = Manifest(store.folder)
         self.progress = Progress(job.progress, shards=len(shards))
         self.joiner = ThreadPoolExecutor(1)
         self.joining: list[tuple[Shard, Future]] = []
-        self.under_way: Counter[str] = Counter()  # sentences that are read and not saved, by shard
-        self.lines: dict[str, int] = {}  # of the shards that have been read to their end
+        # sentences that have been read and not yet saved, by shard
+        self.sentences_in_flight: Counter[str] = Counter()
+        self.lines: dict[str, int] = {}  # number of lines of each shard that was read to its end
         self.stats = RunStats(job.stats_file)
-        self.notes: set[str] = set()  # of workers, each told once
+        self.worker_notes: set[str] = set()  # notes that have been logged
         kind = (
             None
             if job.flags.get("bpe")
@@ -104,16 +106,16 @@ class Run:
         self.raw_text = RawText(kind, job.data.split(":")[0])
 
     def run(self) -> Progress:
-        """Read what is there already, translate what is missing, and write the summary;
-        return the counts."""
-        todo = self.look()
+        """Read the existing output, translate what is missing, write the summary; return the
+        counts."""
+        todo = self.read_progress()
         if not self.stats.is_stream:
-            # a place that cannot be written is better known now than at the end
+            # fail now, not at the end, if the statistics file cannot be written
             self.stats.write(self.manifest.signature)
         try:
             if todo:
                 self.work(todo)
-            self.take_joined(wait=True)
+            self.finish_joined_shards(wait=True)
         finally:
             self.joiner.shutdown()
             progress, entries = self.progress, self.manifest.shards.values()
@@ -121,25 +123,25 @@ class Run:
             progress.unreadable = [
                 entry["reason"] for entry in entries if entry["state"] == "unreadable"
             ]
-            progress.done = sum(entry["state"] == "done" for entry in entries)
-            told = self.stats.as_dict(self.manifest.signature)
+            progress.shards_done = sum(entry["state"] == "done" for entry in entries)
+            stats = self.stats.as_dict(self.manifest.signature)
             self.manifest.totals = {
-                "sentences": progress.before + progress.sentences,
+                "sentences": progress.sentences_before + progress.sentences,
                 "errors": progress.errors,
-                "stats": told,
+                "stats": stats,
             }
             self.manifest.write()
             self.stats.write(self.manifest.signature)
         progress.signature = self.manifest.signature
         return progress
 
-    def look(self) -> list[Shard]:
-        """Read what is there already; return the shards that are to be worked on."""
+    def read_progress(self) -> list[Shard]:
+        """Read the existing output; return the shards that are not finished."""
         job, progress = self.job, self.progress
         if not self.manifest.path.exists() and self.store.has_parts():
             raise UsageError(
                 f"{self.store.folder} has parts of an earlier run, and no manifest.json that says "
-                "how they were made: put it back, name another --output, or start anew with "
+                "how they were made: put it back, name another --output, or start again with "
                 "--overwrite"
             )
         inputs = {}
@@ -150,7 +152,7 @@ class Run:
             except OSError as error:
                 self.give_up(shard, 0, error.strerror or str(error))
         readable = [shard for shard in self.shards if shard.name in inputs]
-        given = arguments(
+        given = fingerprint_arguments(
             job.path,
             job.data,
             self.shards,
@@ -158,10 +160,10 @@ class Run:
             format=job.format,
             source_field=job.source_field,
         )
-        for shard in self.manifest.join(given, readable, inputs):
+        for shard in self.manifest.reconcile(given, readable, inputs):
             if self.store.ranges(shard):
                 logger.warning(
-                    "%s has changed since a part of it was translated: it is translated anew",
+                    "%s has changed since a part of it was translated: it is translated again",
                     shard.path,
                 )
             self.store.drop_parts(shard)
@@ -175,9 +177,9 @@ class Run:
         return todo
 
     def is_done(self, shard: Shard) -> bool:
-        """Whether the shard's output is there; one that has gone is made again.
+        """Return whether the shard's output is there; a missing file is made again.
 
-        What was done before is counted.
+        The work of earlier runs is counted.
         """
         entry = self.manifest.shards[shard.name]
         path = self.store.path(shard)
@@ -187,7 +189,7 @@ class Run:
             )
             entry = self.manifest.shards[shard.name] = {"state": "open", "input": entry["input"]}
         if entry["state"] == "done":
-            self.store.drop_parts(shard)  # of a run that was killed just before it did so
+            self.store.drop_parts(shard)  # an earlier run may have been killed before this step
         found = entry if entry["state"] == "done" else self.store.summary(shard)[0]
         try:
             self.stats.add(Section.restored(found["counts"]), *found["signatures"])
@@ -197,17 +199,17 @@ class Run:
                 f"be read: {error}"
             )
             raise UsageError(
-                f"{what}; name another --output, or start anew with --overwrite"
+                f"{what}; name another --output, or start again with --overwrite"
             ) from error
-        self.progress.before += found["lines"]
+        self.progress.sentences_before += found["lines"]
         return entry["state"] == "done"
 
     def work(self, todo: list[Shard]) -> None:
-        """Translate what is missing of these shards."""
-        # Ray takes seconds to start, and the workers longer to find it missing
+        """Translate the missing lines of these shards."""
+        # check first: Ray takes seconds to start, and a worker even longer to miss the model
         check_model(self.job)
         with ray_for(self.job) as workers:
-            from fairseq_ext.corpus.scheduler import Scheduler, remote_worker
+            from fairseq_ext.corpus.scheduler import UnitScheduler, remote_worker
 
             job = self.job
             flags = {
@@ -219,7 +221,9 @@ class Run:
             def make() -> Any:
                 return remote_worker(flags, job.threads, plain, workers.gpu)
 
-            scheduler = Scheduler(make, workers.number, self.save, self.lost, self.tick, self.sign)
+            scheduler = UnitScheduler(
+                make, workers.number, self.save, self.on_sentence_lost, self.tick, self.sign
+            )
             try:
                 scheduler.run(self.units(todo))
             finally:
@@ -227,24 +231,24 @@ class Run:
                 scheduler.close()
 
     def units(self, todo: list[Shard]) -> Iterator[Unit]:
-        """Yield the units that are missing, shard by shard."""
+        """Yield the missing units, shard by shard."""
         from fairseq_ext.corpus.scheduler import Unit
 
         for shard in todo:
             position, number = 0.0, 0
             try:
-                reader = Reader(shard, self.job.source_field)
+                reader = ShardReader(shard, self.job.source_field)
                 for sentences in reader.units(self.job.unit, self.store.ranges(shard)):
-                    # lines that an earlier run has done were read beside these
-                    weight = (
+                    # lines that an earlier run has done were read together with these
+                    input_bytes = (
                         (reader.position - position) * len(sentences) / (reader.number - number)
                     )
-                    self.progress.bytes_before += reader.position - position - weight
+                    self.progress.bytes_before += reader.position - position - input_bytes
                     position, number = reader.position, reader.number
-                    self.under_way[shard.name] += len(sentences)
+                    self.sentences_in_flight[shard.name] += len(sentences)
                     self.raw_text.look([sentence.source for sentence in sentences])
-                    yield Unit(shard, sentences, weight)
-            except Unreadable as error:
+                    yield Unit(shard, sentences, input_bytes)
+            except UnreadableShard as error:
                 self.give_up(shard, error.lines, error.reason)
             except (UsageError, OSError) as error:
                 self.give_up(shard, number, str(error))
@@ -254,10 +258,10 @@ class Run:
             self.progress.bytes_before += os.path.getsize(shard.path) - position
 
     def give_up(self, shard: Shard, lines: int, reason: str) -> None:
-        """Note a shard that cannot be read to its end; what was read of it is translated
-        and kept for a later run."""
+        """Record a shard that cannot be read to its end. The lines before are translated and kept
+        for a later run."""
         reason = f"{shard.path} cannot be read beyond line {lines} ({reason})"
-        logger.warning("%s: mend it and run the same command again", reason)
+        logger.warning("%s: repair it and run the same command again", reason)
         known = self.manifest.shards.get(shard.name, {"input": "", "state": "open"})
         done = known if known["state"] == "done" else known.get("done")
         self.manifest.shards[shard.name] = {
@@ -269,7 +273,7 @@ class Run:
         }
 
     def entries(self, shard: Shard) -> list[dict[str, Any]]:
-        """Return the entries of errors.jsonl that are of a shard as a whole."""
+        """Return the entries of errors.jsonl that concern a shard as a whole."""
         entry = self.manifest.shards.get(shard.name, {})
         if entry.get("state") != "unreadable":
             return []
@@ -284,12 +288,12 @@ class Run:
         ]
 
     def sign(self, loaded: dict[str, str]) -> None:
-        """Note the signature of a worker that has loaded the model."""
+        """Record the signature of a worker that has loaded the model, and log its note."""
         known = self.manifest.signature
         self.manifest.sign(loaded["signature"])
         note = loaded.get("note", "")
-        if note and note not in self.notes:
-            self.notes.add(note)
+        if note and note not in self.worker_notes:
+            self.worker_notes.add(note)
             logger.warning(note)
         if not known:
             self.manifest.write()
@@ -299,22 +303,23 @@ class Run:
         self.store.save(unit.shard, unit.start, unit.end, result)
         self.progress.add(unit, result)
         self.stats.add(result.stats, result.signature)
-        self.under_way[unit.shard.name] -= len(unit.sentences)
+        self.sentences_in_flight[unit.shard.name] -= len(unit.sentences)
         self.join_if_whole(unit.shard)
 
-    def lost(self, unit: Unit) -> None:
-        """Write an empty result for a unit of one sentence that no worker survives."""
-        self.save(unit, refusal(unit.shard, unit.sentences[0], self.job.format == "text"))
+    def on_sentence_lost(self, unit: Unit) -> None:
+        """Write an empty result for a unit of one sentence that kills every worker."""
+        self.save(unit, died_result(unit.shard, unit.sentences[0], self.job.format == "text"))
 
     def join_if_whole(self, shard: Shard) -> None:
-        """Have the shard's parts joined when all of them are there."""
-        if shard.name in self.lines and not self.under_way[shard.name]:
+        """Start joining the shard's parts if all of them are there."""
+        if shard.name in self.lines and not self.sentences_in_flight[shard.name]:
             self.joining.append(
                 (shard, self.joiner.submit(self.store.finish, shard, self.lines[shard.name]))
             )
 
-    def take_joined(self, wait: bool = False) -> None:
-        """Note the shards that are finished: errors, then manifest; only then their parts go."""
+    def finish_joined_shards(self, wait: bool = False) -> None:
+        """Record the finished shards: write the errors, then the manifest, then remove the
+        parts."""
         while self.joining and (wait or self.joining[0][1].done()):
             shard, future = self.joining.pop(0)
             entry, errors = future.result()
@@ -326,9 +331,8 @@ class Run:
             self.manifest.write()
             self.joiner.submit(self.store.drop_parts, shard)
 
-    def tick(self, alive: int, size: int, begun: float) -> None:
-        """Take the shards that have been joined, and write progress and statistics; called
-        about once a second."""
-        self.take_joined()
-        self.progress.tick(alive, size, begun)
-        self.stats.follow(self.manifest.signature)
+    def tick(self, alive: int, size: int, start_time: float) -> None:
+        """Record joined shards, and write progress and statistics; called about once a second."""
+        self.finish_joined_shards()
+        self.progress.tick(alive, size, start_time)
+        self.stats.write_occasionally(self.manifest.signature)

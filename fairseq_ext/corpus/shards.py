@@ -1,7 +1,7 @@
 """Input files (`--input`) as shards, and each shard as numbered sentences.
 
-Of a file: its kind, what its output is called, and whether it has the keys or
-columns that are read.
+This module decides the kind of a file and the name of its output, and checks that the file has the
+required keys or columns.
 Kinds: text, JSONL (.jsonl, .json, .ndjson) and Parquet (.parquet); compression by suffix:
 .gz .zst .bz2 .lz4.
 """
@@ -37,25 +37,25 @@ class Shard(NamedTuple):
     """One input file."""
 
     path: str
-    name: str  # of its output, without suffix: where it is below the folder that all inputs share
+    name: str  # of its output, without suffix: its path below the common folder of all inputs
     constraints: str | None = None  # its constraints file
 
     @property
     def kind(self) -> str:
-        return KINDS.get(Path(without_codec(self.path)).suffix.lower(), "text")
+        return KINDS.get(Path(without_compression_suffix(self.path)).suffix.lower(), "text")
 
 
-def without_codec(path: str) -> str:
-    """A path without the suffix of its compression."""
+def without_compression_suffix(path: str) -> str:
+    """Return a path without the suffix of its compression."""
     stem, suffix = os.path.splitext(path)
     return stem if suffix.lower() in CODECS else path
 
 
 def shards_of(paths: Sequence[str], constraints: Sequence[str] | None) -> list[Shard]:
-    """The shards of --input, patterns expanded, each with its --constraints-file.
+    """Return the shards of --input, patterns expanded, each with its --constraints-file.
 
-    Errors: UsageError for files that are not there, for two whose outputs would have one name, and
-    for a number of constraints files that is not that of the inputs.
+    Errors: UsageError for files that do not exist, for two inputs whose outputs would have the same
+    name, and for a number of constraints files that differs from that of the inputs.
     """
     found: list[str] = []
     for path in paths:
@@ -89,7 +89,7 @@ def shards_of(paths: Sequence[str], constraints: Sequence[str] | None) -> list[S
     folder = os.path.commonpath([os.path.dirname(os.path.abspath(path)) for path in found])
     shards: dict[str, Shard] = {}
     for i, path in enumerate(found):
-        name = without_codec(os.path.relpath(os.path.abspath(path), folder))
+        name = without_compression_suffix(os.path.relpath(os.path.abspath(path), folder))
         name = (
             os.path.splitext(name)[0]
             if os.path.splitext(name)[1].lower() in {*KINDS, ".txt"}
@@ -106,16 +106,16 @@ def shards_of(paths: Sequence[str], constraints: Sequence[str] | None) -> list[S
 
 # ---- The keys or columns of a shard
 #
-# Whether its source is among them is asked before a model is loaded.
+# They are checked for the source before a model is loaded.
 
 
-FIRST_LINES = 100  # of JSONL, that show its keys
+FIRST_LINES = 100  # lines of JSONL that are read for its keys
 
 
 def check_columns(shards: Sequence[Shard], source_field: str | None) -> None:
-    """UsageError for a Parquet or JSONL file without the source's column or key.
+    """Raise UsageError for a Parquet or JSONL file without the source's column or key.
 
-    One that cannot be read is told when its turn comes.
+    A file that cannot be read is reported when it is processed.
     """
     for shard in shards:
         known = (
@@ -140,7 +140,7 @@ def check_columns(shards: Sequence[Shard], source_field: str | None) -> None:
 
 
 def columns_of(shard: Shard) -> list[str] | None:
-    """The columns of a Parquet file; None where it cannot be read."""
+    """Return the columns of a Parquet file; None if it cannot be read."""
     try:
         import pyarrow.parquet
 
@@ -150,13 +150,13 @@ def columns_of(shard: Shard) -> list[str] | None:
 
 
 def keys_of(shard: Shard) -> list[str] | None:
-    """The keys of the objects in a JSONL file's first lines, some of which may be bad; None
-    where there is no object."""
+    """Return the keys of the objects in a JSONL file's first lines; bad lines are ignored. None if
+    there is no object."""
     found: dict[str, None] | None = None
     if not os.path.isfile(shard.path):
         return None
-    with contextlib.suppress(Unreadable, OSError):
-        for line in islice(Reader(shard._replace(constraints=None)).raw(), FIRST_LINES):
+    with contextlib.suppress(UnreadableShard, OSError):
+        for line in islice(ShardReader(shard._replace(constraints=None)).raw_lines(), FIRST_LINES):
             with contextlib.suppress(UsageError, UnicodeDecodeError):
                 found = (found or {}) | dict.fromkeys(
                     json_object((line or b"").decode("utf-8"), shard.path)
@@ -164,42 +164,42 @@ def keys_of(shard: Shard) -> list[str] | None:
     return None if found is None else list(found)
 
 
-# ---- A shard as numbered sentences, with what travels with them
+# ---- A shard as numbered sentences with their ids and constraints
 #
 # - Text: a sentence a line. Only a line feed ends a line, as in fairseq's own reading of a corpus;
 #   a byte order mark and carriage returns are dropped.
 # - JSONL (.jsonl, .json, .ndjson): an object a line, `{"source": "...", "id": ..., "constraints":
-#   [...], "any_of": [...], "avoid": [...], "prefix": "..."}`; all but the source may be missing,
-#   the last four are those of a JSONL constraints file.
+#   [...], "any_of": [...], "avoid": [...], "prefix": "..."}`; only the source is required, and
+#   the last four are as in a JSONL constraints file.
 # - Parquet (.parquet): the same names as columns; read batch by batch.
 # - Compression by suffix: .gz .zst .bz2 .lz4.
 #
-# A shard is read once, forwards, holding one line at a time (of at most `MAX_LINE` bytes), through
-# pyarrow's streams, on which Ray Data reads too. Ray Data's own readers do not serve here: its text
-# reader takes a whole file into memory, decodes it as one string, so that one wrong byte loses the
-# file and nobody learns the line, and cuts it with `str.splitlines`, so that U+2028 and seven other
-# characters inside a line shift all that follows; its JSON reader takes in the whole file as well;
-# and neither its blocks nor its checkpoints (row ids, all in memory) know where in which file a row
-# stood, which is what order and restarts rest on here.
+# A shard is read once, from its start to its end, one line of at most `MAX_LINE` bytes at a time,
+# through pyarrow's streams, as in Ray Data. Ray Data's own readers are not suitable. Its text
+# reader reads a whole file into memory and decodes it as one string, so one wrong byte loses the
+# file without naming the line; it splits with `str.splitlines`, so U+2028 and seven other
+# characters inside a line shift all lines after them. Its JSON reader reads whole files too. Its
+# blocks and checkpoints (row ids, all in memory) do not record the file and the line of a row,
+# which the order of the output and restarts need here.
 
 
 BLOCK = 1 << 20  # bytes read at once
-MAX_LINE = 1 << 20  # bytes of a line; what is longer is no sentence
-ROWS = 1024  # of Parquet, read at once
+MAX_LINE = 1 << 20  # bytes of a line; longer lines are reported as errors
+ROWS = 1024  # rows of Parquet read at once
 
 
-class Sentence(NamedTuple):
+class ShardLine(NamedTuple):
     """One line of a shard."""
 
     number: int  # from 0
     source: str
     id: Any  # the input's, else the line's number from 1
     fields: dict[str, Any] | None = None  # as search/constraints/lines.py, parse_json, returns them
-    error: tuple[str, str] | None = None  # kind, reason: it cannot be translated
+    error: tuple[str, str] | None = None  # kind, reason; None: the line can be translated
 
 
-class Unreadable(Exception):
-    """A shard that cannot be read to its end: after how many lines, and why."""
+class UnreadableShard(Exception):
+    """A shard that cannot be read to its end. lines: number of lines before the failure."""
 
     def __init__(self, lines: int, reason: str):
         super().__init__(reason)
@@ -207,35 +207,40 @@ class Unreadable(Exception):
 
 
 def source_names(source_field: str | None) -> tuple[str, ...]:
-    """The keys or columns that may hold the source, --source-field given or not."""
+    """Return the keys or columns that may hold the source: --source-field, else the defaults."""
     return (source_field,) if source_field else ("source", "text")
 
 
-class Reader:
-    """The sentences of a shard, in order. `position` says how many of the file's bytes
-    have been read, about.
+class ShardReader:
+    """The sentences of a shard, in order. `position` is about the number of the file's bytes that
+    have been read.
 
     source_field: the key or column of the source; None takes "source", else "text".
-    Errors: `Unreadable` while reading; UsageError when the constraints file does not fit the shard.
+    Errors: `UnreadableShard` while reading; UsageError if the constraints file does not match the
+    shard.
     """
 
     def __init__(self, shard: Shard, source_field: str | None = None):
         self.shard, self.source_field = shard, source_field
         self.size = max(os.path.getsize(shard.path), 1)
         self.position = 0.0
-        self.number = 0  # of the line that comes next
-        self.given = Lines(shard.constraints, "--constraints-file") if shard.constraints else None
-        self.parse_given = (
-            parse_json if self.given is not None and is_json(self.given) else parse_tabs
+        self.number = 0  # of the current line
+        self.constraint_lines = (
+            Lines(shard.constraints, "--constraints-file") if shard.constraints else None
+        )
+        self.parse_constraints = (
+            parse_json
+            if self.constraint_lines is not None and is_json(self.constraint_lines)
+            else parse_tabs
         )
 
-    def units(self, size: int, done: Sequence[tuple[int, int]]) -> Iterator[list[Sentence]]:
-        """Runs of at most `size` sentences, those in the sorted ranges [start, end)
-        of `done` left out."""
-        unit: list[Sentence] = []
+    def units(self, size: int, done: Sequence[tuple[int, int]]) -> Iterator[list[ShardLine]]:
+        """Yield runs of at most `size` neighbouring sentences. Sentences in `done`, sorted ranges
+        [start, end), are left out."""
+        unit: list[ShardLine] = []
         ranges = iter([*done, (1 << 62, 1 << 62)])
         start, end = next(ranges)
-        for raw in self.raw():
+        for raw in self.raw_lines():
             while self.number >= end:
                 start, end = next(ranges)
             if self.number < start:
@@ -246,20 +251,22 @@ class Reader:
                 unit = []
         if unit:
             yield unit
-        if self.given is not None and len(self.given) != self.number:
+        if self.constraint_lines is not None and len(self.constraint_lines) != self.number:
             raise UsageError(
-                f"--constraints-file {self.given.path} has {counted(len(self.given), 'line')} and "
-                f"{self.shard.path} has {counted(self.number, 'sentence')}: write one line for "
-                "each, an empty one for no constraints"
+                f"--constraints-file {self.constraint_lines.path} has "
+                f"{counted(len(self.constraint_lines), 'line')} and {self.shard.path} has "
+                f"{counted(self.number, 'sentence')}: write one line for each, an empty one for "
+                "no constraints"
             )
 
-    def raw(self) -> Iterator[Any]:
-        """Lines as bytes (None for one that is too long), or rows of Parquet as dictionaries."""
+    def raw_lines(self) -> Iterator[Any]:
+        """Yield lines as bytes (None for a line that is too long), or rows of Parquet as
+        dictionaries."""
         try:
             yield from self.rows() if self.shard.kind == "parquet" else self.lines()
         except (OSError, EOFError, ValueError) as error:
             # pyarrow's errors are ValueErrors, or OSErrors
-            raise Unreadable(self.number, str(error).splitlines()[0]) from error
+            raise UnreadableShard(self.number, str(error).splitlines()[0]) from error
         except ImportError as error:
             way = "pip install -U pyarrow numpy, or an older pyarrow where numpy has to stay"
             raise UsageError(
@@ -268,7 +275,7 @@ class Reader:
             ) from error
 
     def lines(self) -> Iterator[bytes | None]:
-        """The file's lines."""
+        """Yield the file's lines without their line feeds; None for a line that is too long."""
         codec = CODECS.get(os.path.splitext(self.shard.path)[1].lower())
         with open(self.shard.path, "rb") as file:
             stream: Any = file
@@ -280,7 +287,7 @@ class Reader:
             while block := stream.read(BLOCK):
                 block = block if at else block.removeprefix(codecs.BOM_UTF8)
                 start, at = at, file.tell()
-                a_byte = (at - start) / max(len(block), 1)  # of text, in bytes of the file
+                a_byte = (at - start) / max(len(block), 1)  # bytes of the file per byte of text
                 *whole, last = block.split(b"\n")
                 for line in whole:
                     self.position += (len(line) + 1) * a_byte
@@ -293,7 +300,7 @@ class Reader:
                 yield None if too_long else rest
 
     def rows(self) -> Iterator[dict[str, Any]]:
-        """The rows of a Parquet file."""
+        """Yield the rows of a Parquet file."""
         import pyarrow.parquet
 
         with pyarrow.parquet.ParquetFile(self.shard.path) as file:
@@ -308,17 +315,17 @@ class Reader:
                         yield row
 
     def names(self) -> tuple[str, ...]:
-        """The fields that may hold the source."""
+        """Return the fields that may hold the source."""
         return source_names(self.source_field)
 
     def where(self) -> str:
-        """How messages name the line at hand."""
+        """Return the current line's place, for messages."""
         return f"line {self.number + 1} of {self.shard.path}"
 
-    def sentence(self, raw: Any) -> Sentence:
-        """The line at hand, read; what is wrong with it is in its `error`."""
+    def sentence(self, raw: Any) -> ShardLine:
+        """Return the current line as a sentence; the problem of a bad line is in its `error`."""
         if raw is None:
-            return self.wrong(
+            return self.bad_line(
                 "",
                 None,
                 "too long",
@@ -342,7 +349,7 @@ class Reader:
                 text.encode("utf-8")
         except UnicodeDecodeError as error:
             text = raw.decode("utf-8", "replace") if self.shard.kind == "text" else ""
-            return self.wrong(
+            return self.bad_line(
                 text,
                 None,
                 "invalid UTF-8",
@@ -356,20 +363,20 @@ class Reader:
                 for character in text
             )
             identity = None if broken else identity
-            return self.wrong(
+            return self.bad_line(
                 source.encode("utf-8", "replace").decode(), identity, "invalid UTF-8", reason
             )
         except UsageError as error:
-            return self.wrong(
+            return self.bad_line(
                 source if self.shard.kind == "text" else "", identity, "invalid line", str(error)
             )
-        return Sentence(
+        return ShardLine(
             self.number, source, identity if identity is not None else self.number + 1, fields
         )
 
-    def wrong(self, source: str, identity: Any, kind: str, reason: str) -> Sentence:
-        """The line at hand, with the reason why it cannot be translated."""
-        return Sentence(
+    def bad_line(self, source: str, identity: Any, kind: str, reason: str) -> ShardLine:
+        """Return the current line with the reason why it cannot be translated."""
+        return ShardLine(
             self.number,
             source,
             identity if identity is not None else self.number + 1,
@@ -378,7 +385,7 @@ class Reader:
         )
 
     def source_of(self, value: dict[str, Any]) -> str:
-        """The source in an object or row."""
+        """Return the source in an object or row (raises UsageError)."""
         source = next((value[name] for name in self.names() if value.get(name) is not None), None)
         if not isinstance(source, str):
             raise UsageError(
@@ -388,27 +395,29 @@ class Reader:
         return source
 
     def fields(self, value: dict[str, Any]) -> dict[str, Any] | None:
-        """The constraint fields of an object or row, and those of the constraints
+        """Return the constraint fields of an object or row together with those of the constraints
         file; None for none."""
         own = {key: value[key] for key in KEYS if value.get(key) is not None}
         found = [fields_of(own, self.where())] if own else []
-        if self.given is not None:
-            if self.number >= len(self.given):
+        if self.constraint_lines is not None:
+            if self.number >= len(self.constraint_lines):
                 raise UsageError(
-                    f"--constraints-file {self.given.path} has no line {self.number + 1}: write "
-                    "one for each sentence"
+                    f"--constraints-file {self.constraint_lines.path} has no line "
+                    f"{self.number + 1}: write one for each sentence"
                 )
-            line = self.given[self.number]
+            line = self.constraint_lines[self.number]
             found += (
-                [self.parse_given(line, self.given.where(self.number))] if line.strip(" ") else []
+                [self.parse_constraints(line, self.constraint_lines.where(self.number))]
+                if line.strip(" ")
+                else []
             )
         fields = {key: [entry for part in found for entry in part[key]] for key in KEYS}
         return fields if any(fields.values()) else None
 
 
 def identity_of(value: Any) -> Any:
-    """An id as JSON has it: dates, decimals and the like of Parquet as text; None for NaN, which
-    tables have where nothing is."""
+    """Return an id as a JSON value: dates, decimals and similar values of Parquet become text; NaN,
+    which marks an empty cell of a table, becomes None."""
     try:
         json.dumps(value, allow_nan=False)
     except (TypeError, ValueError):
@@ -417,7 +426,7 @@ def identity_of(value: Any) -> Any:
 
 
 def texts_of(value: Any) -> Iterator[str]:
-    """Every text in a value of lists, tuples and dictionaries, their keys included."""
+    """Yield every text in a value of lists, tuples and dictionaries, keys included."""
     if isinstance(value, str):
         yield value
     elif isinstance(value, (list, tuple, dict)):

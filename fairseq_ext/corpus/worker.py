@@ -1,5 +1,5 @@
-"""What runs in a Ray actor: one loaded model, which makes finished output records
-of units of sentences."""
+"""The code of a Ray actor: one loaded model, which turns units of sentences into finished output
+records."""
 
 from __future__ import annotations
 
@@ -7,47 +7,48 @@ import json
 import os
 import time
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 import torch
 
-from fairseq_ext.core.errors import UsageError, explain
+from fairseq_ext.core.errors import UsageError, explain, isolated
 from fairseq_ext.core.stats import Section, Stats
-from fairseq_ext.corpus.shards import Sentence, Shard
+from fairseq_ext.corpus.shards import Shard, ShardLine
 from fairseq_ext.search.constraints.report import ConstraintCounts
 
 
 class Result(NamedTuple):
-    """A finished unit."""
+    """The result of a finished unit."""
 
     payload: bytes  # output records, a line a sentence
     errors: list[dict[str, Any]]  # entries of errors.jsonl
     stats: Section  # of this unit alone
     translated: int
     tokens: int  # of the best hypotheses, EOS included
-    seconds: float  # that the worker spent on it
-    processor: float  # of which the processor worked for it
-    waited: float  # seconds since it had ended the one before
+    seconds: float  # wall time of the worker
+    cpu_seconds: float  # CPU time of the worker
+    idle_seconds: float  # since the worker finished the unit before
     signature: str
 
 
-class Worker:
+class CorpusWorker:
     """An actor. flags: of `Translator`; threads: of torch on the CPU; plain: text
     lines instead of JSONL."""
 
     def __init__(self, flags: dict[str, Any], threads: int, plain: bool):
         self.flags, self.threads, self.plain = flags, threads, plain
         self.translator: Any = None
-        self.ended = 0.0  # when the last unit was finished
+        self.last_unit_end = 0.0  # time at which the last unit was finished
 
     def hello(self) -> int:
-        """The process id, as soon as there is a process."""
+        """Return the process id."""
         return os.getpid()
 
     def load(self) -> dict[str, str]:
-        """Load the model: {"signature": ..., "note": what the user should know or nothing}, or
-        {"error": one sentence} for a mistake that no other process would mend."""
+        """Load the model. Return {"signature": ..., "note": a message for the user, or ""}, or
+        {"error": one sentence} for an error that every process would have."""
         try:
             torch.set_num_threads(self.threads)
             self.translator = load(self.flags)
@@ -58,7 +59,7 @@ class Worker:
             }
         return {"signature": self.translator.signature, "note": self.translator.note}
 
-    def translate(self, shard: Shard, sentences: list[Sentence]) -> Result:
+    def translate(self, shard: Shard, sentences: list[ShardLine]) -> Result:
         """Translate the sentences of one unit; return its result."""
         start, processor = time.perf_counter(), time.process_time()
         if self.translator is None:
@@ -69,18 +70,20 @@ class Worker:
         unit = UnitTranslation(self.translator, shard, sentences)
         unit.decode()
         stats = self.translator.stats.since(before)
-        # units with constraints of their own and others may differ in it; the result has it
+        # it may differ between units with and without own constraints; the result has it
         stats.signature = ""
-        of_unit, of_all = (each.found(ConstraintCounts) for each in (stats, self.translator.stats))
-        # errors.jsonl lists them; here they would grow for ever
+        of_unit, of_all = (
+            each.find_section(ConstraintCounts) for each in (stats, self.translator.stats)
+        )
+        # errors.jsonl lists them; a copy here would grow without limit
         if of_unit is not None and of_all is not None:
             del of_unit.unmet
             of_all.unmet.clear()
         payload = "".join(unit.line(s) if self.plain else unit.record(s) for s in sentences).encode(
             "utf-8"
         )
-        waited, self.ended = start - (self.ended or start), time.perf_counter()
-        seconds, processor = self.ended - start, time.process_time() - processor
+        waited, self.last_unit_end = start - (self.last_unit_end or start), time.perf_counter()
+        seconds, processor = self.last_unit_end - start, time.process_time() - processor
         counts = (stats.sentences, stats.target_tokens)
         return Result(
             payload,
@@ -95,22 +98,23 @@ class Worker:
 
 
 def load(flags: dict[str, Any]) -> Any:
-    """A Translator, with the streaming schedule where it fits the other flags and none is named."""
+    """Return a Translator. Without --schedule it streams if the other flags allow it."""
     from fairseq_ext.translator import Translator
 
     class UnitTranslator(Translator):
         note = ""
 
         def build_generator(self) -> Any:
-            own = self.task.flags()
+            session = self.task.session
+            own = session.flags
             if "schedule" in flags:
                 return super().build_generator()
-            own.schedule = "stream"
+            session.flags = replace(own, schedule="stream")
             try:
                 return super().build_generator()
             except UsageError as error:
-                own.schedule = "batch"
-                # where it was not the schedule's fault, the error comes again
+                session.flags = own
+                # if another flag caused the error, it is raised again
                 generator = super().build_generator()
                 self.note = (
                     "units are decoded batch by batch, because the streaming schedule does "
@@ -121,8 +125,8 @@ def load(flags: dict[str, Any]) -> Any:
     return UnitTranslator(**flags)
 
 
-def refusal(shard: Shard, sentence: Sentence, plain: bool) -> Result:
-    """The result of a sentence that no worker survives."""
+def died_result(shard: Shard, sentence: ShardLine, plain: bool) -> Result:
+    """Return the result of a sentence that kills every worker."""
     unit = UnitTranslation(None, shard, [sentence])
     unit.refuse(
         sentence, "worker died", f"each worker that was to translate {unit.where(sentence)} died"
@@ -133,35 +137,35 @@ def refusal(shard: Shard, sentence: Sentence, plain: bool) -> Result:
 
 # ---- A unit of sentences
 #
-# It goes through a Translator, to output records and entries of errors.jsonl.
+# A Translator turns it into output records and entries of errors.jsonl.
 #
-# A sentence that cannot be translated costs no other one its translation. What can be told
-# beforehand (too many tokens, a phrase that the dictionary lacks) is looked at sentence by
-# sentence; what only the search finds out (out of memory on the device, an error of a check) is
-# cornered by halving the unit. When nothing in a unit can be translated and an error is unexpected,
-# the process translates a sentence of one word. Where it can, the errors are those of the
-# sentences; where it cannot, the error goes up, and scheduler.py gives the unit to a fresh process.
+# A sentence that cannot be translated does not affect the others. Problems that are known before
+# the search (too many tokens, a phrase that the dictionary lacks) are checked sentence by sentence.
+# Problems that only the search shows (out of memory on the device, an error of a check) are
+# isolated by halving the unit. If no sentence of a unit could be translated and an error is
+# unexpected, the process translates a sentence of one word. If that works, the errors belong to
+# the sentences; if not, the error is raised, and scheduler.py gives the unit to a fresh process.
 
 
-# some readers end lines there
+# characters at which some programs end a line
 SEPARATORS = str.maketrans({"\u2028": "\\u2028", "\u2029": "\\u2029", "\x85": "\\u0085"})
 
 
 class UnitTranslation:
-    """Sentences on their way through a Translator; `hypotheses` and `errors` fill up."""
+    """The translation of one unit; `decode` fills `hypotheses` and `errors`."""
 
-    def __init__(self, translator: Any, shard: Shard, sentences: list[Sentence]):
+    def __init__(self, translator: Any, shard: Shard, sentences: list[ShardLine]):
         self.translator, self.shard, self.sentences = translator, shard, sentences
         self.hypotheses: dict[int, list] = {}  # by the sentence's number
         self.reasons: dict[int, str] = {}  # of sentences without hypotheses
-        self.wanted: dict[int, Any] = {}  # SentenceConstraints
+        self.constraints: dict[int, Any] = {}  # SentenceConstraints, by the sentence's number
         self.unmet: dict[int, list[tuple[str, str]]] = {}
         self.errors: list[dict[str, Any]] = []
 
     def decode(self) -> None:
-        """Translate all that can be translated."""
+        """Translate every sentence that can be translated."""
         good, tokens = [], []
-        failed: list[tuple[Sentence, Exception]] = []
+        failed: list[tuple[ShardLine, Exception]] = []
         constrained = self.use_constraints()
         for sentence in self.sentences:
             if sentence.error:
@@ -187,7 +191,7 @@ class UnitTranslation:
             else:
                 good.append(sentence)
                 tokens.append(encoded)
-        self.search(good, tokens, lambda sentence, problem: failed.append((sentence, problem)))
+        failed += self.search(good, tokens)
         unexpected = [
             problem
             for _, problem in failed
@@ -204,8 +208,8 @@ class UnitTranslation:
         self.errors.sort(key=lambda entry: entry["line"])
 
     def use_constraints(self) -> UsageError | None:
-        """Have the translator search with constraints where a sentence has some; the error where
-        the flags do not allow it."""
+        """Switch the translator to constraints if a sentence has some. Return the error if the
+        flags do not allow it, else None."""
         try:
             if any(sentence.fields for sentence in self.sentences):
                 self.translator.use_constraints()
@@ -214,8 +218,8 @@ class UnitTranslation:
         return None
 
     def check_process(self, problem: Exception) -> None:
-        """Raise the problem if this process cannot translate a word by itself, so that the
-        sentences are not to blame for it."""
+        """Raise the problem if this process cannot translate a single word either; then the process
+        is broken, not the sentences."""
         dictionary, stats = self.translator.task.source_dictionary, self.translator.stats
         before = stats.mark()
         try:
@@ -227,21 +231,21 @@ class UnitTranslation:
         except Exception:
             raise problem from None
         finally:
-            stats.go_back(before)
+            stats.rollback(before)
 
-    def where(self, sentence: Sentence) -> str:
-        """How messages name a sentence."""
+    def where(self, sentence: ShardLine) -> str:
+        """Return a sentence's place, for messages."""
         return f"line {sentence.number + 1} of {self.shard.path}"
 
-    def refuse(self, sentence: Sentence, kind: str, reason: str) -> None:
-        """Note that a sentence is not translated."""
-        # a message may quote what is no character
+    def refuse(self, sentence: ShardLine, kind: str, reason: str) -> None:
+        """Record that a sentence is not translated."""
+        # a message may quote a lone surrogate
         reason = reason.encode("utf-8", "replace").decode()
         self.reasons[sentence.number] = reason
         self.note(sentence, kind, reason)
 
-    def note(self, sentence: Sentence, kind: str, reason: str) -> None:
-        """An entry of errors.jsonl."""
+    def note(self, sentence: ShardLine, kind: str, reason: str) -> None:
+        """Add an entry of errors.jsonl."""
         entry = {
             "shard": self.shard.name,
             "line": sentence.number + 1,
@@ -251,50 +255,49 @@ class UnitTranslation:
         }
         self.errors.append(entry)
 
-    def constrain(self, sentence: Sentence, tokens: Any) -> None:
-        """The sentence's constraints, those of --glossary and --avoid-file included."""
+    def constrain(self, sentence: ShardLine, tokens: Any) -> None:
+        """Set the sentence's constraints, including those of --glossary and --avoid-file."""
         if not self.translator.task.session.sentences.constrained:
             return
         source = self.translator.task.session.sentences.constraint_source()
         own = [source.of_fields(sentence.fields, self.where(sentence))] if sentence.fields else []
-        self.wanted[sentence.number] = source.sentence(sentence.number, tokens, *own)
+        unknown = self.translator.known.unknown_pieces(sentence.source, tokens)
+        self.constraints[sentence.number] = source.sentence(
+            sentence.number, tokens, *own, unknown=unknown
+        )
 
     def search(
-        self,
-        sentences: Sequence[Sentence],
-        tokens: Sequence[Any],
-        failed: Callable[[Sentence, Exception], None],
-    ) -> None:
-        """Decode; sentences whose decoding fails go to `failed` by themselves."""
-        if not sentences:
-            return
-        constrained = bool(self.wanted)
-        wanted = [self.wanted[sentence.number] for sentence in sentences] if constrained else None
-        stats = self.translator.stats
-        before, mark = stats.copy(), stats.mark()
-        try:
-            numbers = [sentence.number for sentence in sentences]
-            found = self.translator.search(
-                list(tokens), wanted, self.translator.cfg.generation.nbest, numbers=numbers
-            )
-        except Exception as error:
-            error.__traceback__ = None  # it would keep the batch's tensors alive
-            stats.go_back(mark)
-            problem = error
-        else:
-            self.hypotheses.update(zip(numbers, found, strict=True))
-            self.take_report(sentences, before)
-            return
-        if len(sentences) == 1:
-            failed(sentences[0], problem)
-            return
-        half = len(sentences) // 2
-        self.search(sentences[:half], tokens[:half], failed)
-        self.search(sentences[half:], tokens[half:], failed)
+        self, sentences: Sequence[ShardLine], tokens: Sequence[Any]
+    ) -> list[tuple[ShardLine, Exception]]:
+        """Decode; return the sentences whose decoding fails by themselves."""
+        tokens_of = dict(zip((s.number for s in sentences), tokens, strict=True))
+        stats, nbest = self.translator.stats, self.translator.cfg.generation.nbest
 
-    def take_report(self, sentences: Sequence[Sentence], before: Stats) -> None:
-        """Which constraints a search has not met, from the statistics."""
-        counts = self.translator.stats.since(before).found(ConstraintCounts)
+        def decode(part: Sequence[ShardLine]) -> list[Any]:
+            numbers = [sentence.number for sentence in part]
+            wanted = [self.constraints[number] for number in numbers] if self.constraints else None
+            before, mark = stats.copy(), stats.mark()
+            try:
+                found = self.translator.search(
+                    [tokens_of[number] for number in numbers], wanted, nbest, numbers=numbers
+                )
+            except Exception:
+                stats.rollback(mark)
+                raise
+            self.hypotheses.update(zip(numbers, found, strict=True))
+            self.record_unmet(part, before)
+            return found
+
+        results = isolated(sentences, decode, Exception) if sentences else []
+        return [
+            (sentence, result)
+            for sentence, result in zip(sentences, results, strict=True)
+            if isinstance(result, Exception)
+        ]
+
+    def record_unmet(self, sentences: Sequence[ShardLine], before: Stats) -> None:
+        """Record the constraints that a search has not met, from the statistics."""
+        counts = self.translator.stats.since(before).find_section(ConstraintCounts)
         of_number = {sentence.number: sentence for sentence in sentences}
         for number, phrase, reason in counts.unmet if counts is not None else ():
             sentence = of_number[number]
@@ -305,15 +308,15 @@ class UnitTranslation:
                 f"'{phrase}' in {self.where(sentence)} is not met: {reason}",
             )
 
-    def record(self, sentence: Sentence) -> str:
-        """The sentence's line of JSONL output."""
+    def record(self, sentence: ShardLine) -> str:
+        """Return the sentence's line of JSONL output."""
         nbest = self.hypotheses.get(sentence.number, [])
         record: dict[str, Any] = {"id": sentence.id, "source": sentence.source}
         record["hypotheses"] = [h.text for h in nbest]
         record["scores"] = [round(h.score, 6) for h in nbest]
         if nbest and nbest[0].utility is not None:
             record["utility"] = round(nbest[0].utility, 6)
-        wanted = self.wanted.get(sentence.number)
+        wanted = self.constraints.get(sentence.number)
         if wanted is not None and nbest:
             left = Counter(phrase for phrase, _ in self.unmet.get(sentence.number, []))
             given = [
@@ -322,7 +325,7 @@ class UnitTranslation:
                 *(text for text, _ in wanted.unmet),
             ]
             record["constraints"] = []
-            # of equal phrases, the last ones are those that are not met
+            # among equal phrases, the last ones count as not met
             for text in reversed(given):
                 record["constraints"].insert(0, {"phrase": text, "met": not left[text]})
                 left[text] -= left[text] > 0
@@ -330,13 +333,13 @@ class UnitTranslation:
             record["error"] = self.reasons[sentence.number]
         return json.dumps(record, ensure_ascii=False).translate(SEPARATORS) + "\n"
 
-    def line(self, sentence: Sentence) -> str:
-        """The sentence's line of plain text: the best hypothesis, nothing for one that
+    def line(self, sentence: ShardLine) -> str:
+        """Return the sentence's line of plain text: the best hypothesis, or an empty line if it
         could not be translated."""
         nbest = self.hypotheses.get(sentence.number)
         return (" ".join(nbest[0].text.splitlines()) if nbest else "") + "\n"
 
 
 def out_of_memory(error: Exception) -> bool:
-    """Whether a device had no room for a batch."""
+    """Return whether an error means that a device had too little memory for a batch."""
     return "out of memory" in str(error).lower()

@@ -7,8 +7,8 @@ many requests start as there is room for (--stream-width sentences, or --stream-
 other than beam they are decoded one after another, which is what these methods are made for.
 
 A request whose preparation fails is answered with the error. When a step fails, whatever
-the reason, all its sentences run again, each alone, so that the error goes to the
-request that is to blame.
+the reason, all its sentences run again, in halves until the one that fails is alone, so that the
+error goes to the request that is to blame.
 
 With --glossary-placement align a request is searched without its glossary terms, which are then
 written into the draft. Where the draft has no word for a term, the request starts once more with
@@ -22,7 +22,7 @@ from collections import deque
 
 import torch
 
-from fairseq_ext.core.errors import NotANumber
+from fairseq_ext.core.errors import NotANumber, halves
 from fairseq_ext.engine.intake import Intake, JobRequest, told
 from fairseq_ext.engine.jobs import Partial
 from fairseq_ext.engine.languages import Pair
@@ -33,8 +33,8 @@ from fairseq_ext.search.interpreted import LoopSearch, OpenPool
 from fairseq_ext.search.parallel.driver import ParallelSearch
 from fairseq_ext.search.pool import Pool
 from fairseq_ext.search.protocols import Schedule
-from fairseq_ext.search.scheduler import Searcher
-from fairseq_ext.search.strategies.decoding.beam import Searchers, compiled
+from fairseq_ext.search.scheduler import Searcher, Searchers
+from fairseq_ext.search.strategies.decoding.beam import compiled
 from fairseq_ext.search.strategies.stop.early import Shorter
 from fairseq_ext.translator import Translator
 
@@ -52,7 +52,8 @@ class Decoding(Intake):
         self.placement = driver if isinstance(driver, GlossaryPlacement) else None
         forced = driver if self.placement is None else self.placement.forced
         self.shorter = forced if isinstance(forced, Shorter) else None
-        self.alone: deque[JobRequest] = deque()  # that run by themselves, after a step that failed
+        # parts that run by themselves, after a step that failed
+        self.apart: deque[list[JobRequest]] = deque()
         self.clear()
 
     def clear(self) -> None:
@@ -72,12 +73,13 @@ class Decoding(Intake):
     @property
     def busy(self) -> bool:
         """Whether there is anything to do."""
-        return bool(self.live or self.scheduler.waiting or self.alone)
+        return bool(self.live or self.scheduler.waiting or self.apart)
 
     def cancel(self, number: int) -> None:
         """Forget a request; its rows are free at the next step."""
         self.scheduler.cancel(number)
-        self.alone = deque(request for request in self.alone if request.number != number)
+        left = ([each for each in part if each.number != number] for part in self.apart)
+        self.apart = deque(part for part in left if part)
         if (request := self.live.pop(number, None)) is not None:
             self.search.cancel([request])
 
@@ -95,8 +97,8 @@ class Decoding(Intake):
 
     def newcomers(self) -> list[JobRequest]:
         """The requests that start now."""
-        if self.alone:
-            return [] if self.live else [self.alone.popleft()]
+        if self.apart:
+            return [] if self.live else self.apart.popleft()
         return self.scheduler.start(len(self.live), self.search.rows)
 
     def start(self, requests: list[JobRequest]) -> None:
@@ -198,13 +200,14 @@ class Decoding(Intake):
             )
 
     def fail(self, newcomers: list[JobRequest], error: Exception) -> None:
-        """A step has failed: its sentences run again alone; the one that was alone is to blame."""
+        """A step has failed: its sentences run again in halves; the one that is alone is to
+        blame."""
         error.__traceback__ = None  # it would keep the step's tensors alive
         known = {request.number: request for request in [*newcomers, *self.live.values()]}
         if len(known) == 1:
             self.events.append((next(iter(known)), told(error)))
         else:
-            self.alone.extend(known.values())
+            self.apart += map(list, halves([*known.values()]))
         self.clear()
 
 

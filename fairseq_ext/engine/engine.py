@@ -43,6 +43,7 @@ from fairseq_ext.engine.jobs import (
     Work,
     check_request,
     fields_or_none,
+    plain,
 )
 from fairseq_ext.engine.loop import Loop
 from fairseq_ext.engine.text import TextRequest
@@ -161,16 +162,23 @@ class Engine:
             "any_of": [items(each, "an entry of any_of") for each in items(any_of, "any_of")],
             "avoid": items(avoid, "avoid"),
         } | ({} if prefix in (None, "") else {"prefix": prefix})
-        check_request(glossaries, terms, languages, on_partial, nbest, number)
+        others: dict[str, Any] = {
+            "glossaries": glossaries,
+            "terms": terms,
+            "languages": languages,
+            "nbest": nbest,
+        }
+        others |= {"on_partial": on_partial, "align": align, "seed": seed, "number": number}
+        check_request(others)
         job = Job(
-            source,
-            fields_or_none(fields_of(given, "the request")),
+            plain(source),
+            plain(fields_or_none(fields_of(given, "the request"))),
             tuple(glossaries),
-            tuple((terms or {}).items()),
+            plain(tuple((terms or {}).items())),
             nbest,
             on_partial is not None,
             align,
-            None if languages is None else (languages[0], languages[1]),
+            None if languages is None else (plain(languages[0]), plain(languages[1])),
             seed,
             number,
             time.monotonic(),
@@ -194,6 +202,7 @@ class Engine:
         `Translator.translate_text`. request: as of `submit`, for each sentence.
         Errors: as of both."""
         check_text(text)
+        check_request({**request, "on_partial": on_partial})
         model = self.wait()
         ways = passes(
             format, splitter((request.get("languages") or [model.source])[0]), protect, model.leads

@@ -75,7 +75,7 @@ class Intake:
     def add(self, number: int, job: Job) -> None:
         """Take in a request."""
         try:
-            check_seed(job.seed, self.translator.task.flags())
+            check_seed(job.seed, self.translator.generator.options.flags)
             with self.languages.of(job.languages):
                 if job.source.strip():
                     return self.scheduler.add(self.prepared(number, job))
@@ -104,7 +104,7 @@ class Intake:
             )
         wanted, terms = self.requirements.of(job, tokens)
         sought, searched = wanted, nbest if self.generator.choose is None else spec.k
-        if wanted is not None and wanted.terms and places_terms(translator.task.flags()):
+        if wanted is not None and wanted.terms and places_terms(translator.generator.options.flags):
             sought, searched = without_terms(wanted), min(spec.k, max(nbest, SEARCHED))
         return JobRequest(
             number,
@@ -141,7 +141,7 @@ class Intake:
     def work_done(self) -> Work:
         """Counts of all work so far."""
         stats = self.generator.stats
-        counts = stats.found(ConstraintCounts)
+        counts = stats.find_section(ConstraintCounts)
         if counts is not None:
             counts.unmet.clear()  # every request has its own report; here they would grow for ever
         return Work(

@@ -128,28 +128,42 @@ class Work:
             setattr(self, name, getattr(self, name) + value)
 
 
-def check_request(
-    glossaries: Any, terms: Any, languages: Any, on_partial: Any, nbest: Any, number: Any
-) -> None:
-    """Refuse arguments of a request that are of another type (raises UsageError)."""
-    for name, value in (("nbest", nbest), ("number", number)):
-        if type(value) is not int and (name != "nbest" or value is not None):
+def check_request(given: Mapping[str, Any]) -> None:
+    """Refuse arguments of `Engine.submit` that are of another type (raises UsageError)."""
+    for name, least in (("nbest", None), ("number", 0), ("seed", None)):
+        value = given.get(name, least)
+        if type(value) is not int and (name == "number" or value is not None):
             raise UsageError(f"{name} is {cut(repr(value))}: give a whole number")
-    check_list(glossaries, "glossaries")
+    if type(given.get("align", False)) is not bool:
+        raise UsageError(f"align is {cut(repr(given['align']))}: give True or False")
+    check_list(glossaries := given.get("glossaries", ()), "glossaries")
     for each in glossaries:
         if not isinstance(each, GlossaryFile):
             raise UsageError(f"glossaries has {cut(repr(each))}: give each as a GlossaryFile")
-    if terms is not None:
+    if (terms := given.get("terms")) is not None:
         if not isinstance(terms, Mapping):
             raise UsageError(f"terms is {cut(repr(terms))}: give a dictionary of terms")
         check_texts([*terms.keys(), *terms.values()], "terms")
-    if languages is not None:
+    if (languages := given.get("languages")) is not None:
         check_list(languages, "languages")
         check_texts(languages, "languages")
         if len(languages) != 2:
             raise UsageError(f"languages is {cut(repr(languages))}: give source and target")
+    on_partial = given.get("on_partial")
     if on_partial is not None and not callable(on_partial):
         raise UsageError(f"on_partial is {cut(repr(on_partial))}: give a function")
+
+
+def plain(value: Any) -> Any:
+    """Texts, lists and dictionaries of them, whose texts are of str itself: a worker may have no
+    class of the caller's."""
+    if isinstance(value, str):
+        return str.__str__(value)
+    if isinstance(value, dict):
+        return {plain(name): plain(each) for name, each in value.items()}
+    if isinstance(value, (list, tuple)):
+        return type(value)(map(plain, value))
+    return value
 
 
 def fields_or_none(fields: Mapping[str, Any]) -> dict[str, Any] | None:

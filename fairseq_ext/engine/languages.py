@@ -8,12 +8,14 @@ where they are changed.
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 from collections.abc import Iterator
 from typing import Any
 
 from fairseq.tasks.translation_multi_simple_epoch import TranslationMultiSimpleEpochTask
 
 from fairseq_ext.core.errors import UsageError, cut
+from fairseq_ext.plugin.options import languages_of
 from fairseq_ext.search.constraints.placement import GlossaryPlacement
 from fairseq_ext.search.constraints.word_alignment import is_english
 
@@ -47,7 +49,7 @@ class LanguagesOfRequests:
     def of(self, pair: Pair | None) -> Iterator[None]:
         """Inside of it the task is one of this pair; None: of its flags' (raises UsageError for
         what the model does not have)."""
-        own = tuple(getattr(self.settings, name, None) for name in ("source_lang", "target_lang"))
+        own = dataclasses.astuple(languages_of(self.settings))
         if pair is None or pair == own:
             yield
             return

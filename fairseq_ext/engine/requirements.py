@@ -4,6 +4,7 @@ stands in its translation."""
 from __future__ import annotations
 
 import hashlib
+import json
 import tempfile
 import unicodedata
 from collections import Counter, OrderedDict
@@ -16,6 +17,7 @@ from fairseq_ext.core.errors import UsageError
 from fairseq_ext.core.glossary import Languages
 from fairseq_ext.core.words import starts_of, words_of
 from fairseq_ext.engine.jobs import Constraint, GlossaryFile, Job, Span
+from fairseq_ext.plugin.options import languages_of
 from fairseq_ext.search.constraints.glossary import Glossary, GlossaryOptions, places_terms
 from fairseq_ext.search.constraints.required import case_of
 from fairseq_ext.search.phrases.pieces import normal
@@ -73,14 +75,11 @@ class Requirements:
         source = self.translator.task.session.sentences.constraint_source()
         own = source.of_fields(job.fields, "the request") if job.fields else EMPTY
         named = self.named(job)
-        found = source.sentence(0, tokens, own, named)
+        unknown = self.translator.known.unknown_pieces(job.source, tokens)
+        found = source.sentence(0, tokens, own, named, unknown)
         terms = []
         glossaries = [*([] if source.glossary is None else [source.glossary]), *named]
-        words = (
-            words_of(source.source_text(tokens), source.segmenter.takes_pieces)
-            if glossaries
-            else []
-        )
+        words = source.source_text.words(tokens, unknown) if glossaries else []
         for glossary in glossaries:
             terms += [
                 Term(
@@ -97,17 +96,20 @@ class Requirements:
         """The glossaries of a request, each read once."""
         found = [self.glossary(file.digest, file) for file in job.glossaries]
         if job.terms:
-            text = "".join(f"{source}\t{target}\n" for source, target in job.terms).encode("utf-8")
+            # as JSON, in which no term is a header, and none goes on in another line
+            rows = [{"source": source, "target": target} for source, target in job.terms]
+            text = "".join(json.dumps(row) + "\n" for row in rows).encode()
             digest = hashlib.sha256(text).hexdigest()
             if (digest, self.languages) not in self.glossaries:
-                with tempfile.NamedTemporaryFile(suffix=".tsv") as file:
+                with tempfile.NamedTemporaryFile(suffix=".jsonl") as file:
                     file.write(text)
                     file.flush()
                     try:
-                        found.append(self.glossary(digest, GlossaryFile(file.name, digest)))
+                        given = GlossaryFile(file.name, digest)
+                        found.append(self.glossary(digest, given, strict=True))
                     except UsageError as error:
                         raise UsageError(
-                            str(error).replace(f" of {file.name}", " of the request's glossary")
+                            str(error).replace(file.name, "the request's glossary")
                         ) from None
             else:
                 found.append(self.glossary(digest, GlossaryFile("", digest)))
@@ -116,12 +118,12 @@ class Requirements:
     @property
     def languages(self) -> Languages:
         """Those that the task is of now."""
-        flags = self.translator.task.flags()
-        return Languages(getattr(flags, "source_lang", None), getattr(flags, "target_lang", None))
+        return languages_of(self.translator.task.flags())
 
-    def glossary(self, digest: str, file: GlossaryFile) -> Glossary:
-        """The glossary of a digest, from memory or from its file."""
-        flags, languages = self.translator.task.flags(), self.languages
+    def glossary(self, digest: str, file: GlossaryFile, strict: bool = False) -> Glossary:
+        """The glossary of a digest, from memory or from its file. strict: a term that cannot be
+        used is an error, and not left out."""
+        flags, languages = self.translator.generator.options.flags, self.languages
         if (key := (digest, languages)) in self.glossaries:
             self.glossaries.move_to_end(key)
             return self.glossaries[key]
@@ -131,6 +133,7 @@ class Requirements:
             str(flags.glossary_repeat),
             languages,
             case_of(flags, "initial"),
+            strict,
         )
         segmenter = self.translator.task.session.sentences.constraint_source().segmenter
         found, size = digest_of(file)
@@ -182,6 +185,7 @@ class Requirements:
                     spans,
                 )
             )
+        is_placed = places_terms(self.translator.generator.options.flags)
         places = self.places(wanted, best.text)
         lacks: dict[int, str] = {}
         # of equal phrases, those without a place first
@@ -194,7 +198,7 @@ class Requirements:
             spans = () if place is None or i in lacks else (place[1],)
             term = taken(terms, alternatives, cased.mode)
             where = ""
-            if term.source and i not in lacks and places_terms(self.translator.task.flags()):
+            if term.source and i not in lacks and is_placed:
                 where = "elsewhere" if elsewhere[wanted.text[i]] > 0 else "in place"
                 elsewhere[wanted.text[i]] -= 1
             out.append(

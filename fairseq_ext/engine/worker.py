@@ -22,6 +22,8 @@ from fairseq_ext.engine.jobs import Description
 from fairseq_ext.engine.requirements import OfRequests, Requirements
 from fairseq_ext.kernels.library import give_back_memory
 from fairseq_ext.plugin.loading.settings import source_limit
+from fairseq_ext.plugin.options import languages_of
+from fairseq_ext.search.checks import refused_by_engine
 from fairseq_ext.search.strategies.schedule import Stream
 from fairseq_ext.translator import Translator
 
@@ -31,20 +33,6 @@ REPORT = 0.25  # seconds between two reports of work
 # about so many answers: then the memory that steps leave in pieces goes back to the system
 EVENTS_BETWEEN_TRIMS = 100
 IDLE_MS = 1000  # without a request: then too
-NOT_HERE = {
-    "results_file": "has no place in an engine, whose requests have no numbers",
-    "resume": "continues a results file, and an engine has none",
-    "constraints_file": "gives line n its phrases, and requests have no numbers: give them "
-    "with each request",
-    "print_alignment": "reads attention over a whole batch, and an engine has none",
-    "glossary_report": "writes a line a sentence to a file: each answer has the same report",
-    "glossary_documents": "looks back to earlier lines, and requests have no order",
-    "stats_file": "is written by a run that ends: ask the engine for its counts",
-    "draft_file": "gives line n its draft, and requests have no numbers",
-    "ddg_dir": "writes graphs of the sentences of a whole run",
-    "strict": "ends a run at its first bad sentence, and here each request has its own answer",
-    "prefix_size": "takes prefixes from a data set, and here each request has its own",
-}
 
 
 def load(flags: dict[str, Any], longest: int | None = None) -> Decoding:
@@ -53,7 +41,7 @@ def load(flags: dict[str, Any], longest: int | None = None) -> Decoding:
 
     A flag that names no schedule, width or order gets the one for requests that come one by one.
     """
-    for name, why in NOT_HERE.items():
+    for name, why in refused_by_engine().items():
         if flags.get(name) not in (None, False, 0, "0"):
             raise UsageError(f"--{name.replace('_', '-')} {why}: leave it out")
     decoding = decoding_of(flags)
@@ -82,7 +70,7 @@ def decoding_of(flags: dict[str, Any]) -> Decoding:
     if is_beam:
         given = {"schedule": "stream", "stream_order": "fifo", "stream_width": WIDTH} | given
     translator, no_constraints = constrained(given | {"cpu_workers": 1})
-    own, setup = translator.task.flags(), translator.generator.setup
+    own, setup = translator.generator.options.flags, translator.generator.setup
     share = next((name for name in ("lsh_share", "shortlist_share") if shares(own, name)), None)
     if share is not None:
         raise UsageError(
@@ -114,19 +102,18 @@ def constrained(flags: dict[str, Any]) -> tuple[Translator, str]:
 def shares(flags: Any, name: str) -> bool:
     """Whether a softmax has one list for all sentences."""
     of = {"lsh_share": ("lsh",), "shortlist_share": ("top", "lexical")}
-    return str(flags.softmax) in of[name] and str(getattr(flags, name)) == "batch"
+    return str(flags.softmax) in of[name] and vars(flags)[name] == "batch"
 
 
 def description(decoding: Decoding) -> Description:
     """What the engine is told of a worker."""
     translator = decoding.translator
-    flags, longest = translator.task.flags(), source_limit(translator.max_positions)
-    # a language model has none
-    source, target = (getattr(flags, f"{side}_lang", None) or "" for side in ("source", "target"))
+    longest = source_limit(translator.max_positions)
+    languages = languages_of(translator.task.flags())  # a language model has none
     return Description(
         translator.signature,
-        source,
-        target,
+        languages.source or "",
+        languages.target or "",
         translator.generator.spec.k,
         translator.nbest,
         decoding.places,

@@ -1,4 +1,4 @@
-"""Compiled twins of what is defined in torch or Python, one pair of a stem: beam.cpp, beam.py.
+"""Compiled twins of functions defined in torch or Python, a pair of files each: beam.cpp, beam.py.
 
 | pair | computes | definition |
 | --- | --- | --- |
@@ -15,7 +15,7 @@
 | parallel | parallel decoding of one sentence, and its drafts | search/parallel/ |
 
 library.py builds, verifies and loads the compiled library, and reads its structures and signatures
-from the C++ files. compiling.py knows compilers and levels of processors. image.py is a file that
-is mapped as memory. The C++ headers lie flat beside the pairs: vectors.hpp (SIMD), stages.hpp
+from the C++ files. compiling.py has the compilers' flags and the levels of processors. image.py
+maps a file as memory. The C++ headers are in the same folder: vectors.hpp (SIMD), stages.hpp
 (timing), entry.hpp (entry points, scratch memory). This folder imports only core.
 """

@@ -1,25 +1,25 @@
-// Dynamic beam allocation on the CPU, one sentence after the other (banks.hpp): what is saved are some hundred small tensor operations a step.
+// Dynamic beam allocation on the CPU, one sentence after another (banks.hpp). It replaces some hundred small tensor operations a step.
 
 #include "banks.hpp"
 
 namespace {
 
 // banks.py reads its fields from here
-struct Found {
+struct Selection {
     int64_t *row, *token, *group;  // (S, out)
     float* score;
     int64_t *state, *count;  // (S, out, G)
 };
 
-void select_all(const Phrases& phrases, const Rows& rows, const Found& found) {
+void select_all(const Phrases& phrases, const Rows& rows, const Selection& found) {
     const int64_t G = phrases.G;
     Parallel sentences;
 #pragma omp parallel for schedule(dynamic) if (rows.first[rows.S] * rows.V > WORTH_THREADS / 8)
     for (int64_t s = 0; s < rows.S; ++s) sentences.run([&] {
         static thread_local Scratch m;
         choose(phrases, rows, s, m);
-        for (int64_t i = 0; i < rows.out; ++i) {
-            int64_t to = s * rows.out + i;
+        for (int64_t i = 0; i < rows.num_candidates; ++i) {
+            int64_t to = s * rows.num_candidates + i;
             if (i < static_cast<int64_t>(m.order.size())) {
                 const Candidate& c = m.candidate[m.order[i]];
                 found.row[to] = c.row, found.token[to] = c.token, found.group[to] = c.bank, found.score[to] = c.score;
@@ -37,6 +37,6 @@ void select_all(const Phrases& phrases, const Rows& rows, const Found& found) {
 
 }  // namespace
 
-ENTRY int64_t select_by_banks(const Phrases* phrases, const Rows* rows, const Found* found) {
+ENTRY int64_t select_by_banks(const Phrases* phrases, const Rows* rows, const Selection* found) {
     return guarded([&] { select_all(*phrases, *rows, *found); });
 }

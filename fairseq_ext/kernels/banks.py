@@ -1,5 +1,5 @@
-"""The selection of search/strategies/select/dba.py on the CPU (`banks.cpp`), float32; what it
-computes is defined there."""
+"""The selection of search/strategies/select/dba.py, its definition, on the CPU in float32
+(`banks.cpp`)."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from torch import Tensor
 
 from fairseq_ext.kernels.library import address, loaded, struct
 
-LONGS = (
+INT64_FIELDS = (
     "first",
     "token",
     "target",
@@ -29,71 +29,72 @@ LONGS = (
 )
 PhrasesStruct = struct("phrases.hpp", "Phrases")
 RowsStruct = struct("banks.hpp", "Rows")
-FoundStruct = struct("banks.cpp", "Found")
+SelectionStruct = struct("banks.cpp", "Selection")
 
 
 @dataclass
 class BankRows:
-    """The n rows of S sentences, and how their candidates are chosen.
+    """The n rows of S sentences, and the settings of the selection.
 
     V vocabulary, G constraints.
     """
 
-    x: Tensor  # (n, V) log-probabilities; the column of EOS is changed
-    before: Tensor  # (n,) cumulative scores
+    log_probs: Tensor  # (n, V) log-probabilities; the column of EOS is changed
+    score: Tensor  # (n,) cumulative scores
     state: Tensor  # (n, G)
     count: Tensor  # (n, G)
     first: Tensor  # (S + 1,) each sentence's first row
     sentence: Tensor  # (S,) numbers in the table of phrases
-    left: Tensor  # (S,) tokens that may still come before EOS
-    excused: Tensor  # (S,) bool: need not be in time
+    steps_left: Tensor  # (S,) tokens that may still come before EOS
+    no_deadline: Tensor  # (S,) bool: the deadline for constraints does not apply
     infeasible: Tensor  # (S,) bool
     eos: int
     k: int
-    best: int  # continuations looked at
-    each: int  # of each row, too
-    out: int  # candidates returned
-    even: bool  # how slots are divided among banks
+    per_sentence: int  # continuations considered of all rows
+    per_row: int  # continuations considered of each row
+    num_candidates: int  # returned
+    even: bool  # division of slots: one a bank in turn
 
 
 def phrases_struct(
-    longs: Sequence[Tensor], behind: Tensor, glued: Tensor, ordered: bool
+    longs: Sequence[Tensor], root_after_token: Tensor, continues_word: Tensor, ordered: bool
 ) -> ctypes.Structure:
-    """Return the addresses of the whole pool's phrases, whose tensors must live as long.
+    """Return a struct with the addresses of the pool's phrases; the tensors must live as long.
 
-    longs: LONGS, and behind, glued and ordered, as in search/phrases/phrase_table.py, PhraseTable.
+    longs: the tensors of INT64_FIELDS; root_after_token, continues_word: `behind` and `glued` of
+    search/phrases/phrase_table.py, PhraseTable.
     """
-    (_, W), (_, G) = (longs[LONGS.index(name)].shape for name in ("proposed", "need"))
+    (_, W), (_, G) = (longs[INT64_FIELDS.index(name)].shape for name in ("proposed", "need"))
     words: list[int | None] = [None, None]
-    if glued.numel() > 1:
-        words = [address(behind, torch.long), address(glued, torch.bool)]
+    if continues_word.numel() > 1:
+        words = [address(root_after_token, torch.long), address(continues_word, torch.bool)]
     return PhrasesStruct(*(address(part, torch.long) for part in longs), *words, G, W, int(ordered))
 
 
 def select_by_banks(phrases: ctypes.Structure, rows: BankRows) -> tuple[Tensor, ...]:
-    """Row, token, bank and score (S, out), state and count (S, out, G) of the candidates of each
-    sentence, in the order of DBA.order."""
-    S, out = rows.sentence.numel(), rows.out
-    longs = (rows.state, rows.count, rows.first, rows.sentence, rows.left)
+    """Return row, token, bank and score (S, num_candidates), state and count (S, num_candidates, G)
+    of the candidates of each sentence, in the order of DBA.order."""
+    S, out = rows.sentence.numel(), rows.num_candidates
+    longs = (rows.state, rows.count, rows.first, rows.sentence, rows.steps_left)
     given = RowsStruct(
-        *(address(part, torch.float32) for part in (rows.x, rows.before)),
+        *(address(part, torch.float32) for part in (rows.log_probs, rows.score)),
         *(address(part, torch.long) for part in longs),
-        *(address(part, torch.bool) for part in (rows.excused, rows.infeasible)),
+        *(address(part, torch.bool) for part in (rows.no_deadline, rows.infeasible)),
         S,
-        rows.x.size(1),
+        rows.log_probs.size(1),
         rows.eos,
         rows.k,
-        rows.best,
-        rows.each,
+        rows.per_sentence,
+        rows.per_row,
         out,
         rows.even,
     )
     row, token, bank = torch.empty(3, S, out, dtype=torch.long)
-    score = rows.x.new_empty(S, out)
+    score = rows.log_probs.new_empty(S, out)
     state, count = (
         torch.empty(S, out, t.size(1), dtype=torch.long) for t in (rows.state, rows.count)
     )
-    found = FoundStruct(*(t.data_ptr() for t in (row, token, bank, score, state, count)))
+    found = SelectionStruct(*(t.data_ptr() for t in (row, token, bank, score, state, count)))
     loaded().select_by_banks(
         ctypes.addressof(phrases), ctypes.addressof(given), ctypes.addressof(found)
     )
@@ -102,22 +103,24 @@ def select_by_banks(phrases: ctypes.Structure, rows: BankRows) -> tuple[Tensor, 
 
 @dataclass
 class Estimate:
-    """What a live hypothesis is expected to end with (search/strategies/stop/early.py)."""
+    """Constants of the estimate of a live hypothesis' final score
+    (search/strategies/stop/early.py)."""
 
-    lacking: float  # nats, of each required token that it lacks
-    cost: float  # nats, of EOS and of each other token
-    dear: float  # nats a token, beyond which a total is not divided by the length
-    others: int  # tokens that it may take beside those that it lacks
+    missing_token_cost: float  # nats, of each required token that it lacks
+    token_cost: float  # nats, of EOS and of each other token
+    # the part of a total below -max_nats_per_token per token is not divided by the length
+    max_nats_per_token: float
+    max_extra_tokens: int  # tokens that it may take in addition to the missing ones
 
 
 @dataclass
 class Banks:
-    """The phrases of a pool of N sentences, as dynamic beam allocation reads them."""
+    """The phrases of a pool of N sentences, for dynamic beam allocation."""
 
     phrases: ctypes.Structure
     start: Tensor  # (N, G) the state of each constraint before the first token
     infeasible: Tensor  # (N,) bool
-    highest: int  # constraint tokens of a sentence at most
-    even: bool  # how slots are divided among banks
-    each: int  # continuations of each row looked at
-    kept: Any  # what the structure points to
+    highest: int  # largest number of constraint tokens of a sentence
+    even: bool  # division of slots: one a bank in turn
+    per_row: int  # continuations considered of each row
+    keepalive: Any  # objects that the structure points to

@@ -2,8 +2,8 @@
 // --softmax full. The definition is search/loop.py with these files of search/strategies/select/,
 // with search/strategies/stop/ and search/strategies/prune.py. The results are the same bits.
 //
-// Shapes: k beam, n live rows of a sentence (one before the first token, then at most k), c = 2k candidates, V vocabulary, T places for the
-// tokens of a row, N rows of all sentences.
+// Shapes: k beam, n live rows of a sentence (one before the first token, then at most k), c = 2k candidates, V vocabulary, T token capacity
+// of a row, N rows of all sentences.
 
 #include "ngrams.hpp"
 #include "result.hpp"
@@ -16,11 +16,11 @@ namespace {
 struct Batch {
     Sentence* const* live;
     int64_t sentences;
-    int64_t calls, read;  // of the decoder; rows summed over them
+    int64_t calls, decoder_rows;  // of the decoder; rows summed over them
 };
 
-// (3) the decoder reads each row's last token
-void read(Batch& batch, int64_t rows, const Reader& reader, Step& step) {
+// (3) Let the decoder read each row's last token
+void decode_step(Batch& batch, int64_t rows, const Reader& reader, Step& step) {
     static thread_local std::vector<Line> memory_lines;
     Line *lines = scratch(memory_lines, rows), *line = lines;
     float* x = reader.x;
@@ -35,10 +35,10 @@ void read(Batch& batch, int64_t rows, const Reader& reader, Step& step) {
     step.x = reader.x, step.rows = rows, step.block = 1, step.lines = lines;
     run_decoder(reader.layers, &step);
     run_linear(reader.output, reader.x, rows, reader.logits);
-    batch.calls += 1, batch.read += rows;
+    batch.calls += 1, batch.decoder_rows += rows;
 }
 
-// (4), (5) a row's logits (V,), at temperature 1, with -inf for what is forbidden; false where a score is not a number
+// (4), (5) Divide a row's logits (V,) by the temperature and set forbidden words to -inf; return false for NaN
 bool forbid(const Sentence& s, int64_t row, float* line, int64_t V, float& highest, float& log_total) {
     const Rules& rules = *s.rules;
     if (rules.temperature != 1.0f)
@@ -51,7 +51,8 @@ bool forbid(const Sentence& s, int64_t row, float* line, int64_t V, float& highe
     return true;
 }
 
-// Adds a row's continuations, or EOS alone, as places `first` + word. total(logit): what they are compared by, and rounding keeps its order
+// Add a row's continuations, or EOS only, as places `first` + word. total(logit): the score that is compared; it must be monotonous even
+// after rounding
 template <typename Total>
 void add_words(const float* line, int64_t V, int64_t eos, bool at_limit, int64_t first, Best& best, Total total) {
     auto look = [&](int64_t from, int64_t end) {
@@ -65,8 +66,7 @@ void add_words(const float* line, int64_t V, int64_t eos, bool at_limit, int64_t
     look(w, V);
 }
 
-// (4) to (6) the best continuations of a sentence's rows, whose logits (n, V) are these: places row x V + word; false where a score is
-// not a number
+// (4) to (6) Find the best continuations of a sentence's rows from their logits (n, V), as places row x V + word; return false for NaN
 bool choose(const Sentence& s, float* logits, int64_t V, Best& best) {
     static thread_local std::vector<float> memory_score;
     static thread_local std::vector<int64_t> memory_where;
@@ -76,24 +76,24 @@ bool choose(const Sentence& s, float* logits, int64_t V, Best& best) {
         float *line = logits + i * V, highest, log_total;
         if (!forbid(s, i, line, V, highest, log_total)) return false;
         const float before = s.score[i * s.T + s.length];
-        auto log_prob = [&](float logit) { return (logit - highest) - log_total; };  // rounded as log_softmax rounds it
+        auto log_prob = [&](float logit) { return (logit - highest) - log_total; };  // rounded as in log_softmax
         if (rules.children >= best.c) {
             add_words(line, V, rules.eos, at_limit, i * V, best, [&](float logit) { return log_prob(logit) + before; });
             continue;
         }
         Best own{scratch(memory_score, rules.children), scratch(memory_where, rules.children), rules.children, 0};
         add_words(line, V, rules.eos, at_limit, i * V, own, log_prob);
-        for (int64_t j = 0; j < own.found; ++j)
+        for (int64_t j = 0; j < own.count; ++j)
             if (const float value = own.score[j] + before; best.takes(value)) best.add(value, own.where[j]);
     }
     return true;
 }
 
-// The rows of a sentence with one token more, of those that its samples draw; each sample that ends is an answer. Samples that have drawn
-// the same so far share a row
+// Extend the rows of a sentence by the tokens that its samples draw; each sample that ends is an answer. Samples with the same tokens share
+// a row
 Result draw(Sentence& s, float* logits, int64_t V) {
     static thread_local std::vector<int64_t> memory_word, memory_parent;
-    static thread_local Left left;
+    static thread_local DrawTable left;
     const Rules& rules = *s.rules;
     const int64_t k = rules.k, at = s.length + 1;
     int64_t *word = scratch(memory_word, k), *parent = scratch(memory_parent, k), rows = 0;
@@ -102,7 +102,7 @@ Result draw(Sentence& s, float* logits, int64_t V) {
         if (!forbid(s, i, line, V, highest, log_total)) return NOT_A_NUMBER;
         for (int64_t w = 0; w < V; ++w) line[w] = (line[w] - highest) - log_total;
         if (s.length >= s.limit) std::fill_n(line, rules.eos, -INFINITY), std::fill(line + rules.eos + 1, line + V, -INFINITY);
-        const Draw word_of(line, V, rules.cut, left);
+        const Draw word_of(line, V, rules.sampling_cut, left);
         for (int64_t sample = 0; sample < k; ++sample)
             if (s.row[sample] == i) word[sample] = word_of(uniform(s.seed, s.number, sample, s.length));
     }
@@ -118,15 +118,16 @@ Result draw(Sentence& s, float* logits, int64_t V) {
         }
         int64_t j = 0;
         while (j < rows && (parent[j] != i || s.next_tokens[j * s.T + at] != w)) ++j;
-        if (j == rows) s.go_on(j, i, w, total), parent[rows++] = i;
+        if (j == rows) s.continue_row(j, i, w, total), parent[rows++] = i;
         s.row[sample] = j;
     }
-    if (!rows) return FOUND;
+    if (!rows) return FINISHED;
     s.next(rows);
     return GOES_ON;
 }
 
-// A sentence's rows with one token more. UNSUITABLE: some continuations are impossible, which the definition knows how to go on from
+// Extend a sentence's rows by one token. Return TOO_FEW_CONTINUATIONS if fewer than 2k continuations are possible; then the Python loop
+// takes the sentence over
 Result advance(Sentence& s, float* logits, int64_t V) {
     static thread_local std::vector<float> memory_score;
     static thread_local std::vector<int64_t> memory_where;
@@ -135,15 +136,15 @@ Result advance(Sentence& s, float* logits, int64_t V) {
     const int64_t c = 2 * rules.k;
     Best best{scratch(memory_score, c), scratch(memory_where, c), c, 0};
     if (!choose(s, logits, V, best)) return NOT_A_NUMBER;
-    while (best.found && best.score[best.found - 1] == -INFINITY) --best.found;
-    Candidates all{best.score, best.where, best.found, V, rules.eos, s.length >= s.limit};
-    if (!rules.variable && all.c < (all.at_limit ? s.rows : c)) return UNSUITABLE;
+    while (best.count && best.score[best.count - 1] == -INFINITY) --best.count;
+    Candidates all{best.score, best.where, best.count, V, rules.eos, s.length >= s.limit};
+    if (!rules.variable && all.c < (all.at_limit ? s.rows : c)) return TOO_FEW_CONTINUATIONS;
     if (rules.variable) all.c = prune(s, all);
     stays.clear();
-    if (decide(s, all, stays)) return FOUND;
-    // (9) the k best of those that go on are the next beam
+    if (decide(s, all, stays)) return FINISHED;
+    // (9) the k best candidates that continue form the next beam
     const int64_t n = std::min<int64_t>(stays.size(), rules.k);
-    for (int64_t j = 0; j < n; ++j) s.go_on(j, all.row(stays[j]), all.where[stays[j]] % V, all.score[stays[j]]);
+    for (int64_t j = 0; j < n; ++j) s.continue_row(j, all.row(stays[j]), all.where[stays[j]] % V, all.score[stays[j]]);
     s.next(n);
     return GOES_ON;
 }
@@ -159,7 +160,7 @@ Result search(Batch& batch, int64_t most, const Reader& reader, Step& step) {
             first[b] = rows, rows += batch.live[b]->rows;
         }
         if (rows > reader.width) return NO_ROOM;
-        read(batch, rows, reader, step);
+        decode_step(batch, rows, reader, step);
         Parallel sentences;
 #pragma omp parallel for schedule(static) reduction(+ : live) if (rows * V > WORTH_THREADS / 8)
         for (int64_t b = 0; b < batch.sentences; ++b) sentences.run([&] {
@@ -168,15 +169,15 @@ Result search(Batch& batch, int64_t most, const Reader& reader, Step& step) {
             live += s.result == GOES_ON;
         });
         sentences.check();
-        if (live < batch.sentences) return FOUND;
+        if (live < batch.sentences) return FINISHED;
     }
     return GOES_ON;
 }
 
 }  // namespace
 
-// At most so many steps, and none after one that ends a sentence, whose `result` says how. NO_ROOM: the KV cache, the position embeddings
-// or the reader need more room; then the call is to be made again
+// Make at most `most` steps. Stop after a step that ends a sentence; its `result` says why. NO_ROOM: the KV cache, the position embeddings
+// or the reader need more memory; then the caller enlarges them and repeats the call
 ENTRY int64_t search_sentences(Batch* batch, int64_t most, const Reader* reader, Step* step) {
     return guarded([&] { return int64_t{search(*batch, most, *reader, *step)}; });
 }

@@ -1,8 +1,8 @@
-"""Compiles the C++ files of this folder for a level: a set of instructions that a kind of
-processors has (levels.cpp tells which).
+"""Compiles the C++ files of this folder for a level: a set of instructions of a kind of processor
+(levels.cpp checks which levels a processor has).
 
-A wheel brings a library of every level (setup.py, which loads this file by its path: it imports the
-standard library only). In a clone library.py compiles the one that the processor needs.
+A wheel contains a library of every level (setup.py, which loads this file by its path: it imports
+the standard library only). In a clone library.py compiles the library that the processor needs.
 """
 
 from __future__ import annotations
@@ -20,10 +20,11 @@ from pathlib import Path
 
 FOLDER = Path(__file__).parent
 SOURCES, HEADERS = sorted(FOLDER.rglob("*.cpp")), sorted(FOLDER.rglob("*.hpp"))
-ASKING = FOLDER / "levels.cpp"  # it asks the processor, so it is compiled for the oldest one
-BROUGHT = FOLDER / "built"  # what a wheel brings
-# Of each kind of machine, the fastest first: what the compiler is told. levels.cpp
-# knows the names too
+LEVEL_PROBE = (
+    FOLDER / "levels.cpp"
+)  # it queries the processor, so it is compiled for the oldest one
+WHEEL_FOLDER = FOLDER / "built"  # libraries in a wheel
+# Compiler flags of each level, by machine, the fastest level first. levels.cpp has the same names
 LEVELS: dict[str, dict[str, tuple[str, ...]]] = {
     "x86_64": {
         "avx512vnni": ("-march=x86-64-v4", "-mavx512vnni"),
@@ -39,13 +40,13 @@ LEVELS: dict[str, dict[str, tuple[str, ...]]] = {
 }
 FLAGS: tuple[str, ...] = ("-O3", "-std=c++17", "-fPIC", "-fvisibility=hidden", "-fopenmp")
 FLAGS += ("-fno-math-errno", "-fno-trapping-math")
-# of an entry point (entry.hpp): the type of its result, its name, its parameters
+# an entry point (entry.hpp): the type of its result, its name, its parameters
 ENTRY = re.compile(r"^ENTRY (\w+) (\w+)\(([^)]*)\)\s*\{", re.M)
 
 
 def compiler() -> list[str] | None:
-    """The C++ compiler's path, and what CXX gives it along (`ccache g++`); None
-    if there is none."""
+    """Return the C++ compiler's path with the further words of CXX (`ccache g++`); None if there is
+    no compiler."""
     named = os.environ.get("CXX", "").strip()
     for name, *others in [[named], named.split()] if named else [["g++"], ["c++"], ["clang++"]]:
         path = shutil.which(name)
@@ -61,8 +62,8 @@ def compile_files(
     target: Path,
     linking: Sequence[str] = (),
 ) -> None:
-    """A library of these files, compiled side by side, that exports their entry points and nothing
-    else (the templates of the standard library are not hidden by a flag).
+    """Compile these files in parallel into a library that exports only their entry points (a flag
+    does not hide the templates of the standard library).
 
     Errors: RuntimeError in one sentence; OSError.
     """
@@ -100,11 +101,11 @@ def compile_files(
 
 
 def compile_levels(command: list[str], folder: Path, machine: str = platform.machine()) -> None:
-    """What a wheel brings: a library of each level, and the one that asks the processor.
+    """Compile the libraries of a wheel: one for each level, and one that queries the processor.
 
-    OpenMP's functions are torch's (library.py).
+    They use the OpenMP functions of torch (library.py).
     """
     folder.mkdir(parents=True, exist_ok=True)
-    compile_files(command, FLAGS, [ASKING], folder / "levels.so")
+    compile_files(command, FLAGS, [LEVEL_PROBE], folder / "levels.so")
     for level, flags in LEVELS[machine].items():
         compile_files(command, (*FLAGS, *flags), SOURCES, folder / f"{level}.so")

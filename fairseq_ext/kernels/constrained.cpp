@@ -2,8 +2,8 @@
 // --stop early, --softmax full. The definition is search/loop.py with search/strategies/select/dba.py and
 // search/strategies/stop/early.py. The results are the same bits.
 //
-// All sentences start together and so have equally many tokens. A sentence keeps its slot of the KV cache; its rows' new tokens take W
-// positions a step, and positions that no row has seen are dropped when there is no room for more.
+// All sentences start together and so have the same number of tokens. A sentence keeps its slot of the KV cache; its rows' new tokens take
+// W positions a step, and positions that are in no row's history are dropped when the cache is full.
 //
 // Shapes: N sentences, n live rows, k beam, W the most rows of a sentence, G constraints, T places for the tokens of a row, V vocabulary,
 // F = 2k hypotheses of a sentence at most, m the length of the n-best list.
@@ -16,20 +16,20 @@
 
 namespace {
 
-constexpr int64_t ROOM_STEPS = 4;  // there is too little room where fewer steps' positions are free after compaction
+constexpr int64_t ROOM_STEPS = 4;  // more KV cache positions are requested unless this many steps fit after compaction
 
-// What the decoder is told of each row, and the selection of each row and live sentence
-struct Lines {
-    std::vector<Line> of_rows;
-    std::vector<int64_t> number, left;
-    std::vector<float> before;
+// Decoder input of each row, and selection input of each row and live sentence
+struct StepInputs {
+    std::vector<Line> lines;
+    std::vector<int64_t> number, steps_left;
+    std::vector<float> score;
     std::vector<char> infeasible;
 };
 
-// (3) the decoder reads each row's last token
-void read(Sentences& s, const Reader& reader, Step& step, Lines& lines) {
+// (3) Let the decoder read each row's last token
+void decode_step(ConstrainedSearch& s, const Reader& reader, Step& step, StepInputs& inputs) {
     const int64_t n = s.rows();
-    Line* line = scratch(lines.of_rows, n);
+    Line* line = scratch(inputs.lines, n);
     for (int64_t i = 0; i < s.live; ++i)
         for (int64_t r = s.first[i]; r < s.first[i + 1]; ++r) {
             const int64_t position = s.used + r - s.first[i];
@@ -40,11 +40,11 @@ void read(Sentences& s, const Reader& reader, Step& step, Lines& lines) {
     step.x = reader.x, step.rows = n, step.block = 1, step.lines = line;
     run_decoder(reader.layers, &step);
     run_linear(reader.output, reader.x, n, reader.logits);
-    s.used += s.W, s.calls += 1, s.read += n;
+    s.used += s.W, s.calls += 1, s.decoder_rows += n;
 }
 
-// (4), (5) the log-probabilities of a row's next words, or of EOS alone; false where they are no numbers
-bool score_words(const Sentences& s, float* line, int64_t V, const int64_t* tokens, bool at_limit) {
+// (4), (5) Compute the log-probabilities of a row's next words, or of EOS only; return false for NaN
+bool score_words(const ConstrainedSearch& s, float* line, int64_t V, const int64_t* tokens, bool at_limit) {
     log_softmax_line(line, V, s.temperature);
     if (std::isnan(line[0])) return false;
     line[s.pad] = -INFINITY;
@@ -55,8 +55,8 @@ bool score_words(const Sentences& s, float* line, int64_t V, const int64_t* toke
     return true;
 }
 
-// A candidate is a hypothesis: its row's tokens and EOS
-void finish(Sentences& s, int64_t slot, const Candidate& c) {
+// Store a candidate as a finished hypothesis: its row's tokens and EOS
+void finish(ConstrainedSearch& s, int64_t slot, const Candidate& c) {
     const int64_t f = slot * 2 * s.k + s.finished[slot]++;
     std::copy_n(s.tokens + c.row * s.T, s.length + 1, s.found_tokens + f * s.T);
     std::copy_n(s.score + c.row * s.T, s.length + 1, s.found_score + f * s.T);
@@ -65,8 +65,8 @@ void finish(Sentences& s, int64_t slot, const Candidate& c) {
     s.found_score[f * s.T + s.length + 1] = c.score;
 }
 
-// The r-th row of the next beam: a candidate's row and its token
-void go_on(Sentences& s, int64_t r, const Scratch& m, int64_t at) {
+// Write the r-th row of the next beam: a candidate's row and its token
+void continue_row(ConstrainedSearch& s, int64_t r, const Scratch& m, int64_t at) {
     const Candidate& c = m.candidate[at];
     const int64_t G = s.phrases->G;
     std::copy_n(s.tokens + c.row * s.T, s.length + 1, s.next_tokens + r * s.T);
@@ -78,8 +78,8 @@ void go_on(Sentences& s, int64_t r, const Scratch& m, int64_t at) {
     s.next_score[r * s.T + s.length + 1] = c.score;
 }
 
-// (9) what has ended is kept, and the rest is the next beam
-void follow(Sentences& s, const std::vector<Outcome>& outcomes) {
+// (9) Store finished hypotheses; the remaining candidates form the next beam
+void build_next_beam(ConstrainedSearch& s, const std::vector<Outcome>& outcomes) {
     int64_t live = 0, n = 0, W = 0;
     for (int64_t i = 0; i < s.live; ++i) {
         const Outcome& o = outcomes[i];
@@ -91,7 +91,7 @@ void follow(Sentences& s, const std::vector<Outcome>& outcomes) {
             continue;
         }
         const int64_t from = n;
-        for (int64_t j : o.stays) go_on(s, n++, o.choice, o.choice.order[j]);
+        for (int64_t j : o.stays) continue_row(s, n++, o.choice, o.choice.order[j]);
         W = std::max(W, n - from);
         s.slot[live] = slot, s.first[live++] = from;
     }
@@ -101,8 +101,8 @@ void follow(Sentences& s, const std::vector<Outcome>& outcomes) {
     ++s.length;
 }
 
-// Drops the positions that are in no live row's history
-void compact(Sentences& s, const Reader& reader, const Step& step) {
+// Drop the positions that are in no live row's history
+void compact(ConstrainedSearch& s, const Reader& reader, const Step& step) {
     int64_t used = 0;
     Parallel sentences;
 #pragma omp parallel for schedule(dynamic) reduction(max : used)
@@ -122,18 +122,19 @@ void compact(Sentences& s, const Reader& reader, const Step& step) {
     s.used = used;
 }
 
-// (4) to (8) of every live sentence; false where the model gives NaN
-bool choose_all(Sentences& s, const Reader& reader, Lines& lines, std::vector<Outcome>& outcomes) {
+// Do (4) to (8) for every live sentence; return false if the model returns NaN
+bool choose_all(ConstrainedSearch& s, const Reader& reader, StepInputs& inputs, std::vector<Outcome>& outcomes) {
     const int64_t n = s.rows(), V = reader.vocabulary, best = std::min(2 * s.k, s.W * V - 1);
-    scratch(lines.before, n), scratch(lines.number, s.live), scratch(lines.left, s.live), scratch(lines.infeasible, s.live);
-    for (int64_t r = 0; r < n; ++r) lines.before[r] = s.score[r * s.T + s.length];
+    scratch(inputs.score, n), scratch(inputs.number, s.live), scratch(inputs.steps_left, s.live), scratch(inputs.infeasible, s.live);
+    for (int64_t r = 0; r < n; ++r) inputs.score[r] = s.score[r * s.T + s.length];
     for (int64_t i = 0; i < s.live; ++i) {
-        lines.number[i] = s.number[s.slot[i]], lines.left[i] = s.limit[s.slot[i]] - s.length;
-        lines.infeasible[i] = s.infeasible[s.slot[i]];
+        inputs.number[i] = s.number[s.slot[i]], inputs.steps_left[i] = s.limit[s.slot[i]] - s.length;
+        inputs.infeasible[i] = s.infeasible[s.slot[i]];
     }
-    const bool* infeasible = reinterpret_cast<const bool*>(lines.infeasible.data());
-    const Rows rows{reader.logits, lines.before.data(), s.state, s.met, s.first, lines.number.data(), lines.left.data(), infeasible,
-                    infeasible, s.live, V, s.eos, s.k, best, s.each, std::min(2 * s.k, best + s.W * (s.each + s.phrases->G * s.phrases->W) + 1), s.even};
+    const bool* infeasible = reinterpret_cast<const bool*>(inputs.infeasible.data());
+    const Rows rows{reader.logits, inputs.score.data(), s.state, s.met, s.first, inputs.number.data(), inputs.steps_left.data(), infeasible,
+                    infeasible, s.live, V, s.eos, s.k, best, s.per_row,
+                    std::min(2 * s.k, best + s.W * (s.per_row + s.phrases->G * s.phrases->W) + 1), s.even};
     if (static_cast<int64_t>(outcomes.size()) < s.live) outcomes.resize(s.live);
     bool good = true;
     Parallel sentences;
@@ -141,7 +142,7 @@ bool choose_all(Sentences& s, const Reader& reader, Lines& lines, std::vector<Ou
     for (int64_t i = 0; i < s.live; ++i) sentences.run([&] {
         bool numbers = true;
         for (int64_t r = s.first[i]; r < s.first[i + 1]; ++r)
-            numbers = numbers && score_words(s, reader.logits + r * V, V, s.tokens + r * s.T, lines.left[i] <= 0);
+            numbers = numbers && score_words(s, reader.logits + r * V, V, s.tokens + r * s.T, inputs.steps_left[i] <= 0);
         good = good && numbers;
         if (!numbers) return;
         choose(*s.phrases, rows, i, outcomes[i].choice);
@@ -151,8 +152,8 @@ bool choose_all(Sentences& s, const Reader& reader, Lines& lines, std::vector<Ou
     return good;
 }
 
-Result search(Sentences& s, const Reader& reader, Step& step, int64_t steps) {
-    static thread_local Lines lines;
+Result search(ConstrainedSearch& s, const Reader& reader, Step& step, int64_t steps) {
+    static thread_local StepInputs inputs;
     static thread_local std::vector<Outcome> outcomes;
     for (int64_t i = 0; i < steps && s.live; ++i) {
         if (s.used + s.W > step.target.positions) {
@@ -160,17 +161,17 @@ Result search(Sentences& s, const Reader& reader, Step& step, int64_t steps) {
             if (s.used + ROOM_STEPS * s.W > step.target.positions) return NO_ROOM;
         }
         if (s.length + 2 > s.T || s.length >= reader.room || s.rows() > reader.width) return NO_ROOM;
-        read(s, reader, step, lines);
-        if (!choose_all(s, reader, lines, outcomes)) return NOT_A_NUMBER;
-        follow(s, outcomes);
+        decode_step(s, reader, step, inputs);
+        if (!choose_all(s, reader, inputs, outcomes)) return NOT_A_NUMBER;
+        build_next_beam(s, outcomes);
     }
-    return s.live ? GOES_ON : FOUND;
+    return s.live ? GOES_ON : FINISHED;
 }
 
 }  // namespace
 
-// Makes so many steps, or fewer where all sentences have ended. NO_ROOM: the KV cache, the reader, the position embeddings or the rows' tokens
-// need more room; then the call is to be made again
-ENTRY int64_t search_constrained(Sentences* sentences, const Reader* reader, Step* step, int64_t steps) {
+// Make at most `steps` steps; stop earlier when all sentences have ended. NO_ROOM: the KV cache, the reader, the position embeddings or the
+// rows' tokens need more memory; then the caller enlarges them and repeats the call
+ENTRY int64_t search_constrained(ConstrainedSearch* sentences, const Reader* reader, Step* step, int64_t steps) {
     return guarded([&] { return int64_t{search(*sentences, *reader, *step, steps)}; });
 }

@@ -2,8 +2,8 @@
 
 Definition: search/loop.py with search/strategies/select/dba.py and search/strategies/stop/early.py.
 
-Shapes: N sentences, k beam, T places for the tokens of a row, G constraints of a sentence, F = 2k
-hypotheses of a sentence at most.
+Shapes: N sentences, k beam, T token capacity of a row, G constraints of a sentence, F = 2k: largest
+number of hypotheses of a sentence.
 """
 
 from __future__ import annotations
@@ -19,18 +19,18 @@ import torch
 from torch import Tensor
 
 from fairseq_ext.kernels.banks import Banks, Estimate
-from fairseq_ext.kernels.beam import FIRST_PLACES, FOUND, ROWS, Result
+from fairseq_ext.kernels.beam import FIRST_PLACES, HYPOTHESIS_ARRAYS, ROWS, SearchResult
 from fairseq_ext.kernels.library import address, loaded
 
 STATES = ("state", "next_state", "met", "next_met")
 
 
 @dataclass
-class Settings:
-    """What holds for every sentence.
+class ConstrainedSettings:
+    """Settings of every sentence.
 
-    divisor, expected (lengths,): by length with EOS, what the totals of finished hypotheses, and
-    of estimates, are divided by.
+    divisor, estimate_divisor (lengths,): divisors of the totals of finished hypotheses, and of
+    estimates, by length with EOS.
     """
 
     k: int
@@ -42,21 +42,33 @@ class Settings:
     temperature: float
     estimate: Estimate
     divisor: Tensor
-    expected: Tensor
+    estimate_divisor: Tensor
 
 
-class SentencesStruct(ctypes.Structure):
+class ConstrainedSearchStruct(ctypes.Structure):
+    __slots__ = ()
     _fields_ = [
         (name, c_int64)
-        for name in ("k", "m", "min_len", "eos", "pad", "ngram", "T", "even", "each", "others")
+        for name in (
+            "k",
+            "m",
+            "min_len",
+            "eos",
+            "pad",
+            "ngram",
+            "T",
+            "even",
+            "per_row",
+            "max_extra_tokens",
+        )
     ]
     _fields_ += [
         ("temperature", c_float),
-        *((name, c_double) for name in ("lacking", "cost", "dear")),
+        *((name, c_double) for name in ("missing_token_cost", "token_cost", "max_nats_per_token")),
     ]
     _fields_ += [
         (name, c_void_p)
-        for name in ("divisor", "expected", "phrases", "number", "limit", "infeasible")
+        for name in ("divisor", "estimate_divisor", "phrases", "number", "limit", "infeasible")
     ]
     _fields_ += [
         (name, c_int64) for name in ("length", "live", "W", "used", "ended", "dropped", "full")
@@ -66,19 +78,19 @@ class SentencesStruct(ctypes.Structure):
         (name, c_void_p)
         for name in ("finished", "found_length", "found_tokens", "order", "found_score")
     ]
-    _fields_ += [("calls", c_int64), ("read", c_int64)]
+    _fields_ += [("calls", c_int64), ("decoder_rows", c_int64)]
 
 
-class CompiledConstrained:
+class CompiledConstrainedSearch:
     """One search over N sentences.
 
-    sentences: their numbers in the pool; limits: most tokens before EOS of each; bos: first target
-    token; lists: the length of each one's n-best list, at most that of the settings.
+    sentences: their numbers in the pool; limits: the largest number of tokens before EOS of each;
+    bos: first target token; lists: the length of each n-best list, at most that of the settings.
     """
 
     def __init__(
         self,
-        settings: Settings,
+        settings: ConstrainedSettings,
         banks: Banks,
         sentences: Sequence[int],
         limits: Sequence[int],
@@ -86,13 +98,18 @@ class CompiledConstrained:
         lists: Sequence[int],
     ):
         N, k, G = len(sentences), settings.k, banks.start.size(1)
-        self.most = max(limits) + 2  # places for tokens that a row may need
-        lengths = self.most + banks.highest + settings.estimate.others + 1  # of an estimate
-        if settings.divisor.numel() < self.most or settings.expected.numel() < lengths:
+        self.token_capacity = max(limits) + 2  # places for tokens that a row may need
+        lengths = (
+            self.token_capacity + banks.highest + settings.estimate.max_extra_tokens + 1
+        )  # of an estimate
+        if (
+            settings.divisor.numel() < self.token_capacity
+            or settings.estimate_divisor.numel() < lengths
+        ):
             raise ValueError("the divisors end before the longest target")
-        for part in (settings.divisor, settings.expected):
+        for part in (settings.divisor, settings.estimate_divisor):
             address(part, torch.float32, None)
-        T, F, number = min(self.most, FIRST_PLACES), 2 * k, torch.tensor(sentences)
+        T, F, number = min(self.token_capacity, FIRST_PLACES), 2 * k, torch.tensor(sentences)
         state = np.empty((N * k, G), np.int64)
         state[:N] = banks.start[number].numpy()
         self.arrays: dict[str, np.ndarray] = {
@@ -100,7 +117,7 @@ class CompiledConstrained:
             "limit": np.array(limits),
             "infeasible": banks.infeasible[number].numpy(),
             "divisor": settings.divisor.numpy(),
-            "expected": settings.expected.numpy(),
+            "estimate_divisor": settings.estimate_divisor.numpy(),
             "slot": np.arange(N),
             "first": np.arange(N + 1),
             **{name: np.empty((N * k, T), dtype) for name, dtype in ROWS.items()},
@@ -112,14 +129,15 @@ class CompiledConstrained:
             "finished": np.zeros(N, np.int64),
             "order": np.empty(N, np.int64),
             "found_length": np.empty((N, F), np.int64),
-            **{name: np.empty((N, F, T), dtype) for name, dtype in FOUND.items()},
+            **{name: np.empty((N, F, T), dtype) for name, dtype in HYPOTHESIS_ARRAYS.items()},
         }
         self.arrays["tokens"][:N, 0], self.arrays["score"][:N, 0] = bos, 0.0
         for best, n in zip(self.arrays["best"], lists, strict=True):
-            # subtle: so that the last entry of a shorter list is the last column as well
+            # subtle: a shorter list is filled with +inf in front, so that its worst entry is always
+            # the last column
             best[: settings.nbest - n] = np.inf
-        self.kept = banks
-        self.struct = SentencesStruct(
+        self.keepalive = banks
+        self.struct = ConstrainedSearchStruct(
             k=k,
             m=settings.nbest,
             min_len=settings.min_len,
@@ -128,7 +146,7 @@ class CompiledConstrained:
             ngram=settings.ngram,
             T=T,
             even=banks.even,
-            each=banks.each,
+            per_row=banks.per_row,
             temperature=settings.temperature,
             **vars(settings.estimate),
             phrases=ctypes.addressof(banks.phrases),
@@ -137,32 +155,31 @@ class CompiledConstrained:
             **{name: array.ctypes.data for name, array in self.arrays.items()},
         )
 
-    def go_on(self, reader: Any, step: ctypes.Structure, most: int) -> Result:
-        """Make at most so many steps with reader (kernels/transformer.py, CompiledReader), whose
-        KV cache step describes."""
-        return Result(
+    def run_steps(self, reader: Any, step: ctypes.Structure, most: int) -> SearchResult:
+        """Make at most `most` steps with reader (kernels/transformer.py, CompiledReader); step has
+        the addresses of its KV cache."""
+        return SearchResult(
             loaded().search_constrained(
                 ctypes.addressof(self.struct), reader.address, ctypes.addressof(step), most
             )
         )
 
     def take_counts(self) -> tuple[int, int]:
-        """Calls of the decoder since the last time, and their rows."""
-        counts = self.struct.calls, self.struct.read
-        self.struct.calls = self.struct.read = 0
+        """Return the decoder calls and their rows since the last call of this method."""
+        counts = self.struct.calls, self.struct.decoder_rows
+        self.struct.calls = self.struct.decoder_rows = 0
         return counts
 
     def lengthen_(self) -> bool:
-        """Have more places for the tokens of rows and hypotheses, where they are full;
-        return whether they were."""
+        """Double the token capacity of rows and hypotheses if it is full; return whether it was."""
         struct, finished = self.struct, self.arrays["finished"].tolist()
         if struct.length + 2 <= struct.T:
             return False
         T, n = struct.T, int(self.arrays["first"][struct.live])
-        struct.T = min(2 * T, self.most)
-        for name, before in self.present(*ROWS, *FOUND).items():
+        struct.T = min(2 * T, self.token_capacity)
+        for name, before in self.current_arrays(*ROWS, *HYPOTHESIS_ARRAYS).items():
             after = self.arrays[name] = np.empty((*before.shape[:-1], struct.T), before.dtype)
-            if name in FOUND:
+            if name in HYPOTHESIS_ARRAYS:
                 for sentence, m in enumerate(finished):
                     after[sentence, :m, :T] = before[sentence, :m]
             elif not name.startswith("next"):
@@ -170,13 +187,14 @@ class CompiledConstrained:
             setattr(struct, name, after.ctypes.data)
         return True
 
-    def present(self, *names: str) -> dict[str, np.ndarray]:
-        """The arrays that have these names now: the library swaps rows with the next ones."""
+    def current_arrays(self, *names: str) -> dict[str, np.ndarray]:
+        """Return the arrays that have these names now: the library swaps the arrays of rows with
+        those of the next rows."""
         at = {array.ctypes.data: array for array in self.arrays.values()}
         return {name: at[getattr(self.struct, name)] for name in names}
 
     def rows_of(self, sentence: int) -> slice | None:
-        """The rows of the i-th sentence; None where it is not live."""
+        """Return the rows of the i-th sentence; None if it is not live."""
         slots = self.arrays["slot"][: self.struct.live].tolist()
         if sentence not in slots:
             return None
@@ -184,22 +202,22 @@ class CompiledConstrained:
         return slice(first, behind)
 
     def tokens(self, sentence: int) -> list[list[int]]:
-        """The tokens chosen so far in each row of the i-th sentence."""
+        """Return the tokens chosen so far in each row of the i-th sentence."""
         rows = self.rows_of(sentence)
         if rows is None:
             return []
-        at, length = self.present("tokens", "score"), self.struct.length
+        at, length = self.current_arrays("tokens", "score"), self.struct.length
         possible = at["score"][rows, length] > -np.inf
         return at["tokens"][rows, 1 : length + 1][possible].tolist()
 
     def drop_(self, sentence: int) -> None:
-        """End the i-th sentence, where it is live; it counts as none that has ended."""
+        """End the i-th sentence if it is live, without reporting it as ended."""
         rows, struct = self.rows_of(sentence), self.struct
         if rows is None:
             return
         slot, first = self.arrays["slot"], self.arrays["first"]
         live, n = struct.live, int(first[struct.live])
-        for array in self.present("tokens", "score", "history", "state", "met").values():
+        for array in self.current_arrays("tokens", "score", "history", "state", "met").values():
             array[rows.start : n + rows.start - rows.stop] = array[rows.stop : n].copy()
         i = slot[:live].tolist().index(sentence)
         sizes = np.delete(np.diff(first[: live + 1]), i)
@@ -207,14 +225,14 @@ class CompiledConstrained:
         first[1:live] = sizes.cumsum()
         struct.live, struct.W = live - 1, sizes.max(initial=0)
 
-    def ended(self, since: int) -> list[int]:
-        """Which of the N sentences have ended, without the first `since` of them, in the
-        order in which they did."""
+    def ended_sentences(self, since: int) -> list[int]:
+        """Return the numbers (0 to N - 1) of the sentences that have ended, in the order in which
+        they ended, without the first `since`."""
         return self.arrays["order"][since : self.struct.ended].tolist()
 
-    def found(self, sentence: int) -> list[tuple[np.ndarray, np.ndarray]]:
-        """Tokens with EOS and sums of log-probabilities of each hypothesis of the i-th sentence;
-        views, in the order in which they were finished."""
+    def hypotheses(self, sentence: int) -> list[tuple[np.ndarray, np.ndarray]]:
+        """Return tokens with EOS and sums of log-probabilities of each hypothesis of the i-th
+        sentence, as views, in the order in which they were finished."""
         a = self.arrays
         lengths = a["found_length"][sentence, : int(a["finished"][sentence])].tolist()
         return [

@@ -1,5 +1,4 @@
-// What the functions that Python calls have in common: they are exported, they tell when memory runs
-// out, and they give back large scratch memory.
+// Common code of the functions that Python calls: they are exported, report a lack of memory, and release large scratch memory.
 #pragma once
 
 #include <atomic>
@@ -9,29 +8,29 @@
 #include <utility>
 #include <vector>
 
-// All other functions are hidden (-fvisibility=hidden); library.py reads the signatures of these
+// All other functions are hidden (-fvisibility=hidden); library.py reads the signatures of entry points
 #define ENTRY extern "C" __attribute__((visibility("default")))
 
-constexpr int64_t OUT_OF_MEMORY = INT64_MIN;  // the result where memory ran out; mirrored in library.py
-constexpr int64_t KEPT = 16 << 20;            // bytes of scratch memory that may stay with a thread between two calls
+constexpr int64_t OUT_OF_MEMORY = INT64_MIN;  // the result if memory runs out; mirrored in library.py
+constexpr int64_t MAX_KEPT = 16 << 20;        // bytes of a scratch memory that a thread may keep between two calls
 
-// The scratch memory of this thread that is larger, and what releases it
+// The larger scratch memories of this thread, with functions that release them
 inline thread_local std::vector<std::pair<void*, void (*)(void*)>> large_scratch;
 
 namespace {
 
-// Memory of a thread for `size` elements, used again by later calls. What was there stays, the rest is zeros
+// Return memory of a thread for `size` elements, which later calls reuse. Old values stay, new elements are zeros
 template <class T>
 T* scratch(std::vector<T>& memory, int64_t size) {
     if (static_cast<int64_t>(memory.size()) < size) {
-        if (size > KEPT / static_cast<int64_t>(sizeof(T)))
+        if (size > MAX_KEPT / static_cast<int64_t>(sizeof(T)))
             large_scratch.emplace_back(&memory, [](void* released) { std::vector<T>().swap(*static_cast<std::vector<T>*>(released)); });
         memory.resize(size);
     }
     return memory.data();
 }
 
-// The result of an entry point whose body is this, 0 where the body has none
+// Run the body of an entry point; return its result, 0 if it has none
 template <class Body>
 int64_t guarded(Body body) {
     int64_t result = OUT_OF_MEMORY;
@@ -40,14 +39,14 @@ int64_t guarded(Body body) {
             body(), result = 0;
         else
             result = body();
-    } catch (const std::exception&) {  // bad_alloc, or length_error of a vector: nothing else is thrown
+    } catch (const std::exception&) {  // only bad_alloc, or length_error of a vector, can be thrown
     }
     for (auto [memory, release] : large_scratch) release(memory);
     large_scratch.clear();
     return result;
 }
 
-// Runs the bodies of a parallel loop, which no exception may leave
+// Runs the bodies of a parallel loop and catches their exceptions
 class Parallel {
     std::atomic<bool> failed{false};
 
@@ -60,7 +59,7 @@ public:
             failed = true;
         }
     }
-    // behind the loop: throws where memory ran out in one of them
+    // Call after the loop: throws if memory ran out in a body
     void check() const {
         if (failed) throw std::bad_alloc();
     }

@@ -1,8 +1,9 @@
-"""A file that is memory: arrays, and structures of the compiled library that point to them.
+"""Files that are mapped as memory: arrays, and structures of the compiled library that point to
+them.
 
-It is mapped copy-on-write, and the addresses in it are moved to where it lies. So nothing is
-parsed, packed or copied, and processes share its pages. What it points to is followed as it stands:
-it lies in a folder of this user alone, and its digest is compared first."""
+A file is mapped copy-on-write, and the addresses in it are relocated. So nothing is parsed, packed
+or copied, and processes share its pages. The pointers are not checked one by one: the file lies in
+a folder that only this user can write, and its digest is verified first."""
 
 from __future__ import annotations
 
@@ -16,11 +17,11 @@ import numpy as np
 
 from fairseq_ext.core.files import replace
 
-LINE = 64  # bytes that blocks are aligned to; the file begins with as many digits of its digest
+LINE = 64  # alignment of blocks in bytes; the file begins with LINE digits of its digest
 
 
 def up(size: int) -> int:
-    """The next place where a block may begin."""
+    """Return the size rounded up to a multiple of LINE."""
     return -(-size // LINE) * LINE
 
 
@@ -31,8 +32,8 @@ def save(
     arrays: Mapping[str, np.ndarray],
     others: Iterable[np.ndarray],
 ) -> None:
-    """Write structures and arrays in one step. about: what else is kept, as JSON; others: arrays
-    that only structures point to.
+    """Write structures and arrays atomically. about: further data, as JSON; others: arrays that
+    only structures point to.
 
     Errors: OSError.
     """
@@ -67,7 +68,7 @@ def save(
 
 
 class Image:
-    """The file, mapped. Errors: OSError; ValueError where its content is not what was written."""
+    """A mapped file. Errors: OSError; ValueError if its content was changed."""
 
     def __init__(self, path: Path):
         data = np.memmap(path, np.uint8, "c")
@@ -80,10 +81,10 @@ class Image:
         self.blocks.view(np.int64)[self.about["pointers"]] += self.start
 
     def address(self, name: str) -> int:
-        """Where a structure lies."""
+        """Return the address of a structure."""
         return self.start + self.about["places"][name][0]
 
     def array(self, name: str) -> np.ndarray:
-        """An array."""
+        """Return an array."""
         place, dtype, shape = self.about["places"][name]
         return np.ndarray(shape, dtype, self.blocks, place)

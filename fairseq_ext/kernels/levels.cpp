@@ -1,4 +1,4 @@
-// Whether this processor has what a level of compiling.py is compiled for.
+// Checks whether this processor has the instructions of a level (compiling.py).
 
 #include <cstdint>
 #include <cstring>
@@ -14,7 +14,7 @@
 namespace {
 
 #if defined(__x86_64__)
-// What x86-64-v3 has beyond AVX2, FMA, BMI1 and BMI2, which not all compilers can ask for
+// Return whether the processor has the features of x86-64-v3 other than AVX2, FMA, BMI1 and BMI2; not all compilers can query them
 bool has_rest_of_v3() {
     unsigned a, b, c, d, of_one = 0, of_extended = 0;  // feature bits of these leaves' ecx
     if (__get_cpuid(1, &a, &b, &c, &d)) of_one = c;

@@ -1,16 +1,16 @@
-"""Finds, builds and loads the compiled library, and reads what its C++ files declare.
+"""Finds, builds and loads the compiled library, and reads the declarations in its C++ files.
 
-It is the library of this processor's level, brought by a wheel or compiled here.
+It is the library of this processor's level, from a wheel or compiled here.
 
-Where no wheel brought it, it is compiled once: `python -m fairseq_ext.kernels` does it ahead of
-time. It lies in the user's cache folder under a name that holds source, compiler and flags, so a
-changed source gets its own. Loading a library runs it, so one from that folder is loaded only if
-nobody else can write there, and only if its content has the digest that was written beside it when
-it was built; anything else is built anew. Without a wheel's library and without a compiler nothing
-breaks: the torch operations run instead.
+Without a wheel it is compiled once; `python -m fairseq_ext.kernels` does that ahead of time. It
+lies in the user's cache folder under a name that depends on source, compiler and flags, so a
+changed source has another name. Loading a library runs its code. So a library from that folder is
+loaded only if no other user can write there, and if its content has the digest that was stored when
+it was built; otherwise it is built again. Without a wheel's library and without a compiler the
+torch operations run instead.
 
 Environment: FAIRSEQ_EXT_KERNELS names a level (compiling.py), or is `native` to compile for this
-processor alone, or `off`; CXX names the compiler.
+processor only, or `off`; CXX names the compiler.
 """
 
 from __future__ import annotations
@@ -39,55 +39,55 @@ from typing import Any
 
 from fairseq_ext.core import command_line
 from fairseq_ext.core.errors import UsageError
-from fairseq_ext.core.files import cache_folder, replace, untrusted
+from fairseq_ext.core.files import cache_folder, replace, untrusted_reason
 from fairseq_ext.kernels.compiling import (
-    ASKING,
-    BROUGHT,
     ENTRY,
     FLAGS,
     HEADERS,
+    LEVEL_PROBE,
     LEVELS,
     SOURCES,
+    WHEEL_FOLDER,
     compile_files,
     compiler,
 )
 
 logger = logging.getLogger("fairseq_ext")
 VARIABLE = "FAIRSEQ_EXT_KERNELS"
-DIGEST = ".sha256"  # ends the name of the file with the library's digest
-TRY = (
+DIGEST = ".sha256"  # suffix of the file with the library's digest
+TRY_CODE = (
     "import ctypes, sys; found = ctypes.CDLL(input()); sys.exit(0 if not hasattr(found, 'works') "
     "or found.works() else 1)"
 )
-OFF = f"{VARIABLE}=off switches it off"
-ON_TORCH = (
+OFF_HINT = f"{VARIABLE}=off switches it off"
+FALLBACK_WARNING = (
     "no compiled decoder step, torch operations run instead, which take 1.5 times as long in bulk "
-    "and 3.3 times for a line alone"
+    "and 3.3 times for a single line"
 )
 M_TRIM_THRESHOLD, M_MMAP_MAX = -1, -4  # of malloc.h
 OUT_OF_MEMORY = -(1 << 63)  # of entry.hpp
 
 
 def is_off() -> bool:
-    """Whether the user has switched the library off."""
+    """Return whether the user has switched the library off."""
     return os.environ.get(VARIABLE) == "off"
 
 
 def supported() -> list[str]:
-    """The levels that this processor has, the fastest first.
+    """Return the levels that this processor has, the fastest first.
 
-    Errors: RuntimeError where nothing can ask it.
+    Errors: RuntimeError if the processor cannot be queried.
     """
-    supports = ctypes.CDLL(str(found_or_compiled("levels", [ASKING], FLAGS))).supports
+    supports = ctypes.CDLL(str(find_or_compile("levels", [LEVEL_PROBE], FLAGS))).supports
     return [name for name in LEVELS.get(platform.machine(), {}) if supports(name.encode())]
 
 
 def level() -> str:
-    """The fastest level of this processor, or what the user names; `native` on a
+    """Return the fastest level of this processor, or the one that the user names; `native` on a
     machine without levels.
 
-    Errors: RuntimeError where the processor has none of them; UsageError for a name that is
-    unknown, or of a level that it lacks.
+    Errors: RuntimeError if the processor has none of them; UsageError for the name of an unknown
+    level or of one that the processor does not have.
     """
     levels, named = (
         LEVELS.get(platform.machine(), {}),
@@ -113,7 +113,7 @@ def level() -> str:
 
 
 def processor() -> str:
-    """The processor's name and features, by which -march=native chooses instructions."""
+    """Return the processor's name and features, on which the result of -march=native depends."""
     try:
         lines = Path("/proc/cpuinfo").read_text().splitlines()
     except OSError:
@@ -127,14 +127,14 @@ def processor() -> str:
 
 @functools.cache
 def version_of(*command: str) -> str:
-    """What a compiler says of itself."""
+    """Return a compiler's version text."""
     return subprocess.run(
         [*command, "--version"], capture_output=True, text=True, check=False
     ).stdout
 
 
 def file_name(stem: str, files: Sequence[Path], flags: Sequence[str], command: list[str]) -> str:
-    """A library's file name, with a digest of all that its content depends on."""
+    """Return a library's file name, with a digest of everything that its content depends on."""
     sources = (path.read_text(encoding="utf-8") for path in [*files, *HEADERS])
     machine = processor() if "-march=native" in flags else platform.machine()
     parts = (*sources, shlex.join(command), version_of(*command), *flags, machine)
@@ -142,23 +142,23 @@ def file_name(stem: str, files: Sequence[Path], flags: Sequence[str], command: l
 
 
 def private_folder() -> Path:
-    """The cache folder, for this user alone; where others could write to it or to a folder above
-    it, one of this process instead."""
+    """Return the cache folder, writable by this user only; if others could write to it or to a
+    folder above it, return a temporary folder of this process."""
     folder = cache_folder()
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     found = folder.stat()
     if found.st_uid == os.geteuid() and stat.S_IMODE(found.st_mode) != 0o700:
-        planted = untrusted(folder) is not None
+        planted = untrusted_reason(folder) is not None
         folder.chmod(0o700)
         for file in [*folder.glob("*.so"), *folder.glob("model-*")] if planted else ():
-            logger.info("%s is removed and built anew: others could have written it", file)
+            logger.info("%s is removed and built again: others could have written it", file)
             file.unlink()
-    why = untrusted(folder)
+    why = untrusted_reason(folder)
     if why is None:
         return folder
     logger.info(
-        "the compiled decoder step is built for this process alone, because %s: name a folder of "
-        "yours by XDG_CACHE_HOME",
+        "the compiled decoder step is built for this process only, because %s: name a folder of "
+        "your own by XDG_CACHE_HOME",
         why,
     )
     folder = Path(tempfile.mkdtemp(prefix="fairseq_ext-"))
@@ -167,19 +167,20 @@ def private_folder() -> Path:
 
 
 def is_verified(file: Path) -> bool:
-    """Whether only this user can have written the library, and its content is what was built."""
+    """Return whether only this user could write the library file and its content has the recorded
+    digest."""
     try:
-        told = file.with_suffix(DIGEST).read_bytes()[:64]
+        recorded = file.with_suffix(DIGEST).read_bytes()[:64]
         return (
-            untrusted(file) is None
-            and hashlib.sha256(file.read_bytes()).hexdigest().encode() == told
+            untrusted_reason(file) is None
+            and hashlib.sha256(file.read_bytes()).hexdigest().encode() == recorded
         )
     except OSError:
         return False
 
 
 @contextlib.contextmanager
-def one_builder(folder: Path) -> Iterator[None]:
+def build_lock(folder: Path) -> Iterator[None]:
     """Wait until no other process builds in this folder."""
     handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
     try:
@@ -193,7 +194,7 @@ def one_builder(folder: Path) -> Iterator[None]:
 def compile_library(
     command: list[str], flags: Sequence[str], files: Sequence[Path], target: Path
 ) -> None:
-    """Compile a library, try it in a process of its own, and put it and its digest in place.
+    """Compile a library, test it in a separate process, and write it and its digest.
 
     Errors: RuntimeError in one sentence; OSError.
     """
@@ -201,7 +202,7 @@ def compile_library(
         made = Path(folder) / target.name
         compile_files(command, flags, files, made, linking=flags)
         tried = subprocess.run(
-            [sys.executable, "-I", "-c", TRY],
+            [sys.executable, "-I", "-c", TRY_CODE],
             input=os.fsencode(made),
             capture_output=True,
             check=False,
@@ -209,8 +210,8 @@ def compile_library(
         if tried.returncode:
             names = ", ".join(path.name for path in files)
             raise RuntimeError(
-                f"what {shlex.join(command)} made of {names} does not work on this processor "
-                f"(status {tried.returncode})"
+                f"the library that {shlex.join(command)} made of {names} does not work on this "
+                f"processor (status {tried.returncode})"
             )
         content = made.read_bytes()
         replace(target, [content])
@@ -218,21 +219,20 @@ def compile_library(
         replace(target.with_suffix(DIGEST), [hashlib.sha256(content).hexdigest().encode(), b"\n"])
 
 
-def say(line: str) -> None:
-    """Tell why nothing happens for a while: on standard error in a command of ours, in the log
-    of somebody else's program."""
-    if command_line.owned and sys.stderr is not None:
+def report_progress(line: str) -> None:
+    """Report a slow operation: on standard error in our commands, in the log of other programs."""
+    if command_line.own_command and sys.stderr is not None:
         print(line, file=sys.stderr, flush=True)
     else:
         logger.info(line)
 
 
-def found_or_compiled(stem: str, files: Sequence[Path], flags: Sequence[str]) -> Path:
-    """A library that a wheel brought, or a verified one, made if it is not there.
+def find_or_compile(stem: str, files: Sequence[Path], flags: Sequence[str]) -> Path:
+    """Return a library from a wheel, or a verified one, which is compiled if needed.
 
     Errors: RuntimeError in one sentence.
     """
-    brought, command = BROUGHT / f"{stem}.so", compiler()
+    brought, command = WHEEL_FOLDER / f"{stem}.so", compiler()
     if brought.is_file():
         return brought
     if command is None:
@@ -241,12 +241,12 @@ def found_or_compiled(stem: str, files: Sequence[Path], flags: Sequence[str]) ->
         target = private_folder() / file_name(stem, files, flags, command)
         if is_verified(target):
             return target
-        with one_builder(target.parent):
-            if not is_verified(target):  # another process may have built it meanwhile
+        with build_lock(target.parent):
+            if not is_verified(target):  # another process may have built it in the meantime
                 if target.exists():
-                    logger.info("%s is not what was built there: it is built anew", target)
+                    logger.info("%s was changed after it was built: it is built again", target)
                 if stem != "levels":
-                    say("compiling the decoder step, once on this machine: about 15 s")
+                    report_progress("compiling the decoder step, once on this machine: about 15 s")
                 compile_library(command, flags, files, target)
     except OSError as error:
         raise RuntimeError(f"{cache_folder()} cannot be written ({error.strerror})") from error
@@ -254,18 +254,18 @@ def found_or_compiled(stem: str, files: Sequence[Path], flags: Sequence[str]) ->
 
 
 def build() -> Path:
-    """The compiled library for this processor.
+    """Return the path of the compiled library for this processor.
 
     Errors: RuntimeError in one sentence; UsageError (level).
     """
     name = level()
     chosen = ("-march=native",) if name == "native" else LEVELS[platform.machine()][name]
-    return found_or_compiled(name, SOURCES, (*FLAGS, *chosen))
+    return find_or_compile(name, SOURCES, (*FLAGS, *chosen))
 
 
 def share_openmp() -> None:
-    """Let a wheel's library find OpenMP's functions: torch's own, so that there is one set of
-    threads, or the system's."""
+    """Load the OpenMP functions that a wheel's library needs: those of torch, so that there is only
+    one set of threads, or those of the system."""
     torch = importlib.util.find_spec("torch")
     folders = [Path(folder) for folder in (torch and torch.submodule_search_locations) or ()]
     names = [
@@ -281,17 +281,17 @@ def share_openmp() -> None:
 
 @functools.cache
 def c_library() -> ctypes.CDLL:
-    """The C library of this process.
+    """Return the C library of this process.
 
-    Each object of ctypes for it has types of its own, which only the garbage collector takes away.
+    It is cached: each ctypes object for it creates types that only the garbage collector frees.
     """
     return ctypes.CDLL(None)
 
 
 def keep_freed_memory() -> None:
-    """Let glibc keep the memory that is freed instead of giving it back: a step's (rows, V) results
-    are tens of MiB, and to be given zeroed pages for them again and again costs up to a quarter of
-    the time. Other C libraries are left alone."""
+    """Make glibc keep freed memory. A step's (rows, V) results are tens of MiB, and requesting
+    zeroed pages for them again and again costs up to a quarter of the time. Other C libraries are
+    not changed."""
     mallopt = getattr(c_library(), "mallopt", None)
     if mallopt is not None:
         mallopt(M_TRIM_THRESHOLD, 1 << 30)
@@ -299,12 +299,12 @@ def keep_freed_memory() -> None:
 
 
 def give_back_memory() -> None:
-    """Let glibc give back the pages that hold nothing.
+    """Return unused pages to the system (glibc).
 
-    What is kept (see keep_freed_memory) falls to pieces over many sentences: blocks of all sizes
-    lie between results that live on, and glibc before 2.38 hardly uses again what its aligned
-    blocks leave over (https://sourceware.org/bugzilla/show_bug.cgi?id=14581), so that the process
-    would grow with every batch of large blocks.
+    The memory that keep_freed_memory retains becomes fragmented over many sentences: blocks of all
+    sizes lie between live results, and glibc before 2.38 hardly reuses the remainders of aligned
+    blocks (https://sourceware.org/bugzilla/show_bug.cgi?id=14581). So the process would grow with
+    every batch of large blocks.
     """
     trim = getattr(c_library(), "malloc_trim", None)
     if trim is not None:
@@ -313,48 +313,49 @@ def give_back_memory() -> None:
 
 @functools.cache
 def library() -> ctypes.CDLL | None:
-    """The library, loaded, with its signatures; None where it is switched off or cannot be
-    had, which is logged once."""
+    """Return the loaded library with its signatures; None if it is switched off or not available,
+    which is logged once."""
     if is_off():
-        logger.info("%s: %s", ON_TORCH, OFF)
+        logger.info("%s: %s", FALLBACK_WARNING, OFF_HINT)
         return None
     try:
         file = build()
-        if file.parent == BROUGHT:
+        if file.parent == WHEEL_FOLDER:
             share_openmp()
         found = ctypes.CDLL(str(file))
     except (RuntimeError, OSError) as error:
-        logger.info("%s: %s", ON_TORCH, error)
+        logger.info("%s: %s", FALLBACK_WARNING, error)
         return None
     for name, (result, arguments) in signatures(SOURCES).items():
         function = getattr(found, name)
         function.restype, function.argtypes = result, arguments
         if result is c_int64:
-            function.errcheck = checked
+            function.errcheck = check_memory
     keep_freed_memory()
     return found
 
 
 @functools.cache
 def loaded() -> ctypes.CDLL:
-    """The library where it is known to be there."""
+    """Return the library; call this only where the library is known to be available."""
     found = library()
     assert found is not None, "the compiled library is not there"
     return found
 
 
-def checked(result: int, function: Any, _: tuple) -> int:
-    """The result of a function of the library. Errors: MemoryError."""
+def check_memory(result: int, function: Any, _: tuple) -> int:
+    """Return the result of a function of the library. Errors: MemoryError."""
     if result == OUT_OF_MEMORY:
         raise MemoryError(f"{function.__name__} of the compiled library needs more memory")
     return result
 
 
 def address(array: Any, dtype: Any, *shape: int | None) -> int:
-    """Where the numbers of an array lie, a tensor on a CPU or an array of numpy, which must live
-    as long as the address is used. shape: None stands for any size; left out, any shape.
+    """Return the address of the elements of an array (a tensor on a CPU, or a NumPy array), which
+    must live as long as the address is used. shape: None stands for any size; without it, any
+    shape is allowed.
 
-    Errors: TypeError where they are of another type, not on a CPU, or do not lie densely in order;
+    Errors: TypeError for elements of another type, not on a CPU, or not dense and in order;
     ValueError for another shape.
     """
     is_tensor = hasattr(array, "data_ptr")
@@ -369,23 +370,23 @@ def address(array: Any, dtype: Any, *shape: int | None) -> int:
     return array.data_ptr() if is_tensor else array.ctypes.data
 
 
-# ---- What the C++ files of this folder declare
+# ---- Declarations in the C++ files of this folder
 #
-# The fields of their structures and the signatures of their functions, for ctypes.
+# The fields of structures and the signatures of functions, for ctypes.
 #
-# Both are read from the text that the library is compiled from, so that a layout and a signature
-# are written once.
+# Both are read from the source text of the library, so that a layout and a signature are written
+# only once.
 
 
 FOLDER = Path(__file__).parent
 NUMBERS: dict[str, Any] = {"int64_t": c_int64, "double": c_double, "float": c_float, "void": None}
-# fields stand before the first blank line, functions behind it
+# fields come before the first blank line, functions after it
 STRUCT = r"^struct {} \{{\n(.*?)^(?:\}};|\n)"
 COMMENT = re.compile(r"//[^\n]*")
 
 
-def of_type(declared: str, name: str) -> Any:
-    """The type of ctypes: a pointer, a number or another structure, which a header declares."""
+def ctypes_type(declared: str, name: str) -> Any:
+    """Return the ctypes type: a pointer, a number or another structure that a header declares."""
     if "*" in declared:
         return c_void_p
     if name in NUMBERS:
@@ -400,7 +401,7 @@ def of_type(declared: str, name: str) -> Any:
 
 @functools.cache
 def struct(file: str, name: str) -> type[ctypes.Structure]:
-    """The structure of this name that a C++ file declares.
+    """Return the structure of this name that a C++ file declares.
 
     Each field is a pointer, a number or another structure.
     """
@@ -413,13 +414,15 @@ def struct(file: str, name: str) -> type[ctypes.Structure]:
             continue
         kind, _, names = line.strip().removeprefix("const ").partition(" ")
         fields += [
-            (part.split()[-1].lstrip("*"), of_type(kind + part, kind)) for part in names.split(",")
+            (part.split()[-1].lstrip("*"), ctypes_type(kind + part, kind))
+            for part in names.split(",")
         ]
-    return type(f"{name}Struct", (ctypes.Structure,), {"_fields_": fields})
+    # without slots ctypes would accept any other name, and the field would stay 0
+    return type(f"{name}Struct", (ctypes.Structure,), {"__slots__": (), "_fields_": fields})
 
 
 def signatures(files: Iterable[Path]) -> dict[str, tuple[Any, list[Any]]]:
-    """What each entry point of these files returns and takes."""
+    """Return the type of the result and those of the parameters of each entry point."""
     found = {}
     for path in files:
         text = COMMENT.sub("", path.read_text("utf-8"))
@@ -427,5 +430,5 @@ def signatures(files: Iterable[Path]) -> dict[str, tuple[Any, list[Any]]]:
             kinds = [
                 each.strip().removeprefix("const ") for each in given.split(",") if each.strip()
             ]
-            found[name] = NUMBERS[result], [of_type(kind, kind.split()[0]) for kind in kinds]
+            found[name] = NUMBERS[result], [ctypes_type(kind, kind.split()[0]) for kind in kinds]
     return found

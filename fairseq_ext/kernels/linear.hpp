@@ -1,6 +1,6 @@
 // Linear maps x W' + b with weights of 32, 16 or 8 bits. Weights are packed into panels of PANEL columns, all inputs of a panel together
-// (transformer.py, PackedLinear), so that a step reads every weight once, in order. With int8 weights each line of x is rounded to 8 bits by its
-// largest magnitude; whole numbers of 16 bits become floats as they are read.
+// (transformer.py, PackedLinear), so that a step reads every weight once, in order. With int8 weights each line of x is rounded to 8 bits
+// by its largest magnitude; whole numbers of 16 bits become floats as they are read.
 #pragma once
 
 #include <type_traits>
@@ -14,11 +14,11 @@
 
 namespace {
 
-constexpr int64_t AHEAD = 12 << 10;  // bytes of a panel: 48 inputs in float32
+constexpr int64_t PREFETCH_BYTES = 12 << 10;  // bytes of a panel: 48 inputs in float32
 
-// mirrored in transformer.py (KIND, EPILOGUES)
+// mirrored in transformer.py (KIND_OF_BITS, EPILOGUES)
 enum Kind : int64_t { FLOAT32, INT8, INT16 };
-enum Epilogue : int64_t { PLAIN, RELU, GELU, SILU, ADD };  // what is done to a result before it is stored; ADD: it is added to what y holds
+enum Epilogue : int64_t { PLAIN, RELU, GELU, SILU, ADD };  // last operation on a result before it is stored; ADD: the result is added to y
 
 struct Linear {
     const void* weight;     // (panels, in, PANEL) float32 or int16, or (panels, in / 4, PANEL, 4) int8
@@ -28,8 +28,8 @@ struct Linear {
     int64_t in, out, kind;
 };
 
-// R lines of x times one panel: in x PANEL weights -> sums[R][VECTORS]. FIRST: these lines meet the panel first, so its weights are in no
-// cache yet. They are prefetched, since with several lines the processor does not look far enough ahead by itself
+// Multiply R lines of x by one panel: in x PANEL weights -> sums[R][VECTORS]. FIRST: these are the first lines for the panel, so its
+// weights are not in a cache yet. They are prefetched, since with several lines the processor's own prefetching is not early enough
 template <int R, bool FIRST, class Weight>
 inline void panel_float(const float* x, int64_t stride, const Weight* weight, int64_t in, floats sums[R][VECTORS]) {
     for (int r = 0; r < R; ++r)
@@ -37,7 +37,7 @@ inline void panel_float(const float* x, int64_t stride, const Weight* weight, in
     for (int64_t k = 0; k < in; ++k, weight += PANEL) {
         if constexpr (FIRST)
             for (int64_t b = 0; b < PANEL * static_cast<int64_t>(sizeof(Weight)); b += 64)
-                __builtin_prefetch(reinterpret_cast<const char*>(weight) + AHEAD + b);
+                __builtin_prefetch(reinterpret_cast<const char*>(weight) + PREFETCH_BYTES + b);
         floats w[VECTORS];
         for (int v = 0; v < VECTORS; ++v) w[v] = load(weight + v * LANES);
         for (int r = 0; r < R; ++r)
@@ -46,13 +46,13 @@ inline void panel_float(const float* x, int64_t stride, const Weight* weight, in
 }
 
 #if defined(__ARM_FEATURE_DOTPROD) && !defined(__ARM_FEATURE_MATMUL_INT8)
-constexpr bool LESS_128 = true;  // of x: bytes are signed in this instruction, and there is no offset to take away
+constexpr bool LESS_128 = true;  // bytes of x are signed in this instruction, so no offset is subtracted
 #else
 constexpr bool LESS_128 = false;
 #endif
 
-// sum + the products of four bytes of x, unsigned, with four signed ones of each lane's weight. Without an instruction for that, pairs of
-// 16 bits are multiplied: all of it is exact
+// Return sum + the products of four unsigned bytes of x with four signed bytes of each lane's weight. Without an instruction for that,
+// pairs of 16 bits are multiplied. All results are exact
 inline ints dot4(ints sum, int32_t x, ints weight) {
 #if defined(__AVX512VNNI__)
     return (ints)_mm512_dpbusd_epi32((__m512i)sum, _mm512_set1_epi32(x), (__m512i)weight);
@@ -93,7 +93,8 @@ inline void panel_int8(const int32_t* x, int64_t stride, const int32_t* weight, 
     }
 }
 
-// Write one line's panel of results, `columns` of them. A whole panel is written vector by vector, but for the epilogues that call functions
+// Write one line's panel of results, `columns` of them. A whole panel is written vector by vector, except with epilogues that call
+// functions
 inline void finish(const floats* sums, const float* bias, float* y, int64_t columns, Epilogue epilogue) {
     static const float zeros[PANEL] = {};
     bias = bias ? bias : zeros;
@@ -153,13 +154,13 @@ inline int32_t magnitude_bits(float x) {
 
 constexpr float LEAST = 1e-35f;  // 127 / this is still finite; lines of smaller numbers become zeros
 
-// Each line of x (lines, in) to unsigned 8 bits: round(x / scale) + 128, scale = largest magnitude / 127. A line that has NaN or infinity
-// has the scale NaN, so that all its products are NaN
+// Convert each line of x (lines, in) to unsigned 8 bits: round(x / scale) + 128, scale = largest magnitude / 127. A line with NaN or
+// infinity has the scale NaN, so that all its products are NaN
 void quantise(const float* x, int64_t lines, int64_t in, uint8_t* out, float* scale) {
 #pragma omp parallel for schedule(static) if (lines * in > WORTH_THREADS / 16)
     for (int64_t i = 0; i < lines; ++i) {
         const float* from = x + i * in;
-        int32_t bits = 0;  // of magnitudes, which are in the order of their bits: first numbers, then infinity, then NaN
+        int32_t bits = 0;  // magnitudes have the order of their bits: numbers, then infinity, then NaN
 #pragma omp simd reduction(max : bits)
         for (int64_t k = 0; k < in; ++k) bits = std::max(bits, magnitude_bits(from[k]));
         float largest;

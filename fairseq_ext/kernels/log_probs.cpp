@@ -1,5 +1,5 @@
-// From logits to the next words: log-softmax, the best of every line or of every sentence's lines,
-// n-grams that do not repeat, and words drawn at random.
+// From logits to the next words: log-softmax, the best words of every line or of every sentence's lines,
+// ban of repeated n-grams, and random draws.
 
 #include "ngrams.hpp"
 #include "sampling.hpp"
@@ -15,15 +15,15 @@ void run_log_softmax(float* x, int64_t lines, int64_t V, float temperature) {
 
 ENTRY void log_softmax(float* x, int64_t lines, int64_t V, float temperature) { run_log_softmax(x, lines, V, temperature); }
 
-// The k best of each line of x (lines, V), best first, of equals the first: scores and columns (lines, k)
+// Find the k best of each line of x (lines, V), best first, of equals the first: scores and columns (lines, k)
 ENTRY void topk(const float* x, int64_t lines, int64_t V, int64_t k, float* score, int64_t* column) {
 #pragma omp parallel for schedule(static) if (lines * V > WORTH_THREADS / 8)
     for (int64_t i = 0; i < lines; ++i) Best{score + i * k, column + i * k, k, 0}.add_line(x + i * V, V, 0.0f, 0);
 }
 
-// The c best continuations of each sentence: x (n, V) of each row's next word, before (n,) of the row itself; sentence s has the rows
-// first[s] to first[s + 1]. row, column and score (sentences, c), best first, of equals the first; -inf and the sentence's first row
-// where there are fewer.
+// Find the c best continuations of each sentence. x (n, V): scores of each row's next word; before (n,): the rows' own scores; sentence s
+// has the rows first[s] to first[s + 1]. row, column and score (sentences, c): best first, of equals the first; -inf and the sentence's
+// first row if there are fewer.
 ENTRY void best_of_sentences(const float* x, int64_t V, const float* before, const int64_t* first, int64_t sentences, int64_t c, int64_t* row,
                              int64_t* column, float* score) {
 #pragma omp parallel for schedule(static) if (first[sentences] * V > WORTH_THREADS / 8)
@@ -32,7 +32,7 @@ ENTRY void best_of_sentences(const float* x, int64_t V, const float* before, con
         for (int64_t r = first[s]; r < first[s + 1]; ++r)
             if (before[r] > -INFINITY) best.add_line(x + r * V, V, before[r], r * V);
         for (int64_t i = 0; i < c; ++i) {
-            bool possible = i < best.found && best.score[i] > -INFINITY;
+            bool possible = i < best.count && best.score[i] > -INFINITY;
             row[s * c + i] = possible ? best.where[i] / V : first[s];
             column[s * c + i] = possible ? best.where[i] % V : 0;
             if (!possible) score[s * c + i] = -INFINITY;
@@ -42,8 +42,8 @@ ENTRY void best_of_sentences(const float* x, int64_t V, const float* before, con
 
 // ---- Words that would complete an n-gram a second time become impossible
 
-// tokens: each row's history, T tokens at row_stride from one another, NOT_YET (negative) before its first. value (rows, C): scores of the
-// next word. ids: words of the columns, ascending, id_stride apart from row to row (0: the same for all); null: column w is word w.
+// tokens: each row's history of T tokens, with row_stride between rows, NOT_YET (negative) before the first token. value (rows, C): scores
+// of the next word. ids: words of the columns, ascending, with id_stride between rows (0: the same for all rows); null: column w is word w.
 ENTRY void block_ngrams(const int64_t* tokens, int64_t rows, int64_t T, int64_t row_stride, int64_t n, float* value, int64_t C,
                         const int64_t* ids, int64_t id_stride) {
     for (int64_t r = 0; r < rows; ++r) {
@@ -57,10 +57,10 @@ ENTRY void block_ngrams(const int64_t* tokens, int64_t rows, int64_t T, int64_t 
 
 // ---- Words drawn from lines of log-probabilities
 
-// For each of n draws, of ascending lines, the word of line row[i] of x (., V) that u[i] in [0, 1) falls on, -1 where none is possible
-ENTRY int64_t draw_words(const float* x, int64_t V, const int64_t* row, const double* u, int64_t n, const Cut* cut, int64_t* word) {
+// For each of n draws, with ascending rows, find the word of line row[i] of x (., V) that u[i] in [0, 1) falls on; -1 if none is possible
+ENTRY int64_t draw_words(const float* x, int64_t V, const int64_t* row, const double* u, int64_t n, const SamplingCut* cut, int64_t* word) {
     return guarded([&] {
-        Left left;
+        DrawTable left;
         for (int64_t i = 0; i < n;) {
             const int64_t line = row[i];
             const Draw draw(x + line * V, V, *cut, left);

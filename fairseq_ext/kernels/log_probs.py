@@ -23,15 +23,15 @@ from fairseq_ext.kernels.library import address, loaded, struct
 
 
 def log_softmax_(x: Tensor, temperature: float = 1.0) -> Tensor:
-    """Log-probabilities of logits x (..., V), in place."""
+    """Turn logits x (..., V) into log-probabilities, in place; return x."""
     at = address(x, torch.float32)
     loaded().log_softmax(at, x.numel() // x.size(-1), x.size(-1), temperature)
     return x
 
 
 def topk(x: Tensor, k: int) -> tuple[Tensor, Tensor]:
-    """torch.topk(x, k) of x (N, V) along its last dimension, scores and columns (N, k), best first;
-    of equals the first columns."""
+    """Return torch.topk(x, k) of x (N, V) along its last dimension: scores and columns (N, k), best
+    first; of equals the first columns."""
     at = address(x, torch.float32, None, None)
     if not 0 < k <= x.size(1):
         raise ValueError(f"the best {k} of {x.size(1)} columns")
@@ -41,12 +41,12 @@ def topk(x: Tensor, k: int) -> tuple[Tensor, Tensor]:
 
 
 def best_of_sentences(x: Tensor, before: Tensor, first: Tensor, c: int) -> tuple[Tensor, ...]:
-    """The c best continuations of each sentence, best first: row, column and
-    cumulative score (S, c).
+    """Return the c best continuations of each sentence, best first: row, column and cumulative
+    score (S, c).
 
-    x (n, V): scores of each row's next word; before (n,): the row's own; first (S + 1,): each
-    sentence's first row, and n. Of equals the first; where there are fewer than c, -inf and
-    the sentence's first row.
+    x (n, V): scores of each row's next word; before (n,): the rows' own scores; first (S + 1,):
+    each sentence's first row, and n. Of equals the first one is taken; if there are fewer than c,
+    the rest has the score -inf and the sentence's first row.
     """
     V, S = x.size(1), first.numel() - 1
     row, column = torch.empty(2, S, c, dtype=torch.long)
@@ -65,15 +65,16 @@ def best_of_sentences(x: Tensor, before: Tensor, first: Tensor, c: int) -> tuple
 
 # ---- Repeated n-grams (`--no-repeat-ngram-size`)
 #
-# Words that would complete an n-gram a second time become impossible: by torch operations, which
-# define it, and by the compiled library.
+# Words that would complete an n-gram a second time become impossible. The torch operations are the
+# definition.
 #
 # Shapes: n rows, T tokens of the longest history, C scored words.
 
 
-def repeated(tokens: Tensor, size: int) -> tuple[Tensor, Tensor]:
-    """For each n-gram of histories tokens (n, T), where negative numbers stand for no token: its
-    last word, and whether that word would complete the n-gram again; both (n, T - size + 1)."""
+def repeated_ngrams(tokens: Tensor, size: int) -> tuple[Tensor, Tensor]:
+    """Return for each n-gram of the histories tokens (n, T), in which negative numbers stand for no
+    token, its last word and whether this word would complete the n-gram again: both (n, T - size +
+    1)."""
     grams = tokens.unfold(1, size, 1)  # (n, T - size + 1, size)
     tail = tokens[:, tokens.size(1) - size + 1 :]  # (n, size - 1)
     again = (
@@ -85,7 +86,8 @@ def repeated(tokens: Tensor, size: int) -> tuple[Tensor, Tensor]:
 
 
 def block_ngrams_(value: Tensor, tokens: Tensor, size: int, ids: Tensor | None) -> None:
-    """Make those words impossible in scores value (n, C), contiguous float32 on a CPU.
+    """Ban the words that would repeat an n-gram, in scores value (n, C), contiguous float32 on a
+    CPU.
 
     ids as in search/log_probs.py, LogProbs.
     """
@@ -111,42 +113,41 @@ def block_ngrams_(value: Tensor, tokens: Tensor, size: int, ids: Tensor | None) 
 
 # ---- Words drawn from log-probabilities
 #
-# The noise is one that a sentence's number and a seed determine. The torch operations are the
-# definition.
+# The noise depends on a sentence's number and a seed. The torch operations are the definition.
 #
-# The noise is that of a counter-based generator,
+# The noise comes from a counter-based generator,
 #     J. K. Salmon, M. A. Moraes, R. O. Dror and D. E. Shaw. Parallel Random Numbers: As Easy as 1,
 #     2, 3. SC 2011.
-# keyed by the seed and the sentence's number, counted by the step and the number of the sample: it
-# depends on nothing else, whatever is decoded before or beside it. Chances are whole multiples of
-# 2^-50, so that their sums are exact in whatever order they are added.
+# keyed by the seed and the sentence's number, counted by the step and the number of the sample. It
+# depends on nothing else, in particular not on sentences that are decoded before or in the same
+# batch. Chances are whole multiples of 2^-50, so that their sums are exact in any order.
 #
 # Shapes: n lines, V words, d draws.
 
 
-CutStruct = struct("sampling.hpp", "Cut")
+CutStruct = struct("sampling.hpp", "SamplingCut")
 MASK = 0xFFFFFFFF
 Word = Tensor | int  # 32 bits
 
 
 @dataclass(frozen=True)
-class Cut:
-    """What is left to draw from; only one of the three is set."""
+class SamplingCut:
+    """The words that may be drawn; only one of the three fields is set."""
 
-    top: int = 0  # so many of the most likely words; 0: all
-    mass: float = 1.0  # the fewest words of so much probability, the most likely ones
-    # the words of this log-probability or more, a float32; the most likely one where there is none
-    floor: float = -math.inf
+    top_k: int = 0  # number of the most likely words; 0: all
+    top_p: float = 1.0  # the most likely words, until their probabilities sum to this
+    # the words with at least this log-probability, a float32; the most likely one if there is none
+    min_log_prob: float = -math.inf
 
     def struct(self) -> ctypes.Structure:
-        """As the compiled library reads it."""
-        return CutStruct(self.top, self.mass, self.floor)
+        """Return the structure of the compiled library."""
+        return CutStruct(self.top_k, self.top_p, self.min_log_prob)
 
 
 def philox(counter: Sequence[Word], key: tuple[Word, Word]) -> list[Word]:
-    """The four words of Philox4x32-10.
+    """Return the four words of Philox4x32-10.
 
-    Tensors are int64: of a product that overflows, the bits are right.
+    Tensors are int64: if a product overflows, its bits are still right.
     """
     (a, b, c, d), (j, k) = counter, key
     for _ in range(10):
@@ -157,8 +158,8 @@ def philox(counter: Sequence[Word], key: tuple[Word, Word]) -> list[Word]:
 
 
 def uniform(seed: Word, number: Tensor, sample: Tensor, step: Tensor) -> Tensor:
-    """Numbers (d,) in [0, 1), in double precision: of each draw's sentence,
-    sample and step (d,)."""
+    """Return numbers (d,) in [0, 1), in double precision, for each draw's sentence number, sample
+    and step (d,)."""
     a, b, _, _ = philox(
         [step, sample, torch.zeros_like(step), number >> 32 & MASK], (seed & MASK, number & MASK)
     )
@@ -166,21 +167,21 @@ def uniform(seed: Word, number: Tensor, sample: Tensor, step: Tensor) -> Tensor:
 
 
 def weights(value: Tensor) -> Tensor:
-    """Probabilities in units of 2^-50, cut to whole numbers, so that their sums are exact."""
+    """Return probabilities in units of 2^-50, truncated to whole numbers: their sums are exact."""
     return (value.exp() * 2.0**50).trunc().double()
 
 
-def draw(value: Tensor, row: Tensor, u: Tensor, cut: Cut) -> Tensor:
-    """For each draw (d,), the word of line `row`, ascending, of log-probabilities (n, V) that u
-    falls on; -1 where none is possible."""
+def draw(value: Tensor, row: Tensor, u: Tensor, cut: SamplingCut) -> Tensor:
+    """Return for each draw (d,) the word of line `row` (ascending) of log-probabilities (n, V) that
+    u falls on; -1 if none is possible."""
     weight = weights(value)
-    if cut.top or cut.mass < 1:
+    if cut.top_k or cut.top_p < 1:
         word = value.argsort(dim=1, descending=True, stable=True)
-        ranked = torch.ones_like(weight) if cut.top else weight.gather(1, word)
+        ranked = torch.ones_like(weight) if cut.top_k else weight.gather(1, word)
         left_out = torch.empty_like(value, dtype=torch.bool)
-        left_out.scatter_(1, word, ranked.cumsum(1) - ranked >= (cut.top or cut.mass * 2.0**50))
+        left_out.scatter_(1, word, ranked.cumsum(1) - ranked >= (cut.top_k or cut.top_p * 2.0**50))
     else:
-        left_out = value < cut.floor
+        left_out = value < cut.min_log_prob
     weight = weight.masked_fill(left_out, 0)
     best = value.argmax(1, keepdim=True)
     weight.scatter_(
@@ -195,8 +196,8 @@ def draw(value: Tensor, row: Tensor, u: Tensor, cut: Cut) -> Tensor:
     return place.masked_fill(~possible, -1)[:, 0]
 
 
-def draw_compiled(value: Tensor, row: Tensor, u: Tensor, cut: Cut) -> Tensor:
-    """`draw` by the compiled library, of float32 on a CPU."""
+def draw_compiled(value: Tensor, row: Tensor, u: Tensor, cut: SamplingCut) -> Tensor:
+    """Do the same as `draw` by the compiled library, for float32 on a CPU."""
     d = row.numel()
     arrays = address(row, torch.long, d), address(u, torch.float64, d), d
     at = address(value, torch.float32, None, None)

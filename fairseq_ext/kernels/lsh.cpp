@@ -1,4 +1,4 @@
-// From states to the words that hashing finds (--softmax lsh) on the CPU. lsh_torch.py is the definition, integer for integer.
+// LSH softmax (--softmax lsh) on the CPU, from states to the words that hashing finds. lsh_torch.py is the definition, integer for integer.
 //
 // Shapes: n rows, D dimensions, P = u x W hash functions of K dimensions, W bands, V words.
 
@@ -8,12 +8,12 @@
 namespace {
 
 constexpr int64_t PRIME = 2147483647;
-constexpr int64_t CHECKED = 64;  // marks that are looked at together
-constexpr int64_t FEW = 16;      // counters of one word in so many are cleared one by one, more all together
+constexpr int64_t CHECKED = 64;  // marks that are checked at once
+constexpr int64_t FEW = 16;      // at most V / FEW counters are cleared one by one, more by one memset
 
 int64_t slot_of(int32_t key, const int64_t* hash, int64_t size) { return (hash[0] * key + hash[1]) % PRIME % size; }
 
-// Sets marks (V,) of words that reach t hits in any of n rows. Counters lie side by side in the nearest cache and are 0 between calls
+// Set the marks (V,) of words that reach t hits in any of n rows. The counters are small enough for the first cache and are 0 between calls
 template <class Count>
 void mark(const int32_t* start, const int32_t* length, int64_t n, int64_t W, const int32_t* words, int64_t V, int64_t t, uint8_t* marks) {
     static thread_local std::vector<Count> counters;
@@ -35,7 +35,8 @@ void mark(const int32_t* start, const int32_t* length, int64_t n, int64_t W, con
     }
 }
 
-// Ascending ids of what is marked or always (V,) listed, or null, but not of never (V,); marks are cleared. How many
+// Write the ascending ids of words that are marked or in always (V,) (or null), without those in never (V,), and clear the marks; return
+// their number
 int64_t compact(uint8_t* marks, int64_t V, const uint8_t* always, const uint8_t* never, int64_t* ids) {
     if (always)
         for (int64_t word = 0; word < V; ++word) marks[word] |= always[word];
@@ -59,19 +60,19 @@ int64_t compact(uint8_t* marks, int64_t V, const uint8_t* always, const uint8_t*
     return found;
 }
 
-// mirrored by a ctypes structure in lsh.py
+// Mirrored by a ctypes structure in lsh.py
 struct Index {
     const int64_t* dimensions;           // (K, P)
     const int32_t* words;                // (W x V,)
     const int32_t* offsets;              // (W, size), null with a cuckoo table
-    const int32_t *key, *first, *many;   // (W, size) each
+    const int32_t *key, *first, *length;   // (W, size) each
     const int64_t* hashes;               // (W, 4)
     int64_t K, P, u, bits, V, size;
-    int64_t ones;  // dimensions beyond the states' own, where they are 1: a bias
+    int64_t ones;  // number of additional dimensions at which states are 1 (a bias)
 };
 
-// Band codes (n, W) of x (n, D): which of K dimensions is the largest, the first of equals; u answers a band, the first in the highest
-// bits. dimensions (K, P)
+// Compute the band codes (n, W) of x (n, D): the index of the largest of K dimensions, of equals the first; u indices a band, the first in
+// the highest bits. dimensions (K, P)
 void hash_states(const float* x, int64_t n, int64_t D, const int64_t* dimensions, int64_t K, int64_t P, int64_t u, int64_t bits, int32_t* codes) {
     Parallel states;
 #pragma omp parallel for schedule(static) if (n * P * K > WORTH_THREADS)
@@ -108,7 +109,7 @@ ENTRY int64_t wta_hash(const float* x, int64_t n, int64_t D, const int64_t* dime
     return guarded([&] { hash_states(x, n, D, dimensions, K, P, u, bits, codes); });
 }
 
-// Spans of codes (n, W): where they begin in the flat (W x V) words, and their lengths. offsets (W, size)
+// Find the spans of codes (n, W): their starts in the flat (W x V) words, and their lengths. offsets (W, size)
 ENTRY void lookup_direct(const int32_t* codes, int64_t n, int64_t W, const int32_t* offsets, int64_t size, int32_t* start, int32_t* length) {
     for (int64_t i = 0; i < n; ++i)
         for (int64_t w = 0; w < W; ++w) {
@@ -163,7 +164,7 @@ int64_t find(const Index* index, const float* x, int64_t n, int64_t d, int64_t t
     if (index->offsets)
         lookup_direct(codes, n, W, index->offsets, index->size, start, length);
     else
-        lookup_cuckoo(codes, n, W, index->key, index->first, index->many, index->hashes, index->size, index->V, start, length);
+        lookup_cuckoo(codes, n, W, index->key, index->first, index->length, index->hashes, index->size, index->V, start, length);
     uint8_t* marks = scratch(marked, index->V);
     if (W <= 255)
         mark<uint8_t>(start, length, n, W, index->words, index->V, t, marks);
@@ -177,8 +178,8 @@ int64_t find(const Index* index, const float* x, int64_t n, int64_t d, int64_t t
 
 }  // namespace
 
-// The words that share t or more bands with any row of x (n, d): ascending ids, as `compact` says; t > 0. How many, and the seconds (3,)
-// that hashing, counting and listing took by the given clock
+// Find the words that share t or more bands with any row of x (n, d), t > 0: ascending ids, as in `compact`. Return their number; seconds
+// (3,) of hashing, counting and listing, by the given clock
 ENTRY int64_t find_words(const Index* index, const float* x, int64_t n, int64_t d, int64_t t, const uint8_t* always, const uint8_t* never,
                          int64_t* ids, int64_t clock, double* seconds) {
     return guarded([&] { return find(index, x, n, d, t, always, never, ids, clock, seconds); });

@@ -82,30 +82,31 @@ def count_hits(start: Tensor, length: Tensor, words: Tensor, V: int) -> Tensor:
 
 
 class IndexStruct(ctypes.Structure):
+    __slots__ = ()
     _fields_ = [
         (name, c_void_p)
-        for name in ("dimensions", "words", "offsets", "key", "first", "many", "hashes")
+        for name in ("dimensions", "words", "offsets", "key", "first", "length", "hashes")
     ]
     _fields_ += [(name, c_int64) for name in ("K", "P", "u", "bits", "V", "size", "ones")]
 
 
-class Finder:
-    """All of it in one call: the words that share t bands with any of some rows.
+class CompiledLookup:
+    """Hashing, counting and listing in one call: finds the words that share t bands with any row.
 
-    One call rather than a function a stage, because a step's other work drives Python's own memory
-    out of the caches, and each operator is slow to come back.
+    One call is faster than one per stage, because the other work of a step evicts Python's memory
+    from the caches.
     """
 
     def __init__(self, index: Any, never: Tensor, ones: int):
-        """index: of search/strategies/softmax/_lsh_index.py; never (V,): words left out; ones: the
-        index's dimensions at which rows are 1 (those of a bias)."""
+        """index: of search/strategies/softmax/_lsh_index.py; never (V,): mask of words to leave
+        out; ones: number of the index's dimensions at which rows are 1 (those of a bias)."""
         table = index.cuckoo
         turned = index.dimensions.t().contiguous()
         columns = [turned, index.words, index.offsets]
         columns += (
             [None] * 4 if table is None else [table.key, table.start, table.length, table.hashes]
         )
-        self.kept = [None if x is None else x.contiguous() for x in columns]
+        self.keepalive = [None if x is None else x.contiguous() for x in columns]
         dtypes = [torch.long, *[torch.int32] * 5, torch.long]
         if index.dimensions.size(0) // index.u > torch.iinfo(torch.int16).max:
             raise ValueError("the index has more bands than 16 bits can count")
@@ -113,28 +114,31 @@ class Finder:
         (K, P), bits = turned.shape, bits_of(turned.size(0))
         pointers = [
             None if x is None else address(x, dtype)
-            for x, dtype in zip(self.kept, dtypes, strict=True)
+            for x, dtype in zip(self.keepalive, dtypes, strict=True)
         ]
         self.struct = IndexStruct(*pointers, K, P, index.u, bits, index.V, size, ones)
         self.address = ctypes.addressof(self.struct)
-        self.V, self.never = index.V, never.contiguous()
+        self.V, self.excluded = index.V, never.contiguous()
         self.ids = torch.empty(index.V, dtype=torch.long)
         self.seconds = (c_double * 3)()
 
     def __call__(self, x: Tensor, t: int, always: Tensor | None, clock: int) -> Tensor:
-        """x (n, d) -> ascending ids (m,) of words with t hits in any row and those of the mask
-        always (V,), which hold until the next call; `seconds` of hashing, counting and listing by
-        the system's clock of that number."""
+        """Return the ascending ids (m,) of words with t hits in any row of x (n, d), and of words
+        in the mask always (V,). The result is valid until the next call.
+
+        `seconds` are those of hashing, counting and listing, by the system's clock with the number
+        `clock`.
+        """
         x, always = x.contiguous(), None if always is None else always.contiguous()
         if t < 1:
-            raise ValueError(f"{t} hits: one at least")
+            raise ValueError(f"the number of hits must be 1 or more, not {t}")
         many = loaded().find_words(
             self.address,
             address(x, torch.float32),
             *x.shape,
             t,
             None if always is None else address(always, torch.bool, self.V),
-            address(self.never, torch.bool, self.V),
+            address(self.excluded, torch.bool, self.V),
             self.ids.data_ptr(),
             clock,
             self.seconds,

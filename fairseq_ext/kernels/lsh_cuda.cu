@@ -34,7 +34,7 @@ __device__ __forceinline__ int slot_of(int key, const long long* hashes, int whi
     return (int)((hashes[2 * which] * (long long)key + hashes[2 * which + 1]) % PRIME % size);
 }
 
-// Cuckoo insertion: a thread a key. It swaps its key's number into a slot and goes on with the one it finds there, which moves to its
+// Cuckoo insertion: a thread a key. It swaps its key's number into a slot and continues with the one it finds there, which moves to its
 // other slot, until a slot was empty. After `rounds` swaps the keys of the band drive each other round: the band is marked.
 extern "C" __global__ void cuckoo_insert(const int* keys, const int* counts, const int* bands, const long long* hashes, int* place,
                                          int* failed, int m, int size, int rounds) {
@@ -119,8 +119,8 @@ extern "C" __global__ void compact_count(const int* hits, const unsigned char* a
     if (threadIdx.x == 0) counts[blockIdx.x] = total;
 }
 
-// Second pass: the listed words of a block are put side by side in shared memory, in order, and written coalesced behind those of
-// the blocks before. before: inclusive sums of counts.
+// Second pass: the listed words of a block are collected in shared memory, in order, and written coalesced after those of
+// earlier blocks. before: inclusive sums of counts.
 extern "C" __global__ void compact_write(const int* hits, const unsigned char* always, const long long* before, long long* ids, int n,
                                          int V, int t) {
     __shared__ int warp_total[32];
@@ -147,7 +147,7 @@ extern "C" __global__ void compact_naive(const int* hits, const unsigned char* a
     if (is_listed(hits, always, n, V, t, word)) ids[atomicAdd(counter, 1)] = word;
 }
 
-// Rows ids (C,) of weight (V, units), each of so many 4-byte units, side by side: a block a row.
+// Gather the rows ids (C,) of weight (V, units), each of `units` 4-byte units: a block a row.
 extern "C" __global__ void gather_rows(const unsigned* weight, const long long* ids, unsigned* out, int units) {
     const unsigned* from = weight + ids[blockIdx.x] * units;
     unsigned* to = out + (long long)blockIdx.x * units;

@@ -2,8 +2,8 @@
 
 CuPy launches them on torch's own memory and current stream.
 
-Same names, arguments and results. `warp=False` and `optimised=False` choose the naive forms that
-the paper compares with. CuPy is optional: `unavailable` says what is missing.
+They have the same names, arguments and results. `warp=False` and `optimised=False` choose the naive
+forms that the paper compares with. CuPy is optional: see `unavailable_reason`.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ from torch import Tensor
 
 from fairseq_ext.kernels import lsh_torch
 from fairseq_ext.kernels.lsh_torch import (
-    LOAD,
     MAX_HASHES,
     MAX_ROUNDS,
+    SLOTS_PER_KEY,
     Cuckoo,
     Spans,
     bits_of,
@@ -28,13 +28,13 @@ from fairseq_ext.kernels.lsh_torch import (
 )
 
 BLOCK = 256
-SHARED_FLOATS = 12_288  # 48 KiB, what every GPU gives a block unasked
-MOST_ROWS = 65_535  # blocks of a grid's second dimension
+SHARED_FLOATS = 12_288  # 48 KiB, a block's shared memory by default on every GPU
+MAX_ROWS = 65_535  # blocks of a grid's second dimension
 
 
 @functools.lru_cache(maxsize=1)
-def unavailable() -> str | None:
-    """Why the kernels cannot run, in words; None when they can."""
+def unavailable_reason() -> str | None:
+    """Return the reason why the kernels cannot run; None if they can."""
     if not torch.cuda.is_available():
         return "there is no CUDA device"
     if torch.cuda.get_device_capability()[0] < 7:
@@ -43,14 +43,14 @@ def unavailable() -> str | None:
         module()
     except ImportError:
         return "CuPy is not installed (pip install cupy-cuda12x, or the one of your CUDA)"
-    except Exception as error:  # a driver or compiler that does not fit
+    except Exception as error:  # an incompatible driver or compiler
         return f"the kernels do not compile here ({str(error).splitlines()[0]})"
     return None
 
 
 @functools.lru_cache(maxsize=1)
 def module() -> Any:
-    """The compiled kernels."""
+    """Return the compiled kernels."""
     import cupy
 
     source = Path(__file__).with_name("lsh_cuda.cu").read_text(encoding="utf-8")
@@ -64,7 +64,7 @@ def launch(
 ) -> None:
     """Run a kernel on torch's stream.
 
-    Tensors are passed as they lie in memory, numbers as 32-bit integers.
+    Tensors are passed as addresses, numbers as 32-bit integers.
     """
     import cupy
 
@@ -96,8 +96,8 @@ def wta_hash(x: Tensor, dimensions: Tensor, u: int) -> Tensor:
         return lsh_torch.wta_hash(x, dimensions, u)
     codes = torch.empty(n, P // u, dtype=torch.int32, device=x.device)
     x = x.float().contiguous()
-    for first in range(0, n, MOST_ROWS):
-        part, out = x[first : first + MOST_ROWS], codes[first : first + MOST_ROWS]
+    for first in range(0, n, MAX_ROWS):
+        part, out = x[first : first + MAX_ROWS], codes[first : first + MAX_ROWS]
         grid = (blocks(P // u), part.size(0))
         launch(
             "wta_hash",
@@ -116,11 +116,11 @@ def wta_hash(x: Tensor, dimensions: Tensor, u: int) -> Tensor:
 
 
 def build_cuckoo(spans: Spans, seed: int = 0) -> Cuckoo:
-    """Raises RuntimeError when no pair of hash functions out of 64 settles a band."""
-    keys, start, length, counts = lsh_torch.distinct(spans)
+    """Errors: RuntimeError if none of 64 pairs of hash functions settles a band."""
+    keys, start, length, counts = lsh_torch.distinct_codes(spans)
     W, m = keys.shape
     device = keys.device
-    size = 1 << (LOAD * m - 1).bit_length()
+    size = 1 << (SLOTS_PER_KEY * m - 1).bit_length()
     generator = torch.Generator().manual_seed(seed)
     hashes = draw_hashes(W, generator).to(device)
     place = torch.full((W, size), -1, dtype=torch.int32, device=device)
@@ -144,7 +144,7 @@ def build_cuckoo(spans: Spans, seed: int = 0) -> Cuckoo:
         )
         bands = failed.nonzero()[:, 0].int()
         if not bands.numel():
-            return lsh_torch.filled(place.long(), keys, start, length, hashes)
+            return lsh_torch.build_tables(place.long(), keys, start, length, hashes)
         hashes[bands.long()] = draw_hashes(bands.numel(), generator).to(device)
     raise RuntimeError(
         f"{bands.numel()} bands have no cuckoo table after {MAX_HASHES} pairs of hash functions"
@@ -167,7 +167,7 @@ def lookup_direct(codes: Tensor, offsets: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def count_hits(start: Tensor, length: Tensor, words: Tensor, V: int, warp: bool = True) -> Tensor:
-    """warp: with the paper's re-arrangement of the warp, else each thread through its own span."""
+    """warp: use the paper's re-arrangement of the warp; else each thread reads its own span."""
     n, W = start.shape
     hits = torch.zeros(n, V, dtype=torch.int32, device=start.device)
     launch(
@@ -187,9 +187,9 @@ def count_hits(start: Tensor, length: Tensor, words: Tensor, V: int, warp: bool 
 def compact(
     hits: Tensor, t: int, always: Tensor | None, never: Tensor | None = None, optimised: bool = True
 ) -> Tensor:
-    """optimised: through shared memory, in order; else by one counter and a sort."""
+    """optimised: in order, by shared memory; else by one counter and a sort."""
     n, V = hits.shape
-    # here, since a mask as an index of what is listed would make the host wait again
+    # mask here: masking the list of ids would need another host synchronisation
     if never is not None:
         hits, always = hits.masked_fill(never, -1), None if always is None else always & ~never
     always = (

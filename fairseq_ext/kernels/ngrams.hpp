@@ -6,7 +6,7 @@
 
 namespace {
 
-// Calls ban(word) for each such word. history: T tokens; negative numbers stand for none, before the first token or in a draft
+// Call ban(word) for each such word. history: T tokens; negative numbers stand for no token, before the first one or in a draft
 template <typename Ban>
 void repeated_ngrams(const int64_t* history, int64_t T, int64_t n, Ban ban) {
     if (T < n) return;

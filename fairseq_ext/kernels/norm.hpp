@@ -13,7 +13,7 @@ struct Norm {
     double eps;
 };
 
-// Layer normalisation of lines x (lines, d) into y, which may be x
+// Write the layer normalisation of lines x (lines, d) to y, which may be x
 void normalise(const Norm& norm, const float* x, int64_t lines, int64_t d, float* y) {
 #pragma omp parallel for schedule(static) if (lines * d > WORTH_THREADS / 8)
     for (int64_t i = 0; i < lines; ++i) {

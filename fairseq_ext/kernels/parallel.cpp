@@ -1,4 +1,4 @@
-// Parallel decoding (--decoding) of a row that is alone: one call that drafts, reads, verifies and
+// Parallel decoding (--decoding) of a single row: one call that drafts, reads, verifies and
 // commits, and the drafters. The definitions work on arrays of rows: search/parallel/driver.py for
 // the call, search/strategies/decoding/_parallel.py and window.py for the methods,
 // model/transformer/decoder.py for the decoder.
@@ -11,12 +11,12 @@
 
 namespace {
 
-enum Status : int64_t { GOES_ON, DONE, LOST, NOT_A_NUMBER, NO_ROOM };
+enum Status : int64_t { GOES_ON, DONE, ALL_BANNED, NOT_A_NUMBER, NO_ROOM };
 
 // jacobi, gs-jacobi, hybrid-jacobi; parallel.py reads its fields from here
 struct Blocks {
     Drafter drafter;
-    int64_t b, parallel_length, whole, hybrid;
+    int64_t b, parallel_length, one_block, hybrid;
 
     bool parallel(const Row* row) const { return !hybrid || *row->length < parallel_length; }
 };
@@ -25,7 +25,7 @@ struct Blocks {
 struct Window {
     Drafter drafter;
     int64_t b, cheap;                     // b: 0 for no limit
-    double any_draft, position, beyond;   // prices, in calls
+    double any_draft, position, beyond;   // costs, in calls
     double decay, most_trust;
     int64_t patience, longest_pause;
     double right, expected;               // state
@@ -35,7 +35,7 @@ struct Window {
     double price(int64_t j) const { return 1 + any_draft + position * (j + (beyond - 1) * std::max<int64_t>(0, j - cheap)); }
 };
 
-// The best of columns (V,) other than two, of equals the first
+// Return the best column of a line (V,) other than pad and eos, of equals the first
 int64_t best_word(const float* line, int64_t V, int64_t pad, int64_t eos) {
     float best = -INFINITY;
     int64_t found = 0;
@@ -45,29 +45,29 @@ int64_t best_word(const float* line, int64_t V, int64_t pad, int64_t eos) {
     };
     int64_t c = 0;
     for (; c + BLOCK <= V; c += BLOCK)
-        if (block_max(line + c) > best) look(c, c + BLOCK);  // most blocks are not
+        if (block_max(line + c) > best) look(c, c + BLOCK);  // false for most blocks
     look(c, V);
     return found;
 }
 
-// log P of word as log_softmax computes it: (x - max) - log sum
+// Return log P of a word, rounded as in log_softmax: (x - max) - log sum
 float log_probability(const float* line, int64_t V, int64_t word, float highest) {
     return (line[word] - highest) - std::log(sum_of_powers(line, V, highest));
 }
 
-// Logits of what follows the row's last token and each draft token
+// Compute the logits of the words after the row's last token and after each draft token
 void read(const Reader& reader, const Row& row) {
     const int64_t length = *row.length, d = reader.d;
     for (int64_t i = 0; i < row.w; ++i) {
         const int64_t token = i == 0 ? row.last() : row.draft[i - 1] == NONE ? row.pad : row.draft[i - 1];
         reader.embed(token, length + i, reader.x + i * d);
     }
-    *reader.block = row.w, *reader.before = length;
+    *reader.block = row.w, *reader.positions_before = length;
     run_decoder(reader.layers, reader.step);
     run_linear(reader.output, reader.x, row.w, reader.logits);
 }
 
-// Words that may not follow a position's history, out of its logits for a while: they count in the normaliser
+// Sets the logits of banned words to -inf for a while; the normaliser still counts them
 struct Banned {
     static inline thread_local std::vector<int64_t> memory;
     static inline thread_local std::vector<std::pair<int64_t, float>> words;
@@ -86,7 +86,7 @@ struct Banned {
         if (history) repeated_ngrams(history, *row.length + i, row.ngram, ban);
     }
 
-    // Returns the largest of them, or `highest`
+    // Restore the logits; return the largest of them, or `highest`
     float give_back(float* line, float highest) const {
         for (; !words.empty(); words.pop_back())  // a word may have been banned twice
             line[words.back().first] = words.back().second, highest = std::max(highest, words.back().second);
@@ -94,8 +94,9 @@ struct Banned {
     }
 };
 
-// Each position's best word other than pad; EOS only from the least length on, and nothing else at the limit. Log-probabilities, which need
-// an exponential for every word, up to the first word that the draft contradicts or that is EOS, or with `every` of every position
+// Choose each position's best word other than pad; EOS only from the minimum length on, and no other word at the limit. Log-probabilities,
+// which need an exponential for every word, are computed up to the first word that differs from the draft or is EOS; with `every`, for all
+// positions
 void choose(const Reader& reader, Row& row) {
     const int64_t V = reader.vocabulary, length = *row.length;
     const Banned banned(row);
@@ -115,18 +116,18 @@ void choose(const Reader& reader, Row& row) {
 
 }  // namespace
 
-// ---- The methods, which draft_row, commit_row and call_row call, and which may throw
+// ---- The methods; draft_row, commit_row and call_row call them, and they may throw
 
 ENTRY int64_t draft_blocks(void* method, Row* row, int64_t most) {
     const Blocks& self = *static_cast<Blocks*>(method);
-    const int64_t m = self.parallel(row) ? std::min((self.whole ? self.parallel_length : self.b) - 1, most) : 0;
+    const int64_t m = self.parallel(row) ? std::min((self.one_block ? self.parallel_length : self.b) - 1, most) : 0;
     bool known = true;
     for (int64_t i = 0; i < m; ++i) known = known && row->guess(i) != NONE;
     if (known) {
         for (int64_t i = 0; i < m; ++i) row->draft[i] = row->guess(i);
         return m;
     }
-    const int64_t found = self.drafter(row, m, 0.0, row->draft, row->sure);
+    const int64_t found = self.drafter(row, m, 0.0, row->draft, row->confidence);
     for (int64_t i = found; i < m; ++i) row->draft[i] = NONE;
     return m;
 }
@@ -143,12 +144,12 @@ ENTRY int64_t draft_window(void* method, Row* row, int64_t most) {
     if (self.b) most = std::min(most, self.b - 1);
     if (most <= 0) return 0;
     const double trust = self.trust();
-    self.offered = self.drafter(row, most, std::min(1.0, self.position / trust), row->draft, row->sure);
+    self.offered = self.drafter(row, most, std::min(1.0, self.position / trust), row->draft, row->confidence);
     if (!self.offered) return 0;
     double best = 1.0, tokens = 1.0, likely = 1.0;
     int64_t width = 0;
     for (int64_t j = 1; j <= self.offered; ++j) {
-        likely *= std::min(row->sure[j - 1] * trust, 1.0);
+        likely *= std::min(row->confidence[j - 1] * trust, 1.0);
         tokens += likely;
         const double gain = tokens / self.price(j);
         if (gain > best || (gain == best && !width)) best = gain, width = j;
@@ -163,7 +164,7 @@ ENTRY void learn_window(void* method, const Row* row, int64_t verified) {
     const int64_t m = std::min({verified, self.offered, row->w});
     if (!std::min(self.offered, row->w)) return;
     double right = 0.0, expected = 0.0;
-    for (int64_t j = 0; j < m; ++j) right += row->draft[j] == row->word[j], expected += row->sure[j];
+    for (int64_t j = 0; j < m; ++j) right += row->draft[j] == row->word[j], expected += row->confidence[j];
     self.right = self.decay * self.right + right;
     self.expected = std::max(1e-3, self.decay * self.expected + expected);
 }
@@ -174,14 +175,14 @@ ENTRY int64_t commit_window(void*, const Row*, int64_t verified, int64_t) { retu
 
 namespace {
 
-// (1) Drafts the row's next block, returns its width. The method drafts, unless the next position must be read alone
+// (1) Draft the row's next block, and return its width. Without a draft if the next position must be read alone
 int64_t draft(Row* row) {
     row->w = 1 + row->draft_block(row->method, row, row->redo ? 0 : row->limit - *row->length);
     return row->w;
 }
 
-// Commits what the block's best words verify: (4) they are right as far as the draft was, (5) and nothing follows EOS or the length limit;
-// (6) what is kept becomes history, the other words guesses; (7) a finished row is done
+// Commit the verified words of the block: (4) words are verified as far as the draft agrees with them, (5) and up to EOS or the length
+// limit; (6) committed words become history, the other words become guesses; (7) a finished row is done
 Status commit(Row* row_) {
     Row& row = *row_;
     const int64_t w = row.w;
@@ -203,8 +204,8 @@ Status commit(Row* row_) {
         if (std::isnan(row.word_score[i])) return row.broken = i, NOT_A_NUMBER;
     if (row.learn) row.learn(row.method, row_, verified);
     const int64_t count = row.redo ? verified : row.commit(row.method, row_, verified, finished);
-    row.calls += 1, row.positions += w, row.kept += count, row.offered += w - 1, row.taken += std::max<int64_t>(count - 1, 0);
-    bool lost = false;  // every word was forbidden
+    row.calls += 1, row.positions += w, row.committed += count, row.offered += w - 1, row.accepted += std::max<int64_t>(count - 1, 0);
+    bool lost = false;  // every word was banned
     for (int64_t i = 0; i < count; ++i) {
         row.tokens[*row.length + 1 + i] = row.word[i];
         row.score[*row.length + 1 + i] = row.word_score[i];
@@ -213,7 +214,7 @@ Status commit(Row* row_) {
     *row.length += count;
     row.first_guess = count, row.guesses = w - count;
     row.w = 0;
-    return lost ? LOST : finished && count == verified ? DONE : GOES_ON;
+    return lost ? ALL_BANNED : finished && count == verified ? DONE : GOES_ON;
 }
 
 Status call(Row* row, const Reader& reader) {
@@ -234,12 +235,13 @@ ENTRY int64_t commit_row(Row* row) {
     return guarded([&] { return int64_t{commit(row)}; });
 }
 
-// A whole call. NO_ROOM: the reader needs memory for row.w positions behind row.length; then the call is to be made again
+// Make a whole call. NO_ROOM: the reader needs memory for row.w positions after row.length; then the caller enlarges it and repeats the
+// call
 ENTRY int64_t call_row(Row* row, const Reader* reader) {
     return guarded([&] { return int64_t{call(row, *reader)}; });
 }
 
-// ---- Where the draft comes from
+// ---- Sources of drafts
 //
 // The definitions, for arrays of rows: search/parallel/drafts.py and search/parallel/ngram.py.
 
@@ -248,20 +250,20 @@ namespace {
 // parallel.py reads the fields of the structures from here
 
 struct Trajectory {
-    int64_t pad;  // behind the last call's outputs; NONE: the last verified token
+    int64_t pad;  // draft token after the last call's outputs; NONE: the last verified token
 };
 
 struct Previous {
-    Drafter other;
-    const int64_t* old;  // (columns,) the earlier output
-    const double* found;  // (tail + 1,) how sure a place is by the length of the match
-    int64_t columns, tail, next, told;
-    double regained, weak, sure;
+    Drafter fallback;
+    const int64_t* previous_output;  // (columns,)
+    const double* match_confidence;  // (tail + 1,) confidence of a place by the length of the match
+    int64_t columns, tail, next, tokens_read;
+    double doubt_decay, min_confidence, confidence;
 };
 
 struct Table {
     const int64_t* key;    // (m,) ascending
-    const int32_t* token;  // (m + 1, K), last what follows an unknown history
+    const int32_t* token;  // (m + 1, K), the last line for an unknown history
     const float* prob;     // (m + 1, K)
     const float *floor, *unigram;  // (V,)
     const int64_t* lexical_start;  // (source vocabulary + 1,), or null
@@ -274,10 +276,10 @@ struct Table {
 struct Ngram {
     const Table* table;
     float* factor;  // (V,) of the sentence, or null
-    int64_t pad, told;
+    int64_t pad, tokens_read;
 };
 
-// The table's entry of a history: of both tokens, else of the last, else of none
+// Return the table's entry for a history: for both tokens, else for the last token, else for none
 int64_t entry(const Table& t, int64_t before, int64_t last) {
     for (int64_t key : {before * t.V + last, t.V * t.V + last}) {
         int64_t at = std::lower_bound(t.key, t.key + t.m, key) - t.key;
@@ -286,18 +288,17 @@ int64_t entry(const Table& t, int64_t before, int64_t last) {
     return t.m;
 }
 
-// Where the earlier output goes on behind the longest end of the row that it holds, the place nearest to the expected one if there are
-// several
+// Find the place of the earlier output after its longest match with the end of the row; of several, the one nearest to the expected place
 void find(Previous& self, const Row* row) {
     const int64_t expected = self.next, tail = std::min(self.tail, *row->length + 1);
     int64_t longest = 0, distance = 0;
     for (int64_t end = 1; end <= self.columns; ++end) {
         int64_t length = 0;
-        while (length < std::min(end, tail) && self.old[end - 1 - length] == row->tokens[*row->length - length]) ++length;
+        while (length < std::min(end, tail) && self.previous_output[end - 1 - length] == row->tokens[*row->length - length]) ++length;
         const int64_t away = std::abs(end - expected);
         if (length > longest || (length && length == longest && away < distance)) self.next = end, longest = length, distance = away;
     }
-    self.sure = self.found[longest];
+    self.confidence = self.match_confidence[longest];
 }
 
 }  // namespace
@@ -312,26 +313,28 @@ ENTRY int64_t propose_trajectory(void* state, const Row* row, int64_t most, doub
 
 ENTRY int64_t propose_previous(void* state, const Row* row, int64_t most, double least, int64_t* token, double* sure) {
     Previous& self = *static_cast<Previous*>(state);
-    const int64_t fresh = *row->length - self.told;
+    const int64_t fresh = *row->length - self.tokens_read;
     if (fresh) {
-        bool parted = false;
+        bool has_diverged = false;
         for (int64_t i = 0; i < fresh; ++i)
-            parted = parted || self.next + i >= self.columns || self.old[self.next + i] != row->tokens[self.told + 1 + i];
-        self.next += fresh, self.told = *row->length;
-        if (parted)
+            has_diverged = has_diverged || self.next + i >= self.columns ||
+                           self.previous_output[self.next + i] != row->tokens[self.tokens_read + 1 + i];
+        self.next += fresh, self.tokens_read = *row->length;
+        if (has_diverged)
             find(self, row);
         else
-            self.sure = 1 - (1 - self.sure) * std::pow(self.regained, fresh);
+            self.confidence = 1 - (1 - self.confidence) * std::pow(self.doubt_decay, fresh);
     }
     const int64_t left = std::max<int64_t>(0, std::min(most, self.columns - self.next));
-    if (!left || self.sure < self.weak)
-        if (int64_t others = self.other(row, most, least, token, sure)) return others;
-    for (int64_t i = 0; i < left; ++i) token[i] = self.old[self.next + i], sure[i] = self.sure;
+    if (!left || self.confidence < self.min_confidence)
+        if (int64_t others = self.fallback(row, most, least, token, sure)) return others;
+    for (int64_t i = 0; i < left; ++i) token[i] = self.previous_output[self.next + i], sure[i] = self.confidence;
     return left;
 }
 
-// A sentence's factors (V,): how much more than by chance it speaks of each word. sum (V,): zeros, and zeros again afterwards
-ENTRY void speak(const Table* table, const int64_t* source, int64_t columns, int64_t length, float* factor, double* sum) {
+// Compute the factor of each word (V,): how much more likely than by chance it translates a word of the source. sum (V,): zeros, before and
+// after the call
+ENTRY void fill_factors(const Table* table, const int64_t* source, int64_t columns, int64_t length, float* factor, double* sum) {
     const Table& t = *table;
     std::memcpy(factor, t.floor, t.V * sizeof(float));
     auto all = [&](auto of) {
@@ -354,8 +357,8 @@ ENTRY int64_t propose_ngram(void* state, const Row* row, int64_t most, double le
     float* const factor = self.factor;
     static thread_local std::vector<float> weights, before_draft;
     float *weight = scratch(weights, t.K), *uncovered = scratch(before_draft, most);
-    for (; self.told < *row->length; ++self.told) {
-        const int64_t word = row->tokens[self.told + 1];
+    for (; self.tokens_read < *row->length; ++self.tokens_read) {
+        const int64_t word = row->tokens[self.tokens_read + 1];
         if (factor && 0 <= word && word < t.V) factor[word] = std::max(factor[word] * t.covered, t.floor[word]);
     }
     int64_t last = row->last(), before = *row->length ? row->tokens[*row->length - 1] : self.pad, m = 0;
@@ -373,7 +376,7 @@ ENTRY int64_t propose_ngram(void* state, const Row* row, int64_t most, double le
         likely *= chance;
         if (likely < least) break;
         before = last, last = token[m] = t.token[at + best], sure[m] = chance;
-        if (factor) uncovered[m] = factor[last], factor[last] *= t.covered;  // the next draft token speaks of something else
+        if (factor) uncovered[m] = factor[last], factor[last] *= t.covered;  // the next draft token should translate another source word
     }
     if (factor)
         for (int64_t j = m - 1; j >= 0; --j) factor[token[j]] = uncovered[j];

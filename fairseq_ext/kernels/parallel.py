@@ -1,9 +1,9 @@
-"""Parallel decoding of a row that is alone, and its drafts, in compiled code (`parallel.cpp`).
+"""Parallel decoding of a single row, and its drafts, in compiled code (`parallel.cpp`).
 
 A call drafts, reads, verifies and commits. The definitions work on arrays of rows:
 search/parallel/driver.py and search/strategies/decoding/.
 
-Shapes: w positions of a block, d features, V vocabulary, T most tokens.
+Shapes: w positions of a block, d features, V vocabulary, T token capacity.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from fairseq_ext.kernels.transformer import CompiledReader
 
 BUFFERS = {
     "draft": np.int64,
-    "sure": np.float64,
+    "confidence": np.float64,
     "word": np.int64,
     "word_score": np.float64,
     "margin": np.float64,
@@ -29,13 +29,13 @@ BUFFERS = {
 
 
 class Status(IntEnum):
-    """How a call ended."""
+    """The result of a call."""
 
     GOES_ON = 0
     DONE = 1
-    LOST = 2  # every word was forbidden
+    ALL_BANNED = 2  # every word was banned
     NOT_A_NUMBER = 3
-    NO_ROOM = 4  # the reader has no memory for the block
+    NO_ROOM = 4  # the reader has too little memory for the block
 
 
 RowStruct = struct("parallel.hpp", "Row")
@@ -45,22 +45,22 @@ WindowStruct = struct("parallel.cpp", "Window")
 
 @dataclass
 class CompiledMethod:
-    """A method that compiled code can ask for one sentence's blocks.
+    """A method that compiled code calls for the blocks of one sentence.
 
-    learn: whether it wants to know what came of its drafts.
+    learns: whether it has a function that receives the results of its drafts.
     """
 
     name: str  # of the functions: draft_NAME, learn_NAME, commit_NAME
     state: ctypes.Structure
     drafter: CompiledDrafter
-    learn: bool = False
+    learns: bool = False
 
 
 class CompiledRow:
-    """One row's calls.
+    """The calls of one row.
 
-    tokens (1, T) int64, score (1, T) float64 and length (1,) int64 are the caller's and are written
-    to; width: of the widest block.
+    tokens (1, T) int64, score (1, T) float64 and length (1,) int64 belong to the caller and are
+    modified; width: of the widest block.
     """
 
     def __init__(
@@ -78,7 +78,7 @@ class CompiledRow:
             compiled.call_row,
         )
         self.buffers = {name: np.zeros(width, dtype) for name, dtype in BUFFERS.items()}
-        self.kept = (tokens, score, length, method)
+        self.keepalive = (tokens, score, length, method)
         self.struct = RowStruct(
             tokens=address(tokens, np.int64, 1, None),
             score=address(score, np.float64, 1, tokens.shape[1]),
@@ -86,7 +86,7 @@ class CompiledRow:
             **{name: array.ctypes.data for name, array in self.buffers.items()},
         )
         for field, name in (("draft_block", "draft"), ("learn", "learn"), ("commit", "commit")):
-            if name != "learn" or method.learn:
+            if name != "learn" or method.learns:
                 setattr(
                     self.struct, field, ctypes.cast(compiled[f"{name}_{method.name}"], c_void_p)
                 )
@@ -94,8 +94,8 @@ class CompiledRow:
         self.address = ctypes.addressof(self.struct)
 
     def limits_(self, limit: int, min_len: int, eos: int, pad: int, ngram: int) -> None:
-        """limit: most tokens before EOS; min_len: least; ngram: size of n-grams that
-        do not repeat, 0: off."""
+        """Set the limits. limit: largest number of tokens before EOS; min_len: smallest; ngram:
+        size of n-grams that may not repeat, 0: off."""
         (
             self.struct.limit,
             self.struct.min_len,
@@ -105,20 +105,20 @@ class CompiledRow:
         ) = limit, min_len, eos, pad, ngram
 
     def draft(self) -> np.ndarray:
-        """(w - 1,) the draft of the next block."""
+        """Return the draft of the next block (w - 1,)."""
         return self.buffers["draft"][: self.draft_row(self.address) - 1]
 
     def commit(self, word: np.ndarray, score: np.ndarray, margin: np.ndarray) -> Status:
-        """Take the block's best words (w,), their log-probabilities, and how far each is
-        before the second best."""
+        """Commit the block's best words (w,), with their log-probabilities and their distances to
+        the second best words."""
         w = self.struct.w
         for name, value in (("word", word), ("word_score", score), ("margin", margin)):
             self.buffers[name][:w] = value
         return Status(self.commit_row(self.address))
 
     def call(self, reader: CompiledReader) -> Status:
-        """A whole call; with NO_ROOM it is to be made again when the reader has room for
-        struct.w more positions."""
+        """Make a whole call. NO_ROOM: reserve struct.w more positions in the reader, and repeat the
+        call."""
         return Status(self.call_row(self.address, reader.address))
 
 
@@ -136,72 +136,75 @@ TableStruct = struct("parallel.cpp", "Table")
 NgramStruct = struct("parallel.cpp", "Ngram")
 
 
-# of the arrays; others are float32
+# types of arrays; all others are float32
 TYPES = {"key": np.int64, "token": np.int32, "lexical_start": np.int64, "lexical_token": np.int32}
 
 
 @dataclass
 class CompiledDrafter:
-    """A drafter that compiled code can ask for one sentence's drafts.
+    """A drafter that compiled code calls for the drafts of one sentence.
 
-    kept: what the structure points to.
+    keepalive: objects that the structure points to.
     """
 
     struct: ctypes.Structure
-    kept: tuple
+    keepalive: tuple
 
     @staticmethod
-    def of(name: str, state: ctypes.Structure | None = None, *kept: Any) -> CompiledDrafter:
-        """name: of the function, propose_NAME."""
+    def for_function(
+        name: str, state: ctypes.Structure | None = None, *keepalive: Any
+    ) -> CompiledDrafter:
+        """Return the drafter with the compiled function propose_NAME."""
         function = ctypes.cast(loaded()[f"propose_{name}"], c_void_p)
         return CompiledDrafter(
             DrafterStruct(function, None if state is None else ctypes.addressof(state)),
-            (state, *kept),
+            (state, *keepalive),
         )
 
 
-def nothing() -> CompiledDrafter:
-    """No drafts."""
-    return CompiledDrafter.of("nothing")
+def no_drafter() -> CompiledDrafter:
+    """Return a drafter that makes no drafts."""
+    return CompiledDrafter.for_function("nothing")
 
 
 def trajectory(pad: int) -> CompiledDrafter:
-    """pad: the token behind the last call's outputs; NONE: the last verified one."""
-    return CompiledDrafter.of("trajectory", TrajectoryStruct(pad))
+    """Return the drafter of the last call's outputs. pad: the draft token after them; NONE: the
+    last verified token."""
+    return CompiledDrafter.for_function("trajectory", TrajectoryStruct(pad))
 
 
 def previous(
-    old: list[int],
-    sure: float,
-    found: np.ndarray,
-    regained: float,
-    weak: float,
-    other: CompiledDrafter,
+    previous_output: list[int],
+    confidence: float,
+    match_confidence: np.ndarray,
+    doubt_decay: float,
+    min_confidence: float,
+    fallback: CompiledDrafter,
 ) -> CompiledDrafter:
-    """old: the earlier output; found (tail + 1,) float64; other: the drafter of the
-    parts that it lacks."""
-    text = np.array(old, np.int64)
+    """Return the drafter of an earlier output. match_confidence (tail + 1,) float64: confidence by
+    the length of the match; fallback: the drafter for parts that the output lacks."""
+    text = np.array(previous_output, np.int64)
     state = PreviousStruct(
-        other.struct,
+        fallback.struct,
         text.ctypes.data,
-        address(found, np.float64, None),
-        len(old),
-        len(found) - 1,
+        address(match_confidence, np.float64, None),
+        len(previous_output),
+        len(match_confidence) - 1,
         0,
         0,
-        regained,
-        weak,
-        sure,
+        doubt_decay,
+        min_confidence,
+        confidence,
     )
-    return CompiledDrafter.of("previous", state, text, found, other)
+    return CompiledDrafter.for_function("previous", state, text, match_confidence, fallback)
 
 
 class CompiledTable:
-    """A table's arrays where the compiled functions find them."""
+    """A table of n-grams with its arrays in the layout of the compiled functions."""
 
     def __init__(self, arrays: dict[str, np.ndarray], numbers: dict[str, float]):
-        """Arrays and numbers of `TableStruct` by name; m, K and V follow from them."""
-        self.speak = loaded().speak
+        """arrays, numbers: fields of `TableStruct` by name; m, K and V are derived."""
+        self.fill_factors = loaded().fill_factors
         self.arrays = {
             name: np.ascontiguousarray(value, TYPES.get(name, np.float32))
             for name, value in arrays.items()
@@ -214,12 +217,13 @@ class CompiledTable:
         self.sum = np.zeros(len(arrays["unigram"]))
 
     def factors(self, source: np.ndarray, length: int) -> np.ndarray:
-        """(V,) float32: how much more than by chance a sentence speaks of each word.
+        """Return for each word (V,) float32 how much more likely than by chance it translates a
+        word of the sentence.
 
         source (columns,) int64, padding included; length: tokens without padding.
         """
         factor = np.empty(self.struct.V, np.float32)
-        self.speak(
+        self.fill_factors(
             self.address,
             address(source, np.int64, None),
             len(source),
@@ -230,10 +234,10 @@ class CompiledTable:
         return factor
 
     def drafter(self, factor: np.ndarray | None, pad: int) -> CompiledDrafter:
-        """A sentence's drafter.
+        """Return a sentence's drafter.
 
         factor (V,): from `factors`, or None; pad: the token before the first one.
         """
         at = None if factor is None else address(factor, np.float32, self.struct.V)
         state = NgramStruct(self.address, at, pad, 0)
-        return CompiledDrafter.of("ngram", state, factor, self)
+        return CompiledDrafter.for_function("ngram", state, factor, self)

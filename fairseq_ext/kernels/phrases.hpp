@@ -1,4 +1,5 @@
-// What a hypothesis has of the required phrases of its sentence, and what a token adds to that; search/phrases/phrase_table.py is the definition.
+// The state of a hypothesis regarding the required phrases of its sentence, and its update by a token. Definition:
+// search/phrases/phrase_table.py.
 //
 // Shapes: N sentences in the tables, V vocabulary, G constraints, M states of their automata with E arcs, W next tokens of a state.
 
@@ -18,14 +19,14 @@ struct Phrases {
     const int64_t *pending, *value;         // (M,)
     const int64_t *proposed;                // (M, W) padded with -1
     const int64_t *need, *size, *total;     // (N, G), (N, G), (N,)
-    const int64_t* behind;                  // (V,) -1: as before; null: nothing is known of words
-    const bool* glued;                      // (V,); null as well
+    const int64_t* root_after_token;        // (V,) -1: unchanged; null: no word boundaries are known
+    const bool* continues_word;             // (V,); or null
     int64_t G, W, ordered;
 };
 
-constexpr int64_t OUT = 3, IN = 4;  // roots of an automaton: behind a sign, behind a letter
+constexpr int64_t OUT = 3, IN = 4;  // roots of an automaton: after a sign, after a letter
 
-// One sentence's constraints, and what a hypothesis has of them
+// One sentence's constraints, with functions of a hypothesis' state and counts
 struct Table {
     const Phrases& p;
     int64_t s;
@@ -38,22 +39,22 @@ struct Table {
             if (count[earlier] < need(earlier)) return false;
         return true;
     }
-    // whether the next token decides if a constraint is met
+    // Return whether the next token decides if a constraint is met
     bool is_pending(const int64_t* state, const int64_t* count) const {
-        for (int64_t g = 0; p.glued && g < p.G; ++g)
+        for (int64_t g = 0; p.continues_word && g < p.G; ++g)
             if (p.pending[state[g]] && active(count, g)) return true;
         return false;
     }
-    // what is pending is met where nothing, or nothing that continues a word, comes (word -1)
+    // Count pending constraints as met if the text ends (word -1) or if the next token does not continue the word
     void meet_pending(int64_t word, int64_t* state, int64_t* count) const {
-        if (!p.glued || (word >= 0 && p.glued[word])) return;
+        if (!p.continues_word || (word >= 0 && p.continues_word[word])) return;
         for (int64_t g = 0; g < p.G; ++g) {
             if (!p.pending[state[g]] || !active(count, g)) continue;
             ++count[g], state[g] = p.base[state[g]] + IN;
             if (p.ordered) return;
         }
     }
-    // a copy of a row's state, what is pending being met
+    // Copy a row's state, with pending constraints counted as met
     void read(const int64_t* state, const int64_t* count, int64_t*& state_, int64_t*& count_) const {
         copy.assign(state, state + p.G);
         copy.insert(copy.end(), count, count + p.G);
@@ -69,23 +70,23 @@ struct Table {
         }
         return sum + partial;
     }
-    // the arc of a state for a token, -1 for none
+    // Return the arc of a state for a token, -1 for none
     int64_t arc(int64_t state, int64_t word) const {
         const int64_t *from = p.token + p.first[state], *to = p.token + p.first[state + 1];
         const int64_t* found = std::lower_bound(from, to, word);
         return found != to && *found == word ? found - p.token : -1;
     }
-    // state and count after a token, from those before
+    // Compute state and count after a token
     void advance(const int64_t* state, const int64_t* count, int64_t word, int64_t* state_, int64_t* count_) const {
         std::copy(count, count + p.G, count_);
         std::copy(state, state + p.G, state_);
         meet_pending(word, state_, count_);
-        int64_t behind = p.behind ? p.behind[word] : OUT;
+        int64_t root_after = p.root_after_token ? p.root_after_token[word] : OUT;
         active_.assign(p.G, 0);
         for (int64_t g = 0; g < p.G; ++g) active_[g] = active(count_, g);
         for (int64_t g = 0; g < p.G; ++g) {
             int64_t at = state_[g], found = -1;
-            state_[g] = behind < 0 ? p.root[at] : p.base[at] + behind;
+            state_[g] = root_after < 0 ? p.root[at] : p.base[at] + root_after;
             if (!active_[g]) continue;
             found = arc(at, word);
             if (found < 0) found = arc(p.root[at], word);

@@ -1,6 +1,6 @@
-// Words drawn from log-probabilities, with noise that a sentence's number and a seed determine. The definition is in log_probs.py.
+// Words drawn from log-probabilities, with noise that depends on a sentence's number and a seed. The definition is in log_probs.py.
 //
-// Chances are whole multiples of 2^-50, so that their sums are exact in double precision, in whatever order.
+// Chances are whole multiples of 2^-50, so that their sums are exact in double precision in any order.
 
 #pragma once
 
@@ -14,13 +14,14 @@ constexpr float UNIT = 1125899906842624.0f, EXACT = 16777216.0f;  // 2^50; 2^24,
 constexpr int64_t SPAN = 8 * BLOCK;
 typedef double doubles __attribute__((vector_size(LANES * 8)));
 
-// What is left to draw from: the `top` most likely words (0: all), those that make up `mass`, those of a log-probability of `floor` or more
-struct Cut {
-    int64_t top;
-    double mass, floor;
+// The words that may be drawn: the top_k most likely ones (0: all), the most likely ones with probability top_p, or those with a
+// log-probability of min_log_prob or more
+struct SamplingCut {
+    int64_t top_k;
+    double top_p, min_log_prob;
 };
 
-// Philox4x32-10 of Salmon et al. 2011, as a number in [0, 1)
+// Return Philox4x32-10 of Salmon et al. 2011, as a number in [0, 1)
 inline double uniform(int64_t seed, int64_t number, int64_t sample, int64_t step) {
     uint32_t c[4] = {uint32_t(step), uint32_t(sample), 0, uint32_t(number >> 32)}, k[2] = {uint32_t(seed), uint32_t(number)};
     for (int round = 0; round < 10; ++round) {
@@ -57,51 +58,51 @@ inline double chances(const float* line, int64_t n, float* out) {
     return sum(sums);
 }
 
-// What a line's draws are made from
-struct Left {
-    std::vector<int64_t> words;        // in ascending order; none where the whole line is left
-    std::vector<double> parts;         // the chance of each of those, or of each span of the whole line
-    std::vector<float> value, amount;  // to whole vectors: each word's log-probability, and what it adds to what is asked for
+// Table that the draws of one line use
+struct DrawTable {
+    std::vector<int64_t> words;        // in ascending order; empty if no word is left out
+    std::vector<double> parts;         // the chance of each of these words, or of each span of the whole line
+    std::vector<float> value, amount;  // padded to whole vectors: each word's log-probability, and its chance (or 1, for top_k)
 };
 
-// Draws from one line of log-probabilities (V,), as often as it is asked
+// Draws words from one line of log-probabilities (V,)
 struct Draw {
     const float* line;
     int64_t V, best = 0;
-    bool whole;                      // no word is left out
+    bool keeps_all;                  // no word is left out
     double total = 0;
-    Left& left;
+    DrawTable& table;
 
-    Draw(const float* line, int64_t V, const Cut& cut, Left& left)
-        : line(line), V(V), whole(!cut.top && cut.mass >= 1 && cut.floor == -INFINITY), left(left) {
+    Draw(const float* line, int64_t V, const SamplingCut& cut, DrawTable& table)
+        : line(line), V(V), keeps_all(!cut.top_k && cut.top_p >= 1 && cut.min_log_prob == -INFINITY), table(table) {
         float out[SPAN];
         const float highest = largest(line, V);
         for (; best < V - 1 && line[best] != highest;) ++best;
-        left.parts.clear();
-        if (whole) {
-            for (int64_t w = 0; w < V; w += SPAN) left.parts.push_back(chances(line + w, std::min(SPAN, V - w), out));
+        table.parts.clear();
+        if (keeps_all) {
+            for (int64_t w = 0; w < V; w += SPAN) table.parts.push_back(chances(line + w, std::min(SPAN, V - w), out));
         } else {
-            if (cut.top || cut.mass < 1) rank(cut.top ? cut.top : cut.mass * UNIT, cut.top, highest);
-            else keep(static_cast<float>(cut.floor));
+            if (cut.top_k || cut.top_p < 1) rank(cut.top_k ? cut.top_k : cut.top_p * UNIT, cut.top_k, highest);
+            else keep(static_cast<float>(cut.min_log_prob));
             weigh();
-            left.parts.assign(left.amount.begin(), left.amount.begin() + left.words.size());
+            table.parts.assign(table.amount.begin(), table.amount.begin() + table.words.size());
         }
-        total = std::accumulate(left.parts.begin(), left.parts.end(), 0.0);
+        total = std::accumulate(table.parts.begin(), table.parts.end(), 0.0);
     }
 
-    // The words that are ranked first, of equals the first ones, that are `enough`: by number (of a count), or by their chances together
+    // Keep the most likely words, of equals the first ones, until their number (counts) or the sum of their chances is `enough`
     void rank(double enough, bool counts, float highest) {
-        auto above = [&](float from) {  // how much the words are from here on
+        auto above = [&](float from) {  // number or sum of chances of the words with at least this log-probability
             doubles sums = {};
-            for (size_t i = 0; i < left.value.size(); i += LANES)
-                sums += __builtin_convertvector(load(&left.value[i]) >= from ? load(&left.amount[i]) : floats{}, doubles);
+            for (size_t i = 0; i < table.value.size(); i += LANES)
+                sums += __builtin_convertvector(load(&table.value[i]) >= from ? load(&table.amount[i]) : floats{}, doubles);
             return sum(sums);
         };
         float low = highest, high = std::nextafter(highest, INFINITY);  // `enough` is reached between them
-        for (float depth = 2; depth < 100; depth *= 1.25f) {  // less likely words have no chance; as a rule the likely ones are enough
+        for (float depth = 2; depth < 100; depth *= 1.25f) {  // less likely words have chance 0; usually a small depth is enough
             low = highest - depth;
             keep(low), weigh();
-            if (counts) std::fill_n(left.amount.begin(), left.words.size(), 1.0f);
+            if (counts) std::fill_n(table.amount.begin(), table.words.size(), 1.0f);
             if (above(low) >= enough) break;
             high = low;
         }
@@ -109,40 +110,40 @@ struct Draw {
         for (float middle; middle = low + (high - low) / 2, low < middle && middle < high;) (above(middle) >= enough ? low : high) = middle;
         double before = above(high);
         size_t n = 0;
-        for (size_t i = 0; i < left.words.size(); ++i) {
-            const bool is_last = left.value[i] == low && before < enough;
-            if (is_last) before += left.amount[i];
-            if (is_last || left.value[i] > low) left.words[n++] = left.words[i];
+        for (size_t i = 0; i < table.words.size(); ++i) {
+            const bool is_last = table.value[i] == low && before < enough;
+            if (is_last) before += table.amount[i];
+            if (is_last || table.value[i] > low) table.words[n++] = table.words[i];
         }
-        left.words.resize(n);
+        table.words.resize(n);
     }
 
-    // The chances of the words
+    // Compute the chances of the words
     void weigh() {
-        const size_t n = left.words.size(), whole = (n + LANES - 1) / LANES * LANES;
-        left.value.assign(whole, -INFINITY), left.amount.resize(whole);
-        for (size_t i = 0; i < n; ++i) left.value[i] = line[left.words[i]];
-        for (size_t i = 0; i < whole; i += LANES) store(&left.amount[i], chances(load(&left.value[i])));
+        const size_t n = table.words.size(), whole = (n + LANES - 1) / LANES * LANES;
+        table.value.assign(whole, -INFINITY), table.amount.resize(whole);
+        for (size_t i = 0; i < n; ++i) table.value[i] = line[table.words[i]];
+        for (size_t i = 0; i < whole; i += LANES) store(&table.amount[i], chances(load(&table.value[i])));
     }
 
-    // The words of this log-probability or more
+    // Keep the words with this log-probability or more
     void keep(float from) {
-        left.words.clear();
+        table.words.clear();
         for (int64_t w = 0; w < V; w += BLOCK) {
             const int64_t end = std::min(V, w + BLOCK);
             if (w + BLOCK <= V && block_max(line + w) < from) continue;
             for (int64_t i = w; i < end; ++i)
-                if (line[i] >= from && line[i] > -INFINITY) left.words.push_back(i);
+                if (line[i] >= from && line[i] > -INFINITY) table.words.push_back(i);
         }
     }
 
-    // The word that a number in [0, 1) falls on; the best where none has a chance, -1 where none is possible
+    // Return the word that a number in [0, 1) falls on; the best word if none has a chance, -1 if none is possible
     int64_t operator()(double u) const {
         if (!(total > 0)) return line[best] > -INFINITY ? best : -1;
         double rest = std::min(std::floor(u * total), total - 1);
         size_t i = 0;
-        for (; rest >= left.parts[i]; ++i) rest -= left.parts[i];
-        if (!whole) return left.words[i];
+        for (; rest >= table.parts[i]; ++i) rest -= table.parts[i];
+        if (!keeps_all) return table.words[i];
         float out[SPAN];
         const int64_t first = i * SPAN;
         chances(line + first, std::min(SPAN, V - first), out);

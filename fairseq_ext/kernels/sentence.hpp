@@ -1,6 +1,6 @@
-// The search of one sentence: what it is asked for, its rows and what it has found. beam.cpp steps it, stops.hpp ends it.
+// State of one sentence's search: its limits, its rows and its finished hypotheses. beam.cpp steps it, stops.hpp ends it.
 //
-// Shapes: k beam, T places for the tokens of a row, m the length of the n-best list.
+// Shapes: k beam, T token capacity of a row, m the length of the n-best list.
 
 #pragma once
 
@@ -10,46 +10,50 @@
 
 namespace {
 
-constexpr int64_t ROOM_STEPS = 8;  // more room is asked for where a sentence's positions in use leave none for so many steps
+constexpr int64_t ROOM_STEPS = 8;  // more KV cache positions are requested unless this many steps fit after compaction
 
 enum Stop : int64_t { COUNT, RANKED, FIRST, SHRINK, OPTIMAL };  // of strategies/stop
 
-// What holds for every sentence; beam.py reads its fields from here
+// Settings of every sentence; beam.py reads the fields from here
 struct Rules {
-    int64_t k, min_len, eos, pad, ngram;  // ngram: size of those that do not repeat, 0: off
-    int64_t stop, variable, children;     // variable: a sentence may have fewer than k rows; most continuations of a row
-    int64_t paper, prune_bound;           // of OPTIMAL: a candidate that ends takes a place; rows that cannot win are dropped
-    int64_t samples;                      // rows are continued by words drawn at random
-    Cut cut;                              // from these
+    int64_t k, min_len, eos, pad, ngram;  // ngram: size of n-grams that may not repeat, 0: off
+    // variable: a sentence may have fewer than k rows; children: largest number of continuations of a row
+    int64_t stop, variable, children;
+    int64_t paper_expansion, prune_bound;           // of OPTIMAL: a candidate that ends takes a place; rows that cannot win are dropped
+    int64_t samples;                      // words are drawn at random
+    SamplingCut sampling_cut;                              // from these
     int64_t normalize;                    // scores are totals / length^lenpen, else totals + reward x min(length, rewarded)
     float temperature;
-    double threshold, behind_finished;  // nats that a candidate may lie behind the best, and behind the best finished hypothesis
+    double threshold, finished_threshold;  // nats that a candidate may lie behind the best, and behind the best finished hypothesis
     double lenpen, reward;
 };
 
-// Mirrored in beam.py. The arrays are the caller's
+// beam.py reads the fields from here. The caller owns the arrays
 struct Sentence {
     const Rules* rules;
     int64_t limit, T, m;           // limit: most tokens before EOS
     double rewarded, limit_divisor;  // length that the reward counts up to; (limit + 1)^lenpen
-    int64_t slot, seed, number;    // in the KV cache; the last two are what it samples by
+    int64_t slot, seed, number;    // slot in the KV cache; seed and number of its random numbers
     // state
     int64_t result;                            // GOES_ON while it is live
     int64_t length, rows, used;                // tokens chosen so far, live rows, positions of the slot in use
     int64_t finished, waiting;                 // hypotheses that are answers, and those that wait to become one (RANKED)
-    int64_t dropped, missed;                   // candidates dropped that would have been rows; rows that k a step would have had beside these
-    double best_total, gap;                    // highest sum of log-probabilities of a hypothesis; what the answer may lack (OPTIMAL)
+    // pruned candidates that would have become rows; rows that a full beam of k would have had in addition
+    int64_t dropped, unused_rows;
+    // highest sum of log-probabilities of a hypothesis; largest possible loss of the answer (OPTIMAL)
+    double best_total, gap;
     int64_t* row;                              // (k,) of each sample, -1 when it has ended
-    int64_t *order, *waits;                    // (k,) places in found of the answers, and of those that wait, best first
+    // (k,) places in found of the answers, and of hypotheses that may still become answers, best first
+    int64_t *order, *unconfirmed;
     double* best;                              // (k,) scores of the answers, best first (OPTIMAL)
     int64_t *tokens, *next_tokens;             // (k, T) the first token, then those chosen
     float *score, *next_score;                 // (k, T) sum of log-probabilities up to each token; 0 of the first
-    int32_t *history, *next_history;           // (k, T) where in the slot each token lies
+    int32_t *history, *next_history;           // (k, T) position of each token in the slot
     // found (k, T): each hypothesis' length with EOS, tokens and sums of log-probabilities, as in `tokens` and `score`
     int64_t *found_length, *found_tokens;
     float* found_score;
 
-    // Writes row's tokens and EOS to the f-th place of found
+    // Write the row's tokens and EOS to the f-th place of found
     void finish(int64_t f, int64_t row, float total) {
         std::memcpy(found_tokens + f * T, tokens + row * T, (length + 1) * sizeof(*tokens));
         std::memcpy(found_score + f * T, score + row * T, (length + 1) * sizeof(*score));
@@ -59,8 +63,8 @@ struct Sentence {
         best_total = std::max<double>(best_total, total);
     }
 
-    // The j-th row of the next beam: row's tokens and one more
-    void go_on(int64_t j, int64_t row, int64_t token, float total) {
+    // Write the j-th row of the next beam: the row's tokens and one more
+    void continue_row(int64_t j, int64_t row, int64_t token, float total) {
         std::memcpy(next_tokens + j * T, tokens + row * T, (length + 1) * sizeof(*tokens));
         std::memcpy(next_score + j * T, score + row * T, (length + 1) * sizeof(*score));
         std::memcpy(next_history + j * T, history + row * T, (length + 1) * sizeof(*history));
@@ -68,13 +72,13 @@ struct Sentence {
         next_score[j * T + length + 1] = total;
     }
 
-    // The n rows of the next beam are the present one's
+    // Replace the beam by the next one, which has n rows
     void next(int64_t n) {
         std::swap(tokens, next_tokens), std::swap(score, next_score), std::swap(history, next_history);
         rows = n, length += 1;
     }
 
-    // Gives up the positions that are in no row's history
+    // Free the KV cache positions that are in no row's history
     void compact(const Reader& reader, const Step& step) {
         static thread_local std::vector<int32_t> memory_kept, memory_place;
         int32_t *kept = scratch(memory_kept, used), *place = scratch(memory_place, used);
@@ -90,7 +94,7 @@ struct Sentence {
         used = count;
     }
 
-    // Whether there is room for a step
+    // Return whether the next step has enough memory; compact the KV cache if needed
     bool has_room(const Reader& reader, const Step& step) {
         if (length >= reader.room || length + 2 > T) return false;
         if (used + rows <= step.target.positions) return true;

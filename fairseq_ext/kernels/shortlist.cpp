@@ -1,9 +1,8 @@
 // Scores of a shortlist, and screened scores of all words, on the CPU in float32.
 //
-// Of a shortlist: a linear layer of its words' rows of the weights where they lie, and two lists
-// made into one.
+// For a shortlist: a linear layer with the rows of its words, read in place, and the merge of two lists.
 //
-// Shapes: n rows, d features, m words that were found, T words of the fixed part.
+// Shapes: n rows, d features, m found words, T words of the fixed part.
 
 #include "shortlist.hpp"
 #include "stages.hpp"
@@ -17,19 +16,19 @@ void run_log_softmax(float* x, int64_t lines, int64_t V, float temperature);  //
 
 namespace {
 
-struct Run {  // columns that follow one another in a list and in the part they come from
-    bool found;
+struct Run {  // columns that are neighbours in a list and in its part (the found words, or the base)
+    bool is_found;
     int64_t first, many;
 };
 
-// One list in order of ids: base (T,) and found (m,), each ascending and no word in both -> ids (T + m,); and their scores,
-// (n, T) and (n, m) -> y (n, T + m)
+// Merge two lists in order of ids: base (T,) and found (m,), each ascending and without common words -> ids (T + m,); and their scores, (n,
+// T) and (n, m) -> y (n, T + m)
 void merge(const int64_t* base, const float* of_base, int64_t T, const int64_t* found, const float* of_found, int64_t m, int64_t n,
            int64_t* ids, float* y) {
     std::vector<Run> runs;
     for (int64_t b = 0, f = 0; b < T || f < m;) {
         const int64_t before_b = b, before_f = f;
-        // a fixed part is mostly one stretch of the vocabulary, so look for its end by halving
+        // the fixed part is mostly one range of the vocabulary, so its end is found by binary search
         b = f < m ? std::lower_bound(base + b, base + T, found[f]) - base : T;
         if (b > before_b) runs.push_back({false, before_b, b - before_b});
         while (f < m && (b == T || found[f] < base[b])) ++f;
@@ -39,9 +38,9 @@ void merge(const int64_t* base, const float* of_base, int64_t T, const int64_t* 
         int64_t column = 0;
         for (const Run& run : runs) {
             if (i < 0)
-                std::memcpy(ids + column, (run.found ? found : base) + run.first, run.many * sizeof(int64_t));
+                std::memcpy(ids + column, (run.is_found ? found : base) + run.first, run.many * sizeof(int64_t));
             else
-                std::memcpy(y + i * (T + m) + column, (run.found ? of_found + i * m : of_base + i * T) + run.first, run.many * sizeof(float));
+                std::memcpy(y + i * (T + m) + column, (run.is_found ? of_found + i * m : of_base + i * T) + run.first, run.many * sizeof(float));
             column += run.many;
         }
     }
@@ -59,8 +58,8 @@ struct Shortlist {
 
 }  // namespace
 
-// Log-probabilities of x (n, d) over the list that base and found (m,) make: ids and y as `merge` gives them, and the seconds (3,) that
-// the found words' scores, the base's and what follows took by the given clock
+// Compute the log-probabilities of x (n, d) over the words of base and found (m,): ids and y as in `merge`; seconds (3,): times of the
+// found words' scores, of the base's scores, and of the rest, by the given clock
 ENTRY int64_t shortlist_log_probs(const Shortlist* list, const float* x, int64_t n, const int64_t* found, int64_t m, int64_t* ids, float* y,
                                   int64_t clock, double* seconds) {
     return guarded([&] {
@@ -79,26 +78,26 @@ ENTRY int64_t shortlist_log_probs(const Shortlist* list, const float* x, int64_t
 
 // ---- Screened log-probabilities of all words
 //
-// They come from weights of 16 bits, the best words' from the weights themselves, with bounds of
-// what the others' rounding changes. search/strategies/softmax/screened.py says what for, and
-// defines it.
+// They are computed with weights of 16 bits, and those of the best words with the original weights,
+// with bounds of the error by rounding. search/strategies/softmax/screened.py has the reasons and the
+// definition.
 //
 // Shapes: n rows, V words, d features.
 
 
 namespace {
 
-constexpr float SAFETY = 1.001f;    // for the rounding of the bounds themselves
+constexpr float SAFETY = 1.001f;    // factor for the rounding of the bounds
 constexpr float ROUNDING = 1e-6f;   // of float32, in sums of probabilities
-constexpr float STEP = 1.0f;        // nats by which more words are scored again, if need be
-constexpr int STEPS = 4;            // at most
+constexpr float STEP = 1.0f;        // nats by which the range of rescored words grows, if needed
+constexpr int STEPS = 4;            // largest number of such steps
 
 // shortlist.py reads its fields from here
 struct Screen {
     const void* packed;           // (V, d) rounded to 16 bits, packed
     const float *weight, *bias;   // (V, d); (V,) or null
-    const int64_t* always;        // (kept,) ids that are scored again in every row
-    int64_t kept, V, d, m, more;  // m best words are scored again, up to `more` where they do not do
+    const int64_t* always;        // (num_always,) ids that are rescored in every row
+    int64_t num_always, V, d, m, more;  // the m best words are rescored, up to `more` if they are not enough
     double temperature, largest, spread, tolerance;  // norms of the rounding: largest row's, and the matrix's (largest singular value)
 };
 
@@ -106,7 +105,7 @@ struct Sums {
     float first, second;
 };
 
-// Sums of e^(x - highest) over a line, and of their squares
+// Return the sums of e^(x - highest) over a line, and of their squares
 Sums sums_of_powers(const float* line, int64_t V, float highest) {
     floats first[4] = {}, second[4] = {};
     int64_t k = 0;
@@ -125,7 +124,7 @@ Sums sums_of_powers(const float* line, int64_t V, float highest) {
     return total;
 }
 
-// Bound of the error of log Z: rest, the probability of the words that were not scored again, square, the sum of their squares
+// Return a bound of the error of log Z. rest: probability of the words that were not rescored; square: sum of their squared probabilities
 float error_of_log_z(const Screen& s, float norm, float rest, float square) {
     rest += ROUNDING;
     const float b = norm * static_cast<float>(s.largest);
@@ -135,7 +134,7 @@ float error_of_log_z(const Screen& s, float norm, float rest, float square) {
     return share < 0.5f ? -std::log1p(-share) * SAFETY : INFINITY;
 }
 
-// One row. Words that are scored again are taken out of the line, so that sums over it are of the others, and put back in the end.
+// One row. Rescored words are removed from the line while the others are summed, and are put back at the end.
 struct Row {
     const Screen& s;
     const float* x;  // (d,)
@@ -143,7 +142,7 @@ struct Row {
     std::vector<int64_t>& ids;
     std::vector<float>& exact;
 
-    // Score ids[first..] again
+    // Rescore ids[first..]
     void score(size_t first) {
         exact.resize(ids.size());
         gathered_linear(x, 1, s.d, s.weight, s.bias, ids.data() + first, static_cast<int64_t>(ids.size() - first), exact.data() + first);
@@ -154,7 +153,7 @@ struct Row {
         }
     }
 
-    // The words above a logit, unless that makes too many; those already taken are not among them
+    // Add the words above a logit that are not rescored yet; return false if they are too many
     bool add_above(float logit) {
         const size_t before = ids.size();
         for (int64_t k = 0; k < s.V; k += BLOCK) {
@@ -170,8 +169,8 @@ struct Row {
         return true;
     }
 
-    // Log-probabilities into the line and 1 into known (V,) at those that are exact; returns a log-probability that no other word
-    // exceeds, and the bound of log Z's error
+    // Write log-probabilities to the line and 1 to known (V,) where they are exact; return an upper bound of all other log-probabilities,
+    // and the bound of log Z's error
     std::pair<float, float> finish(uint8_t* known) {
         const float temperature = static_cast<float>(s.temperature);
         if (temperature != 1.0f)
@@ -182,7 +181,7 @@ struct Row {
         best.add_line(line, s.V, 0.0f, 0);
         float reach = best.score[s.m - 1];
         score(0);
-        for (int64_t i = 0; i < s.kept; ++i)
+        for (int64_t i = 0; i < s.num_always; ++i)
             if (line[s.always[i]] != -INFINITY) ids.push_back(s.always[i]);
         score(s.m);
 
@@ -194,7 +193,7 @@ struct Row {
             highest = reach;
             for (float logit : exact) highest = std::max(highest, logit);
             const Sums rest = sums_of_powers(line, s.V, highest);
-            double total = rest.first;  // of up to thousands of numbers, one after the other
+            double total = rest.first;  // a sum of up to thousands of numbers, in order
             for (float logit : exact) total += std::exp(logit - highest);
             Z = static_cast<float>(total);
             error = error_of_log_z(s, norm, rest.first / Z, rest.second / (Z * Z));
@@ -220,8 +219,8 @@ struct Row {
 
 }  // namespace
 
-// y (n, V) = log-probabilities of x (n, d); known (n, V), zero before: which of them the full weights gave; ceiling (n,): what no other
-// word's log-probability exceeds; error (n,): bound of what log Z is wrong by
+// Compute y (n, V), the log-probabilities of x (n, d). known (n, V), zero before: which of them come from the full weights; ceiling (n,):
+// upper bound of all other log-probabilities; error (n,): bound of the error of log Z
 ENTRY int64_t screen(const Screen* s, const float* x, int64_t n, float* y, uint8_t* known, float* ceiling, float* error) {
     return guarded([&] {
         run_linear(s->packed, x, n, y);

@@ -3,7 +3,7 @@
 For float32 on a CPU. Definition of the shortlist's: the torch path of
 search/strategies/softmax/_shortlist.py.
 
-Shapes: n rows, V words, d features, m words that were found, T words of the fixed part.
+Shapes: n rows, V words, d features, m found words, T words of the fixed part.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from fairseq_ext.kernels.library import address, library, loaded, struct
 from fairseq_ext.kernels.transformer import PackedLinear
 
 
-def takes(weight: Tensor) -> bool:
-    """Whether the library is there and reads such weights."""
+def is_supported(weight: Tensor) -> bool:
+    """Return whether the library is available and supports such weights."""
     return (
         weight.device.type == "cpu"
         and weight.dtype == torch.float32
@@ -43,9 +43,9 @@ class ShortlistLinear:
         bias: Tensor | None,
         temperature: float,
     ):
-        """linear: of the words base (T,) alone; weight (V, d), bias (V,) of all."""
+        """linear: of the words base (T,) only; weight (V, d), bias (V,): of all words."""
         V, d = weight.shape
-        self.kept = (linear, base, weight, bias)
+        self.keepalive = (linear, base, weight, bias)
         self.T, self.d = linear.outputs, linear.inputs
         self.struct = ListStruct(
             linear.address,
@@ -60,9 +60,12 @@ class ShortlistLinear:
         self.seconds = (c_double * 3)()
 
     def __call__(self, x: Tensor, found: Tensor, clock: int) -> tuple[Tensor, Tensor]:
-        """x (n, d), found (m,) ascending -> ids (T + m,) ascending, log-probabilities (n,
-        T + m); `seconds` of the found words' scores, of the base's and of what follows by the
-        system's clock of that number."""
+        """Return ids (T + m,), ascending, and log-probabilities (n, T + m) for x (n, d) and the
+        found words (m,), ascending.
+
+        `seconds` are the times of the found words' scores, of the base's scores, and of the rest,
+        by the system's clock with the number `clock`.
+        """
         x, found = x.contiguous(), found.contiguous()
         n, m = x.size(0), found.numel()
         ids, y = found.new_empty(self.T + m), x.new_empty(n, self.T + m)
@@ -87,8 +90,8 @@ class ShortlistLinear:
 # Shapes: n rows, V words, d features.
 
 
-# words of a row that are scored again at most, where the best of them do not make the bound
-MORE = 2048
+# largest number of words of a row that are rescored, if the best ones are not enough for the bound
+MAX_RESCORED = 2048
 
 
 ScreenStruct = struct("shortlist.cpp", "Screen")
@@ -98,13 +101,13 @@ class ScreenedLinear:
     """From features to screened log-probabilities, in one call."""
 
     def __init__(self, screen: Any, tolerance: float):
-        """screen: search/strategies/softmax/screened.py, Screen, which says what tolerance is."""
+        """screen: search/strategies/softmax/screened.py, Screen, which explains tolerance."""
         weight, bias, always, m = screen.weight, screen.bias, screen.always, screen.m
         self.V, self.d = weight.shape
         if not 0 < m < self.V:
-            raise ValueError(f"the best {m} of {self.V} words are scored again")
+            raise ValueError(f"the best {m} of {self.V} words cannot be rescored")
         linear = PackedLinear(weight, bias, bits=16)
-        self.kept = (linear, weight, bias, always)
+        self.keepalive = (linear, weight, bias, always)
         self.struct = ScreenStruct(
             linear.address,
             address(weight, torch.float32),
@@ -114,7 +117,7 @@ class ScreenedLinear:
             self.V,
             self.d,
             m,
-            MORE,
+            MAX_RESCORED,
             screen.temperature,
             screen.largest,
             screen.spread,
@@ -123,7 +126,7 @@ class ScreenedLinear:
         self.address = ctypes.addressof(self.struct)
 
     def __call__(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        """x (n, d) -> what `Screen.log_probs` gives."""
+        """Return the result of `Screen.log_probs` for x (n, d)."""
         x = x.contiguous()
         n = x.size(0)
         value, known = x.new_empty(n, self.V), torch.zeros(n, self.V, dtype=torch.bool)

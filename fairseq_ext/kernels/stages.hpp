@@ -1,4 +1,4 @@
-// Seconds of a kernel's stages, by one of the system's clocks.
+// Seconds of a kernel's stages, measured by one of the system's clocks.
 #pragma once
 
 #include <cstdint>
@@ -8,7 +8,7 @@ namespace {
 
 struct Stages {
     clockid_t clock;
-    double last;
+    double last;  // time of the last call of `next`
 
     explicit Stages(int64_t id) : clock(static_cast<clockid_t>(id)) { last = now(); }
 
@@ -18,7 +18,7 @@ struct Stages {
         return static_cast<double>(time.tv_sec) + 1e-9 * static_cast<double>(time.tv_nsec);
     }
 
-    // since the last time it was asked
+    // Return the seconds since the last call
     double next() {
         const double before = last;
         last = now();

@@ -1,5 +1,5 @@
-// What becomes of a sentence's candidates: those that pruning drops, hypotheses, and rows of the
-// next beam. The definitions are search/strategies/prune.py and the files of search/strategies/stop/.
+// Pruning and the stop rule of a sentence: each candidate is dropped, becomes a finished hypothesis, or becomes a row of the next beam.
+// The definitions are search/strategies/prune.py and the files of search/strategies/stop/.
 //
 // Shapes: k beam, c candidates, m the length of the n-best list.
 
@@ -26,19 +26,19 @@ struct Candidates {
 
 using Places = std::vector<int64_t>;  // of candidates
 
-// (7) how many candidates stay: those that are dropped are the last
+// (7) Return how many candidates pruning keeps. Dropped candidates are at the end
 int64_t prune(Sentence& s, const Candidates& all) {
     const Rules& rules = *s.rules;
     int64_t c = all.c;
     if (!c) return 0;
-    while (c && all.score[c - 1] < s.best_total - rules.behind_finished) --c;
+    while (c && all.score[c - 1] < s.best_total - rules.finished_threshold) --c;
     const float best = std::max(all.score[0], static_cast<float>(s.best_total)) - static_cast<float>(rules.threshold);
     while (c && all.score[c - 1] < best) --c;
     s.dropped += std::min(all.c, rules.k) - std::min(c, rules.k);
     return c;
 }
 
-// An answer, behind those that there are
+// Append an answer to the sentence's answers
 void answer(Sentence& s, const Candidates& all, int64_t i) {
     s.order[s.finished] = s.finished;
     s.finish(s.finished++, all.row(i), all.score[i]);
@@ -49,7 +49,7 @@ void all_that_go_on(const Candidates& all, Places& stays) {
         if (!all.ends(i)) stays.push_back(i);
 }
 
-// (8) each of the following finishes hypotheses, fills `stays`, best first, and returns whether the sentence is final
+// (8) Each of the following functions finishes hypotheses, fills `stays`, best first, and returns whether the sentence is final
 
 bool count(Sentence& s, const Candidates& all, Places& stays) {
     const int64_t k = s.rules->k;
@@ -74,19 +74,19 @@ bool shrink(Sentence& s, const Candidates& all, Places& stays) {
     return false;
 }
 
-// The beam's places, less one for each answer, go to the best of what waits and the candidates
+// Fill the k places of the beam, minus one for each answer, with the best of the waiting hypotheses and the candidates
 bool ranked(Sentence& s, const Candidates& all, Places& stays) {
     static thread_local Places waits;
     const int64_t places = s.rules->k - s.finished;
-    int64_t before = 0, from = 0;  // of what waits, and of the candidates
-    auto waiting = [&](int64_t j) { return s.found_score[s.waits[j] * s.T + s.found_length[s.waits[j]]]; };
+    int64_t before = 0, from = 0;  // index of the next waiting hypothesis, and of the next candidate
+    auto waiting = [&](int64_t j) { return s.found_score[s.unconfirmed[j] * s.T + s.found_length[s.unconfirmed[j]]]; };
     static thread_local std::vector<std::pair<bool, int64_t>> beam;  // whether it waits, and where
     beam.clear();
     while (static_cast<int64_t>(beam.size()) < places && (before < s.waiting || from < all.c)) {
         const bool waits_now = before < s.waiting && (from == all.c || waiting(before) >= all.score[from]);
-        beam.push_back({waits_now, waits_now ? s.waits[before++] : from++});
+        beam.push_back({waits_now, waits_now ? s.unconfirmed[before++] : from++});
     }
-    // what was pushed off the beam leaves its place in found
+    // a hypothesis that leaves the beam frees its place in found
     static thread_local std::vector<char> taken;
     taken.assign(s.rules->k, 0), waits.clear();
     for (int64_t f = 0; f < s.finished; ++f) taken[s.order[f]] = 1;
@@ -102,29 +102,29 @@ bool ranked(Sentence& s, const Candidates& all, Places& stays) {
             f = std::find(taken.begin(), taken.end(), 0) - taken.begin(), taken[f] = 1;
             s.finish(f, all.row(at), all.score[at]);
         }
-        if (stays.empty()) s.order[s.finished++] = f;  // all above it are finished
+        if (stays.empty()) s.order[s.finished++] = f;  // all better ones are finished
         else waits.push_back(f);
     }
     s.waiting = waits.size();
-    std::copy(waits.begin(), waits.end(), s.waits);
+    std::copy(waits.begin(), waits.end(), s.unconfirmed);
     return s.finished == s.rules->k;
 }
 
-// The score of a hypothesis of `length` tokens
+// Return the score of a hypothesis of `length` tokens
 double final_score(const Sentence& s, float total, int64_t length) {
     const Rules& rules = *s.rules;
     if (rules.normalize) return total / static_cast<float>(std::pow(static_cast<double>(length), rules.lenpen));
     return rules.reward ? total + rules.reward * std::min<double>(s.rewarded, length) : total;
 }
 
-// The best score that a live hypothesis can still get
+// Return the best score that a live hypothesis can still get
 double reach(const Sentence& s, float total) {
     const Rules& rules = *s.rules;
     if (rules.normalize) return total / s.limit_divisor;
     return rules.reward ? total + rules.reward * std::min<double>(s.rewarded, s.limit + 1) : total;
 }
 
-// A hypothesis, where it is one of the m best
+// Store a hypothesis if it is one of the m best
 void answer_if_best(Sentence& s, const Candidates& all, int64_t i) {
     const double value = final_score(s, all.score[i], s.length + 1);
     if (s.finished == s.m && !(value > s.best[s.m - 1])) {
@@ -145,7 +145,7 @@ bool optimal(Sentence& s, const Candidates& all, Places& stays) {
         if (all.ends(i)) answer_if_best(s, all, i);
     const double worst = s.best[s.m - 1];
     double highest = -INFINITY;
-    for (int64_t i = 0, going = 0; i < all.c && going < rules.k && !(rules.paper && i >= rules.k); ++i) {
+    for (int64_t i = 0, going = 0; i < all.c && going < rules.k && !(rules.paper_expansion && i >= rules.k); ++i) {
         if (all.ends(i)) continue;
         ++going;
         const double possible = reach(s, all.score[i]);
@@ -153,8 +153,8 @@ bool optimal(Sentence& s, const Candidates& all, Places& stays) {
         if (!rules.prune_bound || possible > worst) stays.push_back(i);
         else ++s.dropped;
     }
-    s.missed += s.length ? rules.k - s.rows : 0;
-    if (all.at_limit) {  // open, unless no row of the last step could have won
+    s.unused_rows += s.length ? rules.k - s.rows : 0;
+    if (all.at_limit) {  // not proved, unless no row of the last step could have won
         float top = -INFINITY;
         for (int64_t r = 0; r < s.rows; ++r) top = std::max(top, s.score[r * s.T + s.length]);
         s.gap = std::max(0.0, reach(s, top) - worst);

@@ -5,11 +5,11 @@
 
 namespace {
 
-constexpr int64_t BLOCK = 4 * LANES;  // columns that a search for the best looks at together
+constexpr int64_t BLOCK = 4 * LANES;  // columns that a search for the best compares at once
 
 floats greater(floats a, floats b) { return a > b ? a : b; }
 
-// The largest of a block that has no NaN
+// Return the largest of a block without NaN
 inline float block_max(const float* line) {
     floats high = greater(greater(load(line), load(line + LANES)), greater(load(line + 2 * LANES), load(line + 3 * LANES)));
     return across(high, [](auto a, auto b) { return a > b ? a : b; });
@@ -31,7 +31,7 @@ inline float largest(const float* line, int64_t V) {
     return highest;
 }
 
-// Sum of e^(x - highest) over a line; NaN if any is
+// Return the sum of e^(x - highest) over a line; NaN if the line has NaN
 inline float sum_of_powers(const float* line, int64_t V, float highest) {
     floats sums[4] = {};
     int64_t k = 0;
@@ -42,7 +42,7 @@ inline float sum_of_powers(const float* line, int64_t V, float highest) {
     return total;
 }
 
-// A line of logits -> log-probabilities of line / temperature, in place
+// Turn a line of logits into log-probabilities of line / temperature, in place
 inline void log_softmax_line(float* line, int64_t V, float temperature) {
     if (temperature != 1.0f)
         for (int64_t k = 0; k < V; ++k) line[k] /= temperature;
@@ -50,22 +50,22 @@ inline void log_softmax_line(float* line, int64_t V, float temperature) {
     for (int64_t k = 0; k < V; ++k) line[k] = (line[k] - highest) - log_total;
 }
 
-// The c highest scores so far, best first, of equals those that came first, and where each was
+// The c highest scores so far, best first, of equals the first ones, with their places
 struct Best {
     float* score;
-    int64_t *where, c, found;
+    int64_t *where, c, count;
 
-    bool takes(float value) const { return found < c || value > score[c - 1]; }
+    bool takes(float value) const { return count < c || value > score[c - 1]; }
     void add(float value, int64_t place) {
-        int64_t i = found < c ? found++ : c - 1;
+        int64_t i = count < c ? count++ : c - 1;
         for (; i > 0 && value > score[i - 1]; --i) score[i] = score[i - 1], where[i] = where[i - 1];
         score[i] = value, where[i] = place;
     }
-    // every column of a line of V scores, each plus `before`; its first column is place `first`
+    // Add every column of a line of V scores, each plus `before`; its first column is place `first`
     void add_line(const float* line, int64_t V, float before, int64_t first) {
         int64_t k = 0;
         for (; k + BLOCK <= V; k += BLOCK) {
-            if (!takes(block_max(line + k) + before)) continue;  // as most blocks
+            if (!takes(block_max(line + k) + before)) continue;  // true for most blocks
             for (int64_t i = k; i < k + BLOCK; ++i)
                 if (takes(line[i] + before)) add(line[i] + before, first + i);
         }

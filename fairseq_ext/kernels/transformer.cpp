@@ -1,7 +1,7 @@
 // All layers of a Transformer's encoder or decoder on the CPU, float32 (weights may be 8 bits), in one call.
 //
-// model/transformer/layers.py is the definition: the same computation as torch operations. What is saved here is not arithmetic but what
-// surrounds it: operator dispatch, temporaries, transposed copies, and attention to positions that are no history of a row.
+// model/transformer/layers.py is the definition: the same computation as torch operations. The arithmetic is the same; the gain is in
+// operator dispatch, temporaries, transposed copies, and attention to positions that are not in a row's history.
 //
 // Shapes: N = n x b lines (n rows, b new tokens each), d features, H heads, h = d / H, f feed-forward features, V vocabulary.
 
@@ -12,7 +12,7 @@
 
 namespace {
 
-// ---- interface; transformer.py reads the fields of the structures from here
+// ---- Interface; transformer.py reads the fields of the structures from here
 
 struct Layer {
     Norm self_norm;
@@ -30,16 +30,16 @@ struct LayerStack {
     Norm final_norm;
 };
 
-// ---- pieces of a layer
+// ---- Parts of a layer
 
-// The input of a block: x, normalised first where the model is pre-norm
+// Return the input of a block: x, normalised if the model is pre-norm
 const float* norm_before(const LayerStack& stack, const Norm& norm, const float* x, int64_t lines, float* y) {
     if (!stack.pre_norm) return x;
     normalise(norm, x, lines, stack.d, y);
     return y;
 }
 
-// The output of a block: x, normalised in place where the model is post-norm
+// Finish the output of a block: x is normalised in place if the model is post-norm
 void norm_after(const LayerStack& stack, const Norm& norm, float* x, int64_t lines) {
     if (!stack.pre_norm) normalise(norm, x, lines, stack.d, x);
 }
@@ -58,8 +58,8 @@ int64_t widest(const LayerStack& stack) {
 
 thread_local std::vector<float> memory_y, memory_wide, memory_score;
 
-// Whether linear maps give what they must: 4 x 1 x 1 is 4. Tried in a process of its own after compiling, since a wrong idea of the
-// processor ends the process
+// Return whether linear maps compute 4 x 1 x 1 = 4. This is called in a separate process after compiling, since instructions that the
+// processor does not have end the process
 bool multiplies_right() {
     std::vector<float> weight(4 * PANEL, 1.0f), x(ROWS * 4, 1.0f), y(ROWS * PANEL);
     std::vector<int8_t> bytes(4 * PANEL, 1);
@@ -77,7 +77,7 @@ bool multiplies_right() {
     return good;
 }
 
-// All layers of an encoder over sentences without padding: x (N, d), sentence s has lines start[s] to start[s + 1]
+// Run all layers of an encoder on sentences without padding: x (N, d), sentence s has lines start[s] to start[s + 1]
 void run_encoder(const LayerStack& stack, float* x, const int64_t* start, int64_t sentences) {
     int64_t d = stack.d, h = d / stack.heads, lines = start[sentences], longest = 0;
     for (int64_t s = 0; s < sentences; ++s) longest = std::max(longest, start[s + 1] - start[s]);
@@ -89,8 +89,8 @@ void run_encoder(const LayerStack& stack, float* x, const int64_t* start, int64_
         for (int64_t s = 0; s < sentences; ++s) attention.run([&] {
             float* score = scratch(memory_score, longest + LANES);
             const float* first = wide + start[s] * 3 * d;
-            Seen seen{first + d, first + 2 * d, h, 3 * d, start[s + 1] - start[s], nullptr};
-            for (int64_t i = start[s]; i < start[s + 1]; ++i) attend(wide + i * 3 * d, seen, stack.heads, h, score, y + i * d);
+            VisiblePositions visible{first + d, first + 2 * d, h, 3 * d, start[s + 1] - start[s], nullptr};
+            for (int64_t i = start[s]; i < start[s + 1]; ++i) attend(wide + i * 3 * d, visible, stack.heads, h, score, y + i * d);
         });
         attention.check();
         multiply(layer->self_out, y, lines, x, ADD);
@@ -107,7 +107,7 @@ void run_decoder(const void* layers, const void* step_) {
     const LayerStack& stack = *static_cast<const LayerStack*>(layers);
     const Step& step = *static_cast<const Step*>(step_);
     int64_t d = stack.d, heads = stack.heads, h = d / heads, b = step.block, lines = step.rows * b;
-    int64_t added = step.width * b, positions = step.before + added;
+    int64_t added = step.width * b, positions = step.positions_before + added;
     float *x = step.x, *y = scratch(memory_y, lines * d), *wide = scratch(memory_wide, lines * widest(stack));
     // where each line's sentence, mask and new position are
     static thread_local std::vector<int64_t> sentence, position;
@@ -124,7 +124,7 @@ void run_decoder(const void* layers, const void* step_) {
         int64_t place = step.place ? step.place[i / b] : i / b, inside = place % step.width * b + i % b;
         int64_t s = place / step.width;
         sentence[i] = step.slot ? step.slot[s] : s;
-        position[i] = step.before + inside;
+        position[i] = step.positions_before + inside;
         if (step.mask) where[i] = step.mask + s * step.mask_sentence + inside * positions;
     }
     if (step.mask) history.read(lines, positions, where);
@@ -155,10 +155,10 @@ void run_decoder(const void* layers, const void* step_) {
             }
         all_lines([&](int64_t i, float* score) {
             const float* key = target + sentence_of[i] * step.target.sentence;
-            Seen seen{key, key + step.target.value, step.target.head, h, step.width == 1 ? position_of[i] + 1 : positions, nullptr};
-            if (step.mask) seen.count = histories->count[i], seen.position = histories->positions.data() + i * positions;
-            if (step.lines) seen.count = step.lines[i].count, seen.position = step.lines[i].history;
-            attend(wide + i * 3 * d, seen, heads, h, score, y + i * d);
+            VisiblePositions visible{key, key + step.target.value, step.target.head, h, step.width == 1 ? position_of[i] + 1 : positions, nullptr};
+            if (step.mask) visible.count = histories->count[i], visible.position = histories->positions.data() + i * positions;
+            if (step.lines) visible.count = step.lines[i].count, visible.position = step.lines[i].history;
+            attend(wide + i * 3 * d, visible, heads, h, score, y + i * d);
         });
         multiply(layer.self_out, y, lines, x, ADD);
         norm_after(stack, layer.self_norm, x, lines);
@@ -168,9 +168,9 @@ void run_decoder(const void* layers, const void* step_) {
         all_lines([&](int64_t i, float* score) {
             int64_t s = sentence_of[i];
             const float* key = keys + s * step.source.sentence;
-            Seen seen{key, key + step.source.value, step.source.head, h, step.source.positions, nullptr};
-            if (step.source_mask) seen.count = sources->count[s], seen.position = sources->positions.data() + s * step.source.positions;
-            attend(wide + i * d, seen, heads, h, score, y + i * d);
+            VisiblePositions visible{key, key + step.source.value, step.source.head, h, step.source.positions, nullptr};
+            if (step.source_mask) visible.count = sources->count[s], visible.position = sources->positions.data() + s * step.source.positions;
+            attend(wide + i * d, visible, heads, h, score, y + i * d);
         });
         multiply(layer.cross_out, y, lines, x, ADD);
         norm_after(stack, layer.cross_norm, x, lines);
@@ -180,7 +180,7 @@ void run_decoder(const void* layers, const void* step_) {
     if (stack.final_norm.weight) normalise(stack.final_norm, x, lines, d, x);
 }
 
-// Keeps these positions of a slot's keys and values, in ascending order, as its first
+// Move these positions of a slot's keys and values, in ascending order, to its start
 void keep_positions(const void* layers, const void* step, int64_t slot, const int32_t* kept, int64_t count) {
     const LayerStack& stack = *static_cast<const LayerStack*>(layers);
     const Cache& cache = static_cast<const Step*>(step)->target;

@@ -3,7 +3,7 @@
 float32 on a CPU only. The definition is the torch path of model/transformer/layers.py and
 encoder.py.
 
-Shapes: N lines, d features, S sentences, P columns of a panel (a number of the processor's).
+Shapes: N lines, d features, S sentences, P columns of a panel (depends on the processor).
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from fairseq_ext.kernels.library import address, loaded, struct
 
 ReaderStruct = struct("reader.hpp", "Reader")
 EPILOGUES = {"none": 0, "relu": 1, "gelu": 2, "silu": 3}
-KIND = {32: 0, 8: 1, 16: 2}  # by bits of the weights
+KIND_OF_BITS = {32: 0, 8: 1, 16: 2}  # by bits of the weights
 
 
 LinearStruct = struct("linear.hpp", "Linear")
@@ -33,16 +33,16 @@ StepStruct = struct("step.hpp", "Step")
 
 
 def panels(weight: Tensor, columns: int | None = None) -> Tensor:
-    """(out, ...) -> (panels, P, ...), filled up with zeros; P: `columns`, or as many
-    as linear maps have."""
+    """Return a tensor (out, ...) as panels (panels, P, ...), padded with zeros; P: `columns`, or
+    the number of linear maps."""
     P = columns or loaded().panel_columns()
     missing = -weight.size(0) % P
     return F.pad(weight, (0, 0) * (weight.dim() - 1) + (0, missing)).unflatten(0, (-1, P))
 
 
 def quantised(weight: Tensor, bits: int) -> tuple[Tensor, Tensor]:
-    """(out, in) -> whole numbers of 8 or 16 bits, and the scale (out,) of each output: weight
-    is about number x scale."""
+    """Return a weight (out, in) as integers of 8 or 16 bits, and the scale (out,) of each output:
+    weight is about integer x scale."""
     scale = (weight.abs().amax(1) / (2 ** (bits - 1) - 1)).clamp_(
         min=torch.finfo(weight.dtype).tiny
     )
@@ -50,17 +50,17 @@ def quantised(weight: Tensor, bits: int) -> tuple[Tensor, Tensor]:
 
 
 def packed_bytes(weight: Tensor, columns: int | None = None) -> tuple[Tensor, Tensor]:
-    """Whole numbers of 8 bits (out, in) -> what one instruction multiplies, (panels, in / 4, P, 4),
-    and 128 x each output's sum (panels, P); columns: as of `panels`."""
+    """Return integers of 8 bits (out, in) in the layout of the dot-product instruction, (panels, in
+    / 4, P, 4), and 128 x each output's sum (panels, P); columns: as in `panels`."""
     offset = panels(weight.sum(1, dtype=torch.int32) * 128, columns).contiguous()
     return panels(weight, columns).unflatten(2, (-1, 4)).transpose(1, 2).contiguous(), offset
 
 
 class PackedLinear:
-    """x -> x W' + b by the compiled library.
+    """The map x -> x W' + b by the compiled library.
 
-    weight (out, in), bias (out,) or None, both float32; bits: 32, or 16 or 8 that the weights are
-    rounded to (8: where inputs come in fours).
+    weight (out, in), bias (out,) or None, both float32; bits: 32, or 16 or 8 to which the weights
+    are rounded (8 only if the number of inputs is a multiple of 4).
     """
 
     def __init__(self, weight: Tensor, bias: Tensor | None, bits: int = 32):
@@ -86,11 +86,11 @@ class PackedLinear:
             (self.offset, torch.int32),
         )
         pointers = [0 if part is None else address(part, dtype) for part, dtype in typed]
-        self.struct = LinearStruct(*pointers, inputs, out, KIND[bits])
+        self.struct = LinearStruct(*pointers, inputs, out, KIND_OF_BITS[bits])
         self.address = ctypes.addressof(self.struct)
 
     def __call__(self, x: Tensor, after: str = "none") -> Tensor:
-        """x (N, in) -> (N, out); after: none, relu, gelu or silu."""
+        """Return the map (N, out) of x (N, in); after: none, relu, gelu or silu."""
         x = x.contiguous()
         lines = x.size(0)
         at = address(x, torch.float32, lines, self.inputs)
@@ -100,7 +100,7 @@ class PackedLinear:
 
 
 def norm_struct(norm: Any) -> ctypes.Structure:
-    """norm: model/transformer/weights.py, Norm, or None."""
+    """Return the structure of a norm (model/transformer/weights.py, Norm, or None)."""
     if norm is None:
         return NormStruct(0, 0, 0.0)
     _, weight, bias, eps = norm.arguments
@@ -108,15 +108,15 @@ def norm_struct(norm: Any) -> ctypes.Structure:
 
 
 class CompiledNorm:
-    """Layer normalisation over the last dimension by the compiled library, which rounds each line
-    alike, however many there are. norm: model/transformer/weights.py, Norm, of float32 on a CPU."""
+    """Layer normalisation over the last dimension by the compiled library, whose rounding does not
+    depend on the number of lines. norm: model/transformer/weights.py, Norm, in float32 on a CPU."""
 
     def __init__(self, norm: Any):
-        self.arguments = norm.arguments  # which the structure points to
+        self.arguments = norm.arguments  # the structure points to these
         self.struct = norm_struct(norm)
 
     def __call__(self, x: Tensor) -> Tensor:
-        """x (N, d) -> (N, d)."""
+        """Return the normalisation (N, d) of x (N, d)."""
         x = x.contiguous()
         at = address(x, torch.float32, None, *self.arguments[0])
         y = torch.empty_like(x)
@@ -126,16 +126,16 @@ class CompiledNorm:
 
 @dataclass
 class LayerStack:
-    """All layers of an encoder or decoder, ready to be called."""
+    """All layers of an encoder or decoder as one compiled call."""
 
     struct: ctypes.Structure
-    kept: Any  # what the structures point to
+    keepalive: Any  # objects that the structures point to
 
     @staticmethod
-    def of(
+    def from_layers(
         layers: Sequence[Any], d: int, heads: int, pre_norm: bool, final_norm: Any
     ) -> LayerStack:
-        """Return the layers (model/transformer/weights.py, EncoderLayer or Layer) as one call;
+        """Return layers (model/transformer/weights.py, EncoderLayer or DecoderLayer) as one call;
         their weights are packed."""
         table = (LayerStruct * len(layers))()
         for entry, layer in zip(table, layers, strict=True):
@@ -150,8 +150,8 @@ class LayerStack:
         return LayerStack(struct, (table, layers, final_norm))
 
     def encode_(self, x: Tensor, start: Tensor) -> None:
-        """Turn embedded tokens x (N, d) of all sentences, without padding, into the
-        encoder's output, in place.
+        """Turn embedded tokens x (N, d) of all sentences, without padding, into the encoder's
+        output, in place.
 
         Sentence s has lines start[s] to start[s + 1]; start (S + 1,).
         """
@@ -174,7 +174,7 @@ class LayerStack:
             step.b,
             step.sentences,
             step.width,
-            step.before,
+            step.positions_before,
             None if place is None else address(place, torch.long),
             None if slot is None else address(slot, torch.long),
             None if mask is None else address(mask, torch.float32),
@@ -201,10 +201,10 @@ def cache_struct(value: Tensor) -> ctypes.Structure:
 
 
 class CompiledReader:
-    """A decoder whose layers, linear maps and embeddings compiled code reads for one row.
+    """A fully compiled decoder: layers, linear maps and embeddings.
 
-    step: of the row's KV cache (`StepStruct`); embedding (V, d); scale: of the embedding; norm:
-    of embeddings (model/transformer/weights.py, Norm), or None.
+    step: addresses of the KV cache (`StepStruct`); embedding (V, d); scale: factor of the
+    embedding; norm: of embeddings (model/transformer/weights.py, Norm), or None.
     """
 
     def __init__(
@@ -216,12 +216,15 @@ class CompiledReader:
         step: ctypes.Structure,
         norm: Any = None,
     ):
-        self.step, self.kept = step, (layers, output, embedding, norm)
+        self.step, self.keepalive = step, (layers, output, embedding, norm)
         at = ctypes.addressof(step)
-        block, before = at + StepStruct.block.offset, at + StepStruct.before.offset
+        block, positions_before = (
+            at + StepStruct.block.offset,
+            at + StepStruct.positions_before.offset,
+        )
         words = address(embedding, torch.float32, None, layers.struct.d)
         self.struct = ReaderStruct(
-            ctypes.addressof(layers.struct), at, output.address, block, before, words
+            ctypes.addressof(layers.struct), at, output.address, block, positions_before, words
         )
         self.struct.d, self.struct.vocabulary, self.struct.scale = (
             embedding.size(1),
@@ -232,16 +235,120 @@ class CompiledReader:
         self.address = ctypes.addressof(self.struct)
 
     def widen_(self, w: int) -> None:
-        """Memory for blocks of w positions."""
+        """Allocate memory for blocks of w positions."""
         self.struct.width = w
         self.x, self.logits = torch.empty(w, self.struct.d), torch.empty(w, self.struct.vocabulary)
         self.struct.x, self.struct.logits = self.x.data_ptr(), self.logits.data_ptr()
         self.step.x = self.x.data_ptr()
 
-    def room_(self, positions: Tensor, room: int) -> None:
-        """Position embeddings (room or more, d); the KV cache has room for so many tokens."""
+    def set_positions_(self, positions: Tensor, room: int) -> None:
+        """Set the position embeddings (room or more, d); room: number of positions of the KV
+        cache."""
         at = address(positions, torch.float32, None, self.struct.d)
         if positions.size(0) < room:
             raise ValueError(f"{positions.size(0)} position embeddings for {room} positions")
         self.positions = positions
         self.struct.positions, self.struct.room = at, room
+
+
+def mask_address(cache: Any) -> int | None:
+    """Return the address of the source mask; None if no source is padded."""
+    return None if cache.source_mask is None else address(cache.source_mask, torch.float32)
+
+
+class CompiledRows(CompiledReader):
+    """A fully compiled reader of the rows of sentences, each in a slot of a KV cache.
+
+    A row has a list of the positions of its history in its slot, so between two calls of the
+    compiled library there is no mask, no reordering and no tensor operation. If there is only one
+    row, its positions are those of the slot. model/transformer/decoder.py is the definition.
+
+    model: model/transformer/weights.py, Weights, fully compiled; cache: of the rows
+    (model/transformer/cache.py, KeyValues), which the reader takes over; is_alone: there is only
+    one row.
+
+    Shapes: S slots, G new sentences, L layers, H heads, h features a head.
+    """
+
+    def __init__(self, model: Any, cache: Any, is_alone: bool = False):
+        self.model, self.cache = model, cache
+        output = model.output.packed or model.output.pack()
+        step = StepStruct(rows=int(is_alone), width=int(is_alone))
+        parts = (model.compiled, output, model.embedding, model.scale, step, model.embedding_norm)
+        super().__init__(*parts)
+        self.update_pointers_()
+
+    @property
+    def slots(self) -> int:
+        """S: the number of slots."""
+        return self.cache.source.size(2)
+
+    def update_pointers_(self) -> None:
+        """Write the addresses of the KV cache into the struct of the compiled library."""
+        cache, step = self.cache, self.step
+        step.target, step.source = cache_struct(cache.target), cache_struct(cache.source)
+        step.sentences, step.source_mask = self.slots, mask_address(cache)
+
+    def copy_into_slots_(self, other: Any, slots: Sequence[int]) -> None:
+        """Copy sentences (G,) that have just been admitted into free slots (G,); add slots if there
+        are too few. other: their KeyValues."""
+        more = max(slots) + 1 > self.slots
+        self.cache.enlarge_(
+            max(max(slots) + 1, 2 * self.slots) if more else self.slots, 0, other.source.size(4)
+        )
+        self.cache.copy_slots_(torch.tensor(slots), other, torch.arange(len(slots)), 0)
+        self.update_pointers_()
+
+    def reserve_(self, kept: int, w: int) -> None:
+        """Keep the first `kept` tokens of the single row, forget later ones, and reserve w
+        positions after them."""
+        end, model = kept + w, self.model
+        if w > self.struct.width:
+            self.widen_(max(2 * w, 8))
+        if end > self.cache.target.size(4):
+            self.enlarge_([0], kept, end)
+        if end > model.positions.size(0) and model.grow_positions is not None:
+            model.positions = model.grow_positions(2 * end)
+        table = model.positions
+        if end > table.size(0):  # values after a limited model's last position are not used
+            table = F.pad(table, (0, 0, 0, end - table.size(0)))
+        self.set_positions_(table.contiguous(), min(self.cache.target.size(4), table.size(0)))
+
+    def reserve_rows_(self, rows: int, length: int) -> bool:
+        """Reserve memory for `rows` rows or for targets of `length` tokens, if one of them does not
+        fit yet; return whether memory was added.
+
+        Errors: IndexError if the model has no such position.
+        """
+        model = self.model
+        if rows > self.struct.width:
+            self.widen_(rows)
+            return True
+        if length > self.struct.room:
+            if length > model.positions.size(0):
+                if model.grow_positions is None:
+                    raise IndexError(
+                        f"target position {length} is beyond the model's {model.positions.size(0)}"
+                    )
+                model.positions = model.grow_positions(2 * length)
+            self.set_positions_(model.positions.contiguous(), model.positions.size(0))
+            return True
+        return False
+
+    def enlarge_(self, slots: Sequence[int], positions: int, least: int = 0) -> None:
+        """Enlarge the cache to twice its positions, or twice `least`, if that is more.
+
+        These slots (G,), in ascending order, become the first ones; `positions` positions of each
+        are kept.
+        """
+        before, slot = self.cache.target, torch.tensor(slots)  # (L, 2, S, H, capacity, h)
+        shape = list(before.shape)
+        shape[2], shape[4] = len(slots), 2 * max(before.size(4), least)
+        target = before.new_empty(shape)
+        # (S, H, capacity, h)
+        for to, block in zip(target.flatten(0, 1), before.flatten(0, 1), strict=True):
+            to[:, :, :positions] = block[:, :, :positions].index_select(0, slot)
+        if len(slots) < self.slots:
+            self.cache.keep_source_(slot)
+        self.cache.target, self.cache.views = target, []
+        self.update_pointers_()

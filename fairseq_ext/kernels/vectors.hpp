@@ -1,4 +1,4 @@
-// Vectors as wide as the processor has them, and what every kernel needs. Plain C++17: no torch headers, so it builds in seconds and
+// Vectors of the processor's width, and functions that every kernel needs. Plain C++17 without torch headers, so it builds in seconds and
 // does not depend on torch's version.
 #pragma once
 
@@ -13,14 +13,14 @@
 namespace {
 
 #if defined(__AVX512F__)
-constexpr int LANES = 16, VECTORS = 4;  // of a panel: with 6 rows, 24 of 32 registers are sums
+constexpr int LANES = 16, VECTORS = 4;  // vectors of a panel: with 6 rows, 24 of 32 registers are sums
 #elif defined(__aarch64__)
 constexpr int LANES = 4, VECTORS = 4;
 #else
 constexpr int LANES = 8, VECTORS = 2;
 #endif
 constexpr int PANEL = LANES * VECTORS, ROWS = 6;
-constexpr int64_t WORTH_THREADS = 1 << 20;  // multiplications below which starting threads costs more than it gains
+constexpr int64_t WORTH_THREADS = 1 << 20;  // multiplications; for fewer, starting threads costs more than it gains
 
 typedef float floats __attribute__((vector_size(LANES * 4)));
 typedef float loose_floats __attribute__((vector_size(LANES * 4), aligned(4)));
@@ -34,17 +34,17 @@ floats load(const int16_t* from) {
 }
 void store(float* to, floats value) { *reinterpret_cast<loose_floats*>(to) = value; }
 
-// Horizontal reduction: one number from the lanes of a vector, halves at a time; both(a, b) reduces two vectors to one
-template <class Vector, class Both>
-inline float across(Vector v, Both both) {
+// Horizontal reduction: reduce the lanes of a vector to one number by halves; reduce(a, b) reduces two vectors to one
+template <class Vector, class Reduce>
+inline float across(Vector v, Reduce reduce) {
     if constexpr (sizeof(Vector) == 16) {
-        return both(both(v[0], v[1]), both(v[2], v[3]));
+        return reduce(reduce(v[0], v[1]), reduce(v[2], v[3]));
     } else {
         typedef float half __attribute__((vector_size(sizeof(Vector) / 2)));
-        half low, high;  // a register's parts, once optimised
+        half low, high;  // parts of a register after optimisation
         std::memcpy(&low, &v, sizeof low);
         std::memcpy(&high, reinterpret_cast<const char*>(&v) + sizeof low, sizeof high);
-        return across(static_cast<half>(both(low, high)), both);
+        return across(static_cast<half>(reduce(low, high)), reduce);
     }
 }
 
@@ -52,7 +52,7 @@ inline float sum(floats v) {
     return across(v, [](auto a, auto b) { return a + b; });
 }
 
-// e^x to about 1e-7, for x <= 88; 0 below -87. Written so that compilers vectorise loops over it.
+// Return e^x to about 1e-7, for x <= 88; 0 below -87. Compilers can vectorise loops over it.
 inline float exponential(float x) {
     float n = std::nearbyint(x * 1.44269504f);
     float r = x - n * 0.693359375f + n * 2.12194440e-4f;
@@ -63,7 +63,7 @@ inline float exponential(float x) {
     p = p * r + 1.6666665459e-1f;
     p = p * r + 5.0000001201e-1f;
     p = p * r * r + r + 1.0f;
-    n = n > -126.0f ? n : -126.0f;  // so for NaN, which no integer holds and p keeps
+    n = n > -126.0f ? n : -126.0f;  // also for NaN, which an integer cannot hold; p stays NaN
     union {
         int32_t bits;
         float value;
@@ -71,9 +71,9 @@ inline float exponential(float x) {
     return x < -87.0f ? 0.0f : p * power.value;
 }
 
-// The same of a vector; below -87 it is e^-87. NaN stays NaN
+// Return e^x of a vector; below -87 it is e^-87. NaN stays NaN
 inline floats exponential(floats x) {
-    const float round = 12582912.0f;  // 1.5 x 2^23: what is added to it loses its fraction
+    const float round = 12582912.0f;  // 1.5 x 2^23: a number added to it loses its fraction
     x = x < -87.0f ? floats{} - 87.0f : x;
     floats shifted = x * 1.44269504f + round, n = shifted - round;
     floats r = x - n * 0.693359375f + n * 2.12194440e-4f;
@@ -86,16 +86,16 @@ inline floats exponential(floats x) {
     return p * (floats)((ints)((ints)shifted - (ints)(floats{} + round) + 127) << 23);
 }
 
-// x times the normal distribution function, by Abramowitz and Stegun 7.1.26 (error below 2e-7)
+// Return x times the normal distribution function, by Abramowitz and Stegun 7.1.26 (error below 2e-7)
 inline float gelu(float x) {
     float z = std::fabs(x) * 0.70710678f;
     float t = 1.0f / (1.0f + 0.3275911f * z);
     float p = ((((1.061405429f * t - 1.453152027f) * t + 1.421413741f) * t - 0.284496736f) * t + 0.254829592f) * t;
-    float tail = 0.5f * p * exponential(-z * z);  // of the distribution, beyond |x|
+    float tail = 0.5f * p * exponential(-z * z);  // probability of values beyond |x|
     return x * (x < 0 ? tail : 1.0f - tail);
 }
 
-// x / (1 + e^-x); NaN stays NaN
+// Return x / (1 + e^-x); NaN stays NaN
 inline float silu(float x) { return x / (1.0f + exponential(x < -87.0f ? 87.0f : -x)); }
 
 }  // namespace

@@ -1,7 +1,7 @@
-"""Which decoder backend runs these models, which architectures none runs, and the self-check.
+"""Chooses the decoder backend of a model, refuses unsupported architectures, checks itself.
 
-The transformer backend runs models that it supports and for which it agrees with fairseq; fairseq's
-own modules run the others.
+The transformer backend runs the models that it supports if its results agree with fairseq's;
+fairseq's own modules run all other models.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from torch import Tensor
 from fairseq_ext.core.errors import UsageError
 from fairseq_ext.kernels.library import library
 from fairseq_ext.model.stock import FairseqBackend
-from fairseq_ext.model.transformer.cache import KeyValues
+from fairseq_ext.model.transformer.cache import KeyValues, KVCache
 from fairseq_ext.model.transformer.cuda_graph import CudaGraphCache, MakeGraphs, cuda_graphs
 from fairseq_ext.model.transformer.decoder import TransformerBackend, read_tokens
 from fairseq_ext.model.transformer.encoder import FastEncoder
@@ -51,11 +51,11 @@ def make_decoder(
     int8: bool = False,
     graphs: str = "auto",
 ) -> tuple[TransformerBackend | FairseqBackend, str | None]:
-    """Return the decoder that --decoder-backend names, and why `auto` takes fairseq's modules,
-    None where it does not.
+    """Return the decoder that --decoder-backend names, and the reason if `auto` chose fairseq's
+    modules (else None).
 
-    int8: --int8; the self-check is made with full weights. graphs: --cuda-graphs.
-    Raises UsageError when `transformer` or int8 is demanded and the models are not supported.
+    int8: --int8; the self-check uses full weights. graphs: --cuda-graphs.
+    Errors: UsageError if `transformer` or int8 is required and the models are not supported.
     """
     if backend == "fairseq":
         return FairseqBackend(models, need_attention), None
@@ -63,16 +63,16 @@ def make_decoder(
     if reason is None:
         decoder = TransformerBackend(models, need_attention)
         checks = zip(models, decoder.weights, decoder.encoders, strict=True)
-        reason = next((why for each in checks for why in [disagreement(*each)] if why), None)
+        reason = next((why for each in checks for why in [backend_difference(*each)] if why), None)
         if reason is None and int8:
-            lacking = no_int8(decoder)
+            lacking = int8_unsupported_reason(decoder)
             if lacking:
                 raise UsageError(f"--int8 cannot be used, because {lacking}: leave it out")
-            del checks, decoder  # before the weights are packed again
+            del checks, decoder  # frees memory before the weights are packed again
             return TransformerBackend(models, need_attention, int8=True), None
         if reason is None:
-            if graphs == "auto" and not need_attention and on_this_gpu(decoder.weights):
-                make_graphs = usable_graphs(models, decoder.weights)
+            if graphs == "auto" and not need_attention and are_on_current_gpu(decoder.weights):
+                make_graphs = checked_cuda_graphs(models, decoder.weights)
                 return (
                     decoder
                     if make_graphs is None
@@ -97,9 +97,11 @@ def make_decoder(
     return FairseqBackend(models, need_attention), reason
 
 
-def usable_graphs(models: list[BaseFairseqModel], weights: list[Weights]) -> MakeGraphs | None:
-    """Return what records decoder steps, if recorded steps agree with fairseq as well; else
-    the log says why not."""
+def checked_cuda_graphs(
+    models: list[BaseFairseqModel], weights: list[Weights]
+) -> MakeGraphs | None:
+    """Return a maker of recorded decoder steps, if recorded steps agree with fairseq too; else log
+    the reason and return None."""
     try:
         make = cuda_graphs()
     except RuntimeError as error:
@@ -110,7 +112,7 @@ def usable_graphs(models: list[BaseFairseqModel], weights: list[Weights]) -> Mak
         return None
     for model, each in zip(models, weights, strict=True):
         graphs = make([each], patience=0)
-        reason = disagreement(model, each, graphs=graphs)
+        reason = backend_difference(model, each, graphs=graphs)
         if reason or graphs.broken:
             logger.warning(
                 "decoder steps run operation by operation, not as CUDA graphs: %s",
@@ -120,16 +122,16 @@ def usable_graphs(models: list[BaseFairseqModel], weights: list[Weights]) -> Mak
     return make
 
 
-def on_this_gpu(weights: list[Weights]) -> bool:
-    """Return whether all weights lie on the present GPU."""
+def are_on_current_gpu(weights: list[Weights]) -> bool:
+    """Return whether all weights are on the current GPU."""
     devices = {each.embedding.device for each in weights}
     return all(device.type == "cuda" for device in devices) and devices == {
         torch.device("cuda", torch.cuda.current_device())
     }
 
 
-def no_int8(decoder: TransformerBackend) -> str | None:
-    """Return in words why linear maps cannot be rounded to 8 bits; None when they can."""
+def int8_unsupported_reason(decoder: TransformerBackend) -> str | None:
+    """Return the reason why linear maps cannot be rounded to 8 bits; None if they can."""
     if any(weights.embedding.device.type != "cpu" for weights in decoder.weights):
         return "it is for the CPU"
     if any(weights.embedding.dtype != torch.float32 for weights in decoder.weights):
@@ -143,18 +145,18 @@ def no_int8(decoder: TransformerBackend) -> str | None:
 
 # ---- Architectures that no search of this package runs
 #
-# fairseq registers them. Each has the reason and the way out.
+# fairseq registers them. Each one is refused with the reason and a remedy.
 #
-# Classes of a user's own are let through: what they are is known to them alone.
+# Classes that a user has written are allowed: their properties are not known here.
 
 
 # folders of fairseq.models
 SPEECH = ("speech_to_text", "speech_to_speech", "text_to_speech", "wav2vec", "hubert")
 
 
-def refused(architecture: str, task: Any) -> str | None:
-    """Return why a task of ours cannot generate with an architecture (fairseq's --arch), and the
-    task that can; None when ours can."""
+def refusal_reason(architecture: str, task: Any) -> str | None:
+    """Return why a task of ours cannot generate with an architecture (fairseq's --arch), and which
+    task can; None if ours can."""
     kind = ARCH_MODEL_REGISTRY.get(architecture) or MODEL_REGISTRY.get(architecture)
     if kind is None or not kind.__module__.startswith("fairseq."):
         return None
@@ -209,26 +211,26 @@ def refused(architecture: str, task: Any) -> str | None:
 
 
 def refuse_architecture(cfg: Any, task: Any) -> None:
-    """Raise UsageError where the model of a configuration, fairseq's or a namespace,
-    is one of those above."""
+    """Raise UsageError if the model of a configuration (fairseq's, or a namespace) is one of those
+    above."""
     names = [getattr(cfg, name, None) for name in ("_name", "arch")]
     architecture = next((name for name in names if name), "")
-    reason = refused(architecture, task)
+    reason = refusal_reason(architecture, task)
     if reason is not None:
         raise UsageError(f"the checkpoint's architecture {architecture} {reason}")
 
 
 def refuse_other_batches(models: list, flags: Any) -> None:
-    """Raise UsageError where flags put sentences into other batches than fairseq does and a model's
-    results depend on its batch."""
+    """Raise UsageError if flags form other batches than fairseq's and a model's results depend on
+    its batch."""
     if not any(isinstance(model, FConvModelSelfAtt) for model in models):
         return
     workers = flags.cpu_workers > 1
     if workers or str(flags.schedule or "batch") != "batch":
         flag = "--cpu-workers" if workers else f"--schedule {flags.schedule}"
         raise UsageError(
-            f"{flag} forms batches of its own, and fconv_self_att attends to padding, so that its "
-            f"results depend on them: leave {flag} out"
+            f"{flag} forms batches of its own, and fconv_self_att attends to padding, so its "
+            f"results depend on the batch: leave {flag} out"
         )
 
 
@@ -236,10 +238,10 @@ def refuse_other_batches(models: list, flags: Any) -> None:
 #
 # A few steps and the encoder are compared with fairseq's own modules at start-up.
 #
-# A model whose modules compute something else than their weights say is found here, and runs on
-# fairseq's modules instead. The result is not remembered from one run to the next: for 10 million
-# weights the check takes 17 ms of a start of 2 s, and a digest of the weights, by which it could be
-# remembered, 24 ms (SHA-256; both grow with the model).
+# A model whose modules compute something else than our layers is detected here and runs on
+# fairseq's modules. The result is not stored between runs: for 10 million weights the check takes
+# 17 ms of a start of 2 s, and the digest of the weights that storing would need takes 24 ms
+# (SHA-256; both grow with the model).
 
 
 # largest difference in features between the backends, relative to the largest feature
@@ -247,18 +249,17 @@ TOLERANCE = {torch.float64: 1e-6, torch.float32: 1e-4, torch.float16: 2e-2, torc
 
 
 @torch.no_grad()
-def disagreement(
+def backend_difference(
     model: BaseFairseqModel,
     weights: Weights,
     encoder: FastEncoder | None = None,
     graphs: CudaGraphCache | None = None,
 ) -> str | None:
-    """Compare three steps, and the encoder if given, with fairseq's own forward
-    pass on made-up input.
+    """Compare three steps, and the encoder if given, with fairseq's forward pass on made-up input.
 
-    Return in words how they differ; None when they agree. The input is two sentences of which one
-    is padded, with two rows each. The rows of a sentence are swapped before the last step. graphs:
-    the steps are recorded ones, and the last one repeats a recording.
+    Return the difference as a text; None if they agree. The input is two sentences, one of them
+    padded, with two rows each. The rows of a sentence are swapped before the last step. graphs:
+    use recorded steps; the last step repeats a recording.
     """
     differences = [difference_of_steps(model, weights, graphs)]
     if encoder is not None:
@@ -278,7 +279,9 @@ def difference_of_steps(
     tokens = tokens.masked_fill(tokens == model.decoder.padding_idx, model.decoder.dictionary.eos())
     # both rows of a sentence continue its only row
     tokens[:, 0] = tokens[::2, 0].repeat_interleave(2)
-    group = RowGroup.start([KeyValues.of(weights, made_up_source(weights, 1))])
+    cache = KeyValues.from_encoder_output(weights, made_up_source(weights, 1))
+    sentences = cache.source.size(2)
+    group = RowGroup(KVCache([cache], sentences), sentences)
     swap = torch.tensor([1, 0, 3, 2], device=tokens.device)
     sentence_of_row = torch.tensor([0, 0, 1, 1], device=tokens.device)
     read_tokens([weights], group, tokens[::2, :1], graphs=graphs)
@@ -295,16 +298,16 @@ def difference_of_steps(
 
 
 def difference_of_encoder(model: BaseFairseqModel, encoder: FastEncoder) -> float:
-    """Return the difference of the encoder's output where there is no padding, relative
-    to its largest number."""
+    """Return the difference of the encoder's output outside padding, relative to its largest
+    value."""
     tokens = (
         torch.arange(8, device=encoder.embedding.device).view(2, 4) * 5 + 4
     ) % encoder.embedding.size(0)
     tokens = tokens.masked_fill(tokens == encoder.pad, model.decoder.dictionary.eos())
     tokens[1, 0] = encoder.pad
     ours = encoder(tokens)["encoder_out"][0]  # (T, S, e)
-    # subtle: fairseq reads each sentence alone. The result is that of a padded batch, for which
-    # torch imports sympy, at half a second
+    # subtle: fairseq reads each sentence alone. The result equals that of a padded batch, for which
+    # torch would import sympy and take half a second
     theirs = []
     for row in (tokens[:1], tokens[1:, 1:]):
         inputs = {"src_tokens": row, "src_lengths": row.new_tensor([row.numel()])}
@@ -317,14 +320,14 @@ def difference_of_encoder(model: BaseFairseqModel, encoder: FastEncoder) -> floa
 
 
 def relative(ours: Tensor, theirs: Tensor) -> float:
-    """Return the largest difference, relative to the largest of theirs."""
+    """Return the largest difference, relative to the largest value of `theirs`."""
     return float((ours - theirs).abs().max() / theirs.abs().max().clamp(min=1))
 
 
 def made_up_source(weights: Weights, copies: int) -> dict[str, list[Tensor]]:
-    """Return encoder output for two sentences of 3 and 2 tokens, each copied.
+    """Return encoder output for two sentences of 3 and 2 tokens, `copies` times each.
 
-    It takes no random numbers: those are the user's.
+    No random numbers are drawn, so that the user's generator does not change.
     """
     like, e = weights.embedding, weights.layers[0].cross_source.inputs
     states = (
@@ -342,8 +345,8 @@ def made_up_source(weights: Weights, copies: int) -> dict[str, list[Tensor]]:
 
 
 def reference_output(model: BaseFairseqModel, forward: Callable[[], Any]) -> Any:
-    """Return what fairseq's own modules compute outside training and without shared source keys;
-    the model is left as it was."""
+    """Return the result of fairseq's modules in evaluation mode and without shared source keys; the
+    model's state is restored."""
     modes = [(m, m.training) for m in model.modules()]
     sharing = [(m, m.beam_size) for m in model.decoder.modules() if hasattr(m, "beam_size")]
     model.eval()
@@ -362,8 +365,8 @@ def reference_output(model: BaseFairseqModel, forward: Callable[[], Any]) -> Any
 def check_finite(models: Iterable[torch.nn.Module]) -> None:
     """Raise UsageError for weights that are not numbers.
 
-    subtle: a key's bias cancels out of attention, so that some decoders would not notice. A sum is
-    one pass without memory of its own, and is not finite where a weight is not.
+    subtle: a key's bias cancels out of attention, so some decoders would not show the error. A sum
+    takes one pass and no memory, and is not finite if a weight is not.
     """
     for model in models:
         for name, weight in model.named_parameters():

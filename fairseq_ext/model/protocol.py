@@ -1,37 +1,33 @@
-"""What a search asks of a decoder: the interfaces of the backends of this folder.
+"""Interfaces between a search and a decoder, which the backends of this folder implement.
 
-A decoder holds live rows. A row reads one token a step, or a block of them. Rows of one sentence
-stand side by side.
+A decoder holds live rows. A row reads one token a step, or a block of tokens. The rows of a
+sentence are neighbours.
 
 Shapes: S sentences, n rows, w new tokens a row, L tokens, d features, V vocabulary.
 """
 
 from __future__ import annotations
 
-import ctypes
-from collections.abc import Sequence
 from typing import Any, Protocol
 
 from torch import Tensor
 
-from fairseq_ext.kernels.transformer import CompiledReader
+from fairseq_ext.kernels.transformer import CompiledRows
 
 
 class Decoder(Protocol):
     """One fairseq model, or an ensemble, whose rows grow by one token a step."""
 
     name: str  # of the backend, for the signature
-    need_attention: bool  # whether `attention` is asked for
+    need_attention: bool  # whether `attention` will be called
 
     @property
     def rows(self) -> int:
         """Number of live rows."""
 
     def admit(self, inputs: dict[str, Tensor]) -> None:
-        """Encode these sentences, given as the encoder's input.
-
-        They replace the live rows, with one row each.
-        """
+        """Encode sentences, given as the encoder's input. They replace the live rows, one row a
+        sentence."""
 
     def step(self, tokens: Tensor) -> list[Tensor]:
         """Read the last column of tokens (n, L); return the features (n, d) of each model."""
@@ -44,50 +40,14 @@ class Decoder(Protocol):
     ) -> None:
         """Reorder the rows: new row i continues what row[i] (n',) has read.
 
-        sentence (S',): which of the sentences stay, in ascending order; None keeps all.
-        sentence_of_row (n',): the place of each new row's sentence among those that stay. width:
-        number of rows of every sentence, 0 when the numbers differ.
+        sentence (S',): indices of the sentences that stay, in ascending order; None keeps all.
+        sentence_of_row (n',): index of each new row's sentence among the sentences that stay.
+        width: number of rows of every sentence, 0 if the numbers differ.
         """
 
     def attention(self) -> Tensor | None:
         """Return the attention of the last step to the source (n, source), averaged over models;
         None unless `need_attention`."""
-
-
-class RowReader(Protocol):
-    """Reads the only sentence, compiled throughout."""
-
-    compiled: CompiledReader  # what kernels/parallel.cpp reads with
-    struct: ctypes.Structure  # where its KV cache lies
-
-    def reserve_(self, kept: int, w: int) -> None:
-        """Make room for w positions behind the first `kept` tokens; what was read beyond
-        these is forgotten."""
-
-
-class BatchReader(Protocol):
-    """Reads the rows of sentences in slots, compiled throughout."""
-
-    compiled: CompiledReader  # what kernels/beam.cpp and constrained.cpp read with
-    struct: ctypes.Structure  # where its KV cache lies
-
-    @property
-    def slots(self) -> int:
-        """Slots that there are."""
-
-    def take_in_(self, group: Any, slots: Sequence[int]) -> None:
-        """Copy sentences that have just been admitted, and set aside, into slots that are free;
-        make more where there are too few."""
-
-    def make_room_(self, rows: int, length: int) -> bool:
-        """Make room for so many rows, or for targets of so many tokens; return whether there was
-        too little for one of both."""
-
-    def enlarge_(self, slots: Sequence[int], positions: int) -> None:
-        """Double the room for positions.
-
-        Keep these slots, in ascending order, as the first, and of their targets so many positions.
-        """
 
 
 class Regroupable(Decoder, Protocol):
@@ -96,7 +56,7 @@ class Regroupable(Decoder, Protocol):
     It steps one group at a time.
     """
 
-    joins: bool  # groups whose rows have read equally many tokens can be joined
+    joins: bool  # groups whose rows have read the same number of tokens can be joined
     joins_any_step: bool  # groups whose rows have read different numbers of tokens can be joined
 
     @property
@@ -113,36 +73,36 @@ class Regroupable(Decoder, Protocol):
         """Append the rows of a group to the live rows."""
 
     def part(self, row: Tensor, sentence: Tensor, width: int, sentence_of_row: Tensor) -> Any:
-        """Return a copy of some rows as a group; arguments as of `select`. The live rows stay."""
+        """Return a copy of some rows as a group; arguments as in `select`. The live rows stay."""
 
     def release_(self) -> bool:
-        """Let go of the models' own weights, where the decoder holds them packed; the models cannot
-        run then. Return whether it did."""
+        """Free the models' weights of which the decoder has packed copies; the models cannot run
+        afterwards. Return whether weights were freed."""
 
-    def beside(self) -> AttendingDecoder | None:
-        """Return a decoder of the same weights for rows of its own, which reads blocks and says how
-        they attend to the source; None where there is none."""
+    def attending_copy(self) -> AttendingDecoder | None:
+        """Return a decoder with the same weights and its own rows, which reads blocks and returns
+        their attention to the source; None if the backend has none."""
 
-    def row_reader(self) -> RowReader | None:
-        """Return a compiled reader of the only sentence, which has one row and owns it from then
-        on; None where there is none."""
+    def row_reader(self) -> CompiledRows | None:
+        """Return a compiled reader of the single live row, which it takes over; None if the backend
+        has none."""
 
-    def batch_reader(self, positions: int) -> BatchReader:
-        """Return a compiled reader of the sentences that have just been admitted, which it owns
-        from then on; only where `is_compiled`.
+    def batch_reader(self, positions: int) -> CompiledRows:
+        """Return a compiled reader of the sentences just admitted, which it takes over. Only if
+        `is_compiled`.
 
-        positions: that each has room for at first.
+        positions: initial capacity of each sentence.
         """
 
 
 class BlockDecoder(Regroupable, Protocol):
-    """A decoder whose rows, one a sentence, read several tokens a call and may stand
-    at different lengths."""
+    """A decoder whose rows, one a sentence, read several tokens a call and may have different
+    lengths."""
 
     def step(
         self, tokens: Tensor, new: int = 1, length: int | Tensor | None = None
     ) -> list[Tensor]:
-        """Keep the first length (n,) tokens that each row has read (None: all), then read the
+        """Forget all but the first length (n,) tokens of each row (None: keep all), then read the
         last `new` columns of tokens.
 
         Return the features of each model: (n, d) for one new token, (n, new, d) for more.
@@ -150,15 +110,15 @@ class BlockDecoder(Regroupable, Protocol):
 
 
 class AttendingDecoder(BlockDecoder, Protocol):
-    """A decoder that says what its blocks attend to.
+    """A decoder that returns the attention of its blocks.
 
-    kept: what the encoders made of sources, for those who admit them again, here or in the
-    decoder that this one is `beside`. A source without padding that is given as a key is
-    kept until it is taken out.
+    encoder_cache: encoder output by source without padding, by model, for sources that are admitted
+    again, here or in the decoder of which this is the `attending_copy`. Encoder output is stored
+    only for sources that are keys, until the key is removed.
     """
 
-    kept: dict[tuple[int, ...], dict[int, Tensor]]
+    encoder_cache: dict[tuple[int, ...], dict[int, Tensor]]
 
     def source_attention(self, tokens: Tensor) -> Tensor:
-        """Read tokens (n, b) in every row; return how much each attends to the source (n, b,
+        """Read tokens (n, b), a block for each row; return their attention to the source (n, b,
         source), averaged over models, layers and heads."""

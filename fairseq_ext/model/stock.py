@@ -1,4 +1,4 @@
-"""The reference decoder: any fairseq encoder-decoder, or an ensemble, as fairseq runs it.
+"""The reference decoder: runs any fairseq encoder-decoder, or an ensemble, by fairseq's modules.
 
 stock_model.py holds one model with its incremental state.
 """
@@ -13,26 +13,26 @@ import torch
 from fairseq.models.fairseq_model import BaseFairseqModel
 from torch import Tensor
 
-from fairseq_ext.model.stock_model import Model, ModelRows, Moves
+from fairseq_ext.model.stock_model import ModelRows, SelectionChanges, StockModel
 
 
 @dataclass
 class Group:
     """Rows that were set aside."""
 
-    models: list[ModelRows]  # what each model keeps of them
+    models: list[ModelRows]  # state of each model
     rows: int
-    width: int  # rows of every sentence, 0 when the numbers differ
+    width: int  # rows of every sentence, 0 if the numbers differ
 
 
 class FairseqBackend:
-    """One or several fairseq models as model/protocol.py asks: a Regroupable."""
+    """One or several fairseq models as a Regroupable (model/protocol.py)."""
 
     name = "fairseq"
     is_compiled = False
 
     def __init__(self, models: list[BaseFairseqModel], need_attention: bool = False):
-        self.models = [Model(model) for model in models]
+        self.models = [StockModel(model) for model in models]
         self.need_attention = need_attention
         self.rows = 0
         self.width = 1
@@ -64,11 +64,11 @@ class FairseqBackend:
         self, row: Tensor, sentence: Tensor | None, width: int, sentence_of_row: Tensor
     ) -> None:
         same_layout = width == self.width and width > 0 and sentence is None
-        moves = Moves(rows=not (same_layout and width == 1), sources=not same_layout)
+        changes = SelectionChanges(rows=not (same_layout and width == 1), sources=not same_layout)
         for model in self.models:
-            model.select(row, sentence, sentence_of_row if width == 0 else None, moves)
-            # before its first step no decoder keeps anything
-            if moves.sources and not (model.keeps_source_once and model.live.state):
+            model.select(row, sentence, sentence_of_row if width == 0 else None, changes)
+            # before its first step a decoder has no state
+            if changes.sources and not (model.keeps_source_once and model.live.state):
                 model.move_source(sentence, sentence_of_row)
         self.rows = row.numel()
         self.width = width
@@ -89,14 +89,14 @@ class FairseqBackend:
         self.rows += group.rows
         self.width = self.width if self.width == group.width else 0
 
-    def beside(self) -> None:
-        """Return None: fairseq's modules do not say what all layers attend to."""
+    def attending_copy(self) -> None:
+        """Return None: fairseq's modules do not return the attention of all layers."""
 
     def row_reader(self) -> None:
-        """Return None: there is no quicker way to read a sentence alone."""
+        """Return None: there is no faster way to read a single sentence."""
 
     def batch_reader(self, positions: int) -> Any:
-        """There is none, as `is_compiled` says."""
+        """Raise NotImplementedError: `is_compiled` is False."""
         raise NotImplementedError
 
     def part(self, row: Tensor, sentence: Tensor, width: int, sentence_of_row: Tensor) -> Group:
@@ -119,10 +119,10 @@ class FairseqBackend:
 #
 # Every call reads each row's whole history again, as in training.
 #
-# It serves the parallel driver (search/parallel/driver.py) where the transformer backend does not
-# support a model: recurrent and convolutional decoders, and Transformers with modules of their own.
-# It computes the model's own forward pass, so it is also the reference for blocks.
-# The price is that a call costs as much as the history is long.
+# The parallel driver (search/parallel/driver.py) uses it for models that the transformer backend
+# does not support: recurrent and convolutional decoders, and Transformers with other modules.
+# It runs the model's own forward pass, so it is also the reference for blocks.
+# The cost of a call grows with the length of the history.
 #
 # Shapes: n rows, one a sentence, w new tokens a row, T longest history, block included.
 
@@ -130,7 +130,7 @@ class FairseqBackend:
 class UncachedBackend(FairseqBackend):
     """One or several fairseq models as a BlockDecoder (model/protocol.py).
 
-    Rows that were set aside start again.
+    Rows that were set aside and resumed have an empty history.
     """
 
     def admit(self, inputs: dict[str, Tensor]) -> None:
@@ -141,10 +141,10 @@ class UncachedBackend(FairseqBackend):
         self.longest = min(int(model.model.max_decoder_positions()) for model in self.models)
 
     def start_(self) -> None:
-        """Every row has read nothing."""
-        # (n, T) what each row has read
-        self.text = torch.zeros(self.rows, 0, dtype=torch.long, device=self.device)
-        self.length = self.text.new_zeros(self.rows)  # (n,)
+        """Set the history of every row to empty."""
+        # (n, T) tokens that each row has read
+        self.history = torch.zeros(self.rows, 0, dtype=torch.long, device=self.device)
+        self.length = self.history.new_zeros(self.rows)  # (n,)
 
     def resume(self, group: Group) -> None:
         super().resume(group)
@@ -159,19 +159,19 @@ class UncachedBackend(FairseqBackend):
             )
         end = int(self.length.max()) + new
         column = torch.arange(end, device=tokens.device)
-        text = self.text.new_full((self.rows, end), self.pad)
-        text[:, : self.text.size(1)] = self.text[:, :end]
+        history = self.history.new_full((self.rows, end), self.pad)
+        history[:, : self.history.size(1)] = self.history[:, :end]
         where = self.length[:, None] + column[:new]  # (n, w)
-        text = text.masked_fill_(column >= self.length[:, None], self.pad).scatter_(
+        history = history.masked_fill_(column >= self.length[:, None], self.pad).scatter_(
             1, where, tokens[:, -new:]
         )
-        self.text, self.length = text, self.length + new
-        # positions beyond the model's last belong to no row's answer
-        text, where = text[:, : self.longest], where.clamp(max=self.longest - 1)
+        self.history, self.length = history, self.length + new
+        # positions after the model's last one are not part of any answer
+        history, where = history[:, : self.longest], where.clamp(max=self.longest - 1)
         out = []
         for model in self.models:
             forward = model.decoder.extract_features if model.has_output_layer else model.decoder
-            features = forward(text, encoder_out=model.live.row_source)[0]  # (n, T, d)
+            features = forward(history, encoder_out=model.live.row_source)[0]  # (n, T, d)
             features = features.gather(1, where[:, :, None].expand(-1, -1, features.size(2)))
             out.append(features[:, -1] if new == 1 else features)
         return out
@@ -181,4 +181,4 @@ class UncachedBackend(FairseqBackend):
     ) -> None:
         for model in self.models:
             model.move_source(sentence, sentence_of_row)
-        self.text, self.length, self.rows = self.text[row], self.length[row], row.numel()
+        self.history, self.length, self.rows = self.history[row], self.length[row], row.numel()

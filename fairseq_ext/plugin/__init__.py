@@ -4,8 +4,9 @@ layer that knows fairseq.
 | file | what is in it |
 | --- | --- |
 | tasks.py, stock.py | the *_ext tasks; tasks and segmentations that stock fairseq lacks |
-| options.py, flags.py, flag_help.py | all flags as one dataclass, as typed keywords, |
-| | with their help |
+| flags_dataclass.py, flags.py, flag_help.py | all flags as one dataclass, as typed |
+| | keywords, with their help |
+| options.py | all settings of a run, read once into frozen values |
 | input.py, sentences.py, bad_sentences.py | lines and batches; a sentence's constraints; |
 | | sentences that fail |
 | run.py, results.py, workers.py | one run: its statistics, its files, `--cpu-workers` |

@@ -11,44 +11,41 @@ cornered by halving the batch.
 
 from __future__ import annotations
 
-import contextlib
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, NoReturn
 
 import torch
-from torch import Tensor
 
 from fairseq_ext.core import command_line
-from fairseq_ext.core.errors import SentenceError, UsageError, damaged_data, report
+from fairseq_ext.core.errors import SentenceError, UsageError, damaged_data, isolated, report
 from fairseq_ext.core.stats import Stats
 from fairseq_ext.plugin.compat.repairs import is_loaded
-from fairseq_ext.plugin.loading.settings import limit_of, setting
-from fairseq_ext.plugin.sentences import Sentences
+from fairseq_ext.plugin.options import Options
+from fairseq_ext.plugin.sentences import Batch, Sentences
 from fairseq_ext.plugin.workers import share_of
 from fairseq_ext.search.registry import choice
 
 BAD_SENTENCES = 3  # the status of a command with sentences that cannot be translated
-Batch = tuple[dict, Tensor | None, Tensor | None]  # sample, prefix tokens, constraints
 
 
-def decode_each(batch: Batch, n: int, pad: int, decode: Callable[[Batch], list]) -> list[Any]:
+def decode_each(
+    batch: Batch,
+    n: int,
+    pad: int,
+    decode: Callable[[Batch], list],
+    error: SentenceError | None = None,
+) -> list[Any]:
     """The hypotheses of each of a batch's n sentences, or the SentenceError that it has by itself.
 
-    Errors: any other that `decode` has.
+    error: that of the whole batch, where it has been decoded. Errors: any other that `decode` has.
     """
-    try:
-        return decode(batch)
-    except SentenceError as error:
-        if n == 1:
-            return [error]
-    halves = (list(range(n // 2)), list(range(n // 2, n)))
-    return [
-        found
-        for half in halves
-        for found in decode_each(share_of(batch, n, half, pad), len(half), pad, decode)
-    ]
+
+    def decode_part(index: Sequence[int]) -> list:
+        return decode(batch if len(index) == n else share_of(batch, n, list(index), pad))
+
+    return isolated(range(n), decode_part, SentenceError, error)
 
 
 class EndsHere(list):
@@ -82,27 +79,23 @@ class BadSentences:
         self.too_long: dict[int, UsageError] = {}  # of the data set, by number
         self.room: int | None = None  # --max-tokens
 
-    def use_flags(self, flags: Any) -> None:
-        """Note what the flags ask for."""
+    def use_options(self, options: Options) -> None:
+        """Read the settings of a generator. Errors: UsageError for a closed standard output."""
         prints = is_loaded("fairseq_cli.generate") or is_loaded("fairseq_cli.interactive")
-        if command_line.owned and sys.stdout is None and prints:
+        if command_line.own_command and sys.stdout is None and prints:
             raise UsageError(
                 "standard output is closed, and translations are printed there: send it to a file"
             )
-        self.strict = flags.strict
-        self.room = (
-            None
-            if choice(flags, "schedule") == "stream"
-            else limit_of(setting(flags, "dataset", "max_tokens"))
-        )
+        self.strict = options.flags.strict
+        is_stream = choice(options.flags, "schedule") == "stream"
+        self.room = None if is_stream else options.settings.max_tokens
 
     # ---- sentences of a data set
 
     def look(self, split: str) -> None:
         """A data set was loaded; fairseq-train and -validate load theirs, too."""
         self.translates_corpus = (
-            is_loaded("fairseq_cli.generate")
-            and setting(self.task.flags(), "dataset", "gen_subset") == split
+            is_loaded("fairseq_cli.generate") and self.task.session.settings.subset == split
         )
 
     def filter(self, indices: Any, dataset: Any, max_positions: Any) -> Any:
@@ -138,29 +131,26 @@ class BadSentences:
             )
         return batches
 
-    @contextlib.contextmanager
-    def known_words(self, sample: dict) -> Iterator[None]:
-        """An error of looking a word up is told as a fault of the data, where a batch has words
-        beyond the dictionaries."""
-        try:
-            yield
-        except IndexError as error:
-            task, source = self.task, sample["net_input"].get("src_tokens")
-            for words, tokens in (
-                (task.source_dictionary, source),
-                (task.target_dictionary, sample.get("target")),
-            ):
-                if words is not None and tokens is not None and int(tokens.max()) >= len(words):
-                    raise UsageError(
-                        damaged_data(f"word {int(tokens.max())} of a dictionary of {len(words)}")
-                    ) from error
-            raise
+    def refuse_unknown_words(self, sample: dict, error: IndexError) -> None:
+        """UsageError, in place of this error, where a batch has words beyond the dictionaries."""
+        task, source = self.task, sample["net_input"].get("src_tokens")
+        for words, tokens in (
+            (task.source_dictionary, source),
+            (task.target_dictionary, sample.get("target")),
+        ):
+            if words is not None and tokens is not None and int(tokens.max()) >= len(words):
+                raise UsageError(
+                    damaged_data(f"word {int(tokens.max())} of a dictionary of {len(words)}")
+                ) from error
 
     # ---- batches
 
-    def decode_usable(self, batch: Batch, decode: Callable[[Batch], list]) -> list:
+    def decode_usable(
+        self, batch: Batch, decode: Callable[[Batch], list], error: SentenceError | None = None
+    ) -> list:
         """The hypotheses of a batch; an empty one for each sentence that cannot be translated.
 
+        error: that of the whole batch, where it has been decoded and has no known errors.
         Errors: those of a sentence go on where no command has asked: the caller has
         an answer of its own.
         """
@@ -170,8 +160,10 @@ class BadSentences:
         sample = batch[0]
         n = len(sample["net_input"]["src_tokens"]) if "src_tokens" in sample["net_input"] else 0
         if not n or not (self.is_interactive or self.translates_corpus):
-            for error in self.sentences.errors_here.values():
-                raise SentenceError(str(error)) from error
+            for known_error in self.sentences.errors_here.values():
+                raise SentenceError(str(known_error)) from known_error
+            if error is not None:
+                raise error
             return decode(batch)
         # speech has no source dictionary
         pad = (self.task.source_dictionary or self.task.target_dictionary).pad()
@@ -179,7 +171,9 @@ class BadSentences:
         usable = [i for i in range(n) if i not in known]
         if usable:
             part = batch if len(usable) == n else share_of(batch, n, usable, pad)
-            found = dict(zip(usable, decode_each(part, len(usable), pad, decode), strict=True))
+            found = dict(
+                zip(usable, decode_each(part, len(usable), pad, decode, error), strict=True)
+            )
             if len(usable) == n and not any(
                 isinstance(each, UsageError) for each in found.values()
             ):

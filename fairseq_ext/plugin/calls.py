@@ -101,7 +101,7 @@ class Generators:
 
     def __init__(self, task: Any, models: list, generation: Any, first: Any):
         self.task, self.models, self.generation = task, models, generation
-        self.results_file = task.flags().results_file
+        self.results_file = task.session.flags.results_file
         self.of_flags = (generation.beam, generation.nbest)
         self.current = first
         self.made = {self.of_flags: first}
@@ -356,6 +356,7 @@ class SearchingModel(LoadedModel):
                 if line.numel() == 1 and "source sentence" not in self.task.lacks:
                     out[i] = [self.nothing(numbers[i], wanted[i] if wanted else EMPTY)]
             self.known.line_numbers = numbers
+            self.known.of_line = dict(zip(numbers, wanted or (), strict=False))
             for batch in self.batches(tokens) if None in out else ():
                 here = batch["id"].tolist()
                 places = [place for place, i in enumerate(here) if out[i] is None]

@@ -8,19 +8,21 @@ import textwrap
 from argparse import ArgumentParser, RawDescriptionHelpFormatter
 
 from fairseq_ext.core.errors import UsageError
-from fairseq_ext.search.mbr import NAMES as CANDIDATES
 from fairseq_ext.search.registry import (
     DEFAULT,
+    FEATURES,
     POINTS,
     PRUNERS,
     STRATEGIES,
     Strategy,
     all_strategies,
+    fields_of,
     file_of,
+    flags_of,
 )
 
-# A group of flags: its title, the extension points whose strategies bring them, single flags
-# besides, an example, and its page.
+# A group of flags: its title, the extension points whose strategies bring them, features, an
+# example, and its page.
 GROUPS: tuple[tuple[str, tuple[str, ...], tuple[str, ...], str, str], ...] = (
     (
         "required and banned phrases",
@@ -58,7 +60,7 @@ GROUPS: tuple[tuple[str, tuple[str, ...], tuple[str, ...], str, str], ...] = (
         "--beam 1 --decoding window",
         "parallel-decoding.md",
     ),
-    ("the best of many candidates", (), CANDIDATES, "--beam 10 --mbr chrf", "candidates.md"),
+    ("the best of many candidates", (), ("candidates",), "--beam 10 --mbr chrf", "candidates.md"),
     ("the run", (), (), "--results-file results.jsonl --stats-file run.json", "flags.md"),
 )
 
@@ -71,38 +73,17 @@ NOTES = {  # what a group says of flags of fairseq's own
 }
 
 
-PAGES = {  # of flags whose own page is another than their group's
-    "glossary": "glossaries.md",
-    "glossary_match": "glossaries.md",
-    "glossary_repeat": "glossaries.md",
-    "glossary_report": "glossaries.md",
-    "glossary_placement": "glossaries.md",
-    "glossary_documents": "glossaries.md",
-    "results_file": "quickstart.md",
-    "resume": "quickstart.md",
-    "strict": "reliability.md",
-    "int8": "limits.md",
-    "cuda_graphs": "limits.md",
-    "decoder_backend": "supported-models.md",
-    "prune_finished": "constraints.md",
-    "sampling_epsilon": "candidates.md",
-    "ddg_dir": "parallel-decoding.md",
-}
-
 WORK = {  # where flags do their work, of those that another file declares
     "search/strategies/schedule.py": "schedule",
     "search/constraints/sources.py": "constraints_file",
     "search/phrases/phrase_table.py": "constraint_case",
-    "search/constraints/banned.py": "avoid_file avoid_case",
     "search/phrases/pieces.py": "constraint_boundary",
-    "search/constraints/sentence_end.py": "constraint_end",
     "search/strategies/select/bonus.py": "constraint_bonus",
-    "search/constraints/glossary.py": "glossary glossary_repeat glossary_documents",
     "core/words.py": "glossary_match",
     "search/constraints/placement.py": "glossary_placement",
     "search/constraints/report.py": "glossary_report",
+    "search/constraints/documents.py": "glossary_documents",
     "search/finished.py": "length_reward length_ratio length_offset length_reward_unbounded",
-    "search/strategies/decoding/_parallel.py": "block_size parallel_length draft",
     "search/strategies/decoding/window.py": "draft_cost",
     "search/parallel/blocks.py": "parallel_margin",
     "search/parallel/drafts.py": "draft_file",
@@ -112,8 +93,6 @@ WORK = {  # where flags do their work, of those that another file declares
     "search/strategies/softmax/_shortlist.py": "shortlist_share shortlist_counts "
     "shortlist_recall_every",
     "search/strategies/softmax/top.py": "shortlist_top",
-    "search/mbr.py": "mbr mbr_candidates mbr_references mbr_weights mbr_prune print_utility "
-    "mbr_model mbr_aggregate",
     "model/choose.py": "decoder_backend",
     "model/transformer/weights.py": "int8",
     "model/transformer/cuda_graph.py": "cuda_graphs",
@@ -171,12 +150,10 @@ def grouped() -> list[tuple[str, str, str, list[dataclasses.Field]]]:
     all_strategies()
     left, groups = all_flags(), []
     for title, points, names, example, page in GROUPS:
-        owned = [point for point in points if point in POINTS] + list(names)
+        owned = [point for point in points if point in POINTS]
+        owned += fields_of([FEATURES[name].flags for name in names])
         owned += [
-            f.name
-            for point in points
-            for s in strategies_of(point)
-            for f in (dataclasses.fields(s.flags) if s.flags else ())
+            f.name for point in points for s in strategies_of(point) for f in flags_of(s).values()
         ]
         last = title == GROUPS[-1][0]
         fields = [
@@ -243,6 +220,12 @@ def example_of(field: dataclasses.Field, owners: list[Strategy], group: str) -> 
     return f"{'--beam 1 ' if 'decoding' in first else ''}{first}{flag}{value}"
 
 
+def page_of(field: dataclasses.Field) -> str:
+    """Return the own page of a flag, or of its feature; "" where it is its group's."""
+    pages = {name: f.page for f in FEATURES.values() for name in fields_of([f.flags])}
+    return field.metadata.get("page") or pages.get(field.name, "")
+
+
 def explain(name: str) -> str:
     """Return what a flag does, whose it is, and its page.
 
@@ -252,11 +235,7 @@ def explain(name: str) -> str:
     for _title, example, page, fields in grouped():
         for field in fields:
             if field.name == plain:
-                owners = [
-                    s
-                    for s in all_strategies()
-                    if s.flags and plain in {f.name for f in dataclasses.fields(s.flags)}
-                ]
+                owners = [s for s in all_strategies() if plain in flags_of(s)]
                 values = [s for s in all_strategies() if s.point == plain]
                 said = str(field.metadata.get("help", ""))
                 lines = [f"--{plain.replace('_', '-')}: {said}."]
@@ -273,6 +252,6 @@ def explain(name: str) -> str:
                     f"It is declared in {declared_in(plain)}, and its work is in {works_in(plain)}."
                 )
                 lines.append(f"Add to a command: {example_of(field, owners, example)}")
-                lines.append(f"More: docs/{PAGES.get(plain, page)}")
+                lines.append(f"More: docs/{page_of(field) or page}")
                 return "\n".join(textwrap.fill(line, 120, subsequent_indent="  ") for line in lines)
     raise UsageError(f"{name} is not a flag of fairseq_ext: python -m fairseq_ext lists them")

@@ -178,7 +178,7 @@ class EngineFlags(StockFlags, total=False):
     refill_threshold: float | None
     sampling_epsilon: float | None
     schedule: Literal["batch", "stream"] | None
-    select: Literal["bonus", "cbs", "dba", "diverse", "gbs", "gumbel", "sampling", "topk"] | None
+    select: Literal["bonus", "cbs", "dba", "diverse", "gbs", "sampling", "topk"] | None
     shortlist_counts: Text | None
     shortlist_file: Text | None
     shortlist_recall_every: int | None

@@ -17,20 +17,19 @@ from fairseq.data import Dictionary
 from fairseq.sequence_generator import (
     EnsembleModelWithAlignment,
     SequenceGenerator,
-    SequenceGeneratorWithAlignment,
 )
 from torch import Tensor
 
-from fairseq_ext.core.errors import SentenceError, UsageError
+from fairseq_ext.core.errors import SentenceError, UsageError, counted
 from fairseq_ext.core.stats import Stats
 from fairseq_ext.model.choose import check_finite, make_decoder, refuse_other_batches
 from fairseq_ext.model.protocol import Regroupable
 from fairseq_ext.model.stock_model import model_of_pair
-from fairseq_ext.plugin import options
-from fairseq_ext.plugin.loading.settings import checkpoint_of
+from fairseq_ext.plugin.options import Context, Options, made_with, search_spec, signature
 from fairseq_ext.plugin.results import Progress, ResultsFile, checksum
-from fairseq_ext.plugin.search_setup import Pools, driver_of, may_read_models, setup_of
+from fairseq_ext.plugin.search_setup import driver_of, may_read_models, setup_of
 from fairseq_ext.search.constraints.glossary import places_terms
+from fairseq_ext.search.constraints.lines import from_packed
 from fairseq_ext.search.constraints.report import Asked, count_terms, report_constraints
 from fairseq_ext.search.constraints.sources import is_ordered
 from fairseq_ext.search.finished import Hypothesis
@@ -38,56 +37,118 @@ from fairseq_ext.search.mbr import BayesRisk
 from fairseq_ext.search.phrases.places import InText
 from fairseq_ext.search.phrases.segmenter import Segmenter, TargetText
 from fairseq_ext.search.phrases.sentence import Meets, met
+from fairseq_ext.search.phrases.sentence_ends import EndsOfSources
 from fairseq_ext.search.pool import Pool
 from fairseq_ext.search.processors import LogitsProcessors
-from fairseq_ext.search.protocols import Strategies
+from fairseq_ext.search.protocols import SearchSpec, Softmax, Strategies
+from fairseq_ext.search.registry import refills
 
-# ---- `--print-alignment`: which source token each target token comes from
+# ---- Batches as pools
 
 
-class WithAlignment(SequenceGeneratorWithAlignment):
-    """Adds the alignment of each hypothesis, from the attention of the search or from a
-    model trained to align."""
-
-    @torch.no_grad()
-    def generate(self, models, sample, **kwargs):
-        hypotheses = self._generate(sample, **kwargs)
-        source = sample["net_input"]["src_tokens"]
-        flat = [h for sentence in hypotheses for h in sentence]
-        owner = torch.tensor(
-            [i for i, sentence in enumerate(hypotheses) for _ in sentence], device=source.device
+def source_of(sample: dict[str, Any]) -> Tensor:
+    """The batch's source tokens (N, T), or features of speech (N, T, F); UsageError for a
+    batch of something else."""
+    if "src_tokens" not in sample["net_input"]:
+        found = ", ".join(sample["net_input"])
+        raise UsageError(
+            f"this search reads source tokens (src_tokens), and the batch has {found}: use "
+            "fairseq's task for such data"
         )
-        if any(getattr(m, "full_context_alignment", False) for m in self.model.models):
-            attention = self.align_again(
-                source[owner], sample["net_input"]["src_lengths"][owner], flat
-            )
-        else:
-            if any(h["attention"].dim() < 2 and h["score"] > -torch.inf for h in flat):
-                raise UsageError(
-                    "--print-alignment reads a model's attention to the source, and this model "
-                    "has none: leave it out"
+    return sample["net_input"]["src_tokens"]
+
+
+class Pools:
+    """Makes pools of batches.
+
+    flags: ours; ordered: whether required phrases must come in the order given; source, target:
+    dictionaries, the first of tasks that have one.
+    """
+
+    def __init__(
+        self,
+        flags: Any,
+        spec: SearchSpec,
+        ordered: bool,
+        source: Dictionary | None,
+        target: Dictionary,
+    ):
+        self.flags, self.spec, self.ordered = flags, spec, ordered
+        self.refills = refills(flags)
+        self.source, self.target = source, target
+        self.ends: EndsOfSources | None = None
+
+    def pool(
+        self, sample: dict[str, Any], prefix_tokens: Tensor | None, bos_token: int | None
+    ) -> Pool:
+        """The batch as a pool.
+
+        prefix_tokens (N, P): forced first. Errors: SentenceError for a minimum length
+        above a sentence's limit.
+        """
+        spec, net_input, source = self.spec, sample["net_input"], source_of(sample)
+        # EOS counts
+        length = source.ne(spec.pad).sum(1) if source.dim() == 2 else net_input["src_lengths"]
+        lengths = length.tolist()
+        max_len = [min(int(spec.max_len_a * n + spec.max_len_b), spec.max_len - 1) for n in lengths]
+        for n, limit in zip(lengths, max_len, strict=True):
+            if spec.min_len > limit:
+                raise SentenceError(
+                    f"--min-len {spec.min_len} is above the length limit {limit} of a sentence of "
+                    f"{counted(n, 'token')}: raise --max-len-b or lower --min-len"
                 )
-            attention = [h["attention"].t().cpu() for h in flat]  # (source, L) -> (L, source)
-        for hypothesis, weights, i in zip(flat, attention, owner.tolist(), strict=True):
-            tokens = hypothesis["tokens"].cpu()
-            hypothesis["alignment"] = self.extract_alignment(
-                weights[: len(tokens)], source[i].cpu(), tokens, self.pad, self.eos
-            )
-        return hypotheses
-
-    def align_again(
-        self, source: Tensor, lengths: Tensor, hypotheses: list[dict[str, Tensor]]
-    ) -> list[Tensor]:
-        """Attention (L, source) of each hypothesis from one forced pass, for models trained
-        to align with full context."""
-        width = max(h["tokens"].numel() for h in hypotheses)
-        previous = torch.full(
-            (len(hypotheses), width), self.pad, dtype=torch.long, device=source.device
+        # an interactive command or the API gives no numbers
+        found = sample.get("sentence_numbers", sample.get("id"))
+        ids, numbered = (
+            (found, True) if isinstance(found, Tensor) else (torch.arange(len(lengths)), False)
         )
-        for row, h in zip(previous, hypotheses, strict=True):
-            row[0] = self.eos
-            row[1 : h["tokens"].numel()] = h["tokens"][:-1]
-        return list(self.model.forward_align(source, lengths, previous).cpu())
+        bos = spec.eos if bos_token is None else bos_token
+        pool = Pool(
+            net_input, length, max_len, ids, bos, prefix_tokens, pad=spec.pad, numbered=numbered
+        )
+        # else the stream would change results
+        pool.alone = source.dim() == 3 and self.refills
+        pool.draft_lines = sample.get("draft_lines")  # of an interactive session
+        # a call of the API may have its own
+        pool.seeds = sample.get("seeds", [spec.seed] * len(lengths))
+        return pool
+
+    def constrain_(
+        self, pool: Pool, sample: dict[str, Any], packed: Tensor | None, text: TargetText
+    ) -> None:
+        """Give the pool its sentences' constraints: from the task, or packed as fairseq's commands
+        pass them. text: how the target side is read."""
+        given = sample.get("sentence_constraints")
+        if given is None and packed is not None:
+            given = [
+                from_packed(row, self.target, number)
+                for row, number in zip(packed, pool.ids.tolist(), strict=True)
+            ]
+        if given is None:
+            return
+        pool.constraints, pool.ordered = given, self.ordered
+        pool.boundaries, pool.banned_in_any_case = (
+            text.boundaries,
+            str(self.flags.avoid_case) == "any",
+        )
+        if self.flags.constraint_end:
+            pool.ends = self.ends_in(text)(
+                [row[row != self.spec.pad].tolist() for row in pool.net_input["src_tokens"].cpu()]
+            )
+        pool.lead = None if pool.prefix is None else [len(pool.forced(i)) for i in range(len(pool))]
+        if any(c.prefix for c in given):
+            pool.force_behind_([c.prefix for c in given])
+            pool.min_len_beside_prefix = True
+
+    def ends_in(self, text: TargetText) -> EndsOfSources:
+        """What translations keep to under --constraint-end."""
+        if self.ends is None:
+            segmenter = text.segmenter()
+            self.ends = EndsOfSources(segmenter.dictionary, self.source, segmenter.bpe)
+        return self.ends
+
+
+# ---- The generator
 
 
 # the stock searches that our drivers replace
@@ -107,8 +168,8 @@ class BeamSearchGenerator(SequenceGenerator):
     padded width of the batch, so that its output depends on how sentences were batched. Here every
     sentence has its own limit, from its own length.
 
-    flags: ours; generation: fairseq's GenerationConfig; source: the source dictionary, where the
-    task has one; share: another generator of the same models and flags, whose counts go on and
+    options: the settings; source: the source dictionary, where the task has one;
+    share: another generator of the same models and flags, whose counts go on and
     whose decoder serves both.
     """
 
@@ -117,16 +178,16 @@ class BeamSearchGenerator(SequenceGenerator):
         models,
         tgt_dict,
         *,
-        flags: Any,
-        generation: Any,
+        options: Options,
         source: Dictionary | None = None,
         share: BeamSearchGenerator | None = None,
         **stock,
     ):
         super().__init__(models, tgt_dict, **stock)
-        self.flags, self.generation = flags, generation
+        self.options = options
+        flags, generation = options.flags, options.generation
         self.stats: Stats = Stats() if share is None else share.stats
-        self.spec = options.search_spec(flags, generation, self)
+        self.spec = search_spec(options, self)
         # diverse beams and the like are searches of fairseq's own: its own loop runs them
         self.runs_stock_loop = type(self.search) not in OWN_LOOP
         need_attention = isinstance(self.model, EnsembleModelWithAlignment)
@@ -140,23 +201,24 @@ class BeamSearchGenerator(SequenceGenerator):
             )[0]
         else:
             self.made_decoder = share.made_decoder
-        told = options.signature(
-            flags, generation, "stock" if self.runs_stock_loop else self.made_decoder.name
+        backend = "stock" if self.runs_stock_loop else self.made_decoder.name
+        self.stats.signature = "|".join(
+            (signature(options, backend), made_with(generation, searched))
         )
-        self.stats.signature = f"{told}|{options.made_with(generation, searched)}"
         if self.runs_stock_loop:
-            self.stats.leave_out_decoder()
-        self.context = options.Context(
+            self.stats.exclude_decoder_counters()
+        self.context = Context(
             **vars(self.spec),
             dictionary=tgt_dict,
             source_dictionary=source,
-            checkpoint=checkpoint_of(flags),
+            checkpoint=options.settings.checkpoint,
             models=searched,
             stats=self.stats,
         )
         self.setup = setup_of(flags, self.context, self.made_decoder, self.processors())
-        text = self.reading if places_terms(flags, generation) else None
-        self.driver = driver_of(flags, self.context, self.setup, self.meets, self.decoded, text)
+        self.rescores = type(self.strategies.softmax).rescore is not Softmax.rescore
+        text = self.reading if places_terms(flags) else None
+        self.driver = driver_of(options, self.context, self.setup, self.meets, self.decoded, text)
         self.pools = Pools(flags, self.spec, is_ordered(flags, generation), source, tgt_dict)
         self.results: ResultsFile | None = None  # where results go as they are found
         # a task knows more
@@ -189,7 +251,7 @@ class BeamSearchGenerator(SequenceGenerator):
     def release_models(self) -> bool:
         """Let go of weights that are held packed as well, so that the models run only by this
         generator; return whether it did."""
-        return not may_read_models(self.flags) and self.made_decoder.release_()
+        return not may_read_models(self.options.flags) and self.made_decoder.release_()
 
     def processors(self) -> LogitsProcessors:
         """The logits processors that the stock flags ask for."""
@@ -272,7 +334,7 @@ class BeamSearchGenerator(SequenceGenerator):
         try:
             self.driver(pool, answer)
         except SentenceError:  # the sentences beside it are searched again
-            self.stats.go_back(before)
+            self.stats.rollback(before)
             raise
         if self.results is not None:
             self.results.forget(ids)
@@ -285,9 +347,9 @@ class BeamSearchGenerator(SequenceGenerator):
         those first that meet the constraints."""
         if found and found[0].ending is not None:
             self.strategies.stop.ended(found[0].ending)
-        found = self.strategies.softmax.rescore(sentence, found, pool, self.spec.scoring) or [
-            self.nothing(pool.length.device)
-        ]
+        if self.rescores:
+            found = self.strategies.softmax.rescore(sentence, found, pool, self.spec.scoring)
+        found = found or [self.nothing(pool.length.device)]
         if pool.constraints is not None:
             lead = 0 if pool.lead is None else pool.lead[sentence]
             asked = Asked(
@@ -301,7 +363,9 @@ class BeamSearchGenerator(SequenceGenerator):
                 self.meets(pool),
                 self.strategies.select.soft,
             )
-            count_terms(asked.constraints.terms, found[0], self.stats, places_terms(self.flags))
+            count_terms(
+                asked.constraints.terms, found[0], self.stats, places_terms(self.options.flags)
+            )
         if self.choose is not None:
             found = self.choose(found, self.source_text(pool, sentence))
         out = self.as_dictionaries(found)
@@ -372,7 +436,3 @@ class BeamSearchGenerator(SequenceGenerator):
             -float("inf"),
             torch.tensor([-float("inf")], device=device),
         )
-
-
-class AlignedBeamSearchGenerator(WithAlignment, BeamSearchGenerator):
-    """The same with `--print-alignment`."""

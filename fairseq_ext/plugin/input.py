@@ -9,7 +9,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import partial
+from functools import cached_property, partial
 from typing import Any
 
 import torch
@@ -21,7 +21,8 @@ from fairseq_ext.core import command_line
 from fairseq_ext.core.errors import SentenceError, UsageError, cut
 from fairseq_ext.plugin.bad_sentences import BadSentences
 from fairseq_ext.plugin.compat.repairs import COMMAND, is_loaded, keep_invalid_bytes
-from fairseq_ext.plugin.loading.settings import limit_of, setting, too_long
+from fairseq_ext.plugin.loading.settings import limit_of, too_long
+from fairseq_ext.plugin.options import Options
 from fairseq_ext.plugin.sentences import Sentences, TargetDictionary
 from fairseq_ext.search.constraints.required import check_phrases
 from fairseq_ext.search.phrases.sentence import EMPTY, Phrase, SentenceConstraints
@@ -34,12 +35,17 @@ class Lines(BadSentences):
     def __init__(self, task: Any, sentences: Sentences):
         super().__init__(task, sentences)
         self.draft_lines_read = 0
-        self.alignment = "None"  # which one is printed
         self.longest: int | None = None  # source tokens that the models take
         # lines of the buffer at hand that cannot be used, by their places
         self.refused_here: dict[int, UsageError] = {}
         self.buffer: list[Tensor] = []  # its lines as tokens
+        self.typed_lines: list[str] = []  # as they were typed
         self.buffer_start = 0  # the number of its first line
+
+    @property
+    def has_errors(self) -> bool:
+        """Whether errors of lines are known before their batch is decoded."""
+        return self.held is not None or bool(self.refused_here or self.too_long)
 
     @property
     def carry_numbers(self) -> bool:
@@ -49,18 +55,18 @@ class Lines(BadSentences):
             self.refused_here
         )
 
-    def use_flags(self, flags: Any) -> None:
-        super().use_flags(flags)
+    def use_options(self, options: Options) -> None:
+        super().use_options(options)
         if (
-            command_line.owned
+            command_line.own_command
             and sys.stdin is None
             and is_loaded(COMMAND)
-            and setting(flags, "interactive", "input") == "-"
+            and options.settings.input == "-"
         ):
             raise UsageError(
                 "standard input is closed: give lines there, or name a file by --input"
             )
-        if command_line.owned == COMMAND:
+        if command_line.own_command == COMMAND:
             keep_invalid_bytes()
 
     def read(
@@ -71,24 +77,14 @@ class Lines(BadSentences):
         One that cannot be used is empty; under --strict it and those behind it are left out.
         """
         if not self.is_interactive:
-            check_phrases(self.task.flags(), self.sentences.typed, False)
-        self.is_interactive = True
-        if self.alignment == "soft":
-            raise UsageError(
-                "--print-alignment soft is what fairseq-generate alone prints: use hard, "
-                "or leave it out"
-            )
-        if setting(self.task.flags(), "generation", "score_reference"):
-            raise UsageError(
-                "--score-reference scores the translations of a data set, and lines have none: "
-                "use fairseq-generate"
-            )
+            self.begin()
         if self.held is not None:
             held, self.held = self.held, None
             raise held
         self.refused_here = {}
         lines = list(lines)
-        self.sentences.raw_text.look(lines)
+        if self.sentences.raw_text.kind is not None:
+            self.sentences.raw_text.look(lines)
         for i, line in enumerate(lines):
             if not line.isascii() and any("\ud800" <= character <= "\udfff" for character in line):
                 said = (
@@ -100,19 +96,39 @@ class Lines(BadSentences):
                     break
                 lines[i] = ""
         tokens, lengths = encode(lines)
+        self.typed_lines = lines
+        limits = [limit for limit in (self.longest, self.room) if limit is not None]
         for i, length in enumerate(lengths):
+            if length <= min(limits, default=length):
+                continue
             error = too_long(
                 f"line {self.sentences.lines_read + i + 1} of the input",
                 length,
                 self.longest,
                 self.room,
             )
-            if error is None:
-                continue
+            assert error is not None
             if self.refuse(error, i):
                 return tokens[:i], lengths[:i]
             tokens[i], lengths[i] = self.nothing(), 1
         return tokens, lengths
+
+    def begin(self) -> None:
+        """Begin a session (raises UsageError for flags that are for data sets only)."""
+        session = self.task.session
+        typed = session.options is not None and session.options.typed
+        check_phrases(session.flags, typed, False)
+        self.is_interactive = True
+        if session.options is not None and session.options.generation.print_alignment == "soft":
+            raise UsageError(
+                "--print-alignment soft is what fairseq-generate alone prints: use hard, "
+                "or leave it out"
+            )
+        if session.settings.scores_reference:
+            raise UsageError(
+                "--score-reference scores the translations of a data set, and lines have none: "
+                "use fairseq-generate"
+            )
 
     def dataset(
         self,
@@ -170,8 +186,13 @@ class Lines(BadSentences):
             row = None if typed is None else typed[i]
             if i not in self.refused_here:
                 try:
+                    line = self.typed_lines[i] if i < len(self.typed_lines) else ""
                     of_line[first + i] = self.sentences.constraints_of_line(
-                        first + i, tokens, row, unknown
+                        first + i,
+                        tokens,
+                        row,
+                        unknown,
+                        self.sentences.unknown_pieces(line, tokens),
                     )
                 except UsageError as error:
                     if self.refuse(error, i):
@@ -338,6 +359,11 @@ class Batches:
         self.task, self.lines, self.sentences = task, lines, lines.sentences
         self.samples = True  # the search draws random numbers, for all that is known
 
+    @cached_property
+    def refills(self) -> bool:
+        """Whether the schedule takes sentences from a large batch as others end."""
+        return refills(self.task.session.flags)
+
     def make(
         self,
         build: Callable[..., Any],
@@ -350,8 +376,8 @@ class Batches:
         """fairseq's batches, by the stock task's `build`; a stream takes its sentences
         from batches of many thousand, of which it encodes few at a time. Arguments: of
         FairseqTask.get_batch_iterator."""
-        flags = self.task.flags()
-        if refills(flags):  # fairseq-generate asks for batches before it builds a generator
+        flags = self.task.session.flags
+        if self.refills:  # fairseq-generate asks for batches before it builds a generator
             pool = POOL if "source tokens" not in self.task.lacks else SPEECH_POOL
             max_tokens, max_sentences = None, max(pool, max_sentences or 0)
             # else the last few sentences are a batch of their own
@@ -388,7 +414,8 @@ class Batches:
         numbers = known.line_numbers or range(first, first + len(dataset))
 
         def terms(place: int) -> list[str] | None:
-            text = source.source_text(dataset[place]["source"])
+            unknown = known.of_line.get(numbers[place], EMPTY).unknown
+            text = source.source_text.text(dataset[place]["source"], unknown)
             if not text.strip() and place not in self.lines.refused_here:
                 return None
             return [

@@ -1,57 +1,54 @@
-"""All flags as one dataclass, what a strategy's builder is given (`Context`), and
-the one-line signature."""
+"""The settings of a run as plain frozen values (`Options`), what a strategy's builder reads
+(`Context`), and the one-line signature.
+
+fairseq keeps settings in namespaces (argparse, omegaconf). They are read here, once, when a
+generator is built; the code behind it reads attributes of frozen dataclasses.
+"""
 
 from __future__ import annotations
 
 import dataclasses
 import functools
 import hashlib
-import inspect
 from argparse import Namespace
 from collections.abc import Iterable
-from dataclasses import dataclass, field, make_dataclass
-from types import NoneType, UnionType
-from typing import (  # noqa: UP035
-    TYPE_CHECKING,
-    Any,
-    List,
-    Literal,
-    Optional,
-    Union,
-    get_args,
-    get_origin,
-    get_type_hints,
-)
+from dataclasses import dataclass, make_dataclass, replace
+from enum import Enum
+from typing import TYPE_CHECKING, Any
 
 import fairseq
 import torch
-from fairseq.dataclass import ChoiceEnum, FairseqDataclass
-from fairseq.dataclass.configs import FairseqConfig
+from fairseq.dataclass.configs import GenerationConfig
 from fairseq.utils import split_paths
-from omegaconf import DictConfig
+from omegaconf import DictConfig, OmegaConf
 
 from fairseq_ext.core import __version__
-from fairseq_ext.core.errors import UsageError
 from fairseq_ext.core.files import SHOWN, refuse_shared
-from fairseq_ext.plugin.loading.settings import setting
-from fairseq_ext.search.checks import stock_search, validate
-from fairseq_ext.search.constraints.glossary import places_terms
-from fairseq_ext.search.constraints.sources import choose_strategies, constrained, is_ordered
+from fairseq_ext.core.glossary import Languages
+from fairseq_ext.plugin.flags_dataclass import flags_dataclass
+from fairseq_ext.plugin.loading.settings import (
+    checkpoint_of,
+    limit_of,
+    segments_text,
+    setting,
+    shows_bar,
+)
+from fairseq_ext.search.checks import refuse_stock_search, stock_search, validate
+from fairseq_ext.search.constraints.glossary import check_glossary, choose_placement
+from fairseq_ext.search.constraints.required import expect_phrases
+from fairseq_ext.search.constraints.sources import choose_strategies, is_ordered
 from fairseq_ext.search.finished import Scoring
-from fairseq_ext.search.mbr import CandidateFlags, given
 from fairseq_ext.search.protocols import SearchSpec
 from fairseq_ext.search.registry import (
-    DEFAULT,
+    FEATURES,
     POINTS,
     PRUNERS,
     STRATEGIES,
-    TAKEN,
     Part,
-    all_strategies,
     changed,
     choice,
-    file_of,
-    names_of,
+    constrained,
+    declared,
     samples,
 )
 
@@ -63,22 +60,140 @@ if TYPE_CHECKING:
 
 
 VERSION = __version__.rpartition(".")[0]
-Text = Optional[str]  # noqa: UP045  (fairseq reads this form only)
-BACKENDS = ("auto", "transformer", "fairseq")
-HELP = {
-    "select": "how continuations are chosen (default: dba where there are constraints, else "
-    "topk, as fairseq)",
-    "stop": "when a sentence is final (default: early where there are constraints, else count, as "
-    "fairseq: beam-many finished hypotheses)",
-    "schedule": "when sentences start (default: batch, as fairseq: all together)",
-    "softmax": "which words are scored (default: full, all of them)",
-    "decoding": "what drives the decoder (default: beam, beam search)",
-}
-TAKEN.update(
-    name
-    for group in vars(FairseqConfig).values()
-    for name in vars(type(group)).get("__dataclass_fields__", ())
-)
+
+
+# ---- Namespaces of fairseq, read once
+
+
+def plain(value: Any) -> Any:
+    """A setting as a value of Python's own."""
+    if isinstance(value, Enum):
+        return value.value
+    return OmegaConf.to_container(value) if OmegaConf.is_config(value) else value
+
+
+@functools.cache
+def frozen_kind(kind: type) -> type:
+    """A frozen dataclass with the fields of a dataclass of fairseq's."""
+    names = [each.name for each in dataclasses.fields(kind) if each.name != "_name"]
+    return make_dataclass(kind.__name__, names, frozen=True)
+
+
+def frozen(kind: type, settings: Any) -> Any:
+    """The fields of a dataclass of fairseq's as a namespace has them, else with their defaults;
+    plain values in a frozen dataclass."""
+    values = {
+        each.name: plain(getattr(settings, each.name, each.default))
+        for each in dataclasses.fields(kind)
+        if each.name != "_name"
+    }
+    return frozen_kind(kind)(**values)
+
+
+def own_flags(settings: DictConfig | Namespace) -> Any:
+    """Our flags, frozen. settings: a task's."""
+    return frozen(flags_dataclass(), settings)
+
+
+def languages_of(settings: DictConfig | Namespace) -> Languages:
+    """The languages of a task's settings, which an engine changes from request to request; None
+    where the task has none."""
+    return Languages(*(getattr(settings, f"{side}_lang", None) for side in ("source", "target")))
+
+
+@dataclass(frozen=True)
+class CommandSettings:
+    """What a run reads of fairseq's other settings, those of the task and of the command."""
+
+    languages: Languages = Languages(None, None)
+    left_pad_source: bool = True
+    data: str = ""  # directories, joined by colons
+    checkpoint: str | None = None  # the first model's file, where it is there
+    seed: int = 1
+    max_tokens: int | None = None  # most tokens of a batch; None: any number
+    subset: str | None = None  # --gen-subset
+    input: str | None = None  # --input of fairseq-interactive
+    undoes_bpe: bool = False  # --remove-bpe
+    scores_reference: bool = False  # --score-reference
+    skips_invalid: bool = False  # --skip-invalid-size-inputs-valid-test
+    segments_text: bool = False  # --bpe or --tokenizer is given
+    shows_bar: bool = False
+
+
+def command_settings(settings: DictConfig | Namespace) -> CommandSettings:
+    """fairseq's other settings. settings: a task's, as the command has them."""
+    seed = setting(settings, "common", "seed")
+    return CommandSettings(
+        languages_of(settings),
+        getattr(settings, "left_pad_source", True),
+        str(getattr(settings, "data", None) or ""),
+        checkpoint_of(settings),
+        1 if seed is None else int(seed),
+        limit_of(setting(settings, "dataset", "max_tokens")),
+        setting(settings, "dataset", "gen_subset"),
+        setting(settings, "interactive", "input"),
+        bool(setting(settings, "common_eval", "post_process")),
+        bool(setting(settings, "generation", "score_reference")),
+        bool(setting(settings, "dataset", "skip_invalid_size_inputs_valid_test")),
+        segments_text(settings),
+        shows_bar(settings),
+    )
+
+
+@dataclass(frozen=True)
+class Options:
+    """All settings of a generator.
+
+    flags: ours, by name; generation: fairseq's GenerationConfig. Both say which strategies run,
+    also where constraints have chosen them. typed: --constraints is given, so that phrases may be
+    typed behind lines.
+    """
+
+    flags: Any
+    generation: Any
+    settings: CommandSettings = CommandSettings()
+    typed: bool = False
+
+    @property
+    def constrained(self) -> bool:
+        """Whether sentences have constraints that our own search obeys."""
+        return constrained(self.flags, self.generation) and not stock_search(self.generation)
+
+
+@dataclass(frozen=True)
+class GivenByCalls:
+    """What comes with each call of a Translator or an Engine, in addition to the flags."""
+
+    phrases: bool = False
+    glossaries: bool = False
+
+
+def options_of(
+    flags: Any, args: Any, settings: CommandSettings, calls: GivenByCalls, *more: Part
+) -> Options:
+    """The settings of a generator. flags: as of `own_flags`; args: fairseq's GenerationConfig or
+    a namespace with some of its fields; more: as of `validate`.
+
+    The flags imply others: constraints imply the stock flag and choose strategies, a glossary
+    chooses its placement. args gets what fairseq's commands read there.
+    Errors: UsageError for flags that cannot work.
+    """
+    generation = frozen(GenerationConfig, args)
+    typed = bool(generation.constraints)
+    if calls.phrases and (shaping := expect_phrases(flags, generation)):
+        generation = replace(generation, constraints="unordered")
+        refuse_stock_search(shaping, generation)
+    check_glossary(flags, calls.glossaries)
+    if constrained(flags, generation) and not generation.constraints:
+        # fairseq-interactive then reads tab-separated phrases and prints C- lines
+        generation = replace(generation, constraints="unordered")
+    flags, generation = choose_strategies(flags, generation)
+    validate(flags, generation, *more)
+    flags = choose_placement(flags, generation, settings.segments_text, calls.glossaries)
+    for name in ("constraints", "sampling"):
+        if (value := vars(generation)[name]) != getattr(args, name, None):
+            setattr(args, name, value)
+    return Options(flags, generation, settings, typed)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -98,9 +213,10 @@ class Context(SearchSpec):
         return self.source_dictionary is not None and self.source_dictionary == self.dictionary
 
 
-def search_spec(flags: Any, generation: Any, stock: SequenceGenerator) -> SearchSpec:
+def search_spec(options: Options, stock: SequenceGenerator) -> SearchSpec:
     """The settings of a search: from our flags, and from fairseq's as its generator
     has taken them in."""
+    flags, generation = options.flags, options.generation
     scoring = Scoring(
         stock.normalize_scores,
         stock.len_penalty,
@@ -112,7 +228,7 @@ def search_spec(flags: Any, generation: Any, stock: SequenceGenerator) -> Search
     k, children = stock.beam_size, flags.prune_children
     return SearchSpec(
         k=k,
-        nbest=k if flags.mbr else min(getattr(generation, "nbest", 1), k),
+        nbest=k if flags.mbr else min(generation.nbest, k),
         pad=stock.pad,
         unk=stock.unk,
         eos=stock.eos,
@@ -125,189 +241,24 @@ def search_spec(flags: Any, generation: Any, stock: SequenceGenerator) -> Search
         scoring=scoring,
         # a row has no more than k children that count
         children=children if children is not None and children < k else None,
-        seed=seed_of(flags),
-        diverse_groups=getattr(generation, "diverse_beam_groups", -1),
-        diverse_strength=getattr(generation, "diverse_beam_strength", 0.5),
-        sampling_topk=getattr(generation, "sampling_topk", -1),
-        sampling_topp=getattr(generation, "sampling_topp", -1.0),
+        seed=options.settings.seed,
+        diverse_groups=generation.diverse_beam_groups,
+        diverse_strength=generation.diverse_beam_strength,
+        sampling_topk=generation.sampling_topk,
+        sampling_topp=generation.sampling_topp,
     )
 
 
-def seed_of(flags: Any) -> int:
-    """--seed, 1 where it is not given, as in fairseq."""
-    seed = setting(flags, "common", "seed")
-    return 1 if seed is None else int(seed)
-
-
-# ---- The flags as one dataclass
-
-
-def fairseq_type(kind: Any) -> Any:
-    """A flag's type in the form that fairseq reads.
-
-    Errors: TypeError for a type that fairseq has no form for.
-    """
-    origin, inner = get_origin(kind), get_args(kind)
-    some = [each for each in inner if each is not NoneType]
-    if origin in (Union, UnionType) and len(some) == 1:
-        return Optional[fairseq_type(some[0])]  # noqa: UP045
-    if origin in (Union, UnionType):
-        raise TypeError(kind)
-    if origin is Literal:
-        if not all(isinstance(each, str) for each in inner):
-            raise TypeError(kind)
-        return ChoiceEnum(list(inner))
-    return List[inner] if origin is list else kind  # type: ignore[valid-type]  # noqa: UP006
-
-
-@functools.cache
-def fairseq_dataclass(flags: type) -> type:
-    """fairseq's kind of a plain dataclass of flags: its name, module, fields and base classes stay.
-    One of fairseq's own kind stays as it is.
-
-    Errors: UsageError for a type that fairseq cannot read.
-    """
-    if flags is FairseqDataclass or not dataclasses.is_dataclass(flags):
-        return flags
-    annotations = inspect.get_annotations(flags)
-    own = [each for each in dataclasses.fields(flags) if each.name in annotations]
-    try:
-        read = get_type_hints(flags)
-        types = {each.name: fairseq_type(read[each.name]) for each in own}
-    except (NameError, TypeError) as error:
-        raise UsageError(
-            f"{file_of(flags.__module__)}: fairseq cannot read a type of {flags.__name__} "
-            f"({error}): use int, float, str, bool, a Literal of strings, or one of them | None"
-        ) from None
-    bases = tuple(fairseq_dataclass(base) for base in flags.__bases__ if base is not object)
-    same = bases == flags.__bases__ and all(str(types[each.name]) == str(each.type) for each in own)
-    if same and issubclass(flags, FairseqDataclass):
-        return flags
-    if not any(issubclass(base, FairseqDataclass) for base in bases):
-        bases += (FairseqDataclass,)
-    fields = []
-    for each in own:
-        given = {name: getattr(each, name) for name in ("default", "default_factory", "metadata")}
-        fields.append((each.name, types[each.name], field(**given)))
-    made = make_dataclass(flags.__name__, fields, bases=bases)
-    made.__module__ = flags.__module__
-    return made
-
-
-def flag_bases() -> list[type]:
-    """The strategies' flag dataclasses, of fairseq's kind, each once, those that another
-    one extends left out."""
-    classes = list(
-        dict.fromkeys(fairseq_dataclass(s.flags) for s in all_strategies() if s.flags is not None)
-    )
-    return [
-        c for c in classes if not any(issubclass(other, c) and other is not c for other in classes)
-    ]
-
-
-def complete_flags(flags: Any, generation: Any, *more: Part) -> None:
-    """Fill in what the flags imply: the stock flag for constraints, the strategies that constraints
-    choose. more: as of `validate`.
-    Errors: UsageError for flags that cannot work."""
-    if constrained(flags, generation) and not getattr(generation, "constraints", None):
-        # fairseq-interactive then reads tab-separated phrases and prints C- lines
-        generation.constraints = "unordered"
-    choose_strategies(flags, generation)
-    validate(flags, generation, *more)
-
-
-def option(name: str, kind: Any, default: Any, text: str) -> tuple[str, Any, Any]:
-    """A flag that belongs to no strategy, as make_dataclass takes it."""
-    return name, kind, field(default=default, metadata={"help": text})
-
-
-def flags_dataclass() -> type:
-    """All our flags as one dataclass, ready to be mixed into a task's."""
-    bases = flag_bases()  # loads the strategies, so that the choices below are complete
-    own: list = [
-        option(point, ChoiceEnum(names_of(point)), DEFAULT[point], HELP[point]) for point in POINTS
-    ]
-    # where nobody names a strategy at these points, constraints decide; so the default must
-    # differ from every name
-    for i, point in enumerate(("select", "stop")):
-        own[i] = option(point, Optional[own[i][1]], None, HELP[point])  # noqa: UP045
-    own += [
-        option(
-            "decoder_backend",
-            ChoiceEnum(list(BACKENDS)),
-            "auto",
-            "the decoder (same results): the fastest that supports the model, or fairseq's own "
-            "modules (default: auto)",
-        ),
-        option(
-            "cpu_workers",
-            int,
-            1,
-            "processes of one thread that share each batch's sentences on a CPU (default: 1)",
-        ),
-        option(
-            "int8",
-            bool,
-            False,
-            "linear layers in 8 bits: faster on a CPU, other results (default: off)",
-        ),
-        option(
-            "cuda_graphs",
-            ChoiceEnum(["auto", "off"]),
-            "auto",
-            "decoder steps on a GPU: one launch each, or many (off; same results; default: auto)",
-        ),
-        option(
-            "results_file",
-            Text,
-            None,
-            "also write each sentence's results to this JSONL file as it finishes (default: none)",
-        ),
-        option(
-            "resume",
-            bool,
-            False,
-            "sentences that --results-file has already are not decoded again (default: off)",
-        ),
-        option(
-            "glossary_report",
-            Text,
-            None,
-            "write which terms of --glossary fired, and their forms, to this JSONL file "
-            "(default: none)",
-        ),
-        option(
-            "strict",
-            bool,
-            False,
-            "end at the first sentence that cannot be translated (default: continue, and "
-            "exit with status 3)",
-        ),
-        option(
-            "stats_file",
-            Text,
-            None,
-            "write counts and times of the run to this JSON file (default: none)",
-        ),
-    ]
-    bases += [fairseq_dataclass(CandidateFlags), FairseqDataclass]
-    return make_dataclass(
-        "DecodingFlags", own, bases=tuple(bases), namespace={"__module__": __name__}
-    )
-
-
-def task_dataclass(stock: type, flags: type) -> type:
-    """A stock task's dataclass with our flags."""
-    return make_dataclass(f"{stock.__name__}Ext", [], bases=(flags, stock))
-
-
-def signature(flags: Any, generation: Any, backend: str) -> str:
+def signature(options: Options, backend: str) -> str:
     """One line that says how the output was made."""
+    flags, generation, written = options.flags, options.generation, declared("written")
     parts = [f"fairseq_ext:{VERSION}"]
     for point in POINTS:
         strategy = STRATEGIES[point][choice(flags, point)]
         settings = [strategy.name] + [
-            f"{name}={value}" for name, value in changed(flags, strategy).items()
+            f"{name}={value}"
+            for name, value in changed(flags, strategy).items()
+            if name not in written
         ]
         settings += [strategy.tell(flags, generation)] if strategy.tell is not None else []
         if point != "decoding" or strategy.name != "beam":
@@ -318,17 +269,12 @@ def signature(flags: Any, generation: Any, backend: str) -> str:
         for settings in prunes
         for name, value in settings.items()
     ]
-    parts += [f"seed:{seed_of(flags)}"] if samples(flags) else []
-    parts += (
-        ["mbr:" + ",".join(f"{name}={value}" for name, value in given(flags).items())]
-        if flags.mbr
-        else []
-    )
+    parts += [f"seed:{options.settings.seed}"] if samples(flags) else []
     search = stock_search(generation)
-    if constrained(flags, generation) and not search:
+    if options.constrained:
         parts.append(f"constraints:{'ordered' if is_ordered(flags, generation) else 'unordered'}")
-    if places_terms(flags, generation) and not search:
-        parts.append("glossary:align")
+    told = (f.tell(flags, generation) for f in FEATURES.values() if f.tell is not None)
+    parts += [part for part in told if part and not search]
     if search:
         parts.append(f"search:fairseq {search}")
     return "|".join([*parts, f"backend:{backend}"])
@@ -340,13 +286,9 @@ MADE_WITH = ("beam", "lenpen", "model", "fairseq", "torch")
 
 def made_with(generation: Any, models: list) -> str:
     """The end of the signature: beam, length penalty, a short name of the weights, and versions."""
-    lenpen = (
-        "none"
-        if getattr(generation, "unnormalized", False)
-        else f"{getattr(generation, 'lenpen', 1):g}"
-    )
+    lenpen = "none" if generation.unnormalized else f"{generation.lenpen:g}"
     values = (
-        getattr(generation, "beam", 5),
+        generation.beam,
         lenpen,
         short_name_of_weights(models),
         fairseq.__version__,
@@ -397,7 +339,6 @@ def short_name_of_weights(models: Iterable[torch.nn.Module], sampled: int = 1024
 # None of them is one that it reads, or another one that it writes.
 
 
-WRITTEN = ("results_file", "stats_file", "glossary_report")
 READ = (("common_eval", "path"), ("interactive", "input"), ("generation", "lm_path"))
 
 
@@ -406,12 +347,8 @@ def check_outputs(settings: DictConfig | Namespace) -> None:
 
     settings: a task's.
     """
-    ours = {
-        f.name: getattr(settings, f.name, None)
-        for f in dataclasses.fields(flags_dataclass())
-        if f.name != "_name"
-    }
-    written = [("--" + name.replace("_", "-"), ours.pop(name)) for name in WRITTEN]
+    ours = dict(vars(own_flags(settings)))
+    written = [("--" + name.replace("_", "-"), ours.pop(name)) for name in declared("written")]
     read = [
         ("--" + name.replace("_", "-"), value)
         for name, value in ours.items()

@@ -20,7 +20,7 @@ from torch import Tensor
 from tqdm import tqdm
 
 from fairseq_ext.core.errors import UsageError, counted
-from fairseq_ext.core.files import is_stream, replace, sealed, unsealed
+from fairseq_ext.core.files import is_stream, replace, verify_digest, with_digest
 from fairseq_ext.core.stats import Stats
 
 # ---- `--results-file` and `--resume`
@@ -266,7 +266,7 @@ START = json.dumps(FORMAT)[:-1].encode()  # of the first line
 
 def line_of(record: dict[str, Any]) -> bytes:
     """The line of a record, its end included."""
-    return json.dumps(sealed(record), ensure_ascii=False).encode() + b"\n"
+    return json.dumps(with_digest(record), ensure_ascii=False).encode() + b"\n"
 
 
 def may_begin(line: bytes) -> bool:
@@ -276,7 +276,7 @@ def may_begin(line: bytes) -> bool:
 
 def header(line: bytes) -> dict[str, str]:
     """What the results were made from. Errors: ValueError, whose text fits behind "because"."""
-    record = unsealed(line)
+    record = verify_digest(line)
     made_from = record.get("made_from")
     if (
         {name: record.get(name) for name in FORMAT} != FORMAT
@@ -292,7 +292,7 @@ def sentence(line: bytes, words: int) -> dict[str, Any]:
 
     Errors: ValueError, whose text fits behind "because".
     """
-    record = unsealed(line)
+    record = verify_digest(line)
     if not (
         whole(record.get("id"))
         and isinstance(record.get("source"), str)

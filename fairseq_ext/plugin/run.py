@@ -7,36 +7,42 @@ import gc
 import logging
 import math
 import os
-from collections.abc import Callable, Iterable, Mapping
-from functools import partial
+from collections.abc import Callable, Iterable
+from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any
 
-from fairseq_ext.core.command_line import decodes_alone
-from fairseq_ext.core.errors import UsageError, report
+from torch import Tensor
+
+from fairseq_ext.core.command_line import is_fairseq_command
+from fairseq_ext.core.errors import SentenceError, UsageError, report
 from fairseq_ext.core.exit import at_process_end
 from fairseq_ext.core.files import fingerprint, fingerprint_of_dictionary
 from fairseq_ext.kernels.library import give_back_memory
-from fairseq_ext.plugin import options
-from fairseq_ext.plugin.bad_sentences import Batch
-from fairseq_ext.plugin.generator import AlignedBeamSearchGenerator, BeamSearchGenerator
+from fairseq_ext.plugin.alignment import AlignedBeamSearchGenerator
+from fairseq_ext.plugin.generator import BeamSearchGenerator
 from fairseq_ext.plugin.input import Batches, Lines
 from fairseq_ext.plugin.loading.data_folder import warn_of_other_words
-from fairseq_ext.plugin.loading.settings import longest_source, segments_text, shows_bar
-from fairseq_ext.plugin.options import MADE_WITH, fingerprint_of_weights, flags_dataclass
+from fairseq_ext.plugin.loading.settings import longest_source, setting
+from fairseq_ext.plugin.options import (
+    MADE_WITH,
+    CommandSettings,
+    GivenByCalls,
+    Options,
+    command_settings,
+    fingerprint_of_weights,
+    options_of,
+    own_flags,
+)
 from fairseq_ext.plugin.results import ResultsFile, StatsFile
-from fairseq_ext.plugin.sentences import Sentences, numbers_of
+from fairseq_ext.plugin.sentences import Batch, Sentences, note_unknown_words, numbers_of
 from fairseq_ext.plugin.workers import Workers
-from fairseq_ext.search import checks
-from fairseq_ext.search.constraints.glossary import check_glossary, choose_placement
-from fairseq_ext.search.constraints.required import boundary_mode, check_phrases, expect_phrases
-from fairseq_ext.search.constraints.sources import constrained
+from fairseq_ext.search.constraints.required import boundary_mode, check_phrases
 from fairseq_ext.search.phrases.segmenter import TargetText
-from fairseq_ext.search.registry import STRATEGIES, Part, choice
+from fairseq_ext.search.registry import STRATEGIES, Part, choice, declared, gives_constraints
 from fairseq_ext.search.strategies.decoding._parallel import table_path
 
 if TYPE_CHECKING:
     from fairseq_ext.core.stats import Stats
-    from fairseq_ext.plugin.generator import BeamSearchGenerator
 
 
 class Session:
@@ -53,6 +59,19 @@ class Session:
         self.lines = Lines(task, self.sentences)
         self.batches = Batches(task, self.lines)
         self.command: Command | None = None
+        self.options: Options | None = None  # of the generator in use
+        if setting(task.flags(), "generation", "constraints") or gives_constraints(self.flags):
+            note_unknown_words(task)  # before a command takes its dictionaries
+
+    @cached_property
+    def flags(self) -> Any:
+        """Our flags as they are given, frozen; `options` has those that constraints choose."""
+        return own_flags(self.task.flags())
+
+    @cached_property
+    def settings(self) -> CommandSettings:
+        """fairseq's settings of the task and the command, frozen."""
+        return command_settings(self.task.flags())
 
     def translates(self, dataset: Any) -> bool:
         """Whether it is the data set that fairseq-generate translates."""
@@ -70,36 +89,27 @@ class Session:
 
         Errors: UsageError for flags that do not fit together.
         """
-        task, flags, sentences = self.task, self.task.flags(), self.sentences
-        sentences.typed = bool(getattr(args, "constraints", None))
-        if sentences.phrases_of_calls and (shaping := expect_phrases(flags, args)):
-            checks.refuse_stock_search(shaping, args)
-        check_glossary(flags, sentences.glossaries_of_calls)
-        options.complete_flags(flags, args, Part(f"--task {task.registered}", denies=task.lacks))
-        choose_placement(flags, args, segments_text(flags), sentences.glossaries_of_calls)
+        task, sentences = self.task, self.sentences
+        calls = GivenByCalls(sentences.phrases_of_calls, sentences.glossaries_of_calls)
+        part = Part(f"--task {task.registered}", denies=task.lacks)
+        options = options_of(self.flags, args, self.settings, calls, part)
+        flags, alignment = options.flags, options.generation.print_alignment
         if self.lines.translates_corpus:
-            check_phrases(flags, sentences.typed, True)
-        self.lines.use_flags(flags)
-        sentences.use_flags(flags, constrained(flags, args) and not checks.stock_search(args))
+            check_phrases(flags, options.typed, True)
+        self.lines.use_options(options)
+        sentences.use_options(options)
         kind: type = BeamSearchGenerator
-        if getattr(args, "print_alignment", None):
-            kind, extra = (
-                AlignedBeamSearchGenerator,
-                {"print_alignment": str(args.print_alignment), **extra},
-            )
-        if decodes_alone():
+        if alignment:
+            kind, extra = AlignedBeamSearchGenerator, {"print_alignment": alignment, **extra}
+        if is_fairseq_command():
             gc.collect()  # what reading the checkpoint leaves behind holds all of its weights
             give_back_memory()
-        generator = build(
-            kind, dict(flags=flags, generation=args, source=task.source_dictionary) | extra
-        )
-        self.lines.longest, self.batches.samples = (
-            longest_source(flags, task, models),
-            generator.runs_stock_loop,
-        )
-        self.lines.alignment = str(getattr(args, "print_alignment", None))
+        generator = build(kind, dict(options=options, source=task.source_dictionary) | extra)
+        self.options = options
+        self.lines.longest = None if self.settings.skips_invalid else longest_source(task, models)
+        self.batches.samples = generator.runs_stock_loop
         if self.command is None:
-            warn_of_other_words(task, flags)
+            warn_of_other_words(task, self.settings)
             self.command = Command(flags, self.lines.tell_at_end)
         sentences.target_text = TargetText(
             lambda: sentences.segmenter,
@@ -107,31 +117,36 @@ class Session:
             boundary_mode(flags),
         )
         generator.target_text = sentences.target_text
-        generator.show_bar = shows_bar(flags)
+        generator.show_bar = self.settings.shows_bar
         self.command.use(generator, models)
         # a command does nothing but decode, and a compiled encoder reads all of this task's batches
-        if task.registered == "translation_ext" and decodes_alone() and generator.release_models():
+        if (
+            task.registered == "translation_ext"
+            and is_fairseq_command()
+            and generator.release_models()
+        ):
             give_back_memory()
         return generator
 
     def decode(self, generator: Any, models: list, batch: Batch, step: Callable[..., list]) -> list:
-        """The hypotheses of one batch, by `step`, the stock task's."""
-
-        # by name: some tasks have parameters of their own between these
-        def decode(sample, prefix_tokens, constraints):
-            with self.lines.known_words(sample):
-                return step(
-                    generator, models, sample, prefix_tokens=prefix_tokens, constraints=constraints
-                )
-
-        # a stock generator
+        """The hypotheses of one batch, by `step`, the stock task's. A sentence that fails does not
+        affect the others (bad_sentences.py)."""
+        decode = partial(self.call_stock, step, generator, models)
         if self.command is None or not isinstance(generator, BeamSearchGenerator):
-            return decode(*batch)
-        sample, prefix_tokens, constraints = batch
-        sample, constraints = self.sentences.complete(sample, constraints, self.lines.carry_numbers)
-        run = partial(self.command.decode, generator, decode, models, generator.pad)
-        found = self.lines.decode_usable((sample, prefix_tokens, constraints), run)
-        if generator.flags.print_utility:
+            return decode(*batch)  # a stock generator
+        sample, lines = batch[0], self.lines
+        if self.sentences.completes or batch[2] is not None:
+            batch = self.sentences.complete(batch, lines.carry_numbers)
+            sample = batch[0]
+        run = partial(self.command.decode, generator, decode, models)
+        if lines.has_errors or self.sentences.errors_here:
+            found = lines.decode_usable(batch, run)
+        else:
+            try:
+                found = run(batch)
+            except SentenceError as error:
+                found = lines.decode_usable(batch, run, error)
+        if generator.options.flags.print_utility:
             for number, (best, *_) in zip(numbers_of(sample), found, strict=False):
                 print(f"U-{number}\t{best.get('utility', math.nan):.4f}")
         if self.sentences.report_path or self.sentences.documents is not None:
@@ -139,6 +154,25 @@ class Session:
                 sample, [generator.target_text.text(each[0]["tokens"]) for each in found]
             )
         return found
+
+    def call_stock(
+        self,
+        step: Callable[..., list],
+        generator: Any,
+        models: list,
+        sample: dict,
+        prefix_tokens: Tensor | None,
+        constraints: Tensor | None,
+    ) -> list:
+        """One batch by the stock task's `step`. Errors: UsageError for words that no dictionary
+        has."""
+        try:  # by name: some tasks have parameters of their own between these
+            return step(
+                generator, models, sample, prefix_tokens=prefix_tokens, constraints=constraints
+            )
+        except IndexError as error:
+            self.lines.refuse_unknown_words(sample, error)
+            raise
 
 
 # ---- What lasts as long as a command (or a Translator)
@@ -160,7 +194,6 @@ class Command:
     """
 
     def __init__(self, flags: Any, at_end: Callable[[Stats], int]):
-        # plain values: a look into fairseq's configuration takes 40 us, and every batch asks
         self.stats_path: str | None = flags.stats_file
         self.cpu_workers: int = flags.cpu_workers
         self.at_end = at_end
@@ -175,7 +208,7 @@ class Command:
 
         Errors: UsageError for a results file or a statistics file that cannot be written.
         """
-        flags, stats = generator.flags, generator.stats
+        flags, stats = generator.options.flags, generator.stats
         logger.info(stats.signature)
         if flags.results_file:
             made_from, words = run_key(generator, models), len(generator.context.dictionary)
@@ -191,16 +224,15 @@ class Command:
         generator: BeamSearchGenerator,
         decode: Callable[..., list],
         models: list,
-        pad: int,
         batch: tuple,
     ) -> list:
-        """The hypotheses of one batch (sample, prefix tokens, constraints), from the generator's
-        `decode` or from worker processes that call it; pad: of the source."""
+        """The hypotheses of one batch (sample, prefix tokens, constraints), from `decode`
+        or from worker processes that call it."""
         if self.cpu_workers > 1:
             if self.workers is None or self.workers.generator is not generator:
                 if self.workers is not None:
                     self.workers.stop()
-                self.workers = Workers(self.cpu_workers, models, pad, generator, decode)
+                self.workers = Workers(self.cpu_workers, models, generator, decode)
             out = self.workers(*batch)
         else:
             out = decode(*batch)
@@ -240,26 +272,8 @@ class Command:
 # fewer sentences at once.
 
 
-# the search (below) tells the backend; --lsh-index says where an index is kept, which is checked
-# against the weights and its settings
-NO_RESULTS = {
-    "_name",
-    "print_step",
-    "score_reference",
-    "retain_iter_history",
-    "results_file",
-    "resume",
-    "stats_file",
-    "strict",
-    "schedule",
-    "cpu_workers",
-    "cuda_graphs",
-    "decoder_backend",
-    "ddg_dir",
-    "glossary_report",
-    "lsh_index",
-    "shortlist_recall_every",
-}
+# fairseq's flags that change no result; the signature, which is compared too, names the schedule
+SAME_RESULTS = {"print_step", "score_reference", "retain_iter_history", "schedule"}
 
 
 def run_key(generator: BeamSearchGenerator, models: list) -> dict[str, str]:
@@ -268,20 +282,17 @@ def run_key(generator: BeamSearchGenerator, models: list) -> dict[str, str]:
 
     Errors: UsageError for a file that cannot be read.
     """
-    flags, context = generator.flags, generator.context
+    flags, context = generator.options.flags, generator.context
+    same_results = SAME_RESULTS | declared("same_results").keys()
     of_schedule = {
         f.name
         for s in STRATEGIES["schedule"].values()
         if s.flags
         for f in dataclasses.fields(s.flags)
     }
-    ours = {
-        f.name: getattr(flags, f.name)
-        for f in dataclasses.fields(flags_dataclass())
-        if f.name != "_name"
-    }
+    ours = vars(flags)
     settings = {
-        **settings_of(generator.generation),
+        **vars(generator.options.generation),
         **{name: value for name, value in ours.items() if name not in of_schedule},
     }
     if choice(flags, "decoding") != "beam":
@@ -289,7 +300,7 @@ def run_key(generator: BeamSearchGenerator, models: list) -> dict[str, str]:
     found = {
         "--" + name.replace("_", "-"): told(name, value)
         for name, value in settings.items()
-        if name not in NO_RESULTS
+        if name not in same_results
     }
     found = {name: value for name, value in sorted(found.items()) if value}
     # the schedule changes no result; the others are compared on their own, versions may change
@@ -316,11 +327,6 @@ def without_paths(signature: str, values: Iterable[Any]) -> str:
     ):
         signature = signature.replace(f"={path}", "=FILE")
     return signature
-
-
-def settings_of(generation: Any) -> Mapping[str, Any]:
-    """fairseq's generation flags by name."""
-    return generation if isinstance(generation, Mapping) else vars(generation)
 
 
 def told(name: str, value: Any) -> str:

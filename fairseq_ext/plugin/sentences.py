@@ -22,9 +22,10 @@ from fairseq_ext.core.exit import at_process_end
 from fairseq_ext.core.stats import Stats
 from fairseq_ext.core.words import LANGUAGE
 from fairseq_ext.plugin.loading.data_folder import RawText, tell_segmented_output
-from fairseq_ext.plugin.loading.settings import setting
+from fairseq_ext.plugin.options import Options, languages_of
 from fairseq_ext.plugin.stock import SentencepiecePair
-from fairseq_ext.search.constraints.glossary import Documents, glossary_options, places_terms
+from fairseq_ext.search.constraints.documents import Documents
+from fairseq_ext.search.constraints.glossary import glossary_options, places_terms
 from fairseq_ext.search.constraints.lines import from_packed, keys_of
 from fairseq_ext.search.constraints.report import (
     ConstraintCounts,
@@ -33,6 +34,7 @@ from fairseq_ext.search.constraints.report import (
     forms_used,
 )
 from fairseq_ext.search.constraints.required import case_of
+from fairseq_ext.search.constraints.source_text import unknown_pieces
 from fairseq_ext.search.constraints.sources import ConstraintSource, Matching
 from fairseq_ext.search.phrases.pieces import kind_of, normal
 from fairseq_ext.search.phrases.segmenter import Segmenter, TargetText
@@ -40,6 +42,7 @@ from fairseq_ext.search.phrases.sentence import EMPTY, Phrase, SentenceConstrain
 from fairseq_ext.search.registry import samples
 
 logger = logging.getLogger("fairseq_ext")
+Batch = tuple[dict, Tensor | None, Tensor | None]  # sample, prefix tokens, constraints
 
 
 class Sentences:
@@ -50,7 +53,6 @@ class Sentences:
         self.source: ConstraintSource | None = None
         self.target_text: TargetText | None = None  # the generator's
         self.constrained = False
-        self.typed = False  # --constraints is given
         # phrases come with each call (translator.py), besides those of the flags
         self.phrases_of_calls = False
         self.glossaries_of_calls = False  # so do glossaries (engine/requirements.py)
@@ -63,13 +65,13 @@ class Sentences:
         self.of_line: dict[int, SentenceConstraints] = {}
         self.lines_read = 0  # of an interactive session
         self.draft_file: str | None = None
+        self.completes = False  # batches lack something that is known of their sentences
         # line number of each source of an interactive session with --draft-file
         self.draft_line: dict[tuple[int, ...], int] = {}
         # what is wrong with sentences of the batch at hand, by their places
         self.errors_here: dict[int, UsageError] = {}
         self.tokenizer: Any = None
         self.bpe: Any = None
-        note_unknown_words(task)
 
     @property
     def source_dictionary(self) -> Any:
@@ -81,10 +83,9 @@ class Sentences:
         """The task's."""
         return self.task.target_dictionary
 
-    def use_flags(self, flags: Any, constrained: bool) -> None:
-        """Note what the flags ask for besides the search; constrained: sentences have constraints,
-        which our own search obeys."""
-        self.constrained = constrained
+    def use_options(self, options: Options) -> None:
+        """Read the settings of a generator that concern sentences."""
+        flags, self.constrained = options.flags, options.constrained
         self.numbered = (
             self.constrained
             or bool(flags.results_file)
@@ -94,11 +95,13 @@ class Sentences:
         )
         self.draft_file, self.report_path = flags.draft_file, flags.glossary_report
         if self.constrained and flags.glossary_documents is not None:
-            self.documents = Documents(
-                flags.glossary_documents, str(getattr(flags, "target_lang", None) or "")
-            )
-        if self.constrained and isinstance(self.target_dictionary, TargetDictionary):
-            self.target_dictionary.noting = True
+            target = options.settings.languages.target or ""
+            self.documents = Documents(flags.glossary_documents, target)
+        self.completes = self.constrained or self.draft_file is not None
+        if self.constrained:
+            note_unknown_words(self.task)
+        if isinstance(self.target_dictionary, TargetDictionary):
+            self.target_dictionary.noting = self.constrained
 
     def segment_by(self, bpe: Any) -> None:
         """Take note of how the command segments text."""
@@ -107,8 +110,9 @@ class Sentences:
             tell_segmented_output(self.target_dictionary, self.data_folder)
         if isinstance(bpe, SentencepiecePair):
             bpe.word = self.language_word
-        if bpe is not None:
-            bpe.encode = functools.partial(encoded, bpe.encode)  # of typed phrases, too
+        # lines are checked (input.py), phrases are not; calls may bring some to any run of theirs
+        if bpe is not None and (self.constrained or self.task.session.options is None):
+            bpe.encode = functools.partial(encoded, bpe.encode)
 
     @functools.cached_property
     def language_words(self) -> tuple[str, ...]:
@@ -121,18 +125,18 @@ class Sentences:
 
     def language_word(self) -> str:
         """That of --target-lang; "" where it has none."""
-        word = f">>{self.task.flags().target_lang}<<"
+        word = f">>{languages_of(self.task.flags()).target}<<"
         return word if word in self.language_words else ""
 
     @property
     def data_folder(self) -> str:
         """The first of the data directories."""
-        return split_paths(self.task.flags().data or "")[0]
+        return split_paths(self.task.session.settings.data)[0]
 
     @property
     def undoes_bpe(self) -> bool:
         """Whether the command joins the pieces of words in what it prints, by --remove-bpe."""
-        return bool(setting(self.task.flags(), "common_eval", "post_process"))
+        return self.task.session.settings.undoes_bpe
 
     @functools.cached_property
     def raw_text(self) -> RawText:
@@ -149,12 +153,11 @@ class Sentences:
         """Whether it is a data set that was loaded, and not an interactive session's buffer."""
         return any(dataset is known for known in self.task.datasets.values())
 
-    def complete(
-        self, sample: dict, constraints: Tensor | None, carries_numbers: bool
-    ) -> tuple[dict, Tensor | None]:
+    def complete(self, batch: Batch, carries_numbers: bool) -> Batch:
         """A batch with all that is known of its sentences, and the packed constraints
         that are still to be read. carries_numbers: whether those have the numbers of an
         interactive session's lines."""
+        sample, prefix_tokens, constraints = batch
         self.errors_here = {}
         if (
             self.constrained or (constraints is not None and carries_numbers)
@@ -172,7 +175,7 @@ class Sentences:
             sample = {**sample, "sentence_constraints": of_line}
         if self.draft_file and "id" not in sample:
             sample = {**sample, "draft_lines": self.draft_lines(sample["net_input"]["src_tokens"])}
-        return sample, constraints
+        return sample, prefix_tokens, constraints
 
     @property
     def segmenter(self) -> Segmenter:
@@ -183,8 +186,10 @@ class Sentences:
         """The command's constraint files, segmented as its tokenizer and bpe segment text
         (read when first needed)."""
         if self.source is None:
-            flags = self.task.flags()
-            files = (flags.constraints_file, flags.avoid_file, glossary_options(flags))
+            options = self.task.session.options
+            flags = options.flags
+            glossary = glossary_options(flags, options.settings.languages)
+            files = (flags.constraints_file, flags.avoid_file, glossary)
             boundaries = None if self.target_text is None else self.target_text.boundaries
             matching = Matching(case_of(flags), str(flags.avoid_case), boundaries)
             self.source = ConstraintSource(*files, self.segmenter, self.source_dictionary, matching)
@@ -201,13 +206,24 @@ class Sentences:
         pad = self.source_dictionary.pad()
         return [self.draft_line.get(tuple(row[row != pad].tolist()), -1) for row in rows]
 
+    def unknown_pieces(self, line: str, tokens: Tensor) -> tuple[str, ...]:
+        """The pieces of a line, of these source tokens (L,), that the source dictionary lacks."""
+        return unknown_pieces(line, tokens, self.source_dictionary, (self.tokenizer, self.bpe))
+
     def constraints_of_line(
-        self, number: int, tokens: Tensor, typed: Tensor | None, unknown: list[str]
+        self,
+        number: int,
+        tokens: Tensor,
+        typed: Tensor | None,
+        unknown: list[str],
+        of_source: Sequence[str] = (),
     ) -> SentenceConstraints:
-        """Those of the command's files, and those that were typed behind the line."""
+        """Those of the command's files, and those that were typed behind the line.
+
+        unknown: words of typed phrases; of_source: as of SourceText."""
         source = self.constraint_source()
         if typed is None:
-            return source.sentence(number, tokens)
+            return source.sentence(number, tokens, unknown=of_source)
         own = from_packed(
             typed,
             self.target_dictionary,
@@ -216,7 +232,7 @@ class Sentences:
             unknown,
             source.matching.required,
         )
-        return source.sentence(number, tokens, own)
+        return source.sentence(number, tokens, own, unknown=of_source)
 
     def shown(self, alternatives: tuple[Phrase, ...]) -> Phrase:
         """What stands for a constraint in fairseq's C- lines: its phrase, or a number that
@@ -288,10 +304,11 @@ class Sentences:
         if self.glossary_report is None and self.report_path:
             self.glossary_report = GlossaryReport(self.report_path, segmented, self.whole())
             at_process_end(self.glossary_report.close)
-        for number, row, translation in zip(
-            numbers_of(sample), sample["net_input"]["src_tokens"], translations, strict=False
+        given, rows = sample["sentence_constraints"], sample["net_input"]["src_tokens"]
+        for number, row, each, translation in zip(
+            numbers_of(sample), rows, given, translations, strict=False
         ):
-            text = source.source_text(row)
+            text = source.source_text.text(row, each.unknown)
             required = source.required(text)
             if self.glossary_report is not None:
                 self.glossary_report.add(number, text, translation, required)
@@ -305,7 +322,7 @@ class Sentences:
     def tell_unmet(self, stats: Stats) -> None:
         """Tell what became of the glossary's terms; warn of constraints that were not met, and of
         lines of the constraints file that no sentence has asked for."""
-        terms = stats.found(GlossaryCounts)
+        terms = stats.find_section(GlossaryCounts)
         if terms is not None:
             of_fate = {
                 name: getattr(terms, name) for name in ("in_place", "elsewhere", "met", "unmet")
@@ -325,7 +342,7 @@ class Sentences:
                 f"{counted(terms.terms, 'glossary term')} in {counted(terms.sentences, 'sentence')}"
             )
             logger.info("%s: %s%s", found, ", ".join(fates), never)
-        counts = stats.found(ConstraintCounts)
+        counts = stats.find_section(ConstraintCounts)
         if counts is not None and counts.unmet:
             number, phrase, reason = counts.unmet[0]
             logger.warning(
@@ -345,12 +362,12 @@ class Sentences:
 def note_unknown_words(task: Any) -> None:
     """Give a task target dictionaries that can take note of the words they lack."""
     for name in ("tgt_dict", "output_dictionary"):  # the second: a language model's
-        if isinstance(found := getattr(task, name, None), Dictionary):
+        if isinstance(found := vars(task).get(name), Dictionary):
             setattr(task, name, TargetDictionary.of(found))
-    flags, dictionaries = task.flags(), getattr(task, "dicts", {})
+    languages, dictionaries = languages_of(task.flags()), vars(task).get("dicts", {})
     # of tasks with a dictionary for each language
-    for language in (TGT_DICT_NAME, getattr(flags, "target_lang", None)):
-        if language in dictionaries and language != getattr(flags, "source_lang", None):
+    for language in (TGT_DICT_NAME, languages.target):
+        if language in dictionaries and language != languages.source:
             dictionaries[language] = TargetDictionary.of(dictionaries[language])
 
 
@@ -408,7 +425,9 @@ class TargetDictionary(Dictionary):
 
     @classmethod
     def of(cls, dictionary: Dictionary) -> TargetDictionary:
-        """The same dictionary, not a copy of its words."""
+        """The same dictionary, not a copy of its words; itself where it is one already."""
+        if isinstance(dictionary, cls):
+            return dictionary
         ours = cls.__new__(cls)
         ours.__dict__ = {**dictionary.__dict__, "noting": False, "unknown": [], "alternatives": []}
         return ours

@@ -31,10 +31,10 @@ from fairseq.tasks import (
 from fairseq.tasks.multilingual_translation import MultilingualTranslationTask
 from fairseq.tasks.translation import TranslationTask
 
-from fairseq_ext.core.command_line import decodes_alone
+from fairseq_ext.core.command_line import is_fairseq_command
 from fairseq_ext.core.errors import UsageError, cut
 from fairseq_ext.model.choose import refuse_architecture
-from fairseq_ext.plugin import options
+from fairseq_ext.plugin.flags_dataclass import flags_dataclass, task_dataclass
 from fairseq_ext.plugin.loading.languages import check_languages, name_languages_, own_target
 from fairseq_ext.plugin.loading.settings import checkpoint_of
 from fairseq_ext.plugin.options import check_outputs
@@ -201,9 +201,7 @@ def register_twin(stock: type[FairseqTask], name: str | None, extended: type, fl
     members: dict[str, Any] = {"registered": f"{name}_ext"}
     if dataclass is not None:
         twin = type(f"{stock.__name__}Ext", bases, members)
-        return register_task(f"{name}_ext", dataclass=options.task_dataclass(dataclass, flags))(
-            twin
-        )
+        return register_task(f"{name}_ext", dataclass=task_dataclass(dataclass, flags))(twin)
 
     def add_args(parser) -> None:
         stock.add_args(parser)  # type: ignore[attr-defined]
@@ -215,7 +213,7 @@ def register_twin(stock: type[FairseqTask], name: str | None, extended: type, fl
     )
 
 
-Flags = options.flags_dataclass()
+Flags = flags_dataclass()
 
 
 class Extended(BuildsGenerators):
@@ -235,7 +233,7 @@ class Extended(BuildsGenerators):
         self.session = Session(self)
 
     def flags(self) -> Any:
-        """Our flags, in the task's configuration."""
+        """The task's settings, as fairseq keeps them: ours and the stock task's."""
         return self.args if isinstance(self, LegacyFairseqTask) else self.cfg
 
     @classmethod
@@ -244,7 +242,7 @@ class Extended(BuildsGenerators):
         (raises UsageError)."""
         check_stock_settings(cfg)
         check_outputs(cfg)
-        if decodes_alone():
+        if is_fairseq_command():
             gc.freeze()  # what is imported stays
         target = None
         if issubclass(cls, TranslationTask):
@@ -277,10 +275,9 @@ class Extended(BuildsGenerators):
     ):
         """Our generator, under the stock signature; the stock one where the caller names a class,
         or with --score-reference."""
-        flags = self.flags()
         references = getattr(args, "score_reference", False)
         if references:
-            checks.refuse_reference(flags, Flags)
+            checks.refuse_reference(self.session.flags, Flags)
         if seq_gen_cls is not None or references:
             return self.build_stock(
                 models, args, seq_gen_cls, extra_gen_cls_kwargs, prefix_allowed_tokens_fn
@@ -301,7 +298,7 @@ class Extended(BuildsGenerators):
     def build_bpe(self, args):
         sentences = self.session.sentences
         sentences.segment_by(segmentation(super().build_bpe, args))  # type: ignore[misc]
-        if self.flags().glossary and sentences.target_text is not None:
+        if self.session.flags.glossary and sentences.target_text is not None:
             sentences.constraint_source()  # before a command asks for its first line
         return sentences.bpe
 

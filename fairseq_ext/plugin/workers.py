@@ -26,7 +26,7 @@ from fairseq_ext.core.errors import SentenceError, UsageError
 from fairseq_ext.core.process_pool import Event, Pool, Process, fork
 from fairseq_ext.core.stats import Stats
 from fairseq_ext.core.supervision import State, Supervision
-from fairseq_ext.plugin.search_setup import source_of
+from fairseq_ext.plugin.generator import source_of
 
 SILENCE = 60.0  # seconds without CPU time, after which a process that has work is replaced
 TICK = 1.0  # seconds between two looks at that
@@ -89,19 +89,11 @@ class Workers:
     """The processes of one generator.
 
     decode: (sample, prefix tokens, constraints) -> hypotheses, counted in the generator's
-    statistics; pad: of the source.
+    statistics.
     """
 
-    def __init__(
-        self, count: int, models: list, pad: int, generator: Any, decode: Callable[..., list]
-    ):
-        self.count, self.models, self.pad, self.generator, self.decode = (
-            count,
-            models,
-            pad,
-            generator,
-            decode,
-        )
+    def __init__(self, count: int, models: list, generator: Any, decode: Callable[..., list]):
+        self.count, self.models, self.generator, self.decode = count, models, generator, decode
         self.stats: Stats = generator.stats
         if any(p.device.type != "cpu" for model in models for p in model.parameters()):
             raise UsageError(
@@ -182,7 +174,7 @@ class Workers:
             workers = self.workers[: len(shares)]
             for worker, index in zip(workers, shares, strict=True):
                 worker.share = pickle.dumps(
-                    share_of((sample, prefix, constraints), n, index, self.pad)
+                    share_of((sample, prefix, constraints), n, index, self.generator.pad)
                 )
                 worker.deaths, worker.answer = 0, None
                 worker.send(pool)

@@ -1,39 +1,43 @@
 """Refuses what cannot work before anything runs, in one sentence with the flags and the way out.
 
-Strategies and options declare what they need and deny (registry.py); the pairs follow from that. A
-strategy's flags declare their ranges and which of them name files; those of all other flags stand
-here. A strategy's own check looks at what only it knows.
+Strategies and flags declare what they need and deny (registry.py); the pairs follow from that. Our
+flags declare their ranges and which of them name files; those of fairseq's flags stand here. The
+own check of a strategy or a feature looks at what only it knows.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import math
-import os
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 from fairseq_ext.core.errors import UsageError
-from fairseq_ext.search import mbr as candidates
-from fairseq_ext.search.constraints.glossary import places_terms
-from fairseq_ext.search.constraints.required import check_bonus, ways
-from fairseq_ext.search.constraints.sources import constraint_flag, select_flag
 from fairseq_ext.search.registry import (
     DEFAULT,
+    FEATURES,
+    STOCKS,
     Part,
     Strategy,
+    all_fields,
     all_strategies,
     changed,
     chosen,
+    constraint_flag,
+    declared,
+    flags_of,
     in_use,
+    is_given,
     load_strategies,
     refusal,
+    typed,
+    ways,
 )
 
 LARGEST = 3.0e38  # of a float32
 FINITE = (-LARGEST, LARGEST)
-# flags that belong to no strategy: the least and the most that each may be, and what it is
+# fairseq's flags: the least and the most that each may be, and what it is
 RANGES: dict[str, tuple[float, float, str]] = {
     "beam": (1, 10_000, "number of hypotheses"),
     "nbest": (1, 10_000, "number of hypotheses"),
@@ -49,9 +53,14 @@ RANGES: dict[str, tuple[float, float, str]] = {
     "lm_weight": (*FINITE, "weight"),
     "prefix_size": (0, 1_000_000, "number of target tokens"),
     "no_repeat_ngram_size": (0, 1_000_000, "number of tokens"),
-    "cpu_workers": (1, max(64, 4 * (os.cpu_count() or 1)), "number of processes"),
 }
-FILES = ("results_file", "stats_file", "glossary_report")
+
+# why an engine or a corpus run refuses flags of fairseq's
+ENGINE = {
+    "print_alignment": "reads attention over a whole batch, and an engine has none",
+    "prefix_size": "takes prefixes from a data set, and here each request has its own",
+}
+CORPUS = {"print_alignment": "has no place in the records of a corpus run"}
 
 STOCK_SEARCHES = {
     "diversity_rate": ("--diversity-rate", -1.0),
@@ -63,7 +72,7 @@ def stock_search(generation: Any) -> str | None:
     """The stock flag that replaces fairseq's beam search by another search of its
     own, if one is set."""
     for name, (flag, off) in STOCK_SEARCHES.items():
-        if getattr(generation, name, off) != off:
+        if vars(generation)[name] != off:
             return flag
     return None
 
@@ -79,7 +88,7 @@ def refuse_stock_search(flag: str, generation: Any) -> None:
 
 @dataclass(frozen=True)
 class Option:
-    """A flag outside the strategies that needs or denies something while it is on."""
+    """A flag that needs or denies something while it is on."""
 
     flag: str
     on: Callable[[Any, Any], bool]  # (our flags, fairseq's GenerationConfig)
@@ -89,28 +98,23 @@ class Option:
 
 def stock(name: str, off: Any = False) -> Callable[[Any, Any], bool]:
     """Whether a stock flag is on."""
-    return lambda flags, generation: getattr(generation, name, off) not in (off, None)
+    return lambda flags, generation: vars(generation)[name] not in (off, None)
 
 
-OPTIONS = (
+OPTIONS = (  # fairseq's
     *(
         Option(flag, stock(name, off), denies=frozenset({"search loop"}))
         for name, (flag, off) in STOCK_SEARCHES.items()
     ),
     Option(
         "--unkpen below 0",
-        lambda flags, generation: getattr(generation, "unkpen", 0) < 0,
+        lambda flags, generation: generation.unkpen < 0,
         denies=frozenset({"scores of at most 0"}),
     ),
     Option(
         "--lm-path",
         stock("lm_path", None),
         denies=frozenset({"scores of at most 0", "softmax's own order", "several tokens a call"}),
-    ),
-    Option(
-        "--constraint-bonus",
-        lambda flags, generation: flags.constraint_bonus is not None,
-        denies=frozenset({"scores of at most 0", "softmax's own order"}),
     ),
     Option("--retain-dropout", stock("retain_dropout"), denies=frozenset({"repeatable calls"})),
     Option(
@@ -119,65 +123,47 @@ OPTIONS = (
         needs=frozenset({"attention", "source sentence"}),
     ),
     Option(
-        "--glossary",
-        lambda flags, generation: bool(flags.glossary),
-        needs=frozenset({"source sentence"}),
-    ),
-    Option(
-        "--glossary-placement align",
-        places_terms,
-        needs=frozenset({"search loop", "beam"}),
-    ),
-    Option("--mbr", lambda flags, generation: bool(flags.mbr), needs=frozenset({"search loop"})),
-    Option(
-        "--draft ngram",
-        lambda flags, generation: str(flags.draft) == "ngram",
-        needs=frozenset({"source tokens"}),
-    ),
-    Option(
-        "--ddg-dir",
-        lambda flags, generation: bool(flags.ddg_dir),
-        needs=frozenset({"source tokens"}),
-    ),
-    Option(
         "--beam above 1",
-        lambda flags, generation: getattr(generation, "beam", 5) > 1,
+        lambda flags, generation: generation.beam > 1,
         denies=frozenset({"greedy"}),
     ),
     Option(
         "--nbest above 1",
-        lambda flags, generation: getattr(generation, "nbest", 1) > 1,
+        lambda flags, generation: generation.nbest > 1,
         denies=frozenset({"greedy"}),
     ),
-    Option(
-        "--int8",
-        lambda flags, generation: flags.int8,
-        needs=frozenset({"search loop", "compiled linear layers"}),
-        denies=frozenset({"attention"}),
-    ),
-    Option(
-        "--decoder-backend fairseq",
-        lambda flags, generation: str(flags.decoder_backend) == "fairseq",
-        denies=frozenset({"compiled linear layers"}),
-    ),
-    Option(
-        "--decoder-backend transformer",
-        lambda flags, generation: str(flags.decoder_backend) == "transformer",
-        needs=frozenset({"search loop"}),
-    ),
-    Option(
-        "--results-file",
-        lambda flags, generation: bool(flags.results_file),
-        needs=frozenset({"search loop", "one process"}),
-        denies=frozenset({"attention"}),
-    ),
-    Option(
-        "--cpu-workers",
-        lambda flags, generation: flags.cpu_workers > 1,
-        needs=frozenset({"divisible batches"}),
-        denies=frozenset({"one process"}),
-    ),
 )
+
+
+def options() -> list[Option]:
+    """fairseq's options, and those of our flags that declare needs or denials."""
+    own = []
+    for name, field in all_fields().items():
+        sides = {key: of_values(field, key) for key in ("needs", "denies")}
+        for value in dict.fromkeys([*sides["needs"], *sides["denies"]]):
+            flag = typed(name) if value is None else f"{typed(name)} {value}"
+            both = (frozenset(sides[key].get(value, ())) for key in ("needs", "denies"))
+            own.append(Option(flag, is_on(field, value), *both))
+    return [*OPTIONS, *own]
+
+
+def of_values(field: dataclasses.Field, key: str) -> dict[str | None, tuple[str, ...]]:
+    """What a flag needs or denies by its value; None: by any but the default."""
+    found = field.metadata.get(key, ())
+    return found if isinstance(found, dict) else {None: found} if found else {}
+
+
+def is_on(field: dataclasses.Field, value: str | None) -> Callable[[Any, Any], bool]:
+    """Whether a flag has this value; None: any but the default."""
+    if value is None:
+        return lambda flags, generation: is_given(flags, field)
+    return lambda flags, generation: str(vars(flags)[field.name]) == value
+
+
+def select_flag(flags: Any, generation: Any) -> str:
+    """How the user chose the present selection: constraints choose dba by themselves."""
+    own = STOCKS.get(str(flags.select), f"--select {flags.select}")
+    return constraint_flag(flags, generation) or own if str(flags.select) == "dba" else own
 
 
 def parts(flags: Any, generation: Any) -> list[Part]:
@@ -200,7 +186,7 @@ def parts(flags: Any, generation: Any) -> list[Part]:
             )
     if (given := constraint_flag(flags, generation)) is not None:
         found.append(Part(given, denies=frozenset({"no constraints"})))
-    return found + [Part(o.flag, o.needs, o.denies) for o in OPTIONS if o.on(flags, generation)]
+    return found + [Part(o.flag, o.needs, o.denies) for o in options() if o.on(flags, generation)]
 
 
 def refuse_reference(flags: Any, own: type) -> None:
@@ -216,47 +202,27 @@ def refuse_reference(flags: Any, own: type) -> None:
     named += [
         "--" + name.replace("_", "-")
         for name, default in defaults.items()
-        if getattr(flags, name) != default
+        if vars(flags)[name] != default
     ]
     if named:
         given = "--score-reference scores given translations"
         raise UsageError(f"{given}, so {named[0]} has nothing to do: leave one of the two out")
 
 
-def field_names(strategy: Strategy) -> list[str]:
-    """Names of the strategy's flags."""
-    return (
-        []
-        if strategy.flags is None
-        else [f.name for f in dataclasses.fields(strategy.flags) if f.name != "_name"]
-    )
-
-
 def refuse_unused(flags: Any, strategies: list[Strategy]) -> None:
     """Refuse a flag whose strategy is not switched on (raises UsageError)."""
-    read = {name for s in strategies for name in field_names(s)}
+    read = {name for s in strategies for name in flags_of(s)}
     for strategy in all_strategies():
         unused = [name for name in changed(flags, strategy) if name not in read]
         if unused:
-            flag = "--" + unused[0].replace("_", "-")
-            owners = [s for s in all_strategies() if unused[0] in field_names(s)]
+            flag = typed(unused[0])
+            owners = [s for s in all_strategies() if unused[0] in flags_of(s)]
             if all(s.constrained for s in owners) and not any(s.constrained for s in strategies):
                 raise UsageError(f"{flag} shapes phrases, and the command has none: {ways(flag)}")
             named = " or ".join(s.flag for s in owners)
             raise UsageError(
                 f"{flag} belongs to {named}, which is not switched on: add it or leave {flag} out"
             )
-
-
-def declared(key: str) -> dict[str, Any]:
-    """What the strategies' flags declare under a key of their metadata, by field name."""
-    return {
-        f.name: f.metadata[key]
-        for s in all_strategies()
-        if s.flags
-        for f in dataclasses.fields(s.flags)
-        if key in f.metadata
-    }
 
 
 def short(number: float) -> str:
@@ -268,8 +234,7 @@ def refuse_values(flags: Any, generation: Any) -> None:
     """Refuse numbers outside their range, NaN included, and empty file names
     (raises UsageError)."""
     for name, (least, most, meaning) in (RANGES | declared("range")).items():
-        value = getattr(generation, name, None)
-        value = getattr(flags, name, None) if value is None else value
+        value = (vars(flags) | vars(generation))[name]
         if value is not None and not least <= value <= most:
             bounds = (
                 f"{short(least)} or more"
@@ -280,17 +245,27 @@ def refuse_values(flags: Any, generation: Any) -> None:
             raise UsageError(
                 f"--{name.replace('_', '-')} ({meaning}) must be {bounds}, not {value}"
             )
-    for name in {name for s in all_strategies() for name in field_names(s)}:
-        value = getattr(flags, name)
+    for name in all_fields():
+        value = vars(flags)[name]
         if isinstance(value, float) and math.isnan(value):
             raise UsageError(
                 f"--{name.replace('_', '-')} is not a number: give one, or leave it out"
             )
-    for name in (*FILES, *declared("file")):
-        if getattr(flags, name) == "":
+    for name in declared("file"):
+        if vars(flags)[name] == "":
             raise UsageError(
                 f"--{name.replace('_', '-')} is given without a name: name a file, or leave it out"
             )
+
+
+def refused_by_engine() -> dict[str, str]:
+    """Why an engine refuses flags, by name."""
+    return ENGINE | declared("engine")
+
+
+def refused_by_corpus() -> dict[str, str]:
+    """Why a corpus run refuses flags, by name."""
+    return CORPUS | declared("corpus")
 
 
 def validate(flags: Any, generation: Any, *more: Part) -> None:
@@ -303,16 +278,15 @@ def validate(flags: Any, generation: Any, *more: Part) -> None:
     strategies = in_use(flags)
     refuse_unused(flags, strategies)
     for name in ("print_step", "retain_iter_history"):
-        if getattr(generation, name, False):
+        if vars(generation)[name]:
             flag = "--" + name.replace("_", "-")
             raise UsageError(
                 f"{flag} shows the steps of iterative refinement, which no search here "
                 "has: leave it out"
             )
-    candidates.check(flags, generation)
-    check_bonus(flags)
-    if flags.resume and not flags.results_file:
-        raise UsageError("--resume continues a results file and none is named: add --results-file")
+    for feature in FEATURES.values():
+        if feature.check is not None:
+            feature.check(flags, generation)
     for strategy in strategies:
         if strategy.check is not None and not stock_search(generation):
             strategy.check(flags, generation)

@@ -20,20 +20,20 @@ from typing import Any
 import torch
 
 from fairseq_ext.core.errors import NotANumber
-from fairseq_ext.kernels.beam import CompiledBatch, CompiledSentence, Result, Rules, StopRule
+from fairseq_ext.kernels.beam import CompiledBatch, CompiledSentence, Rules, SearchResult, StopRule
 from fairseq_ext.kernels.library import library
-from fairseq_ext.model.protocol import BatchReader
+from fairseq_ext.kernels.transformer import CompiledRows
 from fairseq_ext.search.finished import Ending, Hypothesis, n_best
 from fairseq_ext.search.log_probs import MANY
 from fairseq_ext.search.phrases.sentence import SentenceConstraints
 from fairseq_ext.search.pool import Pool
 from fairseq_ext.search.protocols import SearchSetup
-from fairseq_ext.search.scheduler import Request, Searcher, common_prefix
+from fairseq_ext.search.scheduler import CompiledSearcher, Request, common_prefix
 
 FIRST_POSITIONS, FIRST_STEPS = 32, 8  # room for as many tokens in common, and so many of each row
 
 
-class CompiledSearch(Searcher):
+class CompiledSearch(CompiledSearcher):
     """Beam search of sentences without constraints."""
 
     def __init__(self, setup: SearchSetup):
@@ -48,10 +48,10 @@ class CompiledSearch(Searcher):
     def clear(self) -> None:
         """Forget all requests, also those of a call that an exception has ended anywhere: what
         their sentences hold may be half changed, so they are not used again."""
-        self.reader: BatchReader | None = None  # None while there are no sentences
+        self.reader: CompiledRows | None = None  # None while there are no sentences
         self.sentences: dict[Request, CompiledSentence] = {}  # live or ended
         self.running: dict[Request, CompiledSentence] = {}  # live
-        self.batch.keep_([])
+        self.batch.set_sentences_([])
 
     @staticmethod
     def knows(setup: SearchSetup) -> bool:
@@ -96,7 +96,7 @@ class CompiledSearch(Searcher):
             itertools.islice((i for i in itertools.count() if i not in taken), len(requests))
         )
         if self.reader is not None:
-            self.reader.take_in_(decoder.set_aside(), slots)
+            self.reader.copy_into_slots_(decoder.set_aside().cache.models[0], slots)
         else:
             self.reader = decoder.batch_reader(FIRST_POSITIONS + FIRST_STEPS * spec.k)
             decoder.set_aside()
@@ -128,7 +128,7 @@ class CompiledSearch(Searcher):
         self.running = {
             request: sentence for request, sentence in self.sentences.items() if sentence.is_live
         }
-        self.batch.keep_(list(self.running.values()))
+        self.batch.set_sentences_(list(self.running.values()))
 
     def step(self, most: int = 1) -> list[Request]:
         running, schedule = self.running, self.setup.strategies.schedule
@@ -152,7 +152,7 @@ class CompiledSearch(Searcher):
                 self.sentences[request] = self.sentences.pop(request)
         if len(running) == len(self.running):
             return self.step_all(most)
-        self.batch.keep_(list(running.values()))
+        self.batch.set_sentences_(list(running.values()))
         try:
             return self.step_all(most)
         finally:
@@ -167,14 +167,14 @@ class CompiledSearch(Searcher):
             return []
         assert self.reader is not None
         while (
-            result := self.batch.go_on(most, self.reader.compiled, self.reader.struct)
-        ) == Result.NO_ROOM:
+            result := self.batch.run_steps(most, self.reader, self.reader.step)
+        ) == SearchResult.NO_ROOM:
             longest = max(sentence.struct.length for sentence in self.running.values())
             lengthened = [sentence.lengthen_() for sentence in self.running.values()]
-            if not any(lengthened) and not self.reader.make_room_(self.batch.rows, longest + 1):
+            if not any(lengthened) and not self.reader.reserve_rows_(self.batch.rows, longest + 1):
                 self.enlarge()
         self.setup.stats.count_steps(*self.batch.take_counts())
-        if result == Result.GOES_ON:
+        if result == SearchResult.GOES_ON:
             return []
         ended = [request for request, sentence in self.running.items() if not sentence.is_live]
         self.keep()
@@ -195,18 +195,18 @@ class CompiledSearch(Searcher):
         how to go on from there."""
         sentence, found = self.sentences[request], None
         state, stats = sentence.struct, self.setup.stats
-        if sentence.result == Result.FOUND:
+        if sentence.result == SearchResult.FINISHED:
             ending = None
             if self.proves:
                 steps = state.limit - state.length
-                ending = Ending(state.gap, steps, steps * self.rules.k + state.missed)
+                ending = Ending(state.gap, steps, steps * self.rules.k + state.unused_rows)
             found = n_best(
-                sentence.found(), self.setup.spec.scoring, request.most, state.rewarded, ending
+                sentence.hypotheses(), self.setup.spec.scoring, request.most, state.rewarded, ending
             )
         if self.drops:
             stats.drop(torch.tensor(state.dropped))
         self.cancel([request])
-        if sentence.result == Result.NOT_A_NUMBER:
+        if sentence.result == SearchResult.NOT_A_NUMBER:
             raise NotANumber(
                 f"the model gives NaN at target position {sentence.struct.length} of the sentence"
             )
@@ -226,7 +226,7 @@ class CompiledSearch(Searcher):
         return common_prefix(
             [
                 *sentence.tokens().tolist(),
-                *(tokens.tolist() for tokens, _ in sentence.found(waiting=True)),
+                *(tokens.tolist() for tokens, _ in sentence.hypotheses(waiting=True)),
             ]
         )
 
@@ -247,7 +247,7 @@ def rules_of(setup: SearchSetup) -> ctypes.Structure:
     fields: dict[str, Any] = {
         "children": 2 * spec.k,
         "threshold": math.inf,
-        "behind_finished": math.inf,
+        "finished_threshold": math.inf,
     }
     for rules in strategies.rules():
         assert rules is not None

@@ -14,18 +14,18 @@ import torch
 
 from fairseq_ext.core.errors import NotANumber
 from fairseq_ext.kernels.banks import Banks
-from fairseq_ext.kernels.beam import Result
-from fairseq_ext.kernels.constrained import CompiledConstrained, Settings
+from fairseq_ext.kernels.beam import SearchResult
+from fairseq_ext.kernels.constrained import CompiledConstrainedSearch, ConstrainedSettings
 from fairseq_ext.search.compiled import FIRST_POSITIONS, FIRST_STEPS
 from fairseq_ext.search.finished import Hypothesis, n_best
 from fairseq_ext.search.log_probs import MANY
 from fairseq_ext.search.phrases.sentence import SentenceConstraints
 from fairseq_ext.search.pool import OfPool, Pool
 from fairseq_ext.search.protocols import SearchSetup
-from fairseq_ext.search.scheduler import Request, Searcher, common_prefix
+from fairseq_ext.search.scheduler import CompiledSearcher, Request, common_prefix
 
 
-class ConstrainedSearch(Searcher):
+class ConstrainedSearch(CompiledSearcher):
     """Beam search of sentences with phrases that must appear, and no other constraints."""
 
     def __init__(self, setup: SearchSetup):
@@ -110,7 +110,10 @@ class ConstrainedSearch(Searcher):
     def common_prefix(self, request: Request) -> list[int]:
         group, i = self.at[request]
         return common_prefix(
-            [*group.search.tokens(i), *(tokens.tolist() for tokens, _ in group.search.found(i))]
+            [
+                *group.search.tokens(i),
+                *(tokens.tolist() for tokens, _ in group.search.hypotheses(i)),
+            ]
         )
 
 
@@ -127,11 +130,11 @@ class ConstrainedGroup:
         limits = [pool.max_len[s] for s in sentences]
         lists = [request.nbest for request in requests]
         settings = self.settings(max(limits), banks.highest, max(lists))
-        self.search = CompiledConstrained(settings, banks, sentences, limits, pool.bos, lists)
+        self.search = CompiledConstrainedSearch(settings, banks, sentences, limits, pool.bos, lists)
         self.most_rows = len(limits) * setup.spec.k
         self.told = 0  # sentences that have ended, and were returned
 
-    def settings(self, limit: int, highest: int, nbest: int) -> Settings:
+    def settings(self, limit: int, highest: int, nbest: int) -> ConstrainedSettings:
         """What holds for sentences that have at most `limit` tokens before EOS, `highest` required
         ones and an n-best list of `nbest`."""
         setup, known, estimate = (
@@ -140,7 +143,7 @@ class ConstrainedGroup:
             self.setup.strategies.stop.estimate,
         )
         assert estimate is not None
-        return Settings(
+        return ConstrainedSettings(
             setup.spec.k,
             nbest,
             known.min_len,
@@ -149,7 +152,7 @@ class ConstrainedGroup:
             known.no_repeat_ngram,
             setup.strategies.softmax.temperature,
             estimate,
-            *setup.spec.scoring.divisors(limit + highest + estimate.others + 3),
+            *setup.spec.scoring.divisors(limit + highest + estimate.max_extra_tokens + 3),
         )
 
     @property
@@ -169,20 +172,20 @@ class ConstrainedGroup:
             self.search.struct,
             self.setup.stats,
         )
-        while (result := search.go_on(reader.compiled, reader.struct, most)) == Result.NO_ROOM:
-            if not (search.lengthen_() or reader.make_room_(self.most_rows, state.length + 1)):
+        while (result := search.run_steps(reader, reader.step, most)) == SearchResult.NO_ROOM:
+            if not (search.lengthen_() or reader.reserve_rows_(self.most_rows, state.length + 1)):
                 reader.enlarge_(range(reader.slots), state.used)
         stats.count_steps(*search.take_counts())
         if state.full:
             stats.drop(torch.tensor(state.dropped))
             state.dropped = 0
-        if result == Result.NOT_A_NUMBER:
+        if result == SearchResult.NOT_A_NUMBER:
             which = "one of the sentences" if state.live > 1 else "the sentence"
             raise NotANumber(f"the model gives NaN at target position {state.length} of {which}")
-        ended = search.ended(self.told)
+        ended = search.ended_sentences(self.told)
         self.told += len(ended)
         return ended
 
     def found(self, i: int) -> list[Hypothesis]:
         """The hypotheses of the i-th sentence, best first."""
-        return n_best(self.search.found(i), self.setup.spec.scoring)
+        return n_best(self.search.hypotheses(i), self.setup.spec.scoring)

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from fairseq_ext.kernels.library import library
-from fairseq_ext.kernels.log_probs import best_of_sentences, block_ngrams_, repeated, topk
+from fairseq_ext.kernels.log_probs import best_of_sentences, block_ngrams_, repeated_ngrams, topk
 
 # so many of each row, and of each sentence, the compiled top-k keeps sorted by insertion
 FEW, MANY = 64, 256
@@ -184,7 +184,7 @@ class LogProbs:
         if self._is_compiled() and tokens.stride(1) == 1:
             block_ngrams_(self._value, tokens, n, self._ids)
         else:
-            words, again = repeated(tokens, n)
+            words, again = repeated_ngrams(tokens, n)
             self.ban_each_(words.masked_fill(~again, -1))
 
     def add_(self, token: int, amount: float, rows: Tensor | None = None) -> None:

@@ -24,9 +24,9 @@ from typing import Any, Literal
 
 import numpy as np
 
-from fairseq_ext.core.errors import SentenceError, UsageError
+from fairseq_ext.core.errors import SentenceError, UsageError, cut
 from fairseq_ext.search.finished import Hypothesis
-from fairseq_ext.search.registry import samples
+from fairseq_ext.search.registry import register_feature, samples
 
 # of --mbr-prune: what candidates are compared with first, and how often that is drawn again
 FIRST_REFERENCES, RESAMPLES = 8, 500
@@ -273,7 +273,8 @@ class CandidateFlags:
         default=None,
         metadata={
             "help": "answer with the hypothesis of the highest expected chrf, bleu, ter, comet or "
-            "module:function (default: with that of the highest score)"
+            "module:function (default: with that of the highest score)",
+            "needs": ("search loop",),
         },
     )
     mbr_model: str | None = field(
@@ -324,11 +325,10 @@ def check_seed(seed: Any, flags: Any) -> None:
     """Refuse a seed of a request or a call that is none, or that no sample is drawn
     by (raises UsageError)."""
     if seed is not None and (type(seed) is not int or not 0 <= seed < 2**32):
-        raise UsageError(f"seed is {seed!r}: give a whole number from 0 to 4294967295")
+        raise UsageError(f"seed is {cut(repr(seed))}: give a whole number from 0 to 4294967295")
     if seed is not None and not samples(flags):
         raise UsageError(
-            "seed is of samples, and this search draws none: leave it out, or use --select "
-            "sampling or gumbel"
+            "seed is of samples, and this search draws none: leave it out, or use --select sampling"
         )
 
 
@@ -338,9 +338,7 @@ NAMES = tuple(name for name in CandidateFlags.__dataclass_fields__ if name != "_
 def given(flags: Any) -> dict[str, Any]:
     """The flags that differ from their defaults."""
     return {
-        name: getattr(flags, name)
-        for name in NAMES
-        if getattr(flags, name) != getattr(CandidateFlags, name)
+        name: value for name in NAMES if (value := vars(flags)[name]) != vars(CandidateFlags)[name]
     }
 
 
@@ -353,17 +351,17 @@ def check(flags: Any, generation: Any) -> None:
                 "or leave this flag out"
             )
         return
-    if getattr(generation, "beam", 5) < 2:
+    if generation.beam < 2:
         raise UsageError(
             "--mbr chooses among the hypotheses of a sentence, and --beam 1 finds one: raise "
             "--beam or leave --mbr out"
         )
-    for name in ("mbr_candidates", "mbr_references"):
-        if getattr(flags, name) < 0:
-            raise UsageError(
-                f"--{name.replace('_', '-')} (number of hypotheses) must be 0 or more, not "
-                f"{getattr(flags, name)}"
-            )
+    for name, value in (
+        ("--mbr-candidates", flags.mbr_candidates),
+        ("--mbr-references", flags.mbr_references),
+    ):
+        if value < 0:
+            raise UsageError(f"{name} (number of hypotheses) must be 0 or more, not {value}")
     if not 0 <= flags.mbr_prune < 1:
         raise UsageError(
             "--mbr-prune (share of resamplings) must be 0 or more and below 1, not "
@@ -384,3 +382,12 @@ def check(flags: Any, generation: Any) -> None:
             "--mbr-aggregate compares each candidate once, so --mbr-prune has nothing to save: "
             "leave one of the two out"
         )
+
+
+def tell(flags: Any, generation: Any) -> str:
+    """What the signature says of the flags."""
+    settings = ",".join(f"{name}={value}" for name, value in given(flags).items())
+    return f"mbr:{settings}" if flags.mbr else ""
+
+
+register_feature("candidates", CandidateFlags, check=check, tell=tell)

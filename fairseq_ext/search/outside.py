@@ -1,7 +1,7 @@
-"""Checks what strategies from outside the package return, at every step (FAIRSEQ_EXT_STRATEGIES).
+"""Checks what strategies from outside the package return (FAIRSEQ_EXT_STRATEGIES).
 
 Without that, a wrong shape, row or order would give another translation, and no message. On a GPU
-the checks wait for the device.
+the checks wait for the device, so a strategy's first answers are checked, and no others.
 
 Shapes: S live sentences, c candidates a sentence, n live rows, V vocabulary, C words of a
 shortlist.
@@ -38,12 +38,13 @@ READ_ONLY = {
     Finished: ("count", "total"),
 }
 ROUNDING = 1e-3  # nats
+CHECKED = 100  # answers: all steps of a usual batch
 
 
 def watched(strategy: Strategy, made: Any, eos: int, words: int) -> Any:
-    """What a builder has made; its answers are checked if it comes from outside the package. words:
-    of the target dictionary.
-    Errors: UsageError, also at each step."""
+    """What a builder has made; its first answers are checked if it comes from outside the package.
+    words: of the target dictionary.
+    Errors: UsageError, also at these steps."""
     if not strategy.build.__module__.startswith(OUTSIDE_MODULE):
         return made
 
@@ -61,9 +62,13 @@ def watched(strategy: Strategy, made: Any, eos: int, words: int) -> Any:
     if strategy.point == "decoding":
         return made
     check: Callable[..., str | None] = globals()[f"flaw_of_{strategy.point}"]
-    kind = type(made)
+    kind, left = type(made), CHECKED
 
     def call(self: Any, *arguments: Any, **named: Any) -> Any:
+        nonlocal left
+        left -= 1
+        if not left:
+            self.__class__ = kind
         given = [
             (each, name, getattr(each, name).clone())
             for each in arguments

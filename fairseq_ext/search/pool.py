@@ -15,9 +15,9 @@ import torch
 from torch import Tensor
 
 if TYPE_CHECKING:
-    from fairseq_ext.search.constraints.sentence_end import SentenceEnds
     from fairseq_ext.search.phrases.pieces import Boundaries
     from fairseq_ext.search.phrases.sentence import SentenceConstraints
+    from fairseq_ext.search.phrases.sentence_ends import SentenceEnds
 
 T = TypeVar("T")
 

@@ -19,7 +19,7 @@ from torch import Tensor
 
 from fairseq_ext.core.stats import Stats
 from fairseq_ext.kernels.banks import Banks, Estimate
-from fairseq_ext.kernels.beam import PlugRules
+from fairseq_ext.kernels.beam import StrategyRules
 from fairseq_ext.model.protocol import Decoder, Regroupable
 from fairseq_ext.search.beam import Beam
 from fairseq_ext.search.candidates import Candidates, StopDecision
@@ -72,7 +72,7 @@ class Replaceable:
     """A strategy that the compiled search (kernels/beam.cpp) may stand in for."""
 
     @property
-    def rules(self) -> PlugRules | None:
+    def rules(self) -> StrategyRules | None:
         """What the compiled search does in its place; None: it cannot stand in
         for this strategy."""
         return None
@@ -191,7 +191,7 @@ class Strategies:
         """Whether sentences may have fewer rows than the beam."""
         return bool(self.prune) or self.select.variable or self.stop.variable
 
-    def rules(self) -> list[PlugRules | None]:
+    def rules(self) -> list[StrategyRules | None]:
         """What kernels/beam.cpp does as those that choose, drop and end; None for each
         that it cannot replace."""
         return [self.select.rules, self.stop.rules, *(prune.rules for prune in self.prune)]
@@ -236,7 +236,3 @@ class SearchSpec:
     diverse_strength: float = 0.0
     sampling_topk: int = -1  # most likely words that are sampled; not above 0: all
     sampling_topp: float = -1.0  # the probability that these make up; not above 0: all
-
-    def limit(self, tokens: int) -> int:
-        """Most target tokens before EOS of a sentence of so many source tokens, EOS included."""
-        return min(int(self.max_len_a * tokens + self.max_len_b), self.max_len - 1)

@@ -7,15 +7,17 @@ names it. docs/strategy.md shows one that is whole and says what it is made of: 
 (search/protocols.py), its flags, what its builder and its check are given, and each word of its
 register line.
 
-`plugin/options.py` gathers the flags, `search/checks.py` derives refusals, `plugin/search_setup.py`
-builds what the flags name. `tests/test_neutral.py`, `tests/test_compose.py` and
-`tests/test_strategies_cli.py` run every neutral and example setting, alone and beside all others.
+`plugin/flags_dataclass.py` gathers the flags, `search/checks.py` derives refusals,
+`plugin/search_setup.py` builds what the flags name. `tests/test_neutral.py`,
+`tests/test_compose.py` and `tests/test_strategies_cli.py` run every neutral and example setting,
+alone and with all others.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import difflib
+import functools
 import importlib
 import importlib.util
 import os
@@ -23,7 +25,7 @@ import pkgutil
 import sys
 import traceback
 import types
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -39,11 +41,45 @@ DEFAULT = {
     "decoding": "beam",
 }
 POINTS = tuple(DEFAULT)
+# folders whose files register themselves; those of strategies have one folder an extension point
+FOLDERS = ("constraints", "strategies")
+FILES = ("mbr",)  # others of this folder that do
+# selections that flags of fairseq's choose
+STOCKS = {"sampling": "--sampling", "diverse": "--diverse-beam-groups"}
 OUTSIDE = "FAIRSEQ_EXT_STRATEGIES"
 OUTSIDE_MODULE = "fairseq_ext_outside_"  # how the names of their modules begin
-# names of flags that no file from outside may bring: plugin/options.py puts fairseq's own here
+# names of flags that no file from outside may bring: fairseq's own (plugin/flags_dataclass.py)
 TAKEN: set[str] = set()
 Setting = Mapping[str, Any]  # values of flags by field name, ours and stock's
+
+
+@dataclass(frozen=True)
+class Feature:
+    """What its own flags switch on, whatever the strategies: a source of constraints, a choice
+    among hypotheses, a file of results.
+
+    A field of its flags may declare, as metadata: what it `needs` and `denies` when it is given
+    (CAPABILITIES, or those of each value), that it `gives` constraints, which phrases it `shapes`,
+    a `range`, that it names a `file`, which is `written`; that results are the same
+    (`same_results`); why an `engine` or a `corpus` run refuses it; its own `page`.
+    """
+
+    name: str
+    flags: type  # dataclass
+    check: Callable | None = None  # as of a strategy
+    tell: Callable | None = None  # (flags, generation config) -> its part of the signature, or ""
+    constrains: bool = False  # its flags are read by strategies that take constraints
+    page: str = ""  # of its flags
+
+
+FEATURES: dict[str, Feature] = {}
+
+
+def register_feature(name: str, flags: type, **declared: Any) -> None:
+    """Register a feature. declared: other fields of `Feature`."""
+    FEATURES[name] = Feature(name, flags, **declared)
+    for each in sorted(FEATURES):  # whatever the order of imports
+        FEATURES[each] = FEATURES.pop(each)
 
 
 @dataclass(frozen=True)
@@ -146,20 +182,29 @@ def register(
     return add
 
 
-def load_strategies() -> None:
-    """Import every strategy file, one folder an extension point, so that each registers itself.
+@functools.cache
+def load_own() -> None:
+    """Import every file of FOLDERS and FILES, so that strategies and features register themselves.
 
     A name with a leading underscore is shared code.
     """
-    package = importlib.import_module("fairseq_ext.search.strategies")
-    names = [
-        m.name
-        for m in pkgutil.walk_packages(package.__path__, f"{package.__name__}.")
-        if not m.ispkg
-    ]
-    for name in names:
-        if not name.rpartition(".")[2].startswith("_"):
-            importlib.import_module(name)
+    for file in FILES:
+        importlib.import_module(f"{__package__}.{file}")
+    for folder in FOLDERS:
+        package = importlib.import_module(f"{__package__}.{folder}")
+        names = [
+            m.name
+            for m in pkgutil.walk_packages(package.__path__, f"{package.__name__}.")
+            if not m.ispkg
+        ]
+        for name in names:
+            if not name.rpartition(".")[2].startswith("_"):
+                importlib.import_module(name)
+
+
+def load_strategies() -> None:
+    """Have all strategies and features register themselves, those from outside the package too."""
+    load_own()
     for file in filter(None, os.environ.get(OUTSIDE, "").split(os.pathsep)):
         load_outside(Path(file))
 
@@ -244,7 +289,7 @@ def names_of(point: str) -> list[str]:
 
 def choice(flags: Any, point: str) -> str:
     """The name of the strategy that the flags choose at an extension point."""
-    return str(getattr(flags, point) or DEFAULT[point])
+    return str(vars(flags)[point] or DEFAULT[point])
 
 
 def refills(flags: Any) -> bool:
@@ -270,16 +315,79 @@ def chosen(flags: Any) -> list[Strategy]:
     return [s for s in in_use(flags) if s.name != DEFAULT.get(s.point)]
 
 
+def flags_of(strategy: Strategy) -> dict[str, dataclasses.Field]:
+    """The flags that a strategy reads, by name; one that takes constraints reads those of their
+    sources."""
+    kinds = [f.flags for f in FEATURES.values() if f.constrains and strategy.constrained]
+    return fields_of([*kinds, strategy.flags])
+
+
+def fields_of(kinds: Iterable[type | None]) -> dict[str, dataclasses.Field]:
+    """The fields of dataclasses of flags, by name."""
+    fields = (field for kind in kinds if kind for field in dataclasses.fields(kind))
+    return {field.name: field for field in fields if field.name != "_name"}
+
+
 def changed(flags: Any, strategy: Strategy) -> dict[str, Any]:
     """The strategy's flags that differ from their defaults."""
-    if strategy.flags is None:
-        return {}
-    defaults = {f.name: f.default for f in dataclasses.fields(strategy.flags) if f.name != "_name"}
     return {
-        name: getattr(flags, name)
-        for name, default in defaults.items()
-        if getattr(flags, name) != default
+        name: value
+        for name, field in flags_of(strategy).items()
+        if (value := vars(flags)[name]) != field.default
     }
+
+
+# ---- What flags declare
+
+
+def typed(name: str) -> str:
+    """A flag as a user types it."""
+    return "--" + name.replace("_", "-")
+
+
+def all_fields() -> dict[str, dataclasses.Field]:
+    """The flags of all strategies and features, by name."""
+    kinds = [s.flags for s in all_strategies()] + [f.flags for f in FEATURES.values()]
+    return fields_of(kinds)
+
+
+def is_given(flags: Any, field: dataclasses.Field) -> bool:
+    """Whether a flag differs from its default."""
+    return vars(flags)[field.name] not in (field.default, None, "")
+
+
+def declared(key: str, flags: Any = None) -> dict[str, Any]:
+    """What flags declare under a key of their metadata, by name. flags: of those that are given
+    there only."""
+    return {
+        name: field.metadata[key]
+        for name, field in all_fields().items()
+        if key in field.metadata and (flags is None or is_given(flags, field))
+    }
+
+
+def gives_constraints(flags: Any) -> str | None:
+    """The first flag of ours by which the command gives constraints; None where there is none."""
+    return next((typed(name) for name in declared("gives", flags)), None)
+
+
+def constraint_flag(flags: Any, generation: Any) -> str | None:
+    """A flag by which the command gives constraints of any kind; None where there is none."""
+    # ours first: where there are any, the task has set the stock flag itself
+    return gives_constraints(flags) or ("--constraints" if generation.constraints else None)
+
+
+def constrained(flags: Any, generation: Any) -> bool:
+    """Whether the command gives constraints of any kind."""
+    return constraint_flag(flags, generation) is not None
+
+
+def ways(flag: str) -> str:
+    """The way out for a flag that has no phrases to shape."""
+    required = all_fields()[flag[2:].replace("-", "_")].metadata.get("shapes") != "phrases"
+    files = "--constraints-file or --glossary" if required else ""
+    files = files or "--constraints-file, --avoid-file or --glossary"
+    return f"add {'--avoid-file' if flag == '--avoid-case' else files}, or leave {flag} out"
 
 
 # ---- What rules what out

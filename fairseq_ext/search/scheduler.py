@@ -4,16 +4,19 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections import OrderedDict
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Generic, TypeVar
+
+import torch
 
 from fairseq_ext.core.stats import Stats
 from fairseq_ext.kernels.beam import STEPS
 from fairseq_ext.search.finished import Hypothesis, OnFinal
 from fairseq_ext.search.phrases.sentence import SentenceConstraints
 from fairseq_ext.search.pool import Pool
-from fairseq_ext.search.protocols import Schedule
+from fairseq_ext.search.protocols import Schedule, SearchSetup
 
 # ---- Requests, and the queue
 #
@@ -40,6 +43,13 @@ class Request:
 
 
 R = TypeVar("R", bound=Request)
+
+
+class WholeBatch(Schedule):
+    """Start every sentence at once (`--schedule batch`)."""
+
+    def __call__(self, waiting: int, live: int, rows: int, since: int) -> int:
+        return waiting
 
 
 class Scheduler(Generic[R]):
@@ -179,6 +189,14 @@ class Searcher(ABC):
         """Leave the decoder to another search until the next step."""
 
 
+class CompiledSearcher(Searcher):
+    """A search that pools share, one after another."""
+
+    @abstractmethod
+    def clear(self) -> None:
+        """Forget all requests, also those of a call that an exception has ended."""
+
+
 def common_prefix(rows: Sequence[Sequence[int]]) -> list[int]:
     """The tokens that all rows begin with; none where there are no rows."""
     first, last = (list(edge(map(tuple, rows), default=())) for edge in (min, max))
@@ -188,3 +206,111 @@ def common_prefix(rows: Sequence[Sequence[int]]) -> list[int]:
         min(len(first), len(last)),
     )
     return first[:same]
+
+
+# ---- The searches of a generator as one
+#
+# A request goes to the first that knows all that it asks for; the loop knows everything.
+
+
+class Searchers(Searcher):
+    """Several searches that share a decoder; the last one takes every request.
+
+    last: makes that one where `searchers` lacks it, when a request needs it.
+    """
+
+    def __init__(self, searchers: Sequence[Searcher], last: Callable[[], Searcher] | None = None):
+        self.searchers, self.make_last = list(searchers), last
+        self.at: dict[Request, Searcher] = {}  # that has it; in the order in which they came
+
+    @property
+    def last(self) -> Searcher:
+        """The search that takes every request."""
+        if self.make_last is not None:
+            self.searchers.append(self.make_last())
+            self.make_last = None
+        return self.searchers[-1]
+
+    @property
+    def live(self) -> int:
+        return sum(searcher.live for searcher in self.searchers)
+
+    @property
+    def rows(self) -> int:
+        return sum(searcher.rows for searcher in self.searchers)
+
+    def admit(self, requests: Sequence[Request]) -> None:
+        pool = requests[0].batch
+        taker = next((each for each in self.searchers if each.takes(pool)), None) or self.last
+        parts = [requests]
+        if pool.alone:
+            of_sentence = {request.sentence: request for request in requests}
+            parts = [
+                [of_sentence[sentence] for sentence in part]
+                for part in pool.together(list(of_sentence))
+            ]
+        for part in parts:
+            for searcher in self.searchers:
+                if searcher is not taker:
+                    searcher.set_aside()
+            taker.admit(part)
+            self.at |= dict.fromkeys(part, taker)
+
+    def step(self, most: int = 1) -> list[Request]:
+        busy = [searcher for searcher in self.searchers if searcher.live]
+        return [
+            request for searcher in busy for request in searcher.step(most if len(busy) == 1 else 1)
+        ]
+
+    def take(self, request: Request) -> list[Hypothesis] | None:
+        found = self.at.pop(request).take(request)
+        if found is None:
+            self.last.admit([request])
+            self.at[request] = self.last
+        return found
+
+    def cancel(self, requests: Collection[Request]) -> None:
+        for request in requests:
+            self.at.pop(request).cancel([request])
+
+    def common_prefix(self, request: Request) -> list[int]:
+        return self.at[request].common_prefix(request)
+
+
+class BeamSearch:
+    """The driver of --decoding beam.
+
+    compiled: the compiled searches that know the strategies; loop: makes the search that takes
+    every sentence of a pool.
+    """
+
+    def __init__(
+        self,
+        setup: SearchSetup,
+        compiled: Sequence[CompiledSearcher],
+        loop: Callable[[SearchSetup, Pool], Searcher],
+    ):
+        self.setup, self.compiled, self.loop = setup, compiled, loop
+
+    @torch.no_grad()
+    def __call__(self, pool: Pool, answer: OnFinal) -> None:
+        """Decode the pool's sentences `to_decode`; give `answer` each of them as
+        soon as it is final."""
+        self.clear()
+        try:
+            search_all(
+                self.setup.strategies.schedule,
+                Searchers(self.compiled, partial(self.loop, self.setup, pool)),
+                pool,
+                self.setup.spec.nbest,
+                self.setup.stats,
+                answer,
+            )
+        except BaseException:  # whose memory goes now; the next call clears what this one leaves
+            self.clear()
+            raise
+
+    def clear(self) -> None:
+        """Empty the compiled searches, which are used again."""
+        for searcher in self.compiled:
+            searcher.clear()

@@ -15,7 +15,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from fairseq_ext.core.errors import SERVER, UsageError, explain
+from fairseq_ext.core.errors import SERVER_PACKAGES, UsageError, explain
 from fairseq_ext.engine.engine import Engine
 from fairseq_ext.engine.tickets import Closed
 from fairseq_ext.plugin.loading.model import add_model, flags_of
@@ -359,7 +359,7 @@ def main(argv: list[str] | None = None) -> int:
     """The exit code."""
     try:
         args, others = parser().parse_known_args(argv)
-        needed(*SERVER)
+        needed(*SERVER_PACKAGES)
         settings = settings_of(args)
         options = {
             "cpu_workers": args.cpu_workers,

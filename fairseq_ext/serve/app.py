@@ -31,7 +31,7 @@ from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from fairseq_ext.core.errors import UsageError
-from fairseq_ext.core.glossary import READERS, Errors, Languages, read
+from fairseq_ext.core.glossary import READERS, Languages, LineErrors, read
 from fairseq_ext.engine.jobs import Answer, GlossaryFile
 from fairseq_ext.serve import Settings, records
 from fairseq_ext.serve.bodies import checked, described, file_name, read_json, urlencoded
@@ -285,7 +285,7 @@ class GlossaryRoutes:
 
     def read_file(self, name: str, content: bytes, pair: Pair) -> dict[str, Any]:
         """The same for a file of this name."""
-        errors, terms = Errors(), dict[str, list[str]]()
+        errors, terms = LineErrors(), dict[str, list[str]]()
         suffix = PurePath(name).suffix.lower()
         with tempfile.NamedTemporaryFile(suffix=suffix if suffix in READERS else "") as file:
             file.write(content)
@@ -294,7 +294,7 @@ class GlossaryRoutes:
                 for entry in read(file.name, "--glossary", Languages(*pair), errors):
                     known = terms.setdefault(entry.source, [])
                     known += [target for target in entry.targets if target not in known]
-                errors.tell()
+                errors.raise_first()
                 wrong = {}
             except UsageError as error:
                 wrong = {"error": str(error).replace(file.name, name).replace("--glossary: ", "")}

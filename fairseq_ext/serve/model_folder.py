@@ -23,7 +23,7 @@ from fairseq_ext.plugin.loading.model import find_model
 
 logger = logging.getLogger("fairseq_ext")
 Pair = tuple[str, str]  # source and target language
-Stamp = tuple[tuple[str, int, int], ...]  # of each file its name, size and time
+Stamp = tuple[tuple[str, int, int], ...]  # of each file its name, size and time of its last change
 NAME = re.compile(r"(\w+)-(\w+)")
 EVERY = 5.0  # seconds between two looks
 REST = 600.0  # seconds for which a model that could not be loaded is not served
@@ -65,8 +65,9 @@ class ModelFolder:
         be copying into it, unless at_once. Errors: OSError.
         """
         before, self.seen, failed = self.seen, stamps(self.path), []
-        for pair in [pair for pair in self.found if pair not in self.seen]:
-            self.found.pop(pair, None)
+        for pair in [pair for pair in self.tried if pair not in self.seen]:
+            for known in (self.found, self.tried, self.again):
+                known.pop(pair, None)
         for pair, stamp in self.seen.items():
             is_due = time.monotonic() > self.again.get(pair, math.inf)
             if (self.tried.get(pair) == stamp and not is_due) or not (
@@ -111,7 +112,9 @@ def stamps(folder: Path) -> dict[Pair, Stamp]:
             with contextlib.suppress(OSError):  # it is being removed
                 files = sorted((file.name, file.stat()) for file in each.iterdir())
                 found[name[1], name[2]] = tuple(
-                    (file, status.st_size, status.st_mtime_ns) for file, status in files
+                    # subtle: a copy may have the modification time of its original
+                    (file, status.st_size, status.st_ctime_ns)
+                    for file, status in files
                 )
     return found
 

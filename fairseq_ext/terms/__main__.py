@@ -17,7 +17,7 @@ from unicodedata import normalize
 
 from fairseq_ext.core.errors import UsageError, counted, report
 from fairseq_ext.core.files import Lines
-from fairseq_ext.core.glossary import Entry, Errors, Languages, read
+from fairseq_ext.core.glossary import Entry, Languages, LineErrors, read
 from fairseq_ext.core.words import MATCHES, Lemmatizer, is_word, lemmatizer, starts_of, words_of
 from fairseq_ext.terms import formats
 from fairseq_ext.terms.cases import Files, Sentence
@@ -196,9 +196,9 @@ def score_command(args: Namespace) -> None:
 def expand_command(args: Namespace) -> None:
     """Print the expanded glossary, and on standard error what was added; UsageError for
     files that cannot be used."""
-    errors = Errors()
+    errors = LineErrors()
     entries = read(args.glossary, "--glossary", Languages(args.source_lang, args.lang), errors)
-    errors.tell()
+    errors.raise_first()
     texts = [Lines(path, "--text") for path in args.text]
     lines = (each[number] for each in texts for number in range(len(each)))
     expanded, new = expand(entries, lines, lemmatizer(args.lang, "--lang"), args.min_count)

@@ -10,7 +10,7 @@ from typing import Any
 
 from fairseq_ext.core.errors import UsageError, counted
 from fairseq_ext.core.files import Lines
-from fairseq_ext.core.glossary import Errors, Languages
+from fairseq_ext.core.glossary import Languages, LineErrors
 from fairseq_ext.core.glossary import read as read_glossary
 from fairseq_ext.core.words import Matcher, lemmatizer, words_of
 from fairseq_ext.terms.cases import (
@@ -124,11 +124,11 @@ def read_text(files: Files) -> tuple[list[Sentence], str | None]:
         text_lines(files.references, "--references"),
     )
     same_length({"--references": len(references), "--sources": len(sources)})
-    errors = Errors()
+    errors = LineErrors()
     entries = read_glossary(
         files.terms_file, "--terms-file", Languages(files.source_lang, files.target_lang), errors
     )
-    errors.tell()
+    errors.raise_first()
     lemma = (
         lemmatizer(files.source_lang or "", "--glossary-match lemma")
         if files.glossary_match == "lemma"

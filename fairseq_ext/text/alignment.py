@@ -28,8 +28,8 @@ class Aligner:
     def __init__(self, translator: object):
         self.translator = translator
         generator = translator.generator  # type: ignore[attr-defined]
-        decoder = generator.made_decoder.beside()
-        left_pad = getattr(translator.task.flags(), "left_pad_source", True)  # type: ignore
+        decoder = generator.made_decoder.attending_copy()
+        left_pad = generator.options.settings.left_pad_source
         dictionary = generator.target_text.segmenter().dictionary
         self.attention = (
             None

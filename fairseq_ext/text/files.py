@@ -12,13 +12,14 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import IO
 
 from tqdm import tqdm
 
 from fairseq_ext.core.errors import UsageError
-from fairseq_ext.core.files import replacing
+from fairseq_ext.core.files import atomic_write
 from fairseq_ext.text import MAX_UNPACKED
 from fairseq_ext.text.archives import PARTS, Report, translate_archive
 from fairseq_ext.text.atoms import Item
@@ -69,7 +70,7 @@ def translate(
             f"cannot read {name} ({error.strerror}): name a file that exists and is readable"
         ) from None
     try:
-        with replacing(target) as out:
+        with atomic_write(target) as out:
             if ending in PARTS:
                 return translate_archive(source, out, ending, through, name, max_unpacked)
             format = TEXTS[ending]
@@ -108,17 +109,22 @@ def beginning(
     found: list[str] = []
 
     def through(text: str, format: str) -> Iterator[str]:
-        items = passes(format, plain_ends)[-1](text)
-        found.extend(
-            item.plain
-            for item in items
-            if sum(map(len, found)) < most and not isinstance(item, str)
-        )
+        size = sum(map(len, found))
+        for item in passes(format, plain_ends)[-1](text):
+            if not isinstance(item, str):
+                found.append(item.plain)
+                size += len(item.plain)
+                if size >= most:
+                    raise Enough
         yield text
 
-    with tempfile.TemporaryDirectory() as folder:
+    with tempfile.TemporaryDirectory() as folder, suppress(Enough):
         translate(source, str(Path(folder) / Path(source).name), through, name, max_unpacked)
     return "\n".join(found)[:most]
+
+
+class Enough(Exception):
+    """So much of a file has been read as is needed."""
 
 
 def counted(bar: tqdm, items: Iterator[Item]) -> Iterator[Item]:

@@ -7,6 +7,7 @@ Its inline parser takes time by the square of a text, so it gets bounded pieces.
 
 from __future__ import annotations
 
+import html
 from collections.abc import Callable, Iterator, Sequence
 from functools import cache, partial
 from itertools import pairwise
@@ -19,23 +20,34 @@ from fairseq_ext.text import markup
 from fairseq_ext.text.atoms import Item
 from fairseq_ext.text.markdown_inline import Inline, titles
 from fairseq_ext.text.segments import of_atoms
+from fairseq_ext.text.stopping import checked
 from fairseq_ext.text.xml_tokens import places
 
 Span = tuple[int, int]
-# lines in a paragraph that are kept: notes, includes, definitions of links, formulas
+# lines in a paragraph that are kept: notes, includes, definitions of links, formulas, code of MDX
 KEPT_LINE = regex.compile(
-    r"[ \t]*(?:\[!\w+\][ \t]*|:{3,}[ \t]*(?:[\w-]+)?(?:[ \t]+\S*[={}\[\]/\"].*)?|"
-    r"\[[^\]\n^]+\]:[ \t]*\S+.*|(?:!!!|\?\?\?\+?)[ \t]+[\w ]+|\{%.*%\})\r?$"
+    r"[ \t]*(?:\[!\w+[^\]\n]*\][-+]?[ \t]*|:{3,}[ \t]*(?:[\w-]+)?(?:[ \t]+\S*[={}\[\]/\"].*)?|"
+    r"\[[^\]\n^]+\]:[ \t]*\S+.*|(?:!!!|\?\?\?\+?)[ \t]+[\w ]+|\{%.*%\}|-*8<-+.*|"
+    r"import\s.*[\"'][^\"'\s]+[\"'];?|export\s+(?:const|let|default|function|class)\b.*[={(;].*)\r?$"
 )
 # in front of the text of a line: of a note, a footnote, a definition
 LEAD = regex.compile(
-    r"[ \t]*(?:\[\^[^\]\n]+\]:|\[!\w+\]|:{3,}[ \t]*[\w-]+(?=[ \t])|:(?=[ \t])|"
-    r"(?:!!!|\?\?\?\+?)[ \t]+[\w ]+(?=\")|\[[ xX]\](?=[ \t]))[ \t]*"
+    r"[ \t]*(?:\[\^[^\]\n]+\]:|\[!\w+\][-+]?|:{3,}[ \t]*[\w-]+(?=[ \t\[])|:(?=[ \t])|"
+    r"(?:!!!|\?\?\?\+?|===[+!]?)[ \t]+[\w ]*(?=\")|\[[ xX]\](?=[ \t])|\*\[[^\]\n]+\]:)[ \t]*"
 )
+# what begins a note, a tab, a footnote or a definition: what is indented by four belongs to it. The
+# parser does not know these, and reads items of a list in their place
+NOTE = regex.compile(
+    rb"(?m)^[ \t]*\K(?:(?:!!!|\?\?\?\+?)[ \t]+(?=\w)|===[+!]?[ \t]+(?=\")|"
+    rb"\[\^[^\]\s]+\]:[ \t]*(?=\S)|:(?=[ \t]{1,3}\S))"
+)
+BEFORE = regex.compile(r"(?m)^[ \t]*\K(?:!!!|\?\?\?|===|\[\^)[^\n]*")
+FRONT_END = regex.compile(rb"\A---[ \t]*\r?\n(?:(?:[\w.-]+:|[ \t#-])[^\n]*\n)*?(\.\.\.)[ \t]*\r?\n")
 TITLED = regex.compile(r"^(?:title|description|summary|subtitle|abstract|sidebar_label)$")
 YAML = regex.compile(
     r"(?P<key>[\w.-]+)(?P<mid>[ \t]*[:=][ \t]*)(?P<value>\S.*?)?(?P<end>[ \t]*\r?\n?)"
 )
+HAS_TITLES = regex.compile(r"!\[|alt-text|<\w|\](?:\(|:\s*)\S{1,300}\s+[\"'(]")
 HASHES = regex.compile(r"[ \t]+#+[ \t]*$")  # at the end of a heading
 SYNTAX = regex.compile(r"[*_~\[\]!<`$\\]")
 MOST = 200  # such characters in a piece of the inline parser, and 6,000 characters
@@ -66,6 +78,12 @@ class Document:
     def __init__(self, text: str, protect: Sequence[str]):
         self.text, self.protect = text, protect
         self.content = text.encode()
+        self.content = NOTE.sub(
+            lambda note: b"-   ".ljust(len(note[0]), b"x")[: len(note[0])], self.content
+        )
+        if (front := FRONT_END.match(self.content)) and b"\n---" not in front[0]:
+            at = front.start(1)  # the parser knows one end of front matter
+            self.content = self.content[:at] + b"---" + self.content[at + 3 :]
         self.labels = {
             each.strip().casefold()
             for each in regex.findall(r"(?m)^[ >\t]*\[([^\]\n^]+)\]:[ \t]*\S", text)
@@ -77,9 +95,7 @@ class Document:
         """Find the blocks that hold text."""
         found: list[tuple[str, Any, list[Any]]] = []
         stack = [root]
-        after_note = False
-        while stack:
-            node = stack.pop()
+        for node in checked(emptied(stack)):
             kind = node.type
             if kind in (
                 "inline",
@@ -89,14 +105,10 @@ class Document:
                 "plus_metadata",
             ):
                 found.append((kind, node, continuations(node)))
-                after_note = kind == "inline" and node.text.lstrip().startswith((b"!!!", b"???"))
-            elif kind == "indented_code_block" and after_note:
-                found.append(("inline", node, continuations(node)))
-            elif kind not in (
-                "fenced_code_block",
-                "indented_code_block",
-                "link_reference_definition",
-            ):
+            elif kind == "link_title":
+                if node.prev_sibling.text not in (b"#", b"<>"):  # else it is a comment
+                    found.append((kind, node, []))
+            elif kind not in ("fenced_code_block", "indented_code_block"):
                 stack += reversed(node.children)
         flat = [
             place
@@ -105,23 +117,28 @@ class Document:
             for place in (each.start_byte, each.end_byte)
         ]
         at = iter(places(self.content, flat))
-        for kind, node, inside in found:
+        for kind, node, inside in checked(found):
             span = next(at), next(at)
             if node.parent.type == "atx_heading":
                 closing = HASHES.search(self.text, *span)
                 span = span[0], closing.start() if closing else span[1]
+            line = self.text.rfind("\n", 0, span[0]) + 1
+            if kind == "inline" and (note := BEFORE.fullmatch(self.text, line, span[0])):
+                span = note.start(), span[1]
             self.blocks.append((kind, span, [(next(at), next(at)) for _ in inside]))
 
     def items(self, ends: Callable[[str], list[int]], attributes: bool) -> Iterator[Item]:
         """Yield the items. attributes: of the titles of links and the texts of pictures alone."""
         at = 0
-        for kind, (start, end), inside in self.blocks:
+        for kind, (start, end), inside in checked(self.blocks):
             if start < at:
                 continue
             yield self.text[at:start]
             at = end
             if kind.endswith("metadata"):
                 yield from front_matter(self.text[start:end], ends, self.protect, attributes)
+            elif kind == "link_title":
+                yield from quoted(self.text[start:end], ends, self.protect, attributes)
             elif kind == "html_block":
                 yield from self.html(start, end, inside, ends, attributes)
             else:
@@ -158,7 +175,7 @@ class Document:
     ) -> Iterator[Item]:
         """Yield the items of a paragraph, a heading or a cell."""
         for a, b, is_kept in pieces(self.text, start, end, inside):
-            if is_kept and not (attributes and "alt-text" in self.text[a:b]):
+            if (is_kept or attributes) and not (attributes and HAS_TITLES.search(self.text, a, b)):
                 yield self.text[a:b]
                 continue
             spans = [(x - a, y - a) for x, y in inside if a <= x and y <= b]
@@ -169,7 +186,13 @@ class Document:
                 yield found.text
             else:
                 escape = partial(escaped, known=found.literal(), is_cell=is_cell)
-                yield from of_atoms(found.atoms(), ends, escape)
+                yield from of_atoms(found.atoms, ends, escape)
+
+
+def emptied(stack: list[Any]) -> Iterator[Any]:
+    """Yield what is on a stack, which grows meanwhile."""
+    while stack:
+        yield stack.pop()
 
 
 def continuations(node: Any) -> list[Any]:
@@ -192,7 +215,7 @@ def of_titles(
     text: str, ends: Callable[[str], list[int]], protect: Sequence[str] = ()
 ) -> Iterator[Item]:
     """Yield the items of Markdown whose only text is in titles of links and texts of pictures."""
-    if regex.search(r"!\[|:{3}|<\w|\]\(\S{1,300}\s+[\"'(]", text) is None:
+    if HAS_TITLES.search(text) is None:
         yield text
     else:
         yield from Document(text, protect).items(ends, True)
@@ -216,7 +239,7 @@ def pieces(
             yield from bounded(text, first, at)
             first = line_end if kept else body + lead.end()  # type: ignore[union-attr]
             yield at, first, True
-            if lead and line.lstrip()[0] in ":!?" and line_end > first:  # a title
+            if lead and line.lstrip()[0] in ":!?=*" and line_end > first:  # a title
                 yield from bounded(text, first, line_end)
                 first = line_end
         at = line_end
@@ -304,6 +327,15 @@ def front_matter(
             yield line[:start] + quote
             yield from plain(inner, ends, protect, escape, attributes)
             yield quote + line[found.end("value") :]
+
+
+def quoted(
+    text: str, ends: Callable[[str], list[int]], protect: Sequence[str], attributes: bool
+) -> Iterator[Item]:
+    """Yield the items of a title of a link, in its quotation marks."""
+    yield text[:1]
+    yield from plain(text[1:-1], ends, protect, html.escape, not attributes)
+    yield text[-1:]
 
 
 def plain(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import html
 from collections.abc import Callable, Iterator, Sequence
+from functools import cached_property
 from typing import Any
 
 import regex
@@ -19,9 +20,9 @@ from fairseq_ext.text.xml_tokens import places
 Span = tuple[int, int]
 # what the parser does not know, and what is kept of it
 OPAQUE = regex.compile(
-    r"\[!INCLUDE\s*\[[^\]\n]*\]\([^)\n]*\)\]|:::image\b.*?:::|\{%.*?%\}|\{\{.*?\}\}|"
+    r"\[!(?:INCLUDE|code[\w-]*)\s*\[[^\]\n]*\]\([^)\n]*\)\]|:::image\b.*?:::|\{%.*?%\}|\{\{.*?\}\}|"
     r"\[\[[^\]\n]+\]\]|"
-    r"\{[#:.][^{}\n]*\}",
+    r"(?<!\])\{[#:.][^{}\n]*\}",
     regex.IGNORECASE,
 )
 URL = regex.compile(rf"(?<!\]\(|\]:\s*|<){KINDS['URL'].pattern}")
@@ -30,6 +31,10 @@ LINKS = ("inline_link", "full_reference_link", "collapsed_reference_link", "shor
 DELIMITERS = ("emphasis_delimiter",)
 PROTECTED = regex.compile(r"(?i)\stranslate\s*=\s*[\"']?no\b|class\s*=[^>]*\bnotranslate\b")
 FORMULA = regex.compile(r"\$\$.*\$\$|\$(?=\S)[^$]*(?<=\S)\$", regex.DOTALL)
+LINK_END = regex.compile(
+    r"\]\((?:<[^<>\n]*>|[^\s()<>]*(?:\([^\s()]*\)[^\s()]*)*)(?:\s+(?:\"[^\"]*\"|'[^']*'))?\)|"
+    r"\]\{[#:.][^{}\n]*\}"
+)
 PICTURE_TEXT = regex.compile(r"alt-text\s*=\s*\"([^\"]*)\"")
 
 
@@ -83,9 +88,7 @@ class Inline:
         if len(code) < 3:
             return False
         size = sum(end - start for start, end in code)
-        letters = sum(
-            atom.kind == TEXT and sum(map(str.isalpha, atom.text)) for atom in self.atoms()
-        )
+        letters = sum(atom.kind == TEXT and sum(map(str.isalpha, atom.text)) for atom in self.atoms)
         signs = sum(self.text.count(sign) for sign in "[]{}|()")
         return letters < size + signs and (letters < size / 2 or signs >= len(code))
 
@@ -93,15 +96,16 @@ class Inline:
         """Return the characters of syntax that stand here as text."""
         return frozenset(
             character
-            for atom in self.atoms()
+            for atom in self.atoms
             if atom.kind == TEXT and atom.raw == atom.text
             for character in atom.raw
             if character in "*_`[]<\\"
         )
 
+    @cached_property
     def atoms(self) -> list[Atom]:
-        """Return the atoms."""
-        return kept_elements(list(self.of_children(self.root, 0, len(self.text))))
+        """The atoms."""
+        return kept_elements(linked(list(self.of_children(self.root, 0, len(self.text)))))
 
     def of_children(self, node: Any, start: int, end: int) -> Iterator[Atom]:
         """Yield the atoms of a node's text from start to end."""
@@ -242,6 +246,45 @@ def kept_elements(atoms: list[Atom]) -> list[Atom]:
                 del out[start:]
                 out.append(Atom(PLACEHOLDER, whole))
     return out
+
+
+def linked(atoms: list[Atom]) -> list[Atom]:
+    """Return the atoms, where brackets in the text of a link, which the parser does not know,
+    do not make its address text: `[a [b] c](d)`."""
+    out: list[Atom] = []
+    for atom in atoms:
+        out.append(atom)
+        while atom.kind == TEXT and atom.raw == atom.text and (end := LINK_END.search(atom.text)):
+            start = opening_of(out[:-1], atom.text[: end.start()])
+            if start is None:
+                break
+            before = [Atom(TEXT, atom.text[: end.start()], atom.text[: end.start()])]
+            out[-1:] = before
+            place, at = start
+            first, second = out[place].text[:at], out[place].text[at + 1 :]
+            out[place : place + 1] = [
+                Atom(TEXT, first, first),
+                Atom(OPEN, "[", name="link"),
+                Atom(TEXT, second, second),
+            ]
+            rest = atom.text[end.end() :]
+            atom = Atom(TEXT, rest, rest)
+            out += [Atom(CLOSE, end[0], name="link"), atom]
+    return out
+
+
+def opening_of(atoms: Sequence[Atom], last: str) -> tuple[int, int] | None:
+    """Return which atom has the bracket that is open behind them and this text, and where in it."""
+    depth = 1
+    for place in range(len(atoms), -1, -1):
+        text = last if place == len(atoms) else atoms[place].text
+        if place < len(atoms) and (atoms[place].kind != TEXT or atoms[place].raw != text):
+            continue
+        for at in range(len(text) - 1, -1, -1):
+            depth += (text[at] == "]") - (text[at] == "[")
+            if not depth:
+                return place, at
+    return None
 
 
 def titles(given: Inline, ends: Callable[[str], list[int]]) -> Iterator[Item]:

@@ -298,13 +298,28 @@ class Projection:
                 and LETTER.search(self.segment.plain[mark.start : mark.end])
             ):
                 at = self.place(mark, first, behind, marks, found)
-                free = (
-                    each for each in (at - 1, at) if first <= each < behind and each not in taken
-                )
-                for near in [each for each in free if is_word(self.text[self.words[each][0]])][:1]:
+                if (near := self.nearest(at, first, behind, taken, found)) is not None:
                     found[i] = near, near + 1
                     taken.add(near)
         return found
+
+    def nearest(
+        self, at: int, first: int, behind: int, taken: set[int], found: dict[int, tuple[int, int]]
+    ) -> int | None:
+        """Return the word nearest to a place that no mark has, else one that the first or the last
+        of several in a mark's range is, which loses it; None where there is none."""
+        words = [each for each in range(first, behind) if is_word(self.text[self.words[each][0]])]
+        edges = dict[int, int]()  # of ranges
+        for i, (low, high) in found.items():
+            inside = [each for each in words if low <= each < high]
+            edges.update({each: i for each in inside[:1] + inside[-1:] if len(inside) > 1})
+        free = [each for each in words if each not in taken] or list(edges)
+        near = min(free, key=lambda word: abs(2 * word + 1 - 2 * at), default=None)
+        if near is not None and near in taken:
+            low, high = found[edges[near]]
+            is_first = not any(low <= each < near for each in words)
+            found[edges[near]] = (near + 1, high) if is_first else (low, near)
+        return near
 
     def number(self, mark: Mark, first: int, behind: int, taken: set[int]) -> int | None:
         """Return the unit that is the number of a field; None where there is none."""

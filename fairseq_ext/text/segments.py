@@ -33,6 +33,7 @@ from fairseq_ext.text.atoms import (
     raw,
 )
 from fairseq_ext.text.placeholders import find
+from fairseq_ext.text.stopping import checked
 
 CUTS = (
     regex.compile(r"[,;:.!?…)\]]+\s+|[，；：。！？、]|\s[-–—]\s"),
@@ -84,7 +85,7 @@ def of_atoms(
     escape: from plain text to what stands in the run.
     """
     run: list[Atom] = []
-    for atom in given:
+    for atom in checked(given):
         if atom.kind == BLOCK:
             yield from of_run(run, ends, escape)
             if atom.raw:
@@ -166,11 +167,12 @@ def of_parts(
 
 def cut(atoms: Sequence[Atom], ends: Sequence[int]) -> Iterator[list[Atom]]:
     """Yield the atoms of each sentence, given where sentences end in what is read."""
-    sentence, at, all_ends = list[Atom](), 0, set(ends)
+    sentence, at, left = list[Atom](), 0, set(ends)
     for atom in atoms:
-        if sentence and at in all_ends and atom.kind != CLOSE:
+        if sentence and at in left and atom.kind != CLOSE:
             yield sentence
             sentence = []
+            left.remove(at)  # tags at the beginning of a sentence belong to it
         size = 1 if atom.kind == PLACEHOLDER else len(atom.text)
         inside = (
             ends[bisect_right(ends, at) : bisect_left(ends, at + size)]

@@ -12,6 +12,7 @@ import regex
 
 from fairseq_ext.core.language_codes import two_letters
 from fairseq_ext.text.several_sentences import BREAK
+from fairseq_ext.text.stopping import check
 
 logger = logging.getLogger("fairseq_ext")
 PLACEHOLDER = "\ufffc"  # stands for a placeholder in the line
@@ -57,6 +58,10 @@ BEFORE_NAMES = (
     r"Drs?|Mrs?|Ms|D|Dña|Sra?|MM?|Mme|Mlle|Mgr|Me|ing|avv|dott|prof|Prof|sig|Sig|ks|"
     r"inż|śp|г|ул|им|акад|проф"
 )
+NUMBERED = (  # headings
+    r"Kapitel|Abschnitt|Anhang|Teil|Chapter|Section|Appendix|Part|Chapitre|Capítulo|Capitolo|Rozdział|"
+    r"Глава|Kapitola|Hoofdstuk"
+)
 SMALL = (
     r"(?i:der|die|das|dem|den|des|am|im|zum|zur|vom|beim|ab|bis|seit|jede[mnrs]?|diese[mnrs]?|"
     r"ein|eine[mnrs]?|[mdsk]?eine[mnrs]?|ihre?[mnrs]?|unsere?[mnrs]?|und|oder|på|den|det|dne|od|do|"
@@ -69,6 +74,8 @@ NO_END = tuple(
         (rf"\b(?:{BEFORE_NAMES})\.\s+$", r"\p{Lu}|Xyzzy"),  # M. Dupont
         (rf"(?:^|[\s(]){SMALL}\s+\d{{1,3}}\.\s+$", r"\p{Lu}\p{Ll}"),  # Der 3. Mann
         (r"\d\.\s+$", r"\p{Ll}"),  # 3. kat
+        (rf"^\s*(?:{NUMBERED})\s+[\d.]+\.\s+$", r"\p{Lu}"),  # Kapitel 4. Der Hund
+        (r"/(?:\.\.\.|…)\s+$", r""),  # Red-Hat-/Slackware-/... Systeme
         (r"\b\d{1,2}\.\s+$", rf"(?:{MONTHS})\b"),  # Montag, 19. Oktober
         (rf"\b(?i:{BEFORE_NUMBERS})\.\s+$", r"\d"),  # approx. 5
         (r"\.$", r"[ºª°]"),  # n.º 5
@@ -126,6 +133,7 @@ def ends_in_parts(text: str, split: Callable[[str], list[dict[str, int]]]) -> It
     """sentencex's ends; it gets so much at once that its time does not grow with the square."""
     at = 0
     while at < len(text):
+        check()
         part = text[at : at + AT_ONCE]
         ends = [at + each["end_index"] for each in split(part)]
         if at + len(part) < len(text):

@@ -7,12 +7,12 @@
     python -m fairseq_ext.viz.ddg --out DIR --path MODEL.pt --data DATA -s de -t en
         --bpe sentencepiece --spm spm.model "Ein Hund."
 
-A run writes N.json of each sentence; this command makes N.png, N.svg and N.html of it, the last
-one with everything inside. In the table a column is a position, a row is an iteration, a cell what
-the model put there and how sure it was; the frame marks the iteration from which the position
-was right for good. In the graph a token hangs on the nearest token to its left that became right
-one iteration earlier: what it had to wait for. Tokens without such a token need none of the
-translation, only the source; tokens of one colour were found together.
+A run writes N.json for each sentence; this command makes N.png, N.svg and N.html from it, and
+N.html contains the picture. In the table a column is a position and a row is an iteration; a cell
+has the model's token and its probability, and a frame marks the iteration from which the token
+stays right. In the graph an arrow to a token comes from the nearest token to its left that became
+right one iteration earlier: the token that it had to wait for. A token without an arrow depends on
+the source only; tokens of one colour became right in the same iteration.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from pathlib import Path
 from typing import Any
 
 from fairseq_ext.core.errors import UsageError, counted
-from fairseq_ext.core.files import replace, replacing
+from fairseq_ext.core.files import atomic_write, replace
 from fairseq_ext.search.parallel.graph import Graph, writing
 
 
@@ -48,7 +48,7 @@ def parser() -> argparse.ArgumentParser:
         type=Path,
         required=True,
         metavar="DIR",
-        help="folder for the pictures, which is made",
+        help="folder for the pictures; it is created if needed",
     )
     parse.add_argument(
         "--path", help="checkpoint that translates the lines (default: none, graphs are drawn)"
@@ -61,7 +61,8 @@ def parser() -> argparse.ArgumentParser:
         "-t", "--target-lang", help="target language (default: the other dictionary's)"
     )
     parse.add_argument(
-        "--bpe", help="segmentation, as of fairseq-interactive (default: the lines are segmented)"
+        "--bpe",
+        help="segmentation, as in fairseq-interactive (default: the lines are already segmented)",
     )
     parse.add_argument("--spm", help="the model of --bpe sentencepiece (default: none)")
     methods = ["jacobi", "gs-jacobi", "hybrid-jacobi", "window"]
@@ -74,7 +75,7 @@ def parser() -> argparse.ArgumentParser:
     parse.add_argument(
         "--draft",
         default="pad",
-        help="first guess of a block, as of the other commands (default: pad)",
+        help="first guess of a block, as in the other commands (default: pad)",
     )
     return parse
 
@@ -111,30 +112,33 @@ def main(argv: list[str] | None = None) -> None:
 
 # ---- The picture of a graph
 #
-# Source and output above, then the graph, then the table of iterations over the same positions.
+# Source and output at the top, then the graph, then the table of iterations for the same positions.
 
 
-MANY = 14  # with more positions cells are small, and colour alone tells the probability
-LONGEST = 40  # characters: what is longer is no word, and is cut
-NARROWEST = 5.2  # inches: room for the sentences and the legend
-LEFT, MARGIN = 0.95, 0.12  # inches: of the column of iterations, and around everything
-DPI, MOST_DOTS, MOST_DOTS_A_SIDE = 110, 4e7, 6e4
+MANY_POSITIONS = 14  # with more positions cells are small and show the probability by colour only
+MAX_TOKEN_LENGTH = 40  # characters: longer tokens are cut
+MIN_WIDTH = 5.2  # inches: space for the sentences and the legend
+LEFT_COLUMN, MARGIN = 0.95, 0.12  # inches: of the column of iterations, and around the picture
+DPI, MAX_DOTS, MAX_DOTS_A_SIDE = 110, 4e7, 6e4
 LEGEND = (
-    "▼ needs the source alone; an arrow comes from what a token had to wait for.  "
-    "Green: final token, darker is surer; framed: right for good; red: still wrong."
+    "▼ depends on the source only; an arrow comes from the token that had to be right first.  "
+    "Green: final token, darker is more probable; framed: right from here on; red: still wrong."
 )
 
 
 def picture(graph: Graph, files: list[Path]) -> None:
-    """Draw into every file, in the format of its ending. Raises UsageError without matplotlib."""
+    """Draw the graph into each file, in the format of the file's suffix.
+
+    Errors: UsageError without matplotlib.
+    """
     figure = draw(graph)
     import matplotlib
 
     width, height = figure.get_size_inches()
-    dpi = min(DPI, MOST_DOTS_A_SIDE / max(width, height), math.sqrt(MOST_DOTS / (width * height)))
+    dpi = min(DPI, MAX_DOTS_A_SIDE / max(width, height), math.sqrt(MAX_DOTS / (width * height)))
     with matplotlib.rc_context({"svg.hashsalt": "ddg", "svg.fonttype": "none"}):
         for file in files:
-            with replacing(file) as out:
+            with atomic_write(file) as out:
                 form = file.suffix.removeprefix(".")
                 figure.savefig(
                     out, format=form, dpi=dpi, metadata={"Date": None} if form == "svg" else None
@@ -142,9 +146,9 @@ def picture(graph: Graph, files: list[Path]) -> None:
 
 
 def draw(graph: Graph) -> Any:
-    """The matplotlib figure; lengths are inches, y goes downwards.
+    """Return the matplotlib figure; lengths are inches, y goes downwards.
 
-    Raises UsageError without matplotlib.
+    Errors: UsageError without matplotlib.
     """
     try:
         import matplotlib
@@ -157,20 +161,22 @@ def draw(graph: Graph) -> Any:
             "install matplotlib"
         ) from error
     L, K = len(graph.tokens), len(graph.iterations)
-    small = L > MANY
+    small = L > MANY_POSITIONS
     name_size, size = (7, 6) if small else (9, 8)  # of the tokens above and in the table
     columns = widths(graph, name_size, size, 0.26 if small else 0.38)
-    # left edge of each column, and the right one of the last
-    edges = [LEFT, *accumulate(columns, initial=LEFT)][1:]
+    # left edge of each column, and the right edge of the last column
+    edges = [LEFT_COLUMN, *accumulate(columns, initial=LEFT_COLUMN)][1:]
     middle = [(a + b) / 2 for a, b in zip(edges, edges[1:], strict=False)]
     row = 0.2 if small else 0.42
     # height of each arrow
     reach = [0.0 if j < 0 else min(0.2 + 0.1 * (i - j), 1.6) for i, j in enumerate(graph.waits_for)]
-    width = max(NARROWEST, edges[-1] + MARGIN)
-    head = [("source", line, 9) for line in wrapped(graph.source_text, width - LEFT - MARGIN, 9)]
-    head += [("output", line, 9) for line in wrapped(graph.text, width - LEFT - MARGIN, 9)]
+    width = max(MIN_WIDTH, edges[-1] + MARGIN)
+    head = [
+        ("source", line, 9) for line in wrap(graph.source_text, width - LEFT_COLUMN - MARGIN, 9)
+    ]
+    head += [("output", line, 9) for line in wrap(graph.text, width - LEFT_COLUMN - MARGIN, 9)]
     head += [("", f"{graph.method}: {counted(L, 'token')} in {counted(K, 'iteration')}", 8)]
-    foot = wrapped(LEGEND, width - 2 * MARGIN, 7)
+    foot = wrap(LEGEND, width - 2 * MARGIN, 7)
     names = 2 * MARGIN + 0.19 * len(head) + max(reach) + 0.1  # top of the row of tokens
     table = names + 0.3
     height = table + row * K + 0.12 + 0.15 * len(foot) + MARGIN
@@ -199,7 +205,7 @@ def draw(graph: Graph) -> Any:
         if label != said and label:
             write(MARGIN, y, label, 8, "left", "top", color="#555")
         write(
-            LEFT if label else MARGIN,
+            LEFT_COLUMN if label else MARGIN,
             y,
             line,
             points,
@@ -210,7 +216,7 @@ def draw(graph: Graph) -> Any:
         said = label
     for i, token in enumerate(graph.tokens):
         colour = colours(0.9 * graph.solved[i] / max(1, K - 1))
-        write(middle[i], names + 0.15, shortened(token), name_size, fontweight="bold", color=colour)
+        write(middle[i], names + 0.15, shorten(token), name_size, fontweight="bold", color=colour)
         j = graph.waits_for[i]
         if j >= 0:
             bend = -2 * reach[i] / (middle[i] - middle[j])
@@ -223,10 +229,10 @@ def draw(graph: Graph) -> Any:
             axes.plot(
                 middle[i], names - 0.05, marker="v", color=colour, markersize=4, clip_on=False
             )
-    write(LEFT - 0.1, names + 0.15, "iteration", 7, "right", color="#555")
+    write(LEFT_COLUMN - 0.1, names + 0.15, "iteration", 7, "right", color="#555")
     for k, iteration in enumerate(graph.iterations):
         y = table + row * k
-        write(LEFT - 0.1, y + row / 2, f"{k + 1}", 8, "right")
+        write(LEFT_COLUMN - 0.1, y + row / 2, f"{k + 1}", 8, "right")
         for place, content in enumerate(iteration["cells"], iteration["first"]):
             shade = 0.15 + 0.6 * content["probability"]
             face = (
@@ -247,7 +253,7 @@ def draw(graph: Graph) -> Any:
             write(
                 middle[place],
                 y + row * (0.5 if small else 0.38),
-                shortened(content["token"]),
+                shorten(content["token"]),
                 size,
                 zorder=4,
             )
@@ -266,10 +272,11 @@ def draw(graph: Graph) -> Any:
 
 
 def widths(graph: Graph, name_size: int, size: int, least: float) -> list[float]:
-    """The width of each position's column in inches: that of its widest token, final or not."""
+    """Return the width of each position's column in inches: that of its widest token in any
+    iteration."""
     room = {
-        (token, bold): 0.14 + measured(shortened(token), name_size if bold else size, bold)
-        for token, bold in seen(graph)
+        (token, bold): 0.14 + text_width(shorten(token), name_size if bold else size, bold)
+        for token, bold in drawn_texts(graph)
     }
     found = [max(least, room[token, True]) for token in graph.tokens]
     for iteration in graph.iterations:
@@ -278,26 +285,26 @@ def widths(graph: Graph, name_size: int, size: int, least: float) -> list[float]
     return found
 
 
-def seen(graph: Graph) -> set[tuple[str, bool]]:
-    """The texts of the picture's tokens, and whether they are bold."""
+def drawn_texts(graph: Graph) -> set[tuple[str, bool]]:
+    """Return the texts of the picture's tokens, and whether they are bold."""
     cells = {
         (cell["token"], False) for iteration in graph.iterations for cell in iteration["cells"]
     }
     return cells | {(token, True) for token in graph.tokens}
 
 
-def wrapped(text: str, width: float, size: int) -> list[str]:
-    """A text in lines of at most `width` inches at this font size."""
+def wrap(text: str, width: float, size: int) -> list[str]:
+    """Return a text in lines of at most `width` inches at this font size."""
     most = max(1, int(width * 72 / (0.5 * size)))
     while True:
         lines = textwrap.wrap(text, most) or [""]
-        if most == 1 or max(measured(line, size) for line in lines) <= width:
+        if most == 1 or max(text_width(line, size) for line in lines) <= width:
             return lines
         most = max(1, int(0.93 * most))
 
 
-def measured(text: str, size: int, bold: bool = False) -> float:
-    """The width of a text at this font size, in inches."""
+def text_width(text: str, size: int, bold: bool = False) -> float:
+    """Return the width of a text at this font size, in inches."""
     from matplotlib.backends.backend_agg import RendererAgg
     from matplotlib.font_manager import FontProperties
 
@@ -308,9 +315,9 @@ def measured(text: str, size: int, bold: bool = False) -> float:
     return renderer.get_text_width_height_descent(text, font, ismath=False)[0] / 72
 
 
-def shortened(token: str) -> str:
-    """The token; what is far longer than a word is cut."""
-    return token if len(token) <= LONGEST else token[: LONGEST - 1] + "…"
+def shorten(token: str) -> str:
+    """Return the token, cut to MAX_TOKEN_LENGTH characters."""
+    return token if len(token) <= MAX_TOKEN_LENGTH else token[: MAX_TOKEN_LENGTH - 1] + "…"
 
 
 # ---- The files of a graph: JSON, PNG, SVG and HTML
@@ -319,7 +326,7 @@ def shortened(token: str) -> str:
 def write(graph: Graph, folder: Path) -> None:
     """Write NAME.json, NAME.png, NAME.svg and NAME.html of a graph into a folder.
 
-    Errors: UsageError without matplotlib, and where the folder cannot be written.
+    Errors: UsageError without matplotlib, or if the folder cannot be written.
     """
     with writing(folder):
         graph.save(folder / f"{graph.name}.json")
@@ -341,7 +348,7 @@ th{background:#f4f4f4;position:sticky;left:0} small{color:#666}"""
 
 
 def page(graph: Graph, svg: str) -> str:
-    """The page's HTML. svg: the picture."""
+    """Return the page's HTML. svg: the picture."""
     calls, L = len(graph.iterations), len(graph.tokens)
     rows = []
     for k, iteration in enumerate(graph.iterations):
@@ -365,7 +372,7 @@ def page(graph: Graph, svg: str) -> str:
 <p><small>Tokens of the source: {html.escape(" ".join(graph.source))}</small></p>
 <p>{counted(L, "token")} in {counted(calls, "iteration")}, \
 {L / max(calls, 1):.2f} tokens an iteration.
-Green: the final token; framed: right for good from here on; \
+Green: the final token; framed: right from here on; \
 red: still wrong. The number is the model's probability.</p>
 <div class="wide">{svg}</div>
 <div class="wide"><table><tr><th></th>{head}</tr>

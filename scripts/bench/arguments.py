@@ -18,9 +18,7 @@ def command_line(description: str | None) -> argparse.ArgumentParser:
     )
 
 
-def text_arguments(
-    parse: argparse.ArgumentParser, flag: str = "--text", split: str = "test"
-) -> None:
+def text_arguments(parse: argparse.ArgumentParser, flag: str = "--text") -> None:
     """Model and text; without arguments the demo's."""
     demo = ROOT / "checkpoints" / "demo"
     parse.add_argument(
@@ -29,10 +27,8 @@ def text_arguments(
         default=demo,
         help="folder with checkpoint.pt, dict.*.txt, spm.model (the demo model)",
     )
-    default = str(ROOT / "data" / "demo" / split)
-    parse.add_argument(
-        flag, default=default, help=f"prefix of the two text files (the demo's {split} set)"
-    )
+    default = str(ROOT / "data" / "demo" / "test")
+    parse.add_argument(flag, default=default, help="prefix of the two text files (the demo's)")
     parse.add_argument("--src", default="de", help="source language and suffix (de)")
     parse.add_argument("--tgt", default="en", help="target language and suffix (en)")
     parse.add_argument("--limit", type=int, help="first sentences only (all)")

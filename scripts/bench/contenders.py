@@ -120,6 +120,8 @@ def decode(loaded: Loaded, generator: Any) -> list[tuple[list[int], list]]:
 def contender(name: str, loaded: Loaded, signature: str, exact: bool = True) -> Contender:
     """Decoding of all batches."""
     generator = make_generator(loaded, name)
+    loaded.task.build_tokenizer(loaded.cfg.tokenizer)
+    loaded.task.build_bpe(loaded.cfg.bpe)
     # as a command does: weights are held once
     if hasattr(generator, "release_models") and generator.release_models():
         give_back_memory()

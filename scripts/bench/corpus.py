@@ -78,7 +78,7 @@ def processor_time_beside_workers() -> dict[int, float]:
             int(fields[1]),
             (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK"),
         )
-    translating = (b"ray::Worker", b"ray::IDLE", b"multiprocessing")
+    translating = (b"ray::CorpusWorker", b"ray::IDLE", b"multiprocessing")
     level, found = [os.getpid()], {}
     while level:
         level = [
@@ -118,7 +118,7 @@ def on_ray(
     """A whole run of fairseq_ext.corpus; `costs` gets the share of time that workers waited, and
     the processor's seconds beside them."""
     from fairseq_ext.corpus import run as corpus
-    from fairseq_ext.corpus.job import Job
+    from fairseq_ext.corpus.job import CorpusJob
     from fairseq_ext.corpus.run import translate
 
     loaded: list[dict[int, float]] = []
@@ -135,7 +135,7 @@ def on_ray(
             others = {name: value for name, value in flags.items() if name not in ("path", "data")}
             corpus.Run = Watched
             done = translate(
-                Job(
+                CorpusJob(
                     flags["path"],
                     flags["data"],
                     [str(text)],

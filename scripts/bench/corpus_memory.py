@@ -121,7 +121,7 @@ def watch(words: list[str]) -> list[dict[str, float]]:
                     "driver"
                     if pid == process.pid
                     else "worker"
-                    if name.startswith("ray::Worker")
+                    if name.startswith("ray::CorpusWorker")
                     else "others"
                 )
                 sample[kind] = max(sample[kind], own) if kind == "worker" else sample[kind] + own

@@ -3,13 +3,14 @@
     python scripts/bench/flat_memory.py [--lines 100000] [--words 6] [--every 10000]
         [--buffer-size 2000] [-- FAIRSEQ-INTERACTIVE FLAGS]
 
-Lines made by the demo corpus' grammar go through fairseq-interactive with the demo model, by
+Lines made of parts of the demo's sentences go through fairseq-interactive with the demo model, by
 default streamed; its resident memory is read from /proc after every so many translated lines.
 The first --settle lines are not judged: by then every shape has been seen. The exit status is 1 if
 a later reading is higher than the one at --settle by more than --allowed per cent.
 """
 
 import argparse
+import random
 import subprocess
 import sys
 import tempfile
@@ -21,28 +22,22 @@ from typing import IO
 from harness import BenchError
 from report import ROOT
 
-MODEL = ROOT / "checkpoints" / "demo"
+MODEL, TEXT = ROOT / "checkpoints" / "demo", ROOT / "data" / "demo" / "test.de"
 FLAGS = ["--schedule", "stream", "--beam", "2", "--batch-size", "64"]
 
 
 def generate(lines: int, seed: int, words: int | None, out: Path) -> Path:
-    """German lines of the demo grammar, or their first words."""
-    command = [
-        sys.executable,
-        str(ROOT / "data" / "demo" / "generate.py"),
-        "--out",
-        str(out),
-        "--seed",
-        str(seed),
-    ]
-    subprocess.run([*command, "--train", str(lines), "--dev", "0", "--test", "0"], check=True)
-    whole = out / "train.de"
-    if words is None:
-        return whole
-    short = out / "short.de"
-    with whole.open(encoding="utf-8") as lines_in, short.open("w", encoding="utf-8") as lines_out:
-        lines_out.writelines(" ".join(line.split()[:words]) + "\n" for line in lines_in)
-    return short
+    """Write lines, each the beginning of one of the demo's sentences with the end of another, or
+    their first words; return the file."""
+    draw = random.Random(seed)
+    sentences = [line.split() for line in TEXT.read_text(encoding="utf-8").splitlines()]
+    path = out / "lines.de"
+    with path.open("w", encoding="utf-8") as file:
+        for _ in range(lines):
+            first, second = draw.sample(sentences, 2)
+            line = first[: draw.randint(1, len(first))] + second[draw.randrange(len(second)) :]
+            file.write(" ".join(line[:words]) + "\n")
+    return path
 
 
 def resident(pid: int) -> float:

@@ -33,7 +33,7 @@ args = parser.parse_args()
 there = torch.device("cuda" if args.device == "cuda" else "cpu")
 cuda = there.type == "cuda"
 wait = torch.cuda.synchronize if cuda else lambda: None
-print("kernels:", lsh_cuda.unavailable() or "CUDA", flush=True)
+print("kernels:", lsh_cuda.unavailable_reason() or "CUDA", flush=True)
 
 
 def median(act, times=5 if args.quick else 40):
@@ -116,7 +116,7 @@ def parts(V, d, rows):
     always = torch.zeros(V, dtype=torch.bool, device=there)
     always[:6000] = True
     for name, kernels in (("CUDA", lsh_cuda), ("torch", lsh_torch)):
-        if kernels is lsh_cuda and lsh_cuda.unavailable():
+        if kernels is lsh_cuda and lsh_cuda.unavailable_reason():
             continue
         codes = kernels.wta_hash(weight, dims, 3)
         spans = lsh_torch.sort_words(codes)

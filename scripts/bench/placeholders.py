@@ -22,7 +22,7 @@ from fairseq_ext import Translator
 
 ROOT = Path(__file__).parents[2]
 DATA, MODEL = ROOT / "data" / "demo", ROOT / "checkpoints" / "demo"
-NAMES = "Silke Agata Moritz Carla Hugo Renate".split()  # names that the model has seen
+NAMES = "Tom Maria John Anna Peter Lisa".split()  # names that the model has seen
 TOKENS = {"{name}": [f"{{v{i}}}" for i in range(6)], "names": NAMES}
 
 

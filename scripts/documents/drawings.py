@@ -172,9 +172,9 @@ def bands() -> None:
     two buckets are scored."""
     state = [3, 1, 4, 1, 5]
     words = {
-        "bandage": [3, 1, 4, 2, 5],
-        "dressing": [3, 2, 4, 1, 0],
-        "harbour": [0, 1, 2, 2, 3],
+        "quotation": [3, 1, 4, 2, 5],
+        "bid": [3, 2, 4, 1, 0],
+        "harbor": [0, 1, 2, 2, 3],
         "of": [1, 5, 2, 0, 4],
     }
     d = Drawing(720, 300, "Bands and buckets")
@@ -209,8 +209,8 @@ def bands() -> None:
 def block() -> None:
     """Draw a block of drafts that becomes greedy's output from the left: a call keeps the draft's
     right tokens and one of its own."""
-    greedy = ["The", "bandage", "is", "checked", "tomorrow", "."]
-    tokens, verified, rows = ["The", "association", "is", "checked", "today", "."], 0, []
+    greedy = ["The", "quotation", "was", "accepted", "yesterday", "."]
+    tokens, verified, rows = ["The", "offer", "was", "accepted", "today", "."], 0, []
     rows.append(("draft", list(tokens), 0))
     while verified < len(greedy):
         right = next(

@@ -78,9 +78,10 @@ def flags_of(*names: str) -> str:
     """Return the table of flags of the named strategies (`stop.optimal`), each flag once;
     bare names are single flags."""
     from fairseq_ext.plugin.tasks import Flags
-    from fairseq_ext.search.registry import PRUNERS, STRATEGIES, load_strategies
+    from fairseq_ext.search import registry
+    from fairseq_ext.search.registry import PRUNERS, STRATEGIES
 
-    load_strategies()
+    registry.load_strategies()
     own = {field.name: field for field in dataclasses.fields(Flags)}
     found: dict[str, dataclasses.Field] = {}
     for name in names:
@@ -88,16 +89,8 @@ def flags_of(*names: str) -> str:
         if not strategy:
             found[name.replace("-", "_")] = own[name.replace("-", "_")]
             continue
-        flags = (PRUNERS if point == "prune" else STRATEGIES[point])[strategy].flags
-        found.update(
-            {
-                field.name: own[field.name]
-                for field in dataclasses.fields(flags or object)
-                if field.name in own
-            }
-            if flags
-            else {}
-        )
+        read = registry.flags_of((PRUNERS if point == "prune" else STRATEGIES[point])[strategy])
+        found |= {each: own[each] for each in read if each in own}
     return table(("flag", "takes", "what it does"), flag_rows(list(found.values())))
 
 
@@ -123,15 +116,17 @@ def strategies() -> str:
 def flag_files() -> str:
     """Return the table of the files in which flags do their work that no strategy's
     file declares."""
-    from fairseq_ext.plugin.flag_help import WORK
+    from fairseq_ext.plugin.flag_help import WORK, all_flags, works_in
 
-    flags = {
-        file: ", ".join(f"`--{name.replace('_', '-')}`" for name in names.split())
-        for file, names in WORK.items()
-    }
+    named = [name for names in WORK.values() for name in names.split()]
+    flags: dict[str, list[str]] = {}
+    for name in dict.fromkeys([*all_flags(), *named]):
+        file = works_in(name)
+        if name in named or not file.startswith("search/strategies/"):
+            flags.setdefault(file, []).append(f"`--{name.replace('_', '-')}`")
     return table(
         ("flag", "file"),
-        [(named, f"[{file}](../fairseq_ext/{file})") for file, named in flags.items()],
+        [(", ".join(names), f"[{file}](../fairseq_ext/{file})") for file, names in flags.items()],
     )
 
 

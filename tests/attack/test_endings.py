@@ -95,8 +95,8 @@ def test_an_output_that_takes_no_more_is_one_sentence(commands, name):
     said = [line for line in done.stderr.splitlines() if line.startswith("error: ")]
     assert said == [
         (
-            "error: standard output cannot be written (No space left on device): make "
-            "room and run again"
+            "error: standard output cannot be written (No space left on device): free "
+            "disk space and run again"
         )
     ]
     assert "Traceback" not in done.stderr and "Exception ignored" not in done.stderr

@@ -9,7 +9,7 @@ import torch
 
 from fairseq_ext import UsageError
 from fairseq_ext.core import array_file
-from fairseq_ext.core.files import sealed
+from fairseq_ext.core.files import with_digest
 from fairseq_ext.corpus.job import Manifest
 from fairseq_ext.plugin.results import FORMAT, ResultsFile
 from fairseq_ext.search.parallel import ngram
@@ -115,12 +115,12 @@ def test_a_results_file(tmp_path, name):
     number, line, reason = RESULTS[name]
     lines = [HEAD, SENTENCE, {**SENTENCE, "id": 1}]
     path = tmp_path / "results.jsonl"
-    path.write_text("".join(json.dumps(sealed(each)) + "\n" for each in lines))
+    path.write_text("".join(json.dumps(with_digest(each)) + "\n" for each in lines))
     file = ResultsFile(str(path), True, "s", MADE_FROM, 10)
     assert list(file.done) == [0, 1]
     file.close()
     lines[number - 1] = line
-    path.write_text("".join(json.dumps(sealed(each)) + "\n" for each in lines))
+    path.write_text("".join(json.dumps(with_digest(each)) + "\n" for each in lines))
     with pytest.raises(UsageError) as error:
         ResultsFile(str(path), True, "s", MADE_FROM, 10)
     assert reason in str(error.value) and "name another --results-file" in str(error.value)
@@ -186,9 +186,9 @@ MANIFESTS = {
 def test_a_manifest(tmp_path, name):
     changes, reason = MANIFESTS[name]
     path = tmp_path / "manifest.json"
-    path.write_text(json.dumps(sealed(MANIFEST)))
+    path.write_text(json.dumps(with_digest(MANIFEST)))
     assert Manifest(tmp_path).shards == {"in": DONE}
-    path.write_text(json.dumps(sealed({**MANIFEST, **changes})))
+    path.write_text(json.dumps(with_digest({**MANIFEST, **changes})))
     with pytest.raises(UsageError) as error:
         Manifest(tmp_path)
     assert f"{path} cannot be read, because {reason}" in str(error.value) and "--overwrite" in str(

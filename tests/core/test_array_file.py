@@ -14,7 +14,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from fairseq_ext.core import array_file
-from fairseq_ext.core.array_file import Damaged
+from fairseq_ext.core.array_file import DamagedFile
 
 KIND, LAYOUT = "test arrays", {"words": (("<i4",), 2), "chance": (("<f2",), 1)}
 ARRAYS = {
@@ -96,7 +96,7 @@ HARMS = {
     ),
     "missing": (lambda m: m.pop("words.npy"), "other arrays"),
     "more": (lambda m: m.update({"more.npy": npy(ARRAYS["words"])}), "other arrays"),
-    "no about": (lambda m: m.pop("about.json"), "does not tell its format"),
+    "no about": (lambda m: m.pop("about.json"), "does not state its format"),
     "another format": (lambda m: about(m, format="x"), "of another format"),
     "another version": (
         lambda m: about(m, version=9),
@@ -108,9 +108,9 @@ HARMS = {
     "no digest": (lambda m: about(m, sha256=None), "not what was written"),
     "too large a shape": (
         lambda m: m.update({"words.npy": header("(1000000, 1000000)")}),
-        "not the size",
+        "not have the size",
     ),
-    "negative shape": (lambda m: m.update({"words.npy": header("(-1, -1)")}), "not the size"),
+    "negative shape": (lambda m: m.update({"words.npy": header("(-1, -1)")}), "not have the size"),
     "code as shape": (
         lambda m: m.update({"words.npy": header("(__import__('os').abort(), 1)")}),
         "cannot be read",
@@ -122,7 +122,7 @@ HARMS = {
 def test_anything_else_is_refused(tmp_path, harm):
     change, said = HARMS[harm]
     rewritten(written(tmp_path / "a.npz"), change)
-    with pytest.raises(Damaged, match=said):
+    with pytest.raises(DamagedFile, match=said):
         load(tmp_path / "a.npz")
 
 
@@ -132,7 +132,7 @@ def test_an_array_that_is_there_twice_is_refused(tmp_path):
         pytest.warns(UserWarning, match="Duplicate"),
     ):
         archive.writestr("words.npy", npy(ARRAYS["words"]))
-    with pytest.raises(Damaged, match="other arrays"):
+    with pytest.raises(DamagedFile, match="other arrays"):
         load(tmp_path / "a.npz")
 
 
@@ -142,11 +142,11 @@ def test_a_small_file_does_not_unpack_to_a_large_one(tmp_path):
     rewritten(path, lambda m: m.update({"words.npy": npy(np.zeros((3000, 25_000), np.int32))}))
     assert path.stat().st_size < 500_000
     tracemalloc.start()
-    with pytest.raises(Damaged, match="64 times its size"):
+    with pytest.raises(DamagedFile, match="64 times its size"):
         load(path)
     assert tracemalloc.get_traced_memory()[1] < 10_000_000
     tracemalloc.stop()
-    with pytest.raises(Damaged, match="not a regular file"):
+    with pytest.raises(DamagedFile, match="not a regular file"):
         load(Path(os.devnull))
 
 
@@ -174,7 +174,7 @@ def test_whatever_is_done_to_its_bytes(tmp_path, compress, harms, end):
     )
     try:
         _, found = load(tmp_path / "a.npz")
-    except Damaged as error:
+    except DamagedFile as error:
         assert "\n" not in str(error)
     else:
         for name, array in ARRAYS.items():
@@ -187,5 +187,5 @@ def test_whatever_is_done_to_its_bytes(tmp_path, compress, harms, end):
 @given(st.binary(max_size=400))
 def test_whatever_else_a_file_holds(tmp_path, content):
     (tmp_path / "b.npz").write_bytes(content)
-    with pytest.raises(Damaged):
+    with pytest.raises(DamagedFile):
         load(tmp_path / "b.npz")

@@ -13,7 +13,7 @@ import threading
 import pytest
 
 from fairseq_ext.core.errors import UsageError
-from fairseq_ext.core.files import Lines, is_stream, replace, replacing, umask
+from fairseq_ext.core.files import Lines, atomic_write, is_stream, replace, umask
 
 OLD, NEW = b"old\n", b"new\n"
 
@@ -111,7 +111,7 @@ def test_a_folder_is_refused(tmp_path):
 
 def test_a_write_that_breaks_off_leaves_all_as_it_was(path):
     for error in (ValueError, KeyboardInterrupt):
-        with pytest.raises(error), replacing(path) as out:
+        with pytest.raises(error), atomic_write(path) as out:
             out.write(NEW)
             raise error
     assert path.read_bytes() == OLD and only(path.parent) == ["out.json"]
@@ -159,7 +159,7 @@ def test_the_lines_of_a_text_are_counted_and_iterated(tmp_path):
 
 
 def test_a_large_file_that_is_shortened_meanwhile_is_an_error_and_no_signal(tmp_path, monkeypatch):
-    monkeypatch.setattr("fairseq_ext.core.files.IN_MEMORY", 10)
+    monkeypatch.setattr("fairseq_ext.core.files.MAX_IN_MEMORY", 10)
     monkeypatch.setattr("fairseq_ext.core.files.BLOCK", 7)
     file = tmp_path / "text"
     text = "".join(f"line {number}\n" for number in range(3000)) + "the last one"
@@ -178,9 +178,9 @@ def test_what_a_killed_process_left_is_removed_by_the_next(tmp_path):
     left, other = tmp_path / ".a[b].txt.abcd1234.part", tmp_path / ".c.txt.abcd1234.part"
     left.write_bytes(b"x")
     other.write_bytes(b"x")
-    with replacing(target) as first:
+    with atomic_write(target) as first:
         assert not left.exists() and other.exists()
-        with replacing(target) as second:
+        with atomic_write(target) as second:
             second.write(b"second")
         first.write(b"first")
     assert target.read_bytes() == b"first" and sorted(tmp_path.iterdir()) == [other, target]

@@ -124,7 +124,7 @@ def test_the_difference_undoes_the_merge(seed):
     before = both.mark()
     both.add(b)
     assert close(both.since(a).record(), b.record())
-    both.go_back(before)
+    both.rollback(before)
     assert both.record() == a.record()
 
 
@@ -156,7 +156,7 @@ def test_what_is_no_counter_is_told():
 def test_a_section_of_another_kind_is_not_taken_for_this_one():
     stats = Stats()
     first = stats.section(Example, random.Random(0))
-    assert stats.section(Example) is first and stats.found(Example) is first
+    assert stats.section(Example) is first and stats.find_section(Example) is first
 
     class Other(Section):
         key = "example"
@@ -296,7 +296,9 @@ def test_parts_add_up_to_the_whole_in_every_key(strategies, flags, generation, t
     of_parts = [dict(means(part)) for part in parts]
     for place, mean in means(whole):
         values = [
-            found[place].value() for found in of_parts if place in found and found[place].under
+            found[place].value()
+            for found in of_parts
+            if place in found and found[place].denominator
         ]
         assert not values or min(values) - 1e-9 <= mean.value() <= max(values) + 1e-9
 

@@ -9,10 +9,10 @@ import pytest
 from corpus_jobs import Echo, finals, job, one_process, records, write_text
 
 from fairseq_ext import UsageError
-from fairseq_ext.core.files import sealed
+from fairseq_ext.core.files import with_digest
 from fairseq_ext.corpus import scheduler
 from fairseq_ext.corpus.__main__ import job_of, main
-from fairseq_ext.corpus.output import Store
+from fairseq_ext.corpus.output import OutputFolder
 from fairseq_ext.corpus.run import translate
 from fairseq_ext.plugin.loading.settings import as_keywords
 
@@ -154,16 +154,16 @@ def test_overwrite_frees_a_folder_for_another_command(tmp_path, echo, capsys):
         and records(tmp_path / "out/errors.jsonl") == []
     )
     (tmp_path / "out/manifest.json").write_text("{")
-    assert main(right) == 1 and "start anew with --overwrite" in capsys.readouterr().err
+    assert main(right) == 1 and "start again with --overwrite" in capsys.readouterr().err
     assert main([*right, "--overwrite"]) == 0
 
 
 def test_overwrite_removes_nothing_outside_the_folder(tmp_path):
-    store = Store(str(tmp_path / "out"), ".jsonl")
+    store = OutputFolder(str(tmp_path / "out"), ".jsonl")
     store.lock()
     (tmp_path / "precious").write_text("x")
     (tmp_path / "out/manifest.json").write_text(
-        json.dumps(sealed({"shards": {"a": {"output": "../precious"}, "b": 3}}))
+        json.dumps(with_digest({"shards": {"a": {"output": "../precious"}, "b": 3}}))
     )
     store.clear()
     assert (tmp_path / "precious").exists() and not (tmp_path / "out/manifest.json").exists()

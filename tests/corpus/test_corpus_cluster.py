@@ -64,7 +64,12 @@ def test_a_node_that_goes_away_takes_nothing_with_it(cluster, tmp_path):
     assert [r["hypotheses"] for r in records(out / "a.jsonl")] == [
         [h.text for h in nbest] for nbest in expected
     ] * REPEATED
-    assert (done.errors, done.before, done.sentences, parts(out)) == (0, 0, 400 * REPEATED, [])
+    assert (done.errors, done.sentences_before, done.sentences, parts(out)) == (
+        0,
+        0,
+        400 * REPEATED,
+        [],
+    )
 
 
 @drawn(0)  # long

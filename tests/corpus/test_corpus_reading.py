@@ -12,7 +12,14 @@ from corpus_jobs import Echo, job, one_process, read, records, source_lines, wri
 from fairseq_ext import UsageError
 from fairseq_ext.corpus import shards as reading
 from fairseq_ext.corpus.run import translate
-from fairseq_ext.corpus.shards import CODECS, Reader, Shard, Unreadable, columns_of, shards_of
+from fairseq_ext.corpus.shards import (
+    CODECS,
+    Shard,
+    ShardReader,
+    UnreadableShard,
+    columns_of,
+    shards_of,
+)
 
 
 @pytest.fixture
@@ -42,14 +49,14 @@ def test_only_packed_shards_need_pyarrow(tmp_path, monkeypatch):
     (tmp_path / "a").write_text("eins\n")
     monkeypatch.setitem(sys.modules, "pyarrow", None)
     shards = [Shard(str(tmp_path / name), "a") for name in ("a", packed.name, "a.parquet")]
-    assert [s.source for unit in Reader(shards[0]).units(9, []) for s in unit] == ["eins"]
+    assert [s.source for unit in ShardReader(shards[0]).units(9, []) for s in unit] == ["eins"]
     assert columns_of(shards[2]) is None
     for shard in shards[1:]:
         with pytest.raises(
             UsageError,
             match=rf"^{shard.path} is read through pyarrow, which .*: pip install -U pyarrow",
         ):
-            list(Reader(shard).units(9, []))
+            list(ShardReader(shard).units(9, []))
 
 
 @pytest.mark.parametrize("suffix", ["", ".gz", ".zst", ".bz2", ".lz4"])
@@ -68,7 +75,7 @@ def test_blocks_may_end_anywhere(tmp_path, monkeypatch):
     (tmp_path / "a").write_text("".join(line + "\n" for line in LINES), encoding="utf-8")
     for size in range(1, 12):
         monkeypatch.setattr(reading, "BLOCK", size)
-        reader = Reader(Shard(str(tmp_path / "a"), "a"))
+        reader = ShardReader(Shard(str(tmp_path / "a"), "a"))
         assert [s.source for unit in reader.units(2, []) for s in unit] == LINES
         assert reader.position == pytest.approx(reader.size, abs=1.5)
 
@@ -88,7 +95,9 @@ def test_several_gzip_members_are_one_file(tmp_path):
 )
 def test_units_leave_out_what_is_done(tmp_path, size, done):
     path = write_text(tmp_path / "a", [str(i) for i in range(10)])
-    units = [[s.number for s in unit] for unit in Reader(Shard(str(path), "a")).units(size, done)]
+    units = [
+        [s.number for s in unit] for unit in ShardReader(Shard(str(path), "a")).units(size, done)
+    ]
     kept = [i for i in range(10) if not any(start <= i < end for start, end in done)]
     assert [i for unit in units for i in unit] == kept
     assert all(
@@ -208,7 +217,9 @@ def test_a_constraints_file_goes_line_by_line(tmp_path):
 
 def read_with(path, constraints):
     return [
-        s for unit in Reader(Shard(str(path), "x", str(constraints))).units(10, []) for s in unit
+        s
+        for unit in ShardReader(Shard(str(path), "x", str(constraints))).units(10, [])
+        for s in unit
     ]
 
 
@@ -222,7 +233,7 @@ def test_a_broken_file_is_unreadable_not_empty(tmp_path, name):
     else:
         compress(path, "".join(source_lines(0, 200)).encode())
         path.write_bytes(path.read_bytes()[:-300])
-    with pytest.raises(Unreadable):
+    with pytest.raises(UnreadableShard):
         read(path)
 
 

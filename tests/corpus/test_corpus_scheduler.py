@@ -9,8 +9,8 @@ from ray.exceptions import ActorDiedError, ActorUnavailableError, RayTaskError
 
 from fairseq_ext import UsageError
 from fairseq_ext.corpus import progress, scheduler
-from fairseq_ext.corpus.scheduler import ATTEMPTS, Scheduler, Unit
-from fairseq_ext.corpus.shards import Sentence, Shard
+from fairseq_ext.corpus.scheduler import ATTEMPTS, Unit, UnitScheduler
+from fairseq_ext.corpus.shards import Shard, ShardLine
 
 SHARD = Shard("in", "in")
 
@@ -72,7 +72,7 @@ class SimulatedRay:
 def units(count, size):
     numbers = [range(i, min(i + size, count)) for i in range(0, count, size)]
     return [
-        Unit(SHARD, [Sentence(n, str(n), n + 1) for n in part], float(len(part)))
+        Unit(SHARD, [ShardLine(n, str(n), n + 1) for n in part], float(len(part)))
         for part in numbers
     ]
 
@@ -87,13 +87,13 @@ def simulate(monkeypatch, seed, dies, count=40, size=8, workers=3):
     def take(unit, result):
         assert result == [s.number for s in unit.sentences] == list(range(unit.start, unit.end))
         taken.extend(result)
-        weight.append(unit.weight)
+        weight.append(unit.input_bytes)
 
     def give_up(unit):
         lost.extend(s.number for s in unit.sentences)
-        weight.append(unit.weight)
+        weight.append(unit.input_bytes)
 
-    made = Scheduler(
+    made = UnitScheduler(
         lambda: Actor(lambda *call: dies(chance, *call)),
         workers,
         take,
@@ -249,7 +249,9 @@ def test_a_run_whose_last_node_is_gone_ends_within_a_minute(monkeypatch, nodes):
     def tick(*state):
         now[0] += 1
 
-    made = Scheduler(lambda: Actor(lambda *call: False), 2, print, print, tick, lambda loaded: None)
+    made = UnitScheduler(
+        lambda: Actor(lambda *call: False), 2, print, print, tick, lambda loaded: None
+    )
     with pytest.raises(UsageError, match="all nodes of Ray on which workers could run are gone: "):
         made.run(iter(units(40, 8)))
     assert 20 < now[0] - 100 < 60
@@ -268,7 +270,7 @@ def test_a_run_waits_for_a_node_that_comes_back_in_time(monkeypatch):
         if now[0] > 125:
             deserted.wait, deserted.given = answered.wait, answered.nodes()
 
-    made = Scheduler(
+    made = UnitScheduler(
         lambda: Actor(lambda *call: False),
         2,
         lambda unit, result: taken.extend(result),
@@ -283,7 +285,7 @@ def test_a_run_waits_for_a_node_that_comes_back_in_time(monkeypatch):
 def test_progress_lines_repeat_no_figure_that_has_not_changed(monkeypatch, capsys):
     now = [100.0]
     monkeypatch.setattr(progress.time, "monotonic", lambda: now[0])
-    shown = progress.Progress(10.0, shards=1, bytes=1000, said=100.0)
+    shown = progress.Progress(10.0, shards=1, bytes=1000, last_report_time=100.0)
     for alive, sentences in ((2, 100), (2, 100), (0, 100), (0, 100), (0, 100), (1, 150)):
         now[0] += 10
         shown.sentences, shown.bytes_done = sentences, float(sentences)

@@ -7,13 +7,15 @@ import pytest
 from corpus_jobs import DEMO, FLAGS, read, source_lines, write_text
 
 from fairseq_ext.corpus.shards import Shard
-from fairseq_ext.corpus.worker import UnitTranslation, Worker
+from fairseq_ext.corpus.worker import CorpusWorker, UnitTranslation
 
 
 @pytest.fixture(scope="module")
 def demo():
     """A real worker on the demo model."""
-    worker = Worker({**FLAGS, "path": str(DEMO / "checkpoint.pt"), "data": str(DEMO)}, 1, False)
+    worker = CorpusWorker(
+        {**FLAGS, "path": str(DEMO / "checkpoint.pt"), "data": str(DEMO)}, 1, False
+    )
     assert "signature" in worker.load()
     return worker
 
@@ -205,15 +207,16 @@ def test_a_schedule_that_does_not_fit_is_told_and_the_model_is_loaded_once(monke
         lambda *given, **named: loads.append(given) or load(*given, **named),
     )
     flags = {**FLAGS, "path": str(DEMO / "checkpoint.pt"), "data": str(DEMO)}
-    found = Worker(flags, 1, False).load()
+    found = CorpusWorker(flags, 1, False).load()
     assert "schedule:stream" in found["signature"] and not found["note"]
-    found = Worker({**flags, "match_source_len": True}, 1, False).load()
+    found = CorpusWorker({**flags, "match_source_len": True}, 1, False).load()
     assert (
         "schedule:batch" in found["signature"]
         and "does not fit: --match-source-len" in found["note"]
     )
     # what is no fault of the schedule's
     assert (
-        "--unkpen" in Worker({**flags, "stop": "optimal", "unkpen": "-1"}, 1, False).load()["error"]
+        "--unkpen"
+        in CorpusWorker({**flags, "stop": "optimal", "unkpen": "-1"}, 1, False).load()["error"]
     )
     assert len(loads) == 3

@@ -15,14 +15,13 @@ from fairseq_ext import Translator, UsageError
 from fairseq_ext.engine.decoding import Decoding
 from fairseq_ext.engine.jobs import Answer, GlossaryFile, Job, Partial
 from fairseq_ext.engine.worker import STEPS, load
-from fairseq_ext.kernels.beam import Result
+from fairseq_ext.kernels.beam import SearchResult
 from fairseq_ext.kernels.library import library
 from fairseq_ext.plugin.calls import Translation, pool_of, pool_without_constraints
 from fairseq_ext.search.compiled import CompiledSearch
 from fairseq_ext.search.constrained import ConstrainedSearch
 from fairseq_ext.search.interpreted import LoopSearch
-from fairseq_ext.search.scheduler import Request
-from fairseq_ext.search.strategies.decoding.beam import Searchers
+from fairseq_ext.search.scheduler import Request, Searchers
 from fairseq_ext.search.strategies.stop.early import Shorter
 
 ROOT = Path(__file__).parents[2]
@@ -134,7 +133,7 @@ def test_terms_stand_where_they_do_offline(flags, tmp_path):
     places = {report.place for report in reports if report.met}
     assert (
         "in place" in places
-        if offline.task.flags().glossary_placement == "align"
+        if offline.generator.options.flags.glossary_placement == "align"
         else places == {""}
     )
 
@@ -188,7 +187,7 @@ def test_answers_are_those_of_each_sentence_alone_as_they_come_and_go(decoding, 
 
 
 def test_what_comes_to_its_length_limit_is_searched_again_as_offline(monkeypatch):
-    flags = {**FLAGS, "beam": 2, "max_len_b": 16, "no_repeat_ngram_size": 1}
+    flags = {**FLAGS, "beam": 2, "max_len_b": 10, "no_repeat_ngram_size": 1}
     decoding, translator = (
         load({**flags, "stream_width": 3}),
         Translator(**flags, constraints="unordered"),
@@ -197,9 +196,9 @@ def test_what_comes_to_its_length_limit_is_searched_again_as_offline(monkeypatch
     monkeypatch.setattr(
         Shorter, "better", lambda self, *found: again.append(self) or better(self, *found)
     )
-    draw = random.Random(3)
+    draw = random.Random(4)
     jobs = [
-        job(line, streams=True, constraints=draw.sample(WORDS, 2))
+        job(line, streams=True, constraints=draw.sample(WORDS, 3))
         for line in ["Ja.", "Nein.", "Gut.", "Danke.", *LINES[:8]]
     ]
     for each, answer in zip(jobs, answers(decoding, jobs), strict=True):
@@ -374,7 +373,7 @@ def test_what_a_model_cannot_score_is_told_to_the_one_who_asked(monkeypatch):
 
     def broken(self: CompiledSearch, request: Request) -> list | None:
         if request.number == 1:
-            self.sentences[request].struct.result = Result.NOT_A_NUMBER
+            self.sentences[request].struct.result = SearchResult.NOT_A_NUMBER
         return take(self, request)
 
     monkeypatch.setattr(CompiledSearch, "take", broken)
@@ -612,7 +611,7 @@ def test_an_empty_source_has_an_empty_translation(decoding):
 @pytest.mark.parametrize(
     ("bad", "message"),
     [
-        (dict(source="x " * 400), "the source has"),
+        (dict(source="x " * 1100), "the source has"),
         (dict(source="Ja.", nbest=6), "nbest is 6 and the beam is 5: ask for 1 to 5 hypotheses"),
         (dict(source="Ja.", nbest=0), "nbest is 0 and the beam is 5: ask for 1 to 5 hypotheses"),
         (dict(source="Ja.", constraints=["</s>"]), "a symbol that no translation holds"),

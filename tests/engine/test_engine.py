@@ -3,10 +3,12 @@
 import os
 import random
 import signal
+import sys
 import threading
 import time
 from concurrent.futures import CancelledError, wait
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from sizes import part_of
@@ -40,6 +42,15 @@ def engine():
 def sources(translator) -> list[str]:
     """Lines that nothing dies over."""
     return [line for line in LINES if translator.encode(line).numel() > 7][:12]
+
+
+class OfTheCaller(str):
+    """A text of a class that is not there where a worker reads it."""
+
+    __module__ = "of_the_caller"
+
+
+sys.modules["of_the_caller"] = SimpleNamespace(OfTheCaller=OfTheCaller)
 
 
 def of_tokens(translator: Translator, tokens: int) -> str:
@@ -276,12 +287,33 @@ def test_processes_that_cannot_start_are_told(monkeypatch):
         ({"languages": {"de", "en"}}, "languages is {"),
         ({"languages": "de"}, "languages is one string, and a list is needed"),
         ({"on_partial": 5}, "on_partial is 5: give a function"),
+        ({"seed": OfTheCaller("1")}, "seed is '1': give a whole number"),
+        ({"align": OfTheCaller("x")}, "align is 'x': give True or False"),
     ],
 )
 def test_arguments_of_wrong_types_are_refused_at_once(engine, given, said):
     with pytest.raises(UsageError) as raised:
         engine.submit("Ja.", **given)
     assert str(raised.value).startswith(said)
+
+
+def test_texts_may_be_of_a_class_that_the_workers_lack(engine, sources):
+    """A class of a program's own, as those of texts that know whether they are safe HTML."""
+    before, of_caller = engine.restarts, OfTheCaller(sources[0])
+    given = {
+        "constraints": [OfTheCaller("bandage")],
+        "terms": {OfTheCaller("Ja"): OfTheCaller("yes")},
+        "languages": [OfTheCaller("de"), "en"],
+    }
+    found = engine.submit(of_caller, **given).result(PATIENCE)
+    usual = engine.submit(sources[0], constraints=["bandage"]).result(PATIENCE)
+    assert (found.text, engine.restarts) == (usual.text, before)
+    assert engine.submit_text(of_caller).result(PATIENCE).text
+
+
+def test_a_line_break_in_a_term_makes_no_other_term(engine):
+    found = engine.submit("Der Patient hat einen Port.", terms={"nothing\nPatient": "house"})
+    assert found.result(PATIENCE).constraints == []
 
 
 def test_languages_may_be_a_list(engine, sources):
@@ -308,7 +340,11 @@ def test_arguments_of_any_type_give_an_answer_or_one_sentence(engine, sources):
 
 @pytest.mark.parametrize(
     "given",
-    [{"text": None}, {"format": "htlm"}, {"protect": "a"}, {"protect": ["("]}],
+    [
+        *({"text": None}, {"format": "htlm"}, {"protect": "a"}, {"protect": ["("]}),
+        *({"languages": 5}, {"languages": [5, 5]}, {"languages": "\ud800"}),
+        *({"on_partial": 5}, {"seed": "1"}, {"nbest": "2"}),
+    ],
     ids=str,
 )
 def test_texts_of_wrong_types_are_refused(engine, given):

@@ -17,6 +17,7 @@ from fairseq_ext.engine import requirements, worker
 from fairseq_ext.engine.decoding import Decoding
 from fairseq_ext.engine.jobs import Answer, GlossaryFile, Job
 from fairseq_ext.kernels.library import give_back_memory
+from fairseq_ext.search.checks import refused_by_engine
 
 ROOT = Path(__file__).parents[2]
 MODEL = ROOT / "checkpoints" / "demo"
@@ -38,7 +39,7 @@ def decoding() -> Decoding:
     return worker.load({**FLAGS, "stream_width": 4})
 
 
-@pytest.mark.parametrize("flag", worker.NOT_HERE)
+@pytest.mark.parametrize("flag", refused_by_engine())
 def test_a_flag_of_whole_runs_is_refused(flag):
     """Before anything is loaded."""
     with pytest.raises(UsageError, match=f"--{flag.replace('_', '-')} .*: leave it out"):

@@ -31,7 +31,7 @@ FLAGS = dict(
     cpu=True,
     beam=2,
 )
-LINES = ["Der Verband wird morgen geprüft.", "Die Ärztin öffnet die Akte."]
+LINES = ["Das Angebot wird morgen geprüft.", "Die Ärztin öffnet den Ordner."]
 LONGEST = 60  # seconds of a child
 
 

@@ -85,7 +85,7 @@ before = state()
 with fairseq_ext.Engine(
     f"{MODEL}/checkpoint.pt", MODEL, source_lang="de", target_lang="en", cpu=True, beam=2
 ) as engine:
-    found["translation"] = engine.submit("\u2581Der \u2581Verband").result().hypotheses[0].text
+    found["translation"] = engine.submit("\u2581Der \u2581Angebot").result().hypotheses[0].text
 found["changed by an Engine"] = changed(before)
 fairseq_ext.core.exit.at_process_end(lambda: 3)  # as a Translator with bad lines
 gc.freeze()

@@ -11,7 +11,7 @@ from sizes import ALL
 
 HERE = Path(__file__).parent
 DEMO = HERE.parents[1] / "checkpoints" / "demo"
-TEXTS = ["The association is checked tomorrow.", "The doctor opens the chart."]  # docs/python.md
+TEXTS = ["The offer is checked tomorrow.", "The doctor opens the folder."]  # docs/python.md
 
 
 needs_all = pytest.mark.skipif(not os.environ.get(ALL), reason="more programs: --all")

@@ -198,7 +198,7 @@ def test_a_row_as_long_as_shared_memory_is_hashed(launches):
 
 def test_more_rows_than_a_grid_has_are_hashed_in_parts(launches, request, monkeypatch):
     n = 65_537 if request.config.getoption("--all") else 66
-    monkeypatch.setattr(lsh_cuda, "MOST_ROWS", n - 2)
+    monkeypatch.setattr(lsh_cuda, "MAX_ROWS", n - 2)
     x, dimensions = torch.randn(n, 2), lsh_torch.draw_dimensions(2, 2, 1, 1, 1)
     assert (
         torch.equal(lsh_cuda.wta_hash(x, dimensions, 1), lsh_torch.wta_hash(x, dimensions, 1))

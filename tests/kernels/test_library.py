@@ -18,7 +18,7 @@ import pytest
 from forked import in_fork
 
 from fairseq_ext.core import command_line
-from fairseq_ext.core.files import untrusted
+from fairseq_ext.core.files import untrusted_reason
 from fairseq_ext.kernels import banks, beam, constrained, lsh, parallel, shortlist, transformer
 from fairseq_ext.kernels import library as building
 from fairseq_ext.kernels.compiling import FLAGS, FOLDER
@@ -32,9 +32,9 @@ LOAD = "import ctypes, sys; ctypes.CDLL(sys.argv[1])"
 # ---- layouts and signatures
 
 LAYOUTS = {
-    "banks.cpp": [banks.PhrasesStruct, banks.RowsStruct, banks.FoundStruct],
+    "banks.cpp": [banks.PhrasesStruct, banks.RowsStruct, banks.SelectionStruct],
     "beam.cpp": [beam.Rules, beam.SentenceStruct, beam.BatchStruct, transformer.ReaderStruct],
-    "constrained.cpp": [constrained.SentencesStruct],
+    "constrained.cpp": [constrained.ConstrainedSearchStruct],
     "parallel.cpp": [
         parallel.TrajectoryStruct,
         parallel.PreviousStruct,
@@ -84,12 +84,23 @@ def test_structures_are_laid_out_as_the_compiler_lays_them_out(file, tmp_path):
     assert not refused(file, LAYOUTS[file], tmp_path)
 
 
+@pytest.mark.parametrize("kind", [kind for kinds in LAYOUTS.values() for kind in kinds])
+def test_a_field_that_the_structure_does_not_have_is_an_error(kind):
+    """ctypes would keep the value next to the structure, and compiled code would read 0."""
+    with pytest.raises(AttributeError):
+        kind(no_such_field=1)
+    with pytest.raises(AttributeError):
+        kind().no_such_field = 1
+
+
 @needs_compiler
 def test_another_layout_is_refused(tmp_path):
     turned = type(
-        "FoundStruct", (ctypes.Structure,), {"_fields_": [*banks.FoundStruct._fields_[::-1]]}
+        "SelectionStruct",
+        (ctypes.Structure,),
+        {"_fields_": [*banks.SelectionStruct._fields_[::-1]]},
     )
-    assert "offsetof(Found, row)" in refused("banks.cpp", [turned], tmp_path)
+    assert "offsetof(Selection, row)" in refused("banks.cpp", [turned], tmp_path)
 
 
 @needs_compiler
@@ -145,7 +156,7 @@ def planted(folder: Path, mark: Path) -> bytes:
 
 @needs_compiler
 def test_a_built_library_is_private_and_used_again(small, caplog, capsys, monkeypatch):
-    monkeypatch.setattr(command_line, "owned", "fairseq_cli.generate")
+    monkeypatch.setattr(command_line, "own_command", "fairseq_cli.generate")
     with caplog.at_level(logging.INFO, "fairseq_ext"):
         assert load().works() == 1
         assert (
@@ -180,7 +191,7 @@ def test_anything_else_than_what_was_built_is_built_anew(small, tmp_path, caplog
         assert load().works() == 1
     assert library.read_bytes() == content and not mark.exists()
     assert [line for line in caplog.messages if "compiling" not in line] == [
-        f"{library} is not what was built there: it is built anew"
+        f"{library} was changed after it was built: it is built again"
     ]
 
 
@@ -208,7 +219,7 @@ def test_a_cache_below_a_folder_that_others_can_write_to_is_not_used(small, capl
     small.parent.chmod(0o777)
     with caplog.at_level(logging.INFO, "fairseq_ext"):
         elsewhere = building.build()
-    assert elsewhere.parent != library.parent and untrusted(elsewhere) is None
+    assert elsewhere.parent != library.parent and untrusted_reason(elsewhere) is None
     assert f"{small.parent} is writable by other users" in caplog.text
     shutil.rmtree(elsewhere.parent)
 
@@ -220,7 +231,7 @@ def test_another_users_library_is_not_loaded(small, caplog):
     os.chown(library, 12345, 12345)
     with caplog.at_level(logging.INFO, "fairseq_ext"):
         assert building.build() == library
-    assert "built anew" in caplog.text and library.stat().st_uid == 0
+    assert "built again" in caplog.text and library.stat().st_uid == 0
     os.chown(small, 12345, 12345)
     with caplog.at_level(logging.INFO, "fairseq_ext"):
         elsewhere = building.build()
@@ -243,7 +254,7 @@ def test_two_processes_build_it_once(small, tmp_path):
 
 def test_a_process_that_is_forked_while_a_library_is_built_does_not_keep_others_waiting(tmp_path):
     reads, writes = os.pipe()
-    with building.one_builder(tmp_path):
+    with building.build_lock(tmp_path):
         child = in_fork(lambda: (os.close(writes), os.read(reads, 1)))
     handle = os.open(tmp_path, os.O_RDONLY | os.O_DIRECTORY)
     try:

@@ -36,7 +36,7 @@ def kernels(device):
     """The functions under test: torch's, or CUDA's with --device cuda or pretend."""
     if device.type != "cuda":
         return lsh_torch
-    assert lsh_cuda.unavailable() is None, lsh_cuda.unavailable()
+    assert lsh_cuda.unavailable_reason() is None, lsh_cuda.unavailable_reason()
     return lsh_cuda
 
 
@@ -240,7 +240,7 @@ def test_the_words_found_in_one_call_are_those_of_the_functions(
         index.dimensions,
         index.u,
     )
-    finder = lsh_compiled.Finder(index, never, int(bias))
+    finder = lsh_compiled.CompiledLookup(index, never, int(bias))
     for rows in (x, -x):  # what it counts with is clean again
         padded = rows if shift is None else torch.cat([rows, torch.ones(n, 1)], 1)
         # Eq. 9 by brute force
@@ -265,7 +265,7 @@ def test_the_words_found_in_one_call_are_those_of_the_functions(
 )
 def test_log_probabilities_over_a_list_equal_double_precision(n, d, bias, temperature, found):
     weight, x = torch.randn(70, d), torch.randn(n, d)
-    if not gathered.takes(weight):
+    if not gathered.is_supported(weight):
         pytest.skip("no compiler")
     shift = torch.randn(70) if bias else None
     base = torch.tensor([2, 3, *range(10, 20), 40, 68])
@@ -309,4 +309,4 @@ def test_the_cuda_source_compiles(architecture, tmp_path):
 def test_without_a_gpu_the_reason_is_told():
     if torch.cuda.is_available():
         pytest.skip("there is a GPU")
-    assert lsh_cuda.unavailable() == "there is no CUDA device"
+    assert lsh_cuda.unavailable_reason() == "there is no CUDA device"

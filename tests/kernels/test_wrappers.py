@@ -12,17 +12,17 @@ import pytest
 import torch
 
 from fairseq_ext.kernels import banks, beam, lsh, parallel, shortlist, transformer
-from fairseq_ext.kernels.constrained import SentencesStruct
+from fairseq_ext.kernels.constrained import ConstrainedSearchStruct
 from fairseq_ext.kernels.library import address, c_library, library, loaded
 from fairseq_ext.kernels.log_probs import (
-    Cut,
+    SamplingCut,
     best_of_sentences,
     block_ngrams_,
     draw_compiled,
     log_softmax_,
     topk,
 )
-from fairseq_ext.kernels.lsh import Finder
+from fairseq_ext.kernels.lsh import CompiledLookup
 from fairseq_ext.kernels.transformer import CompiledNorm, LayerStack, PackedLinear, cache_struct
 from fairseq_ext.search.strategies.softmax import _lsh_index
 from fairseq_ext.search.strategies.softmax._lsh_index import Parameters
@@ -61,16 +61,16 @@ def index_of() -> Any:
 def bank_rows(**wrong: Any) -> banks.BankRows:
     states = torch.zeros(1, 1, dtype=torch.long)
     right = dict(
-        x=X[:1],
-        before=X[0, :1],
+        log_probs=X[:1],
+        score=X[0, :1],
         state=states,
         count=states,
         first=torch.tensor([0, 1]),
         sentence=LONGS[:1],
-        left=LONGS[:1],
-        excused=FLAGS[:1],
+        steps_left=LONGS[:1],
+        no_deadline=FLAGS[:1],
         infeasible=FLAGS[:1],
-        **dict.fromkeys(("eos", "k", "best", "each", "out"), 1),
+        **dict.fromkeys(("eos", "k", "per_sentence", "per_row", "num_candidates"), 1),
         even=True,
     )
     return banks.BankRows(**{**right, **wrong})
@@ -81,16 +81,16 @@ def norm_of(weight: torch.Tensor) -> Any:
 
 
 def stack() -> LayerStack:
-    return LayerStack.of([], 8, 1, True, None)
+    return LayerStack.from_layers([], 8, 1, True, None)
 
 
 def found(x: torch.Tensor, always: torch.Tensor | None = None, **wrong: Any) -> torch.Tensor:
-    finder = Finder(index_of(), wrong.get("never", torch.zeros(50, dtype=torch.bool)), 0)
+    finder = CompiledLookup(index_of(), wrong.get("never", torch.zeros(50, dtype=torch.bool)), 0)
     return finder(x, wrong.get("t", 1), always, 1)
 
 
 def row(**wrong: Any) -> parallel.CompiledRow:
-    method = parallel.CompiledMethod("blocks", parallel.BlocksStruct(), parallel.nothing())
+    method = parallel.CompiledMethod("blocks", parallel.BlocksStruct(), parallel.no_drafter())
     right = dict(
         tokens=np.zeros((1, 9), np.int64), score=np.zeros((1, 9)), length=np.zeros(1, np.int64)
     )
@@ -109,8 +109,10 @@ WRONG: dict[str, Callable[[], object]] = {
     "best_of_sentences: shape": lambda: best_of_sentences(X, X[0], torch.tensor([0, 6]), 2),
     "block_ngrams_: type": lambda: block_ngrams_(X, torch.zeros(6, 3).int(), 2, None),
     "block_ngrams_: ids": lambda: block_ngrams_(X, LONGS[:, None], 1, torch.arange(8).int()),
-    "draw: type": lambda: draw_compiled(X, LONGS, torch.zeros(6), Cut()),
-    "draw: shape": lambda: draw_compiled(X, LONGS, torch.zeros(5, dtype=torch.double), Cut()),
+    "draw: type": lambda: draw_compiled(X, LONGS, torch.zeros(6), SamplingCut()),
+    "draw: shape": lambda: draw_compiled(
+        X, LONGS, torch.zeros(5, dtype=torch.double), SamplingCut()
+    ),
     "linear: type": lambda: PackedLinear(X, None)(X.double()),
     "linear: shape": lambda: PackedLinear(X, None)(X[:, :4]),
     "linear: weight": lambda: PackedLinear(X.double(), None),
@@ -122,10 +124,14 @@ WRONG: dict[str, Callable[[], object]] = {
     "encode_: layout": lambda: stack().encode_(torch.zeros(8, 6).t(), LONGS[:2]),
     "cache: layout": lambda: cache_struct(torch.zeros(1, 2, 1, 1, 4, 3).transpose(4, 5)),
     "cache: type": lambda: cache_struct(torch.zeros(1, 2, 1, 1, 4, 3, dtype=torch.double)),
-    "banks: type": lambda: banks.select_by_banks(banks.PhrasesStruct(), bank_rows(x=X.double())),
-    "banks: flags": lambda: banks.select_by_banks(banks.PhrasesStruct(), bank_rows(excused=LONGS)),
+    "banks: type": lambda: banks.select_by_banks(
+        banks.PhrasesStruct(), bank_rows(log_probs=X.double())
+    ),
+    "banks: flags": lambda: banks.select_by_banks(
+        banks.PhrasesStruct(), bank_rows(no_deadline=LONGS)
+    ),
     "phrases: type": lambda: banks.phrases_struct(
-        [torch.zeros(1, 1, dtype=torch.int32)] * len(banks.LONGS), LONGS, FLAGS, False
+        [torch.zeros(1, 1, dtype=torch.int32)] * len(banks.INT64_FIELDS), LONGS, FLAGS, False
     ),
     "wta_hash: type": lambda: lsh.wta_hash(X, torch.zeros(2, 3, dtype=torch.int32), 1),
     "lookup_direct: shape": lambda: lsh.lookup_direct(
@@ -211,19 +217,27 @@ def search_sentences(at: Given) -> object:
 
 
 def search_constrained(at: Given) -> object:
-    search = SentencesStruct(live=1, T=9, first=at.numbers(0, HUGE), slot=at.numbers(0))
+    search = ConstrainedSearchStruct(live=1, T=9, first=at.numbers(0, HUGE), slot=at.numbers(0))
     return loaded().search_constrained(at(search), at.reader(), at.step(), 1)
 
 
 def select_by_banks(at: Given) -> object:
     zeros = at.numbers(0, 0)
     phrases = banks.PhrasesStruct(G=0, W=0, total=zeros)
-    rows = banks.RowsStruct(first=zeros, sentence=zeros, left=zeros, S=1, V=1, best=4 * HUGE, out=1)
-    return loaded().select_by_banks(at(phrases), at(rows), at(banks.FoundStruct()))
+    rows = banks.RowsStruct(
+        first=zeros,
+        sentence=zeros,
+        steps_left=zeros,
+        S=1,
+        V=1,
+        per_sentence=4 * HUGE,
+        num_candidates=1,
+    )
+    return loaded().select_by_banks(at(phrases), at(rows), at(banks.SelectionStruct()))
 
 
 def draft_row(at: Given) -> object:
-    drafter = parallel.CompiledDrafter.of(
+    drafter = parallel.CompiledDrafter.for_function(
         "ngram", parallel.NgramStruct(at(parallel.TableStruct(K=4 * HUGE)))
     )
     at.kept.append(drafter)

@@ -119,7 +119,7 @@ class Graphed(Rows):
         return self.decoder.graphs
 
     def replays(self) -> int:
-        assert not self.graphs.said and not self.graphs.broken
+        assert not self.graphs.logged_reasons and not self.graphs.broken
         return sum(
             step.run.replays
             for step in self.graphs.steps.values()

@@ -10,9 +10,9 @@ from models import ARCHITECTURES, batch, build, forced, generators, run, same
 from sizes import covering
 
 from fairseq_ext.core.errors import UsageError
-from fairseq_ext.model.choose import disagreement, make_decoder
+from fairseq_ext.model.choose import backend_difference, make_decoder
 from fairseq_ext.model.stock import FairseqBackend
-from fairseq_ext.model.stock_model import Model
+from fairseq_ext.model.stock_model import StockModel
 from fairseq_ext.model.transformer.decoder import TransformerBackend
 from fairseq_ext.model.transformer.encoder import fast_encoder
 from fairseq_ext.model.transformer.rows import RowGroup
@@ -249,7 +249,7 @@ def test_attention_is_not_collected_unless_asked_for():
 
 def test_half_precision_models_get_a_float32_softmax(device):
     model = model_of(dtype=torch.float16, device=device)
-    assert disagreement(model, read_weights(model.decoder)) is None
+    assert backend_difference(model, read_weights(model.decoder)) is None
     decoder = TransformerBackend([model])
     net_input = {name: value.to(device) for name, value in batch([3, 5])["net_input"].items()}
     decoder.admit({name: net_input[name] for name in ("src_tokens", "src_lengths")})
@@ -260,7 +260,7 @@ def test_half_precision_models_get_a_float32_softmax(device):
         logits = model.decoder.output_layer(features[0]).view(2, -1).float()
     expected = (logits / 0.3).log_softmax(-1)
     assert torch.equal(decoder.log_probs(features, 0.3).view(2, -1), expected)
-    stock = Model(model)
+    stock = StockModel(model)
     assert torch.equal(stock.log_probs(features[0].view(2, -1), 0.3), expected)
 
 

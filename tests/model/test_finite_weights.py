@@ -9,7 +9,7 @@ from models import build, generators
 from test_cli import EXT, generate, interactive, sentence
 
 from fairseq_ext.core.errors import UsageError
-from fairseq_ext.corpus.worker import Worker
+from fairseq_ext.corpus.worker import CorpusWorker
 from fairseq_ext.translator import Translator
 
 KEY_BIAS = "decoder.layers.0.self_attn.k_proj.bias"
@@ -47,7 +47,7 @@ def test_corpus_workers_and_translators_refuse_it(tiny, harmed):
     with pytest.raises(UsageError) as refused:
         Translator(**flags)
     assert str(refused.value).startswith(SAID)
-    assert Worker(flags, 1, plain=False).load()["error"].startswith(SAID)
+    assert CorpusWorker(flags, 1, plain=False).load()["error"].startswith(SAID)
 
 
 @pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])

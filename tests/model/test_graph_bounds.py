@@ -21,7 +21,7 @@ from model.recorded_rows import (
 from models import batch, build, generators, run, same
 
 from fairseq_ext.model import choose
-from fairseq_ext.model.choose import disagreement, make_decoder
+from fairseq_ext.model.choose import backend_difference, make_decoder
 from fairseq_ext.model.transformer import cuda_graph as graphs
 from fairseq_ext.model.transformer.cuda_graph import CudaGraphCache, bucket
 from fairseq_ext.model.transformer.decoder import TransformerBackend
@@ -36,7 +36,7 @@ def test_sizes_are_rounded_up_by_less_than_half():
 
 
 def test_what_was_used_longest_ago_is_dropped(device):
-    rows = Graphed([model_of(device=device)], [3, 5], most_steps=2)
+    rows = Graphed([model_of(device=device)], [3, 5], max_steps=2)
     rows.start([0, 1])
     kept = []
     for width in (2, 1, 3, 2):
@@ -65,13 +65,15 @@ def test_buffers_stay_within_their_bound(device):
         rows.start(sentences)
         rows.step()
         assert (
-            len(rows.graphs.buffers) == 1 and len(rows.graphs.steps) == 1 and not rows.graphs.said
+            len(rows.graphs.buffers) == 1
+            and len(rows.graphs.steps) == 1
+            and not rows.graphs.logged_reasons
         )
     # buffers that another group is in are not free
     group, tokens = rows.decoder.set_aside(), rows.rows
     rows.start([0, 1])
     rows.step()
-    assert len(rows.graphs.said) == 1
+    assert len(rows.graphs.logged_reasons) == 1
     rows.decoder.resume(group)
     rows.rows = tokens
     rows.select(uniform=True, may_drop=False)
@@ -99,10 +101,10 @@ def test_a_step_too_wide_for_a_graph_runs_eagerly_between_recorded_ones(device):
         torch.arange(3, device=device),
     )
     assert rows.decoder.group.cache.slot is not None
-    wide = graphs.MOST_NEW + 1
+    wide = graphs.MAX_TOKENS_PER_ROW + 1
     rows.rows = {s: [[*rows.rows[s][0], *[rows.token() for _ in range(wide)]]] for s in (1, 3, 4)}
     rows.step(new=wide)
-    assert len(rows.graphs.said) == 1
+    assert len(rows.graphs.logged_reasons) == 1
     for _ in range(3):
         rows.rows = {s: [[*each[0], rows.token()]] for s, each in rows.rows.items()}
         rows.step()
@@ -199,15 +201,15 @@ def test_the_self_check_runs_recorded_steps(dtype):
     good, bad = (
         CudaGraphCache([weights], capture, 1 << 30, patience=0) for capture in (Recorded, Frozen)
     )
-    assert disagreement(model, weights, graphs=good) is None
-    assert "differ from fairseq's" in disagreement(model, weights, graphs=bad)
+    assert backend_difference(model, weights, graphs=good) is None
+    assert "differ from fairseq's" in backend_difference(model, weights, graphs=bad)
 
 
 @pytest.fixture
 def as_on_a_gpu(monkeypatch):
     """make_decoder behaves as on a GPU whose graphs are what is put into this dictionary."""
     settings = {"capture": Recorded, "limit": 1 << 30}
-    monkeypatch.setattr(choose, "on_this_gpu", lambda weights: True)
+    monkeypatch.setattr(choose, "are_on_current_gpu", lambda weights: True)
     monkeypatch.setattr(
         choose, "cuda_graphs", lambda: functools.partial(CudaGraphCache, **settings)
     )

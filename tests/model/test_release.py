@@ -92,8 +92,8 @@ def test_a_process_is_a_commands_own_or_somebody_elses(words, module, monkeypatc
     monkeypatch.setattr(sys, "orig_argv", ["python", "-u", *words])
     monkeypatch.setattr(sys, "argv", [words[0], *words[2:]] if words[0] in ("-m", "-c") else words)
     assert command_line.command() == module
-    monkeypatch.setattr(command_line, "owned", module)
-    assert command_line.decodes_alone() == module.startswith("fairseq_cli.")
+    monkeypatch.setattr(command_line, "own_command", module)
+    assert command_line.is_fairseq_command() == module.startswith("fairseq_cli.")
     # a program that calls fairseq-generate's main function
     monkeypatch.setattr(sys, "argv", ["fairseq-generate", "data", *WORDS])
     assert not command_line.command()

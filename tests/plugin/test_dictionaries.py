@@ -2,14 +2,15 @@
 
 import random
 import shutil
-from argparse import Namespace
 from types import SimpleNamespace
 
 import torch
 from fairseq.data import Dictionary
 from forked import generate
 
+from fairseq_ext.core.glossary import Languages
 from fairseq_ext.plugin.loading.data_folder import difference, warn_of_other_words
+from fairseq_ext.plugin.options import CommandSettings
 
 FLAGS = ["--task", "translation_ext", "--cpu", "--beam", 1, "--max-len-b", 4]
 
@@ -61,7 +62,7 @@ def test_a_dictionary_in_the_state_of_the_task_is_compared(caplog):
         dictionary.add_symbol(word)
     for word in ("b", "a"):
         other.add_symbol(word)
-    flags = Namespace(data="d", source_lang="de", target_lang="en", path=None)
+    settings = CommandSettings(Languages("de", "en"), data="d")
     for state, count in (
         ({"target_dictionary": other}, 1),
         ({"target_dictionary": dictionary}, 0),
@@ -74,7 +75,7 @@ def test_a_dictionary_in_the_state_of_the_task_is_compared(caplog):
             trained_on=None,
             task_state=state,
         )
-        warn_of_other_words(task, flags)
+        warn_of_other_words(task, settings)
         assert len(warnings(caplog.text)) == count
 
 

@@ -14,7 +14,7 @@ from fairseq.dataclass.utils import gen_parser_from_dataclass
 from omegaconf import OmegaConf
 
 from fairseq_ext import UsageError
-from fairseq_ext.plugin.options import fairseq_dataclass, flags_dataclass
+from fairseq_ext.plugin.flags_dataclass import fairseq_dataclass, flags_dataclass
 from fairseq_ext.search.registry import all_strategies
 
 

@@ -157,4 +157,4 @@ def test_every_explanation_names_the_file_that_declares_the_flag() -> None:
         ), (name, work)
         text = (package / file).read_text(encoding="utf-8")
         declared = re.search(rf'^    {name}: .*= field\(|option\(\s*"{name}"', text, re.M)
-        assert declared or (name in DEFAULT and "option(point" in text), (name, file)
+        assert declared or (name in DEFAULT and "for point in POINTS" in text), (name, file)

@@ -213,14 +213,13 @@ def test_stock_searches_alone_are_let_through(stock):
 
 
 def test_signature_tells_every_plug_point_and_what_differs(made_up):
-    plain = options.signature(flags(), GenerationConfig(), "fairseq")
+    plain = options.signature(options.Options(flags(), GenerationConfig()), "fairseq")
     assert plain == (
         f"fairseq_ext:{options.VERSION}|select:topk|stop:count|schedule:batch|softmax:full|"
         "backend:fairseq"
     )
-    told = options.signature(
-        flags(stop="patient", patient_steps=5, trim_below=0.1), GenerationConfig(), "fairseq"
-    )
+    changed = flags(stop="patient", patient_steps=5, trim_below=0.1)
+    told = options.signature(options.Options(changed, GenerationConfig()), "fairseq")
     assert "|stop:patient,patient_steps=5|" in told and "|prune:trim_below=0.1|" in told
 
 
@@ -294,7 +293,7 @@ def test_every_strategy_lies_in_the_file_of_its_name():
 
 def test_every_capability_is_needed_and_denied():
     """A sentence that no pair can reach is a promise without a test."""
-    everything = [*registry.all_strategies(), *checks.OPTIONS]
+    everything = [*registry.all_strategies(), *checks.options()]
     needed, denied = (
         {c for s in everything for c in kind(s)} for kind in (lambda s: s.needs, lambda s: s.denies)
     )

@@ -8,7 +8,7 @@ from sizes import drawn
 
 from fairseq_ext import Translator
 from fairseq_ext.core.errors import UsageError
-from fairseq_ext.model.choose import refused
+from fairseq_ext.model.choose import refusal_reason
 
 
 @pytest.mark.parametrize(
@@ -254,7 +254,7 @@ def test_every_stock_task_that_is_refused_by_name_is_one():
 )
 def test_an_architecture_of_another_task_is_refused(task, architecture, why):
     assert architecture in ARCH_MODEL_REGISTRY
-    found = refused(architecture, object.__new__(TASK_REGISTRY[task]))
+    found = refusal_reason(architecture, object.__new__(TASK_REGISTRY[task]))
     assert found is None if why is None else why in found
 
 

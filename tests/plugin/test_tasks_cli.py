@@ -14,7 +14,7 @@ from sizes import drawn
 from task_models import Made
 
 from fairseq_ext import Translator
-from fairseq_ext.corpus.job import Job as CorpusJob
+from fairseq_ext.corpus.job import CorpusJob
 from fairseq_ext.corpus.run import translate
 from fairseq_ext.engine.intake import Intake
 from fairseq_ext.engine.jobs import Answer, Job

@@ -1,125 +1,94 @@
-"""scripts/demo.py from its first line to its last on a few sentences, its commands in forked
-children of this process."""
+"""scripts/demo.py from its first line to its last on a few sentences, and the demo's text."""
 
 from __future__ import annotations
 
 import re
 import subprocess
 import sys
+import zipfile
 from pathlib import Path
 
 import pytest
 import warm
-from fairseq_cli.generate import cli_main as generate_main
-from fairseq_cli.interactive import cli_main as interactive_main
-from fairseq_cli.preprocess import cli_main as preprocess_main
-from forked import forked, succeeded
 
 ROOT = Path(__file__).resolve().parents[2]
+DATA = ROOT / "data" / "demo"
 sys.path.insert(0, str(ROOT / "scripts"))
 
 import demo  # noqa: E402
 import demo_examples  # noqa: E402
 
-COMMANDS = {
-    "fairseq-generate": generate_main,
-    "fairseq-interactive": interactive_main,
-    "fairseq-preprocess": preprocess_main,
-}
 
-
-def run_forked(command: list[str], log: Path) -> str:
-    """What `demo.command_output` does, without a start of Python."""
-    done = succeeded(forked(COMMANDS[command[0]], *command))
-    log.write_text(done.stderr, encoding="utf-8")
-    return done.stdout
+def lines(name: str) -> list[str]:
+    return (DATA / name).read_text(encoding="utf-8").splitlines()
 
 
 @pytest.fixture(scope="module")
-def printed(tmp_path_factory: pytest.TempPathFactory) -> str:
-    """What the demo prints for eight sentences."""
-    patch = pytest.MonkeyPatch()
-    lines: list[str] = []
-    with patch.context() as patch:
-        patch.setattr(demo, "command_output", run_forked)
-        patch.setattr(
-            sys, "argv", ["demo.py", "--limit", "8", "--work", str(tmp_path_factory.mktemp("demo"))]
-        )
+def printed() -> str:
+    """What the demo prints with two sentences of each kind in its table."""
+    printed: list[str] = []
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sys, "argv", "demo.py --limit 2 --rounds 1 --threads 1".split())
         for module in (demo, demo_examples):
             patch.setattr(
                 module,
                 "print",
-                lambda *words, flush=False: lines.append(" ".join(words)),
+                lambda *words, end="\n", flush=False: printed.append(" ".join(words) + end),
                 raising=False,
             )
         demo.main()
-    return "\n".join(lines)
+    return "".join(printed)
 
 
 def test_each_example_shows_what_was_asked(printed: str) -> None:
-    """Stock beside the same sentence with a required word, a glossary and a banned word:
+    """Stock beside the same sentence with a required phrase, a term base and a banned phrase:
     held, and not by chance."""
-    for example in demo_examples.EXAMPLES:
+    shown = demo_examples.examples()[: demo_examples.BEST]
+    assert len(shown) == 6
+    for example in shown:
         part = printed[printed.index(example.source) :].splitlines()
-        said = {line[:17].strip(): line[17:].partition("   [")[0] for line in part[1:5]}
-        assert list(said) == ["stock fairseq", "required word", "glossary", "banned word"]
-        term = example.glossary.partition("\t")[2]
+        found = {line[:16].strip(): line[17:].partition("   [")[0] for line in part[1:5]}
+        assert list(found) == ["stock fairseq", "required", "term base", "banned"]
 
-        def holds(way: str, words: str, said: dict[str, str] = said) -> bool:
-            return re.search(rf"\b({words})\b", said[way]) is not None
+        def holds(way: str, phrase: str, found: dict[str, str] = found) -> bool:
+            return re.search(rf"\b{re.escape(phrase)}\b", found[way]) is not None
 
-        assert holds("required word", example.required) and not holds(
-            "stock fairseq", example.required
-        )
-        assert holds("glossary", term) and not holds("stock fairseq", term)
-        assert holds("stock fairseq", example.banned) and not holds("banned word", example.banned)
-
-
-def test_what_becomes_of_a_glossary_on_text_that_nobody_chose_is_counted(printed: str) -> None:
-    """As many terms as the sentences hold, each of one fate, beside the number of sentences."""
-    terms = [
-        line.split("\t")[0]
-        for line in demo_examples.GLOSSARY.read_text(encoding="utf-8").splitlines()
-    ]
-    lines = (ROOT / "data" / "demo" / "test.de").read_text(encoding="utf-8").splitlines()[:8]
-    held = [
-        sum(re.search(rf"(?<!\w){re.escape(term)}(?!\w)", line) is not None for term in terms)
-        for line in lines
-    ]
-    told = re.search(
-        r"on all 8: (\d+) glossary terms? in (\d+) sentences?: (\d+) in place, (\d+) "
-        r"elsewhere, (\d+) unmet",
-        printed,
-    )
-    assert told is not None
-    count, sentences, *fates = map(int, told.groups())
-    assert (count, sentences) == (sum(held), sum(map(bool, held))) and sum(fates) == count > 0
+        assert holds("required", example.required)
+        assert not holds("stock fairseq", example.required)
+        assert holds("stock fairseq", example.banned) and not holds("banned", example.banned)
+        targets = [t for line in lines(f"terms.{example.kind}.tsv") for t in line.split("\t")[1:]]
+        new = [t for each in targets for t in each.split("|") if not holds("stock fairseq", t)]
+        assert any(holds("term base", target) for target in new)
 
 
-def test_the_table_has_every_strategy_with_the_beam_that_it_used(printed: str) -> None:
-    cells = [
+def test_the_messages_of_a_program_have_the_terms(printed: str) -> None:
+    """Each line that the term base changes has another of its forms than before."""
+    rows = re.findall(r"  without {8}(.*)\n  term base {6}(.*)\n", printed)
+    forms = [f for line in lines("terms.handbook.tsv") for f in line.split("\t")[1].split("|")]
+    told = re.search(r"terms\.handbook\.tsv changes (\d+) of 12 messages", printed)
+    assert told is not None and int(told[1]) == len(rows) > 3
+    for old, new in rows:
+        assert any(f in new and f not in old for f in forms)
+
+
+def test_the_table_has_every_method(printed: str) -> None:
+    rows = [
         [cell.strip() for cell in line.split("|")[1:-1]]
         for line in printed.splitlines()
         if line.startswith("| ")
     ]
-    assert [row[0] for row in cells[1:]] == list(demo.STRATEGIES)
-    greedy = [row[0] for row in cells[1:] if "--beam" in demo.STRATEGIES[row[0]]]
-    assert greedy == [demo.GREEDY, "greedy again (window)"]
-    assert [row[1] for row in cells[1:]] == ["1" if row[0] in greedy else "5" for row in cells[1:]]
-    bleu = {row[0]: row[2] for row in cells[1:]}
-    same_output = (
-        "ours (defaults)",
-        "ours (fairseq's own modules)",
-        "streaming",
-        "screened softmax",
-    )
-    assert {bleu[name] for name in same_output} == {bleu[demo.STOCK]} and bleu[
-        "greedy again (window)"
-    ] == bleu[demo.GREEDY]
-
-
-def test_a_strategy_that_loses_on_this_model_has_a_note(printed: str) -> None:
-    assert "  LSH softmax: loses here" in printed and set(demo.NOTES) <= set(demo.STRATEGIES)
+    expected = [demo.STOCK, *demo.METHODS]
+    expected.insert(-1, demo.GREEDY)
+    assert [row[0] for row in rows[1:]] == expected and len(demo.METHODS) == 8
+    assert {row[0] for row in rows if row[3] == "6 of 6"} >= {
+        demo.STOCK,
+        "ours, no flag",
+        demo.GREEDY,
+        "window, beam 1",
+    }
+    assert all(float(row[4]) > 0 for row in rows[1:])
+    bleu = {row[0]: float(row[1]) for row in rows[1:]}
+    assert bleu["ours, no flag"] == bleu[demo.STOCK]
 
 
 def test_the_command_to_try_next_does_as_it_says(printed: str, tmp_path: Path) -> None:
@@ -138,5 +107,34 @@ def test_the_command_to_try_next_does_as_it_says(printed: str, tmp_path: Path) -
     )
     assert done.returncode == 0, done.stderr
     assert re.search(
-        r"^D-0\t.*\tThe bandage is checked tomorrow\.$", done.stdout, flags=re.MULTILINE
+        r"^D-0\t.*\tThe quotation still needs to be checked\.$", done.stdout, flags=re.MULTILINE
     )
+
+
+def test_phrases_within_longer_ones_are_not_required_twice() -> None:
+    phrases = ["backup", "backup schedule", "unit"]
+    assert demo.contained("The backup schedule of a unit.", phrases) == ["backup schedule", "unit"]
+    assert demo.contained("A backup, united.", phrases) == ["backup"]
+
+
+def test_the_text_is_what_its_readme_says() -> None:
+    """Both sides, kinds and documents of each line; each document has its lines in their order;
+    each term base has 40 terms."""
+    german, english, kinds, documents = (
+        lines(f"test.{name}") for name in ("de", "en", "kind", "document")
+    )
+    assert len(german) == len(english) == len(kinds) == len(documents) == len({*german}) == 217
+    assert all(5 <= len(line.split()) <= 35 for line in german)
+    for path in (DATA / "documents").iterdir():
+        if path.suffix == ".docx":
+            text = zipfile.ZipFile(path).read("word/document.xml").decode()
+        else:
+            text = path.read_text(encoding="utf-8")
+        text = re.sub(r"\s+", " ", re.sub(r"<[^>]*>|\*|\[|\]\([^)]*\)", "", text))
+        places = [text.find(g) for g, d in zip(german, documents, strict=True) if d == path.name]
+        assert len(places) > 10 and places == sorted(places) and min(places) >= 0, path.name
+    for kind in ("handbook", "letters"):
+        terms = [line.split("\t")[0] for line in lines(f"terms.{kind}.tsv")]
+        assert len({*terms}) == 40
+    sources = [example.source for example in demo_examples.examples()]
+    assert len(sources) == len({*sources} & {*german})

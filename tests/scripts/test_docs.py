@@ -246,7 +246,7 @@ def test_the_notebook_prints_what_it_shows(tmp_path: Path) -> None:
     assert notebook.check(docs.NOTEBOOK, ROOT, tmp_path) == []
     cells = nbformat.read(docs.NOTEBOOK, as_version=4).cells
     shown = "".join(notebook.printed_by(cell) for cell in cells if cell.cell_type == "code")
-    assert "The bandage is checked tomorrow." in shown
+    assert "The quotation still needs to be reviewed." in shown
 
 
 def test_a_stale_notebook_is_seen(tmp_path: Path) -> None:

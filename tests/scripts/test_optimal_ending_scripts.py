@@ -41,7 +41,7 @@ from searches import (  # noqa: E402
 
 DEMO, DEV, LINES = (
     SCRIPTS.parent / "checkpoints" / "demo",
-    SCRIPTS.parent / "data" / "demo" / "dev",
+    SCRIPTS.parent / "data" / "demo" / "test",
     30,
 )
 REFERENCES = ["the old man reads a long book", "a dog runs over the green grass"]
@@ -122,7 +122,7 @@ def test_a_setting_that_is_no_better_than_fairseq_is_not_sold_as_a_gain(
 @pytest.fixture(scope="module")
 def interactive(tmp_path_factory):
     """BLEU and decoder rows of fairseq-interactive with more flags on the first lines of the
-    demo's dev set, at beam 2."""
+    demo's text, at beam 2."""
     stats = tmp_path_factory.mktemp("stats") / "stats.json"
     sources, references = (
         Path(f"{DEV}.{side}").read_text().split("\n")[:LINES] for side in ("de", "en")

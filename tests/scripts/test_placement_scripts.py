@@ -84,13 +84,13 @@ def test_in_step_without_terms_is_beam_search_and_with_one_writes_it_where_its_s
     model,
 ):
     translator, attentive = model
-    line = "Die Ärztin öffnet die Akte."
+    line = "Die Ärztin öffnet den Ordner."
     source = translator.encode(line).tolist()
     words = Words(attentive.target.symbols)
     plain = attentive.target.string(in_step(attentive, source, [], 4, words)).split()
     stock = translator.translate([line])[0][0]
     assert plain == stock.tokens
-    span = [i for i, token in enumerate(source) if attentive.source[token] == "▁Akte"] or [
+    span = [i for i, token in enumerate(source) if attentive.source[token] == "▁Ordner"] or [
         len(source) - 3
     ]
     form = tuple(map(attentive.target.index, translator.bpe.encode("physician").split()))
@@ -107,7 +107,7 @@ def test_in_step_without_terms_is_beam_search_and_with_one_writes_it_where_its_s
 
 def test_forced_decoding_gives_the_scores_of_the_search(model):
     translator, attentive = model
-    line = "Der Verband wird morgen geprüft."
+    line = "Das Angebot wird morgen geprüft."
     best = translator.translate([line])[0][0]
     target = [*map(attentive.target.index, best.tokens), attentive.target.eos()]
     log_probs, attention = attentive.read(translator.encode(line).tolist(), target)
@@ -118,10 +118,12 @@ def test_forced_decoding_gives_the_scores_of_the_search(model):
 @drawn(0)  # long
 def test_the_command_compares_the_ways_and_writes_the_tables(tmp_path):
     (tmp_path / "displaced.tsv").write_text(
-        "Verband\tfederation\tassociation|bandage\nAkte\tledger\tchart|file\n", encoding="utf-8"
+        "Angebot\tfederation\toffer|quotation\nOrdner\tledger\tfolder|file\n", encoding="utf-8"
     )
-    text = {"de": ["Der Verband wird morgen geprüft.", "Ein Haus.", "Die Ärztin öffnet die Akte."]}
-    text["en"] = ["The association is checked tomorrow.", "A house.", "The doctor opens the chart."]
+    text = {
+        "de": ["Das Angebot wird morgen geprüft.", "Ein Haus.", "Die Ärztin öffnet den Ordner."]
+    }
+    text["en"] = ["The offer is checked tomorrow.", "A house.", "The doctor opens the folder."]
     for language, lines in text.items():
         (tmp_path / f"text.{language}").write_text(
             "".join(line + "\n" for line in lines), encoding="utf-8"
@@ -169,8 +171,8 @@ def test_the_command_compares_the_ways_and_writes_the_tables(tmp_path):
             .read_text(encoding="utf-8")
             .splitlines(),
             [
-                Entry("", ("federation",), ("association", "bandage")),
-                Entry("", ("ledger",), ("chart", "file")),
+                Entry("", ("federation",), ("offer", "quotation")),
+                Entry("", ("ledger",), ("folder", "file")),
             ],
             strict=True,
         )

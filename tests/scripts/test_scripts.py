@@ -435,20 +435,14 @@ def demo(*arguments) -> subprocess.CompletedProcess:
     return run(warm.python(), ROOT / "scripts" / "demo.py", *arguments)
 
 
-def test_demo_lists_its_strategies():
+def test_demo_lists_its_methods():
     done = demo("--list")
     assert done.returncode == 0
-    assert done.stdout.startswith("stock: (no flag)\nours (defaults): --user-dir ")
+    assert done.stdout.startswith("ours, no flag: (no flag)\n8 bits: --int8\n")
 
 
-@pytest.mark.parametrize(
-    ("arguments", "sentence"),
-    [
-        (["--only", "nothing"], "no strategy 'nothing'; there are: stock, "),
-        (["--limit", "-1"], "a number of sentences, or 0 for all"),
-        (["--model", "{tmp}"], "checkpoint.pt is missing"),
-    ],
-)
-def test_demo_refuses_in_one_sentence(tmp_path, arguments, sentence):
-    done = demo(*(argument.format(tmp=tmp_path) for argument in arguments), "--work", tmp_path)
-    assert done.returncode == 1 and sentence in last(done)
+@pytest.mark.parametrize("flag", ["--limit", "--rounds", "--threads"])
+def test_demo_refuses_in_one_sentence(flag):
+    done = demo(flag, "0")
+    assert done.returncode == 1
+    assert done.stderr == f"demo: {flag} must be 1 or more, not 0\n"

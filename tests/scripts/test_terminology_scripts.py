@@ -173,14 +173,14 @@ def test_ramblers_are_long_or_repeat_a_bigram_three_times_that_reference_and_dra
 
 
 SOURCES = [
-    "Der Verband wird morgen geprüft.",
-    "Die Ärztin öffnet die Akte.",
-    "Zwei Verbände werden morgen geprüft.",
+    "Das Angebot wird morgen geprüft.",
+    "Die Ärztin öffnet den Ordner.",
+    "Zwei Angebote werden morgen geprüft.",
 ]
 TERMS = [
-    (Term("Verband", ("bandage",)),),
-    (Term("Ärztin", ("physician",)), Term("akte", ("record",))),
-    (Term("Verband", ("bandages",)),),
+    (Term("Angebot", ("quotation",)),),
+    (Term("Ärztin", ("physician",)), Term("ordner", ("binder",))),
+    (Term("Angebot", ("quotations",)),),
 ]
 FLAGS = {
     "path": str(DEMO / "checkpoint.pt"),
@@ -209,7 +209,7 @@ def test_an_open_gate_is_dba_and_a_closed_one_still_meets_the_terms(monkeypatch)
 def test_spans_are_the_tokens_of_the_terms():
     translator = Translator(**FLAGS)
     for source, terms, expected in zip(
-        SOURCES, TERMS, (["Verband"], ["Ärztin", "Akte"], [None]), strict=True
+        SOURCES, TERMS, (["Angebot"], ["Ärztin", "Ordner"], [None]), strict=True
     ):
         pieces = translator.bpe.encode(source).split()
         spans = attention_gate.find_spans(translator, source, terms)

@@ -107,7 +107,7 @@ def use_kernels(folder: Path, patch: pytest.MonkeyPatch) -> list[str]:
         )
 
     patch.setattr(lsh_cuda, "launch", launch)
-    patch.setattr(lsh_cuda, "unavailable", lambda: None)
+    patch.setattr(lsh_cuda, "unavailable_reason", lambda: None)
     return executor.launched
 
 

@@ -285,7 +285,7 @@ DOORS = dict(
     beam=6,
     cpu=True,
 )
-LINES = ["Der Verband wird morgen geprüft."]
+LINES = ["Das Angebot wird morgen geprüft."]
 
 
 def test_doors_agree():

@@ -16,7 +16,7 @@ from fairseq_ext import Engine
 from fairseq_ext.serve import app, bodies, libretranslate, records
 
 SOURCE = "Der Patient hat einen Port."
-UMLAUTS = "Die Ärztin öffnet die Akte."
+UMLAUTS = "Die Ärztin öffnet den Ordner."
 PAIR = {"source": "de", "target": "en"}
 FORM = {"Content-Type": "application/x-www-form-urlencoded"}
 NUMBERS = (0, -1, 1.5, 10**30, -(2**63), 1e308)
@@ -143,7 +143,7 @@ def test_a_form_is_read_as_utf_8(quiet, encode):
 @pytest.mark.parametrize("value", ["Ä".encode("latin-1"), b"%C4", b"%ff", b"\x80", b"a\xc3"])
 @pytest.mark.parametrize("field", ["q", "source", "target", "other"])
 def test_a_form_of_other_bytes_is_refused(quiet, field, value):
-    fields = {b"q": b"Akte", b"source": b"de", b"target": b"en", field.encode(): value}
+    fields = {b"q": b"Ordner", b"source": b"de", b"target": b"en", field.encode(): value}
     body = b"&".join(b"=".join(pair) for pair in fields.items())
     for route in ("/translate", "/detect"):
         response = quiet.post(route, content=body, headers=FORM)
@@ -174,7 +174,7 @@ def part(name: bytes, value: bytes, more: bytes = b"") -> bytes:
     )
 
 
-def uploaded(name: bytes, content: bytes = b"Akte", pair: tuple[bytes, bytes] = (b"de", b"de")):
+def uploaded(name: bytes, content: bytes = b"Ordner", pair: tuple[bytes, bytes] = (b"de", b"de")):
     """A multipart body with a file; nothing is to be translated."""
     file = part(b"file", content, b'; filename="%s"' % name)
     return part(b"source", pair[0]) + part(b"target", pair[1]) + file + b"--edge--\r\n"
@@ -254,7 +254,7 @@ def test_the_address_of_a_translated_file_leads_to_it(quiet, name):
 
 
 def test_an_uploaded_file_is_no_text(quiet):
-    file = part(b"q", b"Akte", b'; filename="a.txt"') + b"--edge--\r\n"
+    file = part(b"q", b"Ordner", b'; filename="a.txt"') + b"--edge--\r\n"
     for route in ("/detect", "/translate"):
         body = part(b"source", b"de") + part(b"target", b"en") + file
         assert refused(sent(quiet, route, body)).startswith("Invalid request: q parameter must be")

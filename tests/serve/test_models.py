@@ -21,7 +21,7 @@ from fairseq_ext.plugin.calls import Translation
 from fairseq_ext.serve import model_folder, models
 from fairseq_ext.serve.__main__ import main
 
-FIRST, SECOND = "Der Verband wird morgen geprüft.", "Die Ärztin öffnet die Akte."
+FIRST, SECOND = "Das Angebot wird morgen geprüft.", "Die Ärztin öffnet den Ordner."
 
 
 @pytest.fixture(scope="module")
@@ -87,12 +87,12 @@ def test_one_folder_a_pair(started, folder, tmp_path):  # noqa: F811
             refused = client.post(f"/v1/translate{query}", json={"source": FIRST})
             assert refused.status_code == 400 and refused.json()["error"].startswith(sentence)
         asked = client.post(
-            "/v1/translate?source=de", json={"source": FIRST, "glossary": {"Verband": "bandage"}}
+            "/v1/translate?source=de", json={"source": FIRST, "glossary": {"Angebot": "quotation"}}
         ).json()
-        assert "bandage" in asked["text"]
+        assert "quotation" in asked["text"]
         assert client.put(
             "/v1/glossaries/x?source=de&target=en",
-            content="Akte\tfile\n",
+            content="Ordner\tfile\n",
             headers={"X-Requested-With": "x"},
         ).is_success
         assert client.get("/v1/glossaries?source=de&target=en").json() == {"glossaries": ["x"]}
@@ -120,7 +120,7 @@ def test_pairs_without_a_model_go_through_a_third_language(started, folder):  # 
             assert SECOND[a:b].isalpha() and answer["text"][c:d].isalpha()
         required = client.post(at, json={"source": SECOND, "constraints": ["book"]}).json()
         assert required["constraints"][0]["met"] and "book" in required["text"]
-        refused = client.post(at, json={"source": SECOND, "glossary": {"Akte": "book"}})
+        refused = client.post(at, json={"source": SECOND, "glossary": {"Ordner": "book"}})
         assert refused.status_code == 400 and "has no glossaries" in refused.json()["error"]
 
 
@@ -207,6 +207,35 @@ def test_a_folder_that_is_being_filled_is_left_alone(tmp_path, caplog):
     shutil.copy(DEMO / "dict.de.txt", tmp_path / "en-fr" / "dict.fr.txt")
     found.look()
     assert list(found.found) == [("de", "en")] and "is not served" not in caplog.text
+    found.look()
+    assert list(found.found) == [("de", "en"), ("en", "fr")]
+
+
+def test_a_folder_that_was_away_is_served_again(tmp_path):
+    """As it was, to the last file's time."""
+    copy("de-en", tmp_path)
+    copy("en-fr", tmp_path)
+    found = model_folder.ModelFolder(tmp_path, {})
+    assert list(found.found) == [("de", "en"), ("en", "fr")]
+    (tmp_path / "en-fr").rename(tmp_path / "away")
+    found.look()
+    assert list(found.found) == [("de", "en")]
+    (tmp_path / "away").rename(tmp_path / "en-fr")
+    found.look()
+    found.look()
+    assert list(found.found) == [("de", "en"), ("en", "fr")]
+
+
+def test_a_model_that_could_not_be_loaded_and_is_copied_anew_is_tried_again(tmp_path):
+    """By a copy that keeps the times of the files."""
+    copy("de-en", tmp_path)
+    copy("en-fr", tmp_path)
+    found = model_folder.ModelFolder(tmp_path, {})
+    found.give_up(("en", "fr"))
+    shutil.copytree(tmp_path / "en-fr", tmp_path / "copy")
+    shutil.rmtree(tmp_path / "en-fr")
+    (tmp_path / "copy").rename(tmp_path / "en-fr")
+    found.look()
     found.look()
     assert list(found.found) == [("de", "en"), ("en", "fr")]
 

@@ -393,7 +393,7 @@ def test_glossaries_are_kept_replaced_and_forgotten(client, settings):
     assert "employee" in text and "house" not in text
     both = client.post("/v1/translate", json={**record, "glossary": {"Port": "house"}}).json()
     assert [c["phrase"] for c in both["constraints"]] == ["house"]
-    refused = client.put(path, content="Patient\t</s>\n", headers=TSV)
+    refused = client.put(path, content="Patient\t|x\n", headers=TSV)
     assert refused.status_code == 400 and "line 1 of glossary 'clinic'" in refused.json()["error"]
     assert client.put(path, content="no tab here\n", headers=TSV).status_code == 400
     assert client.get(path).content == b"Patient\temployee\n", "what is refused replaces nothing"
@@ -412,6 +412,29 @@ def test_glossaries_are_kept_replaced_and_forgotten(client, settings):
             404,
             405,
         )
+
+
+@pytest.mark.parametrize(
+    ("source", "target"),
+    [("source", "house"), ("German", "house"), ("de", "house"), ("Port", "en")],
+)
+def test_a_term_of_a_request_is_no_header_of_a_table(client, source, target):
+    """Although a file of terms may begin with one."""
+    record = {"source": f"Der {source} hat einen Patienten.", "glossary": {source: target}}
+    (constraint,) = client.post("/v1/translate", json=record).json()["constraints"]
+    assert (constraint["phrase"], constraint["term"]) == (target, source) or (
+        constraint["phrase"] == target and not constraint["met"]
+    )
+
+
+@pytest.mark.parametrize("target", ["house|", "</s>", "<s> house"])
+def test_a_wrong_term_of_a_request_is_refused_and_not_left_out(client, target):
+    """As nobody reads the warning of a line that a file has."""
+    record = {"source": SOURCE, "glossary": {"Port": "house", "Patient": target}}
+    refused = client.post("/v1/translate", json=record)
+    said = refused.json()["error"]
+    assert refused.status_code == 400 and "line 2 of the request's glossary" in said
+    assert "tmp" not in said
 
 
 def test_a_glossary_file_is_read_whatever_its_form(client):

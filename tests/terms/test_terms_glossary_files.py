@@ -7,7 +7,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from fairseq_ext.core.errors import UsageError
-from fairseq_ext.core.glossary import Errors, Languages, read
+from fairseq_ext.core.glossary import Languages, LineErrors, read
 
 ENTRIES = [("Ader", ("vein", "lode")), ("grüne Ader", ("green vein",))]
 TBX2 = """<?xml version="1.0"?>
@@ -55,9 +55,9 @@ BOTH = Languages("de", "en")
 def read_text(tmp_path, name, content, languages=BOTH):
     path = tmp_path / name
     path.write_text(content, encoding="utf-8")
-    errors = Errors()
+    errors = LineErrors()
     found = read(str(path), "--glossary", languages, errors)
-    errors.tell()
+    errors.raise_first()
     return found
 
 
@@ -102,7 +102,7 @@ def test_what_spreadsheets_save_as_text(tmp_path, name, encoding):
         "\ufeff" if encoding == "utf-16-be" else ""
     ) + "German\tEnglish\r\nAder\tvein|lode\r\ngrüne Ader\tgreen vein\r\n"
     (tmp_path / name).write_bytes(text.encode(encoding))
-    found = read(str(tmp_path / name), "--glossary", BOTH, Errors())
+    found = read(str(tmp_path / name), "--glossary", BOTH, LineErrors())
     assert [(entry.source, entry.targets, entry.line) for entry in found] == [
         (*entry, i) for i, entry in enumerate(ENTRIES, 2)
     ]
@@ -119,7 +119,7 @@ def test_a_spreadsheet_itself(tmp_path):
     ):
         book.active.append(row)
     book.save(tmp_path / "g.xlsx")
-    found = read(str(tmp_path / "g.xlsx"), "--glossary", BOTH, Errors())
+    found = read(str(tmp_path / "g.xlsx"), "--glossary", BOTH, LineErrors())
     assert [(entry.source, entry.targets) for entry in found] == ENTRIES
 
 
@@ -189,7 +189,7 @@ def test_a_spreadsheet_that_says_wrong_dimensions(tmp_path):
             content = old.read(name)
             new.writestr(name, content.replace(b'ref="A1:B3"', b'ref="A1"'))
             assert name != "xl/worksheets/sheet1.xml" or b'ref="A1:B3"' in content
-    found = read(str(tmp_path / "g.xlsx"), "--glossary", BOTH, Errors())
+    found = read(str(tmp_path / "g.xlsx"), "--glossary", BOTH, LineErrors())
     assert [entry.source for entry in found] == ["Ader", "Haus"]
 
 
@@ -295,10 +295,10 @@ def test_any_bytes_are_entries_or_one_sentence(tmp_path, name, data):
         | st.binary(max_size=8).map(lambda some: valid[:at] + some + valid[at:])
     )
     (tmp_path / name).write_bytes(content)
-    errors = Errors()
+    errors = LineErrors()
     try:
         found = read(str(tmp_path / name), "--glossary", BOTH, errors)
-        errors.tell()
+        errors.raise_first()
     except UsageError as error:
         assert str(error) and "\n" not in str(error)
     else:

@@ -58,6 +58,9 @@ Im Feld Name (z. B. „Hund“) steht er.
 Am Montag, 19. Oktober, kommt er. |Dann nicht.
 Das ist ein „Hallo Welt!“-Beispiel. |Mehr nicht.
 Er sagte „Ja.“ und ging.
+Kapitel 4. Kompatibilitätsfragen
+Siehe Kapitel 4. |Dort steht es.
+Auf Red-Hat-/Slackware-/... Systemen läuft es. |Gut.
 """,
     "en": """
 Mr. Smith went to Washington. |He liked it.

@@ -57,8 +57,8 @@ def test_sentences_of_a_paragraph_are_translated_as_if_alone(translator, lines):
 
 def test_a_sentence_longer_than_the_model_is_cut_and_none_is_lost(translator, lines):
     long = " ".join(line.rstrip(".?!") + "," for line in lines * 4)
-    assert translator.encode(long).numel() > 256
-    found = translator.translate_text(f"{lines[0]}\n{long}\n{'x' * 900}")
+    assert translator.encode(long).numel() > 1024
+    found = translator.translate_text(f"{lines[0]}\n{long}\n{'x' * 1500}")
     first, second, third = found.text.split("\n")
     assert (
         first == translator.translate([lines[0]])[0][0].text

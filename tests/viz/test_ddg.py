@@ -78,9 +78,9 @@ def test_a_folder_that_cannot_be_written_is_named(tmp_path):
 def test_lines_are_translated_and_drawn(tmp_path, capsys):
     pytest.importorskip("matplotlib")
     lines = [
-        "Der Verband wird morgen geprüft.",
+        "Das Angebot wird morgen geprüft.",
         "Der Hund schläft.",
-        "Der Verband wird morgen geprüft.",
+        "Das Angebot wird morgen geprüft.",
     ]
     model = [
         "--path",

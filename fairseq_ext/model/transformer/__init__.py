@@ -1,11 +1,10 @@
-"""The transformer backend. A step passes these files in this order:
+"""The transformer backend. A step uses these files in this order:
 
-| file | what it does |
+| file | content |
 | --- | --- |
 | decoder.py | `TransformerBackend.step`: layer by layer, in compiled code, or by CUDA graphs |
-| layers.py | the layers as tensor operations, which define the other ways |
-| readers.py | the same for one row, and for rows of several sentences, in compiled code |
-| cuda_graph.py | the same as recorded CUDA graphs |
+| layers.py | the layers as tensor operations, the definition of all other implementations |
+| cuda_graph.py | recorded CUDA graphs |
 | rows.py | which positions of the KV cache each row sees |
 | cache.py | the KV cache: slots, positions, tensors |
 | weights.py | the weights, read from the model once; linear maps, norms, attention |

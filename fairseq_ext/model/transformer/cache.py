@@ -1,11 +1,11 @@
 """The KV cache of a group of sentences: its slots, its positions in use, and its tensors.
 
-A slot holds a sentence, whose rows all share its positions; rows.py says which of them a row sees.
-A sentence that leaves may leave a gap, which `compact_` closes. Several groups may share the slots
-of the same tensors. Then groups divide and join, and sentences start and leave, while the keys and
-values of the others stay where they are.
+A slot holds a sentence, and all rows of the sentence share its positions; rows.py has a mask of the
+positions that each row sees. A sentence that leaves may leave a gap, which `compact_` closes.
+Several groups may share the slots of the same tensors. Then groups can be divided and joined, and
+sentences can start and leave, without moving the keys and values of other sentences.
 
-Shapes: S sentences, P positions in use, G sentences that are moved.
+Shapes: S sentences, P positions in use, G moved sentences.
 """
 
 from __future__ import annotations
@@ -28,20 +28,13 @@ class KVCache:
     models: list[KeyValues]
     sentences: int
     positions: int = 0  # P: in use, the same number in every sentence
-    # the step is told the slots, so sentences that leave need not be dropped at once
-    leaves_gaps: bool = False
-    may_share: bool = False  # the step is told the slots, so groups may share the tensors
-    # (S,) of each sentence; None: sentence i lies in slot i, and there are no gaps
+    # steps use slot numbers, so sentences that leave need not be dropped at once
+    allows_gaps: bool = False
+    may_share: bool = False  # steps use slot numbers, so groups may share the tensors
+    # (S,) slot of each sentence; None: sentence i is in slot i, and there are no gaps
     slot: Tensor | None = None
-    # the caches that share these tensors, this one included; None: no other does
-    sharing: weakref.WeakSet[KVCache] | None = None
-
-    @staticmethod
-    def of(models: list[KeyValues], leaves_gaps: bool = False, may_share: bool = False) -> KVCache:
-        """Return a cache of its own for sentences whose target has not begun."""
-        return KVCache(
-            models, models[0].source.size(2), leaves_gaps=leaves_gaps, may_share=may_share
-        )
+    # the caches that share these tensors, including this one; None: only this one
+    sharing_caches: weakref.WeakSet[KVCache] | None = None
 
     @property
     def slots(self) -> int:
@@ -50,27 +43,27 @@ class KVCache:
 
     @property
     def capacity(self) -> int:
-        """Positions that a slot has room for."""
+        """Number of positions of a slot."""
         return self.models[0].target.size(4)
 
     @property
-    def like(self) -> Tensor:
-        """A tensor of the cache's type and device."""
+    def reference_tensor(self) -> Tensor:
+        """A tensor with the cache's type and device."""
         return self.models[0].target
 
     def slot_of_sentence(self) -> Tensor:
         """Return the slot of each sentence (S,)."""
         return (
-            torch.arange(self.sentences, device=self.like.device)
+            torch.arange(self.sentences, device=self.reference_tensor.device)
             if self.slot is None
             else self.slot
         )
 
     def copy(self) -> KVCache:
-        """Return a cache for the same sentences: of its own, or, where that is allowed,
-        in the same slots.
+        """Return a cache for the same sentences: in the same slots if `may_share`, else a deep
+        copy.
 
-        In shared slots only one of the two may go on with a sentence.
+        In shared slots only one of the two caches may continue a sentence.
         """
         if self.may_share:
             self.share_()
@@ -78,13 +71,13 @@ class KVCache:
             twin.share_()
             return twin
         for model in self.models:
-            model.views = []  # made again on demand
+            model.views = []  # created again when they are needed
         return copy.deepcopy(self)
 
     # ---- positions
 
     def append_(self, positions: int) -> None:
-        """Take so many more positions of every sentence."""
+        """Take `positions` more positions of every sentence."""
         self.positions += positions
 
     def truncate_(self, positions: int) -> None:
@@ -92,44 +85,46 @@ class KVCache:
         self.positions = positions
 
     def compact_(self, position: Tensor | None, room: int) -> None:
-        """Keep positions position[i] (S, P') of sentence i, in ascending order (None: all in use);
-        have `room` free ones behind.
+        """Keep positions position[i] (S, P') of sentence i, in ascending order (None: all in use),
+        and make sure that `room` free positions follow.
 
-        Gaps are closed where no other group shares the slots.
+        Gaps are closed if no other group shares the slots.
         """
         slot = self.slot_of_sentence()
         if position is None:
             position = torch.arange(self.positions, device=slot.device).expand(self.sentences, -1)
         for model in self.models:
-            if self.sharing is not None:
+            if self.sharing_caches is not None:
                 model.compact_in_slots_(slot, position, room)
                 continue
             if self.slot is not None:
                 model.keep_source_(slot)
             model.compact_(slot, position, room)
-        if self.sharing is None:
+        if self.sharing_caches is None:
             self.slot = None
         self.positions = position.size(1)
 
     # ---- slots
 
-    def keep_(self, sentence: Tensor) -> None:
+    def keep_sentences_(self, sentence: Tensor) -> None:
         """Keep these sentences (S',), in ascending order; the others leave gaps."""
         self.slot = sentence if self.slot is None else self.slot[sentence]
         self.sentences = sentence.numel()
 
     @property
     def needs_compaction(self) -> bool:
-        """Whether gaps must be closed now: always where steps are not told the slots, else when
-        more than half of the slots are gaps."""
+        """Whether gaps must be closed now: always if steps do not use slot numbers, else if more
+        than half of the slots are gaps."""
         if self.slot is None:
             return False
-        return not self.leaves_gaps or (2 * self.sentences < self.slots and self.sharing is None)
+        return not self.allows_gaps or (
+            2 * self.sentences < self.slots and self.sharing_caches is None
+        )
 
     def close_gaps_(self) -> None:
-        """Drop the sentences that have left, for steps that are not told the slots.
+        """Drop the sentences that have left, for steps that do not use slot numbers.
 
-        Positions stay as they are.
+        Positions do not change.
         """
         if self.slot is None:
             return
@@ -139,23 +134,23 @@ class KVCache:
         self.slot = None
 
     def leave_shared_slots_(self) -> None:
-        """Have tensors of its own, without gaps, for steps that are not told the slots; the groups
-        that share the slots keep them."""
+        """Copy the sentences to new tensors without gaps, for steps that do not use slot numbers;
+        other groups keep the shared slots."""
         if self.slot is not None:
-            self.models = [model.of_slots(self.slot) for model in self.models]
-            self.slot = self.sharing = None
+            self.models = [model.select_slots(self.slot) for model in self.models]
+            self.slot = self.sharing_caches = None
 
     def share_(self) -> None:
-        """Allow other groups to lie in the slots of this cache."""
+        """Allow other groups to use the slots of this cache."""
         self.slot = self.slot_of_sentence()
-        if self.sharing is None:
-            self.sharing = weakref.WeakSet()
-        self.sharing.add(self)
+        if self.sharing_caches is None:
+            self.sharing_caches = weakref.WeakSet()
+        self.sharing_caches.add(self)
 
     def free_slots(self) -> Tensor:
-        """Return the slots (free slots,) in which no group has a sentence."""
-        taken = torch.zeros(self.slots, dtype=torch.bool, device=self.like.device)
-        for cache in self.sharing or ():
+        """Return the slots (free slots,) in which no group has a sentence, in order."""
+        taken = torch.zeros(self.slots, dtype=torch.bool, device=self.reference_tensor.device)
+        for cache in self.sharing_caches or ():
             taken[cache.slot] = True
         return (~taken).nonzero()[:, 0]
 
@@ -163,28 +158,27 @@ class KVCache:
 
     @staticmethod
     def join(a: KVCache, b: KVCache) -> KVCache:
-        """Return one cache for the sentences of both, those of a first.
+        """Return one cache for the sentences of both, first those of a, then those of b.
 
-        Both must have been compacted unless both may share.
+        Both must have been compacted unless both may share slots.
         """
         sentences, positions = a.sentences + b.sentences, max(a.positions, b.positions)
-        leaves_gaps = a.leaves_gaps and b.leaves_gaps
+        allows_gaps = a.allows_gaps and b.allows_gaps
         if a.may_share and b.may_share:
-            return KVCache.join_in_slots(a, b, leaves_gaps)
+            return KVCache.join_in_slots(a, b, allows_gaps)
         pairs = zip(a.models, b.models, strict=True)
         models = [KeyValues.concatenated([(x, a.positions), (y, b.positions)]) for x, y in pairs]
-        return KVCache(models, sentences, positions, leaves_gaps)
+        return KVCache(models, sentences, positions, allows_gaps)
 
     @staticmethod
-    def join_in_slots(a: KVCache, b: KVCache, leaves_gaps: bool) -> KVCache:
+    def join_in_slots(a: KVCache, b: KVCache, allows_gaps: bool) -> KVCache:
         """Return one cache for the sentences of both, in the tensors of one of them."""
         a.share_()
         b.share_()
         assert a.slot is not None and b.slot is not None
         host, slots = a, [a.slot, b.slot]
         if a.models[0] is not b.models[0]:
-            # few sentences move rather than many, unless that would mean to enlarge
-            # the tensors first
+            # the smaller group moves, unless the tensors would have to be enlarged for that
             host, guest = (a, b) if a.sentences >= b.sentences else (b, a)
             if (
                 host.free_slots().numel() < guest.sentences
@@ -192,24 +186,24 @@ class KVCache:
             ):
                 host, guest = guest, host
             slots = [
-                host.slot if cache is host else host.take_in_(guest)  # type: ignore[misc]
+                host.slot if cache is host else host.copy_sentences_(guest)  # type: ignore[misc]
                 for cache in (a, b)
             ]
         both = KVCache(
             host.models,
             a.sentences + b.sentences,
             max(a.positions, b.positions),
-            leaves_gaps,
+            allows_gaps,
             True,
             torch.cat(slots),
         )
-        both.sharing = host.sharing
+        both.sharing_caches = host.sharing_caches
         both.share_()
         return both
 
-    def take_in_(self, guest: KVCache) -> Tensor:
-        """Copy a guest's sentences into free slots, enlarging the tensors where there are too few;
-        return these slots (G,)."""
+    def copy_sentences_(self, guest: KVCache) -> Tensor:
+        """Copy the guest's sentences into free slots, adding slots if there are too few; return
+        these slots (G,)."""
         assert guest.slot is not None
         free, slots = self.free_slots(), self.slots
         missing = guest.sentences - free.numel()
@@ -226,13 +220,13 @@ class KVCache:
 
 # ---- The key and value tensors of one model
 #
-# They are made, copied, compacted and enlarged here.
+# They are created, copied, compacted and enlarged here.
 #
 # A slot holds one sentence. A position of a slot holds the keys and values of one target token, in
 # all layers.
 #
-# Shapes: S slots, P positions, G sentences that are moved, T source width, L layers, H heads, h
-# features a head, e encoder features.
+# Shapes: S slots, P positions, G moved sentences, T source width, L layers, H heads, h features a
+# head, e encoder features.
 
 
 FIRST_CAPACITY = 32  # positions of a new slot
@@ -246,44 +240,42 @@ class KeyValues:
 
     target: Tensor  # (L, 2, S, H, capacity, h)
     source: Tensor  # (L, 2, S, H, T, h)
-    # (S, 1, 1, T) -inf at padding, else 0; None when there is no padding
+    # (S, 1, 1, T) -inf at padding, else 0; None if there is no padding
     source_mask: Tensor | None
-    folded: list[FoldedSource] | None = None  # of each layer, where this is quicker than `source`
-    views: list[LayerViews] = field(default_factory=list)  # what `layers` returns, made on demand
+    folded: list[FoldedSource] | None = None  # of each layer, if this is faster than `source`
+    views: list[LayerViews] = field(default_factory=list)  # cached result of `layers`
 
     @staticmethod
-    def of(weights: Weights, encoded: dict, may_fold: bool = False) -> KeyValues:
-        """Return the source's keys and values for fairseq's encoder output, and no
-        target position in use."""
+    def from_encoder_output(weights: Weights, encoded: dict, may_fold: bool = False) -> KeyValues:
+        """Return the source's keys and values for fairseq's encoder output, without target
+        positions in use."""
         states = encoded["encoder_out"][0]  # (T, S, e)
         T, S, _ = states.shape
         flat = states.transpose(0, 1).reshape(S * T, -1)  # (T, S, e) -> (S x T, e)
         h = weights.d // weights.heads
         source = flat.new_empty(len(weights.layers), 2, S, weights.heads, T, h)
-        for layer, block in zip(weights.layers, source, strict=True):
-            block.copy_(
-                layer.cross_source(flat).view(S, T, 2, weights.heads, h).permute(2, 0, 3, 1, 4)
-            )
+        for apply, block in zip(weights.sources, source, strict=True):
+            block.copy_(apply(flat).view(S, T, 2, weights.heads, h).permute(2, 0, 3, 1, 4))
         mask = None
         padding = encoded["encoder_padding_mask"][0] if encoded["encoder_padding_mask"] else None
         # (S, T)
         if padding is not None and not (padding.device.type == "cpu" and not padding.any()):
             mask = states.new_zeros(S, 1, 1, T).masked_fill_(padding[:, None, None], -torch.inf)
         target = flat.new_empty(len(weights.layers), 2, S, weights.heads, FIRST_CAPACITY, h)
-        # the folded tensors have fewer numbers than the weights
+        # True: the folded tensors have fewer elements than the weights
         is_small = S * T * (weights.heads - 1) <= weights.d
         folded = None
         if may_fold and is_small:
             folded = [
-                FoldedSource.of(layer, block[0], block[1], mask)
+                FoldedSource.fold(layer, block[0], block[1], mask)
                 for layer, block in zip(weights.layers, source, strict=True)
             ]
         return KeyValues(target, source, mask, folded)
 
     @staticmethod
     def concatenated(parts: list[tuple[KeyValues, int]]) -> KeyValues:
-        """Return the slots of several tensors behind one another, each given with its number
-        of positions in use."""
+        """Return the slots of several KeyValues in sequence. parts: each with its number of
+        positions in use."""
         P, T = max(used for _, used in parts), max(part.source.size(4) for part, _ in parts)
         target = [F.pad(part.target[..., :used, :], (0, 0, 0, P - used)) for part, used in parts]
         source = [F.pad(part.source, (0, 0, 0, T - part.source.size(4))) for part, _ in parts]
@@ -295,12 +287,12 @@ class KeyValues:
                     for part, _ in parts
                 ]
             )
-        # nothing is folded: for many sentences that is no quicker
+        # not folded: for many sentences that is not faster
         return KeyValues(torch.cat(target, dim=2), torch.cat(source, dim=2), mask)
 
     def layers(self) -> list[LayerViews]:
-        """Return of each layer: target keys and values together (2, S, H, capacity, h) and apart,
-        source keys, source values."""
+        """Return for each layer: target keys and values in one tensor (2, S, H, capacity, h),
+        target keys, target values, source keys, source values."""
         if not self.views:
             pairs = zip(self.target, self.source, strict=True)
             self.views = [
@@ -309,12 +301,12 @@ class KeyValues:
         return self.views
 
     def full_source_mask(self) -> Tensor:
-        """Return the source mask (S, 1, 1, T), zeros where there is none."""
+        """Return the source mask (S, 1, 1, T); zeros if there is none."""
         if self.source_mask is not None:
             return self.source_mask
         return self.source.new_zeros(self.source.size(2), 1, 1, self.source.size(4))
 
-    def of_slots(self, slot: Tensor) -> KeyValues:
+    def select_slots(self, slot: Tensor) -> KeyValues:
         """Return a copy of these slots (G,)."""
         mask = None if self.source_mask is None else self.source_mask.index_select(0, slot)
         folded = None if self.folded is None else [layer.select(slot) for layer in self.folded]
@@ -334,14 +326,15 @@ class KeyValues:
         self.views = []
 
     def compact_(self, slot: Tensor, position: Tensor, room: int) -> None:
-        """Keep positions position[i] (G, P) of slot[i] (G,), in ascending order, as the first of
-        slot i; have `room` free ones.
+        """Move positions position[i] (G, P), in ascending order, of slot[i] (G,) to the start of
+        slot i, and make sure that `room` free positions follow.
 
-        In place, layer by layer: fresh memory for all of it would cost more than the copy.
+        This is done in place, layer by layer: new memory for all layers would cost more than the
+        copy.
         """
         H, capacity, h = self.target.shape[3:]
         G, P = position.shape
-        index = self.lines(slot, position)
+        index = self.flat_indices(slot, position)
         target = self.target.narrow(2, 0, G)
         if P + room > capacity:
             target = self.target.new_empty(
@@ -354,28 +347,28 @@ class KeyValues:
         self.views = []
 
     def compact_in_slots_(self, slot: Tensor, position: Tensor, room: int) -> None:
-        """As `compact_`, but the sentences stay in their slots (G,), and other slots
-        keep what they hold."""
+        """Do the same as `compact_`, but sentences stay in their slots (G,), and other slots do not
+        change."""
         S, H, capacity, h = self.target.shape[2:]
         G, P = position.shape
         if P + room > capacity:
             self.enlarge_(S, max(2 * capacity, P + room), 0)
-        index = self.lines(slot, position)
+        index = self.flat_indices(slot, position)
         for block in self.target.flatten(0, 1):  # (S, H, capacity, h)
             kept = block.view(-1, h).index_select(0, index).view(G, H, P, h)
             block[:, :, :P].index_copy_(0, slot, kept)
         self.views = []
 
-    def lines(self, slot: Tensor, position: Tensor) -> Tensor:
-        """Return where positions position[i] (G, P) of slot[i] (G,) lie in a layer's keys (S x H
-        x capacity, h): (G x H x P,)."""
+    def flat_indices(self, slot: Tensor, position: Tensor) -> Tensor:
+        """Return the indices (G x H x P,) of positions position[i] (G, P) of slot[i] (G,) in a
+        layer's keys (S x H x capacity, h)."""
         H, capacity = self.target.shape[3:5]
         head = (slot[:, None] * H + torch.arange(H, device=position.device)) * capacity  # (G, H)
         return (head[:, :, None] + position[:, None]).flatten()  # (G, H, P)
 
     def enlarge_(self, slots: int, positions: int, width: int) -> None:
-        """Have at least so many slots, target positions and source positions; what is
-        there stays in its place."""
+        """Enlarge the tensors to at least these numbers of slots, target positions and source
+        positions; existing values keep their places."""
         target, source = self.target, self.source
         S, T = max(slots, source.size(2)), max(width, source.size(4))
         if self.source_mask is None and T > source.size(4):
@@ -391,8 +384,8 @@ class KeyValues:
         self.views = []
 
     def copy_slots_(self, slot: Tensor, other: KeyValues, there: Tensor, positions: int) -> None:
-        """Copy the slots there (G,) of other tensors, which have so many target positions
-        in use, to slots slot (G,)."""
+        """Copy the slots there (G,) of `other`, with `positions` target positions in use, to the
+        slots slot (G,)."""
         width = other.source.size(4)
         # (S, H, T, h)
         for to, block in zip(self.source.flatten(0, 1), other.source.flatten(0, 1), strict=True):
@@ -416,9 +409,9 @@ class KeyValues:
 
 
 def enlarged(tensor: Tensor, slots: int, positions: int) -> Tensor:
-    """Return (L, 2, S, H, P, h) with more slots or positions.
+    """Return a tensor (L, 2, S, H, P, h) with more slots or positions.
 
-    What the new ones hold does not matter: no mask shows them.
+    The new ones are uninitialised: all masks hide them.
     """
     L, two, S, H, P, h = tensor.shape
     out = tensor.new_empty(L, two, slots, H, positions, h)

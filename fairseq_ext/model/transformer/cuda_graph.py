@@ -1,19 +1,18 @@
-"""Decoder steps recorded as CUDA graphs (`--cuda-graphs`), and the cache that keeps them.
+"""Decoder steps recorded as CUDA graphs (`--cuda-graphs`), and the cache of recorded steps.
 
-The cache decides which steps are recorded, on which buffers, in how much memory. A group of rows
-gets buffers whose sizes are rounded up to a few numbers (`bucket`). Its KV cache moves there once,
-and stays until it outgrows them or half of its sentences have left. Later groups use the buffers
-and the recorded steps again. The first steps of a new shape run operation by operation on the same
-buffers, since recording costs as much as several of them. What was used longest ago is dropped at
-the bounds: MOST_STEPS recorded steps, and `limit` bytes of buffers. Intermediate results lie in one
-pool, which has the size of the largest step.
+The cache decides which steps are recorded, on which buffers, and how much memory they take. A group
+of rows gets buffers whose sizes are rounded up to a few numbers (`bucket`). Its KV cache moves
+there once, and stays until it needs larger buffers or half of its sentences have left. Later groups
+reuse the buffers and the recorded steps. The first steps of a new shape run operation by operation
+on the same buffers, since recording costs as much as several steps. Entries used longest ago are
+dropped at the limits: MAX_STEPS recorded steps, and `limit` bytes of buffers. Intermediate results
+lie in one pool, which has the size of the largest step.
 
-A step outside these bounds runs operation by operation (layers.py), and one line in the log says
-why.
+A step outside these limits runs operation by operation (layers.py), and one line in the log gives
+the reason.
 
-Shapes: S sentences that the buffers have room for, s <= S of the group, n rows, W places of each
-sentence, C positions that the buffers have room for, b new tokens a row, d features, L layers, H
-heads, h = d / H.
+Shapes: S sentence slots of the buffers, s <= S sentences of the group, n rows, W places of each
+sentence, C positions of the buffers, b new tokens a row, d features, L layers, H heads, h = d / H.
 """
 
 from __future__ import annotations
@@ -30,7 +29,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from fairseq_ext.model.transformer.cache import KeyValues, KVCache
-from fairseq_ext.model.transformer.layers import at_rows, decode, embed
+from fairseq_ext.model.transformer.layers import decode, embed, gather_rows
 from fairseq_ext.model.transformer.rows import Step
 from fairseq_ext.model.transformer.weights import Weights
 
@@ -39,13 +38,13 @@ from fairseq_ext.model.transformer.weights import Weights
 # A decoder step of fixed shapes is one launch: static buffers, and the operations on them recorded
 # once (a CUDA graph).
 #
-# A recorded step does the same operations at the same addresses each time; nothing of it may depend
-# on a number that the host knows. So what moves from step to step is data: token ids, positions,
-# the mask, and the cache position behind which new keys and values go. Positions that no row of the
-# group has read are masked, and so is padding of the source. Slots without a sentence compute
-# something that nobody reads, from numbers that are finite.
+# A recorded step does the same operations at the same addresses each time; it must not depend on a
+# number on the host. So everything that changes from step to step is data on the device: token ids,
+# positions, the mask, and the cache position after which new keys and values are stored. Positions
+# that no row of the group has read are masked, and so is padding of the source. Slots without a
+# sentence compute values that are not used; their inputs are finite.
 #
-# Source: CUDA graphs as `torch.cuda.graph` records them
+# Source: CUDA graphs, recorded by `torch.cuda.graph`
 # (https://docs.pytorch.org/docs/stable/notes/cuda.html#cuda-graphs).
 
 
@@ -53,17 +52,17 @@ Run = Callable[[], list[Tensor]]
 
 
 class CudaGraph:
-    """A function of static tensors, recorded; a call launches all of it at once and returns
-    the same tensors each time."""
+    """A recorded function of static tensors; a call launches it at once and returns the same
+    tensors each time."""
 
     def __init__(self, run: Run, pool: Any):
         """pool: torch.cuda.graph_pool_handle(), the memory of intermediate results."""
-        # a recording that fails may leave another stream behind
+        # a recording that fails may leave another stream as the current one
         with torch.cuda.stream(torch.cuda.current_stream()):
             side = torch.cuda.Stream()
             side.wait_stream(torch.cuda.current_stream())
             with torch.cuda.stream(side):
-                run()  # libraries set themselves up in the first call, which cannot be recorded
+                run()  # libraries initialise in the first call, which cannot be recorded
             torch.cuda.current_stream().wait_stream(side)
             self.graph = torch.cuda.CUDAGraph()
             with torch.cuda.graph(self.graph, pool=pool, capture_error_mode="thread_local"):
@@ -75,10 +74,9 @@ class CudaGraph:
 
 
 class GraphPool:
-    """Records functions as CUDA graphs that share the memory of intermediate results,
-    since no two run at once.
+    """Records functions as CUDA graphs that share the memory of intermediate results.
 
-    So the results of one graph must be read before another one runs.
+    Only one graph may run at a time, and its results must be read before another one runs.
     """
 
     def __init__(self) -> None:
@@ -91,8 +89,8 @@ class GraphPool:
 
 
 class Buffers:
-    """Keys and values of one group at a time, at fixed addresses: while a group is here, its cache
-    consists of views of these."""
+    """Keys and values of one group at a time, at fixed addresses; the cache of the group consists
+    of views of these tensors."""
 
     def __init__(self, like: list[KeyValues], sentences: int, positions: int, source: int):
         self.shape = (sentences, positions, source)
@@ -103,11 +101,11 @@ class Buffers:
             keys = model.target.new_zeros(L, two, sentences, H, source, h)
             self.models.append(KeyValues(target, keys, keys.new_zeros(sentences, 1, 1, source)))
         self.bytes = Buffers.count_bytes(like, sentences, positions, source)
-        self.cache: weakref.ref[KVCache] | None = None  # what is here, or was here last
+        self.cache: weakref.ref[KVCache] | None = None  # the last cache that moved in
 
     @staticmethod
     def count_bytes(like: list[KeyValues], sentences: int, positions: int, source: int) -> int:
-        """Return the bytes that such buffers take, the small ones left out."""
+        """Return the bytes of such buffers, without the small ones."""
         line = sum(
             m.target.size(0) * 2 * m.target.size(3) * m.target.size(5) * m.target.element_size()
             for m in like
@@ -116,12 +114,13 @@ class Buffers:
 
     @property
     def is_free(self) -> bool:
-        """Whether no group that is still needed has anything here."""
+        """Whether no group that is still needed uses these buffers."""
         cache = None if self.cache is None else self.cache()
-        return cache is None or not any(self.has(cache))
+        return cache is None or not any(self.lies_here(cache))
 
-    def has(self, cache: KVCache) -> list[bool]:
-        """Return which of a cache's tensors lie here: target and source of each model."""
+    def lies_here(self, cache: KVCache) -> list[bool]:
+        """Return for each tensor of a cache (target and source of each model) whether it lies in
+        these buffers."""
         pairs = zip(self.models, cache.models, strict=True)
         tensors = (
             (x, y)
@@ -130,11 +129,11 @@ class Buffers:
         )
         return [x.data_ptr() == y.data_ptr() for x, y in tensors]
 
-    def take_(self, cache: KVCache, positions: int) -> None:
-        """Move a cache, of which so many positions are filled, in here."""
+    def move_in_(self, cache: KVCache, positions: int) -> None:
+        """Move a cache with `positions` filled positions into these buffers."""
         for here, model in zip(self.models, cache.models, strict=True):
             s, width = model.source.size(2), model.source.size(4)
-            # what is left of another group could be NaN, which no mask hides
+            # values of an earlier group may be NaN, and a mask does not hide NaN
             for tensor in (here.target, here.source):
                 tensor.zero_()
             here.target[:, :, :s, :, :positions] = model.target[..., :positions, :]
@@ -146,7 +145,7 @@ class Buffers:
         self.cache = weakref.ref(cache)
 
     def refresh_(self, cache: KVCache) -> None:
-        """Bring the source mask to where sentences have moved within the buffers."""
+        """Update the source mask after sentences have moved within the buffers."""
         for here, model in zip(self.models, cache.models, strict=True):
             assert here.source_mask is not None and model.source_mask is not None
             if model.source_mask.data_ptr() != here.source_mask.data_ptr():
@@ -155,21 +154,21 @@ class Buffers:
 
 
 class CudaGraphStep:
-    """A step of b tokens in each of W rows a sentence, on some buffers."""
+    """A step of b tokens in each of W rows a sentence, on given buffers."""
 
     def __init__(self, weights: list[Weights], buffers: Buffers, W: int, b: int):
         (S, C, _), like = buffers.shape, buffers.models[0].target
         self.weights, self.buffers, self.b = weights, buffers, b
         self.positions = [model.positions for model in weights]
         self.ids = torch.zeros(S, W * b, dtype=torch.long, device=like.device)
-        # tokens that each row has read before
+        # number of tokens that each row has read before
         self.past = torch.zeros(S, W, dtype=torch.long, device=like.device)
         self.mask = like.new_zeros(S, 1, W * b, C)
         # cache positions in use before
-        self.before = torch.zeros(1, dtype=torch.long, device=like.device)
+        self.positions_before = torch.zeros(1, dtype=torch.long, device=like.device)
         self.new = torch.arange(W * b, device=like.device)
         self.step = Step(b, self.past.flatten(), 0, S, W, None, None, C, self.mask)
-        self.run: Run = self.compute  # until it is recorded
+        self.run: Run = self.compute  # replaced by the recorded graph
         self.calls = 0
 
     @property
@@ -181,8 +180,8 @@ class CudaGraphStep:
         )
 
     def compute(self) -> list[Tensor]:
-        """Return each model's features (S x W x b, features). This is what is recorded."""
-        position = self.before + self.new
+        """Return each model's features (S x W x b, features). This function is recorded."""
+        position = self.positions_before + self.new
         out = []
         for weights, cache in zip(self.weights, self.buffers.models, strict=True):
             x = embed(weights, self.ids.flatten(), self.b, self.past.flatten())
@@ -190,30 +189,29 @@ class CudaGraphStep:
         return out
 
     def fill_(self, step: Step, tokens: Tensor) -> None:
-        """Write a group's step into the static tensors: its tokens (n, b), past,
-        mask and position."""
+        """Write a group's step into the static tensors: tokens (n, b), past, mask and position."""
         s, fill = step.sentences, step.row_of_place()
-        put_(self.ids, at_rows(tokens, fill, 1).reshape(s, -1), step.slot)
+        write_rows_(self.ids, gather_rows(tokens, fill, 1).reshape(s, -1), step.slot)
         if isinstance(step.past, int):
             self.past.fill_(step.past)
         else:
-            put_(self.past, at_rows(step.past[:, None], fill, 1).view(s, -1), step.slot)
+            write_rows_(self.past, gather_rows(step.past[:, None], fill, 1).view(s, -1), step.slot)
         mask = step.mask
         if mask is None:
             mask = self.mask.new_zeros(1, 1, step.width * self.b, step.positions)
-        # subtle: whole lines, so that slots without a sentence keep a mask under
-        # which they see something
-        put_(
+        # subtle: whole lines, so that slots without a sentence keep a mask with at least one
+        # visible position
+        write_rows_(
             self.mask,
             F.pad(mask, (0, self.mask.size(3) - step.positions), value=-torch.inf).expand(
                 s, -1, -1, -1
             ),
             step.slot,
         )
-        self.before.fill_(step.before)
+        self.positions_before.fill_(step.positions_before)
 
     def read(self, step: Step) -> list[Tensor]:
-        """Run the step; return each model's features (n x b, features) in tensors of their own."""
+        """Run the step; return each model's features (n x b, features) in new tensors."""
         out = []
         for x in self.run():
             sentences = x.view(self.ids.size(0), -1)  # (S, W x b x features)
@@ -222,11 +220,11 @@ class CudaGraphStep:
                 if step.slot is None
                 else sentences.index_select(0, step.slot)
             )
-            out.append(at_rows(sentences.view(-1, x.size(1)), step.place, self.b))
+            out.append(gather_rows(sentences.view(-1, x.size(1)), step.place, self.b))
         return out
 
 
-def put_(target: Tensor, value: Tensor, slot: Tensor | None) -> None:
+def write_rows_(target: Tensor, value: Tensor, slot: Tensor | None) -> None:
     """Write values (s, ...) into the first lines of target (S, ...), or into lines slot (s,)."""
     if slot is None:
         target[: value.size(0)] = value
@@ -241,18 +239,18 @@ logger = logging.getLogger("fairseq_ext")
 
 Capture = Callable[[Run], Run]  # records a function of static tensors
 
-PATIENCE = 4  # steps of a new shape before it is recorded: about what recording costs, by estimate
-MOST_STEPS = 96  # recorded ones
-# new tokens of a step, padding included; larger steps keep a GPU busy without help
-MOST_ROWS = 4096
-MOST_NEW = 16  # new tokens a row
-FIRST_POSITIONS = 2048  # of new buffers, of all sentences together; to grow means to move
+PATIENCE = 4  # steps of a new shape before it is recorded: the estimated cost of recording
+MAX_STEPS = 96  # recorded steps
+# new tokens of a step, padding included; larger steps keep a GPU busy without graphs
+MAX_TOKENS_PER_STEP = 4096
+MAX_TOKENS_PER_ROW = 16  # new tokens a row
+FIRST_POSITIONS = 2048  # positions of new buffers, summed over sentences; growing needs a copy
 SHARE = 0.25  # of the GPU's memory, for buffers
 
 
 def bucket(n: int, least: int = 1) -> int:
-    """Return the smallest of 1, 2, 3, 4, 6, 8, 12, 16, 24, ... that is below
-    neither n nor least."""
+    """Return the smallest of 1, 2, 3, 4, 6, 8, 12, 16, 24, ... that is at least n and at least
+    `least`."""
     n = max(n, least)
     power = 1 << (n - 1).bit_length()
     return power * 3 // 4 if power > 2 and n <= power * 3 // 4 else power
@@ -267,24 +265,24 @@ class CudaGraphCache:
         capture: Capture,
         limit: int,
         patience: int = PATIENCE,
-        most_steps: int = MOST_STEPS,
+        max_steps: int = MAX_STEPS,
     ):
         self.weights, self.capture, self.limit = weights, capture, limit
-        self.patience, self.most_steps = patience, most_steps
-        self.buffers: list[Buffers] = []  # used last at the end
-        # by buffers, W and b; used last at the end
+        self.patience, self.max_steps = patience, max_steps
+        self.buffers: list[Buffers] = []  # the last used ones at the end
+        # by buffers, W and b; the last used ones at the end
         self.steps: OrderedDict[tuple[Buffers, int, int], CudaGraphStep] = OrderedDict()
-        self.said: set[str] = set()
+        self.logged_reasons: set[str] = set()
         self.broken = False  # recording has failed
 
     def read(self, cache: KVCache, step: Step, tokens: Tensor) -> list[Tensor] | None:
-        """Return each model's features (n x b, features) of tokens (n, b); None where
-        the step has no graph."""
+        """Return each model's features (n x b, features) of tokens (n, b); None if the step has no
+        graph."""
         buffers = self.find(cache, step)
         if buffers is None:
             return None
-        if not all(buffers.has(cache)):
-            buffers.take_(cache, step.before)
+        if not all(buffers.lies_here(cache)):
+            buffers.move_in_(cache, step.positions_before)
         buffers.refresh_(cache)
         recorded = self.step_on(buffers, step.width, step.b)
         recorded.fill_(step, tokens)
@@ -302,18 +300,21 @@ class CudaGraphCache:
         return recorded.read(step)
 
     def find(self, cache: KVCache, step: Step) -> Buffers | None:
-        """Return buffers for this cache: those it lies in, if they are still large enough, else
-        free ones. They become the last used."""
+        """Return buffers for this cache: those that it uses, if they are still large enough, else
+        free ones. They are marked as the last used."""
         sentences = bucket(cache.slots)
         positions = bucket(cache.capacity, min(256, max(32, FIRST_POSITIONS // sentences)))
         shape = (sentences, positions, bucket(cache.models[0].source.size(4), 16))
         if self.broken:
             return None
-        if step.b > MOST_NEW or sentences * step.width * step.b > MOST_ROWS:
-            self.refuse(f"it has more than {MOST_NEW} tokens a row, or {MOST_ROWS} in all")
+        if step.b > MAX_TOKENS_PER_ROW or sentences * step.width * step.b > MAX_TOKENS_PER_STEP:
+            self.log_fallback(
+                f"it has more than {MAX_TOKENS_PER_ROW} tokens a row, or {MAX_TOKENS_PER_STEP} in "
+                "all"
+            )
             return None
         same = [x for x in self.buffers if x.shape == shape]
-        found = next((x for x in same if all(x.has(cache))), None) or next(
+        found = next((x for x in same if all(x.lies_here(cache))), None) or next(
             (x for x in reversed(same) if x.is_free), None
         )
         found = found or self.make(cache, shape)
@@ -322,14 +323,14 @@ class CudaGraphCache:
         return found
 
     def make(self, cache: KVCache, shape: tuple[int, int, int]) -> Buffers | None:
-        """Return new buffers, in place of the oldest free ones where they would take too many
-        bytes; None where there is no room."""
+        """Return new buffers; the oldest free ones are dropped if the limit would be exceeded. None
+        if that is not enough."""
         needed = Buffers.count_bytes(cache.models, *shape)
         for old in self.buffers if needed <= self.limit else ():
             if sum(x.bytes for x in self.buffers) + needed > self.limit and old.is_free:
                 self.drop(old)
         if sum(x.bytes for x in self.buffers) + needed > self.limit:
-            self.refuse(f"its KV cache would take more than {self.limit >> 20} MiB")
+            self.log_fallback(f"its KV cache would take more than {self.limit >> 20} MiB")
             return None
         try:
             return Buffers(cache.models, *shape)
@@ -337,11 +338,11 @@ class CudaGraphCache:
             for old in self.buffers:
                 if old.is_free:
                     self.drop(old)
-            self.refuse("the GPU's memory is full")
+            self.log_fallback("the GPU's memory is full")
             return None
 
     def drop(self, buffers: Buffers) -> None:
-        """Forget these buffers and the steps that were recorded on them."""
+        """Drop these buffers and the steps that were recorded on them."""
         self.buffers = [x for x in self.buffers if x is not buffers]
         for key in [key for key in self.steps if key[0] is buffers]:
             del self.steps[key]
@@ -353,14 +354,14 @@ class CudaGraphCache:
         if step is None or step.is_stale:
             step = CudaGraphStep(self.weights, buffers, W, b)
         self.steps[key] = step
-        if len(self.steps) > self.most_steps:
+        if len(self.steps) > self.max_steps:
             self.steps.popitem(last=False)
         return step
 
-    def refuse(self, reason: str) -> None:
+    def log_fallback(self, reason: str) -> None:
         """Log once why a step has no CUDA graph."""
-        if reason not in self.said:
-            self.said.add(reason)
+        if reason not in self.logged_reasons:
+            self.logged_reasons.add(reason)
             logger.info(
                 "a decoder step runs operation by operation and not as a CUDA graph: %s", reason
             )
@@ -372,7 +373,7 @@ class MakeGraphs(Protocol):
 
 
 def cuda_graphs() -> MakeGraphs:
-    """Return what makes a cache of CUDA graphs on the present GPU: all in one pool of memory, their
-    buffers within SHARE of it."""
+    """Return a maker of caches of CUDA graphs on the current GPU. They share one memory pool, and
+    their buffers may take SHARE of the GPU's memory."""
     total = torch.cuda.get_device_properties(torch.cuda.current_device()).total_memory
     return functools.partial(CudaGraphCache, capture=GraphPool(), limit=int(SHARE * total))

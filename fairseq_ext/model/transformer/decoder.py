@@ -1,11 +1,11 @@
-"""The fast decoder for plain fairseq Transformers: its rows, its steps, and weights let go of.
+"""The fast decoder for plain fairseq Transformers: its rows, its steps, and the release of weights.
 
 It runs one model or an ensemble. On a CPU in float32 all layers of a step are one call of a
-compiled library (kernels/transformer.cpp). layers.py defines it, and runs everywhere else. Besides
-the packed linear maps (weights.py), three things make it fast. The source's keys and values are
-kept once per sentence, in the layout of attention (cache.py). So are the target's: all rows of a
-sentence are the queries of one product with the sentence's keys (rows.py). And there is little
-else: some twenty tensor operations a layer, which a GPU launches together (cuda_graph.py).
+compiled library (kernels/transformer.cpp). layers.py is its definition, and runs in all other
+cases. The decoder is fast for four reasons. Linear maps are packed (weights.py). The source's keys
+and values are kept once per sentence, in the layout of attention (cache.py). The target's are too:
+all rows of a sentence are the queries of one product with the sentence's keys (rows.py). And a
+layer has only some twenty tensor operations, which a GPU launches together (cuda_graph.py).
 
 Shapes: S sentences, n rows, V words.
 """
@@ -22,34 +22,29 @@ from torch import Tensor, nn
 
 from fairseq_ext.kernels.library import give_back_memory
 from fairseq_ext.kernels.log_probs import log_softmax_
-from fairseq_ext.model.transformer.cache import KeyValues
+from fairseq_ext.kernels.transformer import CompiledRows
+from fairseq_ext.model.transformer.cache import KeyValues, KVCache
 from fairseq_ext.model.transformer.cuda_graph import CudaGraphCache, MakeGraphs
 from fairseq_ext.model.transformer.encoder import (
+    EncoderCache,
     FastEncoder,
-    KeptStates,
+    cached_encoder_output,
     fast_encoder,
     is_plain_input,
-    kept_or_made,
 )
 from fairseq_ext.model.transformer.layers import (
-    at_rows,
     attention_weights,
     decode,
     embed,
+    gather_rows,
     reserve_positions,
 )
-from fairseq_ext.model.transformer.readers import (
-    CompiledBatchReader,
-    CompiledRowReader,
-    is_compiled_throughout,
-)
 from fairseq_ext.model.transformer.rows import RowGroup, Step
-from fairseq_ext.model.transformer.weights import Linear, Weights, read_weights
+from fairseq_ext.model.transformer.weights import Linear, SmallParameters, Weights, read_weights
 
 
 class TransformerBackend:
-    """One or several Transformer models as model/protocol.py asks: a Regroupable
-    and a BlockDecoder."""
+    """One or several Transformer models as a Regroupable and a BlockDecoder (model/protocol.py)."""
 
     joins = joins_any_step = True  # every row has its own length and mask
 
@@ -62,7 +57,7 @@ class TransformerBackend:
     ):
         """int8: linear maps round their weights to 8 bits.
 
-        make_graphs: what records steps (cuda_graph.py, cuda_graphs).
+        make_graphs: makes the cache of recorded steps (cuda_graph.py, cuda_graphs).
         """
         self.models = models
         self.need_attention = need_attention
@@ -71,17 +66,17 @@ class TransformerBackend:
         self.name = "transformer,int8" if int8 else "transformer"
         self.folds = not need_attention
         self.read_weights()
-        self.kept: KeptStates = {}
+        self.encoder_cache: EncoderCache = {}
         self.group: RowGroup | None = None
         self.attentions: list[Tensor] = []  # of the last step, each model's
 
-    def beside(self) -> TransformerBackend:
+    def attending_copy(self) -> TransformerBackend:
         other = copy.copy(self)
         other.group, other.folds = None, False
         return other
 
     def read_weights(self) -> None:
-        """Take the weights from the models."""
+        """Read the weights from the models."""
         self.weights: list[Weights] = [
             read_weights(model.decoder, self.int8) for model in self.models
         ]
@@ -90,7 +85,7 @@ class TransformerBackend:
             None if self.make_graphs is None or compiled else self.make_graphs(self.weights)
         )
         if compiled:
-            give_back_memory()  # of the copies from which weights were packed
+            give_back_memory()  # of the copies that were packed
         self.encoders: list[FastEncoder | None] = [
             fast_encoder(model, self.int8) for model in self.models
         ]
@@ -98,8 +93,10 @@ class TransformerBackend:
             give_back_memory()
 
     def follow_weights(self) -> None:
-        """Take the weights from the models again where they have changed."""
-        if any(part is not None and part.watch.stale() for part in (*self.weights, *self.encoders)):
+        """Read the weights from the models again if they have changed."""
+        if any(
+            part is not None and is_stale(part.small) for part in (*self.weights, *self.encoders)
+        ):
             self.read_weights()
 
     def release_(self) -> bool:
@@ -115,7 +112,7 @@ class TransformerBackend:
 
     @property
     def width(self) -> int:
-        """Rows of every sentence, 0 when the numbers differ."""
+        """Rows of every sentence, 0 if the numbers differ."""
         return 1 if self.group is None else self.group.width if self.group.place is None else 0
 
     @torch.no_grad()
@@ -123,35 +120,38 @@ class TransformerBackend:
         self.follow_weights()
         encoded = [self.encode(i, inputs) for i in range(len(self.models))]
         models = [
-            KeyValues.of(w, out, self.may_fold(w))
+            KeyValues.from_encoder_output(w, out, self.may_fold(w))
             for w, out in zip(self.weights, encoded, strict=True)
         ]
         compiled = all(self.runs_compiled(weights) for weights in self.weights)
-        self.group = RowGroup.start(
-            models, self.graphs is not None or compiled, may_share=self.graphs is None and compiled
+        allows_gaps, may_share = (
+            self.graphs is not None or compiled,
+            self.graphs is None and compiled,
         )
+        cache = KVCache(models, models[0].source.size(2), 0, allows_gaps, may_share)
+        self.group = RowGroup(cache, cache.sentences)
 
     def runs_compiled(self, weights: Weights) -> bool:
-        """Return whether this model's layers are one call of the compiled library, which
-        keeps no attention weights."""
+        """Return whether this model's layers run as one call of the compiled library, which does
+        not return attention weights."""
         return weights.compiled is not None and not self.need_attention
 
     def may_fold(self, weights: Weights) -> bool:
-        """Return whether attention weights are not asked for, and there are digits to spare for
-        products in another order."""
+        """Return whether the source may be folded: attention weights are not required, and the type
+        is precise enough for another order of products."""
         if weights.compiled is not None or self.graphs is not None or not self.folds:
             return False
         return weights.embedding.dtype in (torch.float32, torch.float64)
 
     def encode(self, model: int, inputs: dict[str, Tensor]) -> dict:
-        """Return one model's encoder output, as fairseq's encoders give it."""
+        """Return one model's encoder output in the form of fairseq's encoders."""
         encoder = self.encoders[model]
         if encoder is None or not is_plain_input(inputs):
             return self.models[model].encoder.forward_torchscript(inputs)
         return (
             encoder(inputs["src_tokens"])
-            if not self.kept
-            else kept_or_made(encoder, inputs["src_tokens"], self.kept, model)
+            if not self.encoder_cache
+            else cached_encoder_output(encoder, inputs["src_tokens"], self.encoder_cache, model)
         )
 
     @property
@@ -175,7 +175,7 @@ class TransformerBackend:
         return read_attention(self.weights, self.live, tokens)
 
     def truncate(self, length: int | Tensor) -> None:
-        """Forget what each row has read beyond its first length (n,) tokens."""
+        """Forget all but the first length (n,) tokens of each row."""
         self.live.truncate_(length)
 
     def log_probs(self, features: list[Tensor], temperature: float) -> Tensor:
@@ -189,16 +189,20 @@ class TransformerBackend:
             logits = logits.to(torch.promote_types(logits.dtype, torch.float32))
             if temperature != 1.0:
                 logits = logits.div_(temperature)
-            # in place: a fresh (n, V) would cost as much again
+            # in place: allocating a new (n, V) tensor would double the time
             scores.append(torch.log_softmax(logits, dim=-1, out=logits))
         if len(scores) == 1:
             return scores[0]
         return torch.logsumexp(torch.stack(scores), dim=0) - math.log(len(scores))
 
-    def row_reader(self) -> CompiledRowReader | None:
-        """Return a quicker way to read the only row, where all is compiled; the group is
-        the reader's from then on."""
-        return None if self.need_attention else CompiledRowReader.of(self.weights, self.live)
+    def row_reader(self) -> CompiledRows | None:
+        """Return a compiled reader of the single live row, which takes over the group; None if not
+        everything is compiled."""
+        group, cache = self.live, self.live.cache
+        is_alone = group.rows == 1 and not cache.positions and cache.slot is None
+        if self.need_attention or not is_alone or not is_compiled_throughout(self.weights):
+            return None
+        return CompiledRows(self.weights[0], cache.models[0], is_alone=True)
 
     @property
     def is_compiled(self) -> bool:
@@ -206,10 +210,15 @@ class TransformerBackend:
         self.follow_weights()
         return not self.need_attention and is_compiled_throughout(self.weights)
 
-    def batch_reader(self, positions: int) -> CompiledBatchReader:
-        """Return a quicker way to read the sentences, where all is compiled; the group is
-        the reader's from then on."""
-        return CompiledBatchReader.of(self.weights, self.live, positions)
+    def batch_reader(self, positions: int) -> CompiledRows:
+        """Return a compiled reader of the sentences, which takes over the group."""
+        cache = self.live.cache
+        assert is_compiled_throughout(self.weights) and not cache.positions and cache.slot is None
+        own = cache.models[0]
+        L, two, S, H, capacity, h = own.target.shape
+        if positions > capacity:
+            own.target = own.target.new_empty(L, two, S, H, positions, h)
+        return CompiledRows(self.weights[0], own)
 
     def select(
         self, row: Tensor, sentence: Tensor | None, width: int, sentence_of_row: Tensor
@@ -235,9 +244,30 @@ class TransformerBackend:
         return torch.stack(self.attentions).mean(0) if self.need_attention else None
 
 
+def is_compiled_throughout(weights: list[Weights]) -> bool:
+    """Return whether compiled code can read sentences: for one model, all parts of which are
+    compiled."""
+    if len(weights) != 1 or weights[0].compiled is None:
+        return False
+    model = weights[0]
+    return (
+        model.positions is not None
+        and not model.project_in
+        and not model.project_out
+        and model.output.is_compiled
+    )
+
+
+@torch.no_grad()
+def is_stale(small: SmallParameters) -> bool:
+    """Return whether a model was trained further, moved or cast since its weights were read."""
+    now, seen = torch.cat(small.parameters), small.snapshot
+    return now.device != seen.device or now.dtype != seen.dtype or not torch.equal(now, seen)
+
+
 # ---- One step of a group of rows
 #
-# It is a recorded CUDA graph, one call of the compiled library, or runs layer by layer.
+# It runs as a recorded CUDA graph, as one call of the compiled library, or layer by layer.
 #
 # Shapes: S sentences, n rows, W places for rows in each sentence (its width), b new tokens a row.
 
@@ -249,10 +279,10 @@ def read_tokens(
     need_attention: bool = False,
     graphs: CudaGraphCache | None = None,
 ) -> tuple[list[Tensor], list[Tensor]]:
-    """Read tokens (n, b) in every row; return each model's features (n x b, features), and its
+    """Read tokens (n, b), b for each row; return each model's features (n x b, features), and its
     attention (n, source) if needed.
 
-    graphs: recorded steps of these weights, which give features and no attention.
+    graphs: recorded steps of these weights, which return features and no attention.
     """
     step = group.append_(tokens.size(1))
     for model in weights:
@@ -276,13 +306,13 @@ def read_tokens(
                 queries[-1][:, :, step.b - 1 :: step.b], cache.layers()[-1][3], cache.source_mask
             )
             # (S x W, source) -> (n, source)
-            attentions.append(at_rows(seen.flatten(0, 1), step.place, 1))
+            attentions.append(gather_rows(seen.flatten(0, 1), step.place, 1))
     return features, attentions
 
 
 def read_attention(weights: list[Weights], group: RowGroup, tokens: Tensor) -> Tensor:
-    """Read tokens (n, b) in every row, layer by layer; return how much each attends to the source
-    (n, b, source), averaged over models, layers and heads."""
+    """Read tokens (n, b), b for each row, layer by layer; return their attention to the source (n,
+    b, source), averaged over models, layers and heads."""
     group.cache.leave_shared_slots_()
     step = group.append_(tokens.size(1))
     seen = []
@@ -313,29 +343,29 @@ def decode_compiled(weights: Weights, cache: KeyValues, step: Step, x: Tensor) -
     return x if weights.project_out is None else weights.project_out(x)
 
 
-# ---- Weights that a model holds beside the packed ones are let go
+# ---- Release of weights of which packed copies exist
 #
-# A command that only decodes needs them once.
+# A command that only decodes does not need both.
 #
-# What is left of the model are its embeddings, biases and normalisations. Its modules cannot run
-# any more, so this is for a process that belongs to one command, and for models of which every
-# layer is compiled.
+# The model keeps its embeddings, biases and normalisations. Its modules cannot run any more, so
+# this is only for a process that belongs to one command, and for models whose layers are all
+# compiled.
 
 
-# what fairseq holds for torch's fused encoder layer
+# fairseq's second copies for torch's fused encoder layer
 SECOND_COPIES = ("in_proj_weight", "out_proj_weight", "fc1_weight", "fc2_weight")
 
 
 def release_(model: Any, weights: Weights, encoder: FastEncoder | None) -> bool:
-    """Drop the matrices of a model's layers, and of an output layer that is no embedding;
-    return whether it could."""
+    """Free the matrices of a model's layers, and of an output layer that is not an embedding too;
+    return whether that was possible."""
     if weights.compiled is None or encoder is None or encoder.compiled is None:
         return False
     pairs = [
         *zip(encoder.layers, model.encoder.layers, strict=True),
         *zip(weights.layers, model.decoder.layers, strict=True),
     ]
-    # one layer after the other, so that few weights are held twice at a time
+    # one layer at a time, so that only few weights exist twice at any moment
     for ours, theirs in pairs:
         for part in vars(ours).values():
             if isinstance(part, Linear):
@@ -345,25 +375,25 @@ def release_(model: Any, weights: Weights, encoder: FastEncoder | None) -> bool:
                 drop_(model, module)
         for name in SECOND_COPIES:
             if name in theirs._parameters:
-                setattr(theirs, name, nothing())
+                setattr(theirs, name, empty_parameter())
     weights.output.release_()
     drop_(model, model.decoder.output_projection)
     return True
 
 
 def drop_(model: Any, module: nn.Linear) -> None:
-    """Drop a linear map's weight, unless it is an embedding's as well."""
+    """Free a linear map's weight, unless it is an embedding too."""
     if not is_embedding(model, module.weight):
-        module.weight = nothing()
+        module.weight = empty_parameter()
 
 
-def nothing() -> nn.Parameter:
-    """Return a parameter without numbers."""
+def empty_parameter() -> nn.Parameter:
+    """Return a parameter without elements."""
     return nn.Parameter(torch.empty(0, 0), requires_grad=False)
 
 
 def is_embedding(model: Any, weight: torch.Tensor) -> bool:
-    """Return whether a weight is an embedding's as well."""
+    """Return whether a weight is shared with an embedding."""
     return any(
         weight.data_ptr() == stack.embed_tokens.weight.data_ptr()
         for stack in (model.encoder, model.decoder)

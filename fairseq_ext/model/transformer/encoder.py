@@ -1,8 +1,7 @@
 """fairseq's plain Transformer encoder with packed linear maps (weights.py).
 
-It is the first step of every batch, made cheaper. It computes only what the cross-attention reads:
-the last layer's output, at positions that are not padding. An encoder of any other kind runs as
-fairseq's own module.
+It computes only the input of the cross-attention: the last layer's output, at positions that are
+not padding. An encoder of any other kind runs as fairseq's own module.
 
 Shapes: S sentences, T source width, e features, H heads, h = e / H.
 """
@@ -26,19 +25,19 @@ from fairseq_ext.model.transformer.supported import (
 from fairseq_ext.model.transformer.weights import (
     EncoderLayer,
     Norm,
-    Watch,
+    SmallParameters,
     attend,
     compiled_layers,
     read_encoder_layer,
     read_positions,
 )
 
-# by source tokens, without padding, and model: (tokens, e)
-KeptStates = dict[tuple[int, ...], dict[int, Tensor]]
+# source tokens without padding -> model -> encoder states (tokens, e)
+EncoderCache = dict[tuple[int, ...], dict[int, Tensor]]
 
 
 class FastEncoder:
-    """Called with source tokens (S, T), returns what fairseq's encoder gives to a decoder."""
+    """A function from source tokens (S, T) to encoder output in fairseq's form."""
 
     def __init__(self, encoder: TransformerEncoderBase, int8: bool = False):
         self.embedding = encoder.embed_tokens.weight.detach()
@@ -52,7 +51,7 @@ class FastEncoder:
         self.pre_norm = encoder.layers[0].normalize_before
         self.final_norm = None if encoder.layer_norm is None else Norm(encoder.layer_norm)
         self.heads = encoder.layers[0].self_attn.num_heads
-        self.watch = Watch(encoder)
+        self.small = SmallParameters(encoder)
         self.compiled = compiled_layers(
             self.layers,
             encoder.embed_tokens.embedding_dim,
@@ -72,7 +71,7 @@ class FastEncoder:
         }
 
     def run_compiled(self, x: Tensor, padding: Tensor) -> Tensor:
-        """Run all layers on x (S x T, e) in one call that skips padding."""
+        """Run all layers on x (S x T, e) in one call, which skips padding."""
         assert self.compiled is not None
         start = F.pad((~padding).sum(1).cumsum(0), (1, 0))
         if int(start[-1]) == x.size(0):
@@ -87,7 +86,7 @@ class FastEncoder:
         """Run all layers on x (S x T, e) as torch operations."""
         S, T = padding.shape
         mask = None
-        # where asking costs nothing, a batch without padding is spared the mask
+        # no mask for a batch without padding; on a GPU the test would need a synchronisation
         if padding.device.type != "cpu" or padding.any():
             x = x.masked_fill(padding.view(-1, 1), 0.0)
             mask = x.new_zeros(S, 1, 1, T).masked_fill_(padding[:, None, None], -torch.inf)
@@ -110,7 +109,7 @@ class FastEncoder:
         return x if self.final_norm is None else self.final_norm(x)
 
     def embed(self, tokens: Tensor, padding: Tensor) -> Tensor:
-        """Return the embeddings (S x T, e) of tokens (S, T); what stands at padding is not used."""
+        """Return the embeddings (S x T, e) of tokens (S, T); values at padding are not used."""
         x = F.embedding(tokens.flatten(), self.embedding)
         if self.positions is None:
             x = x * self.scale
@@ -156,15 +155,18 @@ def unsupported_encoder_layer(layer: Any, encoder: Any) -> bool:
 
 
 def is_plain_input(inputs: dict) -> bool:
-    """Return whether an encoder is given source tokens and their number, and nothing else."""
+    """Return whether the input of an encoder is only source tokens and their lengths."""
     return set(inputs) <= {"src_tokens", "src_lengths"}
 
 
-def kept_or_made(
-    encoder: FastEncoder, tokens: Tensor, kept: KeptStates, model: int
+def cached_encoder_output(
+    encoder: FastEncoder, tokens: Tensor, kept: EncoderCache, model: int
 ) -> dict[str, list[Tensor]]:
-    """What a model's encoder makes of source tokens (S, T): from the states that were kept, if they
-    are all there; else those of the sources that `kept` has are kept."""
+    """Return the encoder output of source tokens (S, T).
+
+    It is taken from `kept` if the states of all sources are there. Otherwise the encoder runs, and
+    the states of sources that are keys of `kept` are stored.
+    """
     is_word = tokens.ne(encoder.pad)
     found = [
         kept.get(tuple(row[here].tolist()), {}) for row, here in zip(tokens, is_word, strict=True)

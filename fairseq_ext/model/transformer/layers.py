@@ -1,7 +1,7 @@
 """Layers as tensor operations: embedding, decoder layers, attention weights.
 
-This is the definition of what the compiled step (kernels/transformer.cpp) and the recorded one
-(cuda_graph.py) compute.
+They define the results of the compiled step (kernels/transformer.cpp) and of the recorded step
+(cuda_graph.py).
 
 Shapes: S sentences, n rows, W places for rows in each sentence (its width), P positions in use, b
 new tokens a row, d features, H heads, h = d / H, Q queries of a sentence.
@@ -27,7 +27,7 @@ def decode(
     queries_only: bool = False,
 ) -> tuple[Tensor, list[Tensor]]:
     """Run all layers on x (n x b, d); return features (n x b, features) and each layer's queries
-    to the source (S, H, W x b, h), none where the source is folded.
+    to the source (S, H, W x b, h), without queries if the source is folded.
 
     position (W x b,): where the new keys and values go; None: to the last positions in use.
     queries_only: the features are not needed.
@@ -42,11 +42,11 @@ def decode(
         # the new tokens' keys and values join the cache, then every token attends
         # to its row's history
         y = layer.self_norm(x) if pre else x
-        y = at_rows(layer.self_in(y), fill, b)  # (S x W x b, 3d)
+        y = gather_rows(layer.self_in(y), fill, b)  # (S x W x b, 3d)
         # (3, S, H, W x b, h)
         new = y.view(shape[0], shape[1], 3, shape[2], -1).permute(2, 0, 3, 1, 4)
         if position is None:
-            target.narrow(3, step.before, shape[1]).copy_(new[1:])
+            target.narrow(3, step.positions_before, shape[1]).copy_(new[1:])
         else:
             target.index_copy_(3, position, new[1:])
         y = attend(
@@ -55,20 +55,20 @@ def decode(
             target_value.narrow(2, 0, step.positions),
             step.mask,
         )
-        x = layer.self_out(at_rows(y, place, b)).add_(x)
+        x = layer.self_out(gather_rows(y, place, b)).add_(x)
         x = x if pre else layer.self_norm(x)
         # attention to the source
         y = layer.cross_norm(x) if pre else x
         if cache.folded is not None:
-            y = cache.folded[i].attend(at_rows(y, fill, b), weights.heads)
-            x = at_rows(y, place, b).add_(x)
+            y = cache.folded[i].attend(gather_rows(y, fill, b), weights.heads)
+            x = gather_rows(y, place, b).add_(x)
         else:
-            query = at_rows(layer.cross_query(y), fill, b).view(shape).transpose(1, 2)
+            query = gather_rows(layer.cross_query(y), fill, b).view(shape).transpose(1, 2)
             queries.append(query)
             if queries_only and len(queries) == len(weights.layers):
                 return x, queries
             y = attend(query, key, value, cache.source_mask)
-            x = layer.cross_out(at_rows(y, place, b)).add_(x)
+            x = layer.cross_out(gather_rows(y, place, b)).add_(x)
         x = x if pre else layer.cross_norm(x)
         # feed-forward
         y = layer.ffn_norm(x) if pre else x
@@ -80,8 +80,8 @@ def decode(
 
 
 def embed(weights: Weights, ids: Tensor, b: int, past: int | Tensor) -> Tensor:
-    """Return the embeddings (n x b, d) of tokens ids (n x b,), b of each row, which
-    follow past (n,) others."""
+    """Return the embeddings (n x b, d) of tokens ids (n x b,), b for each row; past (n,): the
+    number of tokens before them."""
     x = F.embedding(ids, weights.embedding)
     if weights.project_in is not None:
         x = weights.project_in(x * weights.scale)
@@ -101,8 +101,8 @@ def embed(weights: Weights, ids: Tensor, b: int, past: int | Tensor) -> Tensor:
 
 
 def reserve_positions(weights: Weights, step: Step) -> None:
-    """Lengthen the table of position embeddings for a step; raise IndexError where
-    the model has a limit."""
+    """Lengthen the table of position embeddings for a step (raises IndexError beyond the model's
+    limit)."""
     if weights.positions is None:
         return
     if step.longest > weights.positions.size(0) and weights.grow_positions is not None:
@@ -115,8 +115,8 @@ def reserve_positions(weights: Weights, step: Step) -> None:
 
 
 def attention_weights(query: Tensor, key: Tensor, mask: Tensor | None) -> Tensor:
-    """Return the weights (S, Q, T) with which queries (S, H, Q, h) attend to keys (S, H, T,
-    h), averaged over heads."""
+    """Return the attention weights (S, Q, T) of queries (S, H, Q, h) for keys (S, H, T, h),
+    averaged over heads."""
     score = query @ key.transpose(2, 3)
     score = score if mask is None else score + mask
     return (
@@ -126,8 +126,8 @@ def attention_weights(query: Tensor, key: Tensor, mask: Tensor | None) -> Tensor
     )
 
 
-def at_rows(value: Tensor, index: Tensor | None, b: int) -> Tensor:
-    """Return blocks of b lines (n x b, ...) in the order of index; None: as they are."""
+def gather_rows(value: Tensor, index: Tensor | None, b: int) -> Tensor:
+    """Return blocks of b lines (n x b, ...) in the order of index; None: unchanged."""
     if index is None:
         return value
     return value.view(-1, b * value.size(1)).index_select(0, index).view(-1, value.size(1))

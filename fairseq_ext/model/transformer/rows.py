@@ -1,9 +1,9 @@
-"""The rows of a group: which positions of its KV cache (cache.py) each row sees.
+"""The rows of a group, with the positions of its KV cache (cache.py) that each row sees.
 
-A position holds the keys and values of one token that some row of the sentence has read. A mask
-says which positions are a row's own history. So reordering the beam moves a mask, never keys and
-values. Positions that are in no row's history any more are dropped now and then, when the cache is
-full or sentences leave. A row's positions lie in the order of its tokens.
+A position holds the keys and values of one token that a row of the sentence has read. A mask shows
+which positions are a row's own history. So reordering the beam changes a mask and never moves keys
+and values. Positions that are not in the history of any row are dropped when the cache is full or
+when sentences leave. A row's positions are in the order of its tokens.
 
 Shapes: S sentences, n rows, W places for rows in each sentence (its width), P positions in use, b
 new tokens a row.
@@ -18,39 +18,39 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from fairseq_ext.model.transformer.cache import KeyValues, KVCache
+from fairseq_ext.model.transformer.cache import KVCache
 
-# a cache grows when compaction leaves less room than this many steps of all its rows take
+# a cache grows if compaction frees fewer positions than all its rows need for this many steps
 ROOM_STEPS = 4
 
 
 @dataclass
 class Step:
-    """What the layers are told of the rows that read b tokens each."""
+    """Input of the layers for rows that read b tokens each."""
 
     b: int  # new tokens of each row
-    past: int | Tensor  # tokens that each row had read before, (n,) when the numbers differ
-    longest: int  # no row's history is longer, new tokens included
+    past: int | Tensor  # tokens that each row had read before, (n,) if the numbers differ
+    longest: int  # upper bound of the rows' lengths, new tokens included
     sentences: int
     width: int  # W
-    # (n,) place of each row among S x W; None when rows fill all places in order
+    # (n,) place of each row among S x W; None if rows fill all places in order
     place: Tensor | None
-    slot: Tensor | None  # (S,) slot of each sentence in the cache; None: sentence i lies in slot i
-    positions: int  # P: positions in use, the new ones included, which are the last W x b
-    # (S or 1, 1, W x b, P) under which the new tokens attend; None: to everything
+    slot: Tensor | None  # (S,) slot of each sentence in the cache; None: sentence i is in slot i
+    positions: int  # P: positions in use, including the new ones, which are the last W x b
+    # (S or 1, 1, W x b, P) attention mask of the new tokens; None: they see all positions
     mask: Tensor | None
 
     @property
-    def before(self) -> int:
+    def positions_before(self) -> int:
         """Positions in use before the step."""
         return self.positions - self.width * self.b
 
     def row_of_place(self) -> Tensor | None:
-        """Return a row for every place (S x W,), any row where there is none; None when rows
-        fill all places in order."""
+        """Return a row for every place (S x W,), row 0 for an empty place; None if rows fill all
+        places in order."""
         if self.place is None:
             return None
-        return at_places(
+        return scatter_rows(
             torch.arange(self.place.numel(), device=self.place.device),
             self.place,
             self.sentences * self.width,
@@ -62,33 +62,24 @@ class Step:
 class RowGroup:
     """Rows that are stepped together, and their KV cache.
 
-    All models of an ensemble see the same positions.
+    All models of an ensemble use the same positions.
     """
 
     cache: KVCache
     rows: int
     width: int = 1  # W: places of each sentence
-    # (n,) place of each row among S x W; None when rows fill all places in order
+    # (n,) place of each row among S x W; None if rows fill all places in order
     place: Tensor | None = None
-    # (S, W, P) 0 where a position is in a row's history, else -inf; None when all
-    # are in all histories
+    # (S, W, P) 0 where a position is in a row's history, else -inf; None if all positions are in
+    # all histories
     mask: Tensor | None = None
-    length: int | Tensor = 0  # tokens in each row's history, (n,) when the numbers differ
-    longest: int = 0  # no row's history is longer
-
-    @staticmethod
-    def start(
-        models: list[KeyValues], leaves_gaps: bool = False, may_share: bool = False
-    ) -> RowGroup:
-        """Return one row a sentence, which has read nothing; leaves_gaps and may_share
-        as in `KVCache`."""
-        cache = KVCache.of(models, leaves_gaps, may_share)
-        return RowGroup(cache, cache.sentences)
+    length: int | Tensor = 0  # tokens in each row's history, (n,) if the numbers differ
+    longest: int = 0  # upper bound of the rows' lengths
 
     def copy(self) -> RowGroup:
         """Return a group with the same rows.
 
-        In shared slots only one of the two may go on with a sentence.
+        In shared slots only one of the two groups may continue a sentence.
         """
         return replace(self, cache=self.cache.copy())
 
@@ -98,7 +89,7 @@ class RowGroup:
 
     def sentence_of_row(self) -> Tensor:
         """Return the sentence of each row (n,)."""
-        device = self.cache.like.device
+        device = self.cache.reference_tensor.device
         place = torch.arange(self.rows, device=device) if self.place is None else self.place
         return place // self.width
 
@@ -106,37 +97,39 @@ class RowGroup:
         """Return the number of tokens that each row has read (n,)."""
         if isinstance(self.length, Tensor):
             return self.length
-        return torch.full((self.rows,), self.length, device=self.cache.like.device)
+        return torch.full((self.rows,), self.length, device=self.cache.reference_tensor.device)
 
     def full_mask(self) -> Tensor:
-        """Return the mask (S, W, P), zeros where it is left out."""
+        """Return the mask (S, W, P); zeros if it is None."""
         if self.mask is not None:
             return self.mask
-        return self.cache.like.new_zeros(self.sentences, self.width, self.cache.positions)
+        return self.cache.reference_tensor.new_zeros(
+            self.sentences, self.width, self.cache.positions
+        )
 
-    def at_places(self, value: Tensor, fill: float) -> Tensor:
-        """Return row values (n, ...) as values of places (S x W, ...), `fill`
-        where there is no row."""
+    def scatter_rows(self, value: Tensor, fill: float) -> Tensor:
+        """Return row values (n, ...) as values of places (S x W, ...), with `fill` at empty
+        places."""
         return (
             value
             if self.place is None
-            else at_places(value, self.place, self.sentences * self.width, fill)
+            else scatter_rows(value, self.place, self.sentences * self.width, fill)
         )
 
     def truncate_(self, length: int | Tensor) -> None:
-        """Forget what each row has read beyond its first length (n,) tokens."""
+        """Forget all but the first length (n,) tokens of each row."""
         if self.mask is None and isinstance(length, int) and isinstance(self.length, int):
             self.longest = self.length = min(length, self.length)
-            self.cache.truncate_(self.length)  # here a row's tokens are the positions
+            self.cache.truncate_(self.length)  # without a mask, positions equal a row's tokens
             return
         lengths = self.lengths().clamp(max=length)
         mask = self.full_mask()
-        # a row's positions lie in the order of its tokens
-        beyond = mask.eq(0).cumsum(2) > self.at_places(lengths, 0).view(
+        # a row's positions are in the order of its tokens
+        beyond = mask.eq(0).cumsum(2) > self.scatter_rows(lengths, 0).view(
             self.sentences, self.width, 1
         )
         mask = mask.masked_fill(beyond, -torch.inf)
-        # where asking costs nothing: positions at the end that are no row's are used again
+        # release unused positions at the end; on a GPU this would need a synchronisation
         if mask.device.type == "cpu":
             used = mask.eq(0).any(1).any(0).nonzero()
             self.cache.truncate_(int(used[-1]) + 1 if used.numel() else 0)
@@ -147,16 +140,16 @@ class RowGroup:
     def select_(
         self, row: Tensor, sentence: Tensor | None, width: int, sentence_of_row: Tensor
     ) -> None:
-        """Reorder the rows: new row i continues what row[i] has read; arguments as of
+        """Reorder the rows: new row i continues what row[i] has read; arguments as in
         model/protocol.py, Decoder.select."""
-        # (n',) place of each new row's past
+        # (n',) place of the row that each new row continues
         before = row if self.place is None else self.place[row]
         trivial = self.mask is None and self.width == 1 and width == 1
         histories = None if trivial else self.full_mask().flatten(0, 1).index_select(0, before)
         if isinstance(self.length, Tensor):
             self.length = self.length[row]
         if sentence is not None:
-            self.cache.keep_(sentence)
+            self.cache.keep_sentences_(sentence)
         self.rows, self.width, self.place = row.numel(), width, None
         if width == 0:
             first = torch.searchsorted(
@@ -167,15 +160,15 @@ class RowGroup:
             self.place = sentence_of_row * self.width + rank
         self.mask = None
         if histories is not None:
-            self.mask = self.at_places(histories, -torch.inf).view(
+            self.mask = self.scatter_rows(histories, -torch.inf).view(
                 self.sentences, self.width, self.cache.positions
             )
         if sentence is not None and self.cache.needs_compaction:
             self.compact_()
 
     def compact_(self, new: int = 0) -> None:
-        """Drop the positions that are in no row's history, and the sentences that have left;
-        have room for `new` positions."""
+        """Drop positions that are not in the history of any row, and sentences that have left; make
+        sure that `new` positions are free."""
         position = None
         if self.mask is not None:
             used = self.mask.eq(0).any(1)  # (S, P)
@@ -185,7 +178,7 @@ class RowGroup:
         self.cache.compact_(position, max(new, ROOM_STEPS * self.width))
 
     def append_(self, b: int) -> Step:
-        """Take b new positions for every place; return what the layers are told of the rows."""
+        """Take b new positions for every place; return the input of the layers."""
         W, past = self.width, self.length
         if self.cache.positions + W * b > self.cache.capacity:
             self.compact_(2 * W * b)
@@ -206,9 +199,14 @@ class RowGroup:
         )
 
     def extend_mask_(self, b: int) -> Tensor | None:
-        """Add b new positions of every place to the mask; return the mask (S or 1, 1, W x b, P)
-        under which the new tokens attend."""
-        W, S, P, like = self.width, self.sentences, self.cache.positions, self.cache.like
+        """Add b new positions of every place to the mask; return the attention mask of the new
+        tokens (S or 1, 1, W x b, P)."""
+        W, S, P, like = (
+            self.width,
+            self.sentences,
+            self.cache.positions,
+            self.cache.reference_tensor,
+        )
         if self.mask is None and W == 1:
             if b == 1:
                 return None
@@ -226,7 +224,8 @@ class RowGroup:
 
     @staticmethod
     def join(a: RowGroup, b: RowGroup) -> RowGroup:
-        """Return the rows of both groups as one, those of a first. The two groups are used up."""
+        """Return one group with the rows of a, then those of b. Both groups are invalid
+        afterwards."""
         if not (a.cache.may_share and b.cache.may_share):
             a.compact_()
             b.compact_()
@@ -274,22 +273,22 @@ class RowGroup:
         )
 
 
-def at_places(value: Tensor, place: Tensor, places: int, fill: float) -> Tensor:
-    """Return values of rows (n, ...) as values of so many places (places, ...);
-    place (n,): of each row."""
+def scatter_rows(value: Tensor, place: Tensor, places: int, fill: float) -> Tensor:
+    """Return row values (n, ...) as values of places (places, ...); place (n,): the place of each
+    row."""
     out = value.new_full((places, *value.shape[1:]), fill)
     out[place] = value
     return out
 
 
 def mask_of_new(W: int, b: int, dtype: torch.dtype, device: torch.device) -> Tensor:
-    """Return (W, b, W x b): 0 at the new positions that each new token sees, its own row's
-    up to itself; else -inf."""
+    """Return the mask of the new tokens (W, b, W x b): 0 at the new positions that each token sees
+    (those of its row up to itself), else -inf."""
     same_row = torch.eye(W, dtype=torch.bool, device=device)[:, None, :, None]
     before = torch.ones(b, b, dtype=torch.bool, device=device).tril()[None, :, None, :]
     sees = (same_row & before).view(W, b, W * b)
     return torch.zeros(W, b, W * b, dtype=dtype, device=device).masked_fill_(~sees, -torch.inf)
 
 
-# of one token a row; those of blocks take up to 16 MB and rarely come again
+# for one token a row; masks of blocks take up to 16 MB and are rarely needed again
 mask_of_step = functools.lru_cache(maxsize=64)(mask_of_new)

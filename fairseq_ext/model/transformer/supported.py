@@ -1,7 +1,7 @@
-"""Which fairseq models the transformer backend supports, and the output layer of any model.
+"""Checks which fairseq models the transformer backend supports, and returns models' output layers.
 
-`unsupported` says why a model is not supported. Only modules of exactly known types and without
-hooks are let through, since a subclass may compute anything.
+`unsupported` returns the reason why a model is not supported. Only modules of known types and
+without hooks are supported, since a subclass may compute anything.
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ from fairseq_ext.core.errors import UsageError
 
 PLAIN_DECODERS = (TransformerDecoder, TransformerDecoderBase)
 PLAIN_SOFTMAX = (BaseFairseqModel.get_normalized_probs, TransformerModelBase.get_normalized_probs)
-# the second where apex is installed
+# the second one exists if apex is installed
 NORMS = (nn.LayerNorm, getattr(layer_norm, "FusedLayerNorm", nn.LayerNorm))
 
 
 def has_plain_decoder(model: Any) -> bool:
     """Return whether a model's decoder is fairseq's plain Transformer, or that of speech models,
-    which only keeps no attention."""
+    which only differs in not returning attention."""
     speech = speech_models()
     return type(model.decoder) in (
         PLAIN_DECODERS if speech is None else (*PLAIN_DECODERS, speech.TransformerDecoderScriptable)
@@ -43,8 +43,8 @@ def has_plain_decoder(model: Any) -> bool:
 
 
 def has_plain_softmax(model: Any) -> bool:
-    """Return whether a model's probabilities are the softmax of its decoder's output, by
-    fairseq's common code."""
+    """Return whether fairseq's common code computes a model's probabilities, as the softmax of its
+    decoder's output."""
     speech, own = speech_models(), type(model).get_normalized_probs
     return own in PLAIN_SOFTMAX or (
         speech is not None and own is speech.S2TTransformerModel.get_normalized_probs
@@ -52,19 +52,19 @@ def has_plain_softmax(model: Any) -> bool:
 
 
 def speech_models() -> Any:
-    """Return fairseq's module of speech Transformers; None where nobody has imported it,
-    so that no model is of it."""
+    """Return fairseq's module of speech Transformers; None if it is not imported, so that no loaded
+    model can have its classes."""
     return sys.modules.get("fairseq.models.speech_to_text.s2t_transformer")
 
 
 def unsupported(model: Any) -> str | None:
-    """Return in words why the backend does not support this model; None when it does."""
+    """Return the reason why the backend does not support this model; None if it does."""
     decoder: Any = getattr(model, "decoder", None)
     if not isinstance(model, FairseqEncoderDecoderModel) or not has_plain_decoder(model):
         return f"{type(model).__name__} is not an encoder-decoder with a plain Transformer decoder"
     own_softmax = type(decoder).get_normalized_probs is not FairseqDecoder.get_normalized_probs
     if own_softmax or not has_plain_softmax(model):
-        return f"{type(model).__name__} computes its probabilities in a way of its own"
+        return f"{type(model).__name__} has its own computation of probabilities"
     checks = [
         (
             decoder.adaptive_softmax is not None or decoder.output_projection is None,
@@ -100,7 +100,7 @@ def unsupported(model: Any) -> str | None:
 
 
 def unsupported_layer(layer: Any, decoder: Any) -> str | None:
-    """Return why the backend does not support a layer of this decoder; None when it does."""
+    """Return why the backend does not support a layer of this decoder; None if it does."""
     if type(layer) not in (TransformerDecoderLayer, TransformerDecoderLayerBase):
         return f"its decoder has a {type(layer).__name__}"
     if layer.encoder_attn is None:
@@ -130,7 +130,7 @@ def unsupported_layer(layer: Any, decoder: Any) -> str | None:
 
 
 def unsupported_module(stack: Any) -> str | None:
-    """Return why an encoder or decoder may compute something else than its layers do."""
+    """Return why an encoder or decoder may compute more than its layers; None if it does not."""
     checks = [
         (
             type(stack.embed_tokens) is not nn.Embedding,
@@ -181,16 +181,14 @@ def unsupported_norm(modules: list) -> str | None:
     return None if odd is None else f"one of its normalisations is a {type(odd).__name__}"
 
 
-# ---- The output layer by itself
-#
-# For a softmax that scores only a part of the vocabulary.
+# ---- The output layer, for a softmax that scores only a part of the vocabulary
 
 
 def output_layers(models: list[Any], flag: str) -> list[tuple[Tensor, Tensor | None]]:
-    """Weight (V, d) and bias (V,) or None of each model; flag: what asks for them, for the error.
+    """Return weight (V, d) and bias (V,) or None of each model. flag: for the error message.
 
-    Raises UsageError where a model does not give its features apart from its scores
-    (model/stock.py, has_output_layer).
+    Errors: UsageError if a model does not return features separately from scores
+    (model/stock_model.py, has_output_layer).
     """
     out: list[tuple[Tensor, Tensor | None]] = []
     for model in models:

@@ -1,4 +1,4 @@
-"""The weights of a fairseq Transformer, and the linear maps, norms and attention made of them.
+"""The weights of a fairseq Transformer, with linear maps, norms and attention.
 
 The weights are read from the loaded model once. Query, key and value are one linear map, and the
 scaling of attention lies in the query weights. Key and value of the source are one linear map.
@@ -24,9 +24,9 @@ from fairseq_ext.kernels.library import library
 from fairseq_ext.kernels.transformer import EPILOGUES, CompiledNorm, LayerStack, PackedLinear
 
 
-class Watch:
-    """Tells whether a model has been trained further, moved or cast since its weights were read,
-    by its small parameters."""
+class SmallParameters:
+    """The small parameters of a model, and their values at the time when its weights were read.
+    They differ if the model was trained further, moved or cast since."""
 
     def __init__(self, module: Any):
         layers = module.layers
@@ -35,28 +35,14 @@ class Watch:
             for layer in layers
             for p in (layer.final_layer_norm.weight, layer.fc1.bias, layer.self_attn.out_proj.bias)
         ]
-        self.parameters = [p for p in small if p is not None]
-        self.seen = self.together()
-
-    @torch.no_grad()
-    def together(self) -> Tensor:
-        """Return all of them, one behind the other: to compare them one by one would be a call
-        each, and on a GPU a wait."""
-        return torch.cat(self.parameters) if self.parameters else torch.zeros(0)
-
-    def stale(self) -> bool:
-        """Return whether the weights must be read again."""
-        now = self.together()
-        return (
-            now.device != self.seen.device
-            or now.dtype != self.seen.dtype
-            or not torch.equal(now, self.seen)
-        )
+        self.parameters = [p for p in small if p is not None] or [torch.zeros(0)]
+        # concatenated: one comparison, and on a GPU one synchronisation, instead of one each
+        self.snapshot = torch.cat(self.parameters).detach()
 
 
 @dataclass
 class EncoderLayer:
-    """One encoder layer, and what a decoder layer has in common with it."""
+    """One encoder layer, and the common parts of a decoder layer."""
 
     self_norm: Norm
     self_in: Linear  # d -> query, key, value, the query scaled
@@ -87,7 +73,7 @@ class EncoderLayer:
 
 
 @dataclass
-class Layer(EncoderLayer):
+class DecoderLayer(EncoderLayer):
     """One decoder layer."""
 
     cross_norm: Norm
@@ -106,28 +92,29 @@ class Layer(EncoderLayer):
 
 @dataclass
 class Weights:
-    """A decoder's weights, and the settings that say how to apply them."""
+    """A decoder's weights and settings."""
 
     embedding: Tensor  # (V, features of the embedding)
-    scale: float  # of the embedding
+    scale: float  # factor of the embedding
     project_in: Linear | None
     positions: Tensor | None  # (positions, d) position embeddings, the first target position first
-    # gives a table of at least so many, where the model has no limit
+    # returns a table of at least the given length; None if the model has a limit
     grow_positions: Callable[[int], Tensor] | None
     embedding_norm: Norm | CompiledNorm | None
-    layers: list[Layer]
+    layers: list[DecoderLayer]
+    sources: list[Callable[[Tensor], Tensor]]  # of each layer: e -> keys and values of the source
     pre_norm: bool
     final_norm: Norm | None
     project_out: Linear | None
     output: Linear  # features -> V
     d: int
     heads: int
-    watch: Watch
-    compiled: LayerStack | None  # all layers in one call, on a CPU in float32
+    small: SmallParameters
+    compiled: LayerStack | None  # all layers as one compiled call, on a CPU in float32
 
 
 def read_weights(decoder: TransformerDecoderBase, int8: bool = False) -> Weights:
-    """Return the weights of a decoder that `unsupported` lets through.
+    """Return the weights of a supported decoder.
 
     int8: linear maps round their weights to 8 bits.
     """
@@ -142,20 +129,24 @@ def read_weights(decoder: TransformerDecoderBase, int8: bool = False) -> Weights
     return Weights(
         embedding=decoder.embed_tokens.weight.detach(),
         scale=float(decoder.embed_scale),
-        project_in=optional(decoder.project_in_dim),
+        project_in=linear_or_none(decoder.project_in_dim),
         positions=positions,
         grow_positions=grow,
         embedding_norm=embedding_norm
         if compiled is None or embedding_norm is None
         else CompiledNorm(embedding_norm),
         layers=layers,
+        sources=[
+            source.pack() if source.is_compiled else source
+            for source in (layer.cross_source for layer in layers)
+        ],
         pre_norm=pre_norm,
         final_norm=final_norm,
-        project_out=optional(decoder.project_out_dim),
+        project_out=linear_or_none(decoder.project_out_dim),
         output=Linear(decoder.output_projection.weight, decoder.output_projection.bias, int8),
         d=decoder.embed_dim,
         heads=heads,
-        watch=Watch(decoder),
+        small=SmallParameters(decoder),
         compiled=compiled,
     )
 
@@ -163,16 +154,16 @@ def read_weights(decoder: TransformerDecoderBase, int8: bool = False) -> Weights
 def compiled_layers(
     layers: Sequence[EncoderLayer], d: int, heads: int, pre_norm: bool, final_norm: Norm | None
 ) -> LayerStack | None:
-    """Return all layers as one compiled call; None where the library or one of the activations
-    does not allow it."""
+    """Return all layers as one compiled call; None if there is no library or if an activation is
+    not compiled."""
     if not all(
         layer.self_in.is_compiled and layer.activation_name in EPILOGUES for layer in layers
     ):
         return None
-    return LayerStack.of(layers, d, heads, pre_norm, final_norm)
+    return LayerStack.from_layers(layers, d, heads, pre_norm, final_norm)
 
 
-def optional(linear: nn.Linear | None) -> Linear | None:
+def linear_or_none(linear: nn.Linear | None) -> Linear | None:
     """Return a linear map, if there is one."""
     return None if linear is None else Linear(linear.weight, linear.bias)
 
@@ -182,7 +173,7 @@ def read_encoder_layer(layer: Any, int8: bool = False) -> dict[str, Any]:
     own = layer.self_attn
     return dict(
         self_norm=Norm(layer.self_attn_layer_norm),
-        self_in=stacked([own.q_proj, own.k_proj, own.v_proj], own.scaling, int8),
+        self_in=stack_linears([own.q_proj, own.k_proj, own.v_proj], own.scaling, int8),
         self_out=Linear(own.out_proj.weight, own.out_proj.bias, int8),
         ffn_norm=Norm(layer.final_layer_norm),
         ffn_in=Linear(layer.fc1.weight, layer.fc1.bias, int8),
@@ -191,14 +182,14 @@ def read_encoder_layer(layer: Any, int8: bool = False) -> dict[str, Any]:
     )
 
 
-def read_layer(layer: TransformerDecoderLayerBase, int8: bool = False) -> Layer:
+def read_layer(layer: TransformerDecoderLayerBase, int8: bool = False) -> DecoderLayer:
     """Return the weights of a decoder layer."""
     cross = layer.encoder_attn
-    return Layer(
+    return DecoderLayer(
         **read_encoder_layer(layer, int8),
         cross_norm=Norm(layer.encoder_attn_layer_norm),
-        cross_query=stacked([cross.q_proj], cross.scaling, int8, is_folded=True),
-        cross_source=stacked([cross.k_proj, cross.v_proj], 1.0, int8),
+        cross_query=stack_linears([cross.q_proj], cross.scaling, int8, is_folded=True),
+        cross_source=stack_linears([cross.k_proj, cross.v_proj], 1.0, int8),
         cross_out=Linear(cross.out_proj.weight, cross.out_proj.bias, int8),
     )
 
@@ -208,13 +199,13 @@ def fairseq_activation(layer: Any) -> Callable[[Tensor], Tensor] | None:
     return None if layer.activation_fn is utils.get_activation_fn("relu") else layer.activation_fn
 
 
-def stacked(
+def stack_linears(
     linears: list[nn.Linear], scale_of_first: float, int8: bool = False, is_folded: bool = False
 ) -> Linear:
-    """Return several linear maps of one input as one, the results of the first
-    multiplied by a number.
+    """Return several linear maps of one input as one map, with the results of the first multiplied
+    by scale_of_first.
 
-    is_folded: `FoldedSource` reads its weight, which therefore stays beside the packed one.
+    is_folded: `FoldedSource` reads the weight, so it is kept in addition to the packed one.
     """
     weights = [linears[0].weight * scale_of_first, *[linear.weight for linear in linears[1:]]]
     bias = None
@@ -224,13 +215,13 @@ def stacked(
         )
     made = Linear(torch.cat(weights), bias, int8, is_copy=not is_folded)
     if made.is_compiled and not is_folded:
-        made.pack()  # at once, so that there is one such copy at a time
+        made.pack()  # at once, so that only one such copy exists at a time
     return made
 
 
 def read_positions(stack: Any) -> tuple[Tensor | None, Callable[[int], Tensor] | None]:
-    """Return the position embeddings of an encoder or decoder, and what makes a longer table, None
-    where the model has a limit."""
+    """Return the position embeddings of an encoder or decoder, and a function that returns a longer
+    table; None if the model has a limit."""
     module = stack.embed_positions
     if module is None:
         return None, None
@@ -251,15 +242,15 @@ def read_positions(stack: Any) -> tuple[Tensor | None, Callable[[int], Tensor] |
 # ---- Linear maps, layer normalisation, attention
 #
 # On a CPU in float32 the weights of a linear map are packed. That is 2-3x faster than `F.linear`
-# where MKL does not know the processor, and the activation is computed on the way. The compiled
-# library (kernels/transformer.py) packs them, and without a compiler oneDNN does. Elsewhere a
-# linear map is `F.linear`.
+# if MKL does not support the processor, and the activation is computed in the same pass. The
+# compiled library (kernels/transformer.py) packs them, or oneDNN without a compiler. In all other
+# cases a linear map is `F.linear`.
 #
 # Shapes: S sentences, H heads, Q queries of a sentence, P positions, h features a head, d = H x h.
 
 
-PACKED_FOR = 64  # rows that the packed layout is chosen for: any number but 1 gives the same one
-# from so many (sentence, head) pairs on, two `bmm` beat the fused attention on a CPU
+PACK_ROWS_HINT = 64  # rows for which oneDNN chooses the layout: the same for all numbers but 1
+# with at least this many (sentence, head) pairs, two `bmm` beat the fused attention on a CPU
 MANY_HEADS = 32
 
 
@@ -277,13 +268,13 @@ def has_packed_linear() -> bool:
 
 
 class Linear:
-    """x -> x W' + b, with or without an activation. weight (out, in), bias (out,) or None.
+    """The map x -> x W' + b, with or without an activation. weight (out, in), bias (out,) or None.
 
     int8: the compiled map rounds its weights to 8 bits. Weights are packed at their first use.
-    is_copy: nobody else needs `weight`, so it is dropped then.
+    is_copy: no other code needs `weight`, so it is dropped then.
     """
 
-    packs: bool | None = None  # whether oneDNN can pack weights here, found out once a process
+    packs: bool | None = None  # whether oneDNN can pack weights; checked once a process
 
     def __init__(
         self, weight: Tensor, bias: Tensor | None = None, int8: bool = False, is_copy: bool = False
@@ -296,7 +287,7 @@ class Linear:
         self.is_compiled = on_cpu and library() is not None
         if Linear.packs is None and on_cpu and not self.is_compiled:
             Linear.packs = has_packed_linear()
-        self.may_pack = on_cpu and not self.is_compiled and bool(Linear.packs)
+        self.uses_onednn = on_cpu and not self.is_compiled and bool(Linear.packs)
         self.packed: Any = None
 
     def pack(self) -> Any:
@@ -309,18 +300,18 @@ class Linear:
                     del self.weight
             else:
                 self.packed = torch.ops.mkldnn._reorder_linear_weight(
-                    self.weight.contiguous(), PACKED_FOR
+                    self.weight.contiguous(), PACK_ROWS_HINT
                 )
         return self.packed
 
     def release_(self) -> None:
-        """Drop the weights that were packed, where the compiled library has them."""
+        """Drop the original weights if the compiled library has packed ones."""
         if self.is_compiled:
             self.pack()
             self.__dict__.pop("weight", None)
 
     def apply(self, x: Tensor, activation: str) -> Tensor:
-        """Return the activation (none or relu) of the map by packed weights."""
+        """Return the map's result with an activation (none or relu), using packed weights."""
         if self.is_compiled:
             return self.pack()(x, activation)
         return torch.ops.mkldnn._linear_pointwise.default(
@@ -330,7 +321,7 @@ class Linear:
     def __call__(self, x: Tensor) -> Tensor:
         return (
             self.apply(x, "none")
-            if self.may_pack or self.is_compiled
+            if self.uses_onednn or self.is_compiled
             else F.linear(x, self.weight, self.bias)
         )
 
@@ -338,13 +329,13 @@ class Linear:
         """Return ReLU of the map."""
         return (
             self.apply(x, "relu")
-            if self.may_pack or self.is_compiled
+            if self.uses_onednn or self.is_compiled
             else F.linear(x, self.weight, self.bias).relu_()
         )
 
 
 class Norm:
-    """Layer normalisation over the last dimension."""
+    """DecoderLayer normalisation over the last dimension."""
 
     def __init__(self, module: nn.LayerNorm):
         self.arguments = (
@@ -359,8 +350,8 @@ class Norm:
 
 
 def attend(query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None) -> Tensor:
-    """Return what scaled queries (S, H, Q, h) find in key and value (S, H, P, h) under a mask
-    broadcast to (S, H, Q, P): (S x Q, d)."""
+    """Return the attention results (S x Q, d) of scaled queries (S, H, Q, h) for key and value (S,
+    H, P, h), with a mask that broadcasts to (S, H, Q, P)."""
     S, H, Q, h = query.shape
     if S * H < MANY_HEADS or query.device.type != "cpu":
         out = F.scaled_dot_product_attention(query, key, value, attn_mask=mask, scale=1.0)
@@ -377,8 +368,7 @@ def attend(query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None) -> Te
 #
 # The query and output weights are multiplied into the source's keys and values.
 #
-# For few source tokens these products are fewer bytes to read than the weights themselves, so a
-# step is faster.
+# For few source tokens these products have fewer bytes than the weights, so a step is faster.
 #
 # Shapes: S sentences, Q queries of a sentence, T source width, d features, H heads, h = d / H.
 
@@ -392,7 +382,7 @@ class FoldedSource:
     value: Tensor  # (S, H x T, d) the output bias included
 
     @staticmethod
-    def of(layer: Layer, key: Tensor, value: Tensor, mask: Tensor | None) -> FoldedSource:
+    def fold(layer: DecoderLayer, key: Tensor, value: Tensor, mask: Tensor | None) -> FoldedSource:
         """Fold a layer's weights into the source's key and value (S, H, T, h).
 
         mask (S, 1, 1, T): -inf at padding, else 0.

@@ -256,9 +256,9 @@ def register_named_tasks(options: ModuleType) -> None:
     options.utils.import_user_module = import_user_module
     if own.names_our_task():
         importlib.import_module("fairseq_ext.plugin.tasks")
-    if own.decodes_alone():
-        importlib.import_module("fairseq_ext.core.exit").interrupts_raise()
-        if own.asks_for_help():
+    if own.is_fairseq_command():
+        importlib.import_module("fairseq_ext.core.exit").restore_keyboard_interrupt()
+        if own.has_help_flag():
             importlib.import_module("fairseq_ext.plugin.flag_help").print_flags()
 
 

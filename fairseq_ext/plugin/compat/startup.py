@@ -62,7 +62,7 @@ class Hook(importlib.abc.MetaPathFinder):
     def own_process(self) -> None:
         """Make the changes of a command (core/command_line.py)."""
         quick = (
-            not patches().beside("fairseq_ext.core.command_line").asks_for_help()
+            not patches().beside("fairseq_ext.core.command_line").has_help_flag()
             and "fairseq" not in sys.modules
         )
         self.commands = patches().QUICK if quick else ()
@@ -111,9 +111,9 @@ def own_this_process() -> None:
     command takes, shows tracebacks.
     """
     own = patches().beside("fairseq_ext.core.command_line")
-    if own.owned:
+    if own.own_command:
         return
-    own.owned = own.command() or "?"
+    own.own_command = own.command() or "?"
     if "--verbose" in sys.argv:
         sys.argv.remove("--verbose")
         os.environ["FAIRSEQ_EXT_TRACEBACK"] = "1"

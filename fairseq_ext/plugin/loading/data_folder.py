@@ -13,7 +13,7 @@ from typing import Any
 from fairseq.data import Dictionary
 
 from fairseq_ext.core.errors import UsageError, cut
-from fairseq_ext.plugin.loading.settings import checkpoint_of
+from fairseq_ext.plugin.options import CommandSettings
 from fairseq_ext.search.phrases.pieces import MARKS, SEPARATOR, SHARE, kind_of
 
 # ---- Warnings of a wrong dictionary
@@ -27,22 +27,21 @@ from fairseq_ext.search.phrases.pieces import MARKS, SEPARATOR, SHARE, kind_of
 logger = logging.getLogger("fairseq_ext")
 
 
-def warn_of_other_words(task: Any, flags: Any) -> None:
+def warn_of_other_words(task: Any, settings: CommandSettings) -> None:
     """Log a warning for each dictionary of a task that differs from one that its checkpoint
     was trained with.
 
-    task: one of ours, which knows what the checkpoint says of itself; flags: its settings.
+    task: one of ours, which knows what the checkpoint says of itself; settings: of the run.
     """
-    data = str(flags.data).split(os.pathsep)[0]
-    for side in ("source", "target"):
-        dictionary, language = (
-            getattr(task, f"{side}_dictionary"),
-            getattr(flags, f"{side}_lang", None),
-        )
+    data, languages = settings.data.split(os.pathsep)[0], settings.languages
+    for side, dictionary, language in (
+        ("source", task.source_dictionary, languages.source),
+        ("target", task.target_dictionary, languages.target),
+    ):
         if not isinstance(dictionary, Dictionary):
             continue
         for place, words in known_dictionaries(
-            side, language, data, checkpoint_of(flags), task.trained_on, task.task_state or {}
+            side, language, data, settings.checkpoint, task.trained_on, task.task_state or {}
         ):
             if said := difference(dictionary.symbols, words):
                 logger.warning(

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import ast
+import importlib.util
 import logging
 import os
 from argparse import ArgumentParser, Namespace
 from collections.abc import Iterator, Mapping
 from functools import cached_property
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -72,6 +74,26 @@ LANGUAGES = {
 OF_PROMPTS = ("language_modeling_ext", "multilingual_language_modeling_ext")
 
 
+def folder_named(folder: str) -> str:
+    """Return the folder; for the name "demo", where there is no such folder, that of the demo
+    model: the clone's, or the one of the installed wheel fairseq_ext_demo.
+
+    Raises UsageError where there is neither.
+    """
+    if folder != "demo" or os.path.isdir(folder):
+        return folder
+    of_clone = Path(__file__).resolve().parents[3] / "checkpoints" / "demo"
+    if of_clone.is_dir():
+        return str(of_clone)
+    wheel = importlib.util.find_spec("fairseq_ext_demo")
+    if wheel is None or not wheel.submodule_search_locations:
+        raise UsageError(
+            "the demo model is not installed: install the wheel fairseq_ext_demo of the release "
+            "page, or name the folder checkpoints/demo of a clone"
+        )
+    return str(wheel.submodule_search_locations[0])
+
+
 def checkpoint_of(folder: str) -> str:
     """The checkpoint of a folder (raises UsageError, naming the choices, where there are several,
     and where there is none)."""
@@ -103,13 +125,14 @@ def within(folder: str, path: str) -> str:
 def find_model(folder: str, given: Mapping[str, Any], any_pair: bool = False) -> dict[str, Any]:
     """The keywords of `Translator`: those given, and what the folder tells of the others.
 
-    given: keywords of `Translator`; path and those of FILES may name a file of the folder. Found
-    are path, data, the task that the checkpoint was trained for, source_lang and target_lang, bpe
-    with its file, and tokenizer. any_pair: where all languages share a dictionary and neither is
-    given, the first two will do.
+    folder: of the model, or "demo" (`folder_named`). given: keywords of `Translator`; path and
+    those of FILES may name a file of the folder. Found are path, data, the task that the checkpoint
+    was trained for, source_lang and target_lang, bpe with its file, and tokenizer. any_pair: where
+    all languages share a dictionary and neither is given, the first two will do.
     Errors: UsageError for a folder that is not there, and where it leaves a choice, which
     the sentence names.
     """
+    folder = folder_named(folder)
     if not os.path.isdir(folder):
         raise UsageError(
             f"{folder} is not a folder: name the one that has the model's checkpoint "
@@ -241,7 +264,7 @@ def flags_of(args: Any, others: list[str], any_pair: bool = False) -> dict[str, 
     return (
         find_model(args.data, flags, any_pair)
         if args.path is None
-        else {"path": args.path, "data": args.data, **flags}
+        else {"path": args.path, "data": args.data and folder_named(args.data), **flags}
     )
 
 
@@ -347,7 +370,7 @@ class LoadedModel:
     @cached_property
     def batch_limit(self) -> int | None:
         """--max-tokens, where a sentence has to fit into a batch."""
-        return None if str(self.task.flags().schedule) == "stream" else self.max_tokens
+        return None if str(self.task.session.flags.schedule) == "stream" else self.max_tokens
 
     def batches(self, tokens: list[Tensor]) -> Iterator[dict[str, Any]]:
         """fairseq's batches of encoded lines, each (L,)."""

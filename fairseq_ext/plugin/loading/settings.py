@@ -58,11 +58,8 @@ def shows_bar(settings: DictConfig | Namespace) -> bool:
     )
 
 
-def longest_source(settings: DictConfig | Namespace, task: Any, models: list) -> int | None:
-    """How many source tokens the models take; None for any number, and where fairseq is told to
-    leave out what is too long."""
-    if setting(settings, "dataset", "skip_invalid_size_inputs_valid_test"):
-        return None
+def longest_source(task: Any, models: list) -> int | None:
+    """How many source tokens the models take; None for any number."""
     return source_limit(
         resolve_max_positions(task.max_positions(), *[model.max_positions() for model in models])
     )

@@ -12,7 +12,8 @@ vocabulary.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+from typing import Literal
 
 import numpy as np
 import torch
@@ -22,8 +23,32 @@ from fairseq_ext.search.log_probs import LogProbs
 from fairseq_ext.search.phrases.automaton import Automaton, Pattern, of_texts, of_tokens
 from fairseq_ext.search.phrases.pieces import OUT, START, Boundaries, folded
 from fairseq_ext.search.phrases.sentence import Phrase
+from fairseq_ext.search.registry import register_feature
 
 KEPT = 64  # automata of sentences' phrases that a compiler keeps
+
+
+@dataclass
+class AvoidFlags:
+    avoid_file: str | None = field(
+        default=None,
+        metadata={
+            "help": "phrases that must never appear, one a line (default: none)",
+            "file": True,
+            "gives": "constraints",
+        },
+    )
+    avoid_case: Literal["any", "exact"] = field(
+        default="any",
+        metadata={
+            "help": "in which case a banned phrase must not appear: in any, or as written "
+            "(exact) (default: any)",
+            "shapes": "phrases",
+        },
+    )
+
+
+register_feature("constraints: banned", AvoidFlags, constrains=True)
 
 
 @dataclass

@@ -77,9 +77,11 @@ class Given:
             or not any(isinstance(e, Iterable) and not isinstance(e, str) for e in self.avoid)
         )
 
-    def of_line(self, place: int, tokens: Tensor, source: ConstraintSource) -> SentenceConstraints:
+    def of_line(
+        self, place: int, tokens: Tensor, source: ConstraintSource, unknown: Sequence[str] = ()
+    ) -> SentenceConstraints:
         """The constraints of a line, those of the flags (source) included. place: among
-        the n; tokens: (L,).
+        the n; tokens: (L,); unknown: as of SourceText.
 
         Errors: UsageError, naming the line, for phrases that cannot be used.
         """
@@ -107,7 +109,7 @@ class Given:
         }
         if [] in fields["any_of"]:
             raise UsageError(f"a constraint of {where} is an empty list: remove it")
-        return source.sentence(number, tokens, source.of_fields(fields, where))
+        return source.sentence(number, tokens, source.of_fields(fields, where), unknown=unknown)
 
 
 def of_line(given: Any, place: int) -> Any:

@@ -1,4 +1,4 @@
-"""Glossary terms as required phrases (`--glossary`), and forms that documents keep.
+"""Glossary terms as required phrases (`--glossary`).
 
 Where the source of a sentence holds a term of the file, its translation is required.
 Formats: core/glossary.py. How a term is found (--glossary-match): core/words.py. What it asks for:
@@ -17,30 +17,84 @@ from __future__ import annotations
 
 import contextlib
 import gc
-import importlib.util
 import logging
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
-from typing import Any
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field, fields, replace
+from typing import Any, Literal
 
 from fairseq_ext.core.errors import UsageError, counted
-from fairseq_ext.core.files import Lines
-from fairseq_ext.core.glossary import Entry, Errors, Languages, read
+from fairseq_ext.core.glossary import Entry, Languages, LineErrors, read
 from fairseq_ext.core.words import Match, Matcher, lemmatizer, words_of
 from fairseq_ext.search.constraints.required import case_of
 from fairseq_ext.search.phrases.segmenter import Segmenter
 from fairseq_ext.search.phrases.sentence import EXACT, Cased, Phrase, Unwritable
+from fairseq_ext.search.registry import is_given, register_feature, typed
 
-# defaults of flags that need --glossary
-GLOSSARY = {
-    "glossary_match": "surface",
-    "glossary_repeat": "once",
-    "glossary_placement": None,
-    "glossary_report": None,
-}
 logger = logging.getLogger("fairseq_ext")
 SEPARATOR = "‖"  # parts terms that go through an encoder together
 TOGETHER = 250  # terms in one call of an encoder
+
+
+@dataclass
+class GlossaryFlags:
+    glossary: str | None = field(
+        default=None,
+        metadata={
+            "help": "terms for every sentence whose source holds them: TSV, CSV, TBX-Basic "
+            "or JSONL of source and target term (or a|b) (default: none; in any order unless "
+            "--constraints is ordered)",
+            "file": True,
+            "needs": ("source sentence",),
+            "gives": "constraints",
+        },
+    )
+    glossary_match: Literal["surface", "casefold", "lemma"] = field(
+        default="surface",
+        metadata={
+            "help": "how --glossary finds terms in sources: as written, in any case, or in any "
+            "form of the words (default: surface)"
+        },
+    )
+    glossary_repeat: Literal["once", "each"] = field(
+        default="once",
+        metadata={
+            "help": "a term of --glossary that a source has n times is required once, or n times "
+            "(each) (default: once)"
+        },
+    )
+    glossary_placement: Literal["align", "free"] | None = field(
+        default=None,
+        metadata={
+            "help": "where a term of --glossary stands: in the place of the words that translate "
+            "its source term (align), or wherever the search puts it (free) (default: align with "
+            "--select dba where --bpe or --tokenizer is given and no other flag needs the search's "
+            "own hypotheses, else free)",
+            "needs": {"align": ("search loop", "beam")},
+        },
+    )
+    glossary_documents: str | None = field(
+        default=None,
+        metadata={
+            "help": "keep the target form that a document first has for a source term: blank "
+            "(blank lines separate documents), or a file with the name of each line's document, "
+            "in the order of the lines (default: each line has a form of its own)",
+            "file": True,
+            "engine": "looks back to earlier lines, and requests have no order",
+            "corpus": "has a line wait for the lines before it, which another worker may have",
+        },
+    )
+    glossary_report: str | None = field(
+        default=None,
+        metadata={
+            "help": "write which terms of --glossary fired, and their forms, to this JSONL file "
+            "(default: none)",
+            "file": True,
+            "written": True,
+            "same_results": True,
+            "engine": "writes a line a sentence to a file: each answer has the same report",
+            "corpus": "writes a file of its own, and workers share none",
+        },
+    )
 
 
 @dataclass(frozen=True)
@@ -116,7 +170,7 @@ class Glossary:
 
     def read(self) -> None:
         """Take in the file."""
-        options, errors = self.options, Errors()
+        options, errors = self.options, LineErrors()
         entries = read(options.path, "--glossary", options.languages, errors)
         self.check_targets(entries, errors)
         for entry, words in zip(
@@ -125,7 +179,7 @@ class Glossary:
             if entry.line not in self.unusable:
                 self.add(entry, words, errors)
         if options.strict or not self.terms:
-            errors.tell()
+            errors.raise_first()
         errors.warn(options.path)
 
     def __reduce__(self):
@@ -135,7 +189,7 @@ class Glossary:
         """How messages name a line."""
         return f"line {line} of {self.options.path}"
 
-    def add(self, entry: Entry, words: Sequence[str], errors: Errors) -> None:
+    def add(self, entry: Entry, words: Sequence[str], errors: LineErrors) -> None:
         """One line of the file."""
         if not words:
             errors.add(
@@ -153,12 +207,12 @@ class Glossary:
         for target in entry.targets:
             self.terms[number].targets.setdefault(target, entry.line)
 
-    def check_targets(self, entries: Sequence[Entry], errors: Errors) -> None:
+    def check_targets(self, entries: Sequence[Entry], errors: LineErrors) -> None:
         """Report targets that cannot be required, and warn of those that the dictionary cannot
         write. Lines are looked at one by one only where words that no line before them had are
         such, many lines together."""
         known: set[str] = set()  # words that can be written
-        unwritable = Errors()
+        unwritable = LineErrors()
         for some in together(entries):
             new = dict.fromkeys(
                 word
@@ -268,43 +322,43 @@ def encoded_together(texts: Sequence[str], step: Callable[[str], str]) -> list[s
     return found if len(found) == len(texts) else [step(text) for text in texts]
 
 
-GLOSSARY |= {"glossary_documents": None}
-
-
-def places_terms(flags: Any, generation: Any = None) -> bool:
+def places_terms(flags: Any) -> bool:
     """Whether terms of the glossary are written in the place of what translates their source terms,
     once `choose_placement` has run."""
     return str(flags.glossary_placement) == "align"
 
 
-def choose_placement(flags: Any, generation: Any, segmented: bool, of_requests: bool) -> None:
-    """Name the placement of the glossary's terms where the command names none. segmented: --bpe or
-    --tokenizer says what words are; of_requests: glossaries come with requests.
+def choose_placement(flags: Any, generation: Any, segmented: bool, of_requests: bool) -> Any:
+    """Return the flags with a placement of the glossary's terms where the command names none.
+
+    segmented: --bpe or --tokenizer says what words are; of_requests: glossaries come with requests.
 
     Errors: UsageError for --glossary-placement align beside what it would not keep to.
     """
     if not (flags.glossary or of_requests) or str(flags.glossary_placement) == "free":
-        return
+        return flags
     own = {
         "--constraint-bonus": flags.constraint_bonus is not None,
         "--constraint-end": flags.constraint_end,
         f"--select {flags.select}": str(flags.select) != "dba",
     }
     names = ("print_alignment", "lm_path", "retain_dropout", "no_repeat_ngram_size")
-    stock = {"--" + name.replace("_", "-"): bool(getattr(generation, name, None)) for name in names}
+    stock = {"--" + name.replace("_", "-"): bool(vars(generation)[name]) for name in names}
     against = next((flag for flag, is_on in (own | stock).items() if is_on), None)
     if flags.glossary_placement is None:
-        flags.glossary_placement = "align" if segmented and against is None else "free"
-    elif against is not None:
+        placement = "align" if segmented and against is None else "free"
+        return replace(flags, glossary_placement=placement)
+    if against is not None:
         raise UsageError(
             f"--glossary-placement align writes terms behind the search, in which {against} works: "
             "leave one of the two out"
         )
-    elif not segmented:
+    if not segmented:
         raise UsageError(
             "--glossary-placement align needs to know what words are: add --bpe or --tokenizer, "
             "or use free in its place"
         )
+    return flags
 
 
 def check_glossary(flags: Any, of_requests: bool = False) -> None:
@@ -312,19 +366,14 @@ def check_glossary(flags: Any, of_requests: bool = False) -> None:
 
     of_requests: glossaries may come with requests.
     """
-    given = [
-        name for name, default in GLOSSARY.items() if (getattr(flags, name) or default) != default
-    ]
+    given = [each.name for each in fields(GlossaryFlags) if is_given(flags, each)]
     if given and not flags.glossary and not of_requests:
-        raise UsageError(
-            f"--{given[0].replace('_', '-')} needs a glossary: add --glossary, or leave it out"
-        )
+        raise UsageError(f"{typed(given[0])} needs a glossary: add --glossary, or leave it out")
 
 
-def glossary_options(flags: Any) -> GlossaryOptions | None:
-    """The glossary that the flags name."""
+def glossary_options(flags: Any, languages: Languages) -> GlossaryOptions | None:
+    """The glossary that the flags name; languages: those of the run."""
     path = flags.glossary
-    languages = Languages(getattr(flags, "source_lang", None), getattr(flags, "target_lang", None))
     case = case_of(flags, "initial")
     return (
         GlossaryOptions(
@@ -333,118 +382,22 @@ def glossary_options(flags: Any) -> GlossaryOptions | None:
             str(flags.glossary_repeat),
             languages,
             case,
-            bool(getattr(flags, "strict", False)),
+            flags.strict,
         )
         if path
         else None
     )
 
 
-# ---- Forms that a document keeps (`--glossary-documents`)
-#
-# A document keeps the target form that it first has for a source term of the glossary.
-#
-# The first line of a document that holds a term decides, in the order of the text: what its
-# translation has is kept, with its inflections (`dressing`: `dressings` too, by their lemmas), and
-# the other target forms are left out for the lines behind it. So a line is decoded after those that
-# decide for it, however lines are batched: a line that waits for none is of level 0, one that waits
-# for lines of level n of n + 1.
+def signature_part(flags: Any, generation: Any) -> str:
+    """What the signature says of the placement of terms."""
+    return "glossary:align" if places_terms(flags) else ""
 
 
-FLAG = "--glossary-documents"
-BLANK = "blank"
-Key = tuple[str | int, str]  # a document and a source term
-
-
-def lemmas_of(language: str) -> Callable[[str], str]:
-    """The lemmas of a language; its words where simplemma has none.
-
-    Errors: UsageError where simplemma is not installed.
-    """
-    try:
-        return lemmatizer(language, FLAG)
-    except UsageError:
-        if importlib.util.find_spec("simplemma") is None:
-            raise
-        return str.lower
-
-
-class Documents:
-    """The documents of a text, whose lines come in one or several parts.
-
-    where: `blank`, or a file with the name of each line's document; language: of the target.
-    """
-
-    def __init__(self, where: str, language: str):
-        self.names = None if where == BLANK else Lines(where, FLAG)
-        self.lemma = lemmas_of(language)
-        self.clear()
-
-    def clear(self) -> None:
-        """Start a text."""
-        self.number = 0  # of the document, where blank lines part them
-        self.of_line: dict[int, str | int] = {}  # of the part at hand
-        self.deciding: dict[Key, int] = {}  # the line
-        self.kept: dict[Key, str] = {}  # what it has
-
-    def levels(self, lines: Iterable[tuple[int, Sequence[str] | None]]) -> dict[int, int]:
-        """The level of each line of the next part, by its number. lines: number and source terms;
-        None for the terms of a blank line.
-
-        Errors: UsageError where the file has fewer lines.
-        """
-        found: dict[int, int] = {}
-        for number, terms in lines:
-            if not found:
-                self.begin(number)
-            if terms is None and self.names is None:
-                self.number += 1
-            document = self.of_line[number] = self.document(number)
-            waits_for = {
-                self.deciding.setdefault((document, term), number) for term in terms or ()
-            } - {number}
-            found[number] = max((found[line] + 1 for line in waits_for if line in found), default=0)
-        return found
-
-    def check_size(self, sentences: int) -> None:
-        """UsageError unless a file of documents has a line for each of so many sentences."""
-        if self.names is not None and len(self.names) != sentences:
-            raise UsageError(
-                f"{FLAG} {self.names.path} has {counted(len(self.names), 'line')} and the input "
-                f"has {counted(sentences, 'sentence')}: write one line for each"
-            )
-
-    def begin(self, first: int) -> None:
-        """Begin a part; what is over is forgotten."""
-        if first == 0:
-            self.clear()
-        self.of_line.clear()
-        if self.names is None:
-            for of_key in (self.deciding, self.kept):
-                for key in [key for key in of_key if key[0] != self.number]:
-                    del of_key[key]  # type: ignore[attr-defined]
-
-    def document(self, line: int) -> str | int:
-        """The document of a line."""
-        if self.names is None:
-            return self.number
-        if line >= len(self.names):
-            self.check_size(line + 1)
-        return self.names[line]
-
-    def forms(self, line: int, term: str, targets: Sequence[str]) -> tuple[str, ...]:
-        """Those of a term's target forms that a line may have."""
-        kept = self.kept.get((self.of_line.get(line, ""), term))
-        return tuple(
-            form for form in targets if kept is None or self.lemmas(form) == self.lemmas(kept)
-        )
-
-    def lemmas(self, form: str) -> list[str]:
-        """The lemmas of a target form, in small letters."""
-        return [self.lemma(word).lower() for word in words_of(form)]
-
-    def keep(self, line: int, term: str, form: str | None) -> None:
-        """A line's translation has this form of a term, or none."""
-        key = self.of_line.get(line, ""), term
-        if form is not None and self.deciding.get(key) == line:
-            self.kept.setdefault(key, form)
+register_feature(
+    "constraints: glossary",
+    GlossaryFlags,
+    constrains=True,
+    tell=signature_part,
+    page="glossaries.md",
+)

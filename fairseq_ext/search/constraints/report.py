@@ -34,7 +34,7 @@ class ConstraintCounts(Section):
     """The `constraints` section of the statistics."""
 
     key = "constraints"
-    of_answers = True
+    counts_answers = True
     given: int = 0
     met: int = 0
     unmet: Items = field(default_factory=Items)  # [sentence id, phrase, reason]
@@ -45,7 +45,7 @@ class GlossaryCounts(Section):
     """The `glossary` section of the statistics: terms that sources hold."""
 
     key = "glossary"
-    of_answers = True
+    counts_answers = True
     terms: int = 0
     sentences: int = 0  # that hold any
     # in the place of the words that translate the source term (--glossary-placement align)

@@ -7,10 +7,7 @@ from typing import Any, Literal
 from fairseq_ext.core.errors import UsageError
 from fairseq_ext.core.files import Lines
 from fairseq_ext.search.constraints.lines import is_json
-
-# defaults of flags that need phrases, and of those among them that need required ones
-REQUIRED = {"constraint_case": None, "constraint_bonus": None, "dba_allocation": "even"}
-PHRASES = {"constraint_boundary": None, "constraint_end": False, "avoid_case": "any"} | REQUIRED
+from fairseq_ext.search.registry import declared, register_feature, typed, ways
 
 
 @dataclass
@@ -21,54 +18,9 @@ class ConstraintFlags:
             "help": "phrases that must appear: one line a sentence in corpus order, tab-separated, "
             "or JSONL (default: none; in any order unless --constraints is ordered)",
             "file": True,
-        },
-    )
-    avoid_file: str | None = field(
-        default=None,
-        metadata={
-            "help": "phrases that must never appear, one a line (default: none)",
-            "file": True,
-        },
-    )
-    glossary: str | None = field(
-        default=None,
-        metadata={
-            "help": "terms for every sentence whose source holds them: TSV, CSV, TBX-Basic "
-            "or JSONL of source and target term (or a|b) (default: none; in any order unless "
-            "--constraints is ordered)",
-            "file": True,
-        },
-    )
-    glossary_match: Literal["surface", "casefold", "lemma"] = field(
-        default="surface",
-        metadata={
-            "help": "how --glossary finds terms in sources: as written, in any case, or in any "
-            "form of the words (default: surface)"
-        },
-    )
-    glossary_repeat: Literal["once", "each"] = field(
-        default="once",
-        metadata={
-            "help": "a term of --glossary that a source has n times is required once, or n times "
-            "(each) (default: once)"
-        },
-    )
-    glossary_placement: Literal["align", "free"] | None = field(
-        default=None,
-        metadata={
-            "help": "where a term of --glossary stands: in the place of the words that translate "
-            "its source term (align), or wherever the search puts it (free) (default: align with "
-            "--select dba where --bpe or --tokenizer is given and no other flag needs the search's "
-            "own hypotheses, else free)"
-        },
-    )
-    glossary_documents: str | None = field(
-        default=None,
-        metadata={
-            "help": "keep the target form that a document first has for a source term: blank "
-            "(blank lines separate documents), or a file with the name of each line's document, "
-            "in the order of the lines (default: each line has a form of its own)",
-            "file": True,
+            "gives": "constraints",
+            "engine": "gives line n its phrases, and requests have no numbers: give them "
+            "with each request",
         },
     )
     constraint_boundary: Literal["word", "prefix", "none"] | None = field(
@@ -77,7 +29,8 @@ class ConstraintFlags:
             "help": "where a required or banned phrase counts: as whole words; from the start "
             "of a word, a suffix may follow (prefix: a banned phrase then bans the words that "
             "begin with it); or inside words as well (none) (default: word where the target's "
-            "segmentation is known, else none)"
+            "segmentation is known, else none)",
+            "shapes": "phrases",
         },
     )
     constraint_case: Literal["exact", "initial", "any"] | None = field(
@@ -85,21 +38,8 @@ class ConstraintFlags:
         metadata={
             "help": "in which case a required phrase counts: as written; with a capital "
             "too where it starts the translation (initial); or any (default: initial for "
-            "--glossary, else exact)"
-        },
-    )
-    avoid_case: Literal["any", "exact"] = field(
-        default="any",
-        metadata={
-            "help": "in which case a banned phrase must not appear: in any, or as written "
-            "(exact) (default: any)"
-        },
-    )
-    constraint_end: bool = field(
-        default=False,
-        metadata={
-            "help": "nothing but EOS and closing quotes follows the end of a sentence, and "
-            "required phrases come before it (default: off)"
+            "--glossary, else exact)",
+            "shapes": "required phrases",
         },
     )
     constraint_bonus: float | None = field(
@@ -108,31 +48,44 @@ class ConstraintFlags:
             "help": "prefer required phrases by so many nats for each of their tokens, instead of "
             "forcing them (default: they are forced)",
             "range": (0, 1000, "bonus in nats"),
+            "shapes": "required phrases",
+            "denies": ("scores of at most 0", "softmax's own order"),
         },
     )
 
 
-def given_of(flags: Any, defaults: dict[str, Any]) -> list[str]:
-    """Those of the flags that differ from their defaults, as they are typed."""
-    return [
-        "--" + name.replace("_", "-")
-        for name, default in defaults.items()
-        if getattr(flags, name) not in (default, None)
-    ]
+def check(flags: Any, generation: Any) -> None:
+    """UsageError for a bonus that the search would not read."""
+    if flags.constraint_bonus is not None and str(flags.select) not in ("bonus", "topk", "None"):
+        raise UsageError(
+            f"--constraint-bonus prefers phrases and --select {flags.select} forces them: leave "
+            "one of the two out"
+        )
 
 
-def check_phrases(flags: Any, typed: bool, corpus: bool) -> None:
+register_feature("constraints", ConstraintFlags, constrains=True, check=check)
+
+
+def shaping(flags: Any, *kinds: str) -> str | None:
+    """The first flag that is given and shapes phrases of these kinds, as it is typed."""
+    given = (name for name, kind in declared("shapes", flags).items() if kind in kinds)
+    return next((typed(name) for name in given), None)
+
+
+def check_phrases(flags: Any, has_typed: bool, corpus: bool) -> None:
     """UsageError for a flag that shapes phrases of which the command has none.
 
-    typed: --constraints is given; corpus: sentences come from a data set, so that no phrases
+    has_typed: --constraints is given; corpus: sentences come from a data set, so that no phrases
     can be typed behind them.
     """
     required = bool(flags.constraints_file or flags.glossary)
-    if not (required or typed or flags.avoid_file) and (given := given_of(flags, PHRASES)):
-        raise UsageError(f"{given[0]} shapes phrases, and the command has none: {ways(given[0])}")
-    if corpus and not required and (given := given_of(flags, REQUIRED)):
+    given = shaping(flags, "phrases", "required phrases")
+    if given and not (required or has_typed or flags.avoid_file):
+        raise UsageError(f"{given} shapes phrases, and the command has none: {ways(given)}")
+    given = shaping(flags, "required phrases")
+    if given and corpus and not required:
         raise UsageError(
-            f"{given[0]} shapes required phrases, and the command has none: {ways(given[0])}"
+            f"{given} shapes required phrases, and the command has none: {ways(given)}"
         )
     if (
         str(flags.avoid_case) != "any"
@@ -153,41 +106,14 @@ def may_ban(path: str | None) -> bool:
     )
 
 
-def ways(flag: str) -> str:
-    """The way out for a flag that has no phrases to shape."""
-    if flag == "--avoid-case":
-        return f"add --avoid-file, or leave {flag} out"
-    files = (
-        "--constraints-file or --glossary"
-        if flag[2:].replace("-", "_") in REQUIRED
-        else "--constraints-file, --avoid-file or --glossary"
-    )
-    return f"add {files}, or leave {flag} out"
-
-
 def expect_phrases(flags: Any, generation: Any) -> str | None:
-    """Have the search take constraints where a flag shapes them; return that flag.
+    """Return the flag that shapes phrases, where the search is to take constraints for it.
 
     For a task whose phrases come with each call (translator.py).
     """
-    if (
-        flags.select
-        or str(flags.decoding) != "beam"
-        or generation.constraints
-        or not (given := given_of(flags, PHRASES))
-    ):
+    if flags.select or str(flags.decoding) != "beam" or generation.constraints:
         return None
-    generation.constraints = "unordered"
-    return given[0]
-
-
-def check_bonus(flags: Any) -> None:
-    """UsageError for a bonus that the search would not read."""
-    if flags.constraint_bonus is not None and str(flags.select) not in ("bonus", "topk", "None"):
-        raise UsageError(
-            f"--constraint-bonus prefers phrases and --select {flags.select} forces them: leave "
-            "one of the two out"
-        )
+    return shaping(flags, "phrases", "required phrases")
 
 
 def case_of(flags: Any, default: str = "exact") -> str:

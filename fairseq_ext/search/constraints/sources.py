@@ -7,17 +7,17 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
-from unicodedata import normalize
 
 from torch import Tensor
 
 from fairseq_ext.core.errors import UsageError, counted
 from fairseq_ext.core.files import Lines
-from fairseq_ext.core.words import LANGUAGE, starts_of, words_of
+from fairseq_ext.core.words import words_of
 from fairseq_ext.search.constraints.glossary import Glossary, GlossaryOptions, Required
 from fairseq_ext.search.constraints.lines import is_json, parse_json, parse_tabs
+from fairseq_ext.search.constraints.source_text import SourceText
 from fairseq_ext.search.phrases.pieces import Boundaries
-from fairseq_ext.search.phrases.places import banned_in_texts, overlapping, token_spans
+from fairseq_ext.search.phrases.places import banned_in_texts
 from fairseq_ext.search.phrases.segmenter import Segmenter
 from fairseq_ext.search.phrases.sentence import (
     EMPTY,
@@ -34,36 +34,13 @@ from fairseq_ext.search.phrases.sentence import (
     within_limits,
     without_conflicts,
 )
-
-# selections that flags of fairseq's ask for
-STOCKS = {"sampling": "--sampling", "diverse": "--diverse-beam-groups"}
+from fairseq_ext.search.registry import STOCKS, constrained
 
 
-def constraint_flag(flags: Any, generation: Any) -> str | None:
-    """A flag by which the command gives constraints of any kind; None where there is none."""
-    # files first: where there are any, the task has set the stock flag itself
-    own = ("constraints_file", "avoid_file", "glossary")
-    given = [name for name in own if getattr(flags, name)] + ["constraints"] * bool(
-        getattr(generation, "constraints", None)
-    )
-    return "--" + given[0].replace("_", "-") if given else None
-
-
-def constrained(flags: Any, generation: Any) -> bool:
-    """Whether the command gives constraints of any kind."""
-    return constraint_flag(flags, generation) is not None
-
-
-def select_flag(flags: Any, generation: Any) -> str:
-    """How the user asked for the present selection: constraints ask for dba by themselves."""
-    own = STOCKS.get(str(flags.select), f"--select {flags.select}")
-    return constraint_flag(flags, generation) or own if str(flags.select) == "dba" else own
-
-
-def choose_strategies(flags: Any, generation: Any) -> None:
-    """Name the strategies that constraints choose where the command names none: --select dba,
-    or bonus where they are preferred only; --stop early where they are forced, unless there is a
-    --patience, which belongs to --stop count."""
+def choose_strategies(flags: Any, generation: Any) -> tuple[Any, Any]:
+    """Return the flags with the strategies that constraints choose where the command names none:
+    --select dba, or bonus where they are preferred only; --stop early where they are forced, unless
+    there is a --patience, which belongs to --stop count."""
     own = (
         "sampling"
         if generation.sampling
@@ -77,21 +54,25 @@ def choose_strategies(flags: Any, generation: Any) -> None:
                 f"{STOCKS[str(own)]} and --select {flags.select} both choose continuations: leave "
                 "one of the two out"
             )
-        flags.select, generation.sampling = own, own == "sampling"
-    elif constrained(flags, generation):
-        flags.select = flags.select or ("bonus" if flags.constraint_bonus is not None else "dba")
+        flags, generation = (
+            replace(flags, select=own),
+            replace(generation, sampling=own == "sampling"),
+        )
+    elif constrained(flags, generation) and not flags.select:
+        flags = replace(flags, select="dba" if flags.constraint_bonus is None else "bonus")
     if (
-        str(flags.select or "topk") not in ("topk", "bonus", "gumbel", *STOCKS)
+        str(flags.select or "topk") not in ("topk", "bonus", *STOCKS)
         and not flags.stop
         and flags.patience == -1
     ):
-        flags.stop = "early"
+        flags = replace(flags, stop="early")
+    return flags, generation
 
 
 def is_ordered(flags: Any, generation: Any) -> bool:
     """Whether phrases must appear in the order given: the stock flag says so; alone, our
     files mean unordered."""
-    return str(getattr(generation, "constraints", None) or "") == "ordered"
+    return str(generation.constraints or "") == "ordered"
 
 
 # ---- Constraints from where users have them
@@ -140,7 +121,8 @@ class ConstraintSource:
         source: Dictionary,
         matching: Matching = Matching(),
     ):
-        self.segmenter, self.source, self.matching = segmenter, source, matching
+        self.segmenter, self.matching = segmenter, matching
+        self.source_text = SourceText(source, segmenter)
         self.look = (
             banned_in_tokens
             if matching.boundaries is None
@@ -158,7 +140,6 @@ class ConstraintSource:
         )
         self.glossary = Glossary(glossary, self.segmenter) if glossary else None
         self.named = bool(constraints_file or avoid_file or glossary)
-        self.own_texts: dict[int, str] = {}  # of source tokens, as token_spans keeps them
         # whether a sentence's constraints say where its source terms stand
         self.locates_terms = False
         if avoid_file and not banned:
@@ -186,9 +167,10 @@ class ConstraintSource:
         source_tokens: Tensor | Sequence[int],
         call: SentenceConstraints = EMPTY,
         glossaries: Sequence[Glossary] = (),
+        unknown: Sequence[str] = (),
     ) -> SentenceConstraints:
         """All constraints of sentence `number` (from 0, fairseq's sample id), whose source is
-        source_tokens (L,), padded or not.
+        source_tokens (L,), padded or not; unknown: as of SourceText.
 
         call: those that were typed behind the line, or come with a call or a request; glossaries:
         of a request, besides that of the flags. A phrase of the line or of the call that is the
@@ -197,12 +179,13 @@ class ConstraintSource:
         """
         line = self.of_number(number)
         found = line if call is EMPTY else merge(line, call, self.consistent)
-        text = None
+        words = None
         for glossary in filter(None, (self.glossary, *glossaries)):
-            if text is None:
-                text = words_of(self.source_text(source_tokens), self.segmenter.takes_pieces)
-            found = self.with_terms(found, glossary.required(text), source_tokens)
-        return self.consistent(found)
+            if words is None:
+                words = self.source_text.words(source_tokens, unknown)
+            found = self.with_terms(found, glossary.required(words), source_tokens, unknown)
+        found = self.consistent(found)
+        return replace(found, unknown=tuple(unknown)) if unknown else found
 
     def of_number(self, number: int) -> SentenceConstraints:
         """The constraints that the files have for sentence `number`, terms left aside."""
@@ -317,8 +300,9 @@ class ConstraintSource:
         given: SentenceConstraints,
         required: Sequence[Required],
         source: Tensor | Sequence[int] = (),
+        unknown: Sequence[str] = (),
     ) -> SentenceConstraints:
-        """The glossary terms of a source (tokens (L,)) added.
+        """The glossary terms of a source (tokens (L,), unknown: as of SourceText) added.
 
         A phrase that is required already and meets a term is that term's own, unless another term
         has it; terms that another glossary has brought are left out. Where the limits are reached,
@@ -340,7 +324,7 @@ class ConstraintSource:
         )
         terms = list(given.terms)
         tokens_of = (
-            self.tokens_of_words(source)
+            self.source_text.tokens_of_words(source, unknown)
             if self.locates_terms and required and len(source)
             else None
         )
@@ -411,33 +395,8 @@ class ConstraintSource:
             terms=tuple(terms),
         )
 
-    def tokens_of_words(self, tokens: Tensor | Sequence[int]) -> Callable[[int, int], list[int]]:
-        """A function from words [start, end) of a source, as `required` counts them, to the places
-        of their tokens; tokens (L,)."""
-        pad = self.source.pad()
-        spans = token_spans(
-            [token for token in map(int, tokens) if token != pad], self.source_text, self.own_texts
-        )
-        text = normalize("NFKC", self.source_text(tokens))
-        words = words_of(text, self.segmenter.takes_pieces)
-        starts = starts_of(text, words)
-        return lambda start, end: overlapping(
-            spans, starts[start], starts[end - 1] + len(words[end - 1])
-        )
-
-    def source_text(self, tokens: Tensor | Sequence[int]) -> str:
-        """A source sentence, recovered from its tokens (L,), without the language that it may begin
-        with; its pieces where the command undoes no segmentation."""
-        ids = tokens.tolist() if isinstance(tokens, Tensor) else tokens
-        # as by the dictionary's `string`, which is slower
-        left_out = (self.source.pad(), self.source.bos(), self.source.eos())
-        words = [self.source[i] for i in ids if i not in left_out]
-        return self.segmenter.decode(
-            " ".join(words[1:] if words and LANGUAGE.fullmatch(words[0]) else words)
-        )
-
     def required(self, source: str) -> list[Required]:
-        """What the glossary asks for in a source sentence (`source_text`)."""
+        """What the glossary asks for in a source sentence (`SourceText.text`)."""
         return (
             []
             if self.glossary is None

@@ -20,6 +20,7 @@ for "priorities") counts twice.
 from __future__ import annotations
 
 import itertools
+import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -41,6 +42,7 @@ SEARCHED = 5  # hypotheses that are searched for a word where the best has none
 ATTENDED = 0.25  # least attention to a term's tokens, of 1
 AHEAD = 0.5  # of the most attention: with so much of it, a word behind that one is the term's
 DROP = 0.5  # nats
+WITH_UNKNOWN = re.compile(r"\w*(?:<unk>\w*)+")  # a word with unknown pieces
 
 
 class WordAlignment:
@@ -111,13 +113,16 @@ class WordAlignment:
 
 
 def word_spans(text: str) -> list[Span]:
-    """Where the words of a text in NFKC stand, punctuation left out."""
+    """Where the words of a text in NFKC stand, punctuation left out; an unknown piece is a part of
+    its word (1<unk>2)."""
+    unknown = [found.span() for found in WITH_UNKNOWN.finditer(text)]
     words = words_of(text)
-    return [
+    known = [
         (start, start + len(word))
         for start, word in zip(starts_of(text, words), words, strict=True)
-        if is_word(word)
+        if is_word(word) and not any(first <= start < end for first, end in unknown)
     ]
+    return sorted(known + unknown)
 
 
 def is_akin(word: str, others: Collection[str]) -> bool:
@@ -187,7 +192,7 @@ class ForcedDecoding:
         if not self.attends:
             yield
             return
-        kept = cast(AttendingDecoder, self.decoder).kept
+        kept = cast(AttendingDecoder, self.decoder).encoder_cache
         try:
             kept.update({tuple(source): {} for source in sources})
             yield
@@ -197,7 +202,7 @@ class ForcedDecoding:
     def forget(self, sources: Iterable[Sequence[int]]) -> None:
         """Keep nothing more of these sources."""
         for source in sources if self.attends else ():
-            cast(AttendingDecoder, self.decoder).kept.pop(tuple(source), None)
+            cast(AttendingDecoder, self.decoder).encoder_cache.pop(tuple(source), None)
 
     @torch.no_grad()
     def encode(self, sources: Sequence[Sequence[int]], device: torch.device) -> Sources:

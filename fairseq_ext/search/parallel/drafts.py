@@ -71,7 +71,7 @@ class Nothing(Drafter):
         return empty, empty.astype(float)
 
     def compiled(self, sentence: int) -> CompiledDrafter:
-        return kernel.nothing()
+        return kernel.no_drafter()
 
 
 # ---- An earlier translation as the draft (`--draft-file`)

@@ -363,7 +363,7 @@ def decode_alone(
         before = int(rows.length[0])
         if fast is not None:
             # (1) to (7)
-            while (status := row.call(fast.compiled)) == Status.NO_ROOM:
+            while (status := row.call(fast)) == Status.NO_ROOM:
                 fast.reserve_(before, state.w)
         else:
             draft = row.draft()[None]  # (1)
@@ -382,12 +382,12 @@ def decode_alone(
     near_ties.counts.count(state.checked, state.redone)
     yield Decoded(
         dtype,
-        status == Status.LOST,
+        status == Status.ALL_BANNED,
         state.calls,
         state.positions,
-        state.kept,
+        state.committed,
         state.offered,
-        state.taken,
+        state.accepted,
     )
 
 

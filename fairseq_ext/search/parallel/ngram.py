@@ -22,7 +22,7 @@ from typing import Any
 import numpy as np
 
 from fairseq_ext.core import array_file
-from fairseq_ext.core.array_file import Damaged
+from fairseq_ext.core.array_file import DamagedFile
 from fairseq_ext.core.errors import UsageError
 from fairseq_ext.kernels.library import library
 from fairseq_ext.kernels.parallel import CompiledDrafter, CompiledTable
@@ -268,35 +268,35 @@ class Table:
             raise UsageError(
                 f"--draft-table {path} cannot be read ({error.strerror or error}): {REBUILD}"
             ) from error
-        except Damaged as error:
+        except DamagedFile as error:
             raise UsageError(
                 f"--draft-table {path} is not a draft table, because {error}: {REBUILD}"
             ) from error
         return table
 
     def check_numbers(self) -> None:
-        """Raise Damaged unless every token and place lies where it must."""
+        """Raise DamagedFile unless every token and place lies where it must."""
         m, V, K = len(self.key), len(self.unigram), len(self.any_token)
         if not (m and V and K) or self.token.shape != (m, K) or self.prob.shape != (m, K):
-            raise Damaged("its arrays do not fit each other")
+            raise DamagedFile("its arrays do not fit each other")
         if (
             not 0 <= self.key[0] <= self.key[-1] < V * (V + 1)
             or not (self.key[1:] > self.key[:-1]).all()
         ):
-            raise Damaged("its histories are not in order")
+            raise DamagedFile("its histories are not in order")
         start, entries = self.lexical_start, len(self.lexical_token)
         if len(self.lexical_prob) != entries or not len(start) > 1 and (len(start) or entries):
-            raise Damaged("its arrays do not fit each other")
+            raise DamagedFile("its arrays do not fit each other")
         if len(start) and (
             start[0] != 0 or start[-1] != entries or not (start[1:] >= start[:-1]).all()
         ):
-            raise Damaged("its translations are not in order")
+            raise DamagedFile("its translations are not in order")
         for words in (self.token, self.any_token, self.lexical_token):
             if words.size and not 0 <= int(words.min()) <= int(words.max()) < V:
-                raise Damaged("it holds a token that is not in its vocabulary")
+                raise DamagedFile("it holds a token that is not in its vocabulary")
         for numbers in (self.prob, self.unigram, self.lexical_prob):
             if not ((numbers >= 0) & (numbers <= 1)).all():
-                raise Damaged("it holds a probability outside 0 to 1")
+                raise DamagedFile("it holds a probability outside 0 to 1")
 
     def check(self, path: str, target: Any, source: Any) -> None:
         """The dictionaries must be those it was built with. Errors: UsageError."""

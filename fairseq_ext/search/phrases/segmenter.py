@@ -209,9 +209,17 @@ class Segmenter:
             else self.bpe.decode(self.sentencepiece.normalize(text))
         )
 
+    def symbols(self, text: str) -> set[str]:
+        """The words of a text that are symbols which no translation holds: <s>, </s>, <pad>."""
+        known = self.dictionary
+        return {known.bos_word, known.eos_word, known.pad_word}.intersection(text.split())
+
     def writable(self, text: str) -> bool:
-        """Whether the dictionary has all pieces of a text, as it stands alone or after a space."""
-        return any(all(map(self.has, self.known_pieces(text, lead))) for lead in ("", " "))
+        """Whether the dictionary has all pieces of a text, as it stands alone or after a space, and
+        none of its words is one of `symbols`."""
+        return not self.symbols(text) and any(
+            all(map(self.has, self.known_pieces(text, lead))) for lead in ("", " ")
+        )
 
     def spellings(self, text: str, case: str) -> tuple[Phrase, ...]:
         """The forms of a phrase in the case that --constraint-case allows beside its own: initial,
@@ -271,10 +279,7 @@ class Segmenter:
         if not text.strip():
             raise UsageError(f"{where} has an empty phrase: write it, or remove its separator")
         dictionary = self.dictionary
-        symbols = {dictionary.bos_word, dictionary.eos_word, dictionary.pad_word}.intersection(
-            text.split()
-        )
-        if symbols:
+        if symbols := self.symbols(text):
             raise UsageError(
                 f"in {where}, the phrase '{text}' contains '{symbols.pop()}', a symbol that no "
                 "translation holds: remove it"

@@ -131,6 +131,7 @@ class SentenceConstraints:
     prefix_text: str = ""
     cased: tuple[Cased, ...] = ()  # of each constraint; (): all exact
     terms: tuple[SourceTerm, ...] = ()  # its glossary constraints
+    unknown: tuple[str, ...] = ()  # pieces of the source that its dictionary lacks
 
     @property
     def cases(self) -> tuple[Cased, ...]:

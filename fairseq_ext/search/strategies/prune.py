@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from fairseq_ext.core.errors import UsageError
-from fairseq_ext.kernels.beam import PlugRules
+from fairseq_ext.kernels.beam import StrategyRules
 from fairseq_ext.search.beam import Beam
 from fairseq_ext.search.candidates import Candidates
 from fairseq_ext.search.finished import Finished
@@ -45,8 +45,8 @@ class PruneThreshold(Prune):
         self.delta = delta
 
     @property
-    def rules(self) -> PlugRules | None:
-        return PlugRules(threshold=self.delta)
+    def rules(self) -> StrategyRules | None:
+        return StrategyRules(threshold=self.delta)
 
     def __call__(
         self, candidates: Candidates, beam: Beam, pool: Pool, finished: Finished
@@ -155,7 +155,8 @@ class PruneFinishedFlags:
         default=None,
         metadata={
             "help": "drop what is worse than the best finished hypothesis by more than this, in "
-            "nats (default: off; the paper: 20)"
+            "nats (default: off; the paper: 20)",
+            "page": "constraints.md",
         },
     )
 
@@ -167,8 +168,8 @@ class PruneFinished(Prune):
         self.X = X
 
     @property
-    def rules(self) -> PlugRules | None:
-        return PlugRules(behind_finished=self.X)
+    def rules(self) -> StrategyRules | None:
+        return StrategyRules(finished_threshold=self.X)
 
     def __call__(
         self, candidates: Candidates, beam: Beam, pool: Pool, finished: Finished

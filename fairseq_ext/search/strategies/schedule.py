@@ -34,15 +34,9 @@ from typing import Literal
 from fairseq_ext.core.errors import UsageError
 from fairseq_ext.search.protocols import Schedule
 from fairseq_ext.search.registry import register
+from fairseq_ext.search.scheduler import WholeBatch
 
 # ---- All sentences of a batch start together: fairseq's schedule (`--schedule batch`)
-
-
-class WholeBatch(Schedule):
-    """Start every sentence at once."""
-
-    def __call__(self, waiting: int, live: int, rows: int, since: int) -> int:
-        return waiting
 
 
 @register("schedule", "batch", neutral=({},), paper="fairseq's own")

@@ -240,7 +240,7 @@ def best_of(choices: list[Choice]) -> list[Choice]:
 
 def add_model_arguments(parse: argparse.ArgumentParser) -> None:
     """The model, and the text to tune on."""
-    text_arguments(parse, "--dev", "dev")
+    text_arguments(parse, "--dev")
 
 
 def main() -> None:

@@ -23,7 +23,7 @@ from typing import Any
 import numpy as np
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from fairseq_ext.kernels.beam import CompiledBatch, Result
+from fairseq_ext.kernels.beam import CompiledBatch, SearchResult
 from fairseq_ext.search.compiled import CompiledSearch
 from fairseq_ext.search.scheduler import Request
 
@@ -160,7 +160,7 @@ class StepCosts:
         if self.search is not None:
             search: Any = self.search
             search.admit = self.measured_sources(search, search.admit)
-            search.batch.go_on = self.one_step(search.batch, search.batch.go_on)
+            search.batch.run_steps = self.one_step(search.batch, search.batch.run_steps)
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -168,7 +168,7 @@ class StepCosts:
         for name in ("step", *CHANGES):
             self.decoder.__dict__.pop(name, None)
         if self.search is not None:
-            del self.search.admit, self.search.batch.go_on
+            del self.search.admit, self.search.batch.run_steps
 
     def measured_sources(self, search: CompiledSearch, admit: Callable) -> Callable:
         def call(requests: Sequence[Request]) -> None:
@@ -181,12 +181,12 @@ class StepCosts:
         return call
 
     def one_step(self, batch: CompiledBatch, go_on: Callable) -> Callable:
-        def call(most: int, *arguments: Any) -> Result:
+        def call(most: int, *arguments: Any) -> SearchResult:
             live = [(sentence.struct, self.source[sentence.address]) for sentence in batch.live]
             cells = sum(state.rows * (state.length + 1 + source) for state, source in live)
             rows, begin = batch.rows, self.clock()
             result = go_on(1, *arguments)
-            if result != Result.NO_ROOM:
+            if result != SearchResult.NO_ROOM:
                 self.cells[len(self.events)] = cells
                 self.events.append(("step", rows, begin, self.clock()))
             return result

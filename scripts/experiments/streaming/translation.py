@@ -37,7 +37,7 @@ from methods import (
 from mixed_corpus import mix
 from step_costs import compiled_search
 
-from fairseq_ext.kernels.beam import Result
+from fairseq_ext.kernels.beam import SearchResult
 from fairseq_ext.search.compiled import CompiledSearch
 
 PARTS = ("grid", "exploration", "steps")
@@ -168,17 +168,17 @@ class StepClock:
 
         decoder.step = timed
         if search is not None:
-            batch, go_on = search.batch, search.batch.go_on
+            batch, go_on = search.batch, search.batch.run_steps
 
-            def one_step(most: int, *arguments: Any) -> Result:
+            def one_step(most: int, *arguments: Any) -> SearchResult:
                 # all have equally many tokens
                 begun = batch.live[0].struct.length + 1, batch.rows, clock()
                 result = go_on(1, *arguments)
-                if result != Result.NO_ROOM:
+                if result != SearchResult.NO_ROOM:
                     self.begun.append(begun)
                 return result
 
-            batch.go_on = one_step  # type: ignore[method-assign]
+            batch.run_steps = one_step  # type: ignore[method-assign]
 
     def times(self) -> list[tuple[int, tuple[list[int], list[float]]]]:
         """For every number of tokens read before: the rows and the seconds of its steps, those
@@ -218,7 +218,7 @@ def main() -> None:
         help="prefix of the two text files (the demo's test set)",
     )
     parse.add_argument(
-        "--dev", default=str(ROOT / "data" / "demo" / "dev"), help="the same for Table 5"
+        "--dev", default=str(ROOT / "data" / "demo" / "test"), help="the same for Table 5"
     )
     parse.add_argument("--src", default="de", help="source language and suffix (de)")
     parse.add_argument("--tgt", default="en", help="target language and suffix (en)")

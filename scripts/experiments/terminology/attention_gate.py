@@ -27,9 +27,9 @@ from torch import Tensor
 from fairseq_ext.core.words import Matcher, starts_of, words_of
 from fairseq_ext.search.beam import Beam
 from fairseq_ext.search.candidates import Candidates
-from fairseq_ext.search.constraints.sentence_end import end_tokens
 from fairseq_ext.search.log_probs import LogProbs
 from fairseq_ext.search.phrases.phrase_table import PhraseTable
+from fairseq_ext.search.phrases.sentence_ends import end_tokens
 from fairseq_ext.search.pool import Pool
 from fairseq_ext.search.strategies.select.dba import DBA
 from fairseq_ext.terms.cases import Term

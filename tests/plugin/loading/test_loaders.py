@@ -11,12 +11,12 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from fairseq_ext.core.errors import UsageError
-from fairseq_ext.core.files import sealed, unsealed
-from fairseq_ext.core.glossary import Errors, Languages, read
+from fairseq_ext.core.files import verify_digest, with_digest
+from fairseq_ext.core.glossary import Languages, LineErrors, read
 from fairseq_ext.core.stats import Section
 from fairseq_ext.corpus.job import Manifest
-from fairseq_ext.corpus.output import Store
-from fairseq_ext.corpus.shards import Reader, Shard, Unreadable
+from fairseq_ext.corpus.output import OutputFolder
+from fairseq_ext.corpus.shards import Shard, ShardReader, UnreadableShard
 from fairseq_ext.corpus.worker import Result
 from fairseq_ext.plugin.results import FORMAT, ResultsFile
 from fairseq_ext.search.constraints.lines import json_object, parse_json, parse_tabs
@@ -69,12 +69,12 @@ PATHS = st.lists(st.floats(0, 1, exclude_max=True), min_size=1, max_size=4)
 @given(st.dictionaries(st.text(max_size=9), JSON, max_size=4))
 def test_a_sealed_record_comes_back_and_another_does_not(record):
     record.pop("sha256", None)
-    text = json.dumps(sealed(record)).encode()
-    assert json.dumps(unsealed(text), sort_keys=True) == json.dumps(
+    text = json.dumps(with_digest(record)).encode()
+    assert json.dumps(verify_digest(text), sort_keys=True) == json.dumps(
         json.loads(json.dumps(record)), sort_keys=True
     )
     with pytest.raises(ValueError, match="not what was written"):
-        unsealed(json.dumps({**sealed(record), "more": 1}).encode())
+        verify_digest(json.dumps({**with_digest(record), "more": 1}).encode())
 
 
 # ---- --results-file
@@ -122,7 +122,9 @@ def test_results_that_were_damaged(tmp_path, harms, end):
         {**SENTENCE, "id": 4},
     ]
     path.write_bytes(
-        harmed(b"".join(json.dumps(sealed(line)).encode() + b"\n" for line in lines), harms, end)
+        harmed(
+            b"".join(json.dumps(with_digest(line)).encode() + b"\n" for line in lines), harms, end
+        )
     )
     done = results(path)
     assert done is None or all(
@@ -141,7 +143,7 @@ def test_results_that_somebody_else_wrote(tmp_path, path, value):
         {**SENTENCE, "id": 4},
     ]
     file = tmp_path / "results"
-    file.write_bytes(b"".join(json.dumps(sealed(line)).encode() + b"\n" for line in lines))
+    file.write_bytes(b"".join(json.dumps(with_digest(line)).encode() + b"\n" for line in lines))
     results(file)
 
 
@@ -170,11 +172,13 @@ def test_a_manifest_that_was_damaged_or_made_by_somebody_else(
     if is_sealed:
         del found["sha256"]
         changed = replaced(found, path, value)
-        written.path.write_text(json.dumps(sealed(changed if isinstance(changed, dict) else {})))
+        written.path.write_text(
+            json.dumps(with_digest(changed if isinstance(changed, dict) else {}))
+        )
     else:
         written.path.write_bytes(harmed(written.path.read_bytes(), harms, end))
     try:
-        Manifest(tmp_path).join({"--beam": 5}, [SHARD], {"in": "9 bytes"})
+        Manifest(tmp_path).reconcile({"--beam": 5}, [SHARD], {"in": "9 bytes"})
     except UsageError as error:
         one_sentence(error)
 
@@ -184,7 +188,7 @@ def test_a_manifest_that_was_damaged_or_made_by_somebody_else(
 def test_parts_that_were_damaged_or_made_by_somebody_else(
     tmp_path, harms, end, path, value, is_sealed
 ):
-    store = Store(str(tmp_path), ".jsonl")
+    store = OutputFolder(str(tmp_path), ".jsonl")
     payload = b'{"id": 1}\n{"id": 2}\n'
     store.save(
         SHARD,
@@ -195,10 +199,10 @@ def test_parts_that_were_damaged_or_made_by_somebody_else(
     part = store.parts_of(SHARD) / "0-2"
     content = part.read_bytes()
     if is_sealed:
-        head = unsealed(content.split(b"\n")[0])
+        head = verify_digest(content.split(b"\n")[0])
         changed = replaced(head, path, value)
         part.write_bytes(
-            json.dumps(sealed(changed if isinstance(changed, dict) else {})).encode()
+            json.dumps(with_digest(changed if isinstance(changed, dict) else {})).encode()
             + b"\n"
             + payload
         )
@@ -223,19 +227,19 @@ def test_parts_that_were_damaged_or_made_by_somebody_else(
     ],
 )
 def test_counts_that_are_none_are_told(tmp_path, second, why):
-    store = Store(str(tmp_path), ".jsonl")
+    store = OutputFolder(str(tmp_path), ".jsonl")
     for (start, end), counts in (((0, 2), {"seen": ["mean", 1, 2]}), ((2, 3), second)):
         store.save(SHARD, start, end, Result(b"x\n", [], Section(), 1, 3, 0.1, 0.1, 0.0, "s"))
         part = store.parts_of(SHARD) / f"{start}-{end}"
-        head = unsealed(part.read_bytes().split(b"\n")[0])
-        part.write_bytes(json.dumps(sealed({**head, "counts": counts})).encode() + b"\nx\n")
+        head = verify_digest(part.read_bytes().split(b"\n")[0])
+        part.write_bytes(json.dumps(with_digest({**head, "counts": counts})).encode() + b"\nx\n")
     with pytest.raises(UsageError, match=re.escape(why)) as told:
         store.finish(SHARD, 3)
     one_sentence(told.value)
 
 
 def test_parts_that_leave_gaps_or_have_strange_names_are_told(tmp_path):
-    store = Store(str(tmp_path), ".jsonl")
+    store = OutputFolder(str(tmp_path), ".jsonl")
     for start, end in ((0, 2), (3, 4)):
         store.save(SHARD, start, end, Result(b"x\n", [], Section(), 1, 3, 0.1, 0.1, 0.0, "s"))
     (store.parts_of(SHARD) / "x-²").write_text("")
@@ -263,11 +267,11 @@ TERMS = {
 def test_glossaries(tmp_path, suffix, harms, end, more):
     file = tmp_path / f"terms{suffix}"
     file.write_bytes(harmed(TERMS[suffix], harms, end) + more)
-    errors = Errors()
+    errors = LineErrors()
     try:
         entries = read(str(file), "--glossary", Languages("de", "en"), errors)
         assert all(entry.source.strip() and entry.targets for entry in entries)
-        errors.tell()
+        errors.raise_first()
     except UsageError as error:
         one_sentence(error)
 
@@ -299,9 +303,11 @@ def test_lines_of_jsonl(tmp_path, lines):
     file.write_bytes(b"".join(line.replace(b"\n", b"") + b"\n" for line in lines))
     try:
         found = [
-            sentence for unit in Reader(Shard(str(file), "in")).units(2, []) for sentence in unit
+            sentence
+            for unit in ShardReader(Shard(str(file), "in")).units(2, [])
+            for sentence in unit
         ]
-    except Unreadable as error:
+    except UnreadableShard as error:
         one_sentence(error)
     else:
         assert [sentence.number for sentence in found] == list(range(len(lines)))

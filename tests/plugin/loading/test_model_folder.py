@@ -55,6 +55,41 @@ def test_the_demo_folder_is_all_there_is_to_say():
     assert "de to en" in repr(ours)
 
 
+def test_the_name_demo_is_the_clones_model_or_the_wheels_unless_there_is_a_folder(
+    tmp_path, monkeypatch
+):
+    from fairseq_ext.plugin.loading import model
+
+    monkeypatch.chdir(tmp_path)
+    assert find_model("demo", {"beam": 2}) == find_model(str(DEMO), {"beam": 2})
+    # without a clone, and with the wheel
+    monkeypatch.setattr(model, "__file__", str(tmp_path / "a/b/c/model.py"))
+    with pytest.raises(UsageError, match="the demo model is not installed: install the wheel "):
+        find_model("demo", {})
+    package = folder_of(tmp_path / "fairseq_ext_demo", "checkpoint.pt")
+    (package / "__init__.py").touch()
+    monkeypatch.syspath_prepend(tmp_path)
+    assert find_model("demo", {})["path"] == str(package / "checkpoint.pt")
+    # a folder of the name
+    folder_of(tmp_path / "demo", "own.pt")
+    assert find_model("demo", {})["path"] == "demo/own.pt"
+
+
+def test_commands_take_the_name_demo(tmp_path, monkeypatch):
+    """With and without --path: here the text command."""
+    from fairseq_ext.text.__main__ import main
+
+    monkeypatch.chdir(tmp_path)
+    Path("in.txt").write_text("Der Hund schläft.\n", encoding="utf-8")
+    flags = ["--data", "demo", "--cpu", "--beam", "1"]
+    succeeded(forked(main, "text", "translate", "in.txt", "out.txt", *flags))
+    assert Path("out.txt").read_text(encoding="utf-8") == "The dog is sleeping.\n"
+    flags += ["--path", DEMO / "checkpoint.pt", "--bpe", "sentencepiece"]
+    flags += ["--sentencepiece-model", DEMO / "spm.model"]
+    succeeded(forked(main, "text", "translate", "in.txt", "other.txt", *flags))
+    assert Path("other.txt").read_bytes() == Path("out.txt").read_bytes()
+
+
 def test_what_is_given_is_not_looked_for(tmp_path):
     shutil.copytree(DEMO, tmp_path / "model")
     shutil.copy(DEMO / "spm.model", tmp_path / "model" / "other.model")

@@ -7,6 +7,7 @@ Models here have: see saved_models.py.
 """
 
 import logging
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -20,7 +21,7 @@ from sizes import covering, drawn
 from test_cli import EXT, same_lines, sentence
 
 from fairseq_ext import Translator, UsageError
-from fairseq_ext.model.choose import refused
+from fairseq_ext.model.choose import refusal_reason
 from fairseq_ext.search.registry import STRATEGIES
 
 BEAMS = (1, 3, 5)
@@ -67,7 +68,8 @@ class Both:
             self.models, self.data, "translation_ext", strategy, **self.generation
         )
         # as in a command with --constraints, none of whose lines names a phrase
-        loaded.task.session.sentences.typed = True
+        session = loaded.task.session
+        session.options = replace(session.options, typed=True)
         return loaded
 
     def compare(self, ours: Loaded, count: int, equal: bool) -> None:
@@ -143,7 +145,7 @@ REGISTERED = [
 @pytest.mark.parametrize("name", REGISTERED)
 def test_every_registered_name_equals_stock_or_is_refused(saved, name):
     """Whatever fairseq registers: with its own settings, and small sizes."""
-    if refused(name, saved.task("translation_ext", saved.data("transformer"))) is not None:
+    if refusal_reason(name, saved.task("translation_ext", saved.data("transformer"))) is not None:
         path = saved.renamed("transformer", name)
         with pytest.raises(UsageError, match=f"architecture {name} "):
             saved.ensemble("translation_ext", "transformer", path)

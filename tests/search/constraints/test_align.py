@@ -194,7 +194,7 @@ def test_no_word_is_taken_twice_by_looking_ahead():
 
 
 def scorer_of(built, dictionary) -> ForcedDecoding:
-    beside = make_decoder(built)[0].beside()
+    beside = make_decoder(built)[0].attending_copy()
     return ForcedDecoding(
         beside or UncachedBackend(built), beside is not None, dictionary, True, Stats()
     )
@@ -273,7 +273,7 @@ def test_what_the_search_has_encoded_is_not_encoded_again(monkeypatch):
     dictionary, batch = models.dictionary(), models.batch([3, 7, 5])["net_input"]
     sources = [row[row != dictionary.pad()].tolist() for row in batch["src_tokens"]]
     decoder = make_decoder(built)[0]
-    scorer = ForcedDecoding(decoder.beside(), True, dictionary, True, Stats())
+    scorer = ForcedDecoding(decoder.attending_copy(), True, dictionary, True, Stats())
 
     def scores(*numbers: int) -> list[torch.Tensor]:
         encoded = scorer.encode([sources[i] for i in numbers], models.DEVICE)
@@ -302,14 +302,14 @@ def test_what_the_search_has_encoded_is_not_encoded_again(monkeypatch):
 
 def test_the_words_that_a_lexicon_names_are_replaced(drafts, tmp_path):
     """A glossary of words of the drafts: source words with the translation that the draft has, once
-    each, from the demo's own glossary, and a target that the model would never choose. Where the
-    draft has the word, the output is the draft with that word replaced."""
+    each, from the demo's own list of nouns, and a target that the model would never choose. Where
+    the draft has the word, the output is the draft with that word replaced."""
+    nouns = (ROOT / "data/demo/nouns.tsv").read_text(encoding="utf-8").splitlines()
     lexicon = [
-        line.split("\t")
-        for line in (ROOT / "data/demo/glossary.tech.tsv").read_text(encoding="utf-8").splitlines()
-    ]
-    lexicon = [
-        (source, target) for source, target in lexicon if "|" not in target and source.isalpha()
+        (source, target)
+        for source, targets in (line.split("\t") for line in nouns)
+        for target in targets.split("|")
+        if target.isalpha()
     ]
     chosen: dict[str, str] = {}
     cases = []
@@ -339,8 +339,8 @@ def test_the_words_that_a_lexicon_names_are_replaced(drafts, tmp_path):
 
 def test_scores_are_the_models_for_the_final_text(tmp_path):
     glossary = tmp_path / "terms.tsv"
-    glossary.write_text("Verband\tmoonlight\n", encoding="utf-8")
-    source = "Der Verband wird morgen geprüft."
+    glossary.write_text("Angebot\tmoonlight\n", encoding="utf-8")
+    source = "Das Angebot wird morgen geprüft."
     placing = translator(beam=4, nbest=3, glossary=str(glossary))
     for hypothesis in placing.translate([source])[0]:
         assert "moonlight" in hypothesis.text
@@ -361,8 +361,8 @@ def test_sentences_without_a_term_and_terms_that_the_draft_has_change_nothing(dr
 def test_a_term_that_no_word_translates_is_searched_for_and_the_others_stand_in_what_comes_out(
     tmp_path, monkeypatch
 ):
-    (tmp_path / "terms.tsv").write_text("Akte\tletter\nÄrztin\tmoonlight\n", encoding="utf-8")
-    source, take = ["Die Ärztin öffnet die Akte."], WordAlignment.take_
+    (tmp_path / "terms.tsv").write_text("Ordner\tletter\nÄrztin\tmoonlight\n", encoding="utf-8")
+    source, take = ["Die Ärztin öffnet den Ordner."], WordAlignment.take_
     (searched, *_) = translator(beam=5).translate(source, constraints=[["letter"]])[0]
     placing = translator(beam=5, glossary=str(tmp_path / "terms.tsv"))
 
@@ -403,19 +403,19 @@ def test_a_narrow_beam_inserts_a_term_that_no_word_translates_and_the_draft_stay
 def test_lists_hold_no_hypothesis_twice_and_every_form_of_the_term(tmp_path):
     """Two drafts that differ in the word whose place the term takes become one; forms
     make others of them."""
-    (tmp_path / "terms.tsv").write_text("Akte\trecord|file\n", encoding="utf-8")
+    (tmp_path / "terms.tsv").write_text("Ordner\tbinder|file\n", encoding="utf-8")
     (found,) = translator(beam=5, nbest=5, glossary=str(tmp_path / "terms.tsv")).translate(
-        ["Die Ärztin öffnet die Akte."]
+        ["Die Ärztin öffnet den Ordner."]
     )
     texts = [hypothesis.text for hypothesis in found]
     for nbest in (1, 2, 4):
         (fewer,) = translator(beam=5, nbest=nbest, glossary=str(tmp_path / "terms.tsv")).translate(
-            ["Die Ärztin öffnet die Akte."]
+            ["Die Ärztin öffnet den Ordner."]
         )
         assert fewer[0].text == texts[0], "the best does not depend on how many are asked for"
     assert len(set(texts)) == len(texts) and {
         "The doctor opens the file.",
-        "The doctor opens the record.",
+        "The doctor opens the binder.",
     } <= set(texts)
 
 
@@ -423,10 +423,10 @@ def test_the_end_of_a_run_says_what_became_of_the_terms(tmp_path, monkeypatch):
     """In place, inserted where no word of the draft stands for one, unmet, never read; the same in
     the statistics and for `free`."""
     (tmp_path / "terms.tsv").write_text(
-        "Verband\tmoonlight\nAkte\t漢字\nKatze\tcat\n", encoding="utf-8"
+        "Angebot\tmoonlight\nOrdner\t漢字\nKatze\tcat\n", encoding="utf-8"
     )
     (tmp_path / "in.de").write_text(
-        "Der Verband wird morgen geprüft.\nDie Akte ist neu.\n", encoding="utf-8"
+        "Das Angebot wird morgen geprüft.\nDer Ordner ist neu.\n", encoding="utf-8"
     )
     given = [
         MODEL,
@@ -476,10 +476,10 @@ def test_the_end_of_a_run_says_what_became_of_the_terms(tmp_path, monkeypatch):
 
 
 def test_through_the_command_beside_streams_banned_and_other_required_words(tmp_path):
-    (tmp_path / "terms.tsv").write_text("Verband\tmoonlight|moonlights\n", encoding="utf-8")
-    (tmp_path / "banned.txt").write_text("association\n", encoding="utf-8")
+    (tmp_path / "terms.tsv").write_text("Angebot\tmoonlight|moonlights\n", encoding="utf-8")
+    (tmp_path / "banned.txt").write_text("offer\n", encoding="utf-8")
     (tmp_path / "in.de").write_text(
-        "Der Verband wird morgen geprüft.\nDie Akte ist neu.\n\nZwei Akten.\n", encoding="utf-8"
+        "Das Angebot wird morgen geprüft.\nDer Ordner ist neu.\n\nZwei Ordner.\n", encoding="utf-8"
     )
     given = [
         MODEL,
@@ -529,52 +529,44 @@ def test_through_the_command_beside_streams_banned_and_other_required_words(tmp_
 def test_what_is_forced_at_the_start_stays_and_what_is_banned_does_not_arise(tmp_path):
     """A term is not written into a prefix, and a banned phrase that the term would complete is not
     completed, in whatever case."""
-    (tmp_path / "terms.tsv").write_text("Verband\tmoonlight\n", encoding="utf-8")
+    (tmp_path / "terms.tsv").write_text("Angebot\tmoonlight\n", encoding="utf-8")
     placing, source = (
         translator(beam=4, glossary=str(tmp_path / "terms.tsv")),
-        ["Der Verband wird morgen geprüft."],
+        ["Das Angebot wird morgen geprüft."],
     )
     plain = placing.translate(source)[0][0].text
     assert plain.startswith("The moonlight is")
-    kept = placing.translate(source, prefixes=["The association"])[0][0]
-    assert kept.text.startswith("The association") and "moonlight" in kept.text and not kept.unmet
+    kept = placing.translate(source, prefixes=["The offer"])[0][0]
+    assert kept.text.startswith("The offer") and "moonlight" in kept.text and not kept.unmet
     for phrase in ("the moonlight", "moonlight is"):
         found = placing.translate(source, avoid=[phrase])[0][0].text
         assert "moonlight" in found.lower() and phrase.lower() not in found.lower()
 
 
-def test_a_prefix_of_the_data_set_is_not_written_twice(tmp_path):
+@pytest.fixture(scope="module")
+def forcing(tmp_path_factory):
+    """Runs fairseq-generate with --prefix-size on the first sentences of the demo."""
+    folder = raw_demo(tmp_path_factory.mktemp("raw"), 16)
+    where = [folder, "--path", MODEL / "checkpoint.pt", "--dataset-impl", "raw", "--cpu"]
+    where += ["-s", "de", "-t", "en", "--task", "translation_ext", "--bpe", "sentencepiece"]
+    where += ["--sentencepiece-model", MODEL / "spm.model"]
+
+    def run(size: int, *flags) -> dict[str, str]:
+        """Its lines by their names, such as D-3."""
+        status, out, log = generate(*where, "--prefix-size", size, *flags)
+        assert status == 0, log
+        return dict(re.findall(r"^([HTD]-\d+)\t(?:-\S+\t)?(.*)$", out, re.MULTILINE))
+
+    return run
+
+
+def test_a_prefix_of_the_data_set_is_not_written_twice(forcing, tmp_path):
     """--prefix-size forces the first pieces of each reference, which are then no part of the
     text that is written anew."""
     (tmp_path / "terms.tsv").write_text(
-        "Klinik\tmoonlight\nKollegin\tmoonlight\nNetz\tmoonlight\n", encoding="utf-8"
+        "Schlüssel\tmoonlight\nFahrrad\tmoonlight\nFenster\tmoonlight\n", encoding="utf-8"
     )
-    (tmp_path / "raw").mkdir()
-    where = [
-        raw_demo(tmp_path / "raw", 12),
-        "--path",
-        MODEL / "checkpoint.pt",
-        "--dataset-impl",
-        "raw",
-        "--cpu",
-        "-s",
-        "de",
-        "-t",
-        "en",
-    ]
-    how = [
-        "--bpe",
-        "sentencepiece",
-        "--sentencepiece-model",
-        MODEL / "spm.model",
-        "--task",
-        "translation_ext",
-        "--prefix-size",
-        "3",
-    ]
-    status, out, log = generate(*where, *how, "--glossary", tmp_path / "terms.tsv")
-    assert status == 0 and "moonlight" in out, log
-    lines = dict(re.findall(r"^([TD]-\d+)\t(?:-\S+\t)?(.*)$", out, re.MULTILINE))
+    lines = forcing(3, "--glossary", tmp_path / "terms.tsv")
     placed = [n for n in range(12) if "moonlight" in lines[f"D-{n}"]]
     assert len(placed) == 3
     for n in placed:
@@ -584,8 +576,25 @@ def test_a_prefix_of_the_data_set_is_not_written_twice(tmp_path):
         ]
 
 
+def test_a_prefix_may_end_inside_a_word(forcing, tmp_path):
+    """Gesa Ros|enbrand: no term takes the place of what is left of the word."""
+    (tmp_path / "terms.tsv").write_text(
+        "Rosenbrand\tmoonlight\nGruppen\tmoonlight\nsind\tmoonlight\n", encoding="utf-8"
+    )
+    flags = ["--beam", 4, "--batch-size", 16]
+    plain = forcing(3, *flags)
+    placed = forcing(3, *flags, "--glossary", tmp_path / "terms.tsv")
+    inside = 0
+    for n in range(16):
+        before, after = (lines[f"H-{n}"].split() for lines in (plain, placed))
+        if len(before) > 3 and before[3][0] != "▁":
+            inside += 1
+            assert after[3][0] != "▁", (plain[f"D-{n}"], placed[f"D-{n}"])
+    assert inside > 2 and any("moonlight" in line for line in placed.values())
+
+
 def test_without_segmentation_terms_are_free_and_the_signature_says_so(tmp_path):
-    (tmp_path / "terms.tsv").write_text("▁Akte\t▁record\n", encoding="utf-8")
+    (tmp_path / "terms.tsv").write_text("▁Ordner\t▁record\n", encoding="utf-8")
     given = [
         MODEL,
         "--path",
@@ -599,7 +608,7 @@ def test_without_segmentation_terms_are_free_and_the_signature_says_so(tmp_path)
         "translation_ext",
     ]
     given += ["--glossary", tmp_path / "terms.tsv", "--stats-file", tmp_path / "stats.json"]
-    status, out, log = interactive(*given, stdin="▁Die ▁Akte ▁ist ▁neu .\n".encode())
+    status, out, log = interactive(*given, stdin="▁Der ▁Ordner ▁ist ▁neu .\n".encode())
     assert status == 0 and "▁record" in out, log
     assert "glossary:align" not in json.loads((tmp_path / "stats.json").read_text())["signature"]
     status, _, log = interactive(*given, "--glossary-placement", "align", stdin=b"")
@@ -611,7 +620,7 @@ def test_without_segmentation_terms_are_free_and_the_signature_says_so(tmp_path)
 
 
 def test_flags_that_need_the_searchs_own_hypotheses_refuse_it(tmp_path):
-    (tmp_path / "terms.tsv").write_text("Verband\tbandage\n", encoding="utf-8")
+    (tmp_path / "terms.tsv").write_text("Angebot\tquotation\n", encoding="utf-8")
     with pytest.raises(UsageError, match="--glossary-placement align"):
         translator(
             glossary=str(tmp_path / "terms.tsv"), glossary_placement="align", print_alignment="hard"

@@ -103,9 +103,9 @@ def test_the_report_and_a_reader_agree(demo, plain, tmp_path, case):
 
 @pytest.mark.parametrize("mode", ["word", "prefix", "none"])
 def test_where_a_phrase_counts(demo, tmp_path, mode):
-    """The model says "associations" by itself: that has "association" where a suffix may follow,
+    """The model says "offers" by itself: that has "offer" where a suffix may follow,
     and lacks it as a word."""
-    line = "Zwei Verbände werden morgen geprüft.\n"
+    line = "Zwei Angebote werden morgen geprüft.\n"
     where = [
         demo,
         "--path",
@@ -128,7 +128,7 @@ def test_where_a_phrase_counts(demo, tmp_path, mode):
     ]
     given = [
         "--constraints-file",
-        written(tmp_path, "constraints", ["association"]),
+        written(tmp_path, "constraints", ["offer"]),
         "--constraint-boundary",
         mode,
     ]
@@ -138,10 +138,8 @@ def test_where_a_phrase_counts(demo, tmp_path, mode):
         )[1]
         for flags in ((), given)
     )
-    assert "associations" in free and not re.search(r"\bassociation\b", free)
+    assert "offers" in free and not re.search(r"\boffer\b", free)
     if mode == "prefix":
         assert found == free
     else:  # none: its own pieces, whatever follows
-        assert found != free and re.search(
-            r"\bassociation\b" if mode == "word" else r"\bassociation", found
-        )
+        assert found != free and re.search(r"\boffer\b" if mode == "word" else r"\boffer", found)

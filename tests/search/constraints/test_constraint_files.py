@@ -671,7 +671,7 @@ def test_the_source_text_is_recovered_for_the_glossary(encoders, read, name):
 
 def test_glossary_terms_come_behind_the_lines_own(read):
     source = read("h", glossary="a\tg\nb\tf|e e\n")
-    found = source.sentence(0, ids(source.source, "b c a a"))
+    found = source.sentence(0, ids(source.source_text.dictionary, "b c a a"))
     assert given_text(source) == ("h",)
     assert found.any_of == (((11,),), ((9,), (8, 8)), ((10,),))
     assert found.text == ("h", "f|e e", "g")
@@ -679,15 +679,15 @@ def test_glossary_terms_come_behind_the_lines_own(read):
 
 def test_a_term_that_the_line_asks_for_itself_is_not_asked_for_twice(read):
     source = read("g", glossary="a\tg\nb\tg\n")
-    assert source.sentence(0, ids(source.source, "a")).text == ("g",)
+    assert source.sentence(0, ids(source.source_text.dictionary, "a")).text == ("g",)
     # two terms with one target: twice, as without the line
-    assert source.sentence(0, ids(source.source, "a b")).text == ("g", "g")
+    assert source.sentence(0, ids(source.source_text.dictionary, "a b")).text == ("g", "g")
 
 
 def test_a_term_that_contains_a_banned_phrase_is_unmet(read):
     source = read("", banned="g\n", glossary="a\tg\nb\tg|h\n")
     source.lines = None
-    found = source.sentence(0, ids(source.source, "a b"))
+    found = source.sentence(0, ids(source.source_text.dictionary, "a b"))
     assert found.any_of == (((11,),),)
     assert found.unmet == (("g", "conflicts with the banned phrase 'g'"),)
 

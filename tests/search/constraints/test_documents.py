@@ -10,20 +10,20 @@ from demo_text import DEMO
 from forked import generate, interactive
 
 from fairseq_ext.core.words import words_of
-from fairseq_ext.search.constraints.glossary import Documents
+from fairseq_ext.search.constraints.documents import Documents
 from fairseq_ext.translator import Translator
 
 FREE = {  # source lines, and the form that each translation has where it may choose
-    "Später hat er die Ader nicht mit großer Mühe zusammengebaut.": "wire",
-    "Leo Larsen setzt eine Ader ein.": "vein",
-    "Am Wochenende wurden alle Adern von Herrn Dr. Rossi geschlossen.": "veins",
+    "Das Schloss ist sehr alt.": "castle",
+    "Das Schloss an der Tür ist kaputt.": "lock",
+    "Alle Schlösser sind alt.": "locks",
 }
 FIRST, SECOND, PLURAL = FREE
-TEXT = [FIRST, SECOND, "Paula Petersen löscht meinen Befund.", PLURAL, "", PLURAL, FIRST]
+TEXT = [FIRST, SECOND, "Die Lehrerin öffnet das Fenster.", PLURAL, "", PLURAL, FIRST]
 NAMES = ["a", "b", "b", "b", "-", "a", "b"]
 KEPT = {
-    "blank": ["wire", "wire", None, "wires", "", "veins", "vein"],
-    "named": ["wire", "vein", None, "veins", "", "wires", "vein"],
+    "blank": ["castle", "castle", None, "castles", "", "locks", "lock"],
+    "named": ["castle", "lock", None, "locks", "", "castles", "lock"],
 }
 MODEL = {
     "path": DEMO / "checkpoint.pt",
@@ -41,7 +41,7 @@ FLAGS = [
 
 def glossary(folder, forms: str):
     path = folder / f"{forms.replace('|', '.')}.tsv"
-    path.write_text(f"Ader\t{forms}\n", encoding="utf-8")
+    path.write_text(f"Schloss\t{forms}\n", encoding="utf-8")
     return path
 
 
@@ -56,13 +56,13 @@ def folder(tmp_path_factory):
         (place / f"test.de-en.{language}").write_text(pieces, encoding="utf-8")
     (place / "text").write_text("".join(line + "\n" for line in TEXT), encoding="utf-8")
     (place / "named").write_text("".join(name + "\n" for name in NAMES), encoding="utf-8")
-    glossary(place, "vein|veins|wire|wires")
+    glossary(place, "lock|locks|castle|castles")
     return place
 
 
 def options(folder, documents: str) -> list:
     where = documents if documents == "blank" else folder / documents
-    return ["--glossary", folder / "vein.veins.wire.wires.tsv", "--glossary-documents", where]
+    return ["--glossary", folder / "lock.locks.castle.castles.tsv", "--glossary-documents", where]
 
 
 def texts(done) -> list[str]:
@@ -79,21 +79,21 @@ def expected(folder) -> dict[str, list[str]]:
     What the first line of a document has is what it has where it is alone.
     """
     translate = {}
-    for forms in ("vein|veins|wire|wires", "vein|veins", "wire|wires"):
+    for forms in ("lock|locks|castle|castles", "lock|locks", "castle|castles"):
         made = Translator(data=DEMO, **MODEL, glossary=glossary(folder, forms))
         translate[forms] = dict(
             zip(TEXT, [best[0].text for best in made.translate(TEXT)], strict=True)
         )
     for line, form in FREE.items():
-        assert form in words_of(translate["vein|veins|wire|wires"][line])
+        assert form in words_of(translate["lock|locks|castle|castles"][line])
 
     def text(line, form):
         found = translate[
-            "vein|veins|wire|wires"
+            "lock|locks|castle|castles"
             if form is None
-            else "wire|wires"
-            if form.startswith("w")
-            else "vein|veins"
+            else "castle|castles"
+            if form.startswith("c")
+            else "lock|locks"
         ][line]
         assert form is None or form in words_of(found)
         return found
@@ -134,7 +134,7 @@ def test_documents_in_python_over_several_calls_and_with_bad_lines(folder, expec
     made = Translator(
         data=DEMO,
         **MODEL,
-        glossary=folder / "vein.veins.wire.wires.tsv",
+        glossary=folder / "lock.locks.castle.castles.tsv",
         glossary_documents="blank",
     )
     assert [best[0].text for best in made.translate_iter(TEXT, buffer=3)] == expected["blank"]
@@ -164,12 +164,12 @@ def test_documents_that_cannot_be_told_are_refused_in_a_sentence(folder, flags, 
     assert done.status == 1 and said.format(folder=folder) in done.stderr.splitlines()[-1]
 
 
-@pytest.mark.parametrize(("language", "kept"), [("en", ("Vein", "veins")), ("zh", ("Vein",))])
+@pytest.mark.parametrize(("language", "kept"), [("en", ("Lock", "locks")), ("zh", ("Lock",))])
 def test_inflections_stay_where_there_are_lemmas(language, kept):
     documents = Documents("blank", language)
-    documents.levels([(0, ["Ader"]), (1, ["Ader"])])
-    documents.keep(0, "Ader", "vein")
-    assert documents.forms(1, "Ader", ("Vein", "veins", "wire")) == kept
+    documents.levels([(0, ["Schloss"]), (1, ["Schloss"])])
+    documents.keep(0, "Schloss", "lock")
+    assert documents.forms(1, "Schloss", ("Lock", "locks", "castle")) == kept
 
 
 @pytest.mark.parametrize("parts", [(6,), (1, 2, 3), (1,) * 6])

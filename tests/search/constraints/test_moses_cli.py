@@ -18,7 +18,7 @@ ENTITIES = 'Er sagt: "R&D ist [fast] fertig" und < 10 %. '
 
 @pytest.fixture(scope="module")
 def echo(tmp_path_factory):
-    return echo_model.write(tmp_path_factory.mktemp("echo"), TEXT + ENTITIES * 9, pairs=60)
+    return echo_model.write(tmp_path_factory.mktemp("echo"), TEXT + ENTITIES * 9 + "/", pairs=60)
 
 
 def translated(flags, text: str, *more) -> list[str]:
@@ -90,3 +90,17 @@ def test_the_separator_of_the_segmentation_is_the_flag_s(tmp_path):
     assert plain == "Die Katze hat Abeq."
     assert translated(flags, plain + "\n", "--avoid-file", written("q")) == [plain]
     assert translated(flags, plain + "\n", "--avoid-file", written("Abeq")) != [plain]
+
+
+@pytest.mark.parametrize("symbol", ["</s>", "<s>", "Tier </s>"])
+def test_a_symbol_is_no_target_of_a_term(echo, tmp_path, symbol):
+    """Although the dictionary has its letters: the line is left out when the file is read."""
+    (tmp_path / "g.tsv").write_text(f"Katze\t{symbol}\nHund\tdas Tier\n", encoding="utf-8")
+    lines = "Die Katze hat 5 Liter.\nDie Hund hat 5 Liter.\n"
+    flags = ["--beam", 4, "--buffer-size", 10, "--glossary", tmp_path / "g.tsv"]
+    done = interactive(*echo, *flags, stdin=lines)
+    found = re.findall(r"^D-\d+\t\S+\t(.*)$", done.stdout, re.MULTILINE)
+    assert (done.status, found) == (0, ["Die Katze hat 5 Liter.", "Die das Tier hat 5 Liter."])
+    assert re.search(r"in line 1 of .*a symbol that no translation holds.*left out", done.stderr)
+    strict = interactive(*echo, *flags, "--strict", stdin=lines)
+    assert strict.status == 1 and not re.search("^D-", strict.stdout, re.MULTILINE)

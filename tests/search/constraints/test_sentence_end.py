@@ -14,8 +14,8 @@ from search.strategies.select.test_banks import Both
 from search.strategies.select.test_dba import VOCABULARY
 from table_model import EOS, FIRST_WORD, TableDecoder, random_table, search, stop_plug
 
-from fairseq_ext.search.constraints.sentence_end import EndTokens, SentenceEnds, end_tokens
 from fairseq_ext.search.phrases.sentence import SentenceConstraints
+from fairseq_ext.search.phrases.sentence_ends import EndTokens, SentenceEnds, end_tokens
 from fairseq_ext.search.strategies.select.bonus import Bonus
 from fairseq_ext.search.strategies.select.cbs import ConstrainedBeam
 from fairseq_ext.search.strategies.select.dba import DBA

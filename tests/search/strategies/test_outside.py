@@ -1,5 +1,5 @@
-"""What a strategy from outside the package returns is checked at every step: each slip ends in a
-sentence, not in another translation."""
+"""What a strategy from outside the package returns is checked at its first steps: each slip ends
+in a sentence, not in another translation."""
 
 from __future__ import annotations
 

@@ -160,7 +160,8 @@ class ParallelFlags:
         metadata={
             "help": "first guess of a block: pad (the paper), repeat (the last token), ngram "
             "(a table made by scripts/build_drafts.py), none (default auto: ngram where there is "
-            "a table, else repeat)"
+            "a table, else repeat)",
+            "needs": {"ngram": ("source tokens",)},
         },
     )
     draft_file: str | None = field(
@@ -168,6 +169,7 @@ class ParallelFlags:
         metadata={
             "help": "earlier translations as drafts, one segmented line a sentence (default: none)",
             "file": True,
+            "engine": "gives line n its draft, and requests have no numbers",
         },
     )
     draft_table: str | None = field(
@@ -198,6 +200,10 @@ class ParallelFlags:
             "help": "write each sentence's decoding dependency graph as JSON to this directory; "
             "python -m fairseq_ext.viz.ddg draws it (default: none)",
             "file": True,
+            "same_results": True,
+            "needs": ("source tokens",),
+            "engine": "writes graphs of the sentences of a whole run",
+            "corpus": "is for a few sentences of the other commands, not a corpus",
         },
     )
 

@@ -153,7 +153,7 @@ class Window(Method):
         if drafter is None:
             return None
         self.state.drafter = drafter.struct
-        return CompiledMethod("window", self.state, drafter, learn=True)
+        return CompiledMethod("window", self.state, drafter, learns=True)
 
 
 @register_method("window", "verified windows, after Santilli et al. 2023")

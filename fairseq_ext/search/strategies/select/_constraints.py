@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from fairseq_ext.kernels.banks import LONGS, phrases_struct
+from fairseq_ext.kernels.banks import INT64_FIELDS, phrases_struct
 from fairseq_ext.search.beam import Beam
 from fairseq_ext.search.constraints.banned import BannedCompiler, BannedTable, build_banned
 from fairseq_ext.search.constraints.sentence_end import EndRule
@@ -37,7 +37,7 @@ class Tables:
         if self.struct is None:
             t = self.phrases
             self.struct = phrases_struct(
-                [getattr(t, name) for name in LONGS], t.behind, t.glued, t.ordered
+                [getattr(t, name) for name in INT64_FIELDS], t.behind, t.glued, t.ordered
             )
         return self.struct
 

@@ -25,7 +25,6 @@ from torch import Tensor
 from fairseq_ext.core.errors import UsageError
 from fairseq_ext.search.beam import Beam
 from fairseq_ext.search.candidates import Candidates, first_of_equals, pick
-from fairseq_ext.search.constraints.required import ConstraintFlags
 from fairseq_ext.search.log_probs import LogProbs
 from fairseq_ext.search.phrases.phrase_table import PhraseTable
 from fairseq_ext.search.pool import Pool
@@ -101,7 +100,6 @@ def check(flags, generation) -> None:
 @register(
     "select",
     "bonus",
-    ConstraintFlags,
     check=check,
     needs=("search loop", "beam"),
     neutral=({"select": "bonus", "constraint_bonus": 0.0},),

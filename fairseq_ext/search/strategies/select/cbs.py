@@ -18,7 +18,6 @@ import torch
 from torch import Tensor
 
 from fairseq_ext.core.errors import SentenceError
-from fairseq_ext.search.constraints.required import ConstraintFlags
 from fairseq_ext.search.phrases.phrase_table import PhraseTable
 from fairseq_ext.search.registry import register
 from fairseq_ext.search.strategies.select._constraints import Tables
@@ -72,7 +71,6 @@ class ConstrainedBeam(GridBeam):
 @register(
     "select",
     "cbs",
-    ConstraintFlags,
     needs=("search loop", "beam"),
     denies=("one order",),
     neutral=({"select": "cbs"},),

@@ -56,7 +56,6 @@ from fairseq_ext.search.candidates import (
     first_of_equals,
     pick,
 )
-from fairseq_ext.search.constraints.required import ConstraintFlags
 from fairseq_ext.search.log_probs import LogProbs
 from fairseq_ext.search.phrases.phrase_table import PhraseTable
 from fairseq_ext.search.phrases.sentence import EMPTY
@@ -377,12 +376,13 @@ class DBA(Select):
 
 
 @dataclass
-class DBAFlags(ConstraintFlags):
+class DBAFlags:
     dba_allocation: Literal["even", "paper"] = field(
         default="even",
         metadata={
             "help": "how dba divides the beam among its banks: a row for each in turn, or as Post "
-            "and Vilar do (default: even)"
+            "and Vilar do (default: even)",
+            "shapes": "required phrases",
         },
     )
 

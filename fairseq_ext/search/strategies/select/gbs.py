@@ -22,7 +22,6 @@ from torch import Tensor
 
 from fairseq_ext.search.beam import Beam
 from fairseq_ext.search.candidates import Candidates, by_banks
-from fairseq_ext.search.constraints.required import ConstraintFlags
 from fairseq_ext.search.log_probs import LogProbs
 from fairseq_ext.search.phrases.phrase_table import PhraseTable
 from fairseq_ext.search.pool import Pool
@@ -33,7 +32,7 @@ from fairseq_ext.search.strategies.select.topk import Best
 
 
 @dataclass
-class GridBeamFlags(ConstraintFlags):
+class GridBeamFlags:
     gbs_base: int = field(
         default=1,
         metadata={

@@ -21,8 +21,8 @@ import torch
 from torch import Tensor
 
 from fairseq_ext.core.errors import UsageError
-from fairseq_ext.kernels.beam import PlugRules
-from fairseq_ext.kernels.log_probs import Cut, draw, draw_compiled, uniform
+from fairseq_ext.kernels.beam import StrategyRules
+from fairseq_ext.kernels.log_probs import SamplingCut, draw, draw_compiled, uniform
 from fairseq_ext.search.beam import Beam
 from fairseq_ext.search.candidates import Candidates, laid_out
 from fairseq_ext.search.log_probs import LogProbs
@@ -45,12 +45,12 @@ class Sampling(Select):
 
     variable = True  # a sample that has ended leaves the others behind
 
-    def __init__(self, k: int, cut: Cut):
+    def __init__(self, k: int, cut: SamplingCut):
         self.k, self.cut = k, cut
 
     @property
-    def rules(self) -> PlugRules | None:
-        return PlugRules(samples=True, cut=self.cut.struct())
+    def rules(self) -> StrategyRules | None:
+        return StrategyRules(samples=True, sampling_cut=self.cut.struct())
 
     def start(self, beam: Beam, pool: Pool) -> None:
         # all of a sentence's samples
@@ -87,6 +87,7 @@ class SamplingFlags:
         metadata={
             "help": "sample words of at least this probability only (default: all words)",
             "range": (0, 1, "probability"),
+            "page": "candidates.md",
         },
     )
 
@@ -130,4 +131,4 @@ def tell(flags, generation) -> str:
 def build(flags, context) -> Sampling:
     floor = float(torch.tensor(flags.sampling_epsilon or 0.0).log())
     mass = context.sampling_topp if context.sampling_topp > 0 else 1.0
-    return Sampling(context.k, Cut(max(0, context.sampling_topk), mass, floor))
+    return Sampling(context.k, SamplingCut(max(0, context.sampling_topk), mass, floor))

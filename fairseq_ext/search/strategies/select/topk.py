@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from fairseq_ext.kernels.beam import PlugRules
+from fairseq_ext.kernels.beam import StrategyRules
 from fairseq_ext.search.beam import Beam, numbers
 from fairseq_ext.search.candidates import Candidates, best_of_sentences
 from fairseq_ext.search.log_probs import LogProbs
@@ -29,8 +29,8 @@ class TopK(Select):
         self.variable = children is not None
 
     @property
-    def rules(self) -> PlugRules | None:
-        return PlugRules(children=self.children)
+    def rules(self) -> StrategyRules | None:
+        return StrategyRules(children=self.children)
 
     def __call__(self, beam: Beam, log_probs: LogProbs, pool: Pool) -> Candidates:
         best = best_of_rows(self.k, beam, log_probs, self.children)

@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 
 from fairseq_ext.core import array_file
-from fairseq_ext.core.array_file import Damaged
+from fairseq_ext.core.array_file import DamagedFile
 from fairseq_ext.core.files import cache_folder
 from fairseq_ext.kernels import lsh_torch
 from fairseq_ext.kernels.lsh_torch import PRIME, Cuckoo, bits_of
@@ -194,7 +194,7 @@ def read(
             )
     except FileNotFoundError:
         return None
-    except (OSError, Damaged) as error:  # a damaged file is replaced
+    except (OSError, DamagedFile) as error:  # a damaged file is replaced
         logger.warning("the LSH index %s is built anew, because %s", file, error)
         return None
     tensors = {name: torch.from_numpy(array) for name, array in arrays.items()}
@@ -207,26 +207,26 @@ def read(
 
 
 def check_numbers(arrays: dict[str, Any], parameters: Parameters, V: int, D: int) -> None:
-    """Raise Damaged unless every dimension, word and span lies where a lookup may follow it."""
+    """Raise DamagedFile unless every dimension, word and span lies where a lookup may follow it."""
     K, P, W = parameters.K, parameters.u * parameters.W, parameters.W
     dimensions, words = arrays["dimensions"], arrays["words"]
     if dimensions.shape != (K, P) or words.shape != (W * V,):
-        raise Damaged("its arrays are of another size")
+        raise DamagedFile("its arrays are of another size")
     if not 0 <= int(dimensions.min()) <= int(dimensions.max()) < D:
-        raise Damaged("it compares a dimension that there is not")
+        raise DamagedFile("it compares a dimension that there is not")
     if not 0 <= int(words.min()) <= int(words.max()) < V:
-        raise Damaged("it holds a word that is not in the vocabulary")
+        raise DamagedFile("it holds a word that is not in the vocabulary")
     if parameters.table == "direct":
         offsets = arrays["offsets"].astype("int64")
         if offsets.shape != (W, codes_of(parameters) + 1):
-            raise Damaged("its arrays are of another size")
+            raise DamagedFile("its arrays are of another size")
         first = [band * V for band in range(W)]
         if (
             (offsets[:, 0] != first).any()
             or (offsets[:, -1] - V != first).any()
             or (offsets[:, 1:] < offsets[:, :-1]).any()
         ):
-            raise Damaged("its spans are not in order")
+            raise DamagedFile("its spans are not in order")
         return
     key, start, length, hashes = (arrays[name] for name in ("key", "start", "length", "hashes"))
     if (
@@ -234,15 +234,15 @@ def check_numbers(arrays: dict[str, Any], parameters: Parameters, V: int, D: int
         or key.shape[1] < 1
         or hashes.shape != (W, 4)
     ):
-        raise Damaged("its arrays are of another size")
+        raise DamagedFile("its arrays are of another size")
     if not 1 <= int(hashes.min()) <= int(hashes.max()) < PRIME:
-        raise Damaged("its hash functions are not valid")
+        raise DamagedFile("its hash functions are not valid")
     if (
         int(start.min()) < 0
         or int(length.min()) < 0
         or int((start.astype("int64") + length).max()) > V
     ):
-        raise Damaged("its spans leave their band")
+        raise DamagedFile("its spans leave their band")
 
 
 def write(index: Index, key: str, file: Path, dictionary: str = "") -> bool:

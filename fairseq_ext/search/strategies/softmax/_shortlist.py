@@ -94,6 +94,7 @@ class ShortlistFlags:
             "help": "for --stats-file: calls from one check against the full softmax to the next "
             "(default: 128; 0: never)",
             "range": (0, math.inf, "number of calls"),
+            "same_results": True,
         },
     )
 
@@ -196,7 +197,7 @@ class ShortlistSoftmax(Softmax):
         ]
         self.nothing = self.base[:0]
         self.compiled = None
-        if len(layers) == 1 and gathered.takes(weight):
+        if len(layers) == 1 and gathered.is_supported(weight):
             self.compiled = gathered.ShortlistLinear(
                 self.linears[0].pack(), self.base, *layers[0], temperature
             )

@@ -125,6 +125,7 @@ class LSHFlags(ShortlistFlags):
         metadata={
             "help": "keep the index beside this file (default: the checkpoint; off: keep none)",
             "file": True,
+            "same_results": True,  # it is checked against the weights and its settings
         },
     )
 
@@ -155,7 +156,9 @@ class LSH(ShortlistSoftmax):
                 weight, bias, parameters, kept_beside, self.kernels, dictionary
             )
             if self.compiled is not None:
-                self.finder = lsh_compiled.Finder(self.index, self.in_base, int(self.has_bias))
+                self.finder = lsh_compiled.CompiledLookup(
+                    self.index, self.in_base, int(self.has_bias)
+                )
 
     def hits(self, x: Tensor) -> Tensor:
         """L (n, V) of Eq. 9: how many bands each word shares with each row's state x (n, d)."""
@@ -234,7 +237,7 @@ class LSH(ShortlistSoftmax):
                 if features[0].is_cuda:
                     torch.cuda.synchronize()
                 times[place].append(time.perf_counter() - start)
-        counts.go_back(before)
+        counts.rollback(before)
         self.measured.calls = calls
         full, lsh = (sorted(t)[PROBE_TIMES // 2] for t in times)
         counts.probe = Probe(Mean(features[0].size(0), 1), Mean(full, 1), Mean(lsh, 1))
@@ -270,7 +273,7 @@ def kernels_for(weight: Tensor) -> Any:
         return lsh_torch if library() is None else lsh_compiled
     from fairseq_ext.kernels import lsh_cuda
 
-    reason = lsh_cuda.unavailable()
+    reason = lsh_cuda.unavailable_reason()
     if reason is None:
         return lsh_cuda
     logger.info(
@@ -298,7 +301,7 @@ def check(flags, generation) -> None:
         )
     if flags.lsh_table == "direct" and bits > 22:
         raise UsageError(f"--lsh-table direct would need 2^{bits} addresses a band: use cuckoo")
-    if flags.lsh_normalise == "exact" and getattr(generation, "lm_path", None):
+    if flags.lsh_normalise == "exact" and generation.lm_path:
         raise UsageError(
             "--lsh-normalise exact does not know the language model of --lm-path: leave "
             "one of the two out"

@@ -3,7 +3,7 @@ criterion, a baseline of optimal.py."""
 
 from torch import Tensor
 
-from fairseq_ext.kernels.beam import PlugRules, StopRule
+from fairseq_ext.kernels.beam import StopRule, StrategyRules
 from fairseq_ext.search.beam import Beam
 from fairseq_ext.search.candidates import Candidates, StopDecision
 from fairseq_ext.search.finished import Finished
@@ -20,8 +20,8 @@ class First(Stop):
         self.eos = eos
 
     @property
-    def rules(self) -> PlugRules | None:
-        return PlugRules(StopRule.FIRST)
+    def rules(self) -> StrategyRules | None:
+        return StrategyRules(StopRule.FIRST)
 
     def __call__(
         self,

@@ -34,7 +34,7 @@ from torch import Tensor
 
 from fairseq_ext.core.errors import UsageError
 from fairseq_ext.core.stats import Mean, Section, Stats
-from fairseq_ext.kernels.beam import PlugRules, StopRule
+from fairseq_ext.kernels.beam import StopRule, StrategyRules
 from fairseq_ext.search.beam import Beam, upload
 from fairseq_ext.search.candidates import Candidates, StopDecision
 from fairseq_ext.search.finished import Ending, Finished, Scoring
@@ -79,8 +79,8 @@ class OptimalEnding(Stop):
         self.variable = paper or prune
 
     @property
-    def rules(self) -> PlugRules | None:
-        return PlugRules(StopRule.OPTIMAL, paper=self.paper, prune_bound=self.prune)
+    def rules(self) -> StrategyRules | None:
+        return StrategyRules(StopRule.OPTIMAL, paper_expansion=self.paper, prune_bound=self.prune)
 
     def __call__(
         self,
@@ -220,7 +220,7 @@ class Certificates(Section):
     off without a proof (open)."""
 
     key = "certificates"
-    of_answers = True
+    counts_answers = True
     proved: int = 0
     open: int = 0
     # nats that the open ones may lack; 0 where fewer hypotheses are finished than the
@@ -246,7 +246,7 @@ class Saved(Section):
     """
 
     key = "saved"
-    of_answers = True
+    counts_answers = True
     steps: int = 0
     rows: int = 0
     expansions: int = 0  # each row would have continued a live hypothesis

@@ -7,7 +7,7 @@ EMNLP 2020. https://aclanthology.org/2020.emnlp-main.366/     Appendix A.1
 import torch
 from torch import Tensor
 
-from fairseq_ext.kernels.beam import PlugRules, StopRule
+from fairseq_ext.kernels.beam import StopRule, StrategyRules
 from fairseq_ext.search.beam import Beam
 from fairseq_ext.search.candidates import Candidates, StopDecision
 from fairseq_ext.search.finished import Finished
@@ -58,8 +58,8 @@ class Ranked(Stop):
         return [number for number in self.answer[sentence].tolist() if number >= 0]
 
     @property
-    def rules(self) -> PlugRules | None:
-        return PlugRules(StopRule.RANKED)
+    def rules(self) -> StrategyRules | None:
+        return StrategyRules(StopRule.RANKED)
 
     def __call__(
         self,

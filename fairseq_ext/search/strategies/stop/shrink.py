@@ -4,7 +4,7 @@ RNNsearch, a baseline of optimal.py."""
 import torch
 from torch import Tensor
 
-from fairseq_ext.kernels.beam import PlugRules, StopRule
+from fairseq_ext.kernels.beam import StopRule, StrategyRules
 from fairseq_ext.search.beam import Beam
 from fairseq_ext.search.candidates import Candidates, StopDecision
 from fairseq_ext.search.finished import Finished
@@ -24,8 +24,8 @@ class Shrink(Stop):
         self.eos = eos
 
     @property
-    def rules(self) -> PlugRules | None:
-        return PlugRules(StopRule.SHRINK)
+    def rules(self) -> StrategyRules | None:
+        return StrategyRules(StopRule.SHRINK)
 
     def __call__(
         self,

@@ -1,0 +1,116 @@
+"""Forms that a document keeps (`--glossary-documents`): the target form that it first has for a
+source term of the glossary.
+
+The first line of a document that holds a term decides, in the order of the text: what its
+translation has is kept, with its inflections (`dressing`: `dressings` too, by their lemmas), and
+the other target forms are left out for the lines behind it. So a line is decoded after those that
+decide for it, however lines are batched: a line that waits for none is of level 0, one that waits
+for lines of level n of n + 1.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+from collections.abc import Callable, Iterable, Sequence
+
+from fairseq_ext.core.errors import UsageError, counted
+from fairseq_ext.core.files import Lines
+from fairseq_ext.core.words import lemmatizer, words_of
+
+FLAG = "--glossary-documents"
+BLANK = "blank"
+Key = tuple[str | int, str]  # a document and a source term
+
+
+def lemmas_of(language: str) -> Callable[[str], str]:
+    """The lemmas of a language; its words where simplemma has none.
+
+    Errors: UsageError where simplemma is not installed.
+    """
+    try:
+        return lemmatizer(language, FLAG)
+    except UsageError:
+        if importlib.util.find_spec("simplemma") is None:
+            raise
+        return str.lower
+
+
+class Documents:
+    """The documents of a text, whose lines come in one or several parts.
+
+    where: `blank`, or a file with the name of each line's document; language: of the target.
+    """
+
+    def __init__(self, where: str, language: str):
+        self.names = None if where == BLANK else Lines(where, FLAG)
+        self.lemma = lemmas_of(language)
+        self.clear()
+
+    def clear(self) -> None:
+        """Start a text."""
+        self.number = 0  # of the document, where blank lines part them
+        self.of_line: dict[int, str | int] = {}  # of the part at hand
+        self.deciding: dict[Key, int] = {}  # the line
+        self.kept: dict[Key, str] = {}  # what it has
+
+    def levels(self, lines: Iterable[tuple[int, Sequence[str] | None]]) -> dict[int, int]:
+        """The level of each line of the next part, by its number. lines: number and source terms;
+        None for the terms of a blank line.
+
+        Errors: UsageError where the file has fewer lines.
+        """
+        found: dict[int, int] = {}
+        for number, terms in lines:
+            if not found:
+                self.begin(number)
+            if terms is None and self.names is None:
+                self.number += 1
+            document = self.of_line[number] = self.document(number)
+            waits_for = {
+                self.deciding.setdefault((document, term), number) for term in terms or ()
+            } - {number}
+            found[number] = max((found[line] + 1 for line in waits_for if line in found), default=0)
+        return found
+
+    def check_size(self, sentences: int) -> None:
+        """UsageError unless a file of documents has a line for each of so many sentences."""
+        if self.names is not None and len(self.names) != sentences:
+            raise UsageError(
+                f"{FLAG} {self.names.path} has {counted(len(self.names), 'line')} and the input "
+                f"has {counted(sentences, 'sentence')}: write one line for each"
+            )
+
+    def begin(self, first: int) -> None:
+        """Begin a part; what is over is forgotten."""
+        if first == 0:
+            self.clear()
+        self.of_line.clear()
+        if self.names is None:
+            for of_key in (self.deciding, self.kept):
+                for key in [key for key in of_key if key[0] != self.number]:
+                    del of_key[key]  # type: ignore[attr-defined]
+
+    def document(self, line: int) -> str | int:
+        """The document of a line."""
+        if self.names is None:
+            return self.number
+        if line >= len(self.names):
+            self.check_size(line + 1)
+        return self.names[line]
+
+    def forms(self, line: int, term: str, targets: Sequence[str]) -> tuple[str, ...]:
+        """Those of a term's target forms that a line may have."""
+        kept = self.kept.get((self.of_line.get(line, ""), term))
+        return tuple(
+            form for form in targets if kept is None or self.lemmas(form) == self.lemmas(kept)
+        )
+
+    def lemmas(self, form: str) -> list[str]:
+        """The lemmas of a target form, in small letters."""
+        return [self.lemma(word).lower() for word in words_of(form)]
+
+    def keep(self, line: int, term: str, form: str | None) -> None:
+        """A line's translation has this form of a term, or none."""
+        key = self.of_line.get(line, ""), term
+        if form is not None and self.deciding.get(key) == line:
+            self.kept.setdefault(key, form)

@@ -1,0 +1,98 @@
+"""Source sentences as text, recovered from their tokens.
+
+A word that the source dictionary lacks is `<unk>` among the tokens, whatever was written. Where the
+line itself is known (everywhere but in the data sets of fairseq-generate), its pieces stand for
+these tokens, so that a glossary's terms are found in what was written.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+from unicodedata import normalize
+
+from torch import Tensor
+
+from fairseq_ext.core.words import LANGUAGE, starts_of, words_of
+from fairseq_ext.search.phrases.places import overlapping, token_spans
+from fairseq_ext.search.phrases.segmenter import Segmenter
+from fairseq_ext.search.phrases.sentence import Dictionary
+
+Tokens = Tensor | Sequence[int]  # (L,), padded or not
+
+
+class SourceText:
+    """Reads source tokens. segmenter: from text to pieces and back; dictionary: of the source.
+
+    unknown, where a method takes it: the pieces of the line that the dictionary lacks, in their
+    order (Sentences.unknown_pieces).
+    """
+
+    def __init__(self, dictionary: Dictionary, segmenter: Segmenter):
+        self.dictionary, self.segmenter = dictionary, segmenter
+        self.own_texts: dict[int, str] = {}  # of tokens, as token_spans keeps them
+
+    def text(self, tokens: Tokens, unknown: Sequence[str] = ()) -> str:
+        """A source sentence without the language that it may begin with; its pieces where the
+        command undoes no segmentation."""
+        return self.decoded(self.numbered(tokens, unknown), unknown)
+
+    def words(self, tokens: Tokens, unknown: Sequence[str] = ()) -> list[str]:
+        """The words among which terms are looked for."""
+        return words_of(self.text(tokens, unknown), self.segmenter.takes_pieces)
+
+    def tokens_of_words(
+        self, tokens: Tokens, unknown: Sequence[str] = ()
+    ) -> Callable[[int, int], list[int]]:
+        """A function from `words` [start, end) to the places of their tokens."""
+        ids = self.numbered(tokens, unknown)
+
+        def read(part: Sequence[int]) -> str:
+            return self.decoded(part, unknown)
+
+        spans = token_spans(
+            [token for token in ids if token != self.dictionary.pad()],
+            read,
+            {} if unknown else self.own_texts,
+        )
+        text = normalize("NFKC", read(ids))
+        words = words_of(text, self.segmenter.takes_pieces)
+        starts = starts_of(text, words)
+        return lambda start, end: overlapping(
+            spans, starts[start], starts[end - 1] + len(words[end - 1])
+        )
+
+    def numbered(self, tokens: Tokens, unknown: Sequence[str]) -> list[int]:
+        """The tokens, where the i-th unknown one is a number i behind the dictionary's."""
+        ids = tokens.tolist() if isinstance(tokens, Tensor) else list(tokens)
+        unk = self.dictionary.unk()
+        if not unknown or ids.count(unk) != len(unknown):
+            return ids
+        behind = iter(range(len(self.dictionary), len(self.dictionary) + len(unknown)))
+        return [next(behind) if token == unk else token for token in ids]
+
+    def decoded(self, ids: Sequence[int], unknown: Sequence[str]) -> str:
+        """The text of `numbered` tokens."""
+        known = self.dictionary
+        # as by the dictionary's `string`, which is slower
+        left_out = (known.pad(), known.bos(), known.eos())
+        pieces = [
+            known[i] if i < len(known) else unknown[i - len(known)]
+            for i in ids
+            if i not in left_out
+        ]
+        return self.segmenter.decode(
+            " ".join(pieces[1:] if pieces and LANGUAGE.fullmatch(pieces[0]) else pieces)
+        )
+
+
+def unknown_pieces(
+    line: str, tokens: Tensor, dictionary: Dictionary | None, encoders: Sequence[Any]
+) -> tuple[str, ...]:
+    """The pieces of a line that the dictionary of its tokens (L,) lacks, in their order; none for
+    speech, which has no dictionary. encoders: --tokenizer and --bpe, or None."""
+    if dictionary is None or dictionary.unk() not in tokens.tolist():
+        return ()
+    for step in encoders:
+        line = step.encode(line) if step is not None else line
+    return tuple(piece for piece in line.split() if dictionary.index(piece) == dictionary.unk())
