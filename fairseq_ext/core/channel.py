@@ -150,8 +150,6 @@ class Channel:
                     is_over = True
                     break
                 self.incoming += data
-                if len(data) < PIECE:
-                    break  # what has come since makes the socket readable again
         except BlockingIOError:
             pass
         except OSError:

@@ -287,7 +287,7 @@ def test_a_file_descriptor_that_the_system_drops_is_not_taken_for_the_next_one()
         assert ours.flush()
         resource.setrlimit(resource.RLIMIT_NOFILE, (limit, files[1]))
         try:
-            for _ in range(2):  # its length with the file, and its content
+            while len(found) < 1 + (limit > 3):
                 found += receiver.receive(1000)
         finally:
             resource.setrlimit(resource.RLIMIT_NOFILE, files)
