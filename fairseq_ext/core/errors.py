@@ -196,7 +196,7 @@ def missing_file(error: Any, found: re.Match[str]) -> str | None:
     text, path = str(error), error.filename
     if path == "":
         return "a file is given without a name: name one, or leave its flag out"
-    if path == "@@ ":  # what fairseq takes --replace-unk alone for
+    if path == "@@ ":  # fairseq reads this file for --replace-unk without a value
         return (
             "--replace-unk needs the file of an alignment dictionary: name one, or write '' after "
             "it to copy source words"
@@ -215,7 +215,7 @@ def missing_file(error: Any, found: re.Match[str]) -> str | None:
             f"{text.removeprefix('Dataset not found: ')}: binarise that subset with "
             "fairseq-preprocess, or name another by --gen-subset"
         )
-    # what fairseq says of it
+    # fairseq's message is only the path
     is_folder = error.errno is None and os.path.isabs(text)
     return f"--user-dir {text} does not exist: correct the path" if is_folder else None
 
