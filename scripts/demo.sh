@@ -7,7 +7,7 @@
 #   --all            all of the example sentences, not the six best
 #   --limit N        the table: the first N sentences of each kind (all)
 #   --rounds N       the table: timed passes of each method            (3)
-#   --threads N      the table: threads                                (all cores)
+#   --threads N      threads; more than one gain little here           (1)
 #   --list           names the methods and their flags, and stops
 #
 #   scripts/demo.sh --serve [FLAGS]        starts the server on the demo model instead, its page at http://127.0.0.1:8000; FLAGS: of

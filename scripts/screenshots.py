@@ -22,7 +22,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[1]
 TEXT = "Das Angebot muss noch geprüft werden. Die Ärztin öffnet den Ordner."
 TERMS = ["Angebot=quotation|bid", "Ordner=binder|file"]
-BANNED = ["validated"]
+BANNED = ["checked"]
 BROWSERS = ("chromium", "chromium-browser", "google-chrome")
 
 

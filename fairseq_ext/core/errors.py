@@ -232,10 +232,10 @@ def unwritable(error: Any, found: re.Match[str]) -> str | None:
 
 
 Sentence = str | Callable[[Any, re.Match[str]], str | None]
-# Known mistakes, as the last line of a traceback: the error's type, and a pattern that its text
-# has. The first that fits counts. In a sentence {0} is the whole text, {1} the first group of what
-# was found, quoted up to 80 characters; a function may return None for an error that is another.
-SENTENCES: dict[str, Sentence] = {
+# Known mistakes, in the form of the last line of a traceback: the error's type, and a pattern of its
+# text. The first match counts. In a sentence {0} is the whole text, {1} the first group of the
+# match, cut at 80 characters; a function may return None if the error is not its mistake.
+MISTAKES: dict[str, Sentence] = {
     "UsageError: ": "{0}",
     "OSError: Model file not found": (
         "{0}: --path names one checkpoint, or several joined by colons"
@@ -357,7 +357,7 @@ SENTENCES: dict[str, Sentence] = {
 def explain(error: BaseException) -> str | None:
     """Return the sentence for an error; None if it is not a known mistake."""
     text, names = str(error), {kind.__name__ for kind in type(error).__mro__}
-    for known, sentence in SENTENCES.items():
+    for known, sentence in MISTAKES.items():
         kinds, _, pattern = known.partition(": ")
         if names.isdisjoint(kinds.split("|")) or not (found := re.search(pattern, text)):
             continue

@@ -10,6 +10,7 @@ from typing import Any
 
 from fairseq_ext.engine.jobs import Answer, Constraint, Partial
 from fairseq_ext.plugin.calls import Translation
+from fairseq_ext.text import in_lines
 from fairseq_ext.text.marks import Projection
 from fairseq_ext.text.segments import Item, Segment
 
@@ -149,11 +150,5 @@ class Joined:
 
 def rendered(slot: Slot, rank: int) -> tuple[str, Projection | None]:
     """What an item comes to in the n-best list's rank, and how its characters have moved there."""
-    if isinstance(slot.item, str):
-        return slot.item, None
-    if not isinstance(slot.answer, Answer):
-        return slot.item.source, None
-    hypotheses = slot.answer.hypotheses
-    best = hypotheses[min(rank, len(hypotheses) - 1)]
-    projection = Projection(slot.item, best.text, best.words)
-    return projection.rendered(), projection
+    found = slot.answer.hypotheses if isinstance(slot.answer, Answer) else [None]
+    return in_lines.rendered(slot.item, found[min(rank, len(found) - 1)])

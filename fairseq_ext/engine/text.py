@@ -21,10 +21,11 @@ from fairseq_ext.engine.callbacks import THREADS, Reply, when_done
 from fairseq_ext.engine.jobs import Answer, Partial
 from fairseq_ext.engine.joined import Joined, Slot
 from fairseq_ext.engine.tickets import Busy, Closed
-from fairseq_ext.plugin.loading.settings import TooLong
 from fairseq_ext.text.formats import Pass
+from fairseq_ext.text.in_lines import pieces
 from fairseq_ext.text.marks import ended
-from fairseq_ext.text.segments import Item, Segment, halves
+from fairseq_ext.text.segments import Item, Segment
+from fairseq_ext.text.stopping import until
 
 # segments of a text that an engine has at once, and items that are not joined:
 # one may take its time
@@ -97,7 +98,8 @@ class TextRequest:
     def next_slot(self) -> Slot | None:
         """The next segment to submit; None where there is none."""
         while not self.waiting:
-            item = next(self.items, None)
+            with until(lambda: self.is_over):
+                item = next(self.items, None)
             if item is None and not self.is_mute:
                 return None
             slot = Slot(Segment("", "", [], [], []) if item is None else item)
@@ -165,7 +167,7 @@ class TextRequest:
             return
         error = future.exception()
         assert isinstance(slot.item, Segment)
-        if isinstance(error, TooLong) and len(parts := halves(slot.item)) > 1:
+        if parts := pieces(slot.item, error):
             place, news = self.slots.index(slot), [Slot(part) for part in parts]
             del self.slots[place]
             for new in reversed(news):

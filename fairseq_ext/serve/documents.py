@@ -30,6 +30,7 @@ from fairseq_ext.text.archives import Report
 from fairseq_ext.text.files import translate
 from fairseq_ext.text.formats import passes
 from fairseq_ext.text.splitter import plain_ends
+from fairseq_ext.text.stopping import until
 
 logger = logging.getLogger("fairseq_ext")
 KEPT = 3600.0  # seconds for which a translated file can be fetched
@@ -46,7 +47,7 @@ async def translating(
     engine = ThroughEngine(partial(model.submit, **request), partial(service.passes, model=model))
     more = given.name, service.settings.max_unpacked
     job = asyncio.ensure_future(
-        asyncio.to_thread(translate, str(given), str(target), engine, *more)
+        asyncio.to_thread(stoppable, engine, str(given), str(target), engine, *more)
     )
     try:
         yield job, engine
@@ -55,6 +56,12 @@ async def translating(
         await asyncio.wait([job])
         if not job.cancelled():
             job.exception()  # it has been read: asyncio logs it otherwise
+
+
+def stoppable(engine: ThroughEngine, *args: Any) -> Report:
+    """Translate a file (args: of `translate`); the reading ends where the engine is stopped."""
+    with until(lambda: engine.stopped):
+        return translate(*args)
 
 
 @dataclass

@@ -31,8 +31,10 @@ from fairseq_ext.serve.guard import Keys, read_body
 from fairseq_ext.serve.metrics import Metrics
 from fairseq_ext.serve.models import SOON, Model, Models, Pair
 from fairseq_ext.serve.records import is_one_sentence
+from fairseq_ext.text.atoms import Item
 from fairseq_ext.text.formats import Pass, passes
 from fairseq_ext.text.splitter import splitter
+from fairseq_ext.text.stopping import Stopped, until
 
 LONG = 5000  # characters
 
@@ -161,14 +163,23 @@ class Service:
 
     async def prepared(self, request: dict[str, Any], model: Model) -> dict[str, Any]:
         """The request with the items of its text where that is long: to find the first takes time,
-        in which others are served."""
+        in which others are served. Errors: HTTPException 504 at the deadline."""
         if len(request["source"]) < LONG or is_one_sentence(request):
             return request
         first, *others = self.passes(
             request.get("format", "text"), model, **request.get("options", {})
         )
         found = first(request["source"])
-        head = await run_in_threadpool(lambda: list(islice(found, 1)))
+        end = time.monotonic() + self.settings.deadline
+
+        def begun() -> list[Item]:
+            with until(lambda: time.monotonic() > end):
+                return list(islice(found, 1))
+
+        try:
+            head = await run_in_threadpool(begun)
+        except Stopped:
+            raise late(self.settings.deadline) from None
         return request | {"items": [lambda text: chain(head, found), *others]}
 
     async def answered(
@@ -259,14 +270,16 @@ async def ended(
             if gone.done():
                 raise Gone
             if (seconds := left()) <= 0:
-                raise HTTPException(
-                    504,
-                    f"the translation took more than {deadline:g} seconds: ask for less "
-                    "at once, or later",
-                )
+                raise late(deadline)
             await asyncio.wait(both, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
     finally:
         gone.cancel()
+
+
+def late(deadline: float) -> HTTPException:
+    """The answer to a request whose deadline has passed."""
+    said = f"the translation took more than {deadline:g} seconds: ask for less at once, or later"
+    return HTTPException(504, said)
 
 
 async def hung_up(request: Request) -> None:

@@ -122,20 +122,22 @@ class Reader:
 
     def text(self, atom: Atom) -> None:
         """Read text."""
-        for i, character in enumerate(atom.text):
-            if atom.raw == atom.text:
-                self.add(character, character, self.at + i)
-            else:
+        if atom.raw == atom.text:
+            for at, character in enumerate(atom.text, self.at):
+                self.add(character, character, at)
+        else:
+            for i, character in enumerate(atom.text):
                 self.add(character, "" if i else atom.raw, self.at)
-            self.last = character
+        self.last = atom.text[-1:] or self.last
 
     def add(self, character: str, raw: str, at: int) -> None:
         """Read a character; of white space the first alone, and none at the beginning."""
-        if character in SOFT or (character.isspace() and self.plain[-1:] in ([], [" "])):
+        plain, is_space = self.plain, character.isspace()
+        if character in SOFT or (is_space and (not plain or plain[-1] == " ")):
             self.track.append((raw, None))
         else:
-            self.track.append((raw, len(self.plain)))
-            self.plain.append(" " if character.isspace() else character)
+            self.track.append((raw, len(plain)))
+            plain.append(" " if is_space else character)
             self.origin.append(at)
 
     def mark(self, atom: Atom, behind: str) -> None:

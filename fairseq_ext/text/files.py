@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import IO
 
@@ -108,17 +109,22 @@ def beginning(
     found: list[str] = []
 
     def through(text: str, format: str) -> Iterator[str]:
-        items = passes(format, plain_ends)[-1](text)
-        found.extend(
-            item.plain
-            for item in items
-            if sum(map(len, found)) < most and not isinstance(item, str)
-        )
+        size = sum(map(len, found))
+        for item in passes(format, plain_ends)[-1](text):
+            if not isinstance(item, str):
+                found.append(item.plain)
+                size += len(item.plain)
+                if size >= most:
+                    raise Enough
         yield text
 
-    with tempfile.TemporaryDirectory() as folder:
+    with tempfile.TemporaryDirectory() as folder, suppress(Enough):
         translate(source, str(Path(folder) / Path(source).name), through, name, max_unpacked)
     return "\n".join(found)[:most]
+
+
+class Enough(Exception):
+    """So much of a file has been read as is needed."""
 
 
 def counted(bar: tqdm, items: Iterator[Item]) -> Iterator[Item]:

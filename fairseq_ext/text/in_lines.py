@@ -1,5 +1,5 @@
 """A text through a function that translates lines, such as `Translator.translate`: its segments in
-batches, joined as they stood."""
+batches, joined as they stood. An engine joins and halves by the same functions."""
 
 from __future__ import annotations
 
@@ -42,10 +42,29 @@ def translated(
                 yield item
                 continue
             found = next(answers)
-            if isinstance(found, Translation):
-                yield Projection(item, found.text, found.words).rendered()
-            elif isinstance(found, TooLong) and len(parts := halves(item)) > 1:
+            if parts := pieces(item, found):
                 yield "".join(translated(parts, translate, left))
             else:
-                left.append((item.source, str(found)))
-                yield item.source
+                if not isinstance(found, Translation):
+                    left.append((item.source, str(found)))
+                yield rendered(item, found)[0]
+
+
+def pieces(item: Segment, found: object) -> list[Item]:
+    """Return what a segment is translated as again that is too long; else nothing.
+
+    found: its translation, or the error.
+    """
+    parts = halves(item) if isinstance(found, TooLong) else []
+    return parts if len(parts) > 1 else []
+
+
+def rendered(item: Item, found: object) -> tuple[str, Projection | None]:
+    """Return what an item comes to, and how its characters have moved there; one without a
+    translation (found) stays as it is."""
+    if isinstance(item, str):
+        return item, None
+    if not isinstance(found, Translation):
+        return item.source, None
+    projection = Projection(item, found.text, found.words)
+    return projection.rendered(), projection

@@ -20,6 +20,7 @@ from fairseq_ext.text import markup
 from fairseq_ext.text.atoms import Item
 from fairseq_ext.text.markdown_inline import Inline, titles
 from fairseq_ext.text.segments import of_atoms
+from fairseq_ext.text.stopping import checked
 from fairseq_ext.text.xml_tokens import places
 
 Span = tuple[int, int]
@@ -46,6 +47,7 @@ TITLED = regex.compile(r"^(?:title|description|summary|subtitle|abstract|sidebar
 YAML = regex.compile(
     r"(?P<key>[\w.-]+)(?P<mid>[ \t]*[:=][ \t]*)(?P<value>\S.*?)?(?P<end>[ \t]*\r?\n?)"
 )
+HAS_TITLES = regex.compile(r"!\[|alt-text|<\w|\](?:\(|:\s*)\S{1,300}\s+[\"'(]")
 HASHES = regex.compile(r"[ \t]+#+[ \t]*$")  # at the end of a heading
 SYNTAX = regex.compile(r"[*_~\[\]!<`$\\]")
 MOST = 200  # such characters in a piece of the inline parser, and 6,000 characters
@@ -93,8 +95,7 @@ class Document:
         """Find the blocks that hold text."""
         found: list[tuple[str, Any, list[Any]]] = []
         stack = [root]
-        while stack:
-            node = stack.pop()
+        for node in checked(emptied(stack)):
             kind = node.type
             if kind in (
                 "inline",
@@ -116,7 +117,7 @@ class Document:
             for place in (each.start_byte, each.end_byte)
         ]
         at = iter(places(self.content, flat))
-        for kind, node, inside in found:
+        for kind, node, inside in checked(found):
             span = next(at), next(at)
             if node.parent.type == "atx_heading":
                 closing = HASHES.search(self.text, *span)
@@ -129,7 +130,7 @@ class Document:
     def items(self, ends: Callable[[str], list[int]], attributes: bool) -> Iterator[Item]:
         """Yield the items. attributes: of the titles of links and the texts of pictures alone."""
         at = 0
-        for kind, (start, end), inside in self.blocks:
+        for kind, (start, end), inside in checked(self.blocks):
             if start < at:
                 continue
             yield self.text[at:start]
@@ -174,7 +175,7 @@ class Document:
     ) -> Iterator[Item]:
         """Yield the items of a paragraph, a heading or a cell."""
         for a, b, is_kept in pieces(self.text, start, end, inside):
-            if is_kept and not (attributes and "alt-text" in self.text[a:b]):
+            if (is_kept or attributes) and not (attributes and HAS_TITLES.search(self.text, a, b)):
                 yield self.text[a:b]
                 continue
             spans = [(x - a, y - a) for x, y in inside if a <= x and y <= b]
@@ -185,7 +186,13 @@ class Document:
                 yield found.text
             else:
                 escape = partial(escaped, known=found.literal(), is_cell=is_cell)
-                yield from of_atoms(found.atoms(), ends, escape)
+                yield from of_atoms(found.atoms, ends, escape)
+
+
+def emptied(stack: list[Any]) -> Iterator[Any]:
+    """Yield what is on a stack, which grows meanwhile."""
+    while stack:
+        yield stack.pop()
 
 
 def continuations(node: Any) -> list[Any]:
@@ -208,7 +215,7 @@ def of_titles(
     text: str, ends: Callable[[str], list[int]], protect: Sequence[str] = ()
 ) -> Iterator[Item]:
     """Yield the items of Markdown whose only text is in titles of links and texts of pictures."""
-    if regex.search(r"!\[|:{3}|<\w|\](?:\(|:\s*)\S{1,300}\s+[\"'(]", text) is None:
+    if HAS_TITLES.search(text) is None:
         yield text
     else:
         yield from Document(text, protect).items(ends, True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import html
 from collections.abc import Callable, Iterator, Sequence
+from functools import cached_property
 from typing import Any
 
 import regex
@@ -87,9 +88,7 @@ class Inline:
         if len(code) < 3:
             return False
         size = sum(end - start for start, end in code)
-        letters = sum(
-            atom.kind == TEXT and sum(map(str.isalpha, atom.text)) for atom in self.atoms()
-        )
+        letters = sum(atom.kind == TEXT and sum(map(str.isalpha, atom.text)) for atom in self.atoms)
         signs = sum(self.text.count(sign) for sign in "[]{}|()")
         return letters < size + signs and (letters < size / 2 or signs >= len(code))
 
@@ -97,14 +96,15 @@ class Inline:
         """Return the characters of syntax that stand here as text."""
         return frozenset(
             character
-            for atom in self.atoms()
+            for atom in self.atoms
             if atom.kind == TEXT and atom.raw == atom.text
             for character in atom.raw
             if character in "*_`[]<\\"
         )
 
+    @cached_property
     def atoms(self) -> list[Atom]:
-        """Return the atoms."""
+        """The atoms."""
         return kept_elements(linked(list(self.of_children(self.root, 0, len(self.text)))))
 
     def of_children(self, node: Any, start: int, end: int) -> Iterator[Atom]:

@@ -28,6 +28,7 @@ from fairseq_ext.text.atoms import (
 from fairseq_ext.text.html_tokens import CDATA, COMMENT, DECLARATION, END, START, Token, tokens
 from fairseq_ext.text.placeholders import find
 from fairseq_ext.text.segments import of_atoms, of_run
+from fairseq_ext.text.stopping import checked
 
 BLOCKS = frozenset(
     (
@@ -134,7 +135,7 @@ def is_protected(text: str, tag: Token) -> bool:
 
 def parts(text: str, xhtml: bool) -> Iterator[Token | tuple[Token, int]]:
     """Yield the tokens; of an element that is not translated its start tag, with where it ends."""
-    found = list(tokens(text, xhtml))
+    found = list(checked(tokens(text, xhtml)))
     ends = ends_of(text, found, xhtml)
     at = 0
     for number, token in enumerate(found):

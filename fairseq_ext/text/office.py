@@ -19,6 +19,7 @@ from lxml import etree
 from fairseq_ext.core.errors import UsageError, cut
 from fairseq_ext.text.fields import LINKED, Piece, W, fields
 from fairseq_ext.text.markup import escape
+from fairseq_ext.text.stopping import checked
 
 A = "{http://schemas.openxmlformats.org/drawingml/2006/main}"
 M = "{http://schemas.openxmlformats.org/officeDocument/2006/math}"
@@ -90,7 +91,9 @@ class Part:
             raise UsageError(f"it is not well-formed ({cut(str(error.msg))})") from None
         self.tree = self.root.getroottree()
         deleted = {each for old in self.root.iter(*UNREAD) for each in old.iter(*PARAGRAPHS)}
-        found = [Paragraph(each) for each in self.root.iter(*PARAGRAPHS) if each not in deleted]
+        found = [
+            Paragraph(each) for each in checked(self.root.iter(*PARAGRAPHS)) if each not in deleted
+        ]
         self.paragraphs = [each for each in found if each.has_text]
         # kinds of text in it that are not translated
         self.untranslated = (

@@ -33,6 +33,7 @@ from fairseq_ext.text.atoms import (
     raw,
 )
 from fairseq_ext.text.placeholders import find
+from fairseq_ext.text.stopping import checked
 
 CUTS = (
     regex.compile(r"[,;:.!?…)\]]+\s+|[，；：。！？、]|\s[-–—]\s"),
@@ -84,7 +85,7 @@ def of_atoms(
     escape: from plain text to what stands in the run.
     """
     run: list[Atom] = []
-    for atom in given:
+    for atom in checked(given):
         if atom.kind == BLOCK:
             yield from of_run(run, ends, escape)
             if atom.raw:

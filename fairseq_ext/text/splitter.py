@@ -12,6 +12,7 @@ import regex
 
 from fairseq_ext.core.language_codes import two_letters
 from fairseq_ext.text.several_sentences import BREAK
+from fairseq_ext.text.stopping import check
 
 logger = logging.getLogger("fairseq_ext")
 PLACEHOLDER = "\ufffc"  # stands for a placeholder in the line
@@ -132,6 +133,7 @@ def ends_in_parts(text: str, split: Callable[[str], list[dict[str, int]]]) -> It
     """sentencex's ends; it gets so much at once that its time does not grow with the square."""
     at = 0
     while at < len(text):
+        check()
         part = text[at : at + AT_ONCE]
         ends = [at + each["end_index"] for each in split(part)]
         if at + len(part) < len(text):

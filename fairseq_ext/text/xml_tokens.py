@@ -11,6 +11,7 @@ from xml.parsers import expat
 import numpy as np
 
 from fairseq_ext.core.errors import UsageError, cut
+from fairseq_ext.text.stopping import EVERY, check, checked
 
 TEXT, START, END, COMMENT, INSTRUCTION = "text", "start", "end", "comment", "instruction"
 CDATA, CDATA_END, DECLARATION = "cdata", "cdata end", "declaration"
@@ -43,6 +44,8 @@ def tokens(text: str, what: str) -> list[Token]:
 
     def on(kind: str) -> Callable[..., None]:
         def add(name: Any = "", attributes: Any = None, *_: Any) -> None:
+            if not len(found) % EVERY:
+                check()
             is_tag = kind in (START, END)
             found.append(
                 (
@@ -70,7 +73,7 @@ def tokens(text: str, what: str) -> list[Token]:
         ) from None
     starts = places(content, [start for start, *_ in found])
     ends = [*starts[1:], len(text)]
-    return list(merged(found, starts, ends))
+    return list(checked(merged(found, starts, ends)))
 
 
 def places(content: bytes, found: list[int]) -> list[int]:

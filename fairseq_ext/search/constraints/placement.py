@@ -177,8 +177,18 @@ class GlossaryPlacement:
         # of terms with the same target, one that the draft has may stand for any of them: all of
         # them look for their words, and one of these is that target
         held = [all(is_met.get(term.phrases, ())) for term in constraints.terms]
-        tokens = draft.tokens[lead:].tolist()
+        tokens = draft.tokens[self.word_behind(draft.tokens.tolist(), lead) :].tolist()
         return Candidate(draft, tokens, normalize("NFKC", self.text.text(tokens)).rstrip(), held)
+
+    def word_behind(self, tokens: Sequence[int], lead: int) -> int:
+        """Where the first word begins behind `lead` tokens, which may end inside of one: what is
+        left of that is no word, and no term takes its place."""
+        while 0 < lead < len(tokens) - 1:
+            before, after = (self.text.text(tokens[:n]) for n in (lead, lead + 1))
+            if after.startswith(f"{before} "):
+                break
+            lead += 1
+        return lead
 
     def placed(self, pool: Pool, sentences: Sequence[Sentence]) -> list[list[Hypothesis] | None]:
         """The hypotheses of each sentence with its terms, best first; None for a sentence that

@@ -543,38 +543,30 @@ def test_what_is_forced_at_the_start_stays_and_what_is_banned_does_not_arise(tmp
         assert "moonlight" in found.lower() and phrase.lower() not in found.lower()
 
 
-def test_a_prefix_of_the_data_set_is_not_written_twice(tmp_path):
+@pytest.fixture(scope="module")
+def forcing(tmp_path_factory):
+    """Runs fairseq-generate with --prefix-size on the first sentences of the demo."""
+    folder = raw_demo(tmp_path_factory.mktemp("raw"), 16)
+    where = [folder, "--path", MODEL / "checkpoint.pt", "--dataset-impl", "raw", "--cpu"]
+    where += ["-s", "de", "-t", "en", "--task", "translation_ext", "--bpe", "sentencepiece"]
+    where += ["--sentencepiece-model", MODEL / "spm.model"]
+
+    def run(size: int, *flags) -> dict[str, str]:
+        """Its lines by their names, such as D-3."""
+        status, out, log = generate(*where, "--prefix-size", size, *flags)
+        assert status == 0, log
+        return dict(re.findall(r"^([HTD]-\d+)\t(?:-\S+\t)?(.*)$", out, re.MULTILINE))
+
+    return run
+
+
+def test_a_prefix_of_the_data_set_is_not_written_twice(forcing, tmp_path):
     """--prefix-size forces the first pieces of each reference, which are then no part of the
     text that is written anew."""
     (tmp_path / "terms.tsv").write_text(
         "Schlüssel\tmoonlight\nFahrrad\tmoonlight\nFenster\tmoonlight\n", encoding="utf-8"
     )
-    (tmp_path / "raw").mkdir()
-    where = [
-        raw_demo(tmp_path / "raw", 12),
-        "--path",
-        MODEL / "checkpoint.pt",
-        "--dataset-impl",
-        "raw",
-        "--cpu",
-        "-s",
-        "de",
-        "-t",
-        "en",
-    ]
-    how = [
-        "--bpe",
-        "sentencepiece",
-        "--sentencepiece-model",
-        MODEL / "spm.model",
-        "--task",
-        "translation_ext",
-        "--prefix-size",
-        "3",
-    ]
-    status, out, log = generate(*where, *how, "--glossary", tmp_path / "terms.tsv")
-    assert status == 0 and "moonlight" in out, log
-    lines = dict(re.findall(r"^([TD]-\d+)\t(?:-\S+\t)?(.*)$", out, re.MULTILINE))
+    lines = forcing(3, "--glossary", tmp_path / "terms.tsv")
     placed = [n for n in range(12) if "moonlight" in lines[f"D-{n}"]]
     assert len(placed) == 3
     for n in placed:
@@ -582,6 +574,23 @@ def test_a_prefix_of_the_data_set_is_not_written_twice(tmp_path):
         assert lines[f"D-{n}"].startswith(f"{start} ") and lines[f"D-{n}"].count(start) == 1, lines[
             f"D-{n}"
         ]
+
+
+def test_a_prefix_may_end_inside_a_word(forcing, tmp_path):
+    """Gesa Ros|enbrand: no term takes the place of what is left of the word."""
+    (tmp_path / "terms.tsv").write_text(
+        "Rosenbrand\tmoonlight\nGruppen\tmoonlight\nsind\tmoonlight\n", encoding="utf-8"
+    )
+    flags = ["--beam", 4, "--batch-size", 16]
+    plain = forcing(3, *flags)
+    placed = forcing(3, *flags, "--glossary", tmp_path / "terms.tsv")
+    inside = 0
+    for n in range(16):
+        before, after = (lines[f"H-{n}"].split() for lines in (plain, placed))
+        if len(before) > 3 and before[3][0] != "▁":
+            inside += 1
+            assert after[3][0] != "▁", (plain[f"D-{n}"], placed[f"D-{n}"])
+    assert inside > 2 and any("moonlight" in line for line in placed.values())
 
 
 def test_without_segmentation_terms_are_free_and_the_signature_says_so(tmp_path):
