@@ -232,8 +232,8 @@ def unwritable(error: Any, found: re.Match[str]) -> str | None:
 
 
 Sentence = str | Callable[[Any, re.Match[str]], str | None]
-# Known mistakes, in the form of the last line of a traceback: the error's type, and a pattern of its
-# text. The first match counts. In a sentence {0} is the whole text, {1} the first group of the
+# Known mistakes, in the form of the last line of a traceback: the error's type, and a pattern of
+# its text. The first match counts. In a sentence {0} is the whole text, {1} the first group of the
 # match, cut at 80 characters; a function may return None if the error is not its mistake.
 MISTAKES: dict[str, Sentence] = {
     "UsageError: ": "{0}",
