@@ -384,10 +384,10 @@ def check(flags: Any, generation: Any) -> None:
         )
 
 
-def tell(flags: Any, generation: Any) -> str:
-    """What the signature says of the flags."""
+def signature(flags: Any, generation: Any) -> str:
+    """Return the part of the signature for these flags; "" without --mbr."""
     settings = ",".join(f"{name}={value}" for name, value in given(flags).items())
     return f"mbr:{settings}" if flags.mbr else ""
 
 
-register_feature("candidates", CandidateFlags, check=check, tell=tell)
+register_feature("candidates", CandidateFlags, check=check, signature=signature)

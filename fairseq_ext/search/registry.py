@@ -67,7 +67,8 @@ class Feature:
     name: str
     flags: type  # dataclass
     check: Callable | None = None  # as of a strategy
-    tell: Callable | None = None  # (flags, generation config) -> its part of the signature, or ""
+    # (flags, generation config) -> its part of the signature, or ""
+    signature: Callable | None = None
     constrains: bool = False  # its flags are read by strategies that take constraints
     page: str = ""  # of its flags
 

@@ -389,11 +389,15 @@ def glossary_options(flags: Any, languages: Languages) -> GlossaryOptions | None
     )
 
 
-def tell(flags: Any, generation: Any) -> str:
-    """What the signature says of the placement of terms."""
+def signature(flags: Any, generation: Any) -> str:
+    """Return the part of the signature that says that terms are placed; "" where none are."""
     return "glossary:align" if places_terms(flags) else ""
 
 
 register_feature(
-    "constraints: glossary", GlossaryFlags, constrains=True, tell=tell, page="glossaries.md"
+    "constraints: glossary",
+    GlossaryFlags,
+    constrains=True,
+    signature=signature,
+    page="glossaries.md",
 )
