@@ -45,7 +45,7 @@ class GlossaryFlags:
             "--constraints is ordered)",
             "file": True,
             "needs": ("source sentence",),
-            "gives": "constraints",
+            "gives": "required phrases",
         },
     )
     glossary_match: Literal["surface", "casefold", "lemma"] = field(
