@@ -170,7 +170,7 @@ def job_of(argv: list[str] | None) -> Job:
     flags |= {
         name: value
         for name in ("source_lang", "target_lang")
-        if (value := getattr(args, name)) is not None
+        if (value := vars(args)[name]) is not None
     }
     ours = {
         name: value
@@ -188,7 +188,7 @@ def job_of(argv: list[str] | None) -> Job:
 def check_numbers(args: Namespace) -> None:
     """UsageError for a number that no machine can serve."""
     for name, (most, meaning) in MOST.items():
-        value = getattr(args, name)
+        value = vars(args)[name]
         if value is not None and value > most:
             raise UsageError(
                 f"--{name.replace('_', '-')} ({meaning}) must be 1 to {most}, not {cut(str(value))}"
