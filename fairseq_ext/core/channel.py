@@ -20,6 +20,9 @@ LENGTH = struct.Struct("<Q")
 PIECE = 1 << 16  # bytes that are read at once
 PIECES = 16  # of one pipe that are read before the next one has its turn
 BUFFERS = 64  # that are written at once
+# subtle: computed once, as an `|` of these takes longer than the system call
+HOW = int(socket.MSG_DONTWAIT | socket.MSG_CMSG_CLOEXEC)
+CUT, CONTROL = int(socket.MSG_CTRUNC), socket.CMSG_SPACE(4)  # bytes of one file descriptor
 LAST_STREAM = 2  # the file descriptor of standard error
 
 
@@ -137,18 +140,18 @@ class Channel:
         is_over = False
         try:
             for _ in range(PIECES):
-                data, control, flags, _ = self.socket.recvmsg(
-                    PIECE, socket.CMSG_SPACE(4), socket.MSG_DONTWAIT | socket.MSG_CMSG_CLOEXEC
-                )
+                data, control, flags, _ = self.socket.recvmsg(PIECE, CONTROL, HOW)
                 for level, kind, content in control:
                     if (level, kind) == (socket.SOL_SOCKET, socket.SCM_RIGHTS):
                         self.fds.append(int.from_bytes(content[:4], "little"))
-                if flags & socket.MSG_CTRUNC:
+                if flags & CUT:
                     self.fds.append(-1)
                 if not data:
                     is_over = True
                     break
                 self.incoming += data
+                if len(data) < PIECE:
+                    break  # what has come since makes the socket readable again
         except BlockingIOError:
             pass
         except OSError:

@@ -138,7 +138,6 @@ class Pool:
         """Queue a message; `wait` writes it, as far as the pipe takes it. end: of a socket, which
         goes along."""
         process.channel.put(message, end)
-        self.mark(process, True)
 
     def mark(self, process: Process, is_writing: bool) -> None:
         """Note whether something waits to be written."""
@@ -153,7 +152,9 @@ class Pool:
             self.mark(process, not process.channel.flush())
 
     def wait(self, seconds: float | None) -> list[Event]:
-        """Return what has happened; wait for it, or until `wake` (None: without a limit)."""
+        """Write what can be written, and return what has happened; wait for it, or until `wake`
+        (None: without a limit)."""
+        self.flush()
         found: dict[Process, Event] = {}
         for key, mask in self.selector.select(seconds):
             process = key.data
@@ -175,10 +176,11 @@ class Pool:
                     messages += more
                     if not more and len(process.channel.incoming) == size:
                         break
-                before = found.get(process, Event(process, [], False))
-                found[process] = Event(
-                    process, before.messages + messages, before.is_over or is_over or has_ended
-                )
+                is_over = is_over or has_ended
+                if process in found:
+                    messages = found[process].messages + messages
+                    is_over = is_over or found[process].is_over
+                found[process] = Event(process, messages, is_over)
         self.is_rung = False
         return list(found.values())
 

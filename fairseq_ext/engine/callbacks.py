@@ -8,6 +8,7 @@ import logging
 import os
 import queue
 import threading
+from asyncio import AbstractEventLoop
 from collections import deque
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, InvalidStateError
@@ -76,6 +77,22 @@ class Threads:
 
 
 THREADS = Threads()  # of all engines
+
+
+class InEventLoop(Threads):
+    """In the thread of an event loop, which waits for what comes of it: for quick work of ours. No
+    other thread is woken for it."""
+
+    def __init__(self, loop: AbstractEventLoop):
+        super().__init__()
+        self.loop = loop
+
+    def run(self, work: Callable[[], None]) -> None:
+        """Have it done soon."""
+        try:
+            self.loop.call_soon_threadsafe(work)
+        except RuntimeError:  # the loop is closed
+            THREADS.run(work)
 
 
 class Calls:

@@ -34,6 +34,11 @@ class Worker(Supervision):
         """Whether it may be silent."""
         return self.state is State.STARTING or self.state is State.READY and bool(self.tickets)
 
+    @property
+    def has_suspect(self) -> bool:
+        """Whether it has a request that was in a worker that died; that one is alone there."""
+        return len(self.tickets) == 1 and next(iter(self.tickets.values())).deaths > 0
+
 
 # ---- What is to be done: (name, ...)
 #
@@ -74,8 +79,9 @@ class Dispatch:
     def failure(self) -> Exception | None:
         """The error of the last start where all workers have failed; it is a new object
         each time, as a raised one keeps what raised it."""
-        if any(worker.state is not State.FAILED for worker in self.workers):
-            return None
+        for worker in self.workers:
+            if worker.state is not State.FAILED:
+                return None
         return fresh(next(each.error for each in reversed(self.workers) if each.error is not None))
 
     @property
@@ -100,12 +106,13 @@ class Dispatch:
 
     def next_event(self, now: float) -> float | None:
         """Seconds until `on_time` has something to do; None where nothing comes by itself."""
-        times = [w.start_at for w in self.workers if w.state is State.PAUSED]
-        if any(worker.is_watched for worker in self.workers):
-            times.append(self.last_tick + self.tick)
-        if self.closes_at is not None and self.closes_at < math.inf:
-            times.append(self.closes_at)
-        return max(0.0, min(times) - now) if times else None
+        soonest = math.inf if self.closes_at is None else self.closes_at
+        for worker in self.workers:
+            if worker.state is State.PAUSED:
+                soonest = min(soonest, worker.start_at)
+            elif worker.is_watched:
+                soonest = min(soonest, self.last_tick + self.tick)
+        return None if soonest == math.inf else max(0.0, soonest - now)
 
     def take_actions(self) -> list[Action]:
         """Give waiting requests to workers that have room; return what is to be done."""
@@ -193,9 +200,7 @@ class Dispatch:
         """Time has passed. cpu: reads the CPU time of a worker's process."""
         if self.closes_at is not None and now >= self.closes_at:
             return self.end()
-        if not any(worker.is_watched for worker in self.workers):
-            self.last_tick = now
-        elif now >= self.last_tick + self.tick:
+        if now >= self.last_tick + self.tick:
             # subtle: of a gap in which this thread did not run, no worker is to blame
             elapsed, self.last_tick = min(now - self.last_tick, 2 * self.tick), now
             for worker in self.workers:
@@ -239,7 +244,7 @@ class Dispatch:
     def free(self) -> list[Worker]:
         """Return the ready workers but the one that a suspect has, or that is kept for one."""
         ready = [w for w in self.workers if w.state is State.READY]
-        alone = [w for w in ready if any(ticket.deaths for ticket in w.tickets.values())]
+        alone = [w for w in ready if w.has_suspect]
         if self.suspects and not alone and ready:
             alone = [min(ready, key=lambda w: w.load)]
         return [w for w in ready if w not in alone]

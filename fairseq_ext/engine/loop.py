@@ -188,7 +188,6 @@ class Loop(threading.Thread):
         for reply, answer in self.answers:  # after the counts, which callers then read
             reply.answer(answer)
         self.taken, self.answers = [], []
-        self.pool.flush()
 
     def publish(self, arrived: int) -> None:
         """Show other threads what has changed."""

@@ -388,10 +388,10 @@ def check(flags: Any, generation: Any) -> None:
         )
 
 
-def signature_part(flags: Any, generation: Any) -> str:
-    """Return the flags' part of the signature."""
+def signature(flags: Any, generation: Any) -> str:
+    """Return the part of the signature for these flags; "" without --mbr."""
     settings = ",".join(f"{name}={value}" for name, value in changed_flags(flags).items())
     return f"mbr:{settings}" if flags.mbr else ""
 
 
-register_feature("candidates", CandidateFlags, check=check, tell=signature_part)
+register_feature("candidates", CandidateFlags, check=check, signature=signature)

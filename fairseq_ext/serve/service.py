@@ -20,7 +20,7 @@ from starlette.requests import ClientDisconnect
 from starlette.types import Receive, Scope, Send
 
 from fairseq_ext.core.errors import UsageError, cut
-from fairseq_ext.engine.callbacks import when_done
+from fairseq_ext.engine.callbacks import THREADS, InEventLoop, when_done
 from fairseq_ext.engine.jobs import Answer, Partial
 from fairseq_ext.engine.text import TextRequest
 from fairseq_ext.engine.tickets import Busy, Closed, WorkerDied
@@ -126,7 +126,7 @@ class Service:
     ) -> Future[Answer]:
         """A future of the translation of a text, sentence by sentence; of one sentence where it
         must hold phrases. Errors as of `Engine.submit`. items: as of `prepared`; options: of
-        `passes`."""
+        `passes`. A long one goes on in threads of its own, so that others are served."""
         if is_one_sentence(request):
             return model.submit(source, on_partial=on_partial, **request)
         future = TextRequest(
@@ -135,6 +135,7 @@ class Service:
             items or self.passes(format, model, **options or {}),
             request,
             on_partial,
+            threads=THREADS if len(source) >= LONG else InEventLoop(asyncio.get_running_loop()),
         ).future
         release = model.hold()  # between two of its sentences, too
         when_done(future, lambda _: release())

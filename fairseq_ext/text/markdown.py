@@ -240,7 +240,13 @@ def pieces(
             first = line_end if kept else body + lead.end()  # type: ignore[union-attr]
             yield at, first, True
             if lead and line.lstrip()[0] in ":!?=*" and line_end > first:  # a title
-                yield from bounded(text, first, line_end)
+                end_quote = text.rfind('"', first + 1, line_end) if text[first] == '"' else -1
+                if end_quote > 0:
+                    yield first, first + 1, True
+                    yield from bounded(text, first + 1, end_quote)
+                    yield end_quote, line_end, True
+                else:
+                    yield from bounded(text, first, line_end)
                 first = line_end
         at = line_end
     yield from bounded(text, first, end)

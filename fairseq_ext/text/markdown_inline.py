@@ -84,7 +84,10 @@ class Inline:
     def is_syntax(self) -> bool:
         """Return whether code and brackets outweigh words: a line that shows how something is
         written."""
-        code = [self.span(node) for node in self.root.children if node.type == "code_span"]
+        nodes = [self.root]
+        for node in nodes:
+            nodes += [] if node.type == "code_span" else node.children
+        code = [self.span(node) for node in nodes if node.type == "code_span"]
         if len(code) < 3:
             return False
         size = sum(end - start for start, end in code)

@@ -13,6 +13,8 @@ from hypothesis import strategies as st
 from lxml import etree
 from serving import FLAGS, ROOT
 from sizes import part_of
+from through import marked as marked_text
+from through import through, without_marks
 
 from fairseq_ext import Translator, UsageError
 from fairseq_ext.text.atoms import Segment
@@ -199,6 +201,28 @@ def test_code_of_servers_in_a_page_is_kept():
     assert sentences(text) == ["Ein Hund bellt."]
     assert sentences(f"---\nlayout: Hund\n---\n{text}") == ["Ein Hund bellt."]
     assert sentences('<r><s translatable="false">Hund</s><s>Katze</s></r>', "xml") == ["Katze"]
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ('!!! note "Ein Titel"\n    Ein Hund.\n', ["Ein Titel", "Ein Hund."]),
+        ('=== "Ein Titel"\n\n    Ein Hund.\n', ["Ein Titel", "Ein Hund."]),
+        ("`.export` [ `async` ] [ `compressed` ] `to` Ziel\n", []),
+        (
+            "[`a`](b), [`c`](d) oder [`e`](f) führen zu dieser Seite.\n",
+            [", oder führen zu dieser Seite."],
+        ),
+        ("[Ein [kleiner] Hund](x.md) bellt.\n", ["Ein [kleiner] Hund bellt."]),
+        ('[hb]: http://a.b "Ein Titel"\n', ["Ein Titel"]),
+        ("[//]: # (Ein Hund)\n", []),
+        ("---\ntitle: Ein Titel\ntags: x\n...\n\nEin Hund.\n", ["Ein Titel", "Ein Hund."]),
+    ],
+)
+def test_what_is_read_of_markdown(text, expected):
+    found = list[str]()
+    out = "".join(through(marked_text, found)(text, "markdown"))
+    assert found == expected and without_marks(out) == text
 
 
 def test_markdown_keeps_what_html_in_it_says():
