@@ -231,6 +231,8 @@ def test_signs_that_a_model_does_not_know_are_those_of_the_source(text, translat
         ("[Ein [kleiner] Hund](x.md) bellt.\n", ["Ein [kleiner] Hund bellt."]),
         ('[hb]: http://a.b "Ein Titel"\n', ["Ein Titel"]),
         ("[//]: # (Ein Hund)\n", []),
+        ("`.show``operations` `(` *Nummer1* `,` *Nummer2* `,` ...)\n", []),
+        ("Der Befehl `a``b` *Hund* ``c`d`` bellt.\n", ["Der Befehl Hund bellt."]),
         ("---\ntitle: Ein Titel\ntags: x\n...\n\nEin Hund.\n", ["Ein Titel", "Ein Hund."]),
     ],
 )
