@@ -25,6 +25,8 @@ OPAQUE = regex.compile(
     r"(?<!\])\{[#:.][^{}\n]*\}",
     regex.IGNORECASE,
 )
+# code, in which the parser reads an end in other backticks: `a``b`
+CODE = regex.compile(r"(?<![`\\])(?P<ticks>`+)(?!`)(?P<code>[^\n]+?)(?<!`)(?P=ticks)(?!`)")
 URL = regex.compile(rf"(?<!\]\(|\]:\s*|<){KINDS['URL'].pattern}")
 EMPHASIS = ("emphasis", "strong_emphasis", "strikethrough")
 LINKS = ("inline_link", "full_reference_link", "collapsed_reference_link", "shortcut_link")
@@ -52,7 +54,8 @@ class Inline:
     ):
         self.text, self.protect, self.labels = text, protect, labels
         self.inside = dict(inside)
-        self.opaque = [match.span() for match in OPAQUE.finditer(text)]
+        code = [match.span() for match in CODE.finditer(text) if "`" in match["code"]]
+        self.opaque = apart([*(match.span() for match in OPAQUE.finditer(text)), *code])
         shown = list(text)
         for start, end in inside:
             shown[start:end] = " " * (end - start)
@@ -88,6 +91,7 @@ class Inline:
         for node in nodes:
             nodes += [] if node.type == "code_span" else node.children
         code = [self.span(node) for node in nodes if node.type == "code_span"]
+        code += [(start, end) for start, end in self.opaque if self.text[start] == "`"]
         if len(code) < 3:
             return False
         size = sum(end - start for start, end in code)
@@ -216,6 +220,15 @@ class Inline:
                 at = self.inside[at]
             yield Atom(TEXT, self.text[head:at], " ")
         yield from text_atoms(self.text[at:end], self.protect, None)
+
+
+def apart(spans: list[Span]) -> list[Span]:
+    """Return places in their order, without those that begin in another."""
+    found = list[Span]()
+    for start, end in sorted(spans):
+        if not found or start >= found[-1][1]:
+            found.append((start, end))
+    return found
 
 
 def is_known(kind: str) -> bool:

@@ -39,7 +39,7 @@ from fairseq_ext.text.atoms import (
     Segment,
     is_word,
 )
-from fairseq_ext.text.units import Source
+from fairseq_ext.text.units import UNKNOWN, Source, unknown_signs
 
 # characters of source and target words that stand for each other
 Pairs = Sequence[tuple[Span, Span]]
@@ -66,7 +66,7 @@ class Projection:
         # nothing is to be put back
         self.is_bare = (
             not segment.marks and segment.source == segment.plain and segment.escape is str
-        )
+        ) and UNKNOWN not in text
         if self.is_bare:
             return
         self.from_source = source = Source(segment)
@@ -92,6 +92,7 @@ class Projection:
                     max(parts, key=lambda i: source.units[i][1] - source.units[i][0], default=None)
                 )
         self.spread()
+        self.signs = unknown_signs(source.plain, self.text, self.words)
         # of each unit, the character at which its source unit starts
         self.source = [None if unit is None else source.units[unit][0] for unit in self.unit]
 
@@ -148,7 +149,7 @@ class Projection:
             self.gap(before, edges, token)
             if token is not None and token not in self.hidden:
                 start, end = self.words[token]
-                text, unit = self.text[start:end], self.unit[token]
+                text, unit = self.signs.get(token, self.text[start:end]), self.unit[token]
                 is_same = unit is not None and self.from_source.text(unit) == text
                 self.put(
                     self.from_source.raw[unit]  # type: ignore[index]

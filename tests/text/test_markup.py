@@ -204,6 +204,21 @@ def test_code_of_servers_in_a_page_is_kept():
 
 
 @pytest.mark.parametrize(
+    ("text", "translation", "expected"),
+    [
+        ("<p>Tom &amp; Jerry &lt; x</p>", "Tom <unk> Jerry < x", "<p>Tom &amp; Jerry &lt; x</p>"),
+        ("<p>‚Hund‘ und § 5</p>", "<unk>Dog<unk> and <unk> 5", "<p>‚Dog‘ and § 5</p>"),
+        ("<p>Ein Hund</p>", "A <unk>", "<p>A &lt;unk&gt;</p>"),
+        ("<p>&lt;unk&gt; & b</p>", "a <unk>", "<p>a &lt;unk&gt;</p>"),
+    ],
+)
+def test_signs_that_a_model_does_not_know_are_those_of_the_source(text, translation, expected):
+    assert "".join(through(lambda _: translation, known=False)(text, "html")) == expected
+    plain = "".join(through(lambda _: "Tom <unk> Jo")("Tom & Jo\n", "text"))
+    assert plain == "Tom & Jo\n"
+
+
+@pytest.mark.parametrize(
     ("text", "expected"),
     [
         ('!!! note "Ein Titel"\n    Ein Hund.\n', ["Ein Titel", "Ein Hund."]),
@@ -216,6 +231,8 @@ def test_code_of_servers_in_a_page_is_kept():
         ("[Ein [kleiner] Hund](x.md) bellt.\n", ["Ein [kleiner] Hund bellt."]),
         ('[hb]: http://a.b "Ein Titel"\n', ["Ein Titel"]),
         ("[//]: # (Ein Hund)\n", []),
+        ("`.show``operations` `(` *Nummer1* `,` *Nummer2* `,` ...)\n", []),
+        ("Der Befehl `a``b` *Hund* ``c`d`` bellt.\n", ["Der Befehl Hund bellt."]),
         ("---\ntitle: Ein Titel\ntags: x\n...\n\nEin Hund.\n", ["Ein Titel", "Ein Hund."]),
     ],
 )
