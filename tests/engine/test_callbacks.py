@@ -1,11 +1,13 @@
 """Code of users in an engine: what it raises is its own request's, what it waits for delays nobody
 else, and no listener dies of it."""
 
+import asyncio
 import os
 import signal
 import threading
 import time
 from concurrent.futures import wait
+from queue import SimpleQueue
 
 import pytest
 from test_decoding import FLAGS, LINES
@@ -13,7 +15,7 @@ from test_engine import workers_of
 
 from fairseq_ext import Engine, Translator, UsageError
 from fairseq_ext.core.supervision import State
-from fairseq_ext.engine.callbacks import Threads
+from fairseq_ext.engine.callbacks import InEventLoop, Threads
 from fairseq_ext.engine.jobs import Partial
 
 PATIENCE = 120  # seconds for anything, on a machine that does much else
@@ -221,6 +223,19 @@ def test_threads_are_shared_and_end(monkeypatch):
     threads.start_waiting()
     until(lambda: names)
     assert threading.get_ident() not in names
+
+
+def test_quick_work_runs_in_the_thread_of_an_event_loop_while_it_is_there():
+    loop, found = asyncio.new_event_loop(), SimpleQueue()
+    running = threading.Thread(target=loop.run_forever)
+    running.start()
+    InEventLoop(loop).run(lambda: found.put(threading.current_thread()))
+    assert found.get(timeout=PATIENCE) is running
+    loop.call_soon_threadsafe(loop.stop)
+    running.join(PATIENCE)
+    loop.close()
+    InEventLoop(loop).run(lambda: found.put(threading.current_thread()))
+    assert found.get(timeout=PATIENCE).name == "fairseq_ext callback"
 
 
 def until(condition, seconds: float = 60.0) -> None:

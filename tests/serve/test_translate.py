@@ -5,6 +5,7 @@ import io
 import json
 import shutil
 import subprocess
+import tempfile
 import zipfile
 
 import pytest
@@ -271,6 +272,24 @@ def test_a_file_is_translated_and_fetched(client, lines):
         response = client.post("/translate_file", **(sent | changes))
         assert response.status_code == 400 and response.json()["error"] == sentence
     assert client.get("/download_file/..%2Fx").status_code in (400, 404)
+
+
+def test_files_are_translated_after_the_temporary_folder_was_cleared(
+    serving, lines, tmp_path, monkeypatch
+):
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    sent = {"files": {"file": ("a.txt", lines[0].encode())}, "data": {"source": "de"}}
+    sent["data"]["target"] = "en"
+    given = {"file": ("a.txt", lines[0].encode())}
+    with serving() as client:
+        for _ in range(2):
+            answer = client.post("/translate_file", **sent)
+            assert answer.status_code == 200, answer.text
+            assert client.get(answer.json()["translatedFileUrl"]).text
+            answer = client.post("/v2/document", files=given, data={"target_lang": "EN"})
+            assert answer.status_code == 200, answer.text
+            for folder in tmp_path.iterdir():
+                shutil.rmtree(folder)
 
 
 def test_a_file_that_unpacks_to_much_is_refused(serving):
