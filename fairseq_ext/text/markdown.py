@@ -30,6 +30,9 @@ KEPT_LINE = regex.compile(
     r"\[[^\]\n^]+\]:[ \t]*\S+.*|(?:!!!|\?\?\?\+?)[ \t]+[\w ]+|\{%.*%\}|-*8<-+.*|"
     r"import\s.*[\"'][^\"'\s]+[\"'];?|export\s+(?:const|let|default|function|class)\b.*[={(;].*)\r?$"
 )
+# of a table that the parser does not know, for it has more columns than its heading
+ROW = regex.compile(r"[ \t]*\|(?:[^\n|]*\|)+[ \t]*\r?")
+CELL = regex.compile(r"\|[ \t]*|(?:[^\\|`]|\\.|(?P<ticks>`+)[^`]*(?P=ticks)|`)+?(?=[ \t]*(?:\||$))")
 # in front of the text of a line: of a note, a footnote, a definition
 LEAD = regex.compile(
     r"[ \t]*(?:\[\^[^\]\n]+\]:|\[!\w+\][-+]?|:{3,}[ \t]*[\w-]+(?=[ \t\[])|:(?=[ \t])|"
@@ -234,6 +237,15 @@ def pieces(
         body = begins.get(at, at)
         line = text[body:line_end]
         kept = KEPT_LINE.fullmatch(line.rstrip("\r\n")) is not None
+        if not kept and ROW.fullmatch(line.rstrip("\n")):
+            yield from bounded(text, first, at)
+            yield at, body, True
+            end_row = body + len(line.rstrip())
+            ends = [(each.start(), each.end()) for each in CELL.finditer(text, body, end_row)]
+            for a, b in ends:
+                yield a, b, text[a] == "|"
+            first = at = ends[-1][1]
+            continue
         lead = None if kept else LEAD.match(line)
         if kept or lead:
             yield from bounded(text, first, at)

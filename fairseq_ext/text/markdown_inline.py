@@ -95,7 +95,13 @@ class Inline:
         if len(code) < 3:
             return False
         size = sum(end - start for start, end in code)
-        letters = sum(atom.kind == TEXT and sum(map(str.isalpha, atom.text)) for atom in self.atoms)
+        depth = letters = plain = 0  # plain: those that are not emphasised
+        for atom in self.atoms:
+            depth += (atom.kind == OPEN) - (atom.kind == CLOSE)
+            here = sum(map(str.isalpha, atom.text)) if atom.kind == TEXT else 0
+            letters, plain = letters + here, plain + (0 if depth else here)
+        if not plain:
+            return True
         signs = sum(self.text.count(sign) for sign in "[]{}|()")
         return letters < size + signs and (letters < size / 2 or signs >= len(code))
 

@@ -191,6 +191,8 @@ class Projection:
         points = [i for i, each in enumerate(edges) if each.mark is not None]
         if before is None:
             self.put(self.from_source.around[0])
+            if points[:1] == [0] and self.segment.touches[0]:
+                self.put(" ")
         at = 0
         for place in [*points, len(edges)]:  # the tags between two points, or units and points
             tags = edges[at:place]
@@ -205,6 +207,8 @@ class Projection:
                 self.put(edges[place].raw)
             at = place + 1
         if behind is None:
+            if points[-1:] == [len(edges) - 1] and self.segment.touches[1]:
+                self.put(" ")
             self.put(self.from_source.around[1])
 
     def space(
@@ -434,4 +438,8 @@ def flat(mark: Mark) -> tuple[str, list[Edge]]:
         raw, edges = raw + text, edges + more
     if mark.closing:
         edges.append((id(mark), CLOSE))
-    return raw + mark.closing, edges
+    raw += mark.closing
+    is_emphasis = bool(mark.opening and mark.closing) and not raw.strip(
+        "*_~"
+    )  # which is text around nothing
+    return "" if is_emphasis else raw, edges

@@ -232,6 +232,13 @@ def test_signs_that_a_model_does_not_know_are_those_of_the_source(text, translat
         ('[hb]: http://a.b "Ein Titel"\n', ["Ein Titel"]),
         ("[//]: # (Ein Hund)\n", []),
         ("`.show``operations` `(` *Nummer1* `,` *Nummer2* `,` ...)\n", []),
+        ("Der `geo(`*Hund* `, ` *Katze*`)`\n", ["Der Hund Katze"]),
+        ("`geo(`*Hund* `, ` *Katze* `)`\n", []),
+        (
+            "|**Ein** | **Zwei**|\n|---|---|---|\n| id | Ihre ID `a|b`.|\n| x \\| y | z |\n",
+            ["Ein", "Zwei", "id", "Ihre ID.", "x | y", "z"],
+        ),
+        ("> Ein Text:\n> | a | Ein Hund |\r\n> Ende.\n", ["Ein Text:", "a", "Ein Hund", "Ende."]),
         ("Der Befehl `a``b` *Hund* ``c`d`` bellt.\n", ["Der Befehl Hund bellt."]),
         ("---\ntitle: Ein Titel\ntags: x\n...\n\nEin Hund.\n", ["Ein Titel", "Ein Hund."]),
     ],
@@ -240,6 +247,19 @@ def test_what_is_read_of_markdown(text, expected):
     found = list[str]()
     out = "".join(through(marked_text, found)(text, "markdown"))
     assert found == expected and without_marks(out) == text
+
+
+@pytest.mark.parametrize(
+    ("text", "translation", "expected"),
+    [
+        ("Der *Hund* `a` *rennt*`b`", "It", "*It* `a` `b`"),
+        ("`a`*Hund* `b` rennt", "Dog runs", "`a`*Dog* `b` runs"),
+        ("Der Hund `a` und `b`", "A dog", "A dog `a` `b`"),
+    ],
+)
+def test_code_is_never_glued_and_emphasis_never_around_nothing(text, translation, expected):
+    out = "".join(through(lambda _: translation, known=False)(text, "markdown"))
+    assert re.sub(" +", " ", out) == expected
 
 
 def test_markdown_keeps_what_html_in_it_says():
