@@ -16,6 +16,7 @@ from concurrent.futures import Future
 from functools import partial
 from queue import SimpleQueue
 from typing import Any
+from weakref import WeakMethod
 
 from fairseq_ext.engine.callbacks import THREADS, Reply, Threads, when_done
 from fairseq_ext.engine.jobs import Answer, Partial
@@ -65,7 +66,11 @@ class TextRequest:
         self.waiting: deque[Slot] = deque()  # to be submitted
         self.left: list[tuple[str, str]] = []
         self.told, self.rests_until = 0, 0.0
-        when_done(self.future, lambda _: self.stop())
+        # subtle: a future keeps its callbacks, and one that knew this object would make a circle,
+        # which holds the request until the garbage collector runs, as it seldom does. The futures
+        # of segments keep this object while it has something to do.
+        stop = WeakMethod(self.stop)
+        when_done(self.future, lambda _: call() if (call := stop()) is not None else None)
         with self.calls.held():
             try:
                 self.start(text)

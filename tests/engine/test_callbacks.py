@@ -8,6 +8,7 @@ import threading
 import time
 from concurrent.futures import wait
 from queue import SimpleQueue
+from types import SimpleNamespace
 
 import pytest
 from test_decoding import FLAGS, LINES
@@ -179,12 +180,17 @@ def test_a_worker_that_cannot_be_started_is_tried_again(expected, monkeypatch, f
         assert len(sizes) == 1
 
 
-def test_a_request_that_cannot_be_sent_has_an_error_and_others_an_answer(engine, expected):
-    class Text(str):
-        def __reduce__(self):
-            raise TypeError("it is not to be copied")
+def test_a_request_that_cannot_be_sent_has_an_error_and_others_an_answer(
+    engine, expected, monkeypatch
+):
+    """Whatever the reason: what is known to have none is refused before."""
 
-    wrong = engine.submit(Text(LINES[0]))
+    def failing(message) -> bytes:
+        raise MemoryError("no room for a copy")
+
+    with monkeypatch.context() as patch:
+        patch.setattr("fairseq_ext.engine.engine.pickle", SimpleNamespace(dumps=failing))
+        wrong = engine.submit(LINES[0])
     with pytest.raises(UsageError, match="the request cannot be sent to a process"):
         wrong.result(PATIENCE)
     assert answers(engine, LINES[:8]) == expected and engine.pending == 0
