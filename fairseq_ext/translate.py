@@ -328,13 +328,13 @@ def keep(arguments: list[str], flags: dict[str, Any], translator: Any) -> None:
     """Save a loaded model, a `Translator`, if models of its kind can be saved."""
     from fairseq_ext.kernels.transformer import CompiledReader, StepStruct
     from fairseq_ext.model.transformer.decoder import TransformerBackend, is_compiled_throughout
-    from fairseq_ext.plugin.loading.settings import limit_of, source_limit
+    from fairseq_ext.plugin.loading.settings import limit_of, setting, source_limit
     from fairseq_ext.search.compiled import CompiledSearch
 
     setup, cfg, task = translator.generator.setup, translator.cfg, translator.task
     is_plain = (
         task.registered == "translation_ext"
-        and getattr(cfg.bpe, "_name", None) == "sentencepiece"
+        and setting(cfg.task, "bpe", "_name") == "sentencepiece"
         and translator.tokenizer is None
     )
     if (

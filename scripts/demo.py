@@ -16,6 +16,8 @@ from typing import NamedTuple, NoReturn
 
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT / "scripts" / "bench"))
+if __name__ == "__main__":  # before fairseq is imported, which logs what is not installed
+    logging.disable(logging.WARNING)
 
 import demo_examples  # noqa: E402
 import sacrebleu  # noqa: E402
@@ -230,5 +232,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    logging.disable(logging.WARNING)
     main()

@@ -26,10 +26,9 @@ from sizes import covering, drawn, part_of
 
 from fairseq_ext import UsageError
 from fairseq_ext.search.candidates import Candidates, best_of_sentences
-from fairseq_ext.search.checks import field_names
 from fairseq_ext.search.phrases.sentence import SentenceConstraints, met
 from fairseq_ext.search.protocols import Select
-from fairseq_ext.search.registry import STRATEGIES
+from fairseq_ext.search.registry import STRATEGIES, flags_of
 from fairseq_ext.search.strategies.softmax.screened import Screened
 
 
@@ -113,9 +112,9 @@ def is_unused(flags: dict) -> bool:
     beside --stop first)."""
     stop = flags.get("stop", "count")
     return any(
-        name not in field_names(STRATEGIES["stop"][stop])
+        name not in flags_of(STRATEGIES["stop"][stop])
         for name in flags
-        if name in field_names(STRATEGIES["stop"]["count"])
+        if name in flags_of(STRATEGIES["stop"]["count"])
     )
 
 

@@ -66,6 +66,16 @@ def test_a_wheel_holds_the_files_of_the_package_and_none_that_an_earlier_build_l
     assert packed == {"fairseq_ext.pth", *map(str, there)}
 
 
+def test_the_first_command_makes_the_environment_that_pip_installs_into(tmp_path):
+    """The system's pip refuses on Debian 12 and Ubuntu 24.04 (PEP 668)."""
+    first = "python3 -m venv .venv && . .venv/bin/activate"
+    for page in ("README.md", "docs/install.md"):
+        text = (ROOT / page).read_text("utf-8")
+        assert first in text and text.index(first) < text.index("pip install"), page
+    done = run(["bash", "-ec", f"{first}; command -v pip; command -v python"], tmp_path)
+    assert done.stdout.split() == [f"{tmp_path}/.venv/bin/{name}" for name in ("pip", "python")]
+
+
 @needs_all
 def test_the_wheel_of_the_demo_holds_the_demo_model(tmp_path):
     run(["bash", ROOT / "scripts" / "wheels.sh", "--demo", "out"], tmp_path, PYTHON=sys.executable)

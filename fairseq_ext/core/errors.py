@@ -170,7 +170,7 @@ def damaged_data(why: str) -> str:
 
 
 def keys_that_differ(error: Any, found: re.Match[str]) -> str:
-    """The sentence for weights whose names are not those of the architecture."""
+    """Return the sentence for weights whose names are not those of the architecture."""
     key = re.search(r'(Missing|Unexpected) key\(s\) in state_dict: "([^"]+)"', str(error))
     lacks = f"it {'lacks' if key[1] == 'Missing' else 'has'} {key[2]}" if key else ""
     return (
@@ -180,7 +180,7 @@ def keys_that_differ(error: Any, found: re.Match[str]) -> str:
 
 
 def sizes_that_differ(error: Any, found: re.Match[str]) -> str:
-    """The sentence for weights of another size."""
+    """Return the sentence for weights of another size."""
     key = re.search(
         r"size mismatch for (\S+): copying a param with shape (.*?) from checkpoint.*?is "
         r"(torch.Size\(.*?\))",
@@ -192,11 +192,11 @@ def sizes_that_differ(error: Any, found: re.Match[str]) -> str:
 
 
 def missing_file(error: Any, found: re.Match[str]) -> str | None:
-    """The sentence for a file that is not there; None where the error names none."""
+    """Return the sentence for a missing file; None if the error names no file."""
     text, path = str(error), error.filename
     if path == "":
         return "a file is given without a name: name one, or leave its flag out"
-    if path == "@@ ":  # what fairseq takes --replace-unk alone for
+    if path == "@@ ":  # fairseq reads this file for --replace-unk without a value
         return (
             "--replace-unk needs the file of an alignment dictionary: name one, or write '' after "
             "it to copy source words"
@@ -215,13 +215,14 @@ def missing_file(error: Any, found: re.Match[str]) -> str | None:
             f"{text.removeprefix('Dataset not found: ')}: binarise that subset with "
             "fairseq-preprocess, or name another by --gen-subset"
         )
-    # what fairseq says of it
+    # fairseq's message is only the path
     is_folder = error.errno is None and os.path.isabs(text)
     return f"--user-dir {text} does not exist: correct the path" if is_folder else None
 
 
 def unwritable(error: Any, found: re.Match[str]) -> str | None:
-    """The sentence for an output that cannot have a character; None for UTF-8, which has all."""
+    """Return the sentence for an encoding of the output that lacks a character; None for UTF-8,
+    which has all characters."""
     if error.encoding.lower().replace("-", "").startswith("utf8"):
         return None
     return (
@@ -231,9 +232,9 @@ def unwritable(error: Any, found: re.Match[str]) -> str | None:
 
 
 Sentence = str | Callable[[Any, re.Match[str]], str | None]
-# Known mistakes, as the last line of a traceback: the error's type, and a pattern that its text
-# has. The first that fits counts. In a sentence {0} is the whole text, {1} the first group of what
-# was found, quoted up to 80 characters; a function may return None for an error that is another.
+# Known mistakes, in the form of the last line of a traceback: the error's type, and a pattern of
+# its text. The first match counts. In a sentence {0} is the whole text, {1} the first group of the
+# match, cut at 80 characters; a function may return None if the error is not its mistake.
 MISTAKES: dict[str, Sentence] = {
     "UsageError: ": "{0}",
     "OSError: Model file not found": (
@@ -354,7 +355,7 @@ MISTAKES: dict[str, Sentence] = {
 
 
 def explain(error: BaseException) -> str | None:
-    """The sentence for an error, or None when it is not one of the known mistakes."""
+    """Return the sentence for an error; None if it is not a known mistake."""
     text, names = str(error), {kind.__name__ for kind in type(error).__mro__}
     for known, sentence in MISTAKES.items():
         kinds, _, pattern = known.partition(": ")

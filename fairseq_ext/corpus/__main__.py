@@ -169,7 +169,7 @@ def job_of(argv: list[str] | None) -> CorpusJob:
     flags |= {
         name: value
         for name in ("source_lang", "target_lang")
-        if (value := getattr(args, name)) is not None
+        if (value := vars(args)[name]) is not None
     }
     ours = {
         name: value
@@ -187,7 +187,7 @@ def job_of(argv: list[str] | None) -> CorpusJob:
 def check_numbers(args: Namespace) -> None:
     """Raise UsageError for a number that is out of its range."""
     for name, (largest, meaning) in MAX_VALUES.items():
-        value = getattr(args, name)
+        value = vars(args)[name]
         if value is not None and value > largest:
             raise UsageError(
                 f"--{name.replace('_', '-')} ({meaning}) must be 1 to {largest}, "

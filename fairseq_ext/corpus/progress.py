@@ -31,7 +31,7 @@ class Progress:
     translated: int = 0
     tokens: int = 0
     busy: float = 0.0  # seconds that workers spent on units, summed
-    cpu_seconds: float = 0.0  # of which the processor worked for them
+    cpu_seconds: float = 0.0  # CPU time of that
     idle_seconds: float = 0.0  # seconds that they waited between two units, summed
     bytes: int = 0  # of the input
     bytes_before: float = 0.0  # done by earlier runs, or left out

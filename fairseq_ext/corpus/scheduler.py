@@ -214,7 +214,7 @@ class UnitScheduler:
 
     def on_worker_exit(self, slot: Slot, error: Exception) -> None:
         """Handle the death of an actor's process or node, or a lost result: queue its unit
-        retry_queue."""
+        again."""
         self.restarts += 1
         was, unit = slot.kind, slot.unit
         logger.warning("a worker died (at: %s; %s): Ray starts it again", was, type(error).__name__)

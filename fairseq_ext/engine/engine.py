@@ -162,14 +162,10 @@ class Engine:
             "any_of": [items(each, "an entry of any_of") for each in items(any_of, "any_of")],
             "avoid": items(avoid, "avoid"),
         } | ({} if prefix in (None, "") else {"prefix": prefix})
-        others: dict[str, Any] = {
-            "glossaries": glossaries,
-            "terms": terms,
-            "languages": languages,
-            "nbest": nbest,
-        }
-        others |= {"on_partial": on_partial, "align": align, "seed": seed, "number": number}
-        check_request(others)
+        check_request(
+            dict(glossaries=glossaries, terms=terms, languages=languages, on_partial=on_partial)
+            | dict(nbest=nbest, align=align, seed=seed, number=number)
+        )
         job = Job(
             plain(source),
             plain(fields_or_none(fields_of(given, "the request"))),

@@ -134,6 +134,8 @@ def check_request(given: Mapping[str, Any]) -> None:
         value = given.get(name, least)
         if type(value) is not int and (name == "number" or value is not None):
             raise UsageError(f"{name} is {cut(repr(value))}: give a whole number")
+    if not 0 <= given.get("number", 0) < 1 << 63:
+        raise UsageError(f"number is {cut(repr(given['number']))}: count sentences from 0")
     if type(given.get("align", False)) is not bool:
         raise UsageError(f"align is {cut(repr(given['align']))}: give True or False")
     check_list(glossaries := given.get("glossaries", ()), "glossaries")
@@ -147,7 +149,7 @@ def check_request(given: Mapping[str, Any]) -> None:
     if (languages := given.get("languages")) is not None:
         check_list(languages, "languages")
         check_texts(languages, "languages")
-        if len(languages) != 2:
+        if len(languages) != 2 or not all(each.isprintable() for each in languages):
             raise UsageError(f"languages is {cut(repr(languages))}: give source and target")
     on_partial = given.get("on_partial")
     if on_partial is not None and not callable(on_partial):

@@ -16,7 +16,7 @@ namespace {
 struct Batch {
     Sentence* const* live;
     int64_t sentences;
-    int64_t calls, decoder_rows;  // of the decoder; rows summed over them
+    int64_t calls, decoder_rows;  // decoder calls; their rows, summed
 };
 
 // (3) Let the decoder read each row's last token

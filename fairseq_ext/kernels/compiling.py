@@ -20,9 +20,7 @@ from pathlib import Path
 
 FOLDER = Path(__file__).parent
 SOURCES, HEADERS = sorted(FOLDER.rglob("*.cpp")), sorted(FOLDER.rglob("*.hpp"))
-LEVEL_PROBE = (
-    FOLDER / "levels.cpp"
-)  # it queries the processor, so it is compiled for the oldest one
+LEVEL_PROBE = FOLDER / "levels.cpp"  # queries the processor: compiled for the oldest one
 WHEEL_FOLDER = FOLDER / "built"  # libraries in a wheel
 # Compiler flags of each level, by machine, the fastest level first. levels.cpp has the same names
 LEVELS: dict[str, dict[str, tuple[str, ...]]] = {

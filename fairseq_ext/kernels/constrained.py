@@ -98,10 +98,9 @@ class CompiledConstrainedSearch:
         lists: Sequence[int],
     ):
         N, k, G = len(sentences), settings.k, banks.start.size(1)
-        self.token_capacity = max(limits) + 2  # places for tokens that a row may need
-        lengths = (
-            self.token_capacity + banks.highest + settings.estimate.max_extra_tokens + 1
-        )  # of an estimate
+        self.token_capacity = max(limits) + 2  # largest token capacity that a row may need
+        # number of lengths of an estimate
+        lengths = self.token_capacity + banks.highest + settings.estimate.max_extra_tokens + 1
         if (
             settings.divisor.numel() < self.token_capacity
             or settings.estimate_divisor.numel() < lengths

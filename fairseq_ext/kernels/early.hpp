@@ -12,11 +12,11 @@ namespace {
 struct ConstrainedSearch {
     int64_t k, m, min_len, eos, pad, ngram, T, even, per_row, max_extra_tokens;
     float temperature;
-    double missing_token_cost, token_cost, max_nats_per_token;  // of the estimate, with max_extra_tokens
+    double missing_token_cost, token_cost, max_nats_per_token;  // constants of the estimate, with max_extra_tokens
     const float *divisor, *estimate_divisor;  // by length: what totals of finished hypotheses, and of estimates, are divided by
     const Phrases* phrases;
     // of each sentence (N,)
-    const int64_t *number, *limit;  // in the tables of phrases; most tokens before EOS
+    const int64_t *number, *limit;  // number in the tables of phrases; largest number of tokens before EOS
     const bool* infeasible;
     // state
     // chosen tokens, live sentences, largest rows of a sentence, positions in use, ended sentences, pruned hypotheses, full lists
@@ -30,7 +30,7 @@ struct ConstrainedSearch {
     // number of hypotheses of each sentence, their lengths with EOS, tokens and sums; sentences in the order in which they ended
     int64_t *finished, *found_length, *found_tokens, *order;
     float* found_score;
-    int64_t calls, decoder_rows;  // of the decoder; rows summed over them
+    int64_t calls, decoder_rows;  // decoder calls; their rows, summed
 
     int64_t rows() const { return first[live]; }
 };

@@ -64,8 +64,8 @@ FALLBACK_WARNING = (
     "no compiled decoder step, torch operations run instead, which take 1.5 times as long in bulk "
     "and 3.3 times for a single line"
 )
-M_TRIM_THRESHOLD, M_MMAP_MAX = -1, -4  # of malloc.h
-OUT_OF_MEMORY = -(1 << 63)  # of entry.hpp
+M_TRIM_THRESHOLD, M_MMAP_MAX = -1, -4  # as in malloc.h
+OUT_OF_MEMORY = -(1 << 63)  # as in entry.hpp
 
 
 def is_off() -> bool:

@@ -19,7 +19,7 @@ struct Rules {
     int64_t k, min_len, eos, pad, ngram;  // ngram: size of n-grams that may not repeat, 0: off
     // variable: a sentence may have fewer than k rows; children: largest number of continuations of a row
     int64_t stop, variable, children;
-    int64_t paper_expansion, prune_bound;           // of OPTIMAL: a candidate that ends takes a place; rows that cannot win are dropped
+    int64_t paper_expansion, prune_bound;           // OPTIMAL: a candidate that ends takes a place; rows that cannot win are dropped
     int64_t samples;                      // words are drawn at random
     SamplingCut sampling_cut;                              // from these
     int64_t normalize;                    // scores are totals / length^lenpen, else totals + reward x min(length, rewarded)
@@ -31,7 +31,7 @@ struct Rules {
 // beam.py reads the fields from here. The caller owns the arrays
 struct Sentence {
     const Rules* rules;
-    int64_t limit, T, m;           // limit: most tokens before EOS
+    int64_t limit, T, m;           // limit: largest number of tokens before EOS
     double rewarded, limit_divisor;  // length that the reward counts up to; (limit + 1)^lenpen
     int64_t slot, seed, number;    // slot in the KV cache; seed and number of its random numbers
     // state

@@ -109,7 +109,7 @@ void run_decoder(const void* layers, const void* step_) {
     int64_t d = stack.d, heads = stack.heads, h = d / heads, b = step.block, lines = step.rows * b;
     int64_t added = step.width * b, positions = step.positions_before + added;
     float *x = step.x, *y = scratch(memory_y, lines * d), *wide = scratch(memory_wide, lines * widest(stack));
-    // where each line's sentence, mask and new position are
+    // sentence, new position and mask of each line
     static thread_local std::vector<int64_t> sentence, position;
     static thread_local std::vector<const float*> where, source_where;
     static thread_local PositionLists history, source;

@@ -200,7 +200,7 @@ class RunFlags:
             "file": True,
             "written": True,
             "same_results": True,
-            "engine": "is written by a run that ends: ask the engine for its counts",
+            "engine": "is written by a run that ends: read the engine's own counts",
         },
     )
 
@@ -222,7 +222,7 @@ def flags_dataclass() -> type:
         kind: Any = ChoiceEnum(names_of(point))
         default: str | None = DEFAULT[point]
         if point in ("select", "stop"):
-            # where nobody names a strategy, constraints decide; so the default must differ from
+            # without a name constraints choose the strategy, so the default must differ from
             # every name
             kind, default = Optional[kind], None  # noqa: UP045
         own.append((point, kind, field(default=default, metadata={"help": HELP[point]})))

@@ -352,11 +352,11 @@ class BeamSearchGenerator(SequenceGenerator):
         found = found or [self.nothing(pool.length.device)]
         if pool.constraints is not None:
             lead = 0 if pool.lead is None else pool.lead[sentence]
-            asked = Asked(
+            wanted = Asked(
                 int(pool.ids[sentence]), pool.constraints[sentence], pool.max_len[sentence], lead
             )
             found = report_constraints(
-                asked,
+                wanted,
                 found,
                 self.stats,
                 pool.ordered,
@@ -364,7 +364,7 @@ class BeamSearchGenerator(SequenceGenerator):
                 self.strategies.select.soft,
             )
             count_terms(
-                asked.constraints.terms, found[0], self.stats, places_terms(self.options.flags)
+                wanted.constraints.terms, found[0], self.stats, places_terms(self.options.flags)
             )
         if self.choose is not None:
             found = self.choose(found, self.source_text(pool, sentence))

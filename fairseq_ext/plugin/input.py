@@ -377,7 +377,7 @@ class Batches:
         from batches of many thousand, of which it encodes few at a time. Arguments: of
         FairseqTask.get_batch_iterator."""
         flags = self.task.session.flags
-        if self.refills:  # fairseq-generate asks for batches before it builds a generator
+        if self.refills:  # fairseq-generate makes batches before it builds a generator
             pool = POOL if "source tokens" not in self.task.lacks else SPEECH_POOL
             max_tokens, max_sentences = None, max(pool, max_sentences or 0)
             # else the last few sentences are a batch of their own

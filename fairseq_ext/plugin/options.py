@@ -273,8 +273,8 @@ def signature(options: Options, backend: str) -> str:
     search = stock_search(generation)
     if options.constrained:
         parts.append(f"constraints:{'ordered' if is_ordered(flags, generation) else 'unordered'}")
-    told = (f.tell(flags, generation) for f in FEATURES.values() if f.tell is not None)
-    parts += [part for part in told if part and not search]
+    own = (f.signature(flags, generation) for f in FEATURES.values() if f.signature is not None)
+    parts += [part for part in own if part and not search]
     if search:
         parts.append(f"search:fairseq {search}")
     return "|".join([*parts, f"backend:{backend}"])

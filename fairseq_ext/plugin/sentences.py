@@ -324,13 +324,14 @@ class Sentences:
         lines of the constraints file that no sentence has asked for."""
         terms = stats.find_section(GlossaryCounts)
         if terms is not None:
-            of_fate = {
-                name: getattr(terms, name) for name in ("in_place", "elsewhere", "met", "unmet")
+            counts_by_result = {
+                "in place": terms.in_place,
+                "elsewhere": terms.elsewhere,
+                "met": terms.met,
+                "unmet": terms.unmet,
             }
-            fates = (
-                f"{count} {name.replace('_', ' ')}"
-                for name, count in of_fate.items()
-                if count is not None
+            results = (
+                f"{count} {name}" for name, count in counts_by_result.items() if count is not None
             )
             unseen = (
                 []
@@ -341,7 +342,7 @@ class Sentences:
             found = (
                 f"{counted(terms.terms, 'glossary term')} in {counted(terms.sentences, 'sentence')}"
             )
-            logger.info("%s: %s%s", found, ", ".join(fates), never)
+            logger.info("%s: %s%s", found, ", ".join(results), never)
         counts = stats.find_section(ConstraintCounts)
         if counts is not None and counts.unmet:
             number, phrase, reason = counts.unmet[0]

@@ -1,6 +1,6 @@
 """Minimum Bayes risk (`--mbr`): the choice of a candidate, the utilities, and the flags.
 
-The hypothesis chosen is best on average, should any of the others be right.
+The hypothesis with the highest expected utility is chosen, where each other one may be right.
 
     S. Kumar and W. Byrne. Minimum Bayes-Risk Decoding for Statistical Machine Translation.
     NAACL 2004.
@@ -28,19 +28,19 @@ from fairseq_ext.core.errors import SentenceError, UsageError, cut
 from fairseq_ext.search.finished import Hypothesis
 from fairseq_ext.search.registry import register_feature, samples
 
-# of --mbr-prune: what candidates are compared with first, and how often that is drawn again
-FIRST_REFERENCES, RESAMPLES = 8, 500
+# --mbr-prune: number of references of the first comparison, and of bootstrap resamples
+PRUNE_FIRST_REFERENCES, RESAMPLES = 8, 500
 
 
 class BayesRisk:
-    """Puts the hypothesis of the highest expected utility in front.
+    """Sorts hypotheses by expected utility.
 
-    text: a hypothesis' tokens as text.
+    text: returns a hypothesis' tokens as text.
     """
 
     def __init__(self, flags: Any, text: Callable[[Any], str]):
         self.text, self.utility = text, utility_of(flags)
-        self.candidates, self.references, self.confidence = (
+        self.candidates, self.references, self.prune_confidence = (
             flags.mbr_candidates,
             flags.mbr_references,
             flags.mbr_prune,
@@ -49,62 +49,65 @@ class BayesRisk:
         self.aggregates = flags.mbr_aggregate
 
     def __call__(self, found: list[Hypothesis], source: str) -> list[Hypothesis]:
-        """A sentence's hypotheses, those first that may be the answer, by their expected utility.
+        """Return the hypotheses, best expected utility first. found: the hypotheses, by score.
 
-        found: by score; of hypotheses that lack constraints only those may be that lack the fewest.
+        Only hypotheses with the fewest unmet constraints are compared; the others follow.
         """
         fewest = min(len(h.unmet) for h in found)
-        able = [h for h in found if len(h.unmet) == fewest and h.score > -np.inf]
-        if not able:
+        eligible = [h for h in found if len(h.unmet) == fewest and h.score > -np.inf]
+        if not eligible:
             return found
-        texts = [self.text(h.tokens) for h in able]
+        texts = [self.text(h.tokens) for h in eligible]
         candidates = list(dict.fromkeys(texts))[: self.candidates or None]
         expected = dict(
             zip(
                 candidates,
-                self.expected(candidates, *self.compared(able, texts), source),
+                self.expected_utilities(candidates, *self.reference_texts(eligible, texts), source),
                 strict=True,
             )
         )
         known = {text: value for text, value in expected.items() if value > -np.inf}
         judged = {
             id(h): replace(h, utility=float(known[text]))
-            for h, text in zip(able, texts, strict=True)
+            for h, text in zip(eligible, texts, strict=True)
             if text in known
         }
         best = sorted(judged.values(), key=lambda h: -h.utility)  # type: ignore[operator]
         return best + [h for h in found if id(h) not in judged]
 
-    def compared(
-        self, able: Sequence[Hypothesis], texts: Sequence[str]
+    def reference_texts(
+        self, eligible: Sequence[Hypothesis], texts: Sequence[str]
     ) -> tuple[list[str], np.ndarray]:
-        """The different texts that candidates are compared with, and their weights (R,):
-        probabilities, or how often each is there."""
-        n = self.references or len(able)
+        """Return the different texts that candidates are compared with, and their weights (R,):
+        probabilities, or numbers of occurrences."""
+        n = self.references or len(eligible)
         if self.by_probability:  # of different hypotheses
             distinct = list(
-                {tuple(h.tokens.tolist()): i for i, h in reversed(list(enumerate(able)))}.values()
+                {
+                    tuple(h.tokens.tolist()): i for i, h in reversed(list(enumerate(eligible)))
+                }.values()
             )
-            total = np.array([float(able[i].positional_scores.double().sum()) for i in distinct])
+            total = np.array(
+                [float(eligible[i].positional_scores.double().sum()) for i in distinct]
+            )
             taken = [distinct[i] for i in np.argsort(-total, kind="stable")[:n]]
             weights = np.exp(np.sort(total)[::-1][:n] - total.max())
-        else:  # evenly spread over the list, as the best ones alone are no fair sample
-            taken = sorted({len(able) * i // n for i in range(n)})
+        else:  # evenly spread over the list, since the best ones would be a biased sample
+            taken = sorted({len(eligible) * i // n for i in range(n)})
             weights = np.ones(len(taken))
         of_text: dict[str, float] = {}
         for i, weight in zip(taken, weights, strict=True):
             of_text[texts[i]] = of_text.get(texts[i], 0.0) + weight
         return list(of_text), np.array(list(of_text.values()))
 
-    def expected(
+    def expected_utilities(
         self, candidates: list[str], references: list[str], weights: np.ndarray, source: str
     ) -> np.ndarray:
-        """(C,) the expected utility of each candidate; -inf of those that were
-        dropped on the way."""
+        """Return the expected utility of each candidate (C,); -inf for candidates dropped early."""
         if self.aggregates:
             all_of_them = np.repeat(references, weights.astype(int)).tolist()
             return np.asarray(self.utility(candidates, all_of_them, source), dtype=float)[:, 0]
-        if not self.confidence:
+        if not self.prune_confidence:
             utilities = np.asarray(self.utility(candidates, references, source), dtype=float)
             return utilities @ (weights / weights.sum())
         chance, seen = np.random.default_rng(0), 0
@@ -115,24 +118,24 @@ class BayesRisk:
             np.zeros((len(candidates), 0)),
         )
         while seen < len(order):
-            new = order[seen : max(FIRST_REFERENCES, 2 * seen)]
+            new = order[seen : max(PRUNE_FIRST_REFERENCES, 2 * seen)]
             utilities = self.utility(
                 [candidates[i] for i in left], [references[i] for i in new], source
             )
             known, seen = np.hstack([known, np.asarray(utilities, dtype=float)]), seen + len(new)
             part = weights[order[:seen]]
             if seen < len(order):
-                # (draws, references): how often each is drawn
+                # (draws, references): number of times that each reference is drawn
                 drawn = chance.multinomial(seen, part / part.sum(), RESAMPLES)
                 means = known @ drawn.T
                 as_good = (means >= means[np.argmax(known @ part)]).mean(1)
-                kept = as_good > 1 - self.confidence
+                kept = as_good > 1 - self.prune_confidence
                 left, known = left[kept], known[kept]
         out[left] = known @ (weights[order] / weights.sum())
         return out
 
 
-# ---- Utilities: how good a translation is if another one is right
+# ---- Utilities: the quality of a translation, given another one as the reference
 #
 # Metrics of sacrebleu, fastchrf and COMET, or a function of the user's.
 #
@@ -144,10 +147,10 @@ Utility = Callable[[Sequence[str], Sequence[str], str], Any]
 
 
 def utility_of(flags: Any) -> Utility:
-    """The utility that --mbr names. Errors: UsageError for one that cannot be loaded."""
+    """Return the utility that --mbr names. Errors: UsageError if it cannot be loaded."""
     name = flags.mbr
     if flags.mbr_aggregate:
-        return aggregated()
+        return aggregated_chrf()
     if name == "chrf" and importlib.util.find_spec("fastchrf") is not None:
         from fastchrf import pairwise_chrf
 
@@ -155,12 +158,12 @@ def utility_of(flags: Any) -> Utility:
             [list(candidates)], [list(references)]
         )[0]
     if name in ("chrf", "bleu", "ter"):
-        return of_sacrebleu(name)
-    return comet(flags.mbr_model) if name == "comet" else named(name)
+        return sacrebleu_utility(name)
+    return comet_utility(flags.mbr_model) if name == "comet" else user_utility(name)
 
 
-def of_sacrebleu(name: str) -> Utility:
-    """A metric of sacrebleu on sentences; TER, which counts errors, with its sign changed."""
+def sacrebleu_utility(name: str) -> Utility:
+    """Return a sentence metric of sacrebleu; TER counts errors, so its sign is changed."""
     from sacrebleu.metrics import BLEU, CHRF, TER
 
     metric, sign = {
@@ -178,8 +181,8 @@ def of_sacrebleu(name: str) -> Utility:
     return utility
 
 
-def aggregated() -> Utility:
-    """chrF against all references as one, whose n-grams are counted together:
+def aggregated_chrf() -> Utility:
+    """Return chrF against all references as one, with their n-grams counted together:
 
     J. Vamvas and R. Sennrich. Linear-time Minimum Bayes Risk Decoding with Reference
     Aggregation. ACL 2024.
@@ -195,8 +198,8 @@ def aggregated() -> Utility:
     )[:, None]
 
 
-def comet(path: str) -> Utility:
-    """COMET, by the checkpoint that the user names."""
+def comet_utility(path: str) -> Utility:
+    """Return COMET with the checkpoint that the user names (raises UsageError)."""
     try:
         from comet import load_from_checkpoint
     except ImportError:
@@ -226,9 +229,9 @@ def comet(path: str) -> Utility:
     return utility
 
 
-def named(name: str) -> Utility:
-    """A function of the user's, `module:function`, that is given candidates, references and the
-    source, and returns (C, R)."""
+def user_utility(name: str) -> Utility:
+    """Return a user's function `module:function` of candidates, references and the source, which
+    returns (C, R) (raises UsageError)."""
     module, _, function = name.partition(":")
     if not function:
         raise UsageError(f"--mbr must be chrf, bleu, ter, comet or module:function, not {name}")
@@ -249,7 +252,7 @@ def named(name: str) -> Utility:
             out = np.asarray(found(list(candidates), list(references), source), dtype=float)
         except Exception as error:
             raise SentenceError(
-                f"--mbr {name} raises {type(error).__name__} ({error}): mend it for this sentence"
+                f"--mbr {name} raises {type(error).__name__} ({error}): fix it for this sentence"
             ) from error
         if out.shape != (len(candidates), len(references)) or not np.isfinite(out).all():
             raise UsageError(
@@ -261,10 +264,10 @@ def named(name: str) -> Utility:
     return utility
 
 
-# ---- The flags, and what is refused of them
+# ---- The flags, and the checks of their values
 
 
-MODEL = "comet"  # the utility that needs one
+COMET = "comet"  # the utility that needs --mbr-model
 
 
 @dataclass
@@ -273,7 +276,7 @@ class CandidateFlags:
         default=None,
         metadata={
             "help": "answer with the hypothesis of the highest expected chrf, bleu, ter, comet or "
-            "module:function (default: with that of the highest score)",
+            "module:function (default: of the highest score)",
             "needs": ("search loop",),
         },
     )
@@ -284,33 +287,31 @@ class CandidateFlags:
     mbr_candidates: int = field(
         default=0,
         metadata={
-            "help": "the hypotheses that may be the answer: so many of the highest score "
-            "(default: 0, all)"
+            "help": "number of best-scoring hypotheses that may be the answer (default: 0, all)"
         },
     )
     mbr_references: int = field(
         default=0,
-        metadata={"help": "the hypotheses that they are compared with: so many (default: 0, all)"},
+        metadata={
+            "help": "number of hypotheses that the candidates are compared with (default: 0, all)"
+        },
     )
     mbr_weights: Literal["uniform", "prob"] = field(
         default="uniform",
-        metadata={
-            "help": "what a hypothesis counts: the same as all others, or its probability "
-            "(default: uniform)"
-        },
+        metadata={"help": "weight of a hypothesis: uniform, or its probability (default: uniform)"},
     )
     mbr_aggregate: bool = field(
         default=False,
         metadata={
-            "help": "--mbr chrf: compare with all hypotheses as one: faster, nearly the "
-            "same (default: off)"
+            "help": "--mbr chrf: compare with all hypotheses as one; faster, almost the same "
+            "result (default: off)"
         },
     )
     mbr_prune: float = field(
         default=0.0,
         metadata={
-            "help": "drop candidates early that lose in this share of resamplings of what they "
-            "met (default: 0, none)"
+            "help": "drop a candidate early if it loses in this share of bootstrap resamples "
+            "(default: 0, never)"
         },
     )
     print_utility: bool = field(
@@ -322,30 +323,33 @@ class CandidateFlags:
 
 
 def check_seed(seed: Any, flags: Any) -> None:
-    """Refuse a seed of a request or a call that is none, or that no sample is drawn
-    by (raises UsageError)."""
+    """Refuse a seed of a request or a call that is invalid, or that the search does not use (raises
+    UsageError)."""
     if seed is not None and (type(seed) is not int or not 0 <= seed < 2**32):
         raise UsageError(f"seed is {cut(repr(seed))}: give a whole number from 0 to 4294967295")
     if seed is not None and not samples(flags):
         raise UsageError(
-            "seed is of samples, and this search draws none: leave it out, or use --select sampling"
+            "seed needs a search that draws samples: leave it out, or use --select sampling"
         )
 
 
-NAMES = tuple(name for name in CandidateFlags.__dataclass_fields__ if name != "_name")
+MBR_FLAGS = tuple(name for name in CandidateFlags.__dataclass_fields__ if name != "_name")
 
 
-def given(flags: Any) -> dict[str, Any]:
-    """The flags that differ from their defaults."""
+def changed_flags(flags: Any) -> dict[str, Any]:
+    """Return the flags that differ from their defaults."""
     return {
-        name: value for name in NAMES if (value := vars(flags)[name]) != vars(CandidateFlags)[name]
+        name: value
+        for name in MBR_FLAGS
+        if (value := vars(flags)[name]) != vars(CandidateFlags)[name]
     }
 
 
 def check(flags: Any, generation: Any) -> None:
-    """Refuse what --mbr cannot do, and its flags without it (raises UsageError)."""
+    """Refuse invalid values and combinations of --mbr, and its flags without it (raises
+    UsageError)."""
     if flags.mbr is None:
-        for name in given(flags):
+        for name in changed_flags(flags):
             raise UsageError(
                 f"--{name.replace('_', '-')} belongs to --mbr, which is not switched on: add it "
                 "or leave this flag out"
@@ -367,7 +371,7 @@ def check(flags: Any, generation: Any) -> None:
             "--mbr-prune (share of resamplings) must be 0 or more and below 1, not "
             f"{flags.mbr_prune}"
         )
-    if (flags.mbr == MODEL) != bool(flags.mbr_model):
+    if (flags.mbr == COMET) != bool(flags.mbr_model):
         raise UsageError(
             "--mbr comet and --mbr-model, the file of its checkpoint, belong together: "
             "give both or none"
@@ -384,10 +388,10 @@ def check(flags: Any, generation: Any) -> None:
         )
 
 
-def tell(flags: Any, generation: Any) -> str:
-    """What the signature says of the flags."""
-    settings = ",".join(f"{name}={value}" for name, value in given(flags).items())
+def signature(flags: Any, generation: Any) -> str:
+    """Return the part of the signature for these flags; "" without --mbr."""
+    settings = ",".join(f"{name}={value}" for name, value in changed_flags(flags).items())
     return f"mbr:{settings}" if flags.mbr else ""
 
 
-register_feature("candidates", CandidateFlags, check=check, tell=tell)
+register_feature("candidates", CandidateFlags, check=check, signature=signature)

@@ -67,7 +67,8 @@ class Feature:
     name: str
     flags: type  # dataclass
     check: Callable | None = None  # as of a strategy
-    tell: Callable | None = None  # (flags, generation config) -> its part of the signature, or ""
+    # (flags, generation config) -> its part of the signature, or ""
+    signature: Callable | None = None
     constrains: bool = False  # its flags are read by strategies that take constraints
     page: str = ""  # of its flags
 
@@ -384,10 +385,11 @@ def constrained(flags: Any, generation: Any) -> bool:
 
 def ways(flag: str) -> str:
     """The way out for a flag that has no phrases to shape."""
-    required = all_fields()[flag[2:].replace("-", "_")].metadata.get("shapes") != "phrases"
-    files = "--constraints-file or --glossary" if required else ""
-    files = files or "--constraints-file, --avoid-file or --glossary"
-    return f"add {'--avoid-file' if flag == '--avoid-case' else files}, or leave {flag} out"
+    shapes = all_fields()[flag[2:].replace("-", "_")].metadata.get("shapes", "phrases")
+    files = [typed(name) for name, kind in declared("gives").items() if shapes in ("phrases", kind)]
+    return (
+        f"add {' or '.join(filter(None, (', '.join(files[:-1]), files[-1])))}, or leave {flag} out"
+    )
 
 
 # ---- What rules what out

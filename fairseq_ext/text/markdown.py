@@ -30,6 +30,9 @@ KEPT_LINE = regex.compile(
     r"\[[^\]\n^]+\]:[ \t]*\S+.*|(?:!!!|\?\?\?\+?)[ \t]+[\w ]+|\{%.*%\}|-*8<-+.*|"
     r"import\s.*[\"'][^\"'\s]+[\"'];?|export\s+(?:const|let|default|function|class)\b.*[={(;].*)\r?$"
 )
+# of a table that the parser does not know, for it has more columns than its heading
+ROW = regex.compile(r"[ \t]*\|(?:[^\n|]*\|)+[ \t]*\r?")
+CELL = regex.compile(r"\|[ \t]*|(?:[^\\|`]|\\.|(?P<ticks>`+)[^`]*(?P=ticks)|`)+?(?=[ \t]*(?:\||$))")
 # in front of the text of a line: of a note, a footnote, a definition
 LEAD = regex.compile(
     r"[ \t]*(?:\[\^[^\]\n]+\]:|\[!\w+\][-+]?|:{3,}[ \t]*[\w-]+(?=[ \t\[])|:(?=[ \t])|"
@@ -234,13 +237,28 @@ def pieces(
         body = begins.get(at, at)
         line = text[body:line_end]
         kept = KEPT_LINE.fullmatch(line.rstrip("\r\n")) is not None
+        if not kept and ROW.fullmatch(line.rstrip("\n")):
+            yield from bounded(text, first, at)
+            yield at, body, True
+            end_row = body + len(line.rstrip())
+            ends = [(each.start(), each.end()) for each in CELL.finditer(text, body, end_row)]
+            for a, b in ends:
+                yield a, b, text[a] == "|"
+            first = at = ends[-1][1]
+            continue
         lead = None if kept else LEAD.match(line)
         if kept or lead:
             yield from bounded(text, first, at)
             first = line_end if kept else body + lead.end()  # type: ignore[union-attr]
             yield at, first, True
             if lead and line.lstrip()[0] in ":!?=*" and line_end > first:  # a title
-                yield from bounded(text, first, line_end)
+                end_quote = text.rfind('"', first + 1, line_end) if text[first] == '"' else -1
+                if end_quote > 0:
+                    yield first, first + 1, True
+                    yield from bounded(text, first + 1, end_quote)
+                    yield end_quote, line_end, True
+                else:
+                    yield from bounded(text, first, line_end)
                 first = line_end
         at = line_end
     yield from bounded(text, first, end)

@@ -25,6 +25,8 @@ OPAQUE = regex.compile(
     r"(?<!\])\{[#:.][^{}\n]*\}",
     regex.IGNORECASE,
 )
+# code, in which the parser reads an end in other backticks: `a``b`
+CODE = regex.compile(r"(?<![`\\])(?P<ticks>`+)(?!`)(?P<code>[^\n]+?)(?<!`)(?P=ticks)(?!`)")
 URL = regex.compile(rf"(?<!\]\(|\]:\s*|<){KINDS['URL'].pattern}")
 EMPHASIS = ("emphasis", "strong_emphasis", "strikethrough")
 LINKS = ("inline_link", "full_reference_link", "collapsed_reference_link", "shortcut_link")
@@ -52,7 +54,8 @@ class Inline:
     ):
         self.text, self.protect, self.labels = text, protect, labels
         self.inside = dict(inside)
-        self.opaque = [match.span() for match in OPAQUE.finditer(text)]
+        code = [match.span() for match in CODE.finditer(text) if "`" in match["code"]]
+        self.opaque = apart([*(match.span() for match in OPAQUE.finditer(text)), *code])
         shown = list(text)
         for start, end in inside:
             shown[start:end] = " " * (end - start)
@@ -84,11 +87,21 @@ class Inline:
     def is_syntax(self) -> bool:
         """Return whether code and brackets outweigh words: a line that shows how something is
         written."""
-        code = [self.span(node) for node in self.root.children if node.type == "code_span"]
+        nodes = [self.root]
+        for node in nodes:
+            nodes += [] if node.type == "code_span" else node.children
+        code = [self.span(node) for node in nodes if node.type == "code_span"]
+        code += [(start, end) for start, end in self.opaque if self.text[start] == "`"]
         if len(code) < 3:
             return False
         size = sum(end - start for start, end in code)
-        letters = sum(atom.kind == TEXT and sum(map(str.isalpha, atom.text)) for atom in self.atoms)
+        depth = letters = plain = 0  # plain: those that are not emphasised
+        for atom in self.atoms:
+            depth += (atom.kind == OPEN) - (atom.kind == CLOSE)
+            here = sum(map(str.isalpha, atom.text)) if atom.kind == TEXT else 0
+            letters, plain = letters + here, plain + (0 if depth else here)
+        if not plain:
+            return True
         signs = sum(self.text.count(sign) for sign in "[]{}|()")
         return letters < size + signs and (letters < size / 2 or signs >= len(code))
 
@@ -213,6 +226,15 @@ class Inline:
                 at = self.inside[at]
             yield Atom(TEXT, self.text[head:at], " ")
         yield from text_atoms(self.text[at:end], self.protect, None)
+
+
+def apart(spans: list[Span]) -> list[Span]:
+    """Return places in their order, without those that begin in another."""
+    found = list[Span]()
+    for start, end in sorted(spans):
+        if not found or start >= found[-1][1]:
+            found.append((start, end))
+    return found
 
 
 def is_known(kind: str) -> bool:

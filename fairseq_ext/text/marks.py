@@ -39,7 +39,7 @@ from fairseq_ext.text.atoms import (
     Segment,
     is_word,
 )
-from fairseq_ext.text.units import Source
+from fairseq_ext.text.units import UNKNOWN, Source, unknown_signs
 
 # characters of source and target words that stand for each other
 Pairs = Sequence[tuple[Span, Span]]
@@ -66,7 +66,7 @@ class Projection:
         # nothing is to be put back
         self.is_bare = (
             not segment.marks and segment.source == segment.plain and segment.escape is str
-        )
+        ) and UNKNOWN not in text
         if self.is_bare:
             return
         self.from_source = source = Source(segment)
@@ -92,6 +92,7 @@ class Projection:
                     max(parts, key=lambda i: source.units[i][1] - source.units[i][0], default=None)
                 )
         self.spread()
+        self.signs = unknown_signs(source.plain, self.text, self.words)
         # of each unit, the character at which its source unit starts
         self.source = [None if unit is None else source.units[unit][0] for unit in self.unit]
 
@@ -148,7 +149,7 @@ class Projection:
             self.gap(before, edges, token)
             if token is not None and token not in self.hidden:
                 start, end = self.words[token]
-                text, unit = self.text[start:end], self.unit[token]
+                text, unit = self.signs.get(token, self.text[start:end]), self.unit[token]
                 is_same = unit is not None and self.from_source.text(unit) == text
                 self.put(
                     self.from_source.raw[unit]  # type: ignore[index]
@@ -190,6 +191,8 @@ class Projection:
         points = [i for i, each in enumerate(edges) if each.mark is not None]
         if before is None:
             self.put(self.from_source.around[0])
+            if points[:1] == [0] and self.segment.touches[0]:
+                self.put(" ")
         at = 0
         for place in [*points, len(edges)]:  # the tags between two points, or units and points
             tags = edges[at:place]
@@ -204,6 +207,8 @@ class Projection:
                 self.put(edges[place].raw)
             at = place + 1
         if behind is None:
+            if points[-1:] == [len(edges) - 1] and self.segment.touches[1]:
+                self.put(" ")
             self.put(self.from_source.around[1])
 
     def space(
@@ -433,4 +438,8 @@ def flat(mark: Mark) -> tuple[str, list[Edge]]:
         raw, edges = raw + text, edges + more
     if mark.closing:
         edges.append((id(mark), CLOSE))
-    return raw + mark.closing, edges
+    raw += mark.closing
+    is_emphasis = bool(mark.opening and mark.closing) and not raw.strip(
+        "*_~"
+    )  # which is text around nothing
+    return "" if is_emphasis else raw, edges

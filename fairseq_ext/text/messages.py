@@ -15,7 +15,10 @@ ARGUMENT = regex.compile(r"\{\s*[\w.]+\s*,\s*(plural|select|selectordinal)\s*,")
 SELECTOR = regex.compile(r"\s*(?:offset:\d+\s*)?(=\d+|[\w.-]+)\s*\{")
 QUOTED = regex.compile(r"'[{}][^']*'")
 DEEPEST = 20  # levels of plural forms
-MNEMONIC = regex.compile(r"(?<![\w_&])[_&](?=\p{L})(?!\w*;)(?![^_&]*[_&])")
+# the only sign, in front of a word, or in one that is no name of a program: Bear_beiten
+MNEMONIC = regex.compile(
+    r"(?:(?<![\w&])|(?<=(?<!\w)\p{Lu}\p{Ll}*)(?=.\p{Ll}+(?!\w)))[_&](?=\p{L})(?!\w*;)(?![^_&]*[_&])"
+)
 BEFORE = regex.compile(r"[^_&]*")
 
 

@@ -36,6 +36,13 @@ KINDS = {
         ("a.b+c@d-e.co.uk",),
         ("a@b", "@hund"),
     ),
+    # GUIDs, and numbers to the base of 16 such as those of git
+    "identifier": Kind(
+        r"(?<![\w-])[\da-fA-F]{8}(?:-[\da-fA-F]{4}){3}-[\da-fA-F]{12}(?![\w-])|"
+        r"(?<![\w-])(?=[a-f]{0,63}\d)(?=\d{0,63}[a-f])[\da-f]{16,64}(?![\w-])",
+        ("97aafea1-59ff-4312-b06b-08f421872f00", "5f2b8d1c9a7e4063"),
+        ("1234567890123456", "abcdefabcdefabcd", "5-4-3"),
+    ),
     # of printf, with length modifiers; Python's %(name)s; Objective-C's %@
     "printf": Kind(
         r"(?<![\d%])%(?:\d{1,6}\$|\(\w{1,80}\))?[-+0#']{0,4}(?:\d{1,4}|\*)?(?:\.(?:\d{1,3}|\*))?"

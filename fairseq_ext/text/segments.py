@@ -261,6 +261,10 @@ def trimmed(atoms: list[Atom], escape: Callable[[str], str]) -> Iterator[Item]:
         yield kept
     if core:
         segment = made(core, escape)
+        around = [atom for atom in lead if atom.raw][-1:], [atom for atom in trail if atom.raw][:1]
+        segment.touches = tuple(  # type: ignore[assignment]
+            any(atom.kind == PLACEHOLDER for atom in side) for side in around
+        )
         yield segment if LETTER.search(segment.plain) else raw(core)
     if kept := raw(trail):
         yield kept

@@ -1,12 +1,15 @@
-"""A segment as units, words and punctuation, and what is between them."""
+"""A segment as units, words and punctuation, and what is between them; signs that a model does not
+know."""
 
 from __future__ import annotations
 
 import bisect
 import html
+from collections import Counter
+from collections.abc import Sequence
 from itertools import pairwise
 
-from fairseq_ext.core.words import UNITS
+from fairseq_ext.core.words import UNITS, is_word
 from fairseq_ext.search.phrases.places import Span
 from fairseq_ext.text.atoms import SOFT, Segment
 
@@ -76,3 +79,25 @@ class Source:
     def word_at(self, character: int) -> int:
         """Return the number of the word that a character belongs to."""
         return max(0, bisect.bisect_right(self.words, (character, 1 << 60)) - 1)
+
+
+UNKNOWN = "<unk>"  # what a model writes for what its dictionary lacks
+COMMON = frozenset(".,;:!?()-–\"'")  # signs that each model knows
+
+
+def unknown_signs(source: str, text: str, units: Sequence[Span]) -> dict[int, str]:
+    """Return what stands for the units of `<unk>` in a translation: the signs of its source that it
+    lacks (Tom & Jerry), in their order, in place of the first of each three."""
+    if UNKNOWN not in text or UNKNOWN in source:
+        return {}
+    there = Counter(UNITS.findall(text.replace(UNKNOWN, " ")))
+    lacking = list[str]()
+    for unit in UNITS.findall(source):
+        if not is_word(unit) and unit not in COMMON:
+            there[unit] -= 1
+            lacking += [unit] if there[unit] < 0 else []
+    found = dict[int, str]()
+    for i, (start, _) in enumerate(units):
+        if lacking and text.startswith(UNKNOWN, start):
+            found |= {i: lacking.pop(0), i + 1: "", i + 2: ""}
+    return found

@@ -240,6 +240,23 @@ def test_another_users_library_is_not_loaded(small, caplog):
 
 
 @needs_compiler
+@pytest.mark.parametrize("first", ["library", "torch"])
+def test_there_is_one_openmp_runtime(first):
+    """The library's functions are torch's, also where it is loaded before torch (two runtimes would
+    have two sets of threads)."""
+    code = {
+        "library": "from fairseq_ext.kernels import library; assert library.library() is not None",
+        "torch": "import torch; torch.set_num_threads(2); torch.randn(400, 400) @ torch.ones(400)",
+    }
+    maps = "for line in open('/proc/self/maps'): print(line.split()[-1])"
+    script = "\n".join([code.pop(first), *code.values(), maps])
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    names = ("libgomp", "libomp", "libiomp")
+    found = {line for line in done.stdout.split() if Path(line).name.startswith(names)}
+    assert len(found) == 1 and "torch" in found.pop(), found
+
+
 def test_two_processes_build_it_once(small, tmp_path):
     """Both find no library; the second waits for the first."""
     code = (

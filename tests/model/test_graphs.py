@@ -162,10 +162,10 @@ def test_what_an_earlier_group_left_in_the_buffers_harms_nobody(device):
 
 def test_groups_are_moved_into_buffers_once(device, monkeypatch):
     moved = []
-    take = Buffers.take_
+    take = Buffers.move_in_
     monkeypatch.setattr(
         Buffers,
-        "take_",
+        "move_in_",
         lambda self, cache, positions: (moved.append(self), take(self, cache, positions)),
     )
     rows = Graphed([model_of(device=device)], [3, 5])

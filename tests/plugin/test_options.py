@@ -223,6 +223,51 @@ def test_signature_tells_every_plug_point_and_what_differs(made_up):
     assert "|stop:patient,patient_steps=5|" in told and "|prune:trim_below=0.1|" in told
 
 
+@dataclass
+class WordFlags:
+    word_file: str | None = field(
+        default=None,
+        metadata={
+            "file": True,
+            "gives": "required phrases",
+            "needs": ("source sentence",),
+            "engine": "is for the lines of a file",
+            "corpus": "is for one process",
+        },
+    )
+    word_size: int = field(
+        default=1, metadata={"range": (1, 5, "number of words"), "shapes": "required phrases"}
+    )
+
+
+def test_a_source_of_constraints_is_one_file(monkeypatch):
+    """What it registers is all that refusals, the signature and the other commands need."""
+    word = registry.Feature(
+        "constraints: word",
+        WordFlags,
+        constrains=True,
+        signature=lambda flags, generation: f"words:{flags.word_size}" if flags.word_file else "",
+    )
+    monkeypatch.setitem(registry.FEATURES, word.name, word)
+    given = flags(word_file="w.txt", word_size=2, select="dba")
+    assert registry.constraint_flag(given, GenerationConfig()) == "--word-file"
+    assert checks.refused_by_engine()["word_file"] == "is for the lines of a file"
+    assert checks.refused_by_corpus()["word_file"] == "is for one process"
+    found = options.signature(options.Options(given, GenerationConfig()), "fairseq")
+    assert "|select:dba,word_file=w.txt,word_size=2|" in found
+    assert "|constraints:unordered|words:2|" in found
+    checks.validate(given, GenerationConfig())
+    speech = registry.Part("--task speech", denies=frozenset({"source sentence"}))
+    for wrong, more, sentence in (
+        (given, speech, "--word-file works from the words of a source sentence, and --task speech"),
+        (flags(word_file="", word_size=1), None, "--word-file is given without a name"),
+        (flags(word_size=9, word_file="w"), None, "--word-size (number of words) must be 1 to 5"),
+        (flags(word_size=2, word_file=None), None, "--constraints-file, --glossary or --word-file"),
+    ):
+        with pytest.raises(UsageError, match=re.escape(sentence)):
+            checks.validate(wrong, GenerationConfig(), *([more] if more else []))
+
+
 def test_signature_says_when_fairseqs_own_loop_runs():
     ours = generators([build("transformer")], beam=4, match_source_len=True).ours
     assert "|search:fairseq --match-source-len|backend:stock|" in ours.stats.signature

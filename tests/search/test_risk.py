@@ -142,7 +142,7 @@ def test_weights_of_many_references_are_those_of_the_drawn_ones():
     made = risk(mbr_prune=0.999999)
     made.utility = metric
     names = [str(i) for i in range(40)]
-    found = made.expected(names[:4], names, weights, "")
+    found = made.expected_utilities(names[:4], names, weights, "")
     kept = found > -np.inf
     assert kept.any() and found[kept] == pytest.approx((utilities @ weights)[kept])
 
@@ -182,7 +182,7 @@ def test_aggregated_references_are_scored_as_their_authors_do():
     drawn = [full[0]] * 3 + full[1:2] + full[2:3] * 2
     found = [SimpleNamespace(tokens=text) for text in drawn]
     risk = BayesRisk(Flags(mbr="chrf", mbr_aggregate=True), str)
-    expected = risk.expected(full, *risk.compared(found, drawn), "")
+    expected = risk.expected_utilities(full, *risk.reference_texts(found, drawn), "")
     assert expected == pytest.approx([score(text, drawn) for text in full], abs=1e-3)
 
 
@@ -198,7 +198,7 @@ def test_pruning_drops_the_hopeless_and_keeps_the_best(monkeypatch):
 
     monkeypatch.setitem(sys.modules, "metric_of_test", SimpleNamespace(metric=metric))
     pruned = BayesRisk(Flags(mbr="metric_of_test:metric", mbr_prune=0.99), str)
-    found = pruned.expected(texts[:20], texts, np.full(64, 1 / 64), "")
+    found = pruned.expected_utilities(texts[:20], texts, np.full(64, 1 / 64), "")
     exact = (quality[:, None] + noise).mean(1)
     kept = found > -np.inf
     assert found[kept] == pytest.approx(exact[kept]) and np.argmax(found) == np.argmax(exact)

@@ -489,8 +489,9 @@ def test_wrong_documents(api, client):
 
 
 def test_a_document_that_nobody_fetches_is_deleted(api, monkeypatch):
-    handle = api.translate_document_upload(b"Guten Tag.", filename="a.txt", **PAIR)
-    while not api.translate_document_get_status(handle).done:
+    handle = api.translate_document_upload(b"Guten Tag, Frau Nowak.", filename="a.txt", **PAIR)
+    while not (status := api.translate_document_get_status(handle)).done:
+        assert status.ok, status.error_message
         time.sleep(0.05)
     monkeypatch.setattr(documents, "KEPT", 0.0)
     time.sleep(0.01)
@@ -512,7 +513,7 @@ def test_each_key_has_glossaries_and_documents_of_its_own(serving, tmp_path):
         refused(lambda: two.get_glossary(made.glossary_id), deepl.GlossaryNotFoundException)
         refused(lambda: two.delete_glossary(made), deepl.GlossaryNotFoundException)
         assert "Not found" in refused(lambda: two.translate_text(SOURCE, glossary=made, **PAIR))
-        handle = one.translate_document_upload(b"Guten Tag.", filename="a.txt", **PAIR)
+        handle = one.translate_document_upload(b"Guten Tag, Frau Nowak.", filename="a.txt", **PAIR)
         assert "Not found" in refused(lambda: two.translate_document_get_status(handle))
         one.translate_document_get_status(handle)
         one.translate_text(SOURCE, **PAIR)

@@ -144,7 +144,7 @@ def test_both_models_of_a_pair_draw_by_the_seed():
 
 def test_a_server_that_draws_nothing_refuses_a_seed(client):
     wrong = client.post("/v1/translate", json={"source": LINE, "seed": 1})
-    said = "seed is of samples, and this search draws none: leave it out, or use --select sampling"
+    said = "seed needs a search that draws samples: leave it out, or use --select sampling"
     assert (wrong.status_code, wrong.json()) == (400, {"error": said})
 
 

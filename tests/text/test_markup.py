@@ -13,6 +13,8 @@ from hypothesis import strategies as st
 from lxml import etree
 from serving import FLAGS, ROOT
 from sizes import part_of
+from through import marked as marked_text
+from through import through, without_marks
 
 from fairseq_ext import Translator, UsageError
 from fairseq_ext.text.atoms import Segment
@@ -199,6 +201,65 @@ def test_code_of_servers_in_a_page_is_kept():
     assert sentences(text) == ["Ein Hund bellt."]
     assert sentences(f"---\nlayout: Hund\n---\n{text}") == ["Ein Hund bellt."]
     assert sentences('<r><s translatable="false">Hund</s><s>Katze</s></r>', "xml") == ["Katze"]
+
+
+@pytest.mark.parametrize(
+    ("text", "translation", "expected"),
+    [
+        ("<p>Tom &amp; Jerry &lt; x</p>", "Tom <unk> Jerry < x", "<p>Tom &amp; Jerry &lt; x</p>"),
+        ("<p>‚Hund‘ und § 5</p>", "<unk>Dog<unk> and <unk> 5", "<p>‚Dog‘ and § 5</p>"),
+        ("<p>Ein Hund</p>", "A <unk>", "<p>A &lt;unk&gt;</p>"),
+        ("<p>&lt;unk&gt; & b</p>", "a <unk>", "<p>a &lt;unk&gt;</p>"),
+    ],
+)
+def test_signs_that_a_model_does_not_know_are_those_of_the_source(text, translation, expected):
+    assert "".join(through(lambda _: translation, known=False)(text, "html")) == expected
+    plain = "".join(through(lambda _: "Tom <unk> Jo")("Tom & Jo\n", "text"))
+    assert plain == "Tom & Jo\n"
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ('!!! note "Ein Titel"\n    Ein Hund.\n', ["Ein Titel", "Ein Hund."]),
+        ('=== "Ein Titel"\n\n    Ein Hund.\n', ["Ein Titel", "Ein Hund."]),
+        ("`.export` [ `async` ] [ `compressed` ] `to` Ziel\n", []),
+        (
+            "[`a`](b), [`c`](d) oder [`e`](f) führen zu dieser Seite.\n",
+            [", oder führen zu dieser Seite."],
+        ),
+        ("[Ein [kleiner] Hund](x.md) bellt.\n", ["Ein [kleiner] Hund bellt."]),
+        ('[hb]: http://a.b "Ein Titel"\n', ["Ein Titel"]),
+        ("[//]: # (Ein Hund)\n", []),
+        ("`.show``operations` `(` *Nummer1* `,` *Nummer2* `,` ...)\n", []),
+        ("Der `geo(`*Hund* `, ` *Katze*`)`\n", ["Der Hund Katze"]),
+        ("`geo(`*Hund* `, ` *Katze* `)`\n", []),
+        (
+            "|**Ein** | **Zwei**|\n|---|---|---|\n| id | Ihre ID `a|b`.|\n| x \\| y | z |\n",
+            ["Ein", "Zwei", "id", "Ihre ID.", "x | y", "z"],
+        ),
+        ("> Ein Text:\n> | a | Ein Hund |\r\n> Ende.\n", ["Ein Text:", "a", "Ein Hund", "Ende."]),
+        ("Der Befehl `a``b` *Hund* ``c`d`` bellt.\n", ["Der Befehl Hund bellt."]),
+        ("---\ntitle: Ein Titel\ntags: x\n...\n\nEin Hund.\n", ["Ein Titel", "Ein Hund."]),
+    ],
+)
+def test_what_is_read_of_markdown(text, expected):
+    found = list[str]()
+    out = "".join(through(marked_text, found)(text, "markdown"))
+    assert found == expected and without_marks(out) == text
+
+
+@pytest.mark.parametrize(
+    ("text", "translation", "expected"),
+    [
+        ("Der *Hund* `a` *rennt*`b`", "It", "*It* `a` `b`"),
+        ("`a`*Hund* `b` rennt", "Dog runs", "`a`*Dog* `b` runs"),
+        ("Der Hund `a` und `b`", "A dog", "A dog `a` `b`"),
+    ],
+)
+def test_code_is_never_glued_and_emphasis_never_around_nothing(text, translation, expected):
+    out = "".join(through(lambda _: translation, known=False)(text, "markdown"))
+    assert re.sub(" +", " ", out) == expected
 
 
 def test_markdown_keeps_what_html_in_it_says():

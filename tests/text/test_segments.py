@@ -6,6 +6,7 @@ import sys
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from through import through
 
 from fairseq_ext.core.errors import UsageError
 from fairseq_ext.text.atoms import Segment
@@ -214,6 +215,27 @@ def test_kinds_of_placeholders(kind):
             assert len(find(text)) == 1 and example in text[slice(*find(text)[0])], text
     for text in KINDS[kind].not_one:
         assert not find(f"Ein {text} Hund"), text
+
+
+@pytest.mark.parametrize(
+    ("text", "read", "written"),
+    [
+        ("_Hund", "Hund", "_DOG"),
+        ("H_und", "Hund", "_DOG"),
+        ("Bear_beiten …", "Bearbeiten …", "_DOG"),
+        ("&Hund öffnen", "Hund öffnen", "&DOG"),
+        ("Be&enden", "Beenden", "&DOG"),
+        ("user_name", "user_name", "DOG"),
+        ("MAX_SIZE", "MAX_SIZE", "DOG"),
+        ("AT&T", "AT&T", "DOG"),
+        ("Hund & Katze", "Hund & Katze", "DOG"),
+    ],
+)
+def test_mnemonics_of_menus(text, read, written):
+    head = 'msgid ""\nmsgstr "Content-Type: text/plain; charset=UTF-8\\n"\n\n'
+    seen = list[str]()
+    out = "".join(through(lambda _: "DOG", seen)(f'{head}msgid "{text}"\nmsgstr ""\n', "po"))
+    assert seen == [read] and out.endswith(f'msgstr "{written}"\n')
 
 
 @pytest.mark.parametrize("sign", [" - ", " – ", ": ", " & ", " / ", "", "@", " = "])

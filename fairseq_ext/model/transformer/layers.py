@@ -91,7 +91,7 @@ def embed(weights: Weights, ids: Tensor, b: int, past: int | Tensor) -> Tensor:
             where = where if b == 1 else where.repeat(ids.numel() // b, 1)
         else:
             index = past[:, None] + torch.arange(b, device=past.device)  # (n, b)
-            # what is read behind a row's last position is not used
+            # values after a row's last position are not used
             index.clamp_(max=weights.positions.size(0) - 1)
             where = weights.positions.index_select(0, index.flatten())
         x = torch.add(where, x, alpha=1.0 if weights.project_in is not None else weights.scale)

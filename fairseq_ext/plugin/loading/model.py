@@ -258,7 +258,7 @@ def flags_of(args: Any, others: list[str], any_pair: bool = False) -> dict[str, 
     pair = {
         name: value
         for name in ("source_lang", "target_lang")
-        if (value := getattr(args, name)) is not None
+        if (value := vars(args)[name]) is not None
     }
     flags = as_keywords(others) | pair
     return (

@@ -35,7 +35,7 @@ class AvoidFlags:
         metadata={
             "help": "phrases that must never appear, one a line (default: none)",
             "file": True,
-            "gives": "constraints",
+            "gives": "banned phrases",
         },
     )
     avoid_case: Literal["any", "exact"] = field(
@@ -43,7 +43,7 @@ class AvoidFlags:
         metadata={
             "help": "in which case a banned phrase must not appear: in any, or as written "
             "(exact) (default: any)",
-            "shapes": "phrases",
+            "shapes": "banned phrases",
         },
     )
 

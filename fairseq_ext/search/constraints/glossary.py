@@ -45,7 +45,7 @@ class GlossaryFlags:
             "--constraints is ordered)",
             "file": True,
             "needs": ("source sentence",),
-            "gives": "constraints",
+            "gives": "required phrases",
         },
     )
     glossary_match: Literal["surface", "casefold", "lemma"] = field(
@@ -389,8 +389,8 @@ def glossary_options(flags: Any, languages: Languages) -> GlossaryOptions | None
     )
 
 
-def signature_part(flags: Any, generation: Any) -> str:
-    """What the signature says of the placement of terms."""
+def signature(flags: Any, generation: Any) -> str:
+    """Return the part of the signature that says that terms are placed; "" where none are."""
     return "glossary:align" if places_terms(flags) else ""
 
 
@@ -398,6 +398,6 @@ register_feature(
     "constraints: glossary",
     GlossaryFlags,
     constrains=True,
-    tell=signature_part,
+    signature=signature,
     page="glossaries.md",
 )

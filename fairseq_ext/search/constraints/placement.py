@@ -197,6 +197,18 @@ class GlossaryPlacement:
             candidate.finals.append(((1 + TRUST) * candidate.draft.score, candidate.draft))
         if lacking := [sentence for sentence in sentences if any(sentence.open(sentence.nbest))]:
             self.place_terms(pool, lacking)
+        # subtle: where the best draft is of no use (a phrase is banned), nbest changes nothing
+        unsuited = [
+            sentence
+            for sentence in sentences
+            if sentence.nbest < SEARCHED
+            and any(sentence.open(SEARCHED))
+            and not self.usable(pool, sentence, 1)
+        ]
+        if unsuited:
+            for sentence in unsuited:
+                sentence.nbest = SEARCHED
+            self.place_terms(pool, unsuited)
         return [self.chosen(pool, sentence) for sentence in sentences]
 
     def place_terms(self, pool: Pool, sentences: Sequence[Sentence]) -> None:
@@ -206,7 +218,8 @@ class GlossaryPlacement:
         sources = self.score.encode(
             [pool.source(sentence.number).tolist() for sentence in sentences], pool.length.device
         )
-        self.align(pool, sources, [(s, c) for s in sentences for c in s.open(s.nbest)])
+        new = [(s, c) for s in sentences for c in s.open(s.nbest) if c.words is None]
+        self.align(pool, sources, new)
         lacking = [s for s in sentences if s.lacks(0)]
         self.align(
             pool, sources, [(s, c) for s in lacking for c in s.open(SEARCHED) if c.words is None]
@@ -363,25 +376,31 @@ class GlossaryPlacement:
         return [*lead.tolist(), *tokens]
 
     def chosen(self, pool: Pool, sentence: Sentence) -> list[Hypothesis] | None:
-        """The hypotheses with their terms that meet all constraints, of equal ones the first: the
-        answer, which does not depend on how many are wanted, and those that score no better, best
-        first."""
-        constraints, lead, meets = (
-            sentence.constraints,
-            lead_of(pool, sentence.number),
-            self.meets(pool),
-        )
+        """The usable hypotheses: the answer, which does not depend on how many are wanted, and
+        those that score no better, best first; None where there is none."""
+        if not (out := self.usable(pool, sentence, len(sentence.candidates))):
+            return None
+        best, *rest = out
+        return [best, *sorted((h for h in rest if h.score <= best.score), key=lambda h: -h.score)]
+
+    def usable(self, pool: Pool, sentence: Sentence, first: int) -> list[Hypothesis]:
+        """What the first candidates have become with their terms, where that meets all constraints;
+        of equal ones the first."""
+        constraints, meets = sentence.constraints, self.meets(pool)
+        lead = lead_of(pool, sentence.number)
         banned = self.banned_in(pool)(constraints) if constraints.banned else lambda tokens: None
         out: dict[tuple[int, ...], Hypothesis] = {}
         finals = (
             (sentence.rank(i), -value, final, each)
-            for i, each in enumerate(sentence.candidates)
+            for i, each in enumerate(sentence.candidates[:first])
             for value, final in each.finals
         )
         for _, _, final, candidate in sorted(finals, key=lambda each: each[:2]):
-            tokens = tuple(final.tokens.tolist())
+            tokens, unk = tuple(final.tokens.tolist()), self.spec.unk
             is_allowed = (
-                tokens not in out and self.spec.unk not in tokens and banned(tokens[:-1]) is None
+                tokens not in out
+                and tokens.count(unk) <= candidate.draft.tokens.tolist().count(unk)
+                and banned(tokens[:-1]) is None
             )
             if is_allowed and all(
                 met_with_prefix(list(tokens), constraints, pool.ordered, meets, lead)
@@ -390,10 +409,7 @@ class GlossaryPlacement:
                 out[tokens] = replace(
                     final, tokens=final.tokens.to(pool.length.device), elsewhere=others
                 )
-        if not out:
-            return None
-        best, *rest = out.values()
-        return [best, *sorted((h for h in rest if h.score <= best.score), key=lambda h: -h.score)]
+        return list(out.values())
 
     def banned_in(
         self, pool: Pool

@@ -18,7 +18,7 @@ class ConstraintFlags:
             "help": "phrases that must appear: one line a sentence in corpus order, tab-separated, "
             "or JSONL (default: none; in any order unless --constraints is ordered)",
             "file": True,
-            "gives": "constraints",
+            "gives": "required phrases",
             "engine": "gives line n its phrases, and requests have no numbers: give them "
             "with each request",
         },
@@ -78,9 +78,10 @@ def check_phrases(flags: Any, has_typed: bool, corpus: bool) -> None:
     has_typed: --constraints is given; corpus: sentences come from a data set, so that no phrases
     can be typed behind them.
     """
-    required = bool(flags.constraints_file or flags.glossary)
-    given = shaping(flags, "phrases", "required phrases")
-    if given and not (required or has_typed or flags.avoid_file):
+    gives = declared("gives", flags).values()
+    required = "required phrases" in gives
+    given = shaping(flags, "phrases", "required phrases", "banned phrases")
+    if given and not (gives or has_typed):
         raise UsageError(f"{given} shapes phrases, and the command has none: {ways(given)}")
     given = shaping(flags, "required phrases")
     if given and corpus and not required:
@@ -113,7 +114,7 @@ def expect_phrases(flags: Any, generation: Any) -> str | None:
     """
     if flags.select or str(flags.decoding) != "beam" or generation.constraints:
         return None
-    return shaping(flags, "phrases", "required phrases")
+    return shaping(flags, "phrases", "required phrases", "banned phrases")
 
 
 def case_of(flags: Any, default: str = "exact") -> str:

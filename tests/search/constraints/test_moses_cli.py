@@ -56,6 +56,16 @@ def test_a_placed_term_leaves_all_other_words_as_they_are(echo, tmp_path, beam):
     assert placed == [line.replace("Katze", "das Tier") for line in wanted]
 
 
+def test_it_stands_next_to_an_unknown_word_too(echo, tmp_path):
+    """Which is <unk> in the draft already, and no reason to search the sentence again."""
+    (tmp_path / "g.tsv").write_text("Katze\tdas Tier\n국\tein Ding\n", encoding="utf-8")
+    text = "Die Katze hat 한 Liter.\nDie 국 ist fertig.\n"
+    plain = translated(echo, text)
+    assert plain[0] == "Die Katze hat <unk> Liter." and plain[1] == "Die <unk> ist fertig."
+    placed = translated(echo, text, "--glossary", tmp_path / "g.tsv")
+    assert placed == ["Die das Tier hat <unk> Liter.", "Die ein Ding ist fertig."]
+
+
 @pytest.mark.parametrize("target", ["5 %", "½", "l'Eau"])
 def test_so_does_a_term_that_the_tokenizer_spaces_in_another_way(echo, tmp_path, target):
     """Moses's text of it is not the term letter by letter: 5%, or its compatibility form."""

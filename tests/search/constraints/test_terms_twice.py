@@ -164,3 +164,24 @@ def test_lists_are_in_the_order_of_their_scores(drafts, tmp_path):
     assert sum(len(of_line) > 1 for of_line in scores.values()) > len(SOURCES) // 2
     single, _ = translated(SOURCES, "--glossary", glossary)
     assert {i: texts[:1] for i, texts in lists.items()} == single
+
+
+def test_a_banned_phrase_does_not_make_the_best_depend_on_how_many_are_wanted(tmp_path):
+    """A phrase of the term and the word in front of it: the best draft is of no use with its term,
+    and the same other ones are looked at."""
+    glossary = tmp_path / "terms.tsv"
+    draw, lines = random.Random(8), SOURCES[:20]
+    terms = {draw.choice(words(line)) for line in lines}
+    glossary.write_text("".join(f"{term}\tmoonlight\n" for term in terms), encoding="utf-8")
+    placing = Translator.from_folder(MODEL, beam=5, cpu=True, glossary=str(glossary))
+    pairs = [re.search(r"\w+ moonlight", found[0].text) for found in placing.translate(lines)]
+    avoid = [[] if pair is None else [pair[0]] for pair in pairs]
+    wanted = {n: placing.translate(lines, nbest=n, avoid=avoid) for n in (1, 2, 5)}
+    best = {n: [(each[0].text, each[0].elsewhere) for each in found] for n, found in wanted.items()}
+    placed = 0
+    for banned, *of_line in zip(avoid, *best.values(), strict=True):
+        # what is searched with its term forced ends by --stop early, which does depend on it
+        if any(not elsewhere for _, elsewhere in of_line):
+            placed += bool(banned)
+            assert len({text for text, _ in of_line}) == 1, of_line
+    assert placed > 3
