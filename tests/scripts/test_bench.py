@@ -22,6 +22,7 @@ import harness  # noqa: E402
 import report  # noqa: E402
 import serve_tables  # noqa: E402
 import servers  # noqa: E402
+import soak  # noqa: E402
 from equality import check, same_best  # noqa: E402
 from harness import BenchError, Contender, ProcessContender, compare  # noqa: E402
 
@@ -429,6 +430,15 @@ def test_the_cpu_time_of_a_server_is_that_of_its_processes_too():
     process.stdout.readline()
     assert servers.cpu_seconds(process.pid) > 0.1
     process.communicate(b"\n")
+
+
+def test_a_soak_compares_readings_of_which_none_is_in_both_medians():
+    assert soak.parts([1.0, 2.0, 3.0, 4.0, 5.0], 10) == ([1.0, 2.0], [4.0, 5.0])
+    assert soak.parts([1.0, 2.0, 3.0, 4.0, 5.0], 1) == ([1.0], [5.0])
+    assert soak.parts([1.0], 3) == ([], [])
+    kinds = {soak.Traffic.kind_of(None, number) for number in range(len(soak.KINDS))}
+    assert {"large", "vanished", "stream", "put"} < kinds
+    assert all(callable(getattr(soak.Traffic, kind)) for kind in kinds - {"gone"})
 
 
 def test_whole_words_are_timed_beside_phrases_inside_words(tmp_path):
