@@ -24,6 +24,7 @@ import statistics
 import tempfile
 import time
 from collections import Counter
+from collections.abc import Iterable
 from pathlib import Path
 from typing import NamedTuple
 
@@ -167,7 +168,10 @@ class Traffic:
                 await asyncio.sleep(IDLE)
                 readings.append(
                     Reading(
-                        self.done.total(), memory(server.pid), busy, self.done.total() / seconds
+                        self.done.total(),
+                        memory(processes(server.pid)),
+                        busy,
+                        self.done.total() / seconds,
                     )
                 )
                 print(readings[-1].row(), flush=True)
@@ -182,7 +186,7 @@ class Traffic:
             for number in left:
                 await self.ask(client, number)
                 if self.done.total() == (numbers.start + numbers.stop) // 2:
-                    busy = memory(server.pid)
+                    busy = memory(processes(server.pid))
 
         await asyncio.gather(*(work() for _ in range(self.args.connections)))
         return busy
@@ -208,8 +212,8 @@ def pending(metrics: str) -> float:
     )
 
 
-def memory(pid: int) -> float:
-    """MiB of a process and all that it has started, each page once, whatever else
+def memory(pids: Iterable[int]) -> float:
+    """MiB of some processes, each page once, whatever else
     runs on the machine.
 
     Anonymous pages, such as those of heaps: their proportional set size, as none but these
@@ -218,7 +222,7 @@ def memory(pid: int) -> float:
     use the same libraries.
     """
     kib, of_files = 0, Counter[str]()
-    for each in processes(pid):
+    for each in pids:
         rollup = Path(f"/proc/{each}/smaps_rollup").read_text().splitlines()
         kib += next(int(line.split()[1]) for line in rollup if line.startswith("Pss_Anon:"))
         of_files |= files_of(each)  # of both the larger

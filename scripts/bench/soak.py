@@ -34,7 +34,7 @@ import serve_memory
 from arguments import command_line, run_script, text_arguments
 from report import git
 from serve_memory import memory, offline, pending
-from servers import Running, cpu_seconds, processes, running
+from servers import Running, cpu_seconds, running
 
 KINDS = (*serve_memory.KINDS * 5, "large", "vanished", "vanished", "vanished")
 LARGE = 15_000  # terms of 20 bytes
@@ -42,6 +42,7 @@ TROUBLES = ("kill a worker", "stop a worker", "kill a worker", "kill the fork se
 SETTLED = 600.0  # seconds before the first reading of memory that counts
 READ = 30.0  # seconds from one reading to the next
 SLOW, TOO_SLOW = 0.1, 1.0  # seconds of an answer of /health
+MARK = "FAIRSEQ_EXT_SOAK"  # in the environment of the server and all its processes
 SILENCE = 10  # seconds after which a stopped worker is replaced
 
 
@@ -141,12 +142,29 @@ class Trouble(Watcher):
     def act(self) -> None:
         name = TROUBLES[self.done.total() % len(TROUBLES)]
         try:
-            _, fork_server, *workers = processes(self.server.pid)
-            victim = fork_server if name.endswith("server") else self.draw.choice(workers)
+            parents = {pid: parent_of(pid) for pid in started() if pid != self.server.pid}
+            of_server = [pid for pid, parent in parents.items() if parent == self.server.pid]
+            others = [pid for pid in parents if pid not in of_server]
+            victim = self.draw.choice(of_server if name.endswith("server") else others)
             os.kill(victim, signal.SIGSTOP if name.startswith("stop") else signal.SIGKILL)
         except (OSError, ValueError, IndexError):  # it is being replaced
             name = "nothing"
         self.done[name] += 1
+
+
+def started() -> list[int]:
+    """The server and all its processes, those too whose parent was killed."""
+    mark, found = f"{MARK}={os.getpid()}".encode(), []
+    for entry in Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError):
+            if mark in (entry / "environ").read_bytes().split(b"\0"):
+                found.append(int(entry.name))
+    return found
+
+
+def parent_of(pid: int) -> int:
+    """The parent of a process (raises OSError)."""
+    return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
 
 
 class Memory(Watcher):
@@ -160,7 +178,7 @@ class Memory(Watcher):
 
     def act(self) -> None:
         with contextlib.suppress(OSError, StopIteration):  # a process has ended meanwhile
-            mib, at = memory(self.server.pid), time.monotonic() - self.start_at
+            mib, at = memory(started()), time.monotonic() - self.start_at
             self.readings.append((at, mib))
             done, load = self.traffic.done.total(), os.getloadavg()[0]
             print(f"| {at / 60:.1f} | {done:,} | {mib:.1f} | {load:.1f} |", flush=True)
@@ -187,6 +205,7 @@ def main(argv: list[str] | None = None) -> int:
     args.flags = ["--worker-timeout", str(SILENCE), *args.flags]
     lines = Path(f"{args.text}.{args.src}").read_text(encoding="utf-8").splitlines()
     lines = [line for line in lines if len(line.split()) > 1][: args.limit]
+    os.environ[MARK] = str(os.getpid())
     traffic, seconds = Traffic(lines, offline(args, lines), args), 60 * args.minutes
     print("| minutes | answers | MiB | load |\n| ---: | ---: | ---: | ---: |", flush=True)
     with tempfile.TemporaryDirectory() as folder, running(args, "refill", Path(folder)) as server:
