@@ -153,7 +153,10 @@ OPENINGS = [
         for each in ("<p translate=no>", "<sup>1", "<script>", "<svg>", "&amp;", "{{")
     ),
     *(("markdown", each) for each in ("[...](", "*a **b ", "[", "> ", "`", "<!--", "- ", "**a** ")),
-    *(("markdown", each) for each in ("![", "a\n", "[a](b) ", "|a", "~~a", "# a\n", "<a ")),
+    *(
+        ("markdown", each)
+        for each in ("![", "a\n", "[a](b) ", "|a", "~~a", "# a\n", "<a ", "|a|\n")
+    ),
     *(
         ("text", each)
         for each in ("{", "{a, plural, ", "«", "„Ja.“ ", "a.) A", "(", "x", "http://")
