@@ -152,10 +152,10 @@ OPENINGS = [
         ("html", each)
         for each in ("<p translate=no>", "<sup>1", "<script>", "<svg>", "&amp;", "{{")
     ),
-    *(("markdown", each) for each in ("[...](", "*a **b ", "[", "> ", "`", "<!--", "- ", "**a** ")),
+    *(("markdown", each) for each in ("[...](", "*a **b ", "[", "> ", "`", "<!--", "- ", "<a ")),
     *(
         ("markdown", each)
-        for each in ("![", "a\n", "[a](b) ", "|a", "~~a", "# a\n", "<a ", "|a|\n")
+        for each in ("![", "a\n", "[a](b) ", "|a", "~~a", "# a\n", "|a|\n")
     ),
     *(
         ("text", each)
