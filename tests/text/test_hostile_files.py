@@ -155,7 +155,7 @@ OPENINGS = [
     *(("markdown", each) for each in ("[...](", "*a **b ", "[", "> ", "`", "<!--", "- ", "<a ")),
     *(
         ("markdown", each)
-        for each in ("![", "a\n", "[a](b) ", "|a", "~~a", "# a\n", "|a|\n")
+        for each in ("![", "a\n", "[a](b) ", "|a", "~~a", "# a\n", "|a|\n", "**a** ")
     ),
     *(
         ("text", each)
