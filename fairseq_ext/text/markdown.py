@@ -30,8 +30,7 @@ KEPT_LINE = regex.compile(
     r"\[[^\]\n^]+\]:[ \t]*\S+.*|(?:!!!|\?\?\?\+?)[ \t]+[\w ]+|\{%.*%\}|-*8<-+.*|"
     r"import\s.*[\"'][^\"'\s]+[\"'];?|export\s+(?:const|let|default|function|class)\b.*[={(;].*)\r?$"
 )
-# of a table that the parser does not know, for it has more columns than its heading
-ROW = regex.compile(r"[ \t]*\|(?:[^\n|]*\|)+[ \t]*\r?")
+# in a row of a table that the parser does not know, for it has more columns than its heading
 CELL = regex.compile(r"\|[ \t]*|(?:[^\\|`]|\\.|(?P<ticks>`+)[^`]*(?P=ticks)|`)+?(?=[ \t]*(?:\||$))")
 # in front of the text of a line: of a note, a footnote, a definition
 LEAD = regex.compile(
@@ -237,7 +236,7 @@ def pieces(
         body = begins.get(at, at)
         line = text[body:line_end]
         kept = KEPT_LINE.fullmatch(line.rstrip("\r\n")) is not None
-        if not kept and ROW.fullmatch(line.rstrip("\n")):
+        if not kept and line.strip()[:1] == line.strip()[-1:] == "|" and line.count("|") > 2:
             yield from bounded(text, first, at)
             yield at, body, True
             end_row = body + len(line.rstrip())

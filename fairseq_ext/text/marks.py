@@ -139,6 +139,7 @@ class Projection:
             self.moved = list(enumerate(self.segment.origin))
             return self.segment.source
         self.out, self.size = list[str](), 0
+        self.used = set[int]()  # gaps of the source that are written, each once
         self.hidden = set[int]()  # units in whose place a field is written
         before: int | None = None
         edges: list[Written] = []
@@ -185,7 +186,8 @@ class Projection:
                 self.from_source.is_tight[following] == (space == "")
             )
             # the space behind a language that is named before the text (>>fra<<) is not written
-            if is_same and (raw or not space):
+            if is_same and (raw or not space) and following not in self.used:
+                self.used.add(following)
                 self.put(raw, start)
                 return
         points = [i for i, each in enumerate(edges) if each.mark is not None]

@@ -220,9 +220,11 @@ class Paragraph:
         """Write a translation; whether it could be written."""
         if text == self.text:
             return True
+        before = copy.deepcopy(self.element)
         try:
             made = self.made(text)
         except (ValueError, IndexError, etree.XMLSyntaxError):
+            self.element[:], self.element.text = before[:], before.text
             return False
         fixed = [child for child in self.element if child.tag in FIXED]
         last = [child for child in fixed if child.tag == A + "endParaRPr"]

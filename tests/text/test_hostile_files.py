@@ -152,8 +152,11 @@ OPENINGS = [
         ("html", each)
         for each in ("<p translate=no>", "<sup>1", "<script>", "<svg>", "&amp;", "{{")
     ),
-    *(("markdown", each) for each in ("[...](", "*a **b ", "[", "> ", "`", "<!--", "- ", "**a** ")),
-    *(("markdown", each) for each in ("![", "a\n", "[a](b) ", "|a", "~~a", "# a\n", "<a ")),
+    *(("markdown", each) for each in ("[...](", "*a **b ", "[", "> ", "`", "<!--", "- ", "<a ")),
+    *(
+        ("markdown", each)
+        for each in ("![", "a\n", "[a](b) ", "|a", "~~a", "# a\n", "|a|\n", "**a** ")
+    ),
     *(
         ("text", each)
         for each in ("{", "{a, plural, ", "«", "„Ja.“ ", "a.) A", "(", "x", "http://")

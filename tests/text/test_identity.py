@@ -263,6 +263,28 @@ def test_a_document_of_the_strict_form_is_read_too(tmp_path):
     assert "LÄUFT" in text and "purl.oclc.org" in text and W not in text
 
 
+def test_a_paragraph_that_cannot_be_written_stays_as_it_was():
+    for content in (
+        parts_of(odt())["content.xml"],
+        parts_of(docx(*PARAGRAPHS.values()))["word/document.xml"],
+    ):
+        part = Part(content)
+        marks = [
+            (each, number)
+            for each in part.paragraphs
+            for number, mark in enumerate(each.table)
+            if getattr(mark, "kind", "r") not in "rn"
+        ]
+        assert len(marks) > 1
+        for each, number in marks:
+            assert not each.write(f'Neu {each.text}<o i="{number}"/>')
+        made = (
+            etree.tostring(part.tree, method="c14n"),
+            etree.tostring(Part(content).tree, method="c14n"),
+        )
+        assert made[0] == made[1]
+
+
 def test_all_that_people_read_in_a_document_is_translated(tmp_path):
     seen: list[str] = []
     out = parts_of(done(tmp_path, "a.docx", docx(*PARAGRAPHS.values()), through(capitals, seen)))
