@@ -113,13 +113,13 @@ def driver_of(
     read, where terms are placed."""
     flags = options.flags
     make = build(chosen_at("decoding", flags), flags, context)
-    driver = make(setup)
-    if [choice(flags, point) for point in ("select", "stop", "decoding")] == [
-        "dba",
-        "early",
-        "beam",
-    ]:
-        driver = Shorter(driver, meets, setup.spec.min_len)
+    strategies = [choice(flags, point) for point in ("select", "stop", "decoding")]
+
+    def search_with_phrases(of: SearchSetup) -> Any:
+        is_cut_short = strategies == ["dba", "early", "beam"]
+        return Shorter(make(of), meets, of.spec.min_len) if is_cut_short else make(of)
+
+    driver = search_with_phrases(setup)
     if text is not None:
         attending = setup.decoder.attending_copy()
         reading = UncachedBackend(context.models) if attending is None else attending
@@ -134,7 +134,15 @@ def driver_of(
         english = is_english(options.settings.languages.target)
         reuses = choice(flags, "softmax") == DEFAULT["softmax"] and setup.processors.is_plain
         driver = GlossaryPlacement(
-            make(free_setup(setup)), driver, score, setup.spec, text, meets, english, reuses
+            make(draft_setup(free(setup))),
+            search_with_phrases(draft_setup(setup)),
+            driver,
+            score,
+            setup.spec,
+            text,
+            meets,
+            english,
+            reuses,
         )
     if flags.ddg_dir is None:
         return driver
@@ -147,8 +155,8 @@ def driver_of(
     )
 
 
-def free_setup(setup: SearchSetup) -> SearchSetup:
-    """What makes the drafts of --glossary-placement align: the search without phrases, its lists
-    long enough to choose from."""
+def draft_setup(setup: SearchSetup) -> SearchSetup:
+    """The search for the drafts of --glossary-placement align, with lists long enough to choose
+    from."""
     spec = replace(setup.spec, nbest=min(setup.spec.k, max(setup.spec.nbest, SEARCHED)))
-    return replace(free(setup), spec=spec)
+    return replace(setup, spec=spec)

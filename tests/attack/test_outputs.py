@@ -104,7 +104,7 @@ SHARED = {
     ),
     "a report over results": (
         ["--results-file", "{new}", "--glossary-report", "{new}"],
-        "--glossary-report would be written over {new}",
+        "--results-file would be written over {new}, which --glossary-report names",
     ),
 }
 

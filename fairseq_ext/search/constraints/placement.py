@@ -68,9 +68,9 @@ TRUST = 0.1  # weight of the score with terms beside that of the draft
 class GlossaryPlacement:
     """A driver of three.
 
-    draft: searches first, where a sentence has terms alone; forced: where it has other phrases too,
-    and what placement could not serve. score: forced decoding by the models; text: how the target
-    side is read, which the command says after the generator is built; meets: how it is counted
+    draft: searches first, where a sentence has terms alone; other_draft: where it has other phrases
+    too; forced: what placement could not serve. score: forced decoding by the models; text: how
+    the target side is read, which the command says after the generator is built; meets: how it is counted
     which constraints a hypothesis of a pool meets; english: the target language; reuses: whether
     the scores of drafts are the models' own.
     """
@@ -78,6 +78,7 @@ class GlossaryPlacement:
     def __init__(
         self,
         draft: Driver,
+        other_draft: Driver,
         forced: Driver,
         score: ForcedDecoding,
         spec: SearchSpec,
@@ -86,7 +87,8 @@ class GlossaryPlacement:
         english: bool,
         reuses: bool,
     ):
-        self.draft, self.forced, self.score, self.spec = draft, forced, score, spec
+        self.draft, self.other_draft, self.forced = draft, other_draft, forced
+        self.score, self.spec = score, spec
         self.target_text, self.meets, self.english, self.reuses = text, meets, english, reuses
 
     @property
@@ -128,7 +130,7 @@ class GlossaryPlacement:
         with self.score.keeping(
             pool.source(i).tolist() for i in pool.sentences_to_decode() if given[i].terms
         ):
-            (self.draft if is_free else self.forced)(
+            (self.draft if is_free else self.other_draft)(
                 replace(pool, constraints=None if is_free else others), keep
             )
             settle()
@@ -336,6 +338,8 @@ class GlossaryPlacement:
         limit = pool.max_len[sentence.number]
         out = []
         for candidate in filter(sentence.is_complete, sentence.open(len(sentence.candidates))):
+            if candidate.finals:  # written before
+                continue
             places = sentence.places(candidate)
             spans = [word for _, word in places if word is not None]
             targets = [
