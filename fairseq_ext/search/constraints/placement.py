@@ -70,9 +70,9 @@ class GlossaryPlacement:
 
     draft: searches first, where a sentence has terms alone; other_draft: where it has other phrases
     too; forced: what placement could not serve. score: forced decoding by the models; text: how
-    the target side is read, which the command says after the generator is built; meets: how it is counted
-    which constraints a hypothesis of a pool meets; english: the target language; reuses: whether
-    the scores of drafts are the models' own.
+    the target side is read, which the command says after the generator is built; meets: how it is
+    counted which constraints a hypothesis of a pool meets; english: the target language; reuses:
+    whether the scores of drafts are the models' own.
     """
 
     def __init__(
