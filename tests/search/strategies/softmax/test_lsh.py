@@ -63,7 +63,7 @@ def plug(
 def way(request, monkeypatch) -> str:
     """The compiled library, or as without it."""
     if request.param == "torch":
-        monkeypatch.setattr(gathered, "takes", lambda weight: False)
+        monkeypatch.setattr(gathered, "is_supported", lambda weight: False)
         monkeypatch.setattr(lsh, "library", lambda: None)
     elif library() is None:
         pytest.skip("no compiler")
