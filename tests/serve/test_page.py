@@ -189,7 +189,7 @@ def test_two_term_bases_that_disagree(page):
     assert "“boss|chief” in your terms" in page.inner_text("#disagree")
 
 
-@pytest.mark.xfail(reason="answers no longer depend on nbest, and the term stands in place here too: another sentence is needed")
+@pytest.mark.xfail(reason="the term stands in place here too: another sentence is needed")
 def test_terms_are_placed_as_a_glossary_s_and_shown_so(page, client):
     page.fill("#source", SOURCE)
     add(page, "term", "Patient", "moonlight")
