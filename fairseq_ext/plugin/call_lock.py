@@ -28,8 +28,8 @@ def use_one_thread_after_a_fork() -> None:
 
 
 class CallLock(type(threading.RLock())):  # type: ignore[misc]
-    """A lock that the thread that has it may take again. Ctrl-C leaves it taken by nobody: it is
-    released by no code of Python, which could be interrupted.
+    """A lock that its thread may take again. Ctrl-C cannot leave it taken: the C code of `RLock`
+    releases it, and an interrupt does not stop C code.
 
     Errors: UsageError in a forked process, where a thread of the process before had it.
     """

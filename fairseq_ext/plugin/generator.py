@@ -30,7 +30,7 @@ from fairseq_ext.plugin.results import Progress, ResultsFile, checksum
 from fairseq_ext.plugin.search_setup import driver_of, may_read_models, setup_of
 from fairseq_ext.search.constraints.glossary import places_terms
 from fairseq_ext.search.constraints.lines import from_packed
-from fairseq_ext.search.constraints.report import Asked, count_terms, report_constraints
+from fairseq_ext.search.constraints.report import SentenceGoal, count_terms, report_constraints
 from fairseq_ext.search.constraints.sources import is_ordered
 from fairseq_ext.search.finished import Hypothesis
 from fairseq_ext.search.mbr import BayesRisk
@@ -352,7 +352,7 @@ class BeamSearchGenerator(SequenceGenerator):
         found = found or [self.nothing(pool.length.device)]
         if pool.constraints is not None:
             lead = 0 if pool.lead is None else pool.lead[sentence]
-            wanted = Asked(
+            wanted = SentenceGoal(
                 int(pool.ids[sentence]), pool.constraints[sentence], pool.max_len[sentence], lead
             )
             found = report_constraints(

@@ -132,7 +132,7 @@ class ConstrainedGroup:
         settings = self.settings(max(limits), banks.highest, max(lists))
         self.search = CompiledConstrainedSearch(settings, banks, sentences, limits, pool.bos, lists)
         self.most_rows = len(limits) * setup.spec.k
-        self.told = 0  # sentences that have ended, and were returned
+        self.returned = 0  # sentences that have ended and were returned
 
     def settings(self, limit: int, highest: int, nbest: int) -> ConstrainedSettings:
         """What holds for sentences that have at most `limit` tokens before EOS, `highest` required
@@ -182,8 +182,8 @@ class ConstrainedGroup:
         if result == SearchResult.NOT_A_NUMBER:
             which = "one of the sentences" if state.live > 1 else "the sentence"
             raise NotANumber(f"the model gives NaN at target position {state.length} of {which}")
-        ended = search.ended_sentences(self.told)
-        self.told += len(ended)
+        ended = search.ended_sentences(self.returned)
+        self.returned += len(ended)
         return ended
 
     def found(self, i: int) -> list[Hypothesis]:

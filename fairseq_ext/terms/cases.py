@@ -19,8 +19,8 @@ Span = tuple[int, int]  # [start, end) in words
 
 
 @dataclass(frozen=True)
-class Asked:
-    """A term that the translation was asked for."""
+class ExpectedTerm:
+    """A term that the translation must have."""
 
     term: Term
     targets: tuple[Text, ...]  # any one of them
@@ -33,7 +33,7 @@ class Case:
     sentence: Sentence
     reference: Text
     hypothesis: Text
-    asked: tuple[Asked, ...]
+    asked: tuple[ExpectedTerm, ...]
 
 
 def cases_of(
@@ -53,7 +53,7 @@ def cases_of(
             text_of(sentence.reference, of_target),
             Text(hypothesis, of_target),
             tuple(
-                Asked(term, tuple(text_of(target, of_target) for target in term.targets))
+                ExpectedTerm(term, tuple(text_of(target, of_target) for target in term.targets))
                 for term in sentence.terms
                 if term.marked
                 or sentence.source is None
@@ -65,7 +65,7 @@ def cases_of(
 
 
 def claim(
-    asked: Sequence[Asked], text: Text, cased: bool, lemmas: bool, whole: bool
+    asked: Sequence[ExpectedTerm], text: Text, cased: bool, lemmas: bool, whole: bool
 ) -> list[tuple[Text, Place] | None]:
     """For each term, in order, the target and place of the first occurrence in the text that no
     term before it has; None if none is left.

@@ -12,8 +12,8 @@ from sacrebleu.metrics import lib_ter
 
 from fairseq_ext.core.words import is_word, words_of
 from fairseq_ext.terms.cases import (
-    Asked,
     Case,
+    ExpectedTerm,
     Span,
     Text,
     claim,
@@ -275,7 +275,7 @@ def shift(hypothesis: list[str], reference: list[str]) -> tuple[int, list[str]]:
 
 def consistency(cases: Sequence[Case]) -> float | None:
     """The score, 0 to 1; None where no document has a term twice."""
-    sentences: defaultdict[tuple[str, ...], list[tuple[Asked, Text]]] = defaultdict(list)
+    sentences: defaultdict[tuple[str, ...], list[tuple[ExpectedTerm, Text]]] = defaultdict(list)
     for case in cases:
         of_line = {
             (case.sentence.document, *words_of(asked.term.source.lower())): asked

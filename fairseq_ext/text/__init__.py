@@ -17,7 +17,7 @@
 | subtitles.py | srt and vtt |
 | office.py, fields.py, paragraphs.py | paragraphs of docx, pptx and odt, as text and as segments |
 | archives.py | docx, pptx, odt and epub: which of their parts are translated |
-| stopping.py | the reading of a text that nobody waits for ends |
+| stopping.py | stops the reading of a text after its deadline, or when its client has left |
 | encodings.py | the encoding of a file |
 | files.py | files by their endings |
 | __main__.py | the command |

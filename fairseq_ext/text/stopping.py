@@ -1,5 +1,5 @@
-"""Reading of a text that stops where nobody waits for it any more: a thread says when that is, and
-what reads looks from time to time."""
+"""Stops the reading of a text whose caller has left or whose deadline is over. The thread that
+reads sets a condition (`until`); the readers test it every 500 items (`checked`)."""
 
 from __future__ import annotations
 
@@ -9,18 +9,18 @@ from contextlib import contextmanager
 from typing import TypeVar
 
 T = TypeVar("T")
-EVERY = 500  # items, which take some milliseconds
-waiting = threading.local()  # checks: of this thread's readings, one within another
+EVERY = 500  # items between two tests; they take some milliseconds
+conditions = threading.local()  # checks: of this thread, the inner last
 
 
 class Stopped(Exception):
-    """Nobody waits for the text."""
+    """The reading was stopped: the translation is not needed any more."""
 
 
 @contextmanager
 def until(is_over: Callable[[], bool]) -> Iterator[None]:
-    """What is read in this context, in this thread, stops where this becomes true."""
-    checks = waiting.__dict__.setdefault("checks", [])
+    """Stop what this thread reads in this context when `is_over` returns true."""
+    checks = conditions.__dict__.setdefault("checks", [])
     checks.append(is_over)
     try:
         yield
@@ -29,13 +29,13 @@ def until(is_over: Callable[[], bool]) -> Iterator[None]:
 
 
 def check() -> None:
-    """Raise Stopped where nobody waits."""
-    if any(is_over() for is_over in getattr(waiting, "checks", ())):
+    """Raise Stopped if a condition of this thread is true."""
+    if any(is_over() for is_over in getattr(conditions, "checks", ())):
         raise Stopped
 
 
 def checked(items: Iterable[T]) -> Iterator[T]:
-    """Yield the items, with a look between some of them (raises Stopped)."""
+    """Yield the items; test the conditions after every 500 (raises Stopped)."""
     for number, item in enumerate(items, 1):
         if not number % EVERY:
             check()

@@ -197,9 +197,9 @@ INVALID_BYTES = Patch(  # made by plugin/input.py; repairs.py says whether it is
 in_force: list[Patch] = []
 
 
-def beside(module: str) -> ModuleType:
-    """A module of this package, loaded by its path where it is not loaded: importing the package
-    would import fairseq, which is being imported."""
+def load_by_path(module: str) -> ModuleType:
+    """Return a module of this package, loaded by its path if it is not loaded: an import of the
+    package would import fairseq, which is being imported."""
     if module not in sys.modules:
         spec = importlib.util.spec_from_file_location(
             module, os.path.join(PACKAGE, *module.split(".")[1:]) + ".py"
@@ -216,7 +216,7 @@ def make(patch: Patch, *arguments):
     module = (
         importlib.import_module(place)
         if "." in place
-        else beside(f"fairseq_ext.plugin.compat.{place}")
+        else load_by_path(f"fairseq_ext.plugin.compat.{place}")
     )
     made = getattr(module, function)(*arguments)
     if made is not False and patch not in in_force:
@@ -230,7 +230,7 @@ def register_named_tasks(options: ModuleType) -> None:
 
     Errors: UsageError for an unknown *_ext task, in one line that lists those there are.
     """
-    stock, own = options.utils.import_user_module, beside("fairseq_ext.core.command_line")
+    stock, own = options.utils.import_user_module, load_by_path("fairseq_ext.core.command_line")
 
     def import_user_module(args) -> None:
         given = getattr(args, "user_dir", None)
@@ -244,7 +244,7 @@ def register_named_tasks(options: ModuleType) -> None:
         else:
             if given is not None and own.names_our_task():
                 refuse_wrong_folder(given)
-            with beside("fairseq_ext.plugin.compat.repairs").dataclass_defaults():
+            with load_by_path("fairseq_ext.plugin.compat.repairs").dataclass_defaults():
                 stock(args)
         if own.names_our_task() or "fairseq_ext.plugin.tasks" in sys.modules:
             importlib.import_module("fairseq_ext.plugin.tasks").extend_examples()
@@ -268,7 +268,7 @@ def refuse_two(folders: list[str]) -> None:
     others = [
         folder for folder in folders if os.path.basename(os.path.normpath(folder)) != "fairseq_ext"
     ]
-    task = beside("fairseq_ext.core.command_line").named_task() or "translation_ext"
+    task = load_by_path("fairseq_ext.core.command_line").named_task() or "translation_ext"
     raise importlib.import_module("fairseq_ext.core.errors").UsageError(
         f"fairseq reads one --user-dir, and {' and '.join(folders)} are given: the *_ext tasks "
         f"need none, so use --user-dir {others[0] if others else folders[0]} --task {task}"

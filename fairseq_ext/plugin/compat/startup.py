@@ -44,7 +44,7 @@ class Hook(importlib.abc.MetaPathFinder):
     def find_spec(self, fullname, path=None, target=None):
         if fullname in ("fairseq", "fairseq_cli") and not self.asked:
             self.asked = True
-            if patches().beside("fairseq_ext.core.command_line").command():
+            if patches().load_by_path("fairseq_ext.core.command_line").command():
                 importlib.import_module("fairseq_ext")
         if not fullname.startswith("fairseq."):
             return None
@@ -56,13 +56,13 @@ class Hook(importlib.abc.MetaPathFinder):
                 [p for p in all_patches if fullname in p.modules or p.modules == patches().ALL],
             )
             if self.commands:
-                spec = patches().beside("fairseq_ext.plugin.compat.lazy").later(spec)
+                spec = patches().load_by_path("fairseq_ext.plugin.compat.lazy").later(spec)
         return spec
 
     def own_process(self) -> None:
         """Make the changes of a command (core/command_line.py)."""
         quick = (
-            not patches().beside("fairseq_ext.core.command_line").has_help_flag()
+            not patches().load_by_path("fairseq_ext.core.command_line").has_help_flag()
             and "fairseq" not in sys.modules
         )
         self.commands = patches().QUICK if quick else ()
@@ -110,7 +110,7 @@ def own_this_process() -> None:
     `fairseq_ext/__init__.py` calls it for a command, and nobody else. --verbose, which every
     command takes, shows tracebacks.
     """
-    own = patches().beside("fairseq_ext.core.command_line")
+    own = patches().load_by_path("fairseq_ext.core.command_line")
     if own.own_command:
         return
     own.own_command = own.command() or "?"

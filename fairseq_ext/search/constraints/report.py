@@ -56,8 +56,8 @@ class GlossaryCounts(Section):
 
 
 @dataclass(frozen=True)
-class Asked:
-    """What a sentence asks for."""
+class SentenceGoal:
+    """The constraints and limits of one sentence."""
 
     number: int  # its id
     constraints: SentenceConstraints
@@ -66,7 +66,7 @@ class Asked:
 
 
 def report_constraints(
-    asked: Asked,
+    asked: SentenceGoal,
     found: list[Hypothesis],
     stats: Stats,
     ordered: bool = False,

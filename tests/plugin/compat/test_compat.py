@@ -112,7 +112,7 @@ def test_the_hook_registers_once():
 
 
 def test_a_file_that_the_hook_loads_by_its_path_is_the_module_that_others_import():
-    assert checkpoints is startup.patches().beside("fairseq_ext.plugin.compat.checkpoints")
+    assert checkpoints is startup.patches().load_by_path("fairseq_ext.plugin.compat.checkpoints")
     assert checkpoint_utils.load_checkpoint_to_cpu.__globals__ is vars(checkpoints), (
         "one lock and one list of classes"
     )

@@ -14,8 +14,8 @@ from table_model import EOS, FIRST_WORD, random_table, search, stop_plug, words
 from fairseq_ext.core.stats import Stats
 from fairseq_ext.search.constraints.report import (
     LEFT_OUT,
-    Asked,
     ConstraintCounts,
+    SentenceGoal,
     report_constraints,
 )
 from fairseq_ext.search.phrases.sentence import SentenceConstraints
@@ -136,7 +136,7 @@ def test_banned_phrases_stay_banned_and_a_large_bonus_meets_what_is_allowed():
 def test_the_report_names_what_was_left_out_and_keeps_the_order():
     stats, constraints = Stats(), wanted("d", "ab")
     (nbest,) = found([random_table(2)], [constraints], 5, 0.5)
-    reported = report_constraints(Asked(0, constraints, 7), nbest, stats, soft=True)
+    reported = report_constraints(SentenceGoal(0, constraints, 7), nbest, stats, soft=True)
     assert [h.score for h in reported] == [h.score for h in nbest]
     for h in reported:
         text = words(h.tokens).replace(" ", "")
