@@ -27,7 +27,7 @@ from fairseq_ext.engine.intake import Intake, JobRequest, told
 from fairseq_ext.engine.jobs import Partial
 from fairseq_ext.engine.languages import Pair
 from fairseq_ext.plugin.calls import pool_of, pool_without_constraints
-from fairseq_ext.search.constraints.placement import GlossaryPlacement, elsewhere, without_terms
+from fairseq_ext.search.constraints.placement import GlossaryPlacement, elsewhere
 from fairseq_ext.search.finished import Hypothesis
 from fairseq_ext.search.interpreted import LoopSearch, OpenPool
 from fairseq_ext.search.parallel.driver import ParallelSearch
@@ -168,7 +168,7 @@ class Decoding(Intake):
                 request.required += placed.wordless
                 assert request.wanted is not None  # its terms were placed
                 request.sought = (
-                    without_terms(request.wanted, request.required)
+                    request.wanted.without_terms(request.required)
                     if placed.wordless
                     else request.wanted
                 )

@@ -15,7 +15,6 @@ from fairseq_ext.engine.languages import LanguagesOfRequests
 from fairseq_ext.engine.requirements import Requirements, Term
 from fairseq_ext.plugin.loading.settings import TooLong
 from fairseq_ext.search.constraints.glossary import places_terms
-from fairseq_ext.search.constraints.placement import without_terms
 from fairseq_ext.search.constraints.report import ConstraintCounts
 from fairseq_ext.search.constraints.word_alignment import SEARCHED
 from fairseq_ext.search.finished import Hypothesis
@@ -105,7 +104,7 @@ class Intake:
         wanted, terms = self.requirements.of(job, tokens)
         sought, searched = wanted, nbest if self.generator.choose is None else spec.k
         if wanted is not None and wanted.terms and places_terms(translator.generator.options.flags):
-            sought, searched = without_terms(wanted), min(spec.k, max(nbest, SEARCHED))
+            sought, searched = wanted.without_terms(), min(spec.k, max(nbest, SEARCHED))
         return JobRequest(
             number,
             searched,

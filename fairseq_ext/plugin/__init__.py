@@ -9,6 +9,7 @@ layer that knows fairseq.
 | options.py | all settings of a run, read once into frozen values |
 | input.py, sentences.py, bad_sentences.py | lines and batches; a sentence's constraints; |
 | | sentences that fail |
+| target_dictionary.py | fairseq's dictionary, which notes unknown words |
 | run.py, results.py, workers.py | one run: its statistics, its files, `--cpu-workers` |
 | generator.py, search_setup.py | fairseq's generator outside, our search inside; its |
 | | strategies and its pool |

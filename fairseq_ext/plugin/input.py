@@ -7,7 +7,7 @@ reads a buffer of lines, makes batches of it and prints when all of them are dec
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
 from typing import Any
@@ -23,7 +23,9 @@ from fairseq_ext.plugin.bad_sentences import BadSentences
 from fairseq_ext.plugin.compat.repairs import COMMAND, is_loaded, keep_invalid_bytes
 from fairseq_ext.plugin.loading.settings import limit_of, too_long
 from fairseq_ext.plugin.options import Options
-from fairseq_ext.plugin.sentences import Sentences, TargetDictionary
+from fairseq_ext.plugin.sentences import Sentences
+from fairseq_ext.plugin.target_dictionary import TargetDictionary
+from fairseq_ext.search.constraints.documents import BatchesByLevel
 from fairseq_ext.search.constraints.required import check_phrases
 from fairseq_ext.search.phrases.sentence import EMPTY, Phrase, SentenceConstraints
 from fairseq_ext.search.registry import refills
@@ -325,33 +327,6 @@ class OneBatch:
         return [self.batch]
 
 
-@dataclass
-class ByLevel:
-    """Stands for fairseq's EpochBatchIterator: a sentence comes behind those that decide
-    a term's form for it.
-
-    search/constraints/glossary.py says which. levels: of the data set's sentences, asked for
-    when the first batch is.
-    """
-
-    dataset: Any
-    batches: Sequence[Sequence[int]]
-    levels: Callable[[Any], list[int]]
-
-    def next_epoch_itr(self, shuffle: bool = True) -> ByLevel:
-        return self
-
-    def __len__(self) -> int:
-        return len(self.batches)
-
-    def __iter__(self) -> Iterator[dict[str, Any]]:
-        level = self.levels(self.dataset)
-        for each in range(max(level, default=0) + 1):
-            for batch in self.batches:
-                if part := [i for i in batch if level[i] == each]:
-                    yield self.dataset.collater([self.dataset[i] for i in part])
-
-
 class Batches:
     """Makes the batches of a task. lines: those of its session."""
 
@@ -401,7 +376,7 @@ class Batches:
                 "--glossary-documents needs all lines of a document in one run, and "
                 "--distributed-world-size shares them out: leave it out"
             )
-        return ByLevel(dataset, batches.frozen_batches, self.levels)
+        return BatchesByLevel(dataset, batches.frozen_batches, self.levels)
 
     def levels(self, dataset: Any) -> list[int]:
         """When the sentences of a data set can be decoded (search/constraints/glossary.py)."""

@@ -34,7 +34,8 @@ from fairseq_ext.plugin.options import (
     own_flags,
 )
 from fairseq_ext.plugin.results import ResultsFile, StatsFile
-from fairseq_ext.plugin.sentences import Batch, Sentences, note_unknown_words, numbers_of
+from fairseq_ext.plugin.sentences import Batch, Sentences, numbers_of
+from fairseq_ext.plugin.target_dictionary import note_unknown_words
 from fairseq_ext.plugin.workers import Workers
 from fairseq_ext.search.constraints.required import boundary_mode, check_phrases
 from fairseq_ext.search.phrases.segmenter import TargetText

@@ -1,7 +1,4 @@
-"""What a task knows of each sentence besides its source, and the target dictionary.
-
-Of a sentence: its number, its constraints, its line of a draft file.
-"""
+"""The number, the constraints and the draft of each sentence of a task."""
 
 from __future__ import annotations
 
@@ -13,7 +10,6 @@ from unicodedata import normalize
 
 import torch
 from fairseq.data import Dictionary
-from fairseq.data.multilingual.multilingual_data_manager import TGT_DICT_NAME
 from fairseq.utils import split_paths
 from torch import Tensor
 
@@ -24,6 +20,7 @@ from fairseq_ext.core.words import LANGUAGE
 from fairseq_ext.plugin.loading.data_folder import RawText, tell_segmented_output
 from fairseq_ext.plugin.options import Options, languages_of
 from fairseq_ext.plugin.stock import SentencepiecePair
+from fairseq_ext.plugin.target_dictionary import TargetDictionary, note_unknown_words
 from fairseq_ext.search.constraints.documents import Documents
 from fairseq_ext.search.constraints.glossary import glossary_options, places_terms
 from fairseq_ext.search.constraints.lines import from_packed, keys_of
@@ -360,18 +357,6 @@ class Sentences:
             logger.warning("the constraints file has %s, and the input %s", lines, read)
 
 
-def note_unknown_words(task: Any) -> None:
-    """Give a task target dictionaries that can take note of the words they lack."""
-    for name in ("tgt_dict", "output_dictionary"):  # the second: a language model's
-        if isinstance(found := vars(task).get(name), Dictionary):
-            setattr(task, name, TargetDictionary.of(found))
-    languages, dictionaries = languages_of(task.flags()), vars(task).get("dicts", {})
-    # of tasks with a dictionary for each language
-    for language in (TGT_DICT_NAME, languages.target):
-        if language in dictionaries and language != languages.source:
-            dictionaries[language] = TargetDictionary.of(dictionaries[language])
-
-
 def segmentation(build: Callable[[Any], Any], args: Any) -> Any:
     """What `build`, the stock task's, makes of --bpe.
 
@@ -408,50 +393,3 @@ def encoded(encode: Callable[[str], str], text: str) -> str:
         if not text.isascii() and any("\ud800" <= character <= "\udfff" for character in text)
         else encode(text)
     )
-
-
-# ---- The target dictionary of our tasks
-#
-# It is fairseq's, for messages and C- lines that fairseq's commands write from it.
-
-
-class TargetDictionary(Dictionary):
-    """A dictionary that can remember the words it was asked for and lacks (fairseq encodes
-    typed phrases before we see them), and that has numbers beyond its words which stand
-    for alternative phrases."""
-
-    noting: bool  # whether unknown words are remembered
-    unknown: list[str]
-    alternatives: list[tuple[Phrase, ...]]
-
-    @classmethod
-    def of(cls, dictionary: Dictionary) -> TargetDictionary:
-        """The same dictionary, not a copy of its words; itself where it is one already."""
-        if isinstance(dictionary, cls):
-            return dictionary
-        ours = cls.__new__(cls)
-        ours.__dict__ = {**dictionary.__dict__, "noting": False, "unknown": [], "alternatives": []}
-        return ours
-
-    def index(self, sym: str) -> int:
-        found = super().index(sym)
-        if self.noting and found == self.unk_index:
-            self.unknown.append(sym)
-        return found
-
-    def number_of(self, alternatives: tuple[Phrase, ...]) -> int:
-        """A number that `string` writes as these phrases, joined by |."""
-        self.alternatives.append(alternatives)
-        return len(self) + len(self.alternatives) - 1
-
-    def string(self, tensor, *how, **more):
-        if (
-            torch.is_tensor(tensor)
-            and tensor.numel() == 1
-            and (place := int(tensor) - len(self)) >= 0
-        ):
-            return "|".join(
-                super(TargetDictionary, self).string(torch.tensor(phrase), *how, **more)
-                for phrase in self.alternatives[place]
-            )
-        return super().string(tensor, *how, **more)

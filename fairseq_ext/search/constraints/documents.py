@@ -11,7 +11,9 @@ for lines of level n of n + 1.
 from __future__ import annotations
 
 import importlib.util
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
 
 from fairseq_ext.core.errors import UsageError, counted
 from fairseq_ext.core.files import Lines
@@ -114,3 +116,29 @@ class Documents:
         key = self.of_line.get(line, ""), term
         if form is not None and self.deciding.get(key) == line:
             self.kept.setdefault(key, form)
+
+
+@dataclass
+class BatchesByLevel:
+    """Replaces fairseq's EpochBatchIterator: each sentence comes after the sentences that decide
+    the form of a term for it.
+
+    levels: returns the level of each sentence of the data set; called at the first batch.
+    """
+
+    dataset: Any
+    batches: Sequence[Sequence[int]]
+    levels: Callable[[Any], list[int]]
+
+    def next_epoch_itr(self, shuffle: bool = True) -> BatchesByLevel:
+        return self
+
+    def __len__(self) -> int:
+        return len(self.batches)
+
+    def __iter__(self) -> Iterator[dict[str, Any]]:
+        level = self.levels(self.dataset)
+        for each in range(max(level, default=0) + 1):
+            for batch in self.batches:
+                if part := [i for i in batch if level[i] == each]:
+                    yield self.dataset.collater([self.dataset[i] for i in part])

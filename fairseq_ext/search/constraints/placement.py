@@ -125,7 +125,7 @@ class GlossaryPlacement:
             if len(waiting) == TOGETHER:
                 settle()
 
-        others = [without_terms(each) for each in given]
+        others = [each.without_terms() for each in given]
         is_free = all(each.is_free for each in others)
         with self.score.keeping(
             pool.source(i).tolist() for i in pool.sentences_to_decode() if given[i].terms
@@ -138,7 +138,7 @@ class GlossaryPlacement:
             required = dict(again)
             again.clear()
             for number, terms in required.items():
-                others[number] = without_terms(given[number], terms)
+                others[number] = given[number].without_terms(terms)
             self.forced(replace(pool, constraints=others, to_decode=sorted(required)), keep)
             settle()
         if left:
@@ -433,22 +433,3 @@ def elsewhere(constraints: SentenceConstraints, found: list[Hypothesis]) -> list
     """Hypotheses of a search that was free to put the terms anywhere."""
     terms = tuple(term.text for term in constraints.terms)
     return [replace(hypothesis, elsewhere=terms) for hypothesis in found]
-
-
-def without_terms(
-    constraints: SentenceConstraints, but: Sequence[SourceTerm] = ()
-) -> SentenceConstraints:
-    """The same without what its source terms require, but for these."""
-    of_terms = [term.phrases for term in constraints.terms if term not in but]
-    kept = [phrases not in of_terms for phrases in constraints.any_of]
-
-    def left(values: tuple) -> tuple:
-        return tuple(itertools.compress(values, kept)) if values else ()
-
-    return replace(
-        constraints,
-        any_of=left(constraints.any_of),
-        text=left(constraints.text),
-        cased=left(constraints.cased),
-        terms=(),
-    )

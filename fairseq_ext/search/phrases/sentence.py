@@ -5,6 +5,7 @@ search/constraints/ makes them; the searches read them.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
@@ -143,6 +144,18 @@ class SentenceConstraints:
         """Whether a search for the sentence, and the report of it, are those of one
         without constraints."""
         return not (self.any_of or self.banned or self.prefix or self.unmet)
+
+    def without_terms(self, kept: Sequence[SourceTerm] = ()) -> SentenceConstraints:
+        """Return these constraints without those of its glossary terms, except for `kept`."""
+        of_terms = [term.phrases for term in self.terms if term not in kept]
+        stays = [phrases not in of_terms for phrases in self.any_of]
+
+        def left(values: tuple) -> tuple:
+            return tuple(itertools.compress(values, stays)) if values else ()
+
+        return replace(
+            self, any_of=left(self.any_of), text=left(self.text), cased=left(self.cased), terms=()
+        )
 
 
 EMPTY = SentenceConstraints((), ())
