@@ -9,7 +9,7 @@ import os
 import random
 import subprocess
 import sys
-from contextlib import nullcontext
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
@@ -108,10 +108,10 @@ def device(request, tmp_path_factory):
         yield there
 
 
-@pytest.fixture(autouse=True)
-def what_is_process_wide():
-    """Puts back what a test has changed for the whole process: the state of loggers, and strategies
-    from outside the package."""
+@contextmanager
+def process_wide_state():
+    """Restores what was changed for the whole process: the state of loggers, and strategies from
+    outside the package."""
     from fairseq_ext.search.registry import OUTSIDE_MODULE, PRUNERS, STRATEGIES
 
     loggers = [logging.getLogger(name) for name in (None, "fairseq", "fairseq_ext")]
@@ -125,6 +125,20 @@ def what_is_process_wide():
         if not OUTSIDE and (module := table[name].build.__module__).startswith(OUTSIDE_MODULE):
             del table[name]
             sys.modules.pop(module, None)
+
+
+@pytest.fixture(autouse=True)
+def what_is_process_wide():
+    """Restores it after each test."""
+    with process_wide_state():
+        yield
+
+
+@pytest.fixture(scope="module", autouse=True)
+def process_wide_in_a_file():
+    """Restores it after each file: its fixtures may change it, too."""
+    with process_wide_state():
+        yield
 
 
 @pytest.fixture
