@@ -255,7 +255,7 @@ def offline(args: argparse.Namespace, lines: list[str]) -> list[str]:
     made = Translator(
         str(args.model / "checkpoint.pt"), str(args.model), **pair, cpu=True, beam=args.beam
     )  # type: ignore[arg-type]
-    return [found[0].text for found in made.translate(lines)]
+    return [made.translate_text(line).text for line in lines]  # as a server reads it
 
 
 def main(argv: list[str] | None = None) -> int:
