@@ -70,4 +70,4 @@ class LanguagesOfRequests:
     def use(self, pair: tuple) -> None:
         self.settings.source_lang, self.settings.target_lang = pair
         if isinstance(self.driver, GlossaryPlacement):
-            self.driver.language = two_letters(pair[1] or "")
+            self.driver.use_languages(*(two_letters(each or "") for each in pair))

@@ -133,7 +133,7 @@ def driver_of(
             context.stats,
             setup.spec.temperature,
         )
-        language = two_letters(options.settings.languages.target or "")
+        pair = options.settings.languages
         reuses = choice(flags, "softmax") == DEFAULT["softmax"] and setup.processors.is_plain
         driver = GlossaryPlacement(
             make(draft_setup(free(setup))),
@@ -143,7 +143,7 @@ def driver_of(
             setup.spec,
             text,
             meets,
-            language,
+            (two_letters(pair.source or ""), two_letters(pair.target or "")),
             reuses,
         )
     if flags.ddg_dir is None:

@@ -3,14 +3,31 @@
 from __future__ import annotations
 
 import itertools
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 
-from fairseq_ext.search.constraints.word_alignment import WordAlignment
+from fairseq_ext.core.words import words_of
+from fairseq_ext.search.constraints.word_alignment import Mention, WordAlignment
 from fairseq_ext.search.finished import Hypothesis
-from fairseq_ext.search.phrases.places import Span
+from fairseq_ext.search.phrases.pieces import folded, normal
+from fairseq_ext.search.phrases.places import Span, Text
 from fairseq_ext.search.phrases.sentence import SentenceConstraints, SourceTerm
 
 SEARCHED = 5  # hypotheses that are searched for a word where the best has none
+
+
+def mentions_of(constraints: SentenceConstraints, functions: Collection[str]) -> list[Mention]:
+    """The mentions of a sentence's terms. functions: the source's function words."""
+    return [
+        Mention(
+            tokens,
+            term.targets,
+            frozenset(i for i, of in enumerate(constraints.source_words) if set(of) <= set(tokens)),
+            not set(functions).isdisjoint(words_of(folded(term.source))),
+        )
+        for term in constraints.terms
+        for tokens in term.mentions
+    ]
 
 
 @dataclass(eq=False)
@@ -27,6 +44,17 @@ class Candidate:
     inserted: dict[SourceTerm, Span] = field(default_factory=dict)
     # with its terms, one for each choice of forms: by their worth
     finals: list[tuple[float, Hypothesis]] = field(default_factory=list)
+
+    def standing(self, terms: Sequence[SourceTerm]) -> list[Span]:
+        """The places of the terms that it has."""
+        text = Text(self.text, False)
+        return [
+            span
+            for term, is_held in zip(terms, self.held, strict=True)
+            if is_held
+            for form in term.targets
+            for span in text.places(normal(form), term.case)
+        ]
 
     def place(self, term: SourceTerm, first: int) -> Span | None:
         """The word of a term whose mentions are numbered from `first`: of the first
@@ -46,7 +74,7 @@ class Sentence:
     constraints: SentenceConstraints
     candidates: list[Candidate]
     nbest: int
-    mentions: list[tuple[int, ...]] = field(default_factory=list)
+    mentions: list[Mention] = field(default_factory=list)
     # terms that the search has brought in, since a first draft had no word for them
     required: tuple[SourceTerm, ...] = ()
     source: int = -1  # its number among the encoded sources
@@ -69,11 +97,6 @@ class Sentence:
         """0 for the best candidate, 1 for those that are searched where it lacks a word, 2 for
         others: so that the answer does not depend on how many hypotheses are asked for."""
         return 1 + (place >= SEARCHED) if place else 0
-
-    @property
-    def forms(self) -> list[tuple[str, ...]]:
-        """The target forms of each mention's term."""
-        return [term.targets for term in self.constraints.terms for _ in term.mentions]
 
     @property
     def wordless(self) -> tuple[SourceTerm, ...]:

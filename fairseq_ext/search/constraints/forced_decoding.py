@@ -122,6 +122,24 @@ class ForcedDecoding:
             for row, (_, target) in zip(self.read(reader, sources, pairs, bos), pairs, strict=True)
         ]
 
+    def next_tokens(
+        self, sources: Sources, pairs: Sequence[Pair], bos: int, k: int
+    ) -> list[Tensor]:
+        """The k best tokens in the place of each pair's last one: log-probabilities and ids
+        (2, k), best first."""
+
+        def reader(inputs: Tensor, target: Tensor, numbers: Sequence[int]) -> Tensor:
+            features = self.decoder.step(inputs, inputs.size(1))
+            last = target.ne(self.pad).sum(1) - 1  # (N,)
+            rows = torch.arange(len(last), device=last.device)
+            scores = self.decoder.log_probs(
+                [x if x.dim() == 2 else x[rows, last] for x in features], self.temperature
+            )
+            best = scores.topk(k, dim=-1)
+            return torch.stack([best.values.double(), best.indices.double()], dim=1)
+
+        return self.read(reader, sources, pairs, bos)
+
     def attention(self, sources: Sources, pairs: Sequence[Pair], bos: int) -> list[Tensor]:
         """The attention (L, T) to each pair's source in the steps that predict its target tokens,
         as the decoder averages it."""

@@ -20,6 +20,7 @@ import gc
 import logging
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, fields, replace
+from functools import cached_property
 from typing import Any, Literal
 
 from fairseq_ext.core.errors import UsageError, counted
@@ -33,6 +34,8 @@ from fairseq_ext.search.registry import is_given, register_feature, typed
 
 logger = logging.getLogger("fairseq_ext")
 SEPARATOR = "‖"  # parts terms that go through an encoder together
+FEW_TERMS = 8  # too few terms to tell labels from names
+LABELS = 0.25  # least share of targets with a capital in a file of labels
 TOGETHER = 250  # terms in one call of an encoder
 
 
@@ -294,7 +297,19 @@ class Glossary:
         of the sentence, but for targets with a case of their own."""
         if self.options.case is not None:
             return self.options.case
-        return term.case or ("initial" if all(map(keeps_case, term.targets)) else "fitted")
+        has_capital = any(target[:1].isupper() for target in term.targets)
+        is_name = has_capital and not self.has_labels
+        return term.case or (
+            "initial" if is_name or all(map(keeps_case, term.targets)) else "fitted"
+        )
+
+    @cached_property
+    def has_labels(self) -> bool:
+        """Whether capitals in the file are those of labels; false for a long file that has few, in
+        which they belong to names."""
+        targets = [target for term in self.terms for target in term.targets]
+        capitals = sum(target[:1].isupper() and not keeps_case(target) for target in targets)
+        return len(self.terms) < FEW_TERMS or capitals >= LABELS * len(targets)
 
     @property
     def unseen(self) -> list[str]:

@@ -25,24 +25,20 @@ from unicodedata import normalize
 import torch
 from torch import Tensor
 
-from fairseq_ext.search.constraints.drafts import SEARCHED, Candidate, Sentence
+from fairseq_ext.search.constraints.drafts import SEARCHED, Candidate, Sentence, mentions_of
 from fairseq_ext.search.constraints.forced_decoding import ForcedDecoding, Sources
 from fairseq_ext.search.constraints.prefix import met_with_prefix
+from fairseq_ext.search.constraints.renderings import Renderings
+from fairseq_ext.search.constraints.term_writer import TermWriter
 from fairseq_ext.search.constraints.word_alignment import (
     WordAlignment,
-    widened,
     without,
     word_spans,
 )
 from fairseq_ext.search.finished import Hypothesis, OnFinal
-from fairseq_ext.search.phrases.letter_case import fitted, keeps_case
-from fairseq_ext.search.phrases.pieces import capitalised
+from fairseq_ext.search.phrases.function_words import function_words
 from fairseq_ext.search.phrases.places import (
-    Span,
-    agreeing,
     banned_in_texts,
-    edited,
-    edits,
     token_spans,
 )
 from fairseq_ext.search.phrases.segmenter import TargetText
@@ -70,8 +66,8 @@ class GlossaryPlacement:
     draft: searches first, where a sentence has terms alone; other_draft: where it has other phrases
     too; forced: what placement could not serve. score: forced decoding by the models; text: how
     the target side is read, which the command says after the generator is built; meets: how it is
-    counted which constraints a hypothesis of a pool meets; language: the target's, two letters;
-    reuses: whether the scores of drafts are the models' own.
+    counted which constraints a hypothesis of a pool meets; languages: source and
+    target, two letters; reuses: whether the scores of drafts are the models' own.
     """
 
     def __init__(
@@ -83,17 +79,25 @@ class GlossaryPlacement:
         spec: SearchSpec,
         text: Callable[[], TargetText],
         meets: Callable[[Pool], Meets],
-        language: str,
+        languages: tuple[str, str],
         reuses: bool,
     ):
         self.draft, self.other_draft, self.forced = draft, other_draft, forced
         self.score, self.spec = score, spec
-        self.target_text, self.meets, self.language, self.reuses = text, meets, language, reuses
+        self.renderings = Renderings(score, text, spec.eos)
+        self.writer = TermWriter(text, spec.eos)
+        self.use_languages(*languages)
+        self.target_text, self.meets, self.reuses = text, meets, reuses
 
     @property
     def text(self) -> TargetText:
         """How the target side is read."""
         return self.target_text()
+
+    def use_languages(self, source: str, target: str) -> None:
+        """Place terms of translations from one language (two letters) to another."""
+        self.source_functions, self.target_functions = map(function_words, (source, target))
+        self.writer.language = target
 
     def __call__(self, pool: Pool, answer: OnFinal) -> None:
         """Give `answer` each sentence's hypotheses."""
@@ -163,7 +167,7 @@ class GlossaryPlacement:
         candidates = [
             self.candidate(pool, constraints, draft, lead_of(pool, number)) for draft in drafts
         ]
-        mentions = [m for term in constraints.terms for m in term.mentions]
+        mentions = mentions_of(constraints, self.source_functions)
         return Sentence(number, constraints, candidates, nbest, mentions, required)
 
     def candidate(
@@ -219,6 +223,7 @@ class GlossaryPlacement:
         sources = self.score.encode(
             [pool.source(sentence.number).tolist() for sentence in sentences], pool.length.device
         )
+        self.render(pool, sentences)
         new = [(s, c) for s in sentences for c in s.open(s.nbest) if c.words is None]
         self.align(pool, sources, new)
         lacking = [s for s in sentences if s.lacks(0)]
@@ -250,6 +255,23 @@ class GlossaryPlacement:
                 (candidate.draft.score + TRUST * float(total) / len(tokens), final)
             )
 
+    def render(self, pool: Pool, sentences: Sequence[Sentence]) -> None:
+        """Find what the models write for the terms of sentences by themselves."""
+        open_terms = []
+        for sentence in sentences:
+            source = pool.source(sentence.number).tolist()
+            words = sorted(place for of in sentence.constraints.source_words for place in of)
+            if not words:
+                continue
+            forced = pool.forced(sentence.number)[: lead_of(pool, sentence.number)]
+            ends = source[: words[0]], source[words[-1] + 1 :]
+            for mention in sentence.mentions:
+                term = [source[place] for place in mention.tokens]
+                open_terms.append((mention, ((*ends[0], *term, self.spec.eos), forced)))
+        found = self.renderings([term for _, term in open_terms], pool.length.device, pool.bos)
+        for (mention, _), phrases in zip(open_terms, found, strict=True):
+            mention.renderings = phrases
+
     def scored(
         self, pool: Pool, sources: Sources, jobs: Sequence[tuple[Sentence, Candidate, list[int]]]
     ) -> list[Tensor]:
@@ -269,8 +291,8 @@ class GlossaryPlacement:
     def align(
         self, pool: Pool, sources: Sources, given: Sequence[tuple[Sentence, Candidate]]
     ) -> None:
-        """Find the words of all mentions in these candidates: by attention; where that finds none
-        in the best draft, or the models have none, by prediction difference."""
+        """Find the words of all mentions in these candidates: by attention and renderings; where
+        the models have no attention of all layers, by prediction difference as well."""
         targets = [candidate.draft.tokens.tolist() for _, candidate in given]
         pairs = [
             (sentence.source, target) for (sentence, _), target in zip(given, targets, strict=True)
@@ -284,17 +306,22 @@ class GlossaryPlacement:
         for (sentence, candidate), target, weights in zip(given, targets, attention, strict=True):
             lead = len(target) - len(candidate.tokens)
             candidate.spans = token_spans(candidate.tokens, self.text.text, self.text.own_texts)
-            words = candidate.words = WordAlignment(candidate.text, candidate.spans, sentence.forms)
-            if weights is not None:
-                words.attend_(
-                    [weights[lead:, list(mention)].sum(1) for mention in sentence.mentions]
-                )
-            if weights is None or candidate is sentence.candidates[0]:
+            words = candidate.words = WordAlignment(
+                candidate.text,
+                candidate.spans,
+                sentence.mentions,
+                candidate.standing(sentence.constraints.terms),
+                self.target_functions,
+            )
+            words.attend_(
+                None if weights is None else weights[lead:], sentence.constraints.source_words
+            )
+            if weights is None:
                 jobs += [(sentence, candidate, mention, target) for mention in words.unsure]
         if not jobs:
             return
         sources_without = [
-            without(pool.source(s.number).tolist(), s.mentions[mention])
+            without(pool.source(s.number).tolist(), s.mentions[mention].tokens)
             for s, _, mention, _ in jobs
         ]
         shortened = self.score.encode(sources_without, pool.length.device)
@@ -318,8 +345,8 @@ class GlossaryPlacement:
             best = sentence.candidates[0]
             for term in [term for term, word in sentence.places(best) if word is None]:
                 for _, end in word_spans(best.text):
-                    form = self.in_case(term, term.targets[0], best.text, (end, end))[0]
-                    tokens = self.with_terms(best, [((end, end), form)])
+                    form = self.writer.in_case(term, term.targets[0], best.text, (end, end))[0]
+                    tokens = self.writer.with_terms(best, [((end, end), form)])
                     jobs.append((sentence, term, (end, end), tokens))
         scores = self.scored(
             pool,
@@ -343,57 +370,15 @@ class GlossaryPlacement:
             places = sentence.places(candidate)
             spans = [word for _, word in places if word is not None]
             choices = [
-                self.choices(term, candidate.text, span, spans)
+                self.writer.choices(term, candidate.text, span, spans)
                 for (term, _), span in zip(places, spans, strict=True)
             ]
             for chosen in itertools.islice(itertools.product(*choices), FORMS):
-                tokens = self.with_terms(candidate, chosen)
+                tokens = self.writer.with_terms(candidate, chosen)
                 is_new = tokens != candidate.draft.tokens.tolist()
                 if is_new and self.spec.min_len < len(tokens) <= limit + 1:
                     out.append((candidate, tokens))
         return out
-
-    def choices(
-        self, term: SourceTerm, text: str, span: Span, taken: list[Span]
-    ) -> list[tuple[Span, str]]:
-        """The forms of a term that may stand in the place of a span of a text, each with the
-        characters that it replaces; taken: the spans of all terms."""
-        forms = agreeing(term.targets, text[slice(*span)]) if self.is_english else term.targets
-        wide = [(widened(text, span, form, taken), form) for form in forms]
-        return [
-            (each, cased) for each, form in wide for cased in self.in_case(term, form, text, each)
-        ]
-
-    def in_case(self, term: SourceTerm, form: str, text: str, span: Span) -> tuple[str, ...]:
-        """A form of a term in the letter case that it has in the place of a span of a text."""
-        if term.case in ("any", "fitted"):
-            return fitted(form, text, span, self.language)
-        begins = term.case == "initial" and span[0] == 0 < span[1] and text[:1].isupper()
-        return (capitalised(form) if begins and not keeps_case(form) else form,)
-
-    @property
-    def is_english(self) -> bool:
-        """Whether the target language is English."""
-        return self.language == "en"
-
-    def with_terms(self, candidate: Candidate, terms: Sequence[tuple[Span, str]]) -> list[int]:
-        """The tokens of a candidate with terms in the place of spans of its text, those that the
-        command forces in front included. Tokens outside of the spans stay, where the segmentation
-        says how tokens become words."""
-        segmenter, text = self.text.segmenter(), candidate.text
-        changes = edits(text, terms, self.is_english)
-        lead = candidate.draft.tokens[: len(candidate.draft.tokens) - len(candidate.tokens)]
-        whole = edited(text, changes)
-        tokens = segmenter.replaced(candidate.tokens, candidate.spans, text, changes)
-        normal_form = normalize("NFKC", whole)
-        if tokens is None or normalize("NFKC", self.text.text(tokens)).rstrip() != normal_form:
-            pieces = segmenter.known_pieces(whole)
-            anew = [*map(segmenter.dictionary.index, pieces), self.spec.eos]
-            # a term that the tokenizer itself spaces in another way ("5 %" is read as "5%") is no
-            # reason to cut the other words anew
-            if tokens is None or normalize("NFKC", self.text.text(anew)).rstrip() == normal_form:
-                tokens = anew
-        return [*lead.tolist(), *tokens]
 
     def chosen(self, pool: Pool, sentence: Sentence) -> list[Hypothesis] | None:
         """The usable hypotheses: the answer, which does not depend on how many are wanted, and

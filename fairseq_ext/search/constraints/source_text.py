@@ -13,7 +13,7 @@ from unicodedata import normalize
 
 from torch import Tensor
 
-from fairseq_ext.core.words import LANGUAGE, starts_of, words_of
+from fairseq_ext.core.words import LANGUAGE, is_word, starts_of, words_of
 from fairseq_ext.search.phrases.places import overlapping, token_spans
 from fairseq_ext.search.phrases.segmenter import Segmenter
 from fairseq_ext.search.phrases.sentence import Dictionary
@@ -40,6 +40,14 @@ class SourceText:
     def words(self, tokens: Tokens, unknown: Sequence[str] = ()) -> list[str]:
         """The words among which terms are looked for."""
         return words_of(self.text(tokens, unknown), self.segmenter.takes_pieces)
+
+    def tokens_of_each_word(
+        self, tokens: Tokens, unknown: Sequence[str] = ()
+    ) -> tuple[tuple[int, ...], ...]:
+        """The places of the tokens of each of `words` that is no punctuation."""
+        tokens_of = self.tokens_of_words(tokens, unknown)
+        words = self.words(tokens, unknown)
+        return tuple(tuple(tokens_of(i, i + 1)) for i, word in enumerate(words) if is_word(word))
 
     def tokens_of_words(
         self, tokens: Tokens, unknown: Sequence[str] = ()

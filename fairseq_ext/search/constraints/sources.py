@@ -378,6 +378,8 @@ class ConstraintSource:
             unmet=tuple(unmet),
             cased=() if exact else tuple(cased),
             terms=tuple(terms),
+            source_words=given.source_words
+            or (self.source_text.tokens_of_each_word(source, unknown) if tokens_of else ()),
         )
 
     def narrowed(

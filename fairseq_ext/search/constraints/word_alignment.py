@@ -1,9 +1,14 @@
-"""Which word a source term has become: attention, forced decoding, and a term put in its place.
+"""The words of a draft that translate a source term: attention, the model's own renderings of the
+term, and forced decoding.
 
-Attention: the word whose prediction attends to the term, by the cross-attention of all layers and
-heads on average: no layer is to be chosen. A step that predicts an article or an adjective looks
-ahead to the noun: of neighbours that attend about as much, it is the last. Where that is not sure,
-or the model has none, prediction difference:
+Attention: the words whose prediction attends to the term, by the cross-attention of all layers and
+heads on average. A word whose strongest source word is another one counts a third. Renderings: the
+words that the model writes for the term by itself (renderings.py). Function words translate no
+term, unless a rendering has them. Neighbours join a word where they translate the same source term:
+"power cable" for "Netzkabel". A word that is nearly the term itself ("priority" for "priorities")
+counts twice.
+
+Where the model has no such attention, a rendering, else prediction difference:
 
     X. Li, G. Li, L. Liu, M. Meng and S. Shi. On the Word Alignment from Neural Machine Translation.
     ACL 2019. https://aclanthology.org/P19-1124/
@@ -12,56 +17,129 @@ or the model has none, prediction difference:
 The word whose log-probability falls most without the term in the source is its translation. A drop
 below `DROP` says that the translation has no word for the term, or one that the other words give
 away.
-
-A weak model attends to the term in several steps. A word that is nearly the term itself ("priority"
-for "priorities") counts twice.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field
 from os.path import commonprefix
 
+import torch
 from torch import Tensor
 
 from fairseq_ext.core.words import is_word, starts_of, words_of
 from fairseq_ext.search.phrases.pieces import folded
 from fairseq_ext.search.phrases.places import Span, overlapping
 
-ATTENDED = 0.25  # least attention to a term's tokens, of 1
-AHEAD = 0.5  # of the most attention: with so much of it, a word behind that one is the term's
+ATTENDED = 0.25  # least score of a word
+OTHER = 1 / 3  # share of the attention that counts where another source word is the strongest
+RENDERED = 0.5  # weight of the renderings next to that of the attention
+IS_RENDERING = 0.25  # least share of the renderings that have a word
+IS_PHRASE = 0.5  # least share of those that have several words together
+LONGEST = 4  # words that translate a single source word
 DROP = 0.5  # nats
 WITH_UNKNOWN = re.compile(r"\w*(?:<unk>\w*)+")  # a word with unknown pieces
+
+
+@dataclass
+class Mention:
+    """A mention of a source term.
+
+    tokens: its places in the source; forms: the target forms of its term; words: its source words
+    by their numbers; renderings: the model's own translations as words (folded), with shares.
+    """
+
+    tokens: tuple[int, ...]
+    forms: tuple[str, ...]
+    words: frozenset[int] = frozenset()
+    has_function_word: bool = False  # among several words
+    renderings: Mapping[tuple[str, ...], float] = field(default_factory=dict)
+
+    def share(self, *words: str) -> float:
+        """The share of the renderings that have these words next to each other."""
+        n = len(words)
+        return sum(
+            share
+            for phrase, share in self.renderings.items()
+            if any(phrase[i : i + n] == words for i in range(len(phrase) - n + 1))
+        )
 
 
 class WordAlignment:
     """The words of a translation that stand for mentions of source terms, no word for two.
 
-    text: in NFKC; spans: characters of each token; forms: the target forms of each mention's term.
+    text: in NFKC; spans: characters of each token; taken: spans in which no term is placed;
+    functions: the target's function words, folded.
     """
 
-    def __init__(self, text: str, spans: Sequence[Span], forms: Sequence[Sequence[str]]):
-        self.text, self.words = text, word_spans(text)
+    def __init__(
+        self,
+        text: str,
+        spans: Sequence[Span],
+        mentions: Sequence[Mention],
+        taken: Sequence[Span] = (),
+        functions: Collection[str] = (),
+    ):
+        self.text, self.words, self.mentions = text, word_spans(text), mentions
         self.tokens = [overlapping(spans, *word) for word in self.words]
-        self.found: list[Span | None] = [None] * len(forms)
-        own = [{word for form in each for word in words_of(folded(form))} for each in forms]
-        self.weights = [
-            [1.0 + is_akin(folded(text[slice(*word)]), each) for word in self.words] for each in own
+        self.found: list[Span | None] = [None] * len(mentions)
+        self.weight = [0.0] * len(mentions)  # score of the word that was found
+        self.folded = [folded(text[slice(*word)]) for word in self.words]
+        self.is_function = [word in functions for word in self.folded]
+        self.is_taken = [
+            any(start < word[1] and word[0] < end for start, end in taken) for word in self.words
         ]
+        own = [
+            {word for form in each.forms for word in words_of(folded(form))} for each in mentions
+        ]
+        self.kinship = [[1.0 + is_akin(word, each) for word in self.folded] for each in own]
+        # the strongest source word of each word; None: not known
+        self.strongest: list[int | None] = [None] * len(self.words)
+        # the source words of which a word is the strongest one
+        self.claims: list[set[int]] = [set() for _ in self.words]
 
     @property
     def unsure(self) -> list[int]:
         """The mentions that have no word."""
         return [mention for mention, word in enumerate(self.found) if word is None]
 
-    def attend_(self, attention: Sequence[Tensor]) -> None:
-        """Find words by the attention (L,) to each mention's tokens."""
+    def rendering(self, mention: int, word: int) -> float:
+        """The share of the renderings of a mention that have a word."""
+        return self.mentions[mention].share(self.folded[word])
+
+    def attend_(self, weights: Tensor | None, source_words: Sequence[Sequence[int]] = ()) -> None:
+        """Find words by attention and renderings. weights: the attention (L, T) in the steps that
+        predict each token, None for none; source_words: the tokens of each source word."""
+        attention = [[0.0] * len(self.words) for _ in self.mentions]
+        if weights is not None and self.words:
+            # (words, T)
+            none = weights.new_zeros(weights.size(1))
+            rows = torch.stack([weights[of].mean(0) if of else none for of in self.tokens])
+            attention = [rows[:, list(each.tokens)].sum(1).tolist() for each in self.mentions]
+            if source_words:
+                of_source = torch.stack([rows[:, list(each)].sum(1) for each in source_words])
+                self.strongest = of_source.argmax(0).tolist()
+                for source, word in enumerate(of_source.argmax(1).tolist()):
+                    self.claims[word].add(source)
         scores = {
-            m: [float(weights[of].mean()) if of else 0.0 for of in self.tokens]
-            for m, weights in enumerate(attention)
+            m: [
+                self.kinship[m][w]
+                * (
+                    attention[m][w] * (1.0 if self.belongs(m, w) else OTHER)
+                    + RENDERED * self.rendering(m, w)
+                )
+                for w in range(len(self.words))
+            ]
+            for m in range(len(self.mentions))
         }
-        self.take_(scores, ATTENDED, AHEAD)
+        self.take_(scores, ATTENDED)
+
+    def belongs(self, mention: int, word: int) -> bool:
+        """Whether a word's strongest source word is one of a mention's, as far as is known."""
+        strongest, own = self.strongest[word], self.mentions[mention].words
+        return strongest is None or not own or strongest in own
 
     def differ_(self, drops: dict[int, Tensor]) -> None:
         """Find words by how far each token's log-probability falls without a mention (L,)."""
@@ -73,32 +151,75 @@ class WordAlignment:
             DROP,
         )
 
-    def take_(self, scores: dict[int, list[float]], least: float, ahead: float = 2.0) -> None:
-        """Give these mentions the free words that score best for them, if that is enough;
-        the next one where it has this share of the score (above 1: never). The surest
-        mention chooses first."""
-        scores = {
-            m: [score * weight for score, weight in zip(each, self.weights[m], strict=True)]
-            for m, each in scores.items()
-        }
-        for mention in sorted(scores, key=lambda mention: -max(scores[mention], default=0.0)):
-            free = [word for word, span in enumerate(self.words) if span not in self.found]
-            best = max(free, key=scores[mention].__getitem__, default=None)
-            if best is not None and (most := scores[mention][best]) >= least:
-                while (
-                    best + 1 in free
-                    and scores[mention][best + 1] >= ahead * most
-                    and self.leads_on(best, self.weights[mention])
-                ):
-                    best += 1
-                self.found[mention] = self.words[best]
+    def may_stand(self, mention: int, word: int) -> bool:
+        """Whether a mention's term may take the place of a word."""
+        if not self.is_free(word) or not self.is_function[word]:
+            return self.is_free(word)
+        # a term that is a function word itself, such as "ohne"
+        of = self.mentions[mention]
+        return any(
+            share >= IS_RENDERING and phrase == (self.folded[word],)
+            for phrase, share in of.renderings.items()
+        )
 
-    def leads_on(self, word: int, weights: Sequence[float]) -> bool:
-        """Whether a word may look ahead to the next: only space is between them ("cars, while" is
-        no article and its noun), and the next counts as much."""
+    def is_free(self, word: int) -> bool:
+        """Whether no term stands in the place of a word."""
+        start, end = self.words[word]
+        return not self.is_taken[word] and not any(
+            found is not None and found[0] < end and start < found[1] for found in self.found
+        )
+
+    def take_(self, scores: dict[int, list[float]], least: float) -> None:
+        """Give these mentions the free words that score best for them, if that is enough, with the
+        neighbours that translate the same source words. The surest mention chooses first."""
+        for mention in sorted(scores, key=lambda mention: -max(scores[mention], default=0.0)):
+            free = [w for w in range(len(self.words)) if self.may_stand(mention, w)]
+            best = max(free, key=scores[mention].__getitem__, default=None)
+            if best is not None and scores[mention][best] >= least:
+                first, last = self.widened(mention, best)
+                self.found[mention] = self.words[first][0], self.words[last][1]
+                self.weight[mention] = scores[mention][best]
+
+    def widened(self, mention: int, word: int) -> tuple[int, int]:
+        """The first and the last word of those around a word that translate a mention with it."""
+        first = last = word
+        while self.joins(mention, first - 1, first - 1):
+            first -= 1
+        while self.joins(mention, last + 1, last):
+            last += 1
+        ranges = [
+            (start, last)
+            for start in range(max(0, last - LONGEST + 1), first)
+            if self.is_phrase(mention, start, last)
+        ]
+        return min(ranges, default=(first, last))
+
+    def joins(self, mention: int, word: int, left: int) -> bool:
+        """Whether a word next to one of a mention translates it as well: its strongest source word
+        is the mention's, and it is the strongest word of no other source word. left: the left one
+        of the two."""
+        if not 0 <= word < len(self.words) or not self.is_free(word):
+            return False
+        of, strongest = self.mentions[mention], self.strongest[word]
+        between = self.text[self.words[left][1] : self.words[left + 1][0]]
+        if strongest is None or strongest not in of.words:
+            return False
+        if between == "-":
+            return True
+        if self.is_function[word] and not of.has_function_word:
+            return False
+        return between.isspace() and self.claims[word] <= of.words
+
+    def is_phrase(self, mention: int, first: int, last: int) -> bool:
+        """Whether words next to each other translate a source word together."""
+        inner = [word for word in range(first, last + 1) if not self.is_function[word]]
         return (
-            weights[word + 1] >= weights[word]
-            and self.text[self.words[word][1] : self.words[word + 1][0]].isspace()
+            first < last
+            and first in inner
+            and last in inner
+            and self.mentions[mention].share(*self.folded[first : last + 1]) >= IS_PHRASE
+            and all(self.belongs(mention, word) for word in inner)
+            and all(self.is_free(word) for word in range(first, last + 1))
         )
 
 

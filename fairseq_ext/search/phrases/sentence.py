@@ -147,6 +147,8 @@ class SentenceConstraints:
     cased: tuple[Cased, ...] = ()  # of each constraint; (): all exact
     terms: tuple[SourceTerm, ...] = ()  # its glossary constraints
     unknown: tuple[str, ...] = ()  # pieces of the source that its dictionary lacks
+    # the tokens of each word of the source, by their places; none where terms are not placed
+    source_words: tuple[tuple[int, ...], ...] = ()
 
     @property
     def cases(self) -> tuple[Cased, ...]:

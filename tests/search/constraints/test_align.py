@@ -19,7 +19,8 @@ from fairseq_ext.model.choose import make_decoder
 from fairseq_ext.model.stock import UncachedBackend
 from fairseq_ext.model.transformer.encoder import FastEncoder
 from fairseq_ext.search.constraints.forced_decoding import ForcedDecoding
-from fairseq_ext.search.constraints.word_alignment import WordAlignment, widened
+from fairseq_ext.search.constraints.word_alignment import Mention, WordAlignment, widened
+from fairseq_ext.search.phrases.function_words import function_words
 from fairseq_ext.search.phrases.letter_case import fitted
 from fairseq_ext.search.phrases.places import agreeing, edited, edits, fitting
 
@@ -140,58 +141,86 @@ def test_a_neighbour_that_the_term_holds_itself_goes_with_the_word():
     )
 
 
-@pytest.mark.parametrize(
-    ("attention", "word"),
-    [
-        ([0.88, 0.64, 0.1, 0.1, 0.1], "boy"),  # the step of "Young" looks ahead
-        ([0.1, 0.1, 0.1, 0.67, 0.33], "a"),  # too little behind it
-        ([0.88, 0.1, 0.1, 0.1, 0.64], "Young"),  # no neighbour
-        ([0.3, 0.2, 0.16, 0.1, 0.1], "sees"),  # several, each beside the next
-        ([0.2, 0.2, 0.2, 0.2, 0.2], None),
-    ],
-)
-def test_of_neighbours_that_attend_the_last_is_the_word(attention, word):
-    text = "Young boy sees a dog"
-    spans = [match.span() for match in re.finditer(r"\w+", text)]
-    words = WordAlignment(text, spans, [()])
-    words.attend_([torch.tensor(attention)])
-    assert words.found == [word and spans[text.split().index(word)]]
+def aligned(
+    source: str, draft: str, attention: str, *terms: str, renderings=(), forms="x", taken=()
+) -> list[str | None]:
+    """The words of a draft that stand for source terms (_ joins the words of one).
+
+    attention: for each word of the draft the source word to which its prediction attends, of which
+    it gets 0.6, and then the second, 0.3, both as numbers from 0; each word is one token.
+    """
+    words, spans = source.split(), [found.span() for found in re.finditer(r"\w+", draft)]
+    weights = torch.full((len(spans), len(words)), 0.1 / len(words))
+    for row, digits in zip(weights, attention.split(), strict=True):
+        for share, place in zip((0.6, 0.3), map(int, digits), strict=False):
+            row[place] += share
+    mentions = []
+    for term in terms:
+        own = term.split("_")
+        start = words.index(own[0])
+        places = tuple(range(start, start + len(own)))
+        has_function = bool({"in", "die"} & set(own))
+        shares = {tuple(phrase.split()): 1 / len(renderings) for phrase in renderings}
+        mentions.append(Mention(places, (forms,), frozenset(places), has_function, shares))
+    found = WordAlignment(draft, spans, mentions, taken, function_words("en"))
+    found.attend_(weights, [(i,) for i in range(len(words))])
+    return [span and draft[slice(*span)] for span in found.found]
+
+
+def test_a_term_stands_for_all_words_that_translate_its_source_term():
+    boys = "Zwei Fußballspieler rennen", "two soccer players run", "0 12 1 2"
+    assert aligned(*boys, "Fußballspieler") == ["soccer players"]
+    looks = "Er sieht in die Kamera", "he looks at the camera", "0 1 2 4 4"
+    assert aligned(*looks, "in_die_Kamera") == ["at the camera"]
+    assert aligned(*looks, "Kamera") == ["camera"]
+    slip = "ein fehlender Lieferschein", "a missing packing slip", "2 12 2 2"
+    assert aligned(*slip, "Lieferschein") == ["packing slip"]
+    login = "die zweistufige Anmeldung", "the two-time sign-in", "2 1 1 2 2"
+    assert aligned(*login, "zweistufige_Anmeldung") == ["two-time sign-in"]
+
+
+def test_a_word_that_translates_another_source_word_stays():
+    boy = "ein kleiner Junge", "a young boy", "0 21 22"
+    assert aligned(*boy, "Junge") == ["boy"]
+    assert aligned("ein Junge", "a young boy", "1 1 1", "Junge") == ["young boy"]
+    # the strongest word is another source word's: its attention counts a third
+    assert aligned("sie gehen schnell", "they walk", "0 12", "schnell") == [None]
+
+
+def test_no_function_word_makes_place_but_for_a_term_that_has_one_itself():
+    shop = "sie sucht in Buchhandlungen", "while searching in", "3 1 2"
+    assert aligned(*shop, "Buchhandlungen") == [None]
+    assert aligned("ohne ihn", "without him", "0 1", "ohne") == [None]
+    assert aligned("ohne ihn", "without him", "0 1", "ohne", renderings=["without"]) == ["without"]
+    assert aligned("Hut auf", "a hat on", "0 0 1", "Hut", renderings=["a hat"]) == ["hat"]
+
+
+def test_the_models_own_renderings_decide_and_widen_to_the_left():
+    crowd = "eine Menschenmenge steht", "a crowd of people stands", "0 1 0 1 2"
+    assert aligned(*crowd, "Menschenmenge", renderings=["people", "a crowd"]) == ["crowd"]
+    phrase = ["a crowd of people", "a crowd of people ."]
+    assert aligned(*crowd, "Menschenmenge", renderings=[*phrase, "people"]) == ["crowd of people"]
+    both = "Mann Frau", "person human", "01 01"
+    assert aligned(*both, "Frau", renderings=["human"]) == ["human"]
 
 
 @pytest.mark.parametrize(
-    ("text", "attention", "forms", "word"),
+    ("draft", "forms", "word"),
     [
-        ("a priority of the fourth", [0.1, 0.28, 0.1, 0.1, 0.4], ["priorities"], "priority"),
-        (
-            "the Committee on the debate",
-            [0.1, 0.15, 0.1, 0.1, 0.2],
-            ["expert committee"],
-            "Committee",
-        ),
-        # "of" attends, and is not looked ahead to
-        ("a challenge of the fourth", [0.1, 0.3, 0.4, 0.1, 0.1], ["challenges"], "challenge"),
-        ("the statement on the debate", [0.1, 0.3, 0.1, 0.1, 0.4], ["states"], "debate"),
-        ("a priority of the fourth", [0.1, 0.19, 0.1, 0.1, 0.4], ["priorities"], "fourth"),
+        ("a priority of the fourth", "priorities", "priority"),
+        ("the Committee on the debate", "expert committee", "Committee"),
+        ("the statement on the debate", "states", "debate"),
     ],
 )
-def test_a_form_of_the_term_counts_twice(text, attention, forms, word):
-    spans = [match.span() for match in re.finditer(r"\w+", text)]
-    words = WordAlignment(text, spans, [forms])
-    words.attend_([torch.tensor(attention)])
-    assert words.found == [spans[text.split().index(word)]]
+def test_a_form_of_the_term_counts_twice(draft, forms, word):
+    assert aligned("Ding Sache", draft, "1 0 1 1 00", "Ding", forms=forms) == [word]
 
 
-def test_no_word_is_looked_ahead_to_behind_a_comma():
-    words = WordAlignment("cars, while", [(0, 4), (4, 5), (6, 11)], [()])
-    words.attend_([torch.tensor([0.8, 0.5, 0.6])])
-    assert words.found == [(0, 4)]
-
-
-def test_no_word_is_taken_twice_by_looking_ahead():
-    text = "an old dog"
-    words = WordAlignment(text, [(0, 2), (3, 6), (7, 10)], [(), ()])
-    words.attend_([torch.tensor([0.1, 0.5, 0.4]), torch.tensor([0.1, 0.1, 0.9])])
-    assert words.found == [(3, 6), (7, 10)]
+def test_two_mentions_share_no_word_and_none_where_a_term_stands():
+    text = "two dogs bark", "0 1 1"
+    assert aligned("zwei Hunde", *text, "Hunde", taken=[(4, 8)]) == ["bark"]
+    assert aligned("zwei Hunde", *text, "Hunde", taken=[(0, 13)]) == [None]
+    assert aligned("Rüde Hündin", "dog dog", "01 10", "Rüde", "Hündin") == ["dog", "dog"]
 
 
 # ---- the scores
@@ -339,6 +368,31 @@ def test_the_words_that_a_lexicon_names_are_replaced(drafts, tmp_path):
         )
         assert "moonlight" in hypotheses[0].text.lower()
     assert hits >= 0.9 * len(cases), (hits, len(cases))
+
+
+@pytest.mark.parametrize("beam", [1, 5])
+def test_a_german_compound_is_replaced_wholly(tmp_path, beam):
+    """Its translation has two words, both of which the English term replaces."""
+    (tmp_path / "terms.tsv").write_text(
+        "Lieferschein\tdelivery note\nNetzwerkkabel\tpower cord\nPapierkorb\ttrash\n",
+        encoding="utf-8",
+    )
+    sources = [
+        "Der Grund war in den meisten Fällen ein fehlender Lieferschein.",
+        "Verbinden Sie das Netzwerkkabel.",
+        "Leeren Sie den Papierkorb.",
+    ]
+    outputs = translator(beam=beam, glossary=str(tmp_path / "terms.tsv")).translate(sources)
+    drafts = translator(beam=beam).translate(sources)
+    for found, draft, displaced, term in zip(
+        outputs,
+        drafts,
+        ("packing slip", "network cable", "paper basket"),
+        ("delivery note", "power cord", "trash"),
+        strict=True,
+    ):
+        assert displaced in draft[0].text
+        assert found[0].text == draft[0].text.replace(displaced, term)
 
 
 def test_scores_are_the_models_for_the_final_text(tmp_path):

@@ -82,6 +82,14 @@ def test_a_label_is_placed_as_running_text_has_it(translate, terms, flags, texts
         assert text[slice(*term["at"])].lower() == term["form"].lower()
 
 
+def test_in_a_long_file_with_few_capitals_they_are_those_of_names(translate):
+    others = "".join(f"Wort{i}\tword\n" for i in range(20))
+    found, _ = translate(LABELS.replace("Quotation", "Ethernet cable") + others)
+    assert found[0] == "The Ethernet cable is checked tomorrow."
+    found, _ = translate(LABELS.replace("Quotation", "Ethernet cable"))
+    assert found[0] == "The ethernet cable is checked tomorrow."
+
+
 def test_a_term_that_the_draft_has_in_another_case_stays_as_it_is(translate):
     found, report = translate("Angebot\tOFFER\nAngebote\tquotes\nOrdner\tFolder|File\n")
     # capitals only are a case of their own

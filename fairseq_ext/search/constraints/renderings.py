@@ -1,0 +1,90 @@
+"""The translations that a model gives to a source term by itself.
+
+The words of a draft that occur in them are the ones that translate the term. A beam search of a few
+short hypotheses reads all beginnings anew in each step, as they have a few tokens.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import OrderedDict
+from collections.abc import Callable, Sequence
+from unicodedata import normalize
+
+import torch
+
+from fairseq_ext.core.words import is_word, words_of
+from fairseq_ext.search.constraints.forced_decoding import ForcedDecoding
+from fairseq_ext.search.phrases.pieces import folded
+from fairseq_ext.search.phrases.segmenter import TargetText
+
+BEAM = 5  # hypotheses of a term
+EXTRA = 5  # most tokens of a rendering beyond those of its source
+MAX_CACHED = 4096  # terms
+Term = tuple[tuple[int, ...], tuple[int, ...]]  # source tokens with EOS, and forced target tokens
+
+
+Phrases = dict[tuple[str, ...], float]  # words of translations (folded), and their shares
+
+
+class Renderings:
+    """The translations of source terms, with their shares by probability."""
+
+    def __init__(self, score: ForcedDecoding, text: Callable[[], TargetText], eos: int):
+        self.score, self.text, self.eos = score, text, eos
+        self.cache: OrderedDict[Term, Phrases] = OrderedDict()
+
+    def __call__(self, terms: Sequence[Term], device: torch.device, bos: int) -> list[Phrases]:
+        """Return the translations of each term."""
+        new = [term for term in dict.fromkeys(terms) if term not in self.cache]
+        for term, phrases in zip(new, self.searched(new, device, bos), strict=True):
+            self.cache[term] = phrases
+        found = []
+        for term in terms:
+            self.cache.move_to_end(term)
+            found.append(self.cache[term])
+        while len(self.cache) > MAX_CACHED:
+            self.cache.popitem(last=False)
+        return found
+
+    def searched(self, terms: Sequence[Term], device: torch.device, bos: int) -> list[Phrases]:
+        """The same by a beam search."""
+        if not terms:
+            return []
+        sources = self.score.encode([source for source, _ in terms], device)
+        limits = [len(source) + EXTRA for source, _ in terms]
+        # of each term: log-probabilities, tokens
+        live: list[list[tuple[float, list[int]]]] = [[(0.0, [])] for _ in terms]
+        done: list[list[tuple[float, list[int]]]] = [[] for _ in terms]
+        for step in range(max(limits)):
+            rows = [
+                (term, total, tokens)
+                for term, beam in enumerate(live)
+                if step < limits[term]
+                for total, tokens in beam
+            ]
+            if not rows:
+                break
+            pairs = [(term, [*terms[term][1], *tokens, self.eos]) for term, _, tokens in rows]
+            best = self.score.next_tokens(sources, pairs, bos, BEAM)
+            new: list[list[tuple[float, list[int]]]] = [[] for _ in terms]
+            for (term, total, tokens), (log_probs, ids) in zip(rows, best, strict=True):
+                for log_prob, token in zip(log_probs.tolist(), ids.tolist(), strict=True):
+                    new[term].append((total + log_prob, [*tokens, int(token)]))
+            for term, candidates in enumerate(new):
+                candidates.sort(key=lambda each: -each[0])
+                room = BEAM - len(done[term])
+                kept = candidates[: max(0, room)]
+                done[term] += [each for each in kept if each[1][-1] == self.eos]
+                live[term] = [each for each in kept if each[1][-1] != self.eos]
+        return [self.phrases(found) for found in done]
+
+    def phrases(self, hypotheses: Sequence[tuple[float, list[int]]]) -> Phrases:
+        """Hypotheses, each with its log-probability, as words and shares."""
+        shares = [math.exp(total / len(tokens)) for total, tokens in hypotheses]
+        found: Phrases = {}
+        for share, (_, tokens) in zip(shares, hypotheses, strict=True):
+            text = normalize("NFKC", self.text().text(tokens))
+            words = tuple(folded(word) for word in words_of(text) if is_word(word))
+            found[words] = found.get(words, 0.0) + share / sum(shares)
+        return found

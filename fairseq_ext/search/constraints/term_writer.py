@@ -1,0 +1,69 @@
+"""Glossary terms written into a draft: in which form, letter case and tokens."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from unicodedata import normalize
+
+from fairseq_ext.search.constraints.drafts import Candidate
+from fairseq_ext.search.constraints.word_alignment import widened
+from fairseq_ext.search.phrases.letter_case import fitted, keeps_case
+from fairseq_ext.search.phrases.pieces import capitalised
+from fairseq_ext.search.phrases.places import Span, agreeing, edited, edits
+from fairseq_ext.search.phrases.segmenter import TargetText
+from fairseq_ext.search.phrases.sentence import SourceTerm
+
+
+class TermWriter:
+    """Writes terms into the tokens of drafts. target_text: how the target side is read; language:
+    of the target, two letters."""
+
+    def __init__(self, target_text: Callable[[], TargetText], eos: int, language: str = ""):
+        self.target_text, self.eos, self.language = target_text, eos, language
+
+    @property
+    def text(self) -> TargetText:
+        """How the target side is read."""
+        return self.target_text()
+
+    def choices(
+        self, term: SourceTerm, text: str, span: Span, taken: list[Span]
+    ) -> list[tuple[Span, str]]:
+        """The forms of a term that may stand in the place of a span of a text, each with the
+        characters that it replaces; taken: the spans of all terms."""
+        forms = agreeing(term.targets, text[slice(*span)]) if self.is_english else term.targets
+        wide = [(widened(text, span, form, taken), form) for form in forms]
+        return [
+            (each, cased) for each, form in wide for cased in self.in_case(term, form, text, each)
+        ]
+
+    def in_case(self, term: SourceTerm, form: str, text: str, span: Span) -> tuple[str, ...]:
+        """A form of a term in the letter case that it has in the place of a span of a text."""
+        if term.case in ("any", "fitted"):
+            return fitted(form, text, span, self.language)
+        begins = term.case == "initial" and span[0] == 0 < span[1] and text[:1].isupper()
+        return (capitalised(form) if begins and not keeps_case(form) else form,)
+
+    @property
+    def is_english(self) -> bool:
+        """Whether the target language is English."""
+        return self.language == "en"
+
+    def with_terms(self, candidate: Candidate, terms: Sequence[tuple[Span, str]]) -> list[int]:
+        """The tokens of a candidate with terms in the place of spans of its text, those that the
+        command forces in front included. Tokens outside of the spans stay, where the segmentation
+        says how tokens become words."""
+        segmenter, text = self.text.segmenter(), candidate.text
+        changes = edits(text, terms, self.is_english)
+        lead = candidate.draft.tokens[: len(candidate.draft.tokens) - len(candidate.tokens)]
+        whole = edited(text, changes)
+        tokens = segmenter.replaced(candidate.tokens, candidate.spans, text, changes)
+        normal_form = normalize("NFKC", whole)
+        if tokens is None or normalize("NFKC", self.text.text(tokens)).rstrip() != normal_form:
+            pieces = segmenter.known_pieces(whole)
+            anew = [*map(segmenter.dictionary.index, pieces), self.eos]
+            # a term that the tokenizer itself spaces in another way ("5 %" is read as "5%") is no
+            # reason to cut the other words anew
+            if tokens is None or normalize("NFKC", self.text.text(anew)).rstrip() == normal_form:
+                tokens = anew
+        return [*lead.tolist(), *tokens]
