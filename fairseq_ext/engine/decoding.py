@@ -27,7 +27,8 @@ from fairseq_ext.engine.intake import Intake, JobRequest, told
 from fairseq_ext.engine.jobs import Partial
 from fairseq_ext.engine.languages import Pair
 from fairseq_ext.plugin.calls import pool_of, pool_without_constraints
-from fairseq_ext.search.constraints.placement import GlossaryPlacement, elsewhere
+from fairseq_ext.search.constraints.drafts import elsewhere
+from fairseq_ext.search.constraints.placement import GlossaryPlacement
 from fairseq_ext.search.finished import Hypothesis
 from fairseq_ext.search.interpreted import LoopSearch, OpenPool
 from fairseq_ext.search.parallel.driver import ParallelSearch

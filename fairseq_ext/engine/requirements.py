@@ -18,7 +18,12 @@ from fairseq_ext.core.glossary import Languages
 from fairseq_ext.core.words import starts_of, words_of
 from fairseq_ext.engine.jobs import Constraint, GlossaryFile, Job, Span
 from fairseq_ext.plugin.options import languages_of
-from fairseq_ext.search.constraints.glossary import Glossary, GlossaryOptions, places_terms
+from fairseq_ext.search.constraints.glossary import (
+    Glossary,
+    GlossaryOptions,
+    places_terms,
+    repeat_mode,
+)
 from fairseq_ext.search.phrases.pieces import normal
 from fairseq_ext.search.phrases.places import Place, Text, Wanted, assigned, in_order
 from fairseq_ext.search.phrases.sentence import EMPTY, Phrase, SentenceConstraints
@@ -129,7 +134,7 @@ class Requirements:
         options = GlossaryOptions(
             file.path,
             str(flags.glossary_match),
-            str(flags.glossary_repeat),
+            repeat_mode(flags),
             languages,
             None if flags.constraint_case is None else str(flags.constraint_case),
             strict,

@@ -414,7 +414,11 @@ class BeamSearchGenerator(SequenceGenerator):
         def dictionary(h: Hypothesis) -> dict[str, Any]:
             flags: dict[str, Any] = {
                 name: list(given)
-                for name, given in (("unmet", h.unmet), ("elsewhere", h.elsewhere))
+                for name, given in (
+                    ("unmet", h.unmet),
+                    ("elsewhere", h.elsewhere),
+                    ("placements", h.placements),
+                )
                 if given
             }
             flags |= {} if h.utility is None else {"utility": h.utility}

@@ -152,7 +152,9 @@ class Session:
                 print(f"U-{number}\t{best.get('utility', math.nan):.4f}")
         if self.sentences.report_path or self.sentences.documents is not None:
             self.sentences.report_glossary(
-                sample, [generator.target_text.text(each[0]["tokens"]) for each in found]
+                sample,
+                [generator.target_text.text(each[0]["tokens"]) for each in found],
+                [each[0] for each in found],
             )
         return found
 

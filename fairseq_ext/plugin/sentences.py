@@ -294,21 +294,26 @@ class Sentences:
         boundaries = None if self.target_text is None else self.target_text.boundaries
         return None if boundaries is None else boundaries.whole
 
-    def report_glossary(self, sample: dict, translations: list[str]) -> None:
+    def report_glossary(
+        self, sample: dict, translations: list[str], best: Sequence[dict[str, Any]]
+    ) -> None:
         """Write a batch's lines of --glossary-report, and have their documents keep their forms;
-        translations: the best of each of its sentences, as text, or of the first few."""
+        best: the best hypothesis of each of its sentences, or of the first few; translations: as
+        text."""
         source, segmented = self.constraint_source(), self.segmenter.takes_pieces
         if self.glossary_report is None and self.report_path:
             self.glossary_report = GlossaryReport(self.report_path, segmented, self.whole())
             at_process_end(self.glossary_report.close)
         given, rows = sample["sentence_constraints"], sample["net_input"]["src_tokens"]
-        for number, row, each, translation in zip(
-            numbers_of(sample), rows, given, translations, strict=False
+        for number, row, each, translation, hypothesis in zip(
+            numbers_of(sample), rows, given, translations, best, strict=False
         ):
             text = source.source_text.text(row, each.unknown)
             required = source.required(text)
             if self.glossary_report is not None:
-                self.glossary_report.add(number, text, translation, required)
+                self.glossary_report.add(
+                    number, text, translation, required, hypothesis.get("placements", ())
+                )
             if self.documents is not None:
                 forms = forms_used(
                     normal(normalize("NFKC", translation)), required, segmented, self.whole()
@@ -326,6 +331,7 @@ class Sentences:
                 "elsewhere": terms.elsewhere,
                 "met": terms.met,
                 "unmet": terms.unmet,
+                "doubtful": terms.doubtful,
             }
             results = (
                 f"{count} {name}" for name, count in counts_by_result.items() if count is not None

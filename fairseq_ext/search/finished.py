@@ -17,6 +17,7 @@ from torch import Tensor
 
 from fairseq_ext.search.beam import Beam, upload
 from fairseq_ext.search.candidates import Candidates
+from fairseq_ext.search.phrases.sentence import Placement
 from fairseq_ext.search.pool import Pool
 
 
@@ -43,6 +44,8 @@ class Hypothesis:
     utility: float | None = None  # expected, where --mbr chooses
     # texts of glossary terms that it has, but not in the place of what translates them
     elsewhere: tuple[str, ...] = ()
+    placements: tuple[Placement, ...] = ()  # of each glossary term of its sentence
+    left: tuple[tuple[str, str], ...] = ()  # texts of terms that are not placed, and the reason
 
 
 def n_best(

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Collection, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 
 from fairseq_ext.core.words import words_of
 from fairseq_ext.search.constraints.word_alignment import Mention, WordAlignment
 from fairseq_ext.search.finished import Hypothesis
 from fairseq_ext.search.phrases.pieces import folded, normal
 from fairseq_ext.search.phrases.places import Span, Text
-from fairseq_ext.search.phrases.sentence import SentenceConstraints, SourceTerm
+from fairseq_ext.search.phrases.sentence import Phrase, Placement, SentenceConstraints, SourceTerm
 
+Alternatives = tuple[Phrase, ...]
 SEARCHED = 5  # hypotheses that are searched for a word where the best has none
 
 
@@ -38,6 +39,7 @@ class Candidate:
     tokens: list[int]  # what follows the tokens that the command forces (a language, a prompt)
     text: str  # of these, in NFKC
     held: list[bool]  # whether it has each term already
+    has: Collection[Alternatives] = ()  # the phrases of the terms that it has at least once
     words: WordAlignment | None = None  # of each mention; None: not aligned yet
     spans: list[Span] = field(default_factory=list)  # of its tokens in the text, once aligned
     # where terms go that have no word: an empty span
@@ -79,15 +81,61 @@ class Sentence:
     required: tuple[SourceTerm, ...] = ()
     source: int = -1  # its number among the encoded sources
 
-    def places(self, candidate: Candidate) -> list[tuple[SourceTerm, Span | None]]:
-        """The terms that a candidate lacks, and the word of each."""
-        firsts = itertools.accumulate(
-            (len(term.mentions) for term in self.constraints.terms), initial=0
-        )
-        each = zip(self.constraints.terms, candidate.held, firsts, strict=False)
+    @property
+    def first_mentions(self) -> list[int]:
+        """The number of each term's first mention."""
+        lengths = (len(term.mentions) for term in self.constraints.terms)
+        return list(itertools.accumulate(lengths, initial=0))[:-1]
+
+    def all_places(self, candidate: Candidate) -> list[tuple[SourceTerm, Span | None]]:
+        """The terms that a candidate lacks, and the words of each."""
+        each = zip(self.constraints.terms, candidate.held, self.first_mentions, strict=True)
         return [
             (term, candidate.place(term, first)) for term, is_held, first in each if not is_held
         ]
+
+    def places(self, candidate: Candidate) -> list[tuple[SourceTerm, Span | None]]:
+        """The same without the terms that are left."""
+        left = self.left(candidate)
+        return [each for each in self.all_places(candidate) if each[0] not in left]
+
+    def left(self, candidate: Candidate) -> list[SourceTerm]:
+        """The further mentions of terms (--glossary-repeat each) for which a candidate has no word:
+        it may have a pronoun there."""
+        if all(candidate.held) or candidate.words is None:
+            return []
+        places, left = self.all_places(candidate), []
+        known = {(term.source, term.phrases) for term, word in places if word is not None}
+        for term, word in places:
+            key = term.source, term.phrases
+            if word is None and (key in known or term.phrases in candidate.has):
+                left.append(term)
+            known.add(key)
+        return left
+
+    def placements(
+        self, candidate: Candidate, displaced: Mapping[SourceTerm, str]
+    ) -> tuple[Placement, ...]:
+        """How each term got its place in a version of a candidate. displaced: the words in whose
+        place terms stand."""
+        left, out = self.left(candidate), []
+        for term, is_held, first in zip(
+            self.constraints.terms, candidate.held, self.first_mentions, strict=True
+        ):
+            if term in left:
+                out.append(Placement("left", doubtful=True))
+            elif is_held or term not in displaced:
+                is_searched = term in self.required
+                out.append(Placement("searched" if is_searched else "draft", doubtful=is_searched))
+            elif term in candidate.inserted or candidate.words is None:
+                out.append(Placement("inserted", doubtful=True))
+            else:
+                places = range(first, first + len(term.mentions))
+                mention = next(i for i in places if candidate.words.found[i] is not None)
+                weight = round(candidate.words.weight[mention], 3)
+                is_doubtful = candidate.words.is_doubtful(mention)
+                out.append(Placement("aligned", displaced[term], weight, is_doubtful))
+        return tuple(out)
 
     def open(self, first: int) -> list[Candidate]:
         """Those of the first candidates that lack a term."""
@@ -119,3 +167,10 @@ class Sentence:
             candidate.words is not None
             and all(word is not None for _, word in self.places(candidate))
         )
+
+
+def elsewhere(constraints: SentenceConstraints, found: list[Hypothesis]) -> list[Hypothesis]:
+    """Hypotheses of a search that was free to put the terms anywhere."""
+    terms = tuple(term.text for term in constraints.terms)
+    how = (Placement("searched", doubtful=True),) * len(terms)
+    return [replace(hypothesis, elsewhere=terms, placements=how) for hypothesis in found]

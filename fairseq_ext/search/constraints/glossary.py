@@ -5,8 +5,9 @@ Formats: core/glossary.py. How a term is found (--glossary-match): core/words.py
 - Any one of the term's targets. Lines of the file with the same source term are alternatives; a
   line that is there twice counts once.
 - --glossary-repeat once: a term gives its constraint once, however often it occurs, as the second
-  mention may well be a pronoun in the translation. each: n mentions give it n times. Two different
-  terms with the same translation give it twice in either case.
+  mention may well be a pronoun in the translation. each: n mentions give it n times; where terms
+  are placed, a further one for which the draft has no word is left. Two different terms with the
+  same translation give it twice in either case.
 - Where the source is known in subword pieces only (no --tokenizer or --bpe given), terms are
   matched piece by piece.
 Targets are segmented when their term is first met; that the target dictionary has all of their
@@ -59,11 +60,12 @@ class GlossaryFlags:
             "form of the words (default: surface)"
         },
     )
-    glossary_repeat: Literal["once", "each"] = field(
-        default="once",
+    glossary_repeat: Literal["each", "once"] | None = field(
+        default=None,
         metadata={
-            "help": "a term of --glossary that a source has n times is required once, or n times "
-            "(each) (default: once)"
+            "help": "a term of --glossary that a source has n times is required n times (each), or "
+            "once (default: each with --glossary-placement align, where a further mention may be "
+            "left that the translation has no word for; else once)"
         },
     )
     glossary_placement: Literal["align", "free"] | None = field(
@@ -367,6 +369,11 @@ def places_terms(flags: Any) -> bool:
     return str(flags.glossary_placement) == "align"
 
 
+def repeat_mode(flags: Any) -> str:
+    """--glossary-repeat, or its default for the placement."""
+    return str(flags.glossary_repeat or ("each" if places_terms(flags) else "once"))
+
+
 def choose_placement(flags: Any, generation: Any, segmented: bool, of_requests: bool) -> Any:
     """Return the flags with a placement of the glossary's terms where the command names none.
 
@@ -417,7 +424,7 @@ def glossary_options(flags: Any, languages: Languages) -> GlossaryOptions | None
         GlossaryOptions(
             path,
             str(flags.glossary_match),
-            str(flags.glossary_repeat),
+            repeat_mode(flags),
             languages,
             None if flags.constraint_case is None else str(flags.constraint_case),
             flags.strict,

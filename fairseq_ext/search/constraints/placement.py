@@ -25,7 +25,13 @@ from unicodedata import normalize
 import torch
 from torch import Tensor
 
-from fairseq_ext.search.constraints.drafts import SEARCHED, Candidate, Sentence, mentions_of
+from fairseq_ext.search.constraints.drafts import (
+    SEARCHED,
+    Candidate,
+    Sentence,
+    elsewhere,
+    mentions_of,
+)
 from fairseq_ext.search.constraints.forced_decoding import ForcedDecoding, Sources
 from fairseq_ext.search.constraints.prefix import met_with_prefix
 from fairseq_ext.search.constraints.renderings import Renderings
@@ -45,6 +51,7 @@ from fairseq_ext.search.phrases.segmenter import TargetText
 from fairseq_ext.search.phrases.sentence import (
     Meets,
     Phrase,
+    Placement,
     SentenceConstraints,
     SourceTerm,
     banned_in_tokens,
@@ -57,6 +64,7 @@ Driver = Callable[[Pool, OnFinal], None]
 # narrower beams have a forced term at the start of the sentence: there it is inserted
 SEARCHING = 3
 FORMS = 6  # most combinations of target forms of a hypothesis
+LEFT = "a further mention for which the draft has no word of its own"
 TRUST = 0.1  # weight of the score with terms beside that of the draft
 
 
@@ -179,11 +187,13 @@ class GlossaryPlacement:
         met = self.meets(pool)(draft.tokens.tolist(), constraints, pool.ordered)
         for phrases, is_there in zip(constraints.any_of, met, strict=True):
             is_met.setdefault(phrases, []).append(is_there)
+        has = {phrases for phrases, each in is_met.items() if any(each)}
         # of terms with the same target, one that the draft has may stand for any of them: all of
         # them look for their words, and one of these is that target
         held = [all(is_met.get(term.phrases, ())) for term in constraints.terms]
         tokens = draft.tokens[self.word_behind(draft.tokens.tolist(), lead) :].tolist()
-        return Candidate(draft, tokens, normalize("NFKC", self.text.text(tokens)).rstrip(), held)
+        text = normalize("NFKC", self.text.text(tokens)).rstrip()
+        return Candidate(draft, tokens, text, held, has)
 
     def word_behind(self, tokens: Sequence[int], lead: int) -> int:
         """Where the first word begins behind `lead` tokens, which may end inside of one: what is
@@ -198,8 +208,10 @@ class GlossaryPlacement:
     def placed(self, pool: Pool, sentences: Sequence[Sentence]) -> list[list[Hypothesis] | None]:
         """The hypotheses of each sentence with its terms, best first; None for a sentence that
         placement cannot serve."""
-        for candidate in [c for sentence in sentences for c in sentence.candidates if all(c.held)]:
-            candidate.finals.append(((1 + TRUST) * candidate.draft.score, candidate.draft))
+        for sentence, candidate in [(s, c) for s in sentences for c in s.candidates if all(c.held)]:
+            placements = sentence.placements(candidate, {})
+            final = replace(candidate.draft, placements=placements)
+            candidate.finals.append(((1 + TRUST) * final.score, final))
         if lacking := [sentence for sentence in sentences if any(sentence.open(sentence.nbest))]:
             self.place_terms(pool, lacking)
         # subtle: where the best draft is of no use (a phrase is banned), nbest changes nothing
@@ -233,12 +245,12 @@ class GlossaryPlacement:
         if self.spec.k < SEARCHING:
             self.insert(pool, sources, [s for s in lacking if s.lacks(1)])
         jobs = [
-            (sentence, candidate, tokens)
+            (sentence, candidate, tokens, placements)
             for sentence in sentences
-            for candidate, tokens in self.written(pool, sentence)
+            for candidate, tokens, placements in self.written(pool, sentence)
         ]
-        scores = self.scored(pool, sources, jobs)
-        for (sentence, candidate, tokens), each in zip(jobs, scores, strict=True):
+        scores = self.scored(pool, sources, [job[:3] for job in jobs])
+        for (sentence, candidate, tokens, placements), each in zip(jobs, scores, strict=True):
             total = each.sum()
             rewarded = self.spec.scoring.rewarded(
                 pool, torch.tensor([sentence.number], device=pool.length.device)
@@ -250,6 +262,7 @@ class GlossaryPlacement:
                 score=score,
                 positional_scores=each,
                 ending=None,
+                placements=placements,
             )
             candidate.finals.append(
                 (candidate.draft.score + TRUST * float(total) / len(tokens), final)
@@ -359,7 +372,9 @@ class GlossaryPlacement:
                 means[sentence, term] = float(each.mean())
                 sentence.candidates[0].inserted[term] = span
 
-    def written(self, pool: Pool, sentence: Sentence) -> list[tuple[Candidate, list[int]]]:
+    def written(
+        self, pool: Pool, sentence: Sentence
+    ) -> list[tuple[Candidate, list[int], tuple[Placement, ...]]]:
         """The candidates that have a word for each term, as tokens with the terms in place, once
         for each combination of forms."""
         limit = pool.max_len[sentence.number]
@@ -375,9 +390,13 @@ class GlossaryPlacement:
             ]
             for chosen in itertools.islice(itertools.product(*choices), FORMS):
                 tokens = self.writer.with_terms(candidate, chosen)
-                is_new = tokens != candidate.draft.tokens.tolist()
+                is_new = tokens != candidate.draft.tokens.tolist() or not places
                 if is_new and self.spec.min_len < len(tokens) <= limit + 1:
-                    out.append((candidate, tokens))
+                    displaced = {
+                        term: candidate.text[slice(*span)]
+                        for (term, _), (span, _) in zip(places, chosen, strict=True)
+                    }
+                    out.append((candidate, tokens, sentence.placements(candidate, displaced)))
         return out
 
     def chosen(self, pool: Pool, sentence: Sentence) -> list[Hypothesis] | None:
@@ -407,12 +426,14 @@ class GlossaryPlacement:
                 and tokens.count(unk) <= candidate.draft.tokens.tolist().count(unk)
                 and banned(tokens[:-1]) is None
             )
-            if is_allowed and all(
-                met_with_prefix(list(tokens), constraints, pool.ordered, meets, lead)
-            ):
+            placed = constraints.without(sentence.left(candidate))
+            if is_allowed and all(met_with_prefix(list(tokens), placed, pool.ordered, meets, lead)):
                 others = tuple(term.text for term in (*sentence.required, *candidate.inserted))
                 out[tokens] = replace(
-                    final, tokens=final.tokens.to(pool.length.device), elsewhere=others
+                    final,
+                    tokens=final.tokens.to(pool.length.device),
+                    elsewhere=others,
+                    left=tuple((term.text, LEFT) for term in sentence.left(candidate)),
                 )
         return list(out.values())
 
@@ -428,9 +449,3 @@ class GlossaryPlacement:
 def lead_of(pool: Pool, sentence: int) -> int:
     """How many tokens the command forces at the start of a sentence."""
     return 0 if pool.lead is None else pool.lead[sentence]
-
-
-def elsewhere(constraints: SentenceConstraints, found: list[Hypothesis]) -> list[Hypothesis]:
-    """Hypotheses of a search that was free to put the terms anywhere."""
-    terms = tuple(term.text for term in constraints.terms)
-    return [replace(hypothesis, elsewhere=terms) for hypothesis in found]

@@ -7,11 +7,12 @@ from __future__ import annotations
 
 import errno
 import fcntl
+import itertools
 import json
 import os
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from typing import IO, Any
 from unicodedata import normalize
 
@@ -24,7 +25,13 @@ from fairseq_ext.search.constraints.prefix import met_with_prefix
 from fairseq_ext.search.finished import Hypothesis
 from fairseq_ext.search.phrases.pieces import normal
 from fairseq_ext.search.phrases.places import Span, Text, Wanted, assigned
-from fairseq_ext.search.phrases.sentence import Meets, SentenceConstraints, SourceTerm, met
+from fairseq_ext.search.phrases.sentence import (
+    Meets,
+    Placement,
+    SentenceConstraints,
+    SourceTerm,
+    met,
+)
 
 LEFT_OUT = "left out, as it costs more than --constraint-bonus gives"
 
@@ -53,6 +60,7 @@ class GlossaryCounts(Section):
     elsewhere: int | None = None  # where no word had to make place, or where the search put them
     met: int | None = None  # wherever they stand (--glossary-placement free)
     unmet: int = 0
+    doubtful: int | None = None  # terms whose place, or whose absence, a person should look at
 
 
 @dataclass(frozen=True)
@@ -83,10 +91,17 @@ def report_constraints(
     total.unmet += [[number, text, reason] for text, reason in constraints.unmet]
     if not (constraints.any_of or constraints.prefix):
         return [replace(h, unmet=constraints.unmet) for h in found] if constraints.unmet else found
+    texts = constraints.text + ((constraints.prefix_text,) if constraints.prefix else ())
     which = [met_with_prefix(h.tokens.tolist(), constraints, ordered, meets, lead) for h in found]
     # subtle: a search that ran into a dead end ends a row as it is, also where complete
     # hypotheses were found before
-    complete = [i for i, of_hypothesis in enumerate(which) if all(of_hypothesis)]
+    # a term that placement has left costs its hypothesis no place
+    left = [Counter(text for text, _ in h.left) for h in found]
+    complete = [
+        i
+        for i, each in enumerate(which)
+        if not Counter(text for text, ok in zip(texts, each, strict=True) if not ok) - left[i]
+    ]
     kept = (
         list(range(len(found)))
         if soft
@@ -95,13 +110,18 @@ def report_constraints(
     best = which[kept[0]] if kept else met_with_prefix([], constraints, ordered, meets)
     total.met += sum(best)
     reason = LEFT_OUT if soft else why(constraints, asked.limit - lead)
-    texts = constraints.text + ((constraints.prefix_text,) if constraints.prefix else ())
+    reasons = [dict(h.left) for h in found]
     lacks = [
-        tuple((text, reason) for text, is_met in zip(texts, each, strict=True) if not is_met)
-        for each in (best, *which)
+        tuple(
+            (text, of.get(text, reason))
+            for text, is_met in zip(texts, each, strict=True)
+            if not is_met
+        )
+        for each, of in zip(which, reasons, strict=True)
     ]
-    total.unmet += [[number, text, reason] for text, reason in lacks[0]]
-    return [replace(found[i], unmet=constraints.unmet + lacks[1 + i]) for i in kept]
+    of_best = lacks[kept[0]] if kept else tuple((text, reason) for text in texts)
+    total.unmet += [[number, text, reason] for text, reason in of_best]
+    return [replace(found[i], unmet=constraints.unmet + lacks[i]) for i in kept]
 
 
 def count_terms(terms: Sequence[SourceTerm], best: Hypothesis, stats: Stats, placed: bool) -> None:
@@ -124,6 +144,7 @@ def count_terms(terms: Sequence[SourceTerm], best: Hypothesis, stats: Stats, pla
             (total.in_place or 0) + held.total() - elsewhere,
             (total.elsewhere or 0) + elsewhere,
         )
+        total.doubtful = (total.doubtful or 0) + sum(each.doubtful for each in best.placements)
     else:
         total.met = (total.met or 0) + held.total()
 
@@ -172,10 +193,13 @@ def why(constraints: SentenceConstraints, limit: int) -> str:
 # (line of the file, places in the source), which target was used and where it stands in the
 # translation; `form` and `at` are null where the translation has none of them, or only such as
 # serve another term, by the definition that the search keeps to (--constraint-boundary,
-# --constraint-case). Places are characters, [start, end). source and translation are in NFKC, the
-# translation with single spaces, which is what the places count in. Lines come in the order in
-# which batches finish. Each line is in the file as soon as its batch is decoded, so that a command
-# that is killed leaves those that it has printed.
+# --constraint-case). Where terms are placed, `found` says how a term got its place (draft, aligned,
+# inserted, searched, left), `displaced` the words of the draft in whose place it stands, `weight`
+# the score of their alignment, and `doubtful` that a person should look at it. Places are
+# characters, [start, end). source and translation are in NFKC, the translation with single spaces,
+# which is what the places count in. Lines come in the order in which batches finish. Each line is
+# in the file as soon as its batch is decoded, so that a command that is killed leaves those that it
+# has printed.
 
 
 class GlossaryReport:
@@ -226,13 +250,20 @@ class GlossaryReport:
             "room and run again"
         )
 
-    def add(self, number: int, source: str, translation: str, required: Sequence[Required]) -> None:
-        """A sentence's line."""
+    def add(
+        self,
+        number: int,
+        source: str,
+        translation: str,
+        required: Sequence[Required],
+        placements: Sequence[Placement] = (),
+    ) -> None:
+        """A sentence's line; placements: of each term, none where terms are not placed."""
         source, translation = normalize("NFKC", source), normal(normalize("NFKC", translation))
         spans = word_spans(source, words_of(source, self.segmented))
         terms: list[dict[str, Any]] = []
-        for each, (form, at) in zip(
-            required, forms_used(translation, required, self.segmented, self.whole), strict=True
+        for each, (form, at), how in itertools.zip_longest(
+            required, forms_used(translation, required, self.segmented, self.whole), placements
         ):
             source_at = [(spans[match.start][0], spans[match.end - 1][1]) for match in each.matches]
             entry = {
@@ -241,7 +272,8 @@ class GlossaryReport:
                 "targets": list(each.term.targets),
                 "source_at": source_at,
             }
-            terms.append({**entry, "form": form, "at": at})
+            placed = {} if how is None else asdict(how)
+            terms.append({**entry, "form": form, "at": at} | placed)
         record = {"id": number, "source": source, "translation": translation, "terms": terms}
         line = json.dumps(record, ensure_ascii=False).encode("utf-8", "replace") + b"\n"
         try:

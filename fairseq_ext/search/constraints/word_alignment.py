@@ -39,6 +39,8 @@ RENDERED = 0.5  # weight of the renderings next to that of the attention
 IS_RENDERING = 0.25  # least share of the renderings that have a word
 IS_PHRASE = 0.5  # least share of those that have several words together
 LONGEST = 4  # words that translate a single source word
+SURE = 0.4  # least score of words that are not doubtful, where a rendering has one of them
+SURE_ALONE = 0.6  # else
 DROP = 0.5  # nats
 WITH_UNKNOWN = re.compile(r"\w*(?:<unk>\w*)+")  # a word with unknown pieces
 
@@ -99,6 +101,15 @@ class WordAlignment:
         self.strongest: list[int | None] = [None] * len(self.words)
         # the source words of which a word is the strongest one
         self.claims: list[set[int]] = [set() for _ in self.words]
+
+    def is_doubtful(self, mention: int) -> bool:
+        """Whether little speaks for the words that were found for a mention."""
+        span, weight = self.found[mention], self.weight[mention]
+        agrees = span is not None and any(
+            span[0] <= word[0] < span[1] and self.rendering(mention, w) >= IS_RENDERING
+            for w, word in enumerate(self.words)
+        )
+        return weight < (SURE if agrees else SURE_ALONE)
 
     @property
     def unsure(self) -> list[int]:

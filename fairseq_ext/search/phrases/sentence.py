@@ -6,6 +6,7 @@ search/constraints/ makes them; the searches read them.
 from __future__ import annotations
 
 import itertools
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
@@ -129,6 +130,20 @@ class SourceTerm:
 
 
 @dataclass(frozen=True)
+class Placement:
+    """How a mention of a glossary term got its place in a hypothesis.
+
+    found: draft (the draft has the term), aligned (in the place of the words that translate its
+    source term), inserted, searched, or left, where the term is not placed.
+    """
+
+    found: str
+    displaced: str = ""  # the words of the draft in whose place it stands
+    weight: float | None = None  # of their alignment
+    doubtful: bool = False
+
+
+@dataclass(frozen=True)
 class SentenceConstraints:
     """The constraints of one sentence.
 
@@ -163,15 +178,20 @@ class SentenceConstraints:
 
     def without_terms(self, kept: Sequence[SourceTerm] = ()) -> SentenceConstraints:
         """Return these constraints without those of its glossary terms, except for `kept`."""
-        of_terms = [term.phrases for term in self.terms if term not in kept]
-        stays = [phrases not in of_terms for phrases in self.any_of]
+        return replace(self.without([term for term in self.terms if term not in kept]), terms=())
+
+    def without(self, terms: Sequence[SourceTerm]) -> SentenceConstraints:
+        """Return these constraints without those of some of its glossary terms."""
+        gone = Counter(term.phrases for term in terms)
+        stays: list[bool] = []
+        for phrases in reversed(self.any_of):
+            stays.insert(0, gone[phrases] == 0)
+            gone[phrases] -= not stays[0]
 
         def left(values: tuple) -> tuple:
             return tuple(itertools.compress(values, stays)) if values else ()
 
-        return replace(
-            self, any_of=left(self.any_of), text=left(self.text), cased=left(self.cased), terms=()
-        )
+        return replace(self, any_of=left(self.any_of), text=left(self.text), cased=left(self.cased))
 
 
 EMPTY = SentenceConstraints((), ())

@@ -2,6 +2,7 @@
 that is a term too, terms whose target the draft has already. On the demo model, through the
 command and from Python."""
 
+import json
 import random
 import re
 from pathlib import Path
@@ -162,8 +163,18 @@ def test_lists_are_in_the_order_of_their_scores(drafts, tmp_path):
         scores.setdefault(number, []).append(float(score))
     assert all(of_line == sorted(of_line, reverse=True) for of_line in scores.values())
     assert sum(len(of_line) > 1 for of_line in scores.values()) > len(SOURCES) // 2
-    single, _ = translated(SOURCES, "--glossary", glossary)
-    assert {i: texts[:1] for i, texts in lists.items()} == single
+    report = tmp_path / "report.jsonl"
+    single, _ = translated(SOURCES, "--glossary", glossary, "--glossary-report", report)
+    # what is searched with its term forced ends by --stop early, which depends on --nbest
+    searched = {
+        record["id"]
+        for record in map(json.loads, report.read_text(encoding="utf-8").splitlines())
+        if any(term["found"] == "searched" for term in record["terms"])
+    }
+    assert len(searched) < len(single) // 2
+    assert {i: texts[:1] for i, texts in lists.items() if i not in searched} == {
+        i: texts for i, texts in single.items() if i not in searched
+    }
 
 
 def test_a_banned_phrase_does_not_make_the_best_depend_on_how_many_are_wanted(tmp_path):

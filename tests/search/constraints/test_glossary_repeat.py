@@ -1,0 +1,84 @@
+"""Each mention of a glossary term that the draft renders by a word, and the report of how each got
+its place: through the command on the demo model."""
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+from forked import interactive
+
+MODEL = Path(__file__).resolve().parents[3] / "checkpoints" / "demo"
+
+
+@pytest.fixture
+def translate(tmp_path):
+    """Translates lines with a glossary. Returns the best texts, the report's terms, the counts of
+    the statistics and the log."""
+
+    def run(glossary: str, lines: list[str], *flags) -> tuple[list[str], list[dict], dict, str]:
+        (tmp_path / "terms.tsv").write_text(glossary, encoding="utf-8")
+        status, out, log = interactive(
+            *(MODEL, "--path", MODEL / "checkpoint.pt", "-s", "de", "-t", "en", "--cpu"),
+            *("--bpe", "sentencepiece", "--sentencepiece-model", MODEL / "spm.model"),
+            *("--task", "translation_ext", "--beam", 4, "--buffer-size", 9),
+            *("--glossary", tmp_path / "terms.tsv", "--stats-file", tmp_path / "stats.json"),
+            *("--glossary-report", tmp_path / "report.jsonl", *flags),
+            stdin="".join(f"{line}\n" for line in lines).encode(),
+        )
+        assert status == 0, log
+        report = (tmp_path / "report.jsonl").read_text(encoding="utf-8").splitlines()
+        records = sorted(map(json.loads, report), key=lambda record: record["id"])
+        counts = json.loads((tmp_path / "stats.json").read_text())
+        texts = re.findall(r"^D-\d+\t\S+\t(.*)$", out, re.MULTILINE)
+        return texts, [term for record in records for term in record["terms"]], counts, log
+
+    return run
+
+
+TWICE = "Der Hund sieht einen anderen Hund."
+
+
+def test_each_mention_that_the_draft_renders_by_a_word_becomes_the_term(translate):
+    draft, *_ = translate("Nirgendwo\tnowhere\n", [TWICE])
+    assert draft[0].count("dog") == 2
+    each, terms, counts, _ = translate("Hund\thound\n", [TWICE])
+    assert each == [draft[0].replace("dog", "hound")]
+    assert [term["displaced"] for term in terms] == ["dog", "dog"]
+    assert counts["constraints"]["met"] == 2
+    once, terms, _, _ = translate("Hund\thound\n", [TWICE], "--glossary-repeat", "once")
+    assert once == [draft[0].replace("dog", "hound", 1)] and len(terms) == 1
+    free, terms, _, _ = translate("Hund\thound\n", [TWICE], "--glossary-placement", "free")
+    assert len(terms) == 1 and "found" not in terms[0]
+
+
+def test_a_further_mention_without_a_word_is_left_and_reported(translate):
+    line = "Ordner Ordner ist neu."
+    draft, *_ = translate("Nirgendwo\tnowhere\n", [line])
+    assert draft == ["Folder is new."]
+    (text,), terms, counts, log = translate("Ordner\tbinder\n", [line])
+    assert text == "Binder is new."
+    placed, left = sorted(terms, key=lambda term: term["found"])
+    assert (placed["found"], placed["displaced"]) == ("aligned", "Folder")
+    assert (left["found"], left["doubtful"], left["at"]) == ("left", True, None)
+    unmet = counts["constraints"]["unmet"]
+    assert [unmet[0][1:], counts["constraints"]["met"]] == [
+        ["binder", "a further mention for which the draft has no word of its own"],
+        1,
+    ]
+    assert counts["glossary"]["unmet"] == 1 and counts["glossary"]["doubtful"] >= 1
+    assert re.search(r"1 unmet, \d doubtful", log)
+
+
+def test_the_report_says_how_each_term_got_its_place(translate):
+    lines = ["Das Angebot wird morgen geprüft.", "Der Ordner ist neu."]
+    _, terms, counts, _ = translate("Angebot\toffer\nOrdner\tmoonlight\n", lines)
+    there, placed = terms
+    assert (there["found"], there["displaced"], there["doubtful"]) == ("draft", "", False)
+    assert (placed["found"], placed["displaced"], placed["doubtful"]) == (
+        "aligned",
+        "folder",
+        False,
+    )
+    assert 0.4 <= placed["weight"] <= 3 and there["weight"] is None
+    assert counts["glossary"]["doubtful"] == 0
