@@ -122,7 +122,7 @@ class Sentence:
         for term, is_held, first in zip(
             self.constraints.terms, candidate.held, self.first_mentions, strict=True
         ):
-            if term in left:
+            if term in left or not term.phrases:
                 out.append(Placement("left", doubtful=True))
             elif is_held or term not in displaced:
                 is_searched = term in self.required
@@ -172,5 +172,5 @@ class Sentence:
 def elsewhere(constraints: SentenceConstraints, found: list[Hypothesis]) -> list[Hypothesis]:
     """Hypotheses of a search that was free to put the terms anywhere."""
     terms = tuple(term.text for term in constraints.terms)
-    how = (Placement("searched", doubtful=True),) * len(terms)
-    return [replace(hypothesis, elsewhere=terms, placements=how) for hypothesis in found]
+    how = [Placement("searched" if t.phrases else "left", doubtful=True) for t in constraints.terms]
+    return [replace(hypothesis, elsewhere=terms, placements=tuple(how)) for hypothesis in found]

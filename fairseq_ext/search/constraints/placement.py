@@ -100,7 +100,7 @@ class GlossaryPlacement:
     @property
     def text(self) -> TargetText:
         """How the target side is read."""
-        return self.target_text()
+        return self.writer.text
 
     def use_languages(self, source: str, target: str) -> None:
         """Place terms of translations from one language (two letters) to another."""

@@ -262,9 +262,11 @@ class GlossaryReport:
         source, translation = normalize("NFKC", source), normal(normalize("NFKC", translation))
         spans = word_spans(source, words_of(source, self.segmented))
         terms: list[dict[str, Any]] = []
-        for each, (form, at), how in itertools.zip_longest(
-            required, forms_used(translation, required, self.segmented, self.whole), placements
-        ):
+        placed = list(itertools.zip_longest(required, placements))
+        present = [each for each, how in placed if not is_left(how)]
+        used = iter(forms_used(translation, present, self.segmented, self.whole))
+        for each, how in placed:
+            form, at = (None, None) if is_left(how) else next(used)
             source_at = [(spans[match.start][0], spans[match.end - 1][1]) for match in each.matches]
             entry = {
                 "term": each.term.source,
@@ -272,8 +274,7 @@ class GlossaryReport:
                 "targets": list(each.term.targets),
                 "source_at": source_at,
             }
-            placed = {} if how is None else asdict(how)
-            terms.append({**entry, "form": form, "at": at} | placed)
+            terms.append({**entry, "form": form, "at": at} | ({} if how is None else asdict(how)))
         record = {"id": number, "source": source, "translation": translation, "terms": terms}
         line = json.dumps(record, ensure_ascii=False).encode("utf-8", "replace") + b"\n"
         try:
@@ -281,6 +282,11 @@ class GlossaryReport:
                 line = line[self.file.write(line) :]
         except OSError as error:
             raise self.full(error) from error
+
+
+def is_left(placement: Placement | None) -> bool:
+    """Whether a term was not placed."""
+    return placement is not None and placement.found == "left"
 
 
 def word_spans(text: str, words: Sequence[str]) -> list[Span]:
