@@ -13,7 +13,7 @@ from unicodedata import normalize
 
 from torch import Tensor
 
-from fairseq_ext.core.words import LANGUAGE, is_word, starts_of, words_of
+from fairseq_ext.core.words import LANGUAGE, starts_of, words_of
 from fairseq_ext.search.phrases.places import overlapping, token_spans
 from fairseq_ext.search.phrases.segmenter import Segmenter
 from fairseq_ext.search.phrases.sentence import Dictionary
@@ -41,18 +41,10 @@ class SourceText:
         """The words among which terms are looked for."""
         return words_of(self.text(tokens, unknown), self.segmenter.takes_pieces)
 
-    def tokens_of_each_word(
-        self, tokens: Tokens, unknown: Sequence[str] = ()
-    ) -> tuple[tuple[int, ...], ...]:
-        """The places of the tokens of each of `words` that is no punctuation."""
-        tokens_of = self.tokens_of_words(tokens, unknown)
-        words = self.words(tokens, unknown)
-        return tuple(tuple(tokens_of(i, i + 1)) for i, word in enumerate(words) if is_word(word))
-
     def tokens_of_words(
         self, tokens: Tokens, unknown: Sequence[str] = ()
-    ) -> Callable[[int, int], list[int]]:
-        """A function from `words` [start, end) to the places of their tokens."""
+    ) -> tuple[Callable[[int, int], list[int]], list[str]]:
+        """A function from `words` [start, end) to the places of their tokens, and the words."""
         ids = self.numbered(tokens, unknown)
 
         def read(part: Sequence[int]) -> str:
@@ -66,8 +58,11 @@ class SourceText:
         text = normalize("NFKC", read(ids))
         words = words_of(text, self.segmenter.takes_pieces)
         starts = starts_of(text, words)
-        return lambda start, end: overlapping(
-            spans, starts[start], starts[end - 1] + len(words[end - 1])
+        return (
+            lambda start, end: overlapping(
+                spans, starts[start], starts[end - 1] + len(words[end - 1])
+            ),
+            words,
         )
 
     def numbered(self, tokens: Tokens, unknown: Sequence[str]) -> list[int]:

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from fairseq_ext.core.errors import UsageError, counted
 from fairseq_ext.core.files import Lines
-from fairseq_ext.core.words import words_of
+from fairseq_ext.core.words import is_word, words_of
 from fairseq_ext.search.constraints.glossary import Glossary, GlossaryOptions, Required
 from fairseq_ext.search.constraints.lines import is_json, parse_json, parse_tabs
 from fairseq_ext.search.constraints.source_text import SourceText
@@ -323,10 +323,10 @@ class ConstraintSource:
             list(given.unmet),
         )
         terms = list(given.terms)
-        tokens_of = (
+        tokens_of, words = (
             self.source_text.tokens_of_words(source, unknown)
             if self.locates_terms and required and len(source)
-            else None
+            else (None, [])
         )
         for each in required:
             if (each.term.source, frozenset(each.phrases)) in brought:
@@ -379,7 +379,11 @@ class ConstraintSource:
             cased=() if exact else tuple(cased),
             terms=tuple(terms),
             source_words=given.source_words
-            or (self.source_text.tokens_of_each_word(source, unknown) if tokens_of else ()),
+            or tuple(
+                tuple(tokens_of(i, i + 1))
+                for i, word in enumerate(words)
+                if tokens_of is not None and is_word(word)
+            ),
         )
 
     def narrowed(

@@ -26,7 +26,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from os.path import commonprefix
 
-import torch
+import numpy as np
 from torch import Tensor
 
 from fairseq_ext.core.words import is_word, starts_of, words_of
@@ -126,11 +126,13 @@ class WordAlignment:
         attention = [[0.0] * len(self.words) for _ in self.mentions]
         if weights is not None and self.words:
             # (words, T)
-            none = weights.new_zeros(weights.size(1))
-            rows = torch.stack([weights[of].mean(0) if of else none for of in self.tokens])
-            attention = [rows[:, list(each.tokens)].sum(1).tolist() for each in self.mentions]
+            values = weights.numpy()
+            none = np.zeros(values.shape[1])
+            # (words, T)
+            rows = np.stack([values[of].mean(0) if of else none for of in self.tokens])
+            attention = [rows[:, each.tokens].sum(1).tolist() for each in self.mentions]
             if source_words:
-                of_source = torch.stack([rows[:, list(each)].sum(1) for each in source_words])
+                of_source = np.stack([rows[:, each].sum(1) for each in map(list, source_words)])
                 self.strongest = of_source.argmax(0).tolist()
                 for source, word in enumerate(of_source.argmax(1).tolist()):
                     self.claims[word].add(source)
