@@ -18,8 +18,8 @@ from fairseq_ext.search.constraints.forced_decoding import ForcedDecoding
 from fairseq_ext.search.phrases.pieces import folded
 from fairseq_ext.search.phrases.segmenter import TargetText
 
-BEAM = 5  # hypotheses of a term
-EXTRA = 5  # most tokens of a rendering beyond those of its source
+BEAM = 3  # hypotheses of a term
+EXTRA = 3  # most tokens of a rendering beyond those of its source
 MAX_CACHED = 4096  # terms
 Term = tuple[tuple[int, ...], tuple[int, ...]]  # source tokens with EOS, and forced target tokens
 
