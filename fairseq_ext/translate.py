@@ -328,7 +328,7 @@ def keep(arguments: list[str], flags: dict[str, Any], translator: Any) -> None:
     """Save a loaded model, a `Translator`, if models of its kind can be saved."""
     from fairseq_ext.kernels.transformer import CompiledReader, StepStruct
     from fairseq_ext.model.transformer.decoder import TransformerBackend, is_compiled_throughout
-    from fairseq_ext.plugin.loading.settings import limit_of, setting, source_limit
+    from fairseq_ext.plugin.loading.settings import max_tokens_limit, setting, source_limit
     from fairseq_ext.search.compiled import CompiledSearch
 
     setup, cfg, task = translator.generator.setup, translator.cfg, translator.task
@@ -403,7 +403,7 @@ def keep(arguments: list[str], flags: dict[str, Any], translator: Any) -> None:
     limits = [
         len(encoder.positions),
         source_limit(translator.max_positions),
-        limit_of(translator.batch_limit),
+        max_tokens_limit(translator.batch_limit),
     ]
     try:
         about = {

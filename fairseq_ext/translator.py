@@ -100,8 +100,8 @@ class Translator(SearchingModel):
         # modules draw weights, which the checkpoint then replaces: not from the caller's numbers
         with torch.random.fork_rng(devices=[]):
             super().__init__(self.cfg)
-            self.known.phrases_of_calls = True
-            self.known.glossaries_of_calls = self.glossaries_of_calls
+            self.sentences.phrases_of_calls = True
+            self.sentences.glossaries_of_calls = self.glossaries_of_calls
             self.generator = self.build_generator()
         self.generators = Generators(self.task, self.models, generation, self.generator)
 
@@ -271,7 +271,9 @@ class Translator(SearchingModel):
             if given:
                 self.use_constraints()
             given.check(len(lines))
-            self.known.raw_text.look([line for line in lines if isinstance(line, str)])
+            self.sentences.segmentation_check.check(
+                [line for line in lines if isinstance(line, str)]
+            )
             texts = (
                 (given.first + i + 1, line) for i, line in enumerate(lines) if isinstance(line, str)
             )
@@ -283,12 +285,12 @@ class Translator(SearchingModel):
             out: list[Any] = [None] * len(lines)
             good, tokens, wanted = [], [], []
             # what is wrong with a file is no line's fault
-            source = self.known.constraint_source() if self.known.constrained else None
+            source = self.sentences.constraint_source() if self.sentences.constrained else None
             for place, line in enumerate(lines):
                 try:
                     encoded = self.checked(line, f"line {given.first + place + 1}")
                     if source is not None:
-                        unknown = self.known.unknown_pieces(line, encoded)
+                        unknown = self.sentences.unknown_pieces(line, encoded)
                         wanted.append(given.of_line(place, encoded, source, unknown))
                 except UsageError as error:
                     if errors == "raise":
@@ -303,7 +305,7 @@ class Translator(SearchingModel):
             ]
             given_to_all = errors == "return", progress, numbers, given.seed
             found = self.search(
-                tokens, wanted if self.known.constrained else None, nbest, *given_to_all
+                tokens, wanted if self.sentences.constrained else None, nbest, *given_to_all
             )
             for place, each in zip(good, found, strict=True):
                 out[place] = each
@@ -358,7 +360,7 @@ class Translator(SearchingModel):
             format,
             splitter(languages_of(self.task.flags()).source),
             protect,
-            self.known.language_words,
+            self.sentences.language_words,
             numbers,
         )
 

@@ -26,7 +26,7 @@ from fairseq_ext.core.errors import NotANumber, halves
 from fairseq_ext.engine.intake import Intake, JobRequest, told
 from fairseq_ext.engine.jobs import Partial
 from fairseq_ext.engine.languages import Pair
-from fairseq_ext.plugin.calls import pool_of, pool_without_constraints
+from fairseq_ext.plugin.calls import make_pool, pool_without_constraints
 from fairseq_ext.search.constraints.placement import GlossaryPlacement, elsewhere
 from fairseq_ext.search.finished import Hypothesis
 from fairseq_ext.search.interpreted import LoopSearch, OpenPool
@@ -117,7 +117,7 @@ class Decoding(Intake):
                 if all(request.sought is None or request.sought.is_free for request in batch):
                     pool = pool_without_constraints(self.translator, tokens)
                 else:
-                    pool = pool_of(self.translator, tokens, [request.sought for request in batch])
+                    pool = make_pool(self.translator, tokens, [request.sought for request in batch])
             batch = [batch[i] for i in pool.ids.tolist()]
             # of samples, as nothing beside
             pool.ids = pool.ids.new_tensor([request.job.number for request in batch])
@@ -161,7 +161,7 @@ class Decoding(Intake):
             request.room, request.long = room, found
             return self.scheduler.add(request, first=True)
         if self.placement is not None and request.is_draft and found:
-            pool, sentence = pool_of(self.translator, [request.tokens], [request.wanted]), 0
+            pool, sentence = make_pool(self.translator, [request.tokens], [request.wanted]), 0
             placed = self.placement.sentence(pool, 0, found, request.asked, request.required)
             complete = self.placement.placed(pool, [placed])[0]
             if complete is None:

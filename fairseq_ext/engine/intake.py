@@ -102,7 +102,7 @@ class Intake:
                 "shorten or split it"
             )
         wanted, terms = self.requirements.of(job, tokens)
-        sought, searched = wanted, nbest if self.generator.choose is None else spec.k
+        sought, searched = wanted, nbest if self.generator.bayes_risk is None else spec.k
         if wanted is not None and wanted.terms and places_terms(translator.generator.options.flags):
             sought, searched = wanted.without_terms(), min(spec.k, max(nbest, SEARCHED))
         return JobRequest(

@@ -75,7 +75,7 @@ class Requirements:
         source = self.translator.task.session.sentences.constraint_source()
         own = source.of_fields(job.fields, "the request") if job.fields else EMPTY
         named = self.named(job)
-        unknown = self.translator.known.unknown_pieces(job.source, tokens)
+        unknown = self.translator.sentences.unknown_pieces(job.source, tokens)
         found = source.sentence(0, tokens, own, named, unknown)
         terms = []
         glossaries = [*([] if source.glossary is None else [source.glossary]), *named]

@@ -1,9 +1,8 @@
 """The compiled twin of the loop for sentences with required phrases (kernels/constrained.cpp).
 
 It runs dynamic beam allocation and the early end, and no other strategy. The loop (loop.py) is the
-definition: hypotheses are the same, to the last bit. The steps of a few rows that go on for long
-cost the loop more than their rows do. Sentences that start together are a group with a KV cache of
-its own.
+definition: hypotheses are equal, to the last bit. It is faster for the many steps with a few rows.
+Sentences that start together are a group with a KV cache of its own.
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ from fairseq_ext.search.scheduler import CompiledSearcher, Request, common_prefi
 
 
 class ConstrainedSearch(CompiledSearcher):
-    """Beam search of sentences with phrases that must appear, and no other constraints."""
+    """Beam search of sentences with required phrases and no other constraints."""
 
     def __init__(self, setup: SearchSetup):
         self.setup = setup
@@ -34,14 +33,14 @@ class ConstrainedSearch(CompiledSearcher):
         self.clear()
 
     def clear(self) -> None:
-        """Forget all requests, also those of a call that an exception has ended anywhere."""
-        # the group of each, and its place there
+        """Drop all requests, also those of a call that an exception ended."""
+        # the group of each request, and its place there
         self.at: dict[Request, tuple[ConstrainedGroup, int]] = {}
 
     @staticmethod
     def knows(setup: SearchSetup) -> bool:
-        """Whether kernels/constrained.cpp knows a generator's search, the decoder and
-        the phrases left aside."""
+        """Whether kernels/constrained.cpp supports a generator's search; decoder and phrases are
+        checked later."""
         strategies = setup.strategies
         return (
             strategies.stop.estimate is not None
@@ -62,7 +61,7 @@ class ConstrainedSearch(CompiledSearcher):
         return sum(group.rows for group in self.groups())
 
     def groups(self) -> list[ConstrainedGroup]:
-        """The groups that have requests."""
+        """Return the groups that have requests."""
         return list(dict.fromkeys(group for group, _ in self.at.values()))
 
     def may_take(self, constraints: SentenceConstraints | None) -> bool:
@@ -73,7 +72,7 @@ class ConstrainedSearch(CompiledSearcher):
     def takes(self, pool: Pool) -> bool:
         is_known = (
             pool.prefix is None
-            and not pool.alone
+            and not pool.encodes_separately
             and pool.length.device.type == "cpu"
             and self.setup.decoder.is_compiled
         )
@@ -132,11 +131,11 @@ class ConstrainedGroup:
         settings = self.settings(max(limits), banks.highest, max(lists))
         self.search = CompiledConstrainedSearch(settings, banks, sentences, limits, pool.bos, lists)
         self.most_rows = len(limits) * setup.spec.k
-        self.returned = 0  # sentences that have ended and were returned
+        self.returned = 0  # number of ended sentences that were returned
 
     def settings(self, limit: int, highest: int, nbest: int) -> ConstrainedSettings:
-        """What holds for sentences that have at most `limit` tokens before EOS, `highest` required
-        ones and an n-best list of `nbest`."""
+        """Return the settings for sentences with at most `limit` tokens before EOS, at most
+        `highest` required ones, and an n-best list of `nbest`."""
         setup, known, estimate = (
             self.setup,
             self.setup.processors,
@@ -157,14 +156,14 @@ class ConstrainedGroup:
 
     @property
     def rows(self) -> int:
-        """Rows of the sentences that have not ended."""
+        """Number of rows of the sentences that have not ended."""
         return int(self.search.arrays["first"][self.search.struct.live])
 
     def step(self, most: int = 1) -> list[int]:
-        """Add tokens to every row, so many or fewer. Return the sentences that have ended, by
-        their places in the group.
+        """Add at most `most` tokens to every row. Return the places in the group of the sentences
+        that have ended.
 
-        Raises NotANumber where the model gives NaN.
+        Raises NotANumber if the model gives NaN.
         """
         search, reader, state, stats = (
             self.search,
@@ -187,5 +186,5 @@ class ConstrainedGroup:
         return ended
 
     def found(self, i: int) -> list[Hypothesis]:
-        """The hypotheses of the i-th sentence, best first."""
+        """Return the hypotheses of the i-th sentence, best first."""
         return n_best(self.search.hypotheses(i), self.setup.spec.scoring)

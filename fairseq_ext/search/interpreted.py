@@ -1,9 +1,8 @@
 """The loop as a searcher: requests start and are cancelled between any two steps.
 
-Each has an n-best list of its own. The sentences are those of one batch, or come and go in an
-`OpenPool`. The hypotheses of a sentence are those that the search finds for it alone, whatever
-comes and goes beside it, so long as no strategy shares anything between sentences (`shares` of the
-softmax).
+Each request has an n-best list of its own. The sentences are those of one batch, or come and go in
+an `OpenPool`. The hypotheses of a sentence do not depend on the other sentences, unless a strategy
+shares something between sentences (`shares` of the softmax).
 """
 
 from __future__ import annotations
@@ -28,7 +27,7 @@ from fairseq_ext.search.scheduler import Request, Searcher, common_prefix
 class LoopSearch(Searcher):
     """Beam search with every strategy.
 
-    pool: the batch whose sentences are requested, or an OpenPool for those of any batch.
+    pool: the batch of the requested sentences, or an OpenPool for sentences of any batch.
     """
 
     def __init__(self, setup: SearchSetup, pool: Pool):
@@ -38,7 +37,7 @@ class LoopSearch(Searcher):
 
     @cached_property
     def search(self) -> Search:
-        """The state of the loop, made when the first request comes."""
+        """The state of the loop, made with the first request."""
         if not isinstance(self.pool, OpenPool):
             return Search(self.setup, self.pool)
         search = Search(replace(self.setup, strategies=replace(self.setup.strategies)), self.pool)
@@ -67,11 +66,11 @@ class LoopSearch(Searcher):
         start(search, places)
 
     def put(self, pool: OpenPool, arrivals: Pool, sentences: Sequence[int]) -> list[int]:
-        """Put sentences into the pool; return their places. The row state of live rows is
-        fitted to the changed pool.
+        """Put sentences into the pool; return their places. The row state of live rows is adapted
+        to the changed pool.
 
-        While no sentence of the pool has constraints, the faster strategy of
-        `Select.unconstrained` selects.
+        While no sentence of the pool has constraints, `Select.unconstrained` selects, which is
+        faster.
         """
         strategies, beams, places = (
             self.search.strategies,
@@ -89,7 +88,7 @@ class LoopSearch(Searcher):
         )
         for beam in beams if strategies.select is not before else ():
             beam.aux.clear()
-            # whatever such a sentence has chosen, it has begun no phrase
+            # no phrase has begun in such a sentence
             strategies.select.start(beam, pool)
         return places
 
@@ -115,7 +114,7 @@ class LoopSearch(Searcher):
             self.leave(request)
 
     def leave(self, request: Request) -> None:
-        """Make the place of a request free."""
+        """Free the place of a request."""
         place = self.place.pop(request)
         del self.at[place]
         if isinstance(self.pool, OpenPool):
@@ -140,16 +139,14 @@ class LoopSearch(Searcher):
 
 # ---- A pool whose sentences come and go while the search runs
 #
-# It has a fixed number of places, used again.
-#
-# A sentence has a place, its pool number, from its start to its end. Sentences that wait are not in
-# the pool.
+# It has a fixed number of places, used again. A sentence has a place, its pool number, from its
+# start to its end. Waiting sentences are not in the pool.
 #
 # Shapes: N places, T source columns of the longest sentence, P tokens of the longest prefix.
 
 
 class OpenPool(Pool):
-    """Places for sentences. An empty place is a sentence without tokens that nobody starts."""
+    """Places for sentences. An empty place is a sentence without tokens that never starts."""
 
     def __init__(self, places: int, pad: int, device: torch.device):
         super().__init__(
@@ -161,12 +158,12 @@ class OpenPool(Pool):
             pad=pad,
         )
         self.seeds = [0] * places
-        self.min_len_beside_prefix = True  # each sentence's own prefix counts
+        self.min_len_excludes_prefix = True  # each sentence's own prefix counts
         self.free = list(range(places))  # a heap
         # the sentences of the last `put_`, which start now
         self.newcomers: tuple[Pool, list[int]] | None = None
         self.sources = [self.length[:0]] * places  # (T,) without padding
-        self.prefixes = [self.length[:0]] * places  # (P,) the same of the prefixes
+        self.prefixes = [self.length[:0]] * places  # (P,) without padding
         self.leads = [0] * places
         self.given: list[SentenceConstraints] = [EMPTY] * places
         # sentence ends that a translation may have (--constraint-end)
@@ -174,9 +171,8 @@ class OpenPool(Pool):
         self.refresh_()
 
     def put_(self, arrivals: Pool, sentences: Sequence[int]) -> list[int]:
-        """Give sentences of another pool a place each; return the places in their order.
-
-        Fails where too few are free.
+        """Give sentences of another pool a place each; return the places in their order. Fails if
+        too few are free.
         """
         places = [heapq.heappop(self.free) for _ in sentences]
         for i, place in zip(sentences, places, strict=True):
@@ -195,7 +191,7 @@ class OpenPool(Pool):
             self.given[place] = EMPTY if given.is_free else given
         self.lead = self.leads
         self.bos = arrivals.bos
-        if arrivals.constraints is not None:  # else those that are live keep theirs
+        if arrivals.constraints is not None:  # else live sentences keep theirs
             self.constraints, self.ordered, self.boundaries = (
                 self.given,
                 arrivals.ordered,
@@ -209,7 +205,7 @@ class OpenPool(Pool):
         return places
 
     def leave_(self, place: int) -> None:
-        """Make a place free, whose sentence has ended."""
+        """Free the place of a sentence that has ended."""
         self.sources[place] = self.prefixes[place] = self.length[:0]
         self.max_len[place], self.leads[place], self.given[place] = 0, 0, EMPTY
         heapq.heappush(self.free, place)
@@ -228,6 +224,7 @@ class OpenPool(Pool):
         self.version += 1
 
     def inputs(self, sentences: list[int]) -> dict[str, Tensor]:
-        """The encoder's input for the newcomers, which start together, as their own pool has it."""
+        """Return the encoder's input for the sentences that start together, as their own pool has
+        it."""
         assert self.newcomers is not None and len(sentences) == len(self.newcomers[1])
         return self.newcomers[0].inputs(self.newcomers[1])

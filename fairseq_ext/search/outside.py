@@ -1,7 +1,7 @@
-"""Checks what strategies from outside the package return (FAIRSEQ_EXT_STRATEGIES).
+"""Checks of the results of strategies from outside the package (FAIRSEQ_EXT_STRATEGIES).
 
-Without that, a wrong shape, row or order would give another translation, and no message. On a GPU
-the checks wait for the device, so a strategy's first answers are checked, and no others.
+Without them, a wrong shape, row or order would change translations without a message. On a GPU the
+checks wait for the device, so only a strategy's first results are checked.
 
 Shapes: S live sentences, c candidates a sentence, n live rows, V vocabulary, C words of a
 shortlist.
@@ -31,20 +31,20 @@ BASES: dict[str, type] = {
     "softmax": Softmax,
     "prune": Prune,
 }
-# where they are arguments
+# attributes of arguments
 READ_ONLY = {
     Beam: ("tokens", "score"),
     Candidates: ("row", "token", "score"),
     Finished: ("count", "total"),
 }
 ROUNDING = 1e-3  # nats
-CHECKED = 100  # answers: all steps of a usual batch
+CHECKED = 100  # results: all steps of a usual batch
 
 
 def watched(strategy: Strategy, made: Any, eos: int, words: int) -> Any:
-    """What a builder has made; its first answers are checked if it comes from outside the package.
-    words: of the target dictionary.
-    Errors: UsageError, also at these steps."""
+    """Return what a builder made; if it comes from outside the package, its first results are
+    checked. words: of the target dictionary.
+    Errors: UsageError, also during these steps."""
     if not strategy.build.__module__.startswith(OUTSIDE_MODULE):
         return made
 
@@ -99,7 +99,7 @@ def watched(strategy: Strategy, made: Any, eos: int, words: int) -> Any:
 
 
 def kind_of(value: Any) -> str:
-    """What a value is, in a message."""
+    """Return a description of a value, for a message."""
     if isinstance(value, Tensor):
         return f"a {str(value.dtype).removeprefix('torch.')} tensor of shape {tuple(value.shape)}"
     return "nothing (a return is missing)" if value is None else f"a {type(value).__name__}"
@@ -115,7 +115,7 @@ def flaw_of_softmax(
     eos: int,
     at_most_0: bool,
 ) -> str | None:
-    """What is wrong with a softmax's answer; None: nothing."""
+    """Return what is wrong with the result of a softmax; None for nothing."""
     if not isinstance(found, LogProbs):
         return f"returns {kind_of(found)}, not LogProbs"
     value, ids = found._value, found._ids
@@ -163,7 +163,7 @@ def flaw_of_softmax(
 def flaw_of_select(
     found: Any, beam: Beam, log_probs: LogProbs, pool: Pool, *, eos: int, at_most_0: bool
 ) -> str | None:
-    """The same of a select strategy's."""
+    """Return what is wrong with the result of a select strategy; None for nothing."""
     if not isinstance(found, Candidates):
         return f"returns {kind_of(found)}, not Candidates"
     S, parts = len(beam.live), (found.row, found.token, found.score)
@@ -224,14 +224,14 @@ def flaw_of_select(
 def flaw_of_prune(
     found: Any, candidates: Candidates, *others: Any, eos: int, at_most_0: bool
 ) -> str | None:
-    """The same of a pruner's."""
+    """Return what is wrong with the result of a pruner; None for nothing."""
     return flaw_of_mask("", found, candidates.score.shape)
 
 
 def flaw_of_stop(
     found: Any, candidates: Candidates, *others: Any, eos: int, at_most_0: bool
 ) -> str | None:
-    """The same of a stop strategy's."""
+    """Return what is wrong with the result of a stop strategy; None for nothing."""
     if not isinstance(found, StopDecision):
         return f"returns {kind_of(found)}, not a StopDecision"
     shape = candidates.score.shape
@@ -253,7 +253,7 @@ def flaw_of_stop(
 def flaw_of_schedule(
     found: Any, waiting: int, *others: Any, eos: int, at_most_0: bool
 ) -> str | None:
-    """The same of a schedule's."""
+    """Return what is wrong with the result of a schedule; None for nothing."""
     is_number = isinstance(found, int) and 0 <= found <= waiting
     return (
         None
@@ -263,7 +263,7 @@ def flaw_of_schedule(
 
 
 def flaw_of_mask(name: str, found: Any, shape: torch.Size) -> str | None:
-    """What is wrong with a mask."""
+    """Return what is wrong with a mask; None for nothing."""
     if isinstance(found, Tensor) and found.dtype == torch.bool and found.shape == shape:
         return None
     return f"returns {name}{kind_of(found)}, not a mask (bool) of shape {tuple(shape)}"

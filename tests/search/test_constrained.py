@@ -51,14 +51,14 @@ def phrases(draw: random.Random, most: int, **more) -> SentenceConstraints:
     return SentenceConstraints(tuple(given), tuple(map(str, given)), **more)
 
 
-def pool_of(ours, sample: dict):
+def make_pool(ours, sample: dict):
     """The pool that the generator makes of a sample."""
     pools: list = []
     try:
-        ours.take = lambda pool: pools.append(pool) or []
+        ours.intercept_pool = lambda pool: pools.append(pool) or []
         run(ours, sample)
     finally:
-        ours.take = None
+        ours.intercept_pool = None
     return pools[0]
 
 
@@ -75,7 +75,7 @@ def both(
     found, counts = [], []
     once = getattr(ours.driver, "search", ours.driver)  # not what Shorter searches again
     for search in (once, functools.partial(beam_search, ours.setup)):
-        pool, answers, before = pool_of(ours, sample), [], ours.stats.copy()
+        pool, answers, before = make_pool(ours, sample), [], ours.stats.copy()
         pool.to_decode = wanted
         search(
             pool,

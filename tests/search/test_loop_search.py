@@ -59,9 +59,11 @@ class Arriving:
         )
 
     def pool(self, numbers: list[int]):
-        self.generator.take = lambda pool: self.caught.append(pool) or [[] for _ in numbers]
+        self.generator.intercept_pool = lambda pool: (
+            self.caught.append(pool) or [[] for _ in numbers]
+        )
         self.generator.generate([], self.given(numbers))
-        self.generator.take = None
+        self.generator.intercept_pool = None
         return self.caught.pop()
 
     def alone(self, number: int, nbest: int) -> list[dict]:

@@ -1,9 +1,9 @@
 """Phrases that rows must not contain, as one automaton over tokens for each sentence.
 
-search/phrases/automaton.py makes it, so that overlapping phrases are all blocked, and so is every
-segmentation of their text where the target's words are known. A row's state is one number; the
-tokens that would finish a phrase are banned before the search sees them. Where a phrase counts as a
-whole word, the token behind it decides: the word must go on.
+search/phrases/automaton.py builds it, so that overlapping phrases are all banned, and so is every
+segmentation of their text if the target's words are known. A row's state is one number; tokens that
+would complete a phrase are banned before the search sees them. If a phrase counts as a whole word,
+the token after it decides: it must continue the word.
 
 Shapes: N sentences, M states of all automata, n rows, B tokens banned in a state at most, V
 vocabulary.
@@ -25,7 +25,7 @@ from fairseq_ext.search.phrases.pieces import OUT, START, Boundaries, folded
 from fairseq_ext.search.phrases.sentence import Phrase
 from fairseq_ext.search.registry import register_feature
 
-KEPT = 64  # automata of sentences' phrases that a compiler keeps
+KEPT = 64  # automata of sentences' phrases in a compiler's cache
 
 
 @dataclass
@@ -53,28 +53,28 @@ register_feature("constraints: banned", AvoidFlags, constrains=True)
 
 @dataclass
 class BannedTable:
-    """The automata of N sentences, their states numbered through."""
+    """The automata of N sentences, with their states numbered consecutively."""
 
     start: Tensor  # (N,) the state of each sentence before the first token
     key: Tensor  # (E,) ascending: state x vocabulary + token of every arc
-    target: Tensor  # (E,) the state it leads to
+    target: Tensor  # (E,) the next state of every arc
     base: Tensor  # (M,) the first root of each state's automaton
-    root: Tensor  # (M,) the root whose arcs count where a state has none
-    # (M,) bool: a phrase has come and is violated unless the next token continues the word
+    root: Tensor  # (M,) the root whose arcs are used if a state has none for a token
+    # (M,) bool: a phrase is complete, and violated unless the next token continues the word
     pending: Tensor
-    finishing: Tensor  # (M, B) tokens that would finish a phrase, padded with -1
-    # (M, B) tokens that lead to a pending state, padded with -1; without those that its root has
+    finishing: Tensor  # (M, B) tokens that would complete a phrase, padded with -1
+    # (M, B) tokens that lead to a pending state, except for those of its root, padded with -1
     closing: Tensor
-    # (V,) the root behind each token, -1: as before; (1,) where the target's words are not known
+    # (V,) the root after each token, -1: unchanged; (1,) if the target's words are not known
     behind: Tensor
-    glued: Tensor  # (V,) bool: tokens that continue a word; (1,) where that is not known
+    glued: Tensor  # (V,) bool: tokens that continue a word; (1,) if that is not known
     vocabulary: int
     of_list: dict[tuple[Phrase, ...], int]  # start state of each list of phrases
 
     def ban_(self, log_probs: LogProbs, state: Tensor, last: Tensor | None = None) -> None:
-        """Make impossible what would violate a phrase in rows (n,) of these states.
+        """Ban tokens that would violate a phrase in rows (n,) of these states.
 
-        last (n,) bool: rows that end behind the next token.
+        last (n,) bool: rows that end after the next token.
         """
         root = self.root[state]
         log_probs.ban_each_(torch.cat([self.finishing[state], self.finishing[root]], dim=1))
@@ -88,7 +88,7 @@ class BannedTable:
             log_probs.ban_each_(closing.masked_fill(~last[:, None], -1))
 
     def advance(self, state: Tensor, token: Tensor) -> Tensor:
-        """States after a token, any shape."""
+        """Return the states after a token, any shape."""
         behind = self.behind[token] if self.behind.numel() > 1 else self.behind
         behind = torch.where(behind < 0, self.root[state], self.base[state] + behind)
         for at in (self.root[state], state):
@@ -99,7 +99,7 @@ class BannedTable:
 
 
 class BannedCompiler:
-    """Makes the automata of banned phrases, each once.
+    """A compiler of the automata of banned phrases, with a cache.
 
     any_case: texts are compared without case.
     """
@@ -107,11 +107,11 @@ class BannedCompiler:
     def __init__(self, boundaries: Boundaries | None, any_case: bool):
         self.boundaries, self.any_case = boundaries, any_case
         self.known: dict[tuple[Phrase, ...], Automaton] = {}
-        # the last: of a pool whose sentences come and go most have the lists of those before them
+        # the last table: in a pool whose sentences come and go, most have the same lists as before
         self.table: BannedTable | None = None
 
     def __call__(self, phrases: tuple[Phrase, ...]) -> Automaton:
-        """The automaton of these phrases."""
+        """Return the automaton of these phrases."""
         if phrases not in self.known:
             if len(self.known) >= KEPT:
                 self.known.clear()
@@ -136,10 +136,10 @@ def build_banned(
     device: torch.device,
     compiler: BannedCompiler | None = None,
 ) -> BannedTable:
-    """The automata for each sentence's banned phrases; equal lists share one.
+    """Return the automata of each sentence's banned phrases; equal lists share one.
 
-    compiler: where automata are kept, and the last table, which is used again if it
-    has all of the lists.
+    compiler: the cache of automata, with the last table, which is used again if it has all of the
+    lists.
     """
     compiler = BannedCompiler(None, False) if compiler is None else compiler
     boundaries = compiler.boundaries

@@ -5,8 +5,8 @@
     https://aclanthology.org/P17-2091/     WA in X. Shi, S. Xu and K. Knight, AAAI 2019,
                                            https://arxiv.org/abs/1806.00588
 
-To the words of `top` come, for every word of the source, its likeliest translations in a table that
-scripts/lexical_table.py learns from a parallel corpus.
+The words of `top` are listed, and for every word of the source its likeliest translations in a
+table that scripts/lexical_table.py learns from a parallel corpus.
 
 | symbol | flag |
 | --- | --- |
@@ -56,8 +56,8 @@ class LexicalFlags(TopFlags):
 
 
 def read_table(path: str, source, target, words: int) -> Tensor:
-    """(source vocabulary, words) ids of each source word's likeliest translations,
-    padded with -1."""
+    """Return (source vocabulary, words) ids of each source word's likeliest translations, padded
+    with -1."""
     found: dict[int, list[tuple[float, int]]] = {}
     for number, (left, right, probability) in enumerate(
         table_lines(path, "--shortlist-file", 3), 1
@@ -92,7 +92,7 @@ class Lexical(ShortlistSoftmax):
         self.translations = OfPool(self.find)
 
     def find(self, pool: Pool) -> Tensor:
-        """(N, V) true for the translations of each sentence's words."""
+        """Return (N, V), true for the translations of each sentence's words."""
         found = self.table[pool.net_input["src_tokens"]].flatten(1)  # (N, source x words)
         mask = torch.zeros(found.size(0), self.V + 1, dtype=torch.bool, device=found.device)
         return mask.scatter_(1, found.masked_fill(found < 0, self.V), True)[:, : self.V]

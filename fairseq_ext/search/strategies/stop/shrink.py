@@ -15,7 +15,7 @@ from fairseq_ext.search.strategies.stop.length_reward import LengthFlags, check_
 
 
 class Shrink(Stop):
-    """Every finished hypothesis takes its slot with it; final when no slot is left."""
+    """Every finished hypothesis removes a slot; final when no slot is left."""
 
     variable = True
 
