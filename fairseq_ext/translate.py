@@ -89,10 +89,12 @@ def main(arguments: list[str]) -> int:
             if said := warning(line, f"line {first + i + 1}"):
                 print(f"warning: {said}", file=sys.stderr)
         if found is None:
-            from fairseq_ext.search.constraints.from_python import Given
+            from fairseq_ext.search.constraints.from_python import CallConstraints
 
             translator = translator or load(arguments)
-            nbest = translator.translate_part(lines, 1, Given(first=first), "return", None)
+            nbest = translator.translate_part(
+                lines, 1, CallConstraints(first=first), "return", None
+            )
             for error in (each for each in nbest if isinstance(each, UsageError)):
                 status = BAD_LINES
                 print(f"error: {error}", file=sys.stderr)
@@ -346,7 +348,7 @@ def keep(arguments: list[str], flags: dict[str, Any], translator: Any) -> None:
         return
     encoder, weights = setup.decoder.encoders[0], setup.decoder.weights[0]
     if (
-        not CompiledSearch.knows(setup)
+        not CompiledSearch.supports(setup)
         or not is_compiled_throughout(setup.decoder.weights)
         or setup.spec.scoring.reward
         or encoder is None

@@ -28,7 +28,7 @@ from fairseq_ext.plugin.options import languages_of
 from fairseq_ext.plugin.stock import refuse_flags
 from fairseq_ext.search.constraints.from_python import (
     Avoid,
-    Given,
+    CallConstraints,
     ListOf,
     Phrases,
     check_list,
@@ -175,7 +175,7 @@ class Translator(SearchingModel):
         return self.translate_part(
             lines,
             nbest,
-            Given(constraints, avoid, prefixes, seed=seed),
+            CallConstraints(constraints, avoid, prefixes, seed=seed),
             errors,
             beam,
             progress,
@@ -249,7 +249,11 @@ class Translator(SearchingModel):
                 name: list(itertools.islice(each, len(part))) for name, each in others.items()
             }
             yield from self.translate_part(
-                part, nbest, Given(avoid=avoid, first=first, seed=seed, **here), errors, beam
+                part,
+                nbest,
+                CallConstraints(avoid=avoid, first=first, seed=seed, **here),
+                errors,
+                beam,
             )
             first += len(part)
 
@@ -257,7 +261,7 @@ class Translator(SearchingModel):
         self,
         lines: ListOf[str],
         nbest: int | None,
-        given: Given,
+        given: CallConstraints,
         errors: str,
         beam: int | None,
         progress: bool = False,
@@ -291,7 +295,7 @@ class Translator(SearchingModel):
                     encoded = self.checked(line, f"line {given.first + place + 1}")
                     if source is not None:
                         unknown = self.sentences.unknown_pieces(line, encoded)
-                        wanted.append(given.of_line(place, encoded, source, unknown))
+                        wanted.append(given.for_line(place, encoded, source, unknown))
                 except UsageError as error:
                     if errors == "raise":
                         raise
@@ -374,7 +378,7 @@ class Translator(SearchingModel):
             nbest = self.translate_part(
                 plain,
                 1,
-                Given(numbers=[each.number for each in segments]),
+                CallConstraints(numbers=[each.number for each in segments]),
                 "return",
                 None,
                 progress,

@@ -28,6 +28,8 @@ PLACES = sorted(
     + [f"fairseq_ext/{name}" for name in ("__init__.py", "__main__.py")]
     + [f"docs/{path.name}" for path in (ROOT / "docs").iterdir()]
 )
+# Names that are keys of --stats-file, which stay as they are.
+KEYS = {"report.py": {"given"}, "optimal.py": {"open"}}
 # Folders and files that still have such words; a place that has none any more fails the test.
 NOT_DONE = (
     "docs/constraints.md",
@@ -124,7 +126,8 @@ def problems(path: Path) -> Iterator[str]:
     else:
         names, bare, prose = python_texts(text) if path.suffix == ".py" else cpp_texts(text)
     found = [(word, each) for each in [*names, *prose] for word in words_of(each) & WORDS]
-    found += [(each, "a whole name") for each in bare if each.lower().strip("_") in NAMES]
+    forbidden = NAMES - KEYS.get(path.name, set())
+    found += [(each, "a whole name") for each in bare if each.lower().strip("_") in forbidden]
     for each in prose:
         plain = re.sub(r"\s+(?:(?://|#) )?", " ", each.lower())
         found += [(match[0], each) for match in PHRASES.finditer(plain)]

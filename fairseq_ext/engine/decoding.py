@@ -35,7 +35,7 @@ from fairseq_ext.search.pool import Pool
 from fairseq_ext.search.protocols import Schedule
 from fairseq_ext.search.scheduler import Searcher, Searchers
 from fairseq_ext.search.strategies.decoding.beam import compiled
-from fairseq_ext.search.strategies.stop.early import Shorter
+from fairseq_ext.search.strategies.stop.early import LengthRetry
 from fairseq_ext.translator import Translator
 
 
@@ -51,7 +51,7 @@ class Decoding(Intake):
         driver = self.generator.driver
         self.placement = driver if isinstance(driver, GlossaryPlacement) else None
         forced = driver if self.placement is None else self.placement.forced
-        self.shorter = forced if isinstance(forced, Shorter) else None
+        self.shorter = forced if isinstance(forced, LengthRetry) else None
         # parts that run by themselves, after a step that failed
         self.apart: deque[list[JobRequest]] = deque()
         self.clear()
@@ -85,17 +85,17 @@ class Decoding(Intake):
 
     def work(self) -> None:
         """Start what may start, and decode one step."""
-        newcomers = self.newcomers()
+        arrivals = self.arrivals()
         try:
-            self.start(newcomers)
-            newcomers = []  # a search has each of them now
+            self.start(arrivals)
+            arrivals = []  # a search has each of them now
             for request in self.search.step():
                 self.finish(self.live[request.number])
             self.tell_prefixes()
         except Exception as error:
-            self.fail(newcomers, error)
+            self.fail(arrivals, error)
 
-    def newcomers(self) -> list[JobRequest]:
+    def arrivals(self) -> list[JobRequest]:
         """The requests that start now."""
         if self.apart:
             return [] if self.live else self.apart.popleft()
@@ -108,7 +108,9 @@ class Decoding(Intake):
         for request in requests:
             request.started = request.started or now
             taker = next(
-                searcher for searcher in self.search.searchers if searcher.may_take(request.sought)
+                searcher
+                for searcher in self.search.searchers
+                if searcher.supports_constraints(request.sought)
             )
             batches.setdefault((taker, request.job.languages), []).append(request)
         for (_, languages), batch in batches.items():
@@ -153,10 +155,10 @@ class Decoding(Intake):
         lacks phrases with them.
         """
         if self.shorter is not None and request.room is not None:
-            found, request.room = self.shorter.better(pool, sentence, request.long, found), None
+            found, request.room = self.shorter.choose(pool, sentence, request.long, found), None
         elif (
             self.shorter is not None
-            and (room := self.shorter.room(pool, sentence, found)) is not None
+            and (room := self.shorter.retry_limit(pool, sentence, found)) is not None
         ):
             request.room, request.long = room, found
             return self.scheduler.add(request, first=True)
@@ -199,11 +201,11 @@ class Decoding(Intake):
                 (request.number, Partial(self.generator.target_text.text(prefix), len(prefix)))
             )
 
-    def fail(self, newcomers: list[JobRequest], error: Exception) -> None:
+    def fail(self, arrivals: list[JobRequest], error: Exception) -> None:
         """A step has failed: its sentences run again in halves; the one that is alone is to
         blame."""
         error.__traceback__ = None  # it would keep the step's tensors alive
-        known = {request.number: request for request in [*newcomers, *self.live.values()]}
+        known = {request.number: request for request in [*arrivals, *self.live.values()]}
         if len(known) == 1:
             self.events.append((next(iter(known)), told(error)))
         else:

@@ -25,7 +25,7 @@ from fairseq_ext.plugin.bad_sentences import decode_isolating_errors
 from fairseq_ext.plugin.call_lock import CallLock
 from fairseq_ext.plugin.loading.model import LoadedModel
 from fairseq_ext.plugin.workers import select_batch
-from fairseq_ext.search.constraints.report import report_unsearched
+from fairseq_ext.search.constraints.report import report_skipped_sentence
 from fairseq_ext.search.phrases.sentence import EMPTY, SentenceConstraints
 from fairseq_ext.search.pool import Pool
 
@@ -387,7 +387,7 @@ class SearchingModel(LoadedModel):
     def empty_translation(self, number: int, wanted: SentenceConstraints) -> Translation:
         """Return the translation of an empty line, which is not searched."""
         self.stats.sentences += 1
-        return empty(report_unsearched(number, wanted, self.stats, "the line is empty"))
+        return empty(report_skipped_sentence(number, wanted, self.stats, "the line is empty"))
 
     def use_constraints(self) -> None:
         """Search with constraints from now on, whatever the flags are; a line without constraints

@@ -27,7 +27,7 @@ from fairseq_ext.search.registry import (
     DEFAULT,
     FEATURES,
     POINTS,
-    TAKEN,
+    STOCK_FLAG_NAMES,
     all_strategies,
     file_of,
     names_of,
@@ -43,7 +43,7 @@ HELP = {
     "softmax": "which words are scored (default: full, all of them)",
     "decoding": "what drives the decoder (default: beam, beam search)",
 }
-TAKEN.update(
+STOCK_FLAG_NAMES.update(
     name
     for group in vars(FairseqConfig).values()
     for name in vars(type(group)).get("__dataclass_fields__", ())

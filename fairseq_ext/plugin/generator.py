@@ -136,8 +136,8 @@ class PoolBuilder:
             )
         pool.lead = None if pool.prefix is None else [len(pool.forced(i)) for i in range(len(pool))]
         if any(c.prefix for c in given):
-            pool.force_behind_([c.prefix for c in given])
-            pool.min_len_excludes_prefix = True
+            pool.extend_prefix_([c.prefix for c in given])
+            pool.min_len_after_own_prefix = True
 
     def allowed_sentence_ends(self, text: TargetText) -> EndsOfSources:
         """Return the sentence ends that --constraint-end allows for each source."""
@@ -349,7 +349,7 @@ class BeamSearchGenerator(SequenceGenerator):
         """Return the results of a sentence from its final hypotheses: scored again if the softmax
         requires it, with those first that meet the constraints."""
         if found and found[0].ending is not None:
-            self.strategies.stop.ended(found[0].ending)
+            self.strategies.stop.count_ending(found[0].ending)
         if self.rescores:
             found = self.strategies.softmax.rescore(sentence, found, pool, self.spec.scoring)
         found = found or [self.empty_hypothesis(pool.length.device)]
@@ -405,8 +405,8 @@ class BeamSearchGenerator(SequenceGenerator):
         the target's words are known, else in its tokens."""
         if pool.boundaries is None:
             return met
-        if self.in_text is None or self.in_text.whole != pool.boundaries.whole:
-            self.in_text = InText(self.target_text.words, pool.boundaries.whole)
+        if self.in_text is None or self.in_text.whole_words != pool.boundaries.whole_words:
+            self.in_text = InText(self.target_text.words, pool.boundaries.whole_words)
         return self.in_text
 
     def as_dictionaries(self, found: list[Hypothesis]) -> list[dict[str, Any]]:

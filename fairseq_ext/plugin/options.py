@@ -258,7 +258,11 @@ def signature(options: Options, backend: str) -> str:
             for name, value in changed(flags, strategy).items()
             if name not in written
         ]
-        settings += [strategy.tell(flags, generation)] if strategy.tell is not None else []
+        settings += (
+            [strategy.signature_part(flags, generation)]
+            if strategy.signature_part is not None
+            else []
+        )
         if point != "decoding" or strategy.name != "beam":
             parts.append(f"{point}:{','.join(settings)}")
     prunes = [changed(flags, strategy) for strategy in PRUNERS.values()]

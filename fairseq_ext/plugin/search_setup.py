@@ -12,7 +12,7 @@ from fairseq_ext.core.errors import UsageError
 from fairseq_ext.model.protocol import Regroupable
 from fairseq_ext.model.stock import UncachedBackend
 from fairseq_ext.plugin.options import Context, Options
-from fairseq_ext.search.compiled import free
+from fairseq_ext.search.compiled import without_constraints
 from fairseq_ext.search.constraints.placement import Driver, GlossaryPlacement
 from fairseq_ext.search.constraints.word_alignment import SEARCHED, ForcedDecoding, is_english
 from fairseq_ext.search.outside import watched
@@ -31,7 +31,7 @@ from fairseq_ext.search.registry import (
     choice,
     refills,
 )
-from fairseq_ext.search.strategies.stop.early import Shorter
+from fairseq_ext.search.strategies.stop.early import LengthRetry
 
 
 def build(strategy: Strategy, flags: Any, context: Context) -> Any:
@@ -114,7 +114,7 @@ def driver_of(
 
     def search_with_phrases(of: SearchSetup) -> Any:
         is_cut_short = strategies == ["dba", "early", "beam"]
-        return Shorter(make(of), meets, of.spec.min_len) if is_cut_short else make(of)
+        return LengthRetry(make(of), meets, of.spec.min_len) if is_cut_short else make(of)
 
     driver = search_with_phrases(setup)
     if text is not None:
@@ -131,7 +131,7 @@ def driver_of(
         english = is_english(options.settings.languages.target)
         reuses = choice(flags, "softmax") == DEFAULT["softmax"] and setup.processors.is_plain
         driver = GlossaryPlacement(
-            make(draft_setup(free(setup))),
+            make(draft_setup(without_constraints(setup))),
             search_with_phrases(draft_setup(setup)),
             driver,
             score,

@@ -293,7 +293,7 @@ class Sentences:
         """Return whether required phrases count as whole words only; None if they count inside
         words as well."""
         boundaries = None if self.target_text is None else self.target_text.boundaries
-        return None if boundaries is None else boundaries.whole
+        return None if boundaries is None else boundaries.whole_words
 
     def report_glossary(self, sample: dict, translations: list[str]) -> None:
         """Write a batch's lines of --glossary-report, and note the forms of terms for their
@@ -315,7 +315,7 @@ class Sentences:
                     normal(normalize("NFKC", translation)), required, segmented, self.whole_words()
                 )
                 for each, (form, _) in zip(required, forms, strict=True):
-                    self.documents.keep(number, each.term.source, form)
+                    self.documents.record_form(number, each.term.source, form)
 
     def report_unmet(self, stats: Stats) -> None:
         """Log the results of the glossary's terms; warn of unmet constraints, and of lines of the

@@ -37,9 +37,9 @@ class Beam:
     attention: Attention | None = None  # to the source, if required
     # (S) number of tokens by which each sentence is shorter than the longest; None: 0 for all
     lags: list[int] | None = None
-    layout: dict[str, Tensor] = field(default_factory=dict)  # cache of `cached_layout`
+    layout_cache: dict[str, Tensor] = field(default_factory=dict)  # cache of `cached_layout`
     # cache of `cached_for_live`, kept while the same sentences live
-    of_live: dict[str, Any] = field(default_factory=dict)
+    live_cache: dict[str, Any] = field(default_factory=dict)
 
     @property
     def longest(self) -> int:
@@ -52,7 +52,7 @@ class Beam:
         return (
             self.longest
             if self.lags is None
-            else self.once("step", lambda: self.longest - self.lag()[:, None])
+            else self.cached_layout("step", lambda: self.longest - self.lag()[:, None])
         )
 
     def steps(self) -> list[int]:
@@ -65,9 +65,11 @@ class Beam:
 
     def lag(self) -> Tensor:
         """Return (S,) the number of tokens by which each sentence is shorter than the longest."""
-        return self.once("lag", lambda: upload(self.lags or [0] * len(self.live), self.device))
+        return self.cached_layout(
+            "lag", lambda: upload(self.lags or [0] * len(self.live), self.device)
+        )
 
-    def chosen(self) -> Tensor:
+    def generated_tokens(self) -> Tensor:
         """Return (n, L - 1) the tokens after the first one; NOT_YET where a row is shorter."""
         tokens = self.tokens[:, 1:]
         if self.lags is None:
@@ -86,21 +88,21 @@ class Beam:
     def device(self) -> torch.device:
         return self.tokens.device
 
-    def once(self, name: str, make: Callable[[], Tensor]) -> Tensor:
+    def cached_layout(self, name: str, make: Callable[[], Tensor]) -> Tensor:
         """Return a tensor that depends on the rows' layout; `make` is called the first time."""
-        if name not in self.layout:
-            self.layout[name] = make()
-        return self.layout[name]
+        if name not in self.layout_cache:
+            self.layout_cache[name] = make()
+        return self.layout_cache[name]
 
     def live_index(self) -> Tensor:
         """Return (S,) pool number of each live sentence."""
-        return self.of_sentences("live", lambda: upload(self.live, self.device))
+        return self.cached_for_live("live", lambda: upload(self.live, self.device))
 
-    def of_sentences(self, name: str, make: Callable[[], Any]) -> Any:
+    def cached_for_live(self, name: str, make: Callable[[], Any]) -> Any:
         """Return a value that depends on the live sentences; `make` is called the first time."""
-        if name not in self.of_live:
-            self.of_live[name] = make()
-        return self.of_live[name]
+        if name not in self.live_cache:
+            self.live_cache[name] = make()
+        return self.live_cache[name]
 
     def sentence_of_row(self) -> Tensor:
         """Return (n,) place in `live` of each row's sentence."""
@@ -108,7 +110,7 @@ class Beam:
         counts = self.counts
         if counts is None:
             return repeated(len(self.live), self.width, self.device)
-        return self.once(
+        return self.cached_layout(
             "sentence",
             lambda: numbers(len(self.live), self.device).repeat_interleave(
                 counts, output_size=self.rows
@@ -120,13 +122,13 @@ class Beam:
         counts = self.counts
         if counts is None:
             return self.bounds()[:-1]
-        return self.once("first", lambda: counts.cumsum(0) - counts)
+        return self.cached_layout("first", lambda: counts.cumsum(0) - counts)
 
     def bounds(self) -> Tensor:
         """Return (S + 1,) first row of each sentence, and the number of rows."""
         if self.counts is None:
             return numbers(len(self.live) + 1, self.device, self.width or 1)
-        return self.once(
+        return self.cached_layout(
             "bounds",
             lambda: torch.cat([self.first_row(), self.first_row().new_tensor([self.rows])]),
         )
@@ -151,7 +153,7 @@ class Beam:
         """Return (n,) rank of each row in its sentence's beam, from 0."""
         if self.counts is None:
             return ranks(len(self.live), self.width, self.device)
-        return self.once(
+        return self.cached_layout(
             "rank",
             lambda: numbers(self.rows, self.device) - self.first_row()[self.sentence_of_row()],
         )
@@ -178,7 +180,7 @@ class Beam:
         attention = None if self.attention is None else self.attention.select(row)
         out = Beam(live, width, counts, self.tokens[row], self.score[row], aux, attention)
         if live == self.live:
-            out.of_live = self.of_live
+            out.live_cache = self.live_cache
         if self.lags is not None and live:
             of = dict(zip(self.live, self.lags, strict=True))
             out.lags = [of[s] for s in live]
@@ -210,7 +212,7 @@ class Beam:
         """Return both beams' rows as one beam, a's first."""
         longest = max(a.longest, b.longest)
 
-        def both(x: Tensor, y: Tensor, fill: float) -> Tensor:
+        def concatenated(x: Tensor, y: Tensor, fill: float) -> Tensor:
             """Return rows of different lengths (., L) as one tensor, the shorter ones padded on the
             left."""
             wide = max(x.size(1), y.size(1))
@@ -242,8 +244,8 @@ class Beam:
             a.live + b.live,
             max(a.width, b.width),
             counts,
-            both(a.tokens, b.tokens, NOT_YET),
-            both(a.score, b.score, 0.0),
+            concatenated(a.tokens, b.tokens, NOT_YET),
+            concatenated(a.score, b.score, 0.0),
             aux,
             attention,
             lags if any(lags) else None,

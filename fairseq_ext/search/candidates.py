@@ -49,7 +49,7 @@ class Candidates:
             else numbers(c, device) < self.slots[:, None]
         )
 
-    def ends_and_goes_on(self, eos: int) -> tuple[Tensor, Tensor]:
+    def split_by_eos(self, eos: int) -> tuple[Tensor, Tensor]:
         """Return (S, c) masks: the candidates that end in EOS, and those that can continue."""
         possible = self.score > -torch.inf
         ends = (self.token == eos) & possible
@@ -96,7 +96,7 @@ def best_of_sentences(
     )
 
 
-def laid_out(sentences: int, of: Tensor, value: Tensor, empty: Tensor | float) -> Tensor:
+def pad_by_sentence(sentences: int, of: Tensor, value: Tensor, empty: Tensor | float) -> Tensor:
     """Return values (d,) of sentences `of` (d,), which ascend, as (S, c), filled up with `empty`:
     a number, or (S,)."""
     counts = torch.bincount(of, minlength=sentences)
@@ -125,7 +125,9 @@ def first_of_equals(key: Tensor) -> Tensor:
 # Shapes: S sentences, B banks, c candidates of a sentence.
 
 
-def by_banks(slots: Tensor, bank: Tensor, score: Tensor, top: Tensor) -> tuple[Tensor, Tensor]:
+def order_by_banks(
+    slots: Tensor, bank: Tensor, score: Tensor, top: Tensor
+) -> tuple[Tensor, Tensor]:
     """Return the order (S, c) of candidates: first those in the banks' slots (S, B), best score
     first; then the others, each bank's next best in turn from the highest bank top (S,) down;
     impossible ones last. Also return how many are in slots (S,)."""
@@ -156,14 +158,14 @@ class Survivors:
     live: list[int]  # S' pool numbers
     width: int  # rows of every sentence; the largest number of rows if counts is given
     counts: Tensor | None  # (S',) rows of each sentence if they may differ
-    kept: Tensor | None  # (S',) places of these sentences among the S; None: all continue
+    sentence_index: Tensor | None  # (S',) places of these sentences among the S; None: all continue
     row: Tensor  # (n',) row of the current beam that is continued
     token: Tensor  # (n',)
     score: Tensor  # (n',) cumulative log-probability
     aux: dict[str, Tensor]  # (n', ...) row state after the token
 
 
-def possible(candidates: Candidates, decision: StopDecision) -> Tensor:
+def may_become_row(candidates: Candidates, decision: StopDecision) -> Tensor:
     """Return (S, c): candidates that may become rows, without pruned ones."""
     if decision.possible is None:
         found = candidates.score > -torch.inf
@@ -171,9 +173,9 @@ def possible(candidates: Candidates, decision: StopDecision) -> Tensor:
     return decision.possible
 
 
-def going_on(candidates: Candidates, decision: StopDecision) -> Tensor:
+def rows_per_sentence(candidates: Candidates, decision: StopDecision) -> Tensor:
     """Return (S,): the number of rows of each sentence in the next beam, at most its width."""
-    return possible(candidates, decision).sum(1).clamp_(max=candidates.width)
+    return may_become_row(candidates, decision).sum(1).clamp_(max=candidates.width)
 
 
 def survivors(
@@ -203,7 +205,7 @@ def survivors(
     if not left:
         return None
     gone = ~(
-        possible(candidates, decision)
+        may_become_row(candidates, decision)
         if counts is not None or decision.stays is None
         else decision.stays
     )
@@ -232,7 +234,7 @@ def survivors(
     return Survivors(left, width, of_each, kept, row, token, score, aux)
 
 
-def continued(beam: Beam, rows: Survivors) -> Beam:
+def next_beam(beam: Beam, rows: Survivors) -> Beam:
     """Return the current beam's rows with one more token."""
     following = beam.select(rows.row, rows.live, rows.width, rows.counts, rows.aux)
     following.extend_(rows.token, rows.score)

@@ -24,14 +24,14 @@ from fairseq_ext.search.registry import (
     all_fields,
     all_strategies,
     changed,
-    chosen,
     constraint_flag,
     declared,
     flags_of,
-    in_use,
     is_given,
     load_strategies,
+    non_default_strategies,
     refusal,
+    strategies_in_use,
     typed,
     ways,
 )
@@ -170,7 +170,7 @@ def select_flag(flags: Any, generation: Any) -> str:
 def parts(flags: Any, generation: Any) -> list[Part]:
     """Return the parts of this run: the strategies that the flags choose, and the options that are
     on."""
-    named = in_use(flags)
+    named = strategies_in_use(flags)
     found = [
         Part(select_flag(flags, generation) if s.point == "select" else s.flag, s.needs, s.denies)
         for s in named
@@ -196,7 +196,7 @@ def refuse_reference(flags: Any, own: type) -> None:
     own: the dataclass of our flags.
     """
     load_strategies()
-    named = [s.flag for s in chosen(flags)]
+    named = [s.flag for s in non_default_strategies(flags)]
     defaults = {
         field.name: field.default for field in dataclasses.fields(own) if field.name != "_name"
     }
@@ -275,7 +275,7 @@ def validate(flags: Any, generation: Any, *more: Part) -> None:
     load_strategies()
     if sentence := refusal([*parts(flags, generation), *more]):
         raise UsageError(sentence)
-    strategies = in_use(flags)
+    strategies = strategies_in_use(flags)
     refuse_unused(flags, strategies)
     for name in ("print_step", "retain_iter_history"):
         if vars(generation)[name]:

@@ -37,7 +37,7 @@ class CompiledSearch(CompiledSearcher):
     """Beam search of sentences without constraints."""
 
     def __init__(self, setup: SearchSetup):
-        self.setup = setup = free(setup)
+        self.setup = setup = without_constraints(setup)
         self.rules = rules_of(setup)
         self.proves = self.rules.stop == StopRule.OPTIMAL
         self.drops = bool(setup.strategies.prune or self.rules.prune_bound)
@@ -54,10 +54,10 @@ class CompiledSearch(CompiledSearcher):
         self.batch.set_sentences_([])
 
     @staticmethod
-    def knows(setup: SearchSetup) -> bool:
+    def supports(setup: SearchSetup) -> bool:
         """Whether kernels/beam.cpp supports a generator's search; the decoder (`is_compiled`) is
         checked later."""
-        strategies, scoring = free(setup).strategies, setup.spec.scoring
+        strategies, scoring = without_constraints(setup).strategies, setup.spec.scoring
         return (
             library() is not None
             and None not in strategies.rules()
@@ -77,10 +77,10 @@ class CompiledSearch(CompiledSearcher):
     def rows(self) -> int:
         return self.batch.rows
 
-    def may_take(self, constraints: SentenceConstraints | None) -> bool:
+    def supports_constraints(self, constraints: SentenceConstraints | None) -> bool:
         return self.setup.decoder.is_compiled and (constraints is None or constraints.is_free)
 
-    def takes(self, pool: Pool) -> bool:
+    def supports_pool(self, pool: Pool) -> bool:
         is_known = (
             pool.prefix is None and pool.constraints is None and pool.length.device.type == "cpu"
         )
@@ -121,9 +121,9 @@ class CompiledSearch(CompiledSearcher):
                 (limit + 1.0) ** spec.scoring.lenpen,
                 *keys,
             )
-        self.keep()
+        self.refresh_running()
 
-    def keep(self) -> None:
+    def refresh_running(self) -> None:
         """Continue with the sentences that are live."""
         self.running = {
             request: sentence for request, sentence in self.sentences.items() if sentence.is_live
@@ -156,7 +156,7 @@ class CompiledSearch(CompiledSearcher):
         try:
             return self.step_all(most)
         finally:
-            self.keep()
+            self.refresh_running()
 
     def step_all(self, most: int) -> list[Request]:
         """Add at most `most` tokens to every row of the batch; stop when a sentence ends. Return
@@ -175,7 +175,7 @@ class CompiledSearch(CompiledSearcher):
         if result == SearchResult.GOES_ON:
             return []
         ended = [request for request, sentence in self.running.items() if not sentence.is_live]
-        self.keep()
+        self.refresh_running()
         return ended
 
     def enlarge(self) -> None:
@@ -215,7 +215,7 @@ class CompiledSearch(CompiledSearcher):
         for request in requests:
             self.spare.append(self.sentences.pop(request))
         if any(request in self.running for request in requests):
-            self.keep()
+            self.refresh_running()
         if not self.sentences:
             self.reader = None
 
@@ -229,7 +229,7 @@ class CompiledSearch(CompiledSearcher):
         )
 
 
-def free(setup: SearchSetup) -> SearchSetup:
+def without_constraints(setup: SearchSetup) -> SearchSetup:
     """Return the setup of the same search, for sentences without constraints."""
     strategies = replace(
         setup.strategies,

@@ -19,7 +19,7 @@ from fairseq_ext.search.compiled import FIRST_POSITIONS, FIRST_STEPS
 from fairseq_ext.search.finished import Hypothesis, n_best
 from fairseq_ext.search.log_probs import MANY
 from fairseq_ext.search.phrases.sentence import SentenceConstraints
-from fairseq_ext.search.pool import OfPool, Pool
+from fairseq_ext.search.pool import PerPoolCache, Pool
 from fairseq_ext.search.protocols import SearchSetup
 from fairseq_ext.search.scheduler import CompiledSearcher, Request, common_prefix
 
@@ -29,16 +29,16 @@ class ConstrainedSearch(CompiledSearcher):
 
     def __init__(self, setup: SearchSetup):
         self.setup = setup
-        self.banks = OfPool(setup.strategies.select.banks)
+        self.banks = PerPoolCache(setup.strategies.select.banks)
         self.clear()
 
     def clear(self) -> None:
         """Drop all requests, also those of a call that an exception ended."""
         # the group of each request, and its place there
-        self.at: dict[Request, tuple[ConstrainedGroup, int]] = {}
+        self.place_of_request: dict[Request, tuple[ConstrainedGroup, int]] = {}
 
     @staticmethod
-    def knows(setup: SearchSetup) -> bool:
+    def supports(setup: SearchSetup) -> bool:
         """Whether kernels/constrained.cpp supports a generator's search; decoder and phrases are
         checked later."""
         strategies = setup.strategies
@@ -54,7 +54,7 @@ class ConstrainedSearch(CompiledSearcher):
 
     @property
     def live(self) -> int:
-        return len(self.at)
+        return len(self.place_of_request)
 
     @property
     def rows(self) -> int:
@@ -62,14 +62,14 @@ class ConstrainedSearch(CompiledSearcher):
 
     def groups(self) -> list[ConstrainedGroup]:
         """Return the groups that have requests."""
-        return list(dict.fromkeys(group for group, _ in self.at.values()))
+        return list(dict.fromkeys(group for group, _ in self.place_of_request.values()))
 
-    def may_take(self, constraints: SentenceConstraints | None) -> bool:
+    def supports_constraints(self, constraints: SentenceConstraints | None) -> bool:
         if constraints is None or constraints.banned or constraints.prefix:
             return False
         return bool(constraints.any_of) and self.setup.decoder.is_compiled
 
-    def takes(self, pool: Pool) -> bool:
+    def supports_pool(self, pool: Pool) -> bool:
         is_known = (
             pool.prefix is None
             and not pool.encodes_separately
@@ -87,7 +87,7 @@ class ConstrainedSearch(CompiledSearcher):
         banks = self.banks(requests[0].batch)
         assert banks is not None
         group = ConstrainedGroup(self.setup, banks, requests)
-        self.at |= {request: (group, i) for i, request in enumerate(requests)}
+        self.place_of_request |= {request: (group, i) for i, request in enumerate(requests)}
 
     def step(self, most: int = 1) -> list[Request]:
         groups = self.groups()
@@ -98,16 +98,16 @@ class ConstrainedSearch(CompiledSearcher):
         ]
 
     def take(self, request: Request) -> list[Hypothesis]:
-        group, i = self.at.pop(request)
-        return group.found(i)
+        group, i = self.place_of_request.pop(request)
+        return group.hypotheses(i)
 
     def cancel(self, requests: Collection[Request]) -> None:
         for request in requests:
-            group, i = self.at.pop(request)
+            group, i = self.place_of_request.pop(request)
             group.search.drop_(i)
 
     def common_prefix(self, request: Request) -> list[int]:
-        group, i = self.at[request]
+        group, i = self.place_of_request[request]
         return common_prefix(
             [
                 *group.search.tokens(i),
@@ -185,6 +185,6 @@ class ConstrainedGroup:
         self.returned += len(ended)
         return ended
 
-    def found(self, i: int) -> list[Hypothesis]:
+    def hypotheses(self, i: int) -> list[Hypothesis]:
         """Return the hypotheses of the i-th sentence, best first."""
         return n_best(self.search.hypotheses(i), self.setup.spec.scoring)

@@ -116,7 +116,7 @@ class Finished:
     # the saved steps and rows, and the rows that its steps so far did not have; -inf: none
     ending: Tensor
     # each sentence's hypotheses, in the order in which they finished
-    of: list[list[tuple[FinishedStep, int]]]
+    hypotheses: list[list[tuple[FinishedStep, int]]]
 
     @staticmethod
     def empty(sentences: int, m: int, device: torch.device) -> Finished:
@@ -137,7 +137,7 @@ class Finished:
         subtle: `best` is as wide as the longest list; a shorter one begins with +inf, so that the
         last column has the last entry of every list.
         """
-        self.of[sentence] = []
+        self.hypotheses[sentence] = []
         self.count[sentence] = 0
         self.total[sentence] = -torch.inf
         self.ending[sentence] = -torch.inf
@@ -181,7 +181,7 @@ class Finished:
     def add_(self, sentence: list[int], step: FinishedStep) -> None:
         """Add the hypotheses of one step; sentence: m pool numbers."""
         for i, s in enumerate(sentence):
-            self.of[s].append((step, i))
+            self.hypotheses[s].append((step, i))
 
     def take(self, sentence: int, answers: list[int] | None = None) -> list[Hypothesis]:
         """Return a sentence's hypotheses, best first, and drop them; answers: numbers of those to
@@ -189,7 +189,7 @@ class Finished:
 
         Equal scores keep the order in which they finished.
         """
-        found, self.of[sentence] = self.of[sentence], []
+        found, self.hypotheses[sentence] = self.hypotheses[sentence], []
         if answers is not None:
             found = [found[i] for i in answers]
         gap, steps, beyond, missed = self.ending[sentence].tolist()

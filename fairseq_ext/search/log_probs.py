@@ -60,7 +60,7 @@ class LogProbs:
         score, column = value.max(1, keepdim=True) if k == 1 else blockwise_topk(value, k)
         return score, self._words(column)
 
-    def at(self, token: Tensor) -> Tensor:
+    def scores_at(self, token: Tensor) -> Tensor:
         """Return log-probabilities (n, m) of tokens (n or 1, m); -inf for a token that is not on
         the shortlist."""
         if self._ids is None:
@@ -210,7 +210,7 @@ class LogProbs:
     def only_(self, token: Tensor, rows: Tensor) -> None:
         """Make all but tokens (n, m) impossible where the mask rows (n,) is true; -1 for none."""
         column, _ = self._column(token.clamp(min=0))
-        kept = self.at(token.clamp(min=0)).masked_fill_(token < 0, -torch.inf)
+        kept = self.scores_at(token.clamp(min=0)).masked_fill_(token < 0, -torch.inf)
         alone = torch.full_like(self._value, -torch.inf).scatter_reduce_(1, column, kept, "amax")
         self._value = torch.where(rows[:, None], alone, self._value)
 

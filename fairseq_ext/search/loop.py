@@ -17,7 +17,7 @@ from torch import Tensor
 from fairseq_ext.core.errors import NotANumber
 from fairseq_ext.model.protocol import Regroupable
 from fairseq_ext.search.beam import Attention, Beam, upload
-from fairseq_ext.search.candidates import StopDecision, continued, going_on, survivors
+from fairseq_ext.search.candidates import StopDecision, next_beam, rows_per_sentence, survivors
 from fairseq_ext.search.finished import Finished
 from fairseq_ext.search.pool import Pool
 from fairseq_ext.search.protocols import Schedule, SearchSetup
@@ -93,7 +93,7 @@ def advance(search: Search, beam: Beam) -> Beam:
     #     device
     decision = strategies.stop(candidates, beam, pool, finished, at_limit)
     done, final, counts, is_broken = fetch(
-        decision, broken, going_on(candidates, decision) if search.variable else None
+        decision, broken, rows_per_sentence(candidates, decision) if search.variable else None
     )
     if is_broken:
         source = "the model" if search.processors.lm is None else "the model or the language model"
@@ -105,10 +105,10 @@ def advance(search: Search, beam: Beam) -> Beam:
     rows = survivors(candidates, decision, beam.live, final, counts)
     if rows is None:
         return beam.empty()
-    following = continued(beam, rows)
+    following = next_beam(beam, rows)
     decoder.select(
         rows.row,
-        rows.kept,
+        rows.sentence_index,
         0 if rows.counts is not None else rows.width,
         following.sentence_of_row(),
     )

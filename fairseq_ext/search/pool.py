@@ -38,7 +38,7 @@ class Pool:
     lead: list[int] | None = None
     # the minimum length applies to a sentence as soon as its own prefix has ended (fairseq: to all
     # sentences when all prefixes have ended)
-    min_len_excludes_prefix: bool = False
+    min_len_after_own_prefix: bool = False
     pad: int = 1
     # of each sentence; None: no sentence has any
     constraints: list[SentenceConstraints] | None = None
@@ -80,7 +80,7 @@ class Pool:
             else tuple(token for token in self.prefix[sentence].tolist() if token != self.pad)
         )
 
-    def force_behind_(self, phrases: Sequence[Sequence[int]]) -> None:
+    def extend_prefix_(self, phrases: Sequence[Sequence[int]]) -> None:
         """Add forced tokens of each sentence after those that are forced already."""
         rows = [[*self.forced(i), *phrase] for i, phrase in enumerate(phrases)]
         width = max(map(len, rows))
@@ -131,7 +131,7 @@ class Pool:
         used = tokens[sentences].ne(self.pad).any(0).nonzero()[:, 0].tolist()
         return used[0], used[-1] + 1
 
-    def together(self, sentences: list[int]) -> list[list[int]]:
+    def encoder_batches(self, sentences: list[int]) -> list[list[int]]:
         """Return these sentences in parts that may be encoded in one call."""
         if not self.encodes_separately:
             return [sentences]
@@ -150,7 +150,7 @@ class Pool:
         )
 
 
-class OfPool(Generic[T]):
+class PerPoolCache(Generic[T]):
     """A value for each pool: cached as long as the pool lives, made again when its sentences have
     changed.
 
@@ -161,15 +161,15 @@ class OfPool(Generic[T]):
     def __init__(self, make: Callable[[Pool], T]):
         self.make = make
         # (length, version), value
-        self.made: weakref.WeakKeyDictionary[Pool, tuple[tuple[int, int], T]] = (
+        self.cache: weakref.WeakKeyDictionary[Pool, tuple[tuple[int, int], T]] = (
             weakref.WeakKeyDictionary()
         )
 
     def __call__(self, pool: Pool) -> T:
         state = (len(pool), pool.version)
-        kept = self.made.get(pool)
+        kept = self.cache.get(pool)
         if kept is None or kept[0] != state:
             kept = None
-            self.made.pop(pool, None)  # first, so that memory never has both
-            kept = self.made[pool] = (state, self.make(pool))
+            self.cache.pop(pool, None)  # first, so that memory never has both
+            kept = self.cache[pool] = (state, self.make(pool))
         return kept[1]

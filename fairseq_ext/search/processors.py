@@ -28,8 +28,8 @@ class Positions:
     at_limit: Tensor | None  # (m,) positions where only EOS is allowed; None: none
     # (m,) prefix token of each position, pad after the prefix; None: no prefix anywhere
     forced: Tensor | None
-    short: Tensor | bool  # (m,) positions where EOS is too early; False: none, True: all
-    free: Tensor | bool  # (m,) positions after the prefixes
+    too_short: Tensor | bool  # (m,) positions where EOS is too early; False: none, True: all
+    after_prefix: Tensor | bool  # (m,) positions after the prefixes
     # (m, T) the tokens before each position, padded on the left with NOT_YET
     history: Callable[[], Tensor]
 
@@ -70,7 +70,7 @@ class LogitsProcessors:
         )
         rows = None if sentence is None else beam.live_index()[sentence]  # (n,) pool numbers
         limit = None if at_limit is None or sentence is None else at_limit[sentence]
-        at = self.positions(pool, rows, step, limit, beam.chosen)
+        at = self.positions(pool, rows, step, limit, beam.generated_tokens)
         self.apply_(log_probs, at)
         if at.forced is not None and beam.width > 1:
             repeat_ended(
@@ -91,23 +91,29 @@ class LogitsProcessors:
         """Return the positions of these sentences (m,), pool numbers, after `step` tokens, an int
         or (m,). at_limit (m,) and history as in `Positions`. sentence may be None if the pool has
         no prefix."""
-        short: Tensor | bool = step < self.min_len
-        free: Tensor | bool = True
+        too_short: Tensor | bool = step < self.min_len
+        after_prefix: Tensor | bool = True
         forced = None
         if pool.prefix is not None:
             P = pool.prefix.size(1)
-            free = step >= min(P, max(pool.max_len))
-            if free is not True:
+            after_prefix = step >= min(P, max(pool.max_len))
+            if after_prefix is not True:
                 column = torch.as_tensor(step, device=pool.prefix.device)
                 forced = pool.prefix[sentence, column.clamp(max=P - 1)].masked_fill(
                     column >= P, self.pad
                 )
                 # fairseq: the minimum length applies when all prefixes have ended
                 behind = forced == self.pad
-                allowed = behind if pool.min_len_excludes_prefix else free
-                short = short if short is False else allowed if short is True else short & allowed
-                free = behind if pool.min_len_excludes_prefix else free
-        return Positions(at_limit, forced, short, free, history)
+                allowed = behind if pool.min_len_after_own_prefix else after_prefix
+                too_short = (
+                    too_short
+                    if too_short is False
+                    else allowed
+                    if too_short is True
+                    else too_short & allowed
+                )
+                after_prefix = behind if pool.min_len_after_own_prefix else after_prefix
+        return Positions(at_limit, forced, too_short, after_prefix, history)
 
     def apply_(self, log_probs: LogProbs, at: Positions) -> None:
         """Apply all processors but the language model, in fairseq's order."""
@@ -125,9 +131,9 @@ class LogitsProcessors:
                 else (at.forced != self.pad) & ~at.at_limit
             )
             log_probs.only_(at.forced.masked_fill(~rows, self.eos)[:, None], rows)
-        ban_where(log_probs, self.eos, at.short)
+        ban_where(log_probs, self.eos, at.too_short)
         for token in self.suppress.tolist() if self.suppress is not None else ():
-            ban_where(log_probs, token, at.free)
+            ban_where(log_probs, token, at.after_prefix)
         if self.no_repeat_ngram:
             log_probs.ban_repeated_(at.history(), self.no_repeat_ngram)
 

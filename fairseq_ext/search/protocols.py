@@ -156,7 +156,7 @@ class Stop(Replaceable, ABC):
         sentence's answer; None (the default): all."""
         return None
 
-    def ended(self, ending: Ending) -> None:  # noqa: B027  most prove nothing
+    def count_ending(self, ending: Ending) -> None:  # noqa: B027  most prove nothing
         """Count how the search of an answered sentence ended; nothing by default."""
 
     @abstractmethod

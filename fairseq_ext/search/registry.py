@@ -48,7 +48,7 @@ STOCKS = {"sampling": "--sampling", "diverse": "--diverse-beam-groups"}
 OUTSIDE = "FAIRSEQ_EXT_STRATEGIES"
 OUTSIDE_MODULE = "fairseq_ext_outside_"  # prefix of the names of their modules
 # names of fairseq's own flags, which a file from outside may not use (plugin/flags_dataclass.py)
-TAKEN: set[str] = set()
+STOCK_FLAG_NAMES: set[str] = set()
 Setting = Mapping[str, Any]  # values of flags by field name, ours and stock's
 
 
@@ -93,7 +93,7 @@ class Strategy:
     # (flags, generation config) -> None; raises UsageError with one sentence
     check: Callable | None = None
     # (flags, generation config) -> text for the signature in addition to its name and flags
-    tell: Callable | None = None
+    signature_part: Callable | None = None
     needs: frozenset[str] = frozenset()  # of CAPABILITIES
     denies: frozenset[str] = frozenset()
     neutral: tuple[Setting, ...] = ()  # settings at which it equals fairseq
@@ -225,7 +225,7 @@ def load_outside(file: Path) -> None:
     give_old_path()
     try:
         spec.loader.exec_module(module)
-        refuse_taken(module)
+        refuse_existing_flags(module)
     except BaseException as error:
         del sys.modules[name]
         if isinstance(error, UsageError) or not isinstance(error, Exception):
@@ -257,7 +257,7 @@ def give_old_path() -> None:
     setattr(parent, "length_reward", found)  # noqa: B010  mypy knows no attribute of this name
 
 
-def refuse_taken(module: types.ModuleType) -> None:
+def refuse_existing_flags(module: types.ModuleType) -> None:
     """Refuse flags of a file from outside the package with names of fairseq's flags (raises
     UsageError)."""
     for kind in vars(module).values():
@@ -266,7 +266,7 @@ def refuse_taken(module: types.ModuleType) -> None:
             if dataclasses.is_dataclass(kind) and kind.__module__ == module.__name__
             else {}
         )
-        if again := TAKEN & own.keys():
+        if again := STOCK_FLAG_NAMES & own.keys():
             raise UsageError(
                 f"{module.__file__}: fairseq has a flag --{min(again).replace('_', '-')} already: "
                 "choose another name"
@@ -301,7 +301,7 @@ def samples(flags: Any) -> bool:
     return STRATEGIES["select"][choice(flags, "select")].samples
 
 
-def in_use(flags: Any) -> list[Strategy]:
+def strategies_in_use(flags: Any) -> list[Strategy]:
     """Return the strategy of every extension point, fairseq's own included, and the pruners that
     their flags switch on."""
     return [STRATEGIES[point][choice(flags, point)] for point in POINTS] + [
@@ -309,9 +309,9 @@ def in_use(flags: Any) -> list[Strategy]:
     ]
 
 
-def chosen(flags: Any) -> list[Strategy]:
+def non_default_strategies(flags: Any) -> list[Strategy]:
     """Return the strategies that the flags switch on, without fairseq's own."""
-    return [s for s in in_use(flags) if s.name != DEFAULT.get(s.point)]
+    return [s for s in strategies_in_use(flags) if s.name != DEFAULT.get(s.point)]
 
 
 def flags_of(strategy: Strategy) -> dict[str, dataclasses.Field]:

@@ -102,10 +102,10 @@ def search_all(
     for sentence in pool.sentences_to_decode():
         scheduler.add(Request(sentence, nbest, pool=pool, sentence=sentence))
     while True:
-        if newcomers := scheduler.start(searcher.live, searcher.rows):
+        if arrivals := scheduler.start(searcher.live, searcher.rows):
             if has_started and stats.refills is not None:
                 stats.refill()
-            searcher.admit(newcomers)
+            searcher.admit(arrivals)
             has_started = True
         if not searcher.live:
             return
@@ -139,12 +139,12 @@ class Searcher(ABC):
     def rows(self) -> int:
         """Number of their rows."""
 
-    def may_take(self, constraints: SentenceConstraints | None) -> bool:
+    def supports_constraints(self, constraints: SentenceConstraints | None) -> bool:
         """Whether this search supports a sentence with these constraints, as far as they decide;
         true by default."""
         return True
 
-    def takes(self, pool: Pool) -> bool:
+    def supports_pool(self, pool: Pool) -> bool:
         """Whether this search supports the sentences of a pool; true by default."""
         return True
 
@@ -213,7 +213,7 @@ class Searchers(Searcher):
 
     def __init__(self, searchers: Sequence[Searcher], last: Callable[[], Searcher] | None = None):
         self.searchers, self.make_last = list(searchers), last
-        self.at: dict[Request, Searcher] = {}  # in the order of their start
+        self.searcher_of_request: dict[Request, Searcher] = {}  # in the order of their start
 
     @property
     def last(self) -> Searcher:
@@ -233,20 +233,22 @@ class Searchers(Searcher):
 
     def admit(self, requests: Sequence[Request]) -> None:
         pool = requests[0].batch
-        taker = next((each for each in self.searchers if each.takes(pool)), None) or self.last
+        taker = (
+            next((each for each in self.searchers if each.supports_pool(pool)), None) or self.last
+        )
         parts = [requests]
         if pool.encodes_separately:
             of_sentence = {request.sentence: request for request in requests}
             parts = [
                 [of_sentence[sentence] for sentence in part]
-                for part in pool.together(list(of_sentence))
+                for part in pool.encoder_batches(list(of_sentence))
             ]
         for part in parts:
             for searcher in self.searchers:
                 if searcher is not taker:
                     searcher.set_aside()
             taker.admit(part)
-            self.at |= dict.fromkeys(part, taker)
+            self.searcher_of_request |= dict.fromkeys(part, taker)
 
     def step(self, most: int = 1) -> list[Request]:
         busy = [searcher for searcher in self.searchers if searcher.live]
@@ -255,18 +257,18 @@ class Searchers(Searcher):
         ]
 
     def take(self, request: Request) -> list[Hypothesis] | None:
-        found = self.at.pop(request).take(request)
+        found = self.searcher_of_request.pop(request).take(request)
         if found is None:
             self.last.admit([request])
-            self.at[request] = self.last
+            self.searcher_of_request[request] = self.last
         return found
 
     def cancel(self, requests: Collection[Request]) -> None:
         for request in requests:
-            self.at.pop(request).cancel([request])
+            self.searcher_of_request.pop(request).cancel([request])
 
     def common_prefix(self, request: Request) -> list[int]:
-        return self.at[request].common_prefix(request)
+        return self.searcher_of_request[request].common_prefix(request)
 
 
 class BeamSearch:

@@ -22,7 +22,7 @@ from fairseq_ext.search.compiled import CompiledSearch
 from fairseq_ext.search.constrained import ConstrainedSearch
 from fairseq_ext.search.interpreted import LoopSearch
 from fairseq_ext.search.scheduler import Request, Searchers
-from fairseq_ext.search.strategies.stop.early import Shorter
+from fairseq_ext.search.strategies.stop.early import LengthRetry
 
 ROOT = Path(__file__).parents[2]
 MODEL = ROOT / "checkpoints" / "demo"
@@ -192,9 +192,9 @@ def test_what_comes_to_its_length_limit_is_searched_again_as_offline(monkeypatch
         load({**flags, "stream_width": 3}),
         Translator(**flags, constraints="unordered"),
     )
-    better, again = Shorter.better, []
+    better, again = LengthRetry.choose, []
     monkeypatch.setattr(
-        Shorter, "better", lambda self, *found: again.append(self) or better(self, *found)
+        LengthRetry, "choose", lambda self, *found: again.append(self) or better(self, *found)
     )
     draw = random.Random(4)
     jobs = [

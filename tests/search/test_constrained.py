@@ -73,7 +73,7 @@ def both(
         LoopSearch, "admit", lambda self, requests: called.append(search) or admit(self, requests)
     )
     found, counts = [], []
-    once = getattr(ours.driver, "search", ours.driver)  # not what Shorter searches again
+    once = getattr(ours.driver, "search", ours.driver)  # not what LengthRetry searches again
     for search in (once, functools.partial(beam_search, ours.setup)):
         pool, answers, before = make_pool(ours, sample), [], ours.stats.copy()
         pool.to_decode = wanted
@@ -208,7 +208,7 @@ def test_beams_of_more_candidates_than_compiled_code_ranks_go_through_the_loop()
     wide = build("transformer", dtype=torch.float32, words=300)
     for beam, knows in ((128, True), (129, False)):  # twice as many candidates
         ours = generators([wide], {"select": "dba"}, beam=beam, words=300).ours
-        assert ConstrainedSearch.knows(ours.setup) == knows
+        assert ConstrainedSearch.supports(ours.setup) == knows
 
 
 @pytest.mark.parametrize("strategy", FLAGS, ids=str)

@@ -70,7 +70,7 @@ def known_dictionaries(
     words = getattr(kept, "symbols", kept)
     if isinstance(words, (list, tuple)) and all(isinstance(word, str) for word in words):
         yield "that in the state of its task", words
-    in_use = os.path.join(data, f"dict.{language}.txt")
+    strategies_in_use = os.path.join(data, f"dict.{language}.txt")
     for folder in (
         os.path.dirname(os.path.abspath(checkpoint)) if checkpoint else None,
         trained_on,
@@ -79,7 +79,9 @@ def known_dictionaries(
         if (
             language
             and os.path.isfile(path)
-            and not (os.path.exists(in_use) and os.path.samefile(path, in_use))
+            and not (
+                os.path.exists(strategies_in_use) and os.path.samefile(path, strategies_in_use)
+            )
         ):
             try:
                 yield path, Dictionary.load(path).symbols

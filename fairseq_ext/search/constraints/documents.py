@@ -52,9 +52,9 @@ class Documents:
     def clear(self) -> None:
         """Start a text."""
         self.number = 0  # of the document, if blank lines separate documents
-        self.of_line: dict[int, str | int] = {}  # document by line, in the current part
+        self.document_of_line: dict[int, str | int] = {}  # document by line, in the current part
         self.deciding: dict[Key, int] = {}  # the line that decides
-        self.kept: dict[Key, str] = {}  # the form in its translation
+        self.kept_form: dict[Key, str] = {}  # the form in its translation
 
     def levels(self, lines: Iterable[tuple[int, Sequence[str] | None]]) -> dict[int, int]:
         """Return the level of each line of the next part, by its number. lines: number and source
@@ -68,7 +68,7 @@ class Documents:
                 self.begin(number)
             if terms is None and self.names is None:
                 self.number += 1
-            document = self.of_line[number] = self.document(number)
+            document = self.document_of_line[number] = self.document(number)
             waits_for = {
                 self.deciding.setdefault((document, term), number) for term in terms or ()
             } - {number}
@@ -87,9 +87,9 @@ class Documents:
         """Begin a part; drop the data of documents that are complete."""
         if first == 0:
             self.clear()
-        self.of_line.clear()
+        self.document_of_line.clear()
         if self.names is None:
-            for of_key in (self.deciding, self.kept):
+            for of_key in (self.deciding, self.kept_form):
                 for key in [key for key in of_key if key[0] != self.number]:
                     del of_key[key]  # type: ignore[attr-defined]
 
@@ -103,7 +103,7 @@ class Documents:
 
     def forms(self, line: int, term: str, targets: Sequence[str]) -> tuple[str, ...]:
         """Return the target forms of a term that a line may have."""
-        kept = self.kept.get((self.of_line.get(line, ""), term))
+        kept = self.kept_form.get((self.document_of_line.get(line, ""), term))
         return tuple(
             form for form in targets if kept is None or self.lemmas(form) == self.lemmas(kept)
         )
@@ -112,11 +112,11 @@ class Documents:
         """Return the lemmas of a target form, in lower case."""
         return [self.lemma(word).lower() for word in words_of(form)]
 
-    def keep(self, line: int, term: str, form: str | None) -> None:
+    def record_form(self, line: int, term: str, form: str | None) -> None:
         """Note the form of a term in a line's translation, or that it has none."""
-        key = self.of_line.get(line, ""), term
+        key = self.document_of_line.get(line, ""), term
         if form is not None and self.deciding.get(key) == line:
-            self.kept.setdefault(key, form)
+            self.kept_form.setdefault(key, form)
 
 
 @dataclass

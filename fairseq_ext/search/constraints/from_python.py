@@ -36,7 +36,7 @@ Avoid = ListOf[str] | ListOf[ListOf[str]]  # phrases of all lines, or of each li
 
 
 @dataclass
-class Given:
+class CallConstraints:
     """The constraints of a call with n lines. None: the call has none of the kind."""
 
     constraints: ListOf[Phrases] | None = None  # n lists of phrases that must appear
@@ -78,7 +78,7 @@ class Given:
             or not any(isinstance(e, Iterable) and not isinstance(e, str) for e in self.avoid)
         )
 
-    def of_line(
+    def for_line(
         self, place: int, tokens: Tensor, source: ConstraintSource, unknown: Sequence[str] = ()
     ) -> SentenceConstraints:
         """Return the constraints of a line, including those of the flags (source). place: among the
@@ -89,7 +89,7 @@ class Given:
         number = self.first + place
         where = f"line {number + 1}"
         phrases = items(
-            () if self.constraints is None else of_line(self.constraints, place),
+            () if self.constraints is None else entry_of_line(self.constraints, place),
             f"constraints of {where}",
         )
         banned = (
@@ -97,7 +97,7 @@ class Given:
             if self.avoid is None
             else self.avoid
             if self.bans_everywhere
-            else of_line(self.avoid, place)
+            else entry_of_line(self.avoid, place)
         )
         prefix = None if self.prefixes is None else self.prefixes[place]
         fields: dict[str, list[Any]] = {
@@ -113,7 +113,7 @@ class Given:
         return source.sentence(number, tokens, source.of_fields(fields, where), unknown=unknown)
 
 
-def of_line(given: Any, place: int) -> Any:
+def entry_of_line(given: Any, place: int) -> Any:
     """Return a line's entry of a list; None counts as no phrases."""
     return () if given[place] is None else given[place]
 

@@ -30,7 +30,7 @@ from fairseq_ext.search.phrases.sentence import (
     Phrase,
     SentenceConstraints,
     merge,
-    unusable,
+    unusable_reason,
     within_limits,
 )
 
@@ -74,24 +74,24 @@ def parse_json(line: str, where: str) -> dict[str, Any]:
     return fields_of(value, where)
 
 
-def no_key_twice(where: str) -> Callable[[list[tuple[str, Any]]], dict[str, Any]]:
+def refuse_duplicate_keys(where: str) -> Callable[[list[tuple[str, Any]]], dict[str, Any]]:
     """Return an `object_pairs_hook` that raises UsageError for a key given twice; where: for the
     message."""
 
-    def made(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    def object_of_pairs(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
         found = dict(pairs)
         if len(found) < len(pairs):
             raise UsageError(f"{where} has a key twice: join their values")
         return found
 
-    return made
+    return object_of_pairs
 
 
 def json_object(line: str, where: str, keys: Sequence[str] = KEYS) -> dict[str, Any]:
     """Return the object of a JSON line (raises UsageError for anything else, and for a key given
     twice)."""
     try:
-        value = json.loads(line, object_pairs_hook=no_key_twice(where))
+        value = json.loads(line, object_pairs_hook=refuse_duplicate_keys(where))
     except UsageError:
         raise
     except (ValueError, RecursionError) as error:
@@ -100,12 +100,12 @@ def json_object(line: str, where: str, keys: Sequence[str] = KEYS) -> dict[str, 
         ) from None
     if not isinstance(value, dict):
         raise UsageError(f"{where} is not a JSON object: write one with the keys {', '.join(keys)}")
-    if (found := flaw(value)) is not None:
+    if (found := json_error(value)) is not None:
         raise UsageError(f"{where} {found}")
     return value
 
 
-def flaw(value: Any) -> str | None:
+def json_error(value: Any) -> str | None:
     """Return why a JSON value cannot be written again, as the end of a sentence; None if it can."""
     level = [value]
     for _ in range(DEEPEST + 1):
@@ -207,7 +207,7 @@ def from_packed(
             for token in phrase
         ]
         text = " ".join(pieces) if segmenter is None else segmenter.decode(" ".join(pieces))
-        if segmenter is not None and segmenter.is_of_target:
+        if segmenter is not None and segmenter.has_target_bpe:
             # from the source's segmentation
             text = LANGUAGE.sub("", text, count=1).lstrip()
             pieces = segmenter.pieces(text)
@@ -218,9 +218,9 @@ def from_packed(
             if not forms:
                 found = replace(found, unmet=(*found.unmet, (text, reason)))
                 continue
-        elif wrong := unusable(phrase, pieces, dictionary):
+        elif wrong := unusable_reason(phrase, pieces, dictionary):
             near = (
-                segmenter.nearest(text)
+                segmenter.spelling_hint(text)
                 if segmenter is not None and dictionary.unk() in phrase
                 else ""
             )

@@ -23,7 +23,7 @@ from fairseq_ext.search.constraints.glossary import Required
 from fairseq_ext.search.constraints.prefix import met_with_prefix
 from fairseq_ext.search.finished import Hypothesis
 from fairseq_ext.search.phrases.pieces import normal
-from fairseq_ext.search.phrases.places import Span, Text, Wanted, assigned
+from fairseq_ext.search.phrases.places import PhraseToFind, Span, Text, match_phrases
 from fairseq_ext.search.phrases.sentence import Meets, SentenceConstraints, SourceTerm, met
 
 LEFT_OUT = "left out, as it costs more than --constraint-bonus gives"
@@ -66,7 +66,7 @@ class SentenceGoal:
 
 
 def report_constraints(
-    asked: SentenceGoal,
+    goal: SentenceGoal,
     found: list[Hypothesis],
     stats: Stats,
     ordered: bool = False,
@@ -77,7 +77,7 @@ def report_constraints(
     if there is none, all, the one that meets most first, each with its unmet constraints. meets:
     counts in tokens (met) or in text (search/phrases/places.py); soft: constraints were preferred,
     not forced, and hypotheses keep their order."""
-    number, constraints, lead = asked.number, asked.constraints, asked.lead
+    number, constraints, lead = goal.number, goal.constraints, goal.lead
     total = stats.section(ConstraintCounts)
     total.given += len(constraints.any_of) + len(constraints.unmet) + bool(constraints.prefix)
     total.unmet += [[number, text, reason] for text, reason in constraints.unmet]
@@ -94,7 +94,7 @@ def report_constraints(
     )
     best = which[kept[0]] if kept else met_with_prefix([], constraints, ordered, meets)
     total.met += sum(best)
-    reason = LEFT_OUT if soft else why(constraints, asked.limit - lead)
+    reason = LEFT_OUT if soft else unmet_reason(constraints, goal.limit - lead)
     texts = constraints.text + ((constraints.prefix_text,) if constraints.prefix else ())
     lacks = [
         tuple((text, reason) for text, is_met in zip(texts, each, strict=True) if not is_met)
@@ -128,7 +128,7 @@ def count_terms(terms: Sequence[SourceTerm], best: Hypothesis, stats: Stats, pla
         total.met = (total.met or 0) + held.total()
 
 
-def report_unsearched(
+def report_skipped_sentence(
     number: int, constraints: SentenceConstraints, stats: Stats, reason: str
 ) -> list[tuple[str, str]]:
     """Add the constraints of a sentence that is not searched to the statistics. Return them, each
@@ -143,7 +143,7 @@ def report_unsearched(
     return lacks
 
 
-def why(constraints: SentenceConstraints, limit: int) -> str:
+def unmet_reason(constraints: SentenceConstraints, limit: int) -> str:
     """Return the reason why a sentence's constraints cannot all be met."""
     prefix = constraints.prefix
     left = [
@@ -179,7 +179,7 @@ class GlossaryReport:
     written."""
 
     def __init__(self, path: str, segmented: bool, whole: bool | None = True):
-        self.path, self.segmented, self.whole, self.is_stream = (
+        self.path, self.segmented, self.whole_words, self.is_stream = (
             path,
             segmented,
             whole,
@@ -227,7 +227,9 @@ class GlossaryReport:
         spans = word_spans(source, words_of(source, self.segmented))
         terms: list[dict[str, Any]] = []
         for each, (form, at) in zip(
-            required, forms_used(translation, required, self.segmented, self.whole), strict=True
+            required,
+            forms_used(translation, required, self.segmented, self.whole_words),
+            strict=True,
         ):
             source_at = [(spans[match.start][0], spans[match.end - 1][1]) for match in each.matches]
             entry = {
@@ -261,10 +263,10 @@ def forms_used(
     serves one requirement (other arguments: search/phrases/places.py)."""
     targets = [list(each.term.targets) for each in required]
     wanted = [
-        Wanted([normal(normalize("NFKC", t)) for t in of], each.cased.mode)
+        PhraseToFind([normal(normalize("NFKC", t)) for t in of], each.cased.mode)
         for of, each in zip(targets, required, strict=True)
     ]
-    places = assigned(Text(translation, segmented, whole), wanted)
+    places = match_phrases(Text(translation, segmented, whole), wanted)
     return [
         (None, None) if place is None else (of[place[0]], place[1])
         for of, place in zip(targets, places, strict=True)

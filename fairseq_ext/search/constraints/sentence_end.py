@@ -44,28 +44,28 @@ register_feature("constraints: sentence end", EndFlags, constrains=True)
 
 
 @dataclass
-class Rows:
+class EndRuleRows:
     """The rows (n,) of a step, as the rule needs them."""
 
     state: Tensor
     last: Tensor  # last tokens
     allowed: Tensor  # number of sentence ends that they may have
-    open: Tensor  # bool: must not end yet
-    ruled: Tensor  # bool: the rule applies
+    must_continue: Tensor  # bool: must not end yet
+    is_restricted: Tensor  # bool: the rule applies
     proposed: Tensor  # (n, Q) next tokens of their required phrases, -1 for none
 
 
-def forbid_(log_probs: LogProbs, tokens: EndTokens, rows: Rows, eos: int) -> None:
+def forbid_(log_probs: LogProbs, tokens: EndTokens, rows: EndRuleRows, eos: int) -> None:
     """Ban tokens that break the rule."""
     ends, behind = rows.state // 2, rows.state % 2 == 1
     # (1) punctuation of the last sentence end, in rows with missing phrases
     final = tokens.final.nonzero()[:, 0]
-    gate = rows.open & rows.ruled & ~behind & (ends + 1 >= rows.allowed)
+    gate = rows.must_continue & rows.is_restricted & ~behind & (ends + 1 >= rows.allowed)
     attached = tokens.period[final] & tokens.abbreviates[rows.last][:, None]  # (n, F)
     own = (rows.proposed[:, :, None] == final).any(1)
     log_probs.ban_each_(torch.where(gate[:, None] & ~attached & ~own, final, -1))
     # (2) all but EOS and closing tokens, in rows after their last end
-    closed = rows.ruled & behind & (ends >= rows.allowed)
+    closed = rows.is_restricted & behind & (ends >= rows.allowed)
     # as in most steps; only checked on a CPU, where it does not wait for a device
     if closed.device.type == "cpu" and not bool(closed.any()):
         return
@@ -90,7 +90,7 @@ class EndRule:
     def __init__(self, ends: SentenceEnds, ruled: Tensor, forced: Tensor, min_len: int, eos: int):
         device = ruled.device
         self.tokens, self.allowed = ends.tokens.to(device), ends.allowed.to(device)
-        self.ruled, self.forced, self.min_len, self.eos = ruled, forced, min_len, eos
+        self.is_restricted, self.forced, self.min_len, self.eos = ruled, forced, min_len, eos
 
     def start(self, beam: Beam) -> None:
         """Set the state in which no sentence has ended."""
@@ -114,8 +114,8 @@ class EndRule:
         # (S, 1): EOS could not follow
         early = (done + 1 < self.min_len).expand(len(beam.live))[:, None]
         lacks = (phrases.bank(state, count) < phrases.total[:, None]) & forced
-        ruled = self.ruled[live] & (done >= self.forced[live])
-        rows = Rows(
+        ruled = self.is_restricted[live] & (done >= self.forced[live])
+        rows = EndRuleRows(
             beam.aux["ends"],
             beam.tokens[:, -1],
             self.allowed[live][sentence],
@@ -126,9 +126,9 @@ class EndRule:
         forbid_(log_probs, self.tokens, rows, self.eos)
         return torch.where(ruled[sentence][:, None], proposed, -2)  # -2: not counted at all
 
-    def after(self, beam: Beam, row: Tensor, token: Tensor, proposed: Tensor) -> Tensor:
+    def next_state(self, beam: Beam, row: Tensor, token: Tensor, proposed: Tensor) -> Tensor:
         """Return the state (S, c) after the tokens (S, c) of rows (S, c); proposed: the result of
         `forbid_`."""
         own = (proposed[row] == token[..., None]).any(-1)
-        state = self.tokens.after(beam.aux["ends"][row], beam.tokens[:, -1][row], token, own)
+        state = self.tokens.next_state(beam.aux["ends"][row], beam.tokens[:, -1][row], token, own)
         return torch.where(proposed[row][..., 0] == -2, beam.aux["ends"][row], state)

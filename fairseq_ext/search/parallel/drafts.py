@@ -62,7 +62,7 @@ class Trajectory(Drafter):
         return kernel.trajectory(NONE if self.pad is None else self.pad)
 
 
-class Nothing(Drafter):
+class NoDrafter(Drafter):
     """No drafts: greedy decoding."""
 
     def propose(self, rows: Rows, most: int, least: float) -> Draft:
@@ -89,46 +89,48 @@ class Nothing(Drafter):
 logger = logging.getLogger("fairseq_ext")
 TAIL = 3  # verified tokens that are searched for
 # probability that an old output which was right so far is right for one more token
-SURE = 0.9999
-REGAINED = 0.7  # factor of the doubt, after each token of the old output that was right again
-WEAK = 0.6  # below this probability the fallback drafter is used as well
+CONFIDENCE = 0.9999
+DOUBT_DECAY = 0.7  # factor of the doubt, after each token of the old output that was right again
+MIN_CONFIDENCE = 0.6  # below this probability the fallback drafter is used as well
 # probability after a difference, by the length of the match
-FOUND = np.array([0.5, 0.8, 0.95, 0.97])
+MATCH_CONFIDENCE = np.array([0.5, 0.8, 0.95, 0.97])
 
 
 class Previous(Drafter):
     """Earlier outputs, and a fallback drafter for sentences without one."""
 
-    def __init__(self, old: list[list[int]], other: Drafter):
+    def __init__(self, old: list[list[int]], fallback: Drafter):
         """old: every sentence's earlier output, EOS included."""
         self.old = old
-        self.other = other
-        self.is_told = False  # whether the log says that sentences have no line
+        self.fallback = fallback
+        self.has_warned = False  # whether the log says that sentences have no line
 
     def start(self, pool: Pool) -> None:
-        self.other.start(pool)
+        self.fallback.start(pool)
         numbers = pool.ids.tolist() if pool.draft_lines is None else pool.draft_lines
         lines = [self.old[i] if 0 <= i < len(self.old) else [] for i in numbers]
         self.lines = lines
-        if max(numbers, default=-1) >= len(self.old) and not self.is_told:
+        if max(numbers, default=-1) >= len(self.old) and not self.has_warned:
             logger.warning(
                 "--draft-file has %s, and the input a sentence number %d: sentences without a line "
                 "are drafted as without the file",
                 counted(len(self.old), "line"),
                 max(numbers) + 1,
             )
-            self.is_told = True
+            self.has_warned = True
         width = max((len(line) for line in lines), default=0) + 1
         self.text = np.array([line + [NONE] * (width - len(line)) for line in lines])  # (N, M)
         # place in the old output after the verified tokens
         self.next = np.zeros(len(lines), np.int64)
-        self.told = np.zeros(len(lines), np.int64)  # number of verified tokens that `next` follows
-        self.sure = np.full(len(lines), SURE)
+        self.tracked_length = np.zeros(
+            len(lines), np.int64
+        )  # number of verified tokens that `next` follows
+        self.confidence = np.full(len(lines), CONFIDENCE)
 
     def follow_(self, rows: Rows) -> None:
         """Move `next` after the newly verified tokens."""
         live = rows.live
-        fresh = rows.length - self.told[live]
+        fresh = rows.length - self.tracked_length[live]
         if not fresh.any():
             return
         m = int(fresh.max())
@@ -136,14 +138,14 @@ class Previous(Drafter):
         place = np.minimum(self.next[live][:, None] + column, self.text.shape[1] - 1)
         new = rows.tokens[
             np.arange(len(rows))[:, None],
-            np.minimum(self.told[live][:, None] + 1 + column, rows.tokens.shape[1] - 1),
+            np.minimum(self.tracked_length[live][:, None] + 1 + column, rows.tokens.shape[1] - 1),
         ]
-        parted = ((self.text[live[:, None], place] != new) & (column < fresh[:, None])).any(1)
-        self.sure[live] = 1 - (1 - self.sure[live]) * REGAINED ** (fresh * ~parted)
+        differ = ((self.text[live[:, None], place] != new) & (column < fresh[:, None])).any(1)
+        self.confidence[live] = 1 - (1 - self.confidence[live]) * DOUBT_DECAY ** (fresh * ~differ)
         self.next[live] += fresh
-        self.told[live] = rows.length
-        if parted.any():
-            self.find_(live[parted], rows.last(TAIL)[parted])
+        self.tracked_length[live] = rows.length
+        if differ.any():
+            self.find_(live[differ], rows.last(TAIL)[differ])
 
     def find_(self, live: np.ndarray, tail: np.ndarray) -> None:
         """Search for the last verified tokens (n', TAIL) in the old outputs."""
@@ -159,7 +161,7 @@ class Previous(Drafter):
         best = (match * 4 * text.shape[1] - distance).argmax(1)
         length = match[np.arange(len(live)), best]
         self.next[live] = np.where(length > 0, best + 1, self.next[live])
-        self.sure[live] = FOUND[length]
+        self.confidence[live] = MATCH_CONFIDENCE[length]
 
     def propose(self, rows: Rows, most: int, least: float) -> Draft:
         self.follow_(rows)
@@ -171,21 +173,28 @@ class Previous(Drafter):
             self.text[live[:, None], np.minimum(place, self.text.shape[1] - 1)],
             NONE,
         )
-        sure = np.where(tokens == NONE, 0.0, self.sure[live][:, None])
-        weak: np.ndarray = np.all(sure[:, :1] < WEAK, axis=1)
+        sure = np.where(tokens == NONE, 0.0, self.confidence[live][:, None])
+        weak: np.ndarray = np.all(sure[:, :1] < MIN_CONFIDENCE, axis=1)
         # rows whose old output has ended, never existed, or has no match
         if weak.any():
-            others, others_sure = self.other.propose(rows, most, least)
+            others, others_sure = self.fallback.propose(rows, most, least)
             if others.shape[1]:
                 tokens, sure = filled(tokens, sure, weak, others, others_sure)
         return without_end(tokens, sure)
 
     def compiled(self, sentence: int) -> CompiledDrafter | None:
-        other = self.other.compiled(sentence)
+        other = self.fallback.compiled(sentence)
         return (
             None
             if other is None
-            else kernel.previous(self.lines[sentence], SURE, FOUND, REGAINED, WEAK, other)
+            else kernel.previous(
+                self.lines[sentence],
+                CONFIDENCE,
+                MATCH_CONFIDENCE,
+                DOUBT_DECAY,
+                MIN_CONFIDENCE,
+                other,
+            )
         )
 
 

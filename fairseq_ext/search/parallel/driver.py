@@ -104,21 +104,21 @@ class ParallelSearch(Searcher):
 
     def clear(self) -> None:
         """Drop all requests, also those of a call that an exception ended."""
-        self.at: dict[int, Request] = {}  # by pool number; live or ended
-        self.found: dict[Request, list[Hypothesis]] = {}  # of ended requests
+        self.request_of_sentence: dict[int, Request] = {}  # by pool number; live or ended
+        self.results: dict[Request, list[Hypothesis]] = {}  # of ended requests
 
     @property
     def live(self) -> int:
-        return len(self.at)
+        return len(self.request_of_sentence)
 
     @property
     def rows(self) -> int:
-        return len(self.at)
+        return len(self.request_of_sentence)
 
     def admit(self, requests: Sequence[Request]) -> None:
         pool, decoder = requests[0].batch, self.reader.decoder
         sentences = [request.sentence for request in requests]
-        if not self.at:
+        if not self.request_of_sentence:
             refuse(pool)
             self.pool, self.state, self.read = pool, Rows.start(pool, []), np.zeros(0, np.int64)
             self.method.start(pool)
@@ -132,7 +132,7 @@ class ParallelSearch(Searcher):
             Rows.join(fresh, self.state),
             np.concatenate([fresh.length, self.read]),
         )
-        self.at |= zip(sentences, requests, strict=True)
+        self.request_of_sentence |= zip(sentences, requests, strict=True)
         self.last: Outputs | None = None
         # a single sentence of a pool has a compiled twin
         self.single_decoding: Iterator[Iteration | Decoded] | None = None
@@ -172,11 +172,11 @@ class ParallelSearch(Searcher):
         self.stats.decoder_rows += decoded.calls
         self.stats.decoder_positions += decoded.positions
         self.counts.count(
-            decoded.calls, decoded.calls, decoded.kept, decoded.offered, decoded.taken
+            decoded.calls, decoded.calls, decoded.committed, decoded.offered, decoded.accepted
         )
-        request = self.at[int(self.state.live[0])]
-        self.found[request] = (
-            [] if decoded.lost else [self.hypothesis(self.state, 0, self.pool, decoded.dtype)]
+        request = self.request_of_sentence[int(self.state.live[0])]
+        self.results[request] = (
+            [] if decoded.all_banned else [self.hypothesis(self.state, 0, self.pool, decoded.dtype)]
         )
         return [request]
 
@@ -227,26 +227,28 @@ class ParallelSearch(Searcher):
         rows.append_(out, score, count)
         # (7) finished rows are removed
         # every word was forbidden
-        lost = ((score == -np.inf) & (np.arange(w) < count[:, None])).any(1)
-        done = (finished & (count == verified)) | lost
-        ended = [self.at[int(rows.live[r])] for r in done.nonzero()[0]]
+        all_banned = ((score == -np.inf) & (np.arange(w) < count[:, None])).any(1)
+        done = (finished & (count == verified)) | all_banned
+        ended = [self.request_of_sentence[int(rows.live[r])] for r in done.nonzero()[0]]
         for request, r in zip(ended, done.nonzero()[0].tolist(), strict=True):
-            self.found[request] = [] if lost[r] else [self.hypothesis(rows, r, pool, best.dtype)]
+            self.results[request] = (
+                [] if all_banned[r] else [self.hypothesis(rows, r, pool, best.dtype)]
+            )
         self.read = read
         if ended:
-            self.keep(~done)
+            self.keep_rows(~done)
         return ended
 
     def take(self, request: Request) -> list[Hypothesis]:
-        del self.at[request.sentence]
-        return self.found.pop(request)
+        del self.request_of_sentence[request.sentence]
+        return self.results.pop(request)
 
     def cancel(self, requests: Collection[Request]) -> None:
         for request in requests:
-            del self.at[request.sentence]
-            self.found.pop(request, None)
-        if self.at and requests:  # else the next requests start with `clear`
-            self.keep(np.isin(self.state.live, list(self.at)))
+            del self.request_of_sentence[request.sentence]
+            self.results.pop(request, None)
+        if self.request_of_sentence and requests:  # else the next requests start with `clear`
+            self.keep_rows(np.isin(self.state.live, list(self.request_of_sentence)))
 
     def common_prefix(self, request: Request) -> list[int]:
         if self.last is None:
@@ -272,7 +274,7 @@ class ParallelSearch(Searcher):
             positional,
         )
 
-    def keep(self, stays: np.ndarray) -> None:
+    def keep_rows(self, stays: np.ndarray) -> None:
         """Drop the rows for which stays (n,) is false, here and in the decoder."""
         kept = stays.nonzero()[0]
         if len(kept):
@@ -319,12 +321,12 @@ class Decoded:
     """
 
     dtype: torch.dtype  # of the log-probabilities
-    lost: bool  # every word was forbidden
+    all_banned: bool  # every word was forbidden
     calls: int
     positions: int  # read
-    kept: int  # tokens committed
+    committed: int  # tokens committed
     offered: int  # draft tokens read
-    taken: int  # draft tokens committed
+    accepted: int  # draft tokens committed
 
 
 def decode_alone(

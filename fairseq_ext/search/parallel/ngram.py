@@ -77,11 +77,11 @@ class Ngram(Drafter):
             self.source = pool.net_input["src_tokens"].cpu().numpy()
             self.length = np.maximum(pool.length.cpu().numpy(), 1)
             # number of each sentence's verified tokens that the factors account for
-            self.told = np.zeros(len(pool), np.int64)
+            self.covered_length = np.zeros(len(pool), np.int64)
             self.slot = np.full(len(pool), NONE)  # of each sentence in `factor`
             self.factor = np.zeros(0, np.float32)
 
-    def know_(self, live: np.ndarray) -> None:
+    def assign_slots_(self, live: np.ndarray) -> None:
         """Give these sentences (n,) slots; others lose theirs if a new one needs them."""
         old = self.slot[live]
         fresh = live[old == NONE]
@@ -95,7 +95,7 @@ class Ngram(Drafter):
             )
         self.factor = factor
         self.slot[:] = NONE
-        self.told[fresh] = 0
+        self.covered_length[fresh] = 0
         self.slot[np.concatenate([kept, fresh])] = np.arange(len(live))
 
     def factors(self, sentences: np.ndarray) -> np.ndarray:
@@ -121,22 +121,22 @@ class Ngram(Drafter):
         ) ** LAMBDA
         return factor
 
-    def cover_(self, rows: Rows) -> None:
+    def lower_factors_(self, rows: Rows) -> None:
         """Lower the factors of newly verified tokens."""
         assert self.factor is not None
-        fresh = rows.length - self.told[rows.live]
+        fresh = rows.length - self.covered_length[rows.live]
         for back in range(int(fresh.max()), 0, -1):
             row = (fresh >= back).nonzero()[0]
             token = rows.tokens[row, rows.length[row] + 1 - back]
             at = self.slot[rows.live[row]] * self.V + token
             self.factor[at] = np.maximum(self.factor[at] * COVERED, self.floor[token])
-        self.told[rows.live] = rows.length
+        self.covered_length[rows.live] = rows.length
 
     def propose(self, rows: Rows, most: int, least: float) -> Draft:
         n = len(rows)
         if self.factor is not None:
-            self.know_(rows.live)
-            self.cover_(rows)
+            self.assign_slots_(rows.live)
+            self.lower_factors_(rows)
             base = (self.slot[rows.live] * self.V)[:, None]
         history = rows.last(2)
         before, last = history[:, 0], history[:, 1]
@@ -196,14 +196,14 @@ class Ngram(Drafter):
 
 
 FORMAT, VERSION = "fairseq_ext draft table", 2
-WHOLE, WORDS = ("<i8",), ("<u2", "<i4", "<i8")
+INT64, WORDS = ("<i8",), ("<u2", "<i4", "<i8")
 LAYOUT = {
-    "key": (WHOLE, 1),
+    "key": (INT64, 1),
     "token": (WORDS, 2),
     "prob": (("<f2",), 2),
     "unigram": (("<f4",), 1),
-    "any_token": (WHOLE, 1),
-    "lexical_start": (WHOLE, 1),
+    "any_token": (INT64, 1),
+    "lexical_start": (INT64, 1),
     "lexical_token": (WORDS, 1),
     "lexical_prob": (("<f2",), 1),
 }

@@ -19,13 +19,22 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from fairseq_ext.search.phrases.pieces import IN, LED, OUT, ROOTS, SPACE, START, Index, is_letter
+from fairseq_ext.search.phrases.pieces import (
+    IN,
+    LED,
+    OUT,
+    ROOTS,
+    SPACE,
+    START,
+    TokenTextIndex,
+    is_letter,
+)
 from fairseq_ext.search.phrases.sentence import Phrase
 
 # the roots of the pattern tree: for patterns that may occur anywhere, and at the start only
 ANYWHERE, AT_START = range(2)
 Items = frozenset[tuple[int, int]]  # node of the tree, units that were read
-NOTHING: Items = frozenset()
+NO_ITEMS: Items = frozenset()
 Arc = tuple[int, int]  # how often the patterns are met, and the next state
 
 
@@ -43,7 +52,7 @@ class Automaton:
     """States are numbered; the first five are the roots START to IN."""
 
     patterns: Sequence[Pattern]
-    through: Sequence[Sequence[int]]  # the patterns of each node
+    patterns_of_node: Sequence[Sequence[int]]  # the patterns of each node
     # context of each state, before the next token
     context: list[int] = field(default_factory=list)
     items: list[Items] = field(default_factory=list)
@@ -52,7 +61,7 @@ class Automaton:
 
 
 @dataclass(frozen=True)
-class Reading:
+class TokenReading:
     """How tokens are read as units.
 
     letter and continuing: of characters; if tokens are the units, no unit continues a word.
@@ -64,11 +73,11 @@ class Reading:
     blanks: Iterable[int]  # tokens that are printed as a space only
     unseen: Iterable[int]  # tokens that are not printed
     is_letter: Callable[[Any], bool]
-    whole: bool
+    whole_words: bool
 
 
-def of_texts(
-    patterns: Sequence[Pattern], index: Index, whole: bool, unseen: Iterable[int] = ()
+def text_automaton(
+    patterns: Sequence[Pattern], index: TokenTextIndex, whole: bool, unseen: Iterable[int] = ()
 ) -> Automaton:
     """Return the automaton of patterns of characters, with the tokens of `index`; unseen: tokens
     that do not change the state."""
@@ -76,25 +85,30 @@ def of_texts(
     def continuing(rest: Sequence[Any], at_start: bool) -> Iterable[int]:
         return index.continuing(str(rest), at_start, whole)
 
-    reading = Reading(
-        index.texts.__getitem__, continuing, index.whole.get(" ", ()), unseen, is_letter, whole
+    reading = TokenReading(
+        index.texts.__getitem__,
+        continuing,
+        index.by_text.get(" ", ()),
+        unseen,
+        is_letter,
+        whole,
     )
-    return compiled(patterns, reading)
+    return compile_automaton(patterns, reading)
 
 
-def of_tokens(patterns: Sequence[Pattern]) -> Automaton:
+def token_automaton(patterns: Sequence[Pattern]) -> Automaton:
     """Return the automaton of patterns of tokens."""
-    reading = Reading(
+    reading = TokenReading(
         lambda token: (token,), lambda rest, at_start: rest[:1], (), (), lambda unit: False, False
     )
-    return compiled(patterns, reading)
+    return compile_automaton(patterns, reading)
 
 
-def compiled(patterns: Sequence[Pattern], reading: Reading) -> Automaton:
+def compile_automaton(patterns: Sequence[Pattern], reading: TokenReading) -> Automaton:
     """Return all states that can be reached, and their arcs."""
     number: dict[tuple[Items, int], int] = {}
-    read = Reader(patterns, reading)
-    found = Automaton(patterns, read.through)
+    read = PatternReader(patterns, reading)
+    found = Automaton(patterns, read.patterns_of_node)
 
     def state(items: Items, context: int) -> int:
         if (items, context) not in number:
@@ -106,14 +120,14 @@ def compiled(patterns: Sequence[Pattern], reading: Reading) -> Automaton:
         return number[items, context]
 
     for context in range(ROOTS):
-        state(NOTHING, context)
+        state(NO_ITEMS, context)
     starting = {token for pattern in patterns for token in reading.continuing(pattern.units, True)}
 
     def from_root(context: int, tokens: Iterable[int]) -> dict[int, Arc]:
         arcs = {}
         for token in tokens:
-            hits, items, behind = read.token(NOTHING, context, token)
-            if hits or items or behind != read.context_behind(token):
+            hits, items, behind = read.advance_token(NO_ITEMS, context, token)
+            if hits or items or behind != read.context_after(token):
                 arcs[token] = hits, state(items, behind)
         return arcs
 
@@ -143,9 +157,9 @@ def compiled(patterns: Sequence[Pattern], reading: Reading) -> Automaton:
         for token in read.continuing(items):
             if pending and not reading.is_letter(reading.units(token)[0]):
                 continue  # pending patterns are met before the token is read
-            hits, after, behind = read.token(items, context, token)
+            hits, after, behind = read.advance_token(items, context, token)
             arc = hits, state(after, behind)
-            if arc != root.get(token, (0, read.context_behind(token))):
+            if arc != root.get(token, (0, read.context_after(token))):
                 found.arcs[at][token] = arc
         at += 1
     for token in reading.unseen:
@@ -154,17 +168,17 @@ def compiled(patterns: Sequence[Pattern], reading: Reading) -> Automaton:
     return found
 
 
-class Reader:
+class PatternReader:
     """Reads tokens unit by unit, for many patterns at once: patterns with a common beginning share
     the nodes of a tree, so that the cost of a token does not grow with their number."""
 
-    def __init__(self, patterns: Sequence[Pattern], reading: Reading):
+    def __init__(self, patterns: Sequence[Pattern], reading: TokenReading):
         self.patterns, self.reading = patterns, reading
-        self.firsts = {pattern.units[0] for pattern in patterns}
+        self.first_units = {pattern.units[0] for pattern in patterns}
         self.children: list[dict[Any, int]] = [{}, {}]  # of each node, by the next unit
-        self.through: list[list[int]] = [[], []]  # patterns that pass each node
+        self.patterns_of_node: list[list[int]] = [[], []]  # patterns that pass each node
         self.last: list[Any] = [None, None]
-        self.known: dict[int, set[int]] = {}  # cache of `tokens_after_node`
+        self.continuations_cache: dict[int, set[int]] = {}  # cache of `tokens_after_node`
         # nodes at which a pattern is complete; whether the next token decides if it counts
         self.ends: dict[int, bool] = {}
         for p, pattern in enumerate(patterns):
@@ -173,13 +187,13 @@ class Reader:
                 if unit not in self.children[node]:
                     self.children[node][unit] = len(self.children)
                     self.children.append({})
-                    self.through.append([])
+                    self.patterns_of_node.append([])
                     self.last.append(unit)
                 node = self.children[node][unit]
-                self.through[node].append(p)
-            self.ends[node] = reading.whole and reading.is_letter(pattern.units[-1])
+                self.patterns_of_node[node].append(p)
+            self.ends[node] = reading.whole_words and reading.is_letter(pattern.units[-1])
 
-    def context_behind(self, token: int) -> int:
+    def context_after(self, token: int) -> int:
         """Return the context after a token if no pattern has begun."""
         last = self.reading.units(token)[-1]
         return SPACE if last == " " else IN if self.reading.is_letter(last) else OUT
@@ -190,50 +204,55 @@ class Reader:
 
     def continuing(self, items: Items) -> set[int]:
         """Return the tokens that may continue one of the items."""
-        return set().union(*(self.behind(node, at) for node, at in items))
+        return set().union(*(self.tokens_after_node(node, at) for node, at in items))
 
-    def behind(self, node: int, at: int) -> set[int]:
+    def tokens_after_node(self, node: int, at: int) -> set[int]:
         """Return the tokens that may continue from a node."""
-        if node not in self.known:
-            found = self.known[node] = set()
+        if node not in self.continuations_cache:
+            found = self.continuations_cache[node] = set()
             for rest in {
                 self.patterns[p].units[at:]
-                for p in self.through[node]
+                for p in self.patterns_of_node[node]
                 if at < len(self.patterns[p].units)
             }:
                 found.update(self.reading.continuing(rest, False))
                 if self.last[node] == " ":  # several spaces are one
                     found.update(self.reading.continuing(" " + str(rest), False))
-        return self.known[node]
+        return self.continuations_cache[node]
 
-    def token(self, items: Items, context: int, token: int) -> tuple[int, Items, int]:
+    def advance_token(self, items: Items, context: int, token: int) -> tuple[int, Items, int]:
         """Return how often the patterns are met inside a token, and the items and context after
         it."""
         units = self.reading.units(token)
-        if (found := self.at_once(items, units, token)) is not None:
+        if (found := self.advance_single_pattern(items, units, token)) is not None:
             return found
         hits = 0
         for unit in units:
-            met, items, context = self.unit(items, context, unit)
+            met, items, context = self.advance_unit(items, context, unit)
             hits += met
         return hits, items, context
 
-    def at_once(
+    def advance_single_pattern(
         self, items: Items, units: Sequence[Any], token: int
     ) -> tuple[int, Items, int] | None:
         """Do the same in the usual case: one pattern continues, or starts after the space of a
         token, and no other may start; else return None."""
         if len(items) == 1:
             ((node, at),) = items
-            if self.firsts.isdisjoint(units):
-                return self.walk(node, at, units, token)
-        elif not items and len(units) > 1 and units[0] == " " and self.firsts.isdisjoint(units[2:]):
+            if self.first_units.isdisjoint(units):
+                return self.advance_to_end(node, at, units, token)
+        elif (
+            not items
+            and len(units) > 1
+            and units[0] == " "
+            and self.first_units.isdisjoint(units[2:])
+        ):
             begun = self.children[ANYWHERE].get(units[1])
             if begun is not None and units[1] not in self.children[AT_START]:
-                return self.walk(begun, 1, units[2:], token)
+                return self.advance_to_end(begun, 1, units[2:], token)
         return None
 
-    def walk(
+    def advance_to_end(
         self, node: int, at: int, units: Sequence[Any], token: int
     ) -> tuple[int, Items, int] | None:
         """Return the result for a token whose last units these are, if they continue from a node
@@ -246,11 +265,11 @@ class Reader:
         hit = self.ends.get(node) is False
         return (
             int(hit),
-            NOTHING if hit else frozenset([(node, at + len(units))]),
-            self.context_behind(token),
+            NO_ITEMS if hit else frozenset([(node, at + len(units))]),
+            self.context_after(token),
         )
 
-    def unit(self, items: Items, context: int, unit: Any) -> tuple[int, Items, int]:
+    def advance_unit(self, items: Items, context: int, unit: Any) -> tuple[int, Items, int]:
         """Do the same for one unit."""
         blank = unit == " "
         if blank and context in (START, LED):
@@ -273,6 +292,6 @@ class Reader:
             after.clear()
         return (
             int(hit),
-            frozenset(after) if after else NOTHING,
+            frozenset(after) if after else NO_ITEMS,
             SPACE if blank else IN if letter else OUT,
         )

@@ -23,7 +23,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from fairseq_ext.search.phrases.automaton import Automaton, Pattern, of_texts, of_tokens
+from fairseq_ext.search.phrases.automaton import Automaton, Pattern, text_automaton, token_automaton
 from fairseq_ext.search.phrases.pieces import (
     IN,
     LED,
@@ -40,25 +40,25 @@ from fairseq_ext.search.phrases.pieces import (
 from fairseq_ext.search.phrases.sentence import EXACT, Cased, Phrase
 
 PARTS = ("start", "need", "size", "total")
-KEPT = 1 << 15  # automata in a compiler's cache
+CACHE_SIZE = 1 << 15  # automata in a compiler's cache
 
 
-class Compiler:
+class RequirementCompiler:
     """A compiler of the automata of constraints, with a cache."""
 
     def __init__(self, boundaries: Boundaries | None):
         self.boundaries = boundaries
-        self.known: dict[tuple[tuple[Phrase, ...], Cased], Requirement] = {}
+        self.cache: dict[tuple[tuple[Phrase, ...], Cased], Requirement] = {}
 
     def __call__(self, alternatives: tuple[Phrase, ...], cased: Cased) -> Requirement:
         """Return the automaton of alternative phrases."""
-        if (alternatives, cased) not in self.known:
-            if len(self.known) >= KEPT:
-                self.known.clear()
-            self.known[alternatives, cased] = compiled_requirement(
+        if (alternatives, cased) not in self.cache:
+            if len(self.cache) >= CACHE_SIZE:
+                self.cache.clear()
+            self.cache[alternatives, cased] = compiled_requirement(
                 alternatives, cased, self.boundaries
             )
-        return self.known[alternatives, cased]
+        return self.cache[alternatives, cased]
 
 
 @dataclass
@@ -80,13 +80,13 @@ class PhraseTable:
     value: Tensor  # (M,) tokens of its constraint that a row has
     proposed: Tensor  # (M, W) tokens that continue the phrases, padded with -1
     # (V,) the root after each token, -1: unchanged; (1,) if the target's words are not known
-    behind: Tensor
-    glued: Tensor  # (V,) bool: tokens that continue a word; (1,) if that is not known
+    root_after_token: Tensor
+    continues_word: Tensor  # (V,) bool: tokens that continue a word; (1,) if that is not known
     span: int  # above every token that has an arc
     longest: Tensor  # (N,) tokens of the longest proposed phrase
     ordered: bool  # constraints must be met in their order
 
-    def of(self, sentence: Tensor) -> PhraseTable:
+    def for_sentences(self, sentence: Tensor) -> PhraseTable:
         """Return the table of these sentences (S,)."""
         return replace(
             self, **{name: getattr(self, name)[sentence] for name in (*PARTS, "longest")}
@@ -100,7 +100,7 @@ class PhraseTable:
     @property
     def is_bounded(self) -> bool:
         """Whether the characters around a phrase decide if it counts."""
-        return self.glued.numel() > 1
+        return self.continues_word.numel() > 1
 
     def inactive(self, count: Tensor) -> Tensor:
         """Return (S, c, G): constraints that do not matter any more, or not yet, for count
@@ -121,7 +121,7 @@ class PhraseTable:
             return state, count
         met = self.is_pending(state, count)
         if token is not None:
-            met &= ~self.glued[token][..., None]
+            met &= ~self.continues_word[token][..., None]
         return torch.where(met, self.base[state] + IN, state), count + met
 
     def next_token(self, state: Tensor, count: Tensor) -> Tensor:
@@ -145,7 +145,9 @@ class PhraseTable:
         """Return the state (S, c, G) after token (S, c)."""
         state, count = self.meet_pending(state, count, token)
         inactive = self.inactive(count)
-        behind = self.behind[token][..., None] if self.is_bounded else self.behind
+        behind = (
+            self.root_after_token[token][..., None] if self.is_bounded else self.root_after_token
+        )
         behind = torch.where(behind < 0, self.root[state], self.base[state] + behind)
         token = token[..., None].expand_as(state)
         # an arc of the state, else one of the root, else none
@@ -186,7 +188,7 @@ def build_table(
     device: torch.device,
     boundaries: Boundaries | None = None,
     cased: Sequence[Sequence[Cased]] | None = None,
-    compiler: Compiler | None = None,
+    compiler: RequirementCompiler | None = None,
 ) -> PhraseTable:
     """Return the table for each sentence's constraints, each a sequence of alternative phrases (one
     for a plain constraint).
@@ -194,9 +196,9 @@ def build_table(
     cased: in which case each constraint counts; None: all as written. compiler: the cache of
     automata for these boundaries.
     """
-    compiler = Compiler(boundaries) if compiler is None else compiler
+    compiler = RequirementCompiler(boundaries) if compiler is None else compiler
     known: dict[int, int] = {}  # automaton -> its first state
-    parts = [never()]
+    parts = [empty_requirement()]
     states = len(parts[0].context)
     # per sentence: first state, how often it is needed, the automaton
     groups: list[list[tuple[int, int, Requirement]]] = []
@@ -235,7 +237,7 @@ def build_table(
     proposed = np.full((states, W), -1)
     for part, at in zip(parts, bases, strict=True):
         proposed[at : at + len(part.context), : part.proposed.shape[1]] = part.proposed
-    behind = torch.tensor([OUT]) if boundaries is None else boundaries.behind
+    behind = torch.tensor([OUT]) if boundaries is None else boundaries.context_after
 
     def tensor(values: np.ndarray) -> Tensor:
         return torch.from_numpy(np.ascontiguousarray(values, dtype=np.int64)).to(device)
@@ -257,10 +259,10 @@ def build_table(
         pending=tensor(np.concatenate([part.pending for part in parts])),
         value=tensor(np.concatenate([part.value for part in parts])),
         proposed=tensor(proposed),
-        behind=behind.to(device),
-        glued=(torch.zeros(1, dtype=torch.bool) if boundaries is None else boundaries.glued).to(
-            device
-        ),
+        root_after_token=behind.to(device),
+        continues_word=(
+            torch.zeros(1, dtype=torch.bool) if boundaries is None else boundaries.continues_word
+        ).to(device),
         span=span,
         longest=longest.to(device),
         ordered=ordered,
@@ -312,13 +314,13 @@ def compiled_requirement(
     """Return the automaton of alternative phrases."""
     if boundaries is None:
         patterns = token_patterns(alternatives, cased)
-        automaton = of_tokens(patterns)
+        automaton = token_automaton(patterns)
     else:
         index = (
-            boundaries.pieces.without_case if cased.mode == "any" else boundaries.pieces.as_written
+            boundaries.pieces.folded_index if cased.mode == "any" else boundaries.pieces.exact_index
         )
         patterns = text_patterns(alternatives, cased, boundaries.pieces)
-        automaton = of_texts(patterns, index, boundaries.whole, boundaries.unseen)
+        automaton = text_automaton(patterns, index, boundaries.whole_words, boundaries.unseen)
     pieces = None if boundaries is None else boundaries.pieces
     # forms that may occur anywhere are guaranteed to be possible
     size = min(len(form) for pattern in patterns if not pattern.at_start for form in pattern.forms)
@@ -339,7 +341,7 @@ def compiled_requirement(
                 come = [
                     form.tokens_at[n]
                     for node, n in items
-                    if n in form.tokens_at and form.pattern in automaton.through[node]
+                    if n in form.tokens_at and form.pattern in automaton.patterns_of_node[node]
                 ]
                 if come:
                     found[i] = form.short + max(come), form.tokens[max(come)]
@@ -395,7 +397,7 @@ class Form:
         # number of the pattern's units after each number of tokens
         read = list(range(len(tokens) + 1))
         if pieces is not None:
-            read = [min(n, len(pieces.begun(tokens[:k]))) for k in range(len(tokens) + 1)]
+            read = [min(n, len(pieces.prefix_text(tokens[:k]))) for k in range(len(tokens) + 1)]
             self.begins_with_letter = [
                 is_letter(pieces.texts[token][:1] or " ") for token in tokens
             ]
@@ -415,7 +417,7 @@ class Form:
         return 0 if self.at_start else self.short + come, -1 if barred else self.tokens[come]
 
 
-def never() -> Requirement:
+def empty_requirement() -> Requirement:
     """Return the requirement that stands for no constraint."""
     none = np.zeros(ROOTS, dtype=np.int64)
     return Requirement(

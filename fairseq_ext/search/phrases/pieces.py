@@ -66,22 +66,22 @@ def normal(text: str) -> str:
     return " ".join(text.split())
 
 
-class Index:
+class TokenTextIndex:
     """The tokens of a vocabulary by their texts."""
 
     def __init__(self, texts: Sequence[str]):
         self.texts = texts
         self.longest = max(map(len, texts), default=0)
-        self.whole: dict[str, list[int]] = {}  # by text
+        self.by_text: dict[str, list[int]] = {}  # by text
         # by the text after each place of a token where a word may start
-        self.starts: dict[str, list[int]] = {}
+        self.by_word_start: dict[str, list[int]] = {}
         whole, starts = defaultdict(list), defaultdict(list)
         for token, text in enumerate(texts):
             if text:
                 whole[text].append(token)
                 for place in word_starts(text):
                     starts[text[place:]].append(token)
-        self.whole, self.starts = dict(whole), dict(starts)
+        self.by_text, self.by_word_start = dict(whole), dict(starts)
 
     @cached_property
     def orders(self) -> tuple[list[str], list[str], list[str], list[str]]:
@@ -89,10 +89,10 @@ class Index:
         word inside (before a last space does not count)."""
         broken = [
             [key for key in keys if len(word_ends(key.rstrip(" "))) > 0]
-            for keys in (self.whole, self.starts)
+            for keys in (self.by_text, self.by_word_start)
         ]
         whole, starts, broken_whole, broken_starts = (
-            sorted(keys) for keys in (self.whole, self.starts, *broken)
+            sorted(keys) for keys in (self.by_text, self.by_word_start, *broken)
         )
         return whole, starts, broken_whole, broken_starts
 
@@ -102,7 +102,7 @@ class Index:
 
         whole: of the latter, only those that end a word there, if rest ends in a letter.
         """
-        keys = self.starts if at_starts else self.whole
+        keys = self.by_word_start if at_starts else self.by_text
         found: set[int] = set()
         for length in range(1, min(len(rest), self.longest) + 1):
             if (tokens := keys.get(rest[:length])) is not None:
@@ -122,22 +122,22 @@ class Pieces:
         self.texts = [SPACES.sub(" ", text) for text in texts]
 
     @cached_property
-    def as_written(self) -> Index:
+    def exact_index(self) -> TokenTextIndex:
         """The tokens by their texts."""
-        return Index(self.texts)
+        return TokenTextIndex(self.texts)
 
     @cached_property
-    def without_case(self) -> Index:
+    def folded_index(self) -> TokenTextIndex:
         """The tokens by their texts without case."""
-        return Index([folded(text) for text in self.texts])
+        return TokenTextIndex([folded(text) for text in self.texts])
 
-    def begun(self, tokens: Iterable[int]) -> str:
+    def prefix_text(self, tokens: Iterable[int]) -> str:
         """Return the plain text of a sequence of tokens that others may follow."""
         return SPACES.sub(" ", "".join([self.texts[token] for token in tokens])).lstrip(" ")
 
     def text_of(self, tokens: Iterable[int]) -> str:
         """Return the plain text of a sequence of tokens."""
-        return self.begun(tokens).rstrip(" ")
+        return self.prefix_text(tokens).rstrip(" ")
 
 
 def word_starts(text: str) -> list[int]:
@@ -200,30 +200,30 @@ class Boundaries:
     """The effect of each of V tokens on word boundaries."""
 
     pieces: Pieces  # the tokens' texts
-    whole: bool  # a phrase needs a boundary after it as well, not only before it
+    whole_words: bool  # a phrase needs a boundary after it as well, not only before it
     kind: str  # the segmentation: sentencepiece, subword-nmt, gpt2
     # tokens that are not printed and that a translation may have: the tokens on their two sides are
     # neighbours
     unseen: tuple[int, ...] = ()
 
     @cached_property
-    def glued(self) -> Tensor:
+    def continues_word(self) -> Tensor:
         """(V,) bool: tokens that continue the word before them, if it may be continued; also unseen
         tokens."""
         found = torch.tensor([is_letter(text[:1] or " ") for text in self.pieces.texts])
         return found.index_fill(0, torch.tensor(self.unseen, dtype=torch.long), True)
 
     @cached_property
-    def open(self) -> Tensor:
+    def may_be_continued(self) -> Tensor:
         """(V,) bool: tokens that may be continued."""
         return torch.tensor([is_letter(text[-1:] or " ") for text in self.pieces.texts])
 
     @cached_property
-    def behind(self) -> Tensor:
+    def context_after(self) -> Tensor:
         """(V,) the context after a token (automaton.py): IN a word, a SPACE, or OUT of words
         otherwise; -1 for an unseen one, which does not change the context."""
         blank = torch.tensor([text[-1:] == " " for text in self.pieces.texts])
-        found = torch.where(self.open, IN, torch.where(blank, SPACE, OUT))
+        found = torch.where(self.may_be_continued, IN, torch.where(blank, SPACE, OUT))
         return found.index_fill(0, torch.tensor(self.unseen, dtype=torch.long), -1)
 
 
@@ -307,7 +307,7 @@ def without_entities(text: str) -> str:
     return ENTITY.sub(lambda found: ENTITIES[found[0]], text) if "&" in text else text
 
 
-def plain(text: str, kind: str) -> str:
+def join_pieces(text: str, kind: str) -> str:
     """Return the words of pieces, separated by spaces, if there is no encoder."""
     if kind == "sentencepiece":
         return text.replace(" ", "").replace("▁", " ").strip()

@@ -31,7 +31,7 @@ Span = tuple[int, int]  # characters, [start, end)
 Place = tuple[int, Span]  # number of the phrase's form, and its span
 
 
-class Wanted(NamedTuple):
+class PhraseToFind(NamedTuple):
     """A phrase to be found, and how it counts."""
 
     forms: Sequence[str]  # any one of them, in normal form (pieces.py)
@@ -47,27 +47,27 @@ class Text(NamedTuple):
 
     text: str
     segmented: bool
-    whole: bool | None = True
+    whole_words: bool | None = True
 
     def places(self, form: str, case: str) -> list[Span]:
         """Return the places of a form, from left to right, those inside words last."""
-        text, whole = self.text, self.whole
+        text, whole = self.text, self.whole_words
         if self.segmented:
             padded, mode = f" {text} ", "exact" if case == "exact" else "any"
             spans = [
                 (begin, end - 2)
                 for begin, end in occurrences(
-                    lambda start: end_of(f" {form} ", padded, start, False, mode)
+                    lambda start: find_phrase(f" {form} ", padded, start, False, mode)
                 )
             ]
             return [span for span in spans if case != "initial" or span[0] == 0]
-        spans = list(occurrences(lambda start: end_of(form, text, start, bool(whole), case)))
+        spans = list(occurrences(lambda start: find_phrase(form, text, start, bool(whole), case)))
         if whole is None:
             spans += occurrences(lambda start: ((at := text.find(form, start)), at + len(form)))
         return list(dict.fromkeys(spans))
 
 
-def assigned(text: Text, wanted: Sequence[Wanted]) -> list[Place | None]:
+def match_phrases(text: Text, wanted: Sequence[PhraseToFind]) -> list[Place | None]:
     """Return a place for each phrase, None for one that has none or only one that an equal phrase
     uses.
 
@@ -85,7 +85,7 @@ def assigned(text: Text, wanted: Sequence[Wanted]) -> list[Place | None]:
                 ]
         for i in range(len(wanted)):
             if i not in seats:
-                seat(i, options, seats, set(), [])
+                find_augmenting_path(i, options, seats, set(), [])
     kinds = [(frozenset(each.forms), each.case) for each in wanted]
     for i, of_phrase in enumerate(options):
         equal = [seats[j][1] for j in seats if j != i and kinds[j] == kinds[i]]
@@ -97,7 +97,7 @@ def assigned(text: Text, wanted: Sequence[Wanted]) -> list[Place | None]:
     return [seats.get(i) for i in range(len(wanted))]
 
 
-def in_order(text: Text, wanted: Sequence[Wanted]) -> list[Place | None]:
+def match_phrases_in_order(text: Text, wanted: Sequence[PhraseToFind]) -> list[Place | None]:
     """Return the places of phrases that must occur in order: after the first that does not occur,
     none has a place."""
     found: list[Place | None] = []
@@ -128,7 +128,7 @@ def occurrences(find: Callable[[int], Span]) -> Iterator[Span]:
         span = find(span[0] + 1)
 
 
-def seat(
+def find_augmenting_path(
     i: int,
     options: Sequence[Sequence[Place]],
     seats: dict[int, Place],
@@ -155,7 +155,8 @@ def seat(
             continue
         tried.add(place)
         if not of_place or (
-            len(of_place) == 1 and seat(of_place[0], options, seats, tried, [*above, place[1]])
+            len(of_place) == 1
+            and find_augmenting_path(of_place[0], options, seats, tried, [*above, place[1]])
         ):
             seats[i] = place
             return True
@@ -212,7 +213,7 @@ def overlapping(spans: Sequence[Span], start: int, end: int) -> list[int]:
 # in any case (sentence.py, Cased).
 
 
-KEPT = 1 << 14  # texts of phrases in the cache
+CACHE_SIZE = 1 << 14  # texts of phrases in the cache
 
 
 class InText:
@@ -223,8 +224,8 @@ class InText:
     """
 
     def __init__(self, text: Callable[[Sequence[int]], str], whole: bool):
-        self.text, self.whole = text, whole
-        self.of_phrase = lru_cache(maxsize=KEPT)(lambda phrase: normal(text(phrase)))
+        self.text, self.whole_words = text, whole
+        self.of_phrase = lru_cache(maxsize=CACHE_SIZE)(lambda phrase: normal(text(phrase)))
 
     def __call__(
         self, tokens: Sequence[int], constraints: SentenceConstraints, ordered: bool
@@ -234,39 +235,41 @@ class InText:
 
         def ends(alternatives: Sequence[Phrase], cased: Cased, start: int) -> list[int]:
             return [
-                end_of(self.of_phrase(phrase), text, start, self.whole, cased.mode)[1]
+                find_phrase(self.of_phrase(phrase), text, start, self.whole_words, cased.mode)[1]
                 for phrase in alternatives
             ]
 
         return met_in_turn(constraints, ordered, ends)
 
 
-def end_of(phrase: str, text: str, start: int, whole: bool, case: str = "exact") -> tuple[int, int]:
+def find_phrase(
+    phrase: str, text: str, start: int, whole: bool, case: str = "exact"
+) -> tuple[int, int]:
     """Return start and end of the first occurrence of a phrase at or after `start`, (-1, -1) if
     there is none; both texts in normal form (pieces.py). case: as --constraint-case."""
     if case == "any":
         phrase, text = folded(phrase), folded(text)
     elif case == "initial" and start == 0:
-        begun = first_end(capitalised(phrase), text[: len(phrase) + 1], 0, whole)
+        begun = find_phrase_exact(capitalised(phrase), text[: len(phrase) + 1], 0, whole)
         if begun == (0, len(phrase)):
             return begun
-    return first_end(phrase, text, start, whole)
+    return find_phrase_exact(phrase, text, start, whole)
 
 
-def first_end(phrase: str, text: str, start: int, whole: bool) -> tuple[int, int]:
+def find_phrase_exact(phrase: str, text: str, start: int, whole: bool) -> tuple[int, int]:
     """Return the same for the case as written."""
     at = text.find(phrase, start)
     while at >= 0:
         end = at + len(phrase)
-        begins_inside = at > 0 and joined(text[at - 1], phrase[0])
-        ends_inside = whole and end < len(text) and joined(phrase[-1], text[end])
+        begins_inside = at > 0 and are_in_one_word(text[at - 1], phrase[0])
+        ends_inside = whole and end < len(text) and are_in_one_word(phrase[-1], text[end])
         if not begins_inside and not ends_inside:
             return at, end
         at = text.find(phrase, at + 1)
     return -1, -1
 
 
-def joined(first: str, second: str) -> bool:
+def are_in_one_word(first: str, second: str) -> bool:
     """Whether two neighbouring characters are in one word."""
     return is_letter(first) and is_letter(second)
 
@@ -279,7 +282,7 @@ def banned_in_texts(
 
     case: of banned phrases, exact or any.
     """
-    text_of = lru_cache(maxsize=KEPT)(boundaries.pieces.text_of)
+    text_of = lru_cache(maxsize=CACHE_SIZE)(boundaries.pieces.text_of)
 
     def look(constraints: SentenceConstraints) -> Callable[[Phrase], str | None]:
         def banned_in(phrase: Phrase) -> str | None:
@@ -289,7 +292,7 @@ def banned_in_texts(
                 (
                     said
                     for other, said in texts
-                    if end_of(text_of(other), text, 0, boundaries.whole, case)[1] >= 0
+                    if find_phrase(text_of(other), text, 0, boundaries.whole_words, case)[1] >= 0
                 ),
                 None,
             )

@@ -27,12 +27,18 @@ from fairseq_ext.search.phrases.pieces import (
     Boundaries,
     capitalised,
     find_boundaries,
+    join_pieces,
     kind_of,
-    plain,
     separator_of,
     without_entities,
 )
-from fairseq_ext.search.phrases.sentence import Dictionary, Phrase, Unwritable, end_of, unusable
+from fairseq_ext.search.phrases.sentence import (
+    Dictionary,
+    Phrase,
+    Unwritable,
+    end_of,
+    unusable_reason,
+)
 
 
 class Segmenter:
@@ -47,7 +53,7 @@ class Segmenter:
             getattr(bpe, "target", bpe),
         )
         # then the command has segmented typed phrases as source text
-        self.is_of_target = self.bpe is not bpe
+        self.has_target_bpe = self.bpe is not bpe
 
     @cached_property
     def sentencepiece(self) -> Any:
@@ -86,7 +92,7 @@ class Segmenter:
         return (
             pieces
             if mark is None
-            else [part for piece in pieces for part in self.fewest(piece, mark)]
+            else [part for piece in pieces for part in self.split_into_fewest_pieces(piece, mark)]
         )
 
     @cached_property
@@ -98,10 +104,10 @@ class Segmenter:
         kind = kind_of(self.dictionary, self.bpe)
         return {"sentencepiece": "", "subword-nmt": separator_of(self.bpe)}.get(kind or "")
 
-    def fewest(self, piece: str, mark: str) -> list[str]:
+    def split_into_fewest_pieces(self, piece: str, mark: str) -> list[str]:
         """Split a piece into the fewest pieces of the dictionary; return it unchanged if it is one,
         or if that is impossible. mark: the end of a piece that the next one continues."""
-        if self.has(piece):
+        if self.has_piece(piece):
             return [piece]
         end = mark if mark and piece.endswith(mark) else ""
         body = piece.removesuffix(end)
@@ -113,7 +119,7 @@ class Segmenter:
             cuts = (
                 (before[0] + 1, start)
                 for start in starts
-                if (before := best[start]) and self.has(body[start:stop] + last)
+                if (before := best[start]) and self.has_piece(body[start:stop] + last)
             )
             best.append(min(cuts, default=None))
         parts: list[str] = []
@@ -165,10 +171,13 @@ class Segmenter:
             pieces = self.known_pieces(written.strip(), " " * written.startswith(" "))
             if kind == "sentencepiece" and first and symbols and symbols[0][0] != "▁":
                 head = pieces[0].removeprefix("▁")
-                pieces = [*(self.fewest(head, "") if head else []), *pieces[1:]]
+                pieces = [*(self.split_into_fewest_pieces(head, "") if head else []), *pieces[1:]]
             elif kind == "subword-nmt" and symbols and symbols[-1].endswith(self.mark or ""):
-                pieces = [*pieces[:-1], *self.fewest(pieces[-1] + str(self.mark), str(self.mark))]
-            if not all(map(self.has, pieces)):
+                pieces = [
+                    *pieces[:-1],
+                    *self.split_into_fewest_pieces(pieces[-1] + str(self.mark), str(self.mark)),
+                ]
+            if not all(map(self.has_piece, pieces)):
                 return None
             out[first:behind] = map(self.dictionary.index, pieces)
         return out
@@ -178,7 +187,7 @@ class Segmenter:
         """Length of the dictionary's longest piece, in characters."""
         return max(map(len, self.dictionary.symbols))
 
-    def has(self, piece: str) -> bool:
+    def has_piece(self, piece: str) -> bool:
         """Whether the dictionary has a piece that translations may have."""
         dictionary = self.dictionary
         unknown = dictionary.unk()
@@ -195,7 +204,7 @@ class Segmenter:
             text = step.decode(text) if step is not None else text
         return text
 
-    def there_and_back(self, text: str) -> str:
+    def round_trip(self, text: str) -> str:
         """Return text after segmenting and joining: encoders may normalise."""
         return self.decode(" ".join(self.pieces(text)))
 
@@ -203,7 +212,7 @@ class Segmenter:
         """Return the same, faster if the encoder is SentencePiece alone, which normalises a text
         before it splits it."""
         return (
-            self.there_and_back(text)
+            self.round_trip(text)
             if self.sentencepiece is None
             else self.bpe.decode(self.sentencepiece.normalize(text))
         )
@@ -217,7 +226,7 @@ class Segmenter:
         """Whether the dictionary has all pieces of a text, alone or after a space, and none of its
         words is one of `symbols`."""
         return not self.symbols(text) and any(
-            all(map(self.has, self.known_pieces(text, lead))) for lead in ("", " ")
+            all(map(self.has_piece, self.known_pieces(text, lead))) for lead in ("", " ")
         )
 
     def spellings(self, text: str, case: str) -> tuple[Phrase, ...]:
@@ -242,7 +251,7 @@ class Segmenter:
                 forms |= dict.fromkeys(self.phrases(spelling, "", leads, suggest=False))
         return tuple(forms)
 
-    def nearest(self, text: str) -> str:
+    def spelling_hint(self, text: str) -> str:
         """Return the end of a message with the nearest spelling that works; "" if none is found."""
         near = nearest_spelling(text, self.writable, self.dictionary.symbols)
         return f"; the nearest spelling that works is '{near}'" if near else ""
@@ -289,7 +298,7 @@ class Segmenter:
             pieces = self.known_pieces(text, lead)
             form = tuple(dictionary.index(piece) for piece in pieces)
             problem = (
-                unusable(form, pieces, dictionary)
+                unusable_reason(form, pieces, dictionary)
                 if form
                 else "is nothing once it is segmented: remove it"
             )
@@ -297,7 +306,7 @@ class Segmenter:
             if not problem and not any(end_of(other, form, 0) >= 0 for other in forms):
                 forms.append(form)
         if not forms:
-            hint = self.nearest(text) if suggest else ""
+            hint = self.spelling_hint(text) if suggest else ""
             hint += (
                 "; without --bpe and --tokenizer, phrases are taken as segmented already"
                 * self.takes_pieces
@@ -324,7 +333,7 @@ TYPED = str.maketrans(
         "…": "...",
     }
 )
-CLOSE = 0.6  # smallest similarity of a replacing word (difflib)
+MIN_SIMILARITY = 0.6  # smallest similarity of a replacing word (difflib)
 WORDS = 3  # replacing words that are tried
 # characters: a longer text is not a phrase, and the comparison would take seconds
 LONGEST = 500
@@ -364,7 +373,7 @@ def with_other_words(
                     symbol.removeprefix("▁") for symbol in symbols if not symbol.endswith(SEPARATOR)
                 )
             )
-            similar = difflib.get_close_matches(word, known, n=WORDS, cutoff=CLOSE)
+            similar = difflib.get_close_matches(word, known, n=WORDS, cutoff=MIN_SIMILARITY)
             replaced = next((each for each in similar if writable(each)), None)
             if replaced is None:
                 return None
@@ -441,4 +450,4 @@ class TargetText:
             out = self.text(tokens)
             return without_entities(out) if segmenter.mark and not segmenter.tokenizer else out
         out = self.pieces(tokens)
-        return plain(out, self.boundaries.kind) if self.boundaries is not None else out
+        return join_pieces(out, self.boundaries.kind) if self.boundaries is not None else out

@@ -57,7 +57,7 @@ class Unwritable(UsageError):
         self.reason = reason
 
 
-def unusable(phrase: Phrase, pieces: Sequence[str], dictionary: Dictionary) -> str | None:
+def unusable_reason(phrase: Phrase, pieces: Sequence[str], dictionary: Dictionary) -> str | None:
     """Return why a phrase of these pieces cannot be a constraint; None if it can."""
     for token, piece in zip(phrase, pieces, strict=True):
         if token in (dictionary.eos(), dictionary.pad(), dictionary.bos()):
@@ -146,11 +146,15 @@ class SentenceConstraints:
         of_terms = [term.phrases for term in self.terms if term not in kept]
         stays = [phrases not in of_terms for phrases in self.any_of]
 
-        def left(values: tuple) -> tuple:
+        def remaining(values: tuple) -> tuple:
             return tuple(itertools.compress(values, stays)) if values else ()
 
         return replace(
-            self, any_of=left(self.any_of), text=left(self.text), cased=left(self.cased), terms=()
+            self,
+            any_of=remaining(self.any_of),
+            text=remaining(self.text),
+            cased=remaining(self.cased),
+            terms=(),
         )
 
 

@@ -36,7 +36,7 @@ class EndTokens:
     period: Tensor  # (V,) bool: a period without a space before it
     abbreviates: Tensor  # (V,) bool: a period attached to it ends no sentence
 
-    def after(
+    def next_state(
         self, state: Tensor, last: Tensor, token: Tensor, own: Tensor | bool = False
     ) -> Tensor:
         """Return the state of rows (any shape) after a token, from the state before it and the last
@@ -55,7 +55,7 @@ class EndTokens:
         """Return the number of sentence ends of a sequence."""
         state = last = torch.zeros((), dtype=torch.long)
         for token in torch.tensor(tokens, dtype=torch.long):
-            state, last = self.after(state, last, token), token
+            state, last = self.next_state(state, last, token), token
         return int(state) // 2
 
     def to(self, device: torch.device) -> EndTokens:

@@ -18,7 +18,7 @@ from fairseq_ext.core.files import Lines
 from fairseq_ext.kernels.parallel import BlocksStruct, CompiledMethod
 from fairseq_ext.model.protocol import BlockDecoder
 from fairseq_ext.search.parallel.blocks import NONE, BlockReader, Method, NearTies, Rows
-from fairseq_ext.search.parallel.drafts import Drafter, Nothing, Previous, Trajectory
+from fairseq_ext.search.parallel.drafts import Drafter, NoDrafter, Previous, Trajectory
 from fairseq_ext.search.parallel.driver import ParallelSearch
 from fairseq_ext.search.parallel.ngram import Ngram, Table
 from fairseq_ext.search.pool import Pool
@@ -92,7 +92,7 @@ def make_drafter(flags: Any, context: Any) -> Drafter:
     if name == "auto":
         name = "ngram" if table is not None else "repeat"
     if name == "none":
-        drafter: Drafter = Nothing()
+        drafter: Drafter = NoDrafter()
     elif name == "ngram":
         if table is None:
             raise UsageError(
@@ -116,10 +116,14 @@ def table_path(flags: Any, context: Any) -> str | None:
     checkpoint (model.pt: model.drafts.npz), else None."""
     if flags.draft_table is not None:
         return flags.draft_table
-    beside = (
+    next_to_checkpoint = (
         None if context.checkpoint is None else Path(context.checkpoint).with_suffix(".drafts.npz")
     )
-    return str(beside) if beside is not None and beside.is_file() else None
+    return (
+        str(next_to_checkpoint)
+        if next_to_checkpoint is not None and next_to_checkpoint.is_file()
+        else None
+    )
 
 
 def read_drafts(path: str, dictionary: Any) -> list[list[int]]:
@@ -247,13 +251,15 @@ LENGTH_RATIO = 1.25  # predicted target tokens for each source token, EOS counte
 class Blocks(Method):
     """Blocks of b positions, or of a whole sentence."""
 
-    def __init__(self, drafter: Drafter, b: int, h: int, whole: bool = False, hybrid: bool = False):
+    def __init__(
+        self, drafter: Drafter, b: int, h: int, one_block: bool = False, hybrid: bool = False
+    ):
         """h: target tokens that are decoded in parallel, 0 to predict them; whole: the block has h
         positions; hybrid: single tokens after h."""
         self.drafter = drafter
         self.b = b
         self.h = h
-        self.whole = whole
+        self.one_block = one_block
         self.hybrid = hybrid
 
     def start(self, pool: Pool) -> None:
@@ -266,7 +272,7 @@ class Blocks(Method):
         return rows.length < self.length[rows.live] if self.hybrid else np.ones(len(rows), bool)
 
     def draft(self, rows: Rows, most: int) -> np.ndarray:
-        b = int(self.length[rows.live].max()) if self.whole else self.b
+        b = int(self.length[rows.live].max()) if self.one_block else self.b
         m = min(b - 1, most) if self.parallel(rows).any() else 0
         tokens = rows.guess[:, :m]
         if tokens.shape[1] < m or (tokens == NONE).any():  # a new block in some row
@@ -285,6 +291,6 @@ class Blocks(Method):
         if drafter is None:
             return None
         state = BlocksStruct(
-            drafter.struct, self.b, int(self.length[sentence]), self.whole, self.hybrid
+            drafter.struct, self.b, int(self.length[sentence]), self.one_block, self.hybrid
         )
         return CompiledMethod("blocks", state, drafter)

@@ -25,7 +25,7 @@ def build(flags, context) -> Callable[[SearchSetup], Callable[..., None]]:
 def compiled(setup: SearchSetup) -> list[CompiledSearch | ConstrainedSearch]:
     """Return the compiled searches that support a generator's strategies."""
     kinds = (CompiledSearch, ConstrainedSearch)
-    return [kind(setup) for kind in kinds if kind.knows(setup)]
+    return [kind(setup) for kind in kinds if kind.supports(setup)]
 
 
 @torch.no_grad()

@@ -35,5 +35,5 @@ from fairseq_ext.search.strategies.decoding._parallel import Blocks, driver_with
 @register_method("jacobi", "Santilli et al. 2023, parallel decoding")
 def build(flags, context):
     return driver_with(
-        flags, context, lambda drafter: Blocks(drafter, 1, flags.parallel_length, whole=True)
+        flags, context, lambda drafter: Blocks(drafter, 1, flags.parallel_length, one_block=True)
     )

@@ -25,9 +25,9 @@ from fairseq_ext.search.pool import Pool
 from fairseq_ext.search.strategies.decoding._parallel import driver_with, is_on_cpu, register_method
 
 DECAY = 0.95  # of the record of right draft tokens, in each call
-MOST_TRUST = 1.5  # largest correction of a drafter's own probabilities
+MAX_TRUST = 1.5  # largest correction of a drafter's own probabilities
 # useless calls in a row before the drafter pauses, and the longest pause, in calls
-PATIENCE, LONGEST_PAUSE = 4, 32
+MAX_USELESS_CALLS, LONGEST_PAUSE = 4, 32
 
 
 @dataclass
@@ -43,20 +43,20 @@ class Cost:
     any_draft: float  # any draft at all
     position: float  # each position
     row: float  # of a position, for each row
-    cheap: int = 1 << 30  # number of lines
-    beyond: float = 1.0  # cost factor of positions after them
+    cheap_lines: int = 1 << 30  # number of lines
+    expensive_factor: float = 1.0  # cost factor of positions after them
 
-    def of(self, m: int, n: int) -> list[float]:
+    def block_costs(self, m: int, n: int) -> list[float]:
         """Return the costs of blocks with 1 to m draft tokens in n rows."""
         each = self.position + self.row * n
-        cheap = max(0, self.cheap // n - 1)
+        cheap_lines = max(0, self.cheap_lines // n - 1)
         return [
-            1 + self.any_draft + each * (j + (self.beyond - 1) * max(0, j - cheap))
+            1 + self.any_draft + each * (j + (self.expensive_factor - 1) * max(0, j - cheap_lines))
             for j in range(1, m + 1)
         ]
 
 
-CPU = Cost(0.05, 0.07, 0.005, cheap=6, beyond=2.5)
+CPU = Cost(0.05, 0.07, 0.005, cheap_lines=6, expensive_factor=2.5)
 CUDA = Cost(0.1, 0.01, 0.0002)
 
 
@@ -75,14 +75,14 @@ class Window(Method):
         self.prices: dict[int, list[float]] = {}
         alone = {
             "position": cost.position + cost.row,
-            "cheap": max(0, cost.cheap - 1),
+            "cheap": max(0, cost.cheap_lines - 1),
             "any_draft": cost.any_draft,
-            "beyond": cost.beyond,
+            "beyond": cost.expensive_factor,
         }
         fixed = {
             "decay": DECAY,
-            "most_trust": MOST_TRUST,
-            "patience": PATIENCE,
+            "most_trust": MAX_TRUST,
+            "patience": MAX_USELESS_CALLS,
             "longest_pause": LONGEST_PAUSE,
         }
         # right, expected: draft tokens that were right, and the number that the drafter expected;
@@ -95,7 +95,7 @@ class Window(Method):
 
     def trust(self) -> float:
         """Return the correction of the drafter's probabilities: right tokens / expected ones."""
-        return min(MOST_TRUST, self.state.right / self.state.expected)
+        return min(MAX_TRUST, self.state.right / self.state.expected)
 
     def draft(self, rows: Rows, most: int) -> np.ndarray:
         n, state = len(rows), self.state
@@ -122,7 +122,7 @@ class Window(Method):
         width = 0
         prices = self.prices.get(n, [])
         if len(prices) < len(likely):
-            prices = self.prices[n] = self.cost.of(2 * len(likely), n)
+            prices = self.prices[n] = self.cost.block_costs(2 * len(likely), n)
         for j, chance in enumerate(likely):
             tokens += chance
             gain = tokens / prices[j]
@@ -130,7 +130,7 @@ class Window(Method):
                 best, width = gain, j + 1
         state = self.state
         state.useless = 0 if width else state.useless + 1
-        if state.useless > PATIENCE:
+        if state.useless > MAX_USELESS_CALLS:
             state.pause = min(state.useless, LONGEST_PAUSE)
         return width
 

@@ -14,7 +14,7 @@ from fairseq_ext.search.beam import Beam
 from fairseq_ext.search.constraints.banned import BannedCompiler, BannedTable, build_banned
 from fairseq_ext.search.constraints.sentence_end import EndRule
 from fairseq_ext.search.log_probs import LogProbs
-from fairseq_ext.search.phrases.phrase_table import Compiler, PhraseTable, build_table
+from fairseq_ext.search.phrases.phrase_table import PhraseTable, RequirementCompiler, build_table
 from fairseq_ext.search.phrases.sentence import EMPTY
 from fairseq_ext.search.pool import Pool
 
@@ -37,7 +37,10 @@ class Tables:
         if self.struct is None:
             t = self.phrases
             self.struct = phrases_struct(
-                [getattr(t, name) for name in INT64_FIELDS], t.behind, t.glued, t.ordered
+                [getattr(t, name) for name in INT64_FIELDS],
+                t.root_after_token,
+                t.continues_word,
+                t.ordered,
             )
         return self.struct
 
@@ -46,14 +49,14 @@ class Compilers:
     """The compilers of required and banned phrases of one search; they cache automata."""
 
     def __init__(self) -> None:
-        self.required = Compiler(None)
+        self.required = RequirementCompiler(None)
         self.banned = BannedCompiler(None, False)
 
     def use(self, pool: Pool) -> None:
         """Replace the compilers if the pool has other word boundaries, or another case of banned
         phrases, than the last one."""
         if self.required.boundaries is not pool.boundaries:
-            self.required = Compiler(pool.boundaries)
+            self.required = RequirementCompiler(pool.boundaries)
         if (
             self.banned.boundaries is not pool.boundaries
             or self.banned.any_case != pool.banned_in_any_case
@@ -108,13 +111,13 @@ def limit_pending_(
     Next tokens of required phrases are neither banned nor counted, and no token is where a prefix
     is forced. steps_left (S,): tokens that may follow before EOS."""
     banned = table.banned
-    if banned is None or banned.glued.numel() == 1:
+    if banned is None or banned.continues_word.numel() == 1:
         return
     live = beam.live_index()
     proposed = None
     if table.banks > 1:
         state, count = (beam.by_sentence(beam.aux[name], 0) for name in ("state", "count"))
-        proposed = beam.by_row(table.phrases.of(live).next_token(state, count))  # (n, .)
+        proposed = beam.by_row(table.phrases.for_sentences(live).next_token(state, count))  # (n, .)
     free = table.max_len[live] - steps_left < table.forced[live]
     drop_unlikely_(banned, beam, log_probs, width, free, proposed)
     limit_new_(
@@ -171,7 +174,10 @@ def limit_new_(
     root = banned.root[state]
     # (n, 2B)
     token = torch.cat(
-        [banned.closing[state].masked_fill((state == root)[:, None], -1), banned.closing[root]],
+        [
+            banned.pending_tokens[state].masked_fill((state == root)[:, None], -1),
+            banned.pending_tokens[root],
+        ],
         dim=1,
     )
     counted = token >= 0
@@ -179,7 +185,7 @@ def limit_new_(
         counted &= ~(token[:, :, None] == proposed[:, None]).any(2)
     if state.device.type == "cpu" and not bool(counted.any()):
         return
-    score = (log_probs.at(token.clamp(min=0)) + beam.last_score()[:, None]).masked_fill(
+    score = (log_probs.scores_at(token.clamp(min=0)) + beam.last_score()[:, None]).masked_fill(
         ~counted, -torch.inf
     )
     of_sentence = beam.by_sentence(score, -torch.inf).flatten(1)

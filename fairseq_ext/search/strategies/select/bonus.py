@@ -30,7 +30,7 @@ from fairseq_ext.search.phrases.phrase_table import PhraseTable
 from fairseq_ext.search.pool import Pool
 from fairseq_ext.search.registry import register
 from fairseq_ext.search.strategies.select.dba import DBA
-from fairseq_ext.search.strategies.select.topk import best_of_rows, likeliest_and_next
+from fairseq_ext.search.strategies.select.topk import best_of_rows, merge_phrase_tokens
 
 LIKELIEST = 32  # candidate words of each row, at least
 
@@ -52,7 +52,7 @@ class Bonus(DBA):
             0 if beam.lags is None else beam.lag()
         )
         proposed = self.forbid_(beam, log_probs, table, (table.max_len[live] - done))
-        phrases = table.phrases.of(live)
+        phrases = table.phrases.for_sentences(live)
         # (S, width, G)
         state, count = (beam.by_sentence(beam.aux[name], 0) for name in ("state", "count"))
         if table.banks == 1:  # no sentence has phrases
@@ -73,7 +73,7 @@ class Bonus(DBA):
         # (1) the likeliest words of each row, and the next tokens of its phrases
         most = self.children or max(2 * self.k, LIKELIEST)
         likeliest = log_probs.topk(min(most, log_probs.size))
-        row, token, score = likeliest_and_next(beam, log_probs, phrases, state, count, likeliest)
+        row, token, score = merge_phrase_tokens(beam, log_probs, phrases, state, count, likeliest)
         of = row - beam.first_row()[:, None]
         score = score.masked_fill(
             ~first_of_equals((of * self.vocabulary + token).masked_fill(score == -torch.inf, -1)),

@@ -50,15 +50,15 @@ from fairseq_ext.search.candidates import (
     Candidates,
     allocate_few,
     bank_sizes,
-    by_banks,
     deal,
     first_of_equals,
+    order_by_banks,
     pick,
 )
 from fairseq_ext.search.log_probs import LogProbs
 from fairseq_ext.search.phrases.phrase_table import PhraseTable
 from fairseq_ext.search.phrases.sentence import EMPTY
-from fairseq_ext.search.pool import OfPool, Pool
+from fairseq_ext.search.pool import PerPoolCache, Pool
 from fairseq_ext.search.protocols import Select
 from fairseq_ext.search.registry import register
 from fairseq_ext.search.strategies.select._constraints import (
@@ -67,7 +67,7 @@ from fairseq_ext.search.strategies.select._constraints import (
     limit_pending_,
     tables,
 )
-from fairseq_ext.search.strategies.select.topk import Best, TopK, best_of_rows, likeliest_and_next
+from fairseq_ext.search.strategies.select.topk import Best, TopK, best_of_rows, merge_phrase_tokens
 
 
 class DBA(Select):
@@ -77,7 +77,7 @@ class DBA(Select):
     (search/constraints/banned.py).
     """
 
-    each = 3  # continuations of each row among the candidates, at least
+    per_row = 3  # continuations of each row among the candidates, at least
     # kernels/banks.cpp may select, and kernels/constrained.cpp search
     may_compile = True
 
@@ -94,7 +94,9 @@ class DBA(Select):
         self.eos = eos
         self.vocabulary = vocabulary
         self.compilers = Compilers()
-        self.tables = OfPool(lambda pool: tables(pool, vocabulary, self.compilers, eos, min_len))
+        self.tables = PerPoolCache(
+            lambda pool: tables(pool, vocabulary, self.compilers, eos, min_len)
+        )
         # limit of continuations of one row, without those for constraints; None: no limit
         self.children = children
         self.variable = self.variable or children is not None
@@ -124,7 +126,7 @@ class DBA(Select):
             state[:, :G] += beam.aux["state"][:, :G] - before.phrases.start[sentence][:, :G]
             count[:, :G] = beam.aux["count"][:, :G]
             beam.aux["state"], beam.aux["count"] = state, count
-            beam.of_live = {}
+            beam.live_cache = {}
             old = beam.aux.pop("banned", None)
             if after.banned is not None:
                 inside = (
@@ -159,7 +161,7 @@ class DBA(Select):
             table.infeasible,
             int(phrases.total.max()),
             self.even,
-            self.each,
+            self.per_row,
             table,
         )
 
@@ -168,7 +170,9 @@ class DBA(Select):
         live = beam.live_index()
         done = beam.longest - (0 if beam.lags is None else beam.lag())  # (S,) or the same for all
         limits = (table.max_len, table.infeasible, table.forced)
-        max_len, infeasible, forced = beam.of_sentences("limits", lambda: [x[live] for x in limits])
+        max_len, infeasible, forced = beam.cached_for_live(
+            "limits", lambda: [x[live] for x in limits]
+        )
         steps_left = max_len - done  # (S,) tokens that may follow before EOS
         proposed = self.forbid_(beam, log_probs, table, steps_left)
         if (
@@ -177,7 +181,7 @@ class DBA(Select):
             and (dense := log_probs.dense_for_library()) is not None
         ):
             return self.compiled(beam, dense, table, done, steps_left, proposed)
-        phrases = beam.of_sentences("phrases", lambda: table.phrases.of(live))
+        phrases = beam.cached_for_live("phrases", lambda: table.phrases.for_sentences(live))
         # (S, width, G)
         state, count = (beam.by_sentence(beam.aux[name], 0) for name in ("state", "count"))
 
@@ -186,8 +190,8 @@ class DBA(Select):
         free = infeasible & (steps_left <= 0)
         unmet = phrases.total[:, None] - phrases.bank(state, count)  # (S, width)
         gate = (unmet > 0) & ~free[:, None]
-        eos = beam.of_sentences("eos", lambda: upload([[self.eos]], beam.device))
-        eos_score = log_probs.at(eos)[:, 0] + beam.last_score()
+        eos = beam.cached_for_live("eos", lambda: upload([[self.eos]], beam.device))
+        eos_score = log_probs.scores_at(eos)[:, 0] + beam.last_score()
         log_probs.ban_(self.eos, beam.by_row(gate))
 
         row, token, score = self.continuations(
@@ -240,11 +244,11 @@ class DBA(Select):
         log-probabilities (n, V)."""
         live, state, count = beam.live_index(), beam.aux["state"], beam.aux["count"]
         infeasible = table.infeasible[live]
-        excused = infeasible | (done < table.forced[live])
+        exempt = infeasible | (done < table.forced[live])
         best = min(2 * self.k, beam.width * log_probs.size(1) - 1)
         out = min(
             2 * self.k,
-            best + beam.width * (self.each + state.size(1) * table.phrases.proposed.size(1)) + 1,
+            best + beam.width * (self.per_row + state.size(1) * table.phrases.proposed.size(1)) + 1,
         )
         rows = BankRows(
             log_probs,
@@ -254,12 +258,12 @@ class DBA(Select):
             beam.bounds(),
             live,
             steps_left,
-            excused,
+            exempt,
             infeasible,
             self.eos,
             self.k,
             best,
-            self.each,
+            self.per_row,
             out,
             self.even,
         )
@@ -278,7 +282,7 @@ class DBA(Select):
             table.banned.ban_(
                 log_probs, beam.aux["banned"], (steps_left <= 1)[beam.sentence_of_row()]
             )
-            widths = self.widths(table.phrases.of(beam.live_index()))
+            widths = self.widths(table.phrases.for_sentences(beam.live_index()))
             limit_pending_(
                 table,
                 beam,
@@ -289,7 +293,7 @@ class DBA(Select):
         if table.ends is None:
             return None
         return table.ends.forbid_(
-            beam, log_probs, table.phrases.of(beam.live_index()), not self.soft
+            beam, log_probs, table.phrases.for_sentences(beam.live_index()), not self.soft
         )
 
     def state_after(
@@ -301,7 +305,7 @@ class DBA(Select):
         if table.banned is not None:
             aux["banned"] = table.banned.advance(beam.aux["banned"][row], token)
         if table.ends is not None and proposed is not None:
-            aux["ends"] = table.ends.after(beam, row, token, proposed)
+            aux["ends"] = table.ends.next_state(beam, row, token, proposed)
         return aux
 
     def width(self, table: Tables) -> int:
@@ -325,7 +329,7 @@ class DBA(Select):
         banks' slots first."""
         sizes = bank_sizes(bank, score, table.banks)
         slots = deal(self.k, sizes) if self.even else allocate_few(self.k, sizes, phrases.total)
-        order, _ = by_banks(slots, bank, score, phrases.total)
+        order, _ = order_by_banks(slots, bank, score, phrases.total)
         order = order[:, : 2 * self.k]
         return order, score.gather(1, order)
 
@@ -346,7 +350,7 @@ class DBA(Select):
         each row's best, and all next tokens of unmet phrases. A continuation may occur more than
         once."""
         best = self.best(k, beam, log_probs, phrases)
-        more = likeliest_and_next(
+        more = merge_phrase_tokens(
             beam,
             log_probs,
             phrases,
@@ -365,13 +369,13 @@ class DBA(Select):
     ) -> tuple[Tensor, Tensor]:
         """Return scores and tokens (n, each) of each row's likeliest continuations; if a phrase is
         pending, of those that do not continue its word."""
-        most = min(self.each, self.children or self.each, log_probs.size)
+        most = min(self.per_row, self.children or self.per_row, log_probs.size)
         if not phrases.is_bounded:
             return log_probs.topk(most)
         pending = beam.by_row(phrases.is_pending(state, count).any(-1))  # (n,)
         if pending.device.type == "cpu" and not bool(pending.any()):
             return log_probs.topk(most)
-        return log_probs.topk(most, without=(pending, phrases.glued))
+        return log_probs.topk(most, without=(pending, phrases.continues_word))
 
 
 @dataclass

@@ -21,7 +21,7 @@ import torch
 from torch import Tensor
 
 from fairseq_ext.search.beam import Beam
-from fairseq_ext.search.candidates import Candidates, by_banks
+from fairseq_ext.search.candidates import Candidates, order_by_banks
 from fairseq_ext.search.log_probs import LogProbs
 from fairseq_ext.search.phrases.phrase_table import PhraseTable
 from fairseq_ext.search.pool import Pool
@@ -61,7 +61,7 @@ class GridBeam(DBA):
             (~ends).cumsum(1) <= self.k,
         )
         found.score = found.score.masked_fill(~used & (found.widths == self.k)[:, None], -torch.inf)
-        found.slots = self.own_width(self.tables(pool).phrases.of(beam.live_index()))
+        found.slots = self.own_width(self.tables(pool).phrases.for_sentences(beam.live_index()))
         return found
 
     def width(self, table: Tables) -> int:
@@ -101,7 +101,7 @@ class GridBeam(DBA):
     ) -> tuple[Tensor, Tensor]:
         """Return order and scores (S, 2k) as `order_by_banks` does, without candidates beyond the
         slots, except for those that may replace ended ones."""
-        order, admitted = by_banks(slots, bank, score, top)
+        order, admitted = order_by_banks(slots, bank, score, top)
         score = score.gather(1, order)
         searched: Tensor = torch.gt(top, 0)[:, None]  # has constraints
         beyond = torch.arange(score.size(1), device=score.device) >= admitted[:, None]

@@ -24,7 +24,7 @@ from fairseq_ext.core.errors import UsageError
 from fairseq_ext.kernels.beam import StrategyRules
 from fairseq_ext.kernels.log_probs import SamplingCut, draw, draw_compiled, uniform
 from fairseq_ext.search.beam import Beam
-from fairseq_ext.search.candidates import Candidates, laid_out
+from fairseq_ext.search.candidates import Candidates, pad_by_sentence
 from fairseq_ext.search.log_probs import LogProbs
 from fairseq_ext.search.pool import Pool
 from fairseq_ext.search.protocols import Select
@@ -71,7 +71,7 @@ class Sampling(Select):
             value, row, u, self.cut
         )
         score = value[row, token.clamp(min=0)] + beam.last_score()[row]
-        lay = partial(laid_out, len(beam.live), sentence[row])
+        lay = partial(pad_by_sentence, len(beam.live), sentence[row])
         found = (
             lay(row, beam.first_row()),
             lay(token.clamp(min=0), 0),
@@ -110,7 +110,7 @@ def check(flags, generation) -> None:
         )
 
 
-def tell(flags, generation) -> str:
+def signature_part(flags, generation) -> str:
     """Return the part of the signature for fairseq's flags."""
     return f"topk={max(0, generation.sampling_topk)},topp={max(0, generation.sampling_topp):g}"
 
@@ -120,7 +120,7 @@ def tell(flags, generation) -> str:
     "sampling",
     SamplingFlags,
     check=check,
-    tell=tell,
+    signature_part=signature_part,
     needs=("search loop",),
     denies=("beam", "repeatable calls"),
     samples=True,

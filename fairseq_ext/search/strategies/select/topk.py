@@ -73,7 +73,7 @@ def best_of_rows(k: int, beam: Beam, log_probs: LogProbs, children: int | None =
     return Best(*best_of_sentences(c, beam, row_score, row_token, stable=children is not None))
 
 
-def likeliest_and_next(
+def merge_phrase_tokens(
     beam: Beam,
     log_probs: LogProbs,
     phrases: PhraseTable,
@@ -86,7 +86,9 @@ def likeliest_and_next(
     proposed = beam.by_row(phrases.next_token(state, count))  # (S, width, G x W) -> (n, G x W)
     known = proposed.clamp(min=0)
     score = (
-        torch.cat([likeliest[0], log_probs.at(known).masked_fill(proposed < 0, -torch.inf)], dim=1)
+        torch.cat(
+            [likeliest[0], log_probs.scores_at(known).masked_fill(proposed < 0, -torch.inf)], dim=1
+        )
         + beam.last_score()[:, None]
     )
     token = torch.cat([likeliest[1], known], dim=1)

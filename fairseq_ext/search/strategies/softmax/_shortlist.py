@@ -25,7 +25,7 @@ from fairseq_ext.model.transformer.supported import output_layers
 from fairseq_ext.model.transformer.weights import Linear
 from fairseq_ext.search.beam import Beam
 from fairseq_ext.search.log_probs import LogProbs
-from fairseq_ext.search.pool import OfPool, Pool
+from fairseq_ext.search.pool import PerPoolCache, Pool
 from fairseq_ext.search.protocols import Softmax
 
 logger = logging.getLogger("fairseq_ext")
@@ -68,7 +68,7 @@ def shortlist_arguments(flags, context, T: int, flag: str) -> dict:
     layers = output_layers(context.models, flag)
     base = most_frequent(target_counts(flags, context), T, (context.eos, context.unk))
     measured = ShortlistMeter(context.stats, context.k, flags.shortlist_recall_every)
-    return dict(layers=layers, base=base, temperature=context.temperature, measured=measured)
+    return dict(layers=layers, base=base, temperature=context.temperature, meter=measured)
 
 
 # ---- Flags: those of all shortlists, and those of `top` and `lexical`
@@ -136,7 +136,7 @@ def check_top(flags, generation) -> None:
 
 
 Layer = tuple[Tensor, Tensor | None]  # weight (V, d), bias (V,)
-SHAPES = 256  # a gathered part is filled up to a multiple of this number of words
+SIZE_MULTIPLE = 256  # a gathered part is filled up to a multiple of this number of words
 
 
 def required_words(pool: Pool) -> Tensor:
@@ -170,21 +170,21 @@ class ShortlistSoftmax(Softmax):
         base: Tensor,
         temperature: float,
         share: str,
-        measured: ShortlistMeter,
+        meter: ShortlistMeter,
     ):
         self.layers = layers
         self.kernels: Any = lsh_torch
         self.buffer: Tensor | None = None
         self.temperature = temperature
         self.by_sentence = share == "sentence"
-        self.measured = measured
-        self.required = OfPool(required_words)
+        self.meter = meter
+        self.required = PerPoolCache(required_words)
         weight = layers[0][0]
         self.V = weight.size(0)
         self.base = base.to(weight.device).unique()  # (T,) ascending
         self.in_base = torch.zeros(self.V, dtype=torch.bool, device=weight.device)
         self.in_base[self.base] = True
-        self.everything = self.base.numel() == self.V
+        self.lists_all_words = self.base.numel() == self.V
         # a fixed part that is a prefix of the vocabulary is sorted already
         self.is_prefix = bool(self.in_base[: self.base.numel()].all())
         self.column = self.in_base.long().cumsum(0) - 1  # column of a base word
@@ -192,7 +192,7 @@ class ShortlistSoftmax(Softmax):
             Linear(w[self.base].contiguous(), None if b is None else b[self.base])
             for w, b in layers
         ]
-        self.nothing = self.base[:0]
+        self.empty_ids = self.base[:0]
         self.compiled = None
         if len(layers) == 1 and gathered.is_supported(weight):
             self.compiled = gathered.ShortlistLinear(
@@ -210,7 +210,7 @@ class ShortlistSoftmax(Softmax):
         one for each sentence, or (1, V) for all rows, as `by_sentence` says; None for none."""
         return None
 
-    def found(
+    def extra_ids(
         self, features: list[Tensor], beam: Beam, pool: Pool, always: Tensor | None
     ) -> Tensor | None:
         """Return words of one shortlist for all rows, without the base: ascending ids (m,) of
@@ -218,7 +218,7 @@ class ShortlistSoftmax(Softmax):
         mask = self.words(features, beam, pool)
         if mask is None and always is None:
             return None
-        with self.measured.stage("compact"):
+        with self.meter.stage("compact"):
             either = always if mask is None else mask[0] if always is None else mask[0] | always
             assert either is not None
             return nonzero(either & ~self.in_base)
@@ -231,61 +231,65 @@ class ShortlistSoftmax(Softmax):
         pool: Pool | None = None,
     ) -> LogProbs:
         assert beam is not None and pool is not None, "a shortlist needs the rows of a beam"
-        if self.everything:
+        if self.lists_all_words:
             out = self.full(decoder, features)
         elif self.by_sentence and len(beam.live) > 1:
             mask = self.words(features, beam, pool)
             needed = self.required_of_live(beam, pool)
             if mask is None:
                 mask = self.in_base.expand(len(beam.live), -1)
-            out = self.separate(features, mask_with(mask | self.in_base, needed), beam)
+            out = self.sentence_shortlists(features, mask_with(mask | self.in_base, needed), beam)
         else:
             needed = self.required_of_live(beam, pool)
             always = (
                 None if needed is None else mask_with(self.in_base[None], needed.reshape(1, -1))[0]
             )
-            found = self.found(features, beam, pool, always)
+            found = self.extra_ids(features, beam, pool, always)
             size = self.base.numel() + (0 if found is None else found.numel())
             # subtle: a sentence's own list is scored by the same products in every batch, which are
             # never the decoder's (--int8)
             is_full = size == self.V and not self.by_sentence
-            out = self.full(decoder, features) if is_full else self.shared(features, found)
-        if self.measured.wants_sample():
-            self.measured.sample(decoder.log_probs(features, self.temperature), out)
+            out = (
+                self.full(decoder, features) if is_full else self.shared_shortlist(features, found)
+            )
+        if self.meter.is_sample_due():
+            self.meter.sample(decoder.log_probs(features, self.temperature), out)
         return out
 
     def full(self, decoder: Decoder, features: list[Tensor]) -> LogProbs:
-        self.measured.count(1, self.V)
-        with self.measured.stage("matmul"):
+        self.meter.count(1, self.V)
+        with self.meter.stage("matmul"):
             return LogProbs(decoder.log_probs(features, self.temperature))
 
-    def shared(self, features: list[Tensor], found: Tensor | None) -> LogProbs:
+    def shared_shortlist(self, features: list[Tensor], found: Tensor | None) -> LogProbs:
         """Return scores of one shortlist, the base and found (m,), for all rows."""
-        self.measured.count(1, self.base.numel() + (0 if found is None else found.numel()))
+        self.meter.count(1, self.base.numel() + (0 if found is None else found.numel()))
         if self.compiled is not None:
-            ids, value = self.compiled(features[0], self.nothing if found is None else found, CLOCK)
-            self.measured.spent(("gather", "matmul", "normalise"), self.compiled.seconds)
+            ids, value = self.compiled(
+                features[0], self.empty_ids if found is None else found, CLOCK
+            )
+            self.meter.add_seconds(("gather", "matmul", "normalise"), self.compiled.seconds)
             return LogProbs(value, ids, self.V)
         scores, ids = [], self.base
         for linear, (weight, bias), x in zip(self.linears, self.layers, features, strict=True):
-            with self.measured.stage("matmul"):
+            with self.meter.stage("matmul"):
                 logits = linear(x)
             if found is not None and found.numel():
-                with self.measured.stage("gather"):
+                with self.meter.stage("gather"):
                     # subtle: oneDNN makes a new kernel for every shape, so there are few shapes
                     filled = (
-                        F.pad(found, (0, -found.numel() % SHAPES))
+                        F.pad(found, (0, -found.numel() % SIZE_MULTIPLE))
                         if x.device.type == "cpu"
                         else found
                     )
-                    rows = self.gathered(weight, filled)
+                    rows = self.gather_rows(weight, filled)
                     shift = None if bias is None else bias[filled]
-                with self.measured.stage("matmul"):
+                with self.meter.stage("matmul"):
                     logits = torch.cat(
                         [logits, small_product(x, rows, shift)[:, : found.numel()]], dim=1
                     )
             scores.append(logits)
-        with self.measured.stage("normalise"):
+        with self.meter.stage("normalise"):
             value = mean_log_softmax(scores, self.temperature)
             if found is not None and found.numel():
                 ids = torch.cat([ids, found])
@@ -294,7 +298,7 @@ class ShortlistSoftmax(Softmax):
                     value = value.index_select(1, order)
         return LogProbs(value, ids, self.V)
 
-    def gathered(self, weight: Tensor, ids: Tensor) -> Tensor:
+    def gather_rows(self, weight: Tensor, ids: Tensor) -> Tensor:
         """Return rows ids (m,) of weight; on a CPU in memory that is used again, since new pages
         cost more than the copy."""
         if weight.device.type != "cpu":
@@ -303,10 +307,10 @@ class ShortlistSoftmax(Softmax):
             self.buffer = weight.new_empty(2 * ids.numel(), weight.size(1))
         return torch.index_select(weight, 0, ids, out=self.buffer[: ids.numel()])
 
-    def separate(self, features: list[Tensor], mask: Tensor, beam: Beam) -> LogProbs:
+    def sentence_shortlists(self, features: list[Tensor], mask: Tensor, beam: Beam) -> LogProbs:
         """Return scores of a shortlist for each sentence, mask (S, V); rows of ids are padded with
         their last word."""
-        with self.measured.stage("compact"):
+        with self.meter.stage("compact"):
             length = mask.sum(1)
             C = int(length.max())
             column = torch.arange(C, device=mask.device)
@@ -314,20 +318,20 @@ class ShortlistSoftmax(Softmax):
             first = length.cumsum(0) - length
             flat = mask.nonzero()[:, 1]
             ids = flat[first[:, None] + torch.minimum(column, length[:, None] - 1)]  # (S, C)
-            self.measured.count(mask.size(0), int(length.sum()))
+            self.meter.count(mask.size(0), int(length.sum()))
         S = mask.size(0)
         sentence = beam.sentence_of_row()
         scores = []
         for (weight, bias), x in zip(self.layers, features, strict=True):
-            with self.measured.stage("gather"):
+            with self.meter.stage("gather"):
                 rows = weight.index_select(0, ids.flatten()).view(S, C, -1)
                 shift = None if bias is None else bias[ids][:, None]
-            with self.measured.stage("matmul"):
+            with self.meter.stage("matmul"):
                 # (n, d) -> (S, width, d) -> (S, width, C)
                 logits = torch.bmm(beam.by_sentence(x, 0.0), rows.transpose(1, 2))
                 logits = beam.by_row(logits if shift is None else logits + shift)  # (n, C)
             scores.append(logits.masked_fill(fills[sentence], -torch.inf))
-        with self.measured.stage("normalise"):
+        with self.meter.stage("normalise"):
             return LogProbs(mean_log_softmax(scores, self.temperature), ids[sentence], self.V)
 
 
@@ -415,9 +419,9 @@ class ShortlistMeter:
     def stage(self, name: str) -> Iterator[None]:
         start = time.clock_gettime(CLOCK)
         yield
-        self.spent((name,), (time.clock_gettime(CLOCK) - start,))
+        self.add_seconds((name,), (time.clock_gettime(CLOCK) - start,))
 
-    def spent(self, names: tuple[str, ...], seconds: Iterable[float]) -> None:
+    def add_seconds(self, names: tuple[str, ...], seconds: Iterable[float]) -> None:
         """Add seconds measured by the compiled library, a value for each name."""
         spent = self.counts.seconds
         for name, value in zip(names, seconds, strict=True):
@@ -427,7 +431,7 @@ class ShortlistMeter:
         """Count shortlists and their total length."""
         self.counts.vocab_mean += Mean(words, shortlists)
 
-    def wants_sample(self) -> bool:
+    def is_sample_due(self) -> bool:
         self.calls += 1
         return self.every > 0 and self.calls % self.every == min(4, self.every) % self.every
 

@@ -26,7 +26,7 @@ from torch import Tensor
 from fairseq_ext.core.errors import UsageError
 from fairseq_ext.core.files import table_lines
 from fairseq_ext.search.beam import Beam
-from fairseq_ext.search.pool import OfPool, Pool
+from fairseq_ext.search.pool import PerPoolCache, Pool
 from fairseq_ext.search.registry import register
 from fairseq_ext.search.strategies.softmax._shortlist import (
     ShortlistSoftmax,
@@ -89,7 +89,7 @@ class Lexical(ShortlistSoftmax):
     def __init__(self, table: Tensor, **arguments: Any):
         super().__init__(**arguments)
         self.table = table.to(self.base.device)  # (source vocabulary, words)
-        self.translations = OfPool(self.find)
+        self.translations = PerPoolCache(self.find)
 
     def find(self, pool: Pool) -> Tensor:
         """Return (N, V), true for the translations of each sentence's words."""

@@ -137,24 +137,22 @@ class LSH(ShortlistSoftmax):
         self,
         parameters: Parameters,
         t: int,
-        kept_beside: str | None,
+        index_of: str | None,
         dictionary: str = "",
         **arguments: Any,
     ):
-        """t: hits of a candidate; kept_beside: the file whose index is kept; dictionary:
+        """t: hits of a candidate; index_of: the file whose index is kept; dictionary:
         fingerprint of the words."""
         super().__init__(**arguments)
         weight, bias = self.layers[0]
         self.t = t
         self.kernels = kernels_for(weight)
         self.has_bias = bias is not None
-        self.everything = self.everything or t <= 0
-        self.probed = self.everything
+        self.lists_all_words = self.lists_all_words or t <= 0
+        self.probed = self.lists_all_words
         self.calls = 0
-        if not self.everything:
-            self.index = load_or_build(
-                weight, bias, parameters, kept_beside, self.kernels, dictionary
-            )
+        if not self.lists_all_words:
+            self.index = load_or_build(weight, bias, parameters, index_of, self.kernels, dictionary)
             if self.compiled is not None:
                 self.finder = lsh_compiled.CompiledLookup(
                     self.index, self.in_base, int(self.has_bias)
@@ -164,11 +162,11 @@ class LSH(ShortlistSoftmax):
         """Return L (n, V) of Eq. 9: the number of bands that each word shares with each row's
         state x (n, d)."""
         index = self.index
-        with self.measured.stage("hash"):
+        with self.meter.stage("hash"):
             if self.has_bias:
                 x = torch.cat([x, x.new_ones(x.size(0), 1)], dim=1)
             codes = self.kernels.wta_hash(x, index.dimensions, index.u)
-        with self.measured.stage("lookup"):
+        with self.meter.stage("lookup"):
             if index.cuckoo is not None:
                 start, length = self.kernels.lookup_cuckoo(codes, index.cuckoo, index.V)
             else:
@@ -189,19 +187,19 @@ class LSH(ShortlistSoftmax):
 
     def words(self, features: list[Tensor], beam: Beam, pool: Pool) -> Tensor:
         hits = self.hits(self.states(features, beam, pool))  # (n, V)
-        with self.measured.stage("compact"):
+        with self.meter.stage("compact"):
             return beam.by_sentence(hits, 0).amax(1) >= self.t
 
-    def found(
+    def extra_ids(
         self, features: list[Tensor], beam: Beam, pool: Pool, always: Tensor | None
     ) -> Tensor | None:
         states = self.states(features, beam, pool)
         if self.compiled is not None:
             ids = self.finder(states, self.t, always, _shortlist.CLOCK)
-            self.measured.spent(("hash", "lookup", "compact"), self.finder.seconds)
+            self.meter.add_seconds(("hash", "lookup", "compact"), self.finder.seconds)
             return ids
         hits = self.hits(states)
-        with self.measured.stage("compact"):
+        with self.meter.stage("compact"):
             return self.kernels.compact(hits, self.t, always, self.in_base)
 
     def __call__(
@@ -223,7 +221,7 @@ class LSH(ShortlistSoftmax):
     ) -> None:
         """Time the full softmax and this one at the run's shapes, in turns, and warn if the full
         one is faster."""
-        counts, calls = self.measured.counts, self.measured.calls
+        counts, calls = self.meter.counts, self.meter.calls
         before = counts.mark()
         times: tuple[list[float], list[float]] = ([], [])
         for _ in range(PROBE_TIMES):
@@ -239,7 +237,7 @@ class LSH(ShortlistSoftmax):
                     torch.cuda.synchronize()
                 times[place].append(time.perf_counter() - start)
         counts.rollback(before)
-        self.measured.calls = calls
+        self.meter.calls = calls
         full, lsh = (sorted(t)[PROBE_TIMES // 2] for t in times)
         counts.probe = Probe(Mean(features[0].size(0), 1), Mean(full, 1), Mean(lsh, 1))
         if lsh > full:
@@ -357,14 +355,16 @@ def build(flags, context) -> LSH:
             "direct" if flags.lsh_u * lsh_torch.bits_of(flags.lsh_k) <= DIRECT_BITS else "cuckoo"
         )
     parameters = Parameters(flags.lsh_k, flags.lsh_u, flags.lsh_bands, flags.lsh_seed, table)
-    beside = None if flags.lsh_index == "off" else flags.lsh_index or context.checkpoint
+    index_of = None if flags.lsh_index == "off" else flags.lsh_index or context.checkpoint
     make = (
         partial(ExactLSH, FullScorer(context.models[0], context))
         if str(flags.lsh_normalise) == "exact"
         else LSH
     )
     words = fingerprint_of_dictionary(context.dictionary)
-    return make(parameters, flags.lsh_hits, beside, words, share=str(flags.lsh_share), **arguments)
+    return make(
+        parameters, flags.lsh_hits, index_of, words, share=str(flags.lsh_share), **arguments
+    )
 
 
 # ---- Exact scores of hypotheses from a shortlist: one pass of the model over the whole vocabulary

@@ -53,16 +53,18 @@ from fairseq_ext.search.registry import register
 logger = logging.getLogger("fairseq_ext")
 TOLERANCE = 5e-5  # of log Z, in nats
 PROBE_TIMES = 5
-GAIN = 0.97  # screening is used if it takes less than this share of the full softmax's time
-MOST_OPEN = 0.2  # share of rows computed in full from which the full softmax is used
-ENOUGH = 200  # rows before that share is judged
-LEAST = 24  # words of a row that are scored again, at least
+MAX_TIME_SHARE = (
+    0.97  # screening is used if it takes less than this share of the full softmax's time
+)
+MAX_RECOMPUTED_SHARE = 0.2  # share of rows computed in full from which the full softmax is used
+MIN_ROWS_TO_JUDGE = 200  # rows before that share is judged
+MIN_RESCORED = 24  # words of a row that are scored again, at least
 
 
 def words_scored_again(k: int) -> int:
     """Return m for a beam of k: twice the candidates of a row, or some more for words that logits
     processors forbid."""
-    return max(LEAST, 4 * k)
+    return max(MIN_RESCORED, 4 * k)
 
 
 class ScreenedLogProbs(LogProbs):
@@ -75,7 +77,7 @@ class ScreenedLogProbs(LogProbs):
 
     def __init__(self, softmax: Screened, decoder: Decoder, x: Tensor, screen: Screen):
         # known (n, V), ceiling (n,): see Screen.log_probs
-        value, self.known, self.ceiling, error = screen.log_probs(x)
+        value, self.is_exact, self.ceiling, error = screen.log_probs(x)
         super().__init__(value)
         self.softmax, self.decoder, self.x, self.screen = softmax, decoder, x, screen
         self.complete_(~(error <= screen.tolerance), fresh=True)
@@ -92,7 +94,7 @@ class ScreenedLogProbs(LogProbs):
             first = self.screen.log_probs(x)[0]
             full = self._value[which] + torch.where(first > -torch.inf, full - first, 0.0)
         self._value[which] = full
-        self.known[which] = True
+        self.is_exact[which] = True
         self.ceiling[which] = -torch.inf
 
     def topk(self, k: int, without: tuple[Tensor, Tensor] | None = None) -> tuple[Tensor, Tensor]:
@@ -118,10 +120,10 @@ class ScreenedLogProbs(LogProbs):
                 return found
             self.complete_(unsure)
 
-    def at(self, token: Tensor) -> Tensor:
+    def scores_at(self, token: Tensor) -> Tensor:
         token = token.expand(self._value.size(0), -1)
-        return super().at(token) + self.screen.change(self.x, token).masked_fill_(
-            self.known.gather(1, token), 0.0
+        return super().scores_at(token) + self.screen.rounding_error(self.x, token).masked_fill_(
+            self.is_exact.gather(1, token), 0.0
         )
 
     def dense(self) -> Tensor:
@@ -132,17 +134,17 @@ class ScreenedLogProbs(LogProbs):
         """Return None: stored values are not exact."""
 
     def make_exact_(self, rows: Tensor) -> None:
-        self.complete_(rows & ~self.known.all(1))
+        self.complete_(rows & ~self.is_exact.all(1))
 
     def only_(self, token: Tensor, rows: Tensor) -> None:
         super().only_(token, rows)
         # the remaining words of those rows are exact, and no others are possible
-        self.known |= rows[:, None]
+        self.is_exact |= rows[:, None]
         self.ceiling = self.ceiling.masked_fill(rows, -torch.inf)
 
     def reorder_(self, row: Tensor) -> None:
         super().reorder_(row)
-        self.x, self.known, self.ceiling = self.x[row], self.known[row], self.ceiling[row]
+        self.x, self.is_exact, self.ceiling = self.x[row], self.is_exact[row], self.ceiling[row]
 
 
 @dataclass
@@ -161,7 +163,9 @@ class Screened(Softmax):
     def __init__(self, screen: Screen | None, temperature: float, stats: Stats):
         self.screen, self.temperature = screen, temperature
         self.counts = stats.section(ScreenedCounts)
-        self.screened = self.open = 0  # rows of this process, by which screening is judged
+        self.screened = self.rows_recomputed = (
+            0  # rows of this process, by which screening is judged
+        )
         # whether screening is faster, by the number of rows, rounded up to a power of two
         self.faster: dict[int, bool] = {}
 
@@ -179,7 +183,10 @@ class Screened(Softmax):
             return LogProbs(decoder.log_probs(features, self.temperature))
         self.counts.screened_rows += x.size(0)
         self.screened += x.size(0)
-        if self.screened > ENOUGH and self.open > MOST_OPEN * self.screened:
+        if (
+            self.screened > MIN_ROWS_TO_JUDGE
+            and self.rows_recomputed > MAX_RECOMPUTED_SHARE * self.screened
+        ):
             logger.info(
                 "--softmax screened leaves too many rows open for this model: the full "
                 "softmax takes over"
@@ -197,7 +204,7 @@ class Screened(Softmax):
                 lambda: ScreenedLogProbs(self, decoder, x, screen),
             )
             times: list[list[float]] = [[], []]
-            before = self.open, self.counts.recomputed_rows
+            before = self.rows_recomputed, self.counts.recomputed_rows
             for turn in range(PROBE_TIMES + 1):
                 for way, spent in zip(ways, times, strict=True):
                     if x.is_cuda:
@@ -209,17 +216,17 @@ class Screened(Softmax):
                     if turn:
                         spent.append(time.perf_counter() - start)
             # rows of the probe are not rows of the search
-            self.open, self.counts.recomputed_rows = before
-            self.faster[size] = min(times[1]) < GAIN * min(times[0])
+            self.rows_recomputed, self.counts.recomputed_rows = before
+            self.faster[size] = min(times[1]) < MAX_TIME_SHARE * min(times[0])
         return self.faster[size]
 
     def recomputed(self, rows: int) -> None:
         """Count rows that were computed in full."""
-        self.open += rows
+        self.rows_recomputed += rows
         self.counts.recomputed_rows += rows
 
 
-def unavailable(weight: Tensor, m: int) -> str | None:
+def unavailable_reason(weight: Tensor, m: int) -> str | None:
     """Return why weights cannot be screened; None if they can."""
     if weight.dtype != torch.float32:
         return f"the weights are {str(weight.dtype).removeprefix('torch.')}"
@@ -248,7 +255,7 @@ def build(flags, context) -> Screened:
         )
     [(weight, bias)] = output_layers(context.models, "--softmax screened")
     m = words_scored_again(context.k)
-    reason, screen = unavailable(weight, m), None
+    reason, screen = unavailable_reason(weight, m), None
     if reason is None:
         try:
             screen = Screen(
@@ -272,7 +279,7 @@ def build(flags, context) -> Screened:
 
 
 SAFETY = 1.001  # for the rounding of the bounds themselves
-WHOLE = 32512  # largest 16-bit number whose high byte is -127 to 127
+MAX_INT16 = 32512  # largest 16-bit number whose high byte is -127 to 127
 ROUNDING = 1e-6  # of float32, in sums of probabilities
 
 
@@ -337,7 +344,10 @@ class Screen:
         d = self.weight.size(1)
         x = torch.arange(3 * d, dtype=torch.float32, device=near.device).mul(0.37).sin().view(3, -1)
         # a sample of what 16 bits hold
-        x = x.mul(WHOLE).round().index_fill(1, torch.tensor([0], device=near.device), WHOLE) / WHOLE
+        x = (
+            x.mul(MAX_INT16).round().index_fill(1, torch.tensor([0], device=near.device), MAX_INT16)
+            / MAX_INT16
+        )
         value, known, _, _ = self.log_probs(x)
         some = slice(0, min(512, near.size(0)))
         logits = (
@@ -365,13 +375,15 @@ class Screen:
 
     def exact(self, x: Tensor, ids: Tensor) -> Tensor:
         """Return logits (n, m) of words ids (n, m), of the weights themselves."""
-        return self.of_words(self.weight[ids], x, None if self.bias is None else self.bias[ids])
+        return self.logits_of_words(
+            self.weight[ids], x, None if self.bias is None else self.bias[ids]
+        )
 
-    def change(self, x: Tensor, ids: Tensor) -> Tensor:
+    def rounding_error(self, x: Tensor, ids: Tensor) -> Tensor:
         """Return the error (n, m) that rounding causes in the logits of words ids (n, m)."""
-        return self.of_words(self.weight[ids] - rounded(self.weight[ids]), x, None)
+        return self.logits_of_words(self.weight[ids] - rounded(self.weight[ids]), x, None)
 
-    def of_words(self, weight: Tensor, x: Tensor, bias: Tensor | None) -> Tensor:
+    def logits_of_words(self, weight: Tensor, x: Tensor, bias: Tensor | None) -> Tensor:
         """Return logits (n, m) of weight (n, m, d), x (n, d), bias (n, m)."""
         out = torch.bmm(weight, x[:, :, None])[:, :, 0]
         return (out if bias is None else out + bias) / self.temperature

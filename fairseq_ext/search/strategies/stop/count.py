@@ -58,12 +58,12 @@ class Count(Stop):
         if (
             candidates.score.device.type == "cpu"
             and at_limit is None
-            and self.nothing_ends(candidates, before)
+            and self.no_candidate_ends(candidates, before)
         ):
             return StopDecision(None, None, ~(candidates.score > -torch.inf).any(1))
-        ends, goes_on = candidates.ends_and_goes_on(self.eos)
+        ends, goes_on = candidates.split_by_eos(self.eos)
         done = ends & candidates.within_width()
-        enough = self.enough(candidates)
+        enough = self.finished_needed(candidates)
         so_far = done.cumsum(1) + before[:, None]
         done &= so_far <= (enough[:, None] if isinstance(enough, Tensor) else enough)
         # no candidate can continue: fairseq would decode such a sentence to the limit, with the
@@ -73,13 +73,13 @@ class Count(Stop):
             final = final | at_limit
         return StopDecision(done, ~ends, final)
 
-    def enough(self, candidates: Candidates) -> int | Tensor:
+    def finished_needed(self, candidates: Candidates) -> int | Tensor:
         """Return the number of finished hypotheses that make a sentence final: (S,), or an int."""
         return self.patience * (
             candidates.width if candidates.widths is None else candidates.widths
         )
 
-    def nothing_ends(self, candidates: Candidates, before: Tensor) -> bool:
+    def no_candidate_ends(self, candidates: Candidates, before: Tensor) -> bool:
         """Whether no candidate ends, as in most steps; only checked on a CPU, where it does not
         wait for a device."""
         return not bool((candidates.token == self.eos).any())

@@ -49,10 +49,10 @@ from fairseq_ext.search.registry import register
 from fairseq_ext.search.strategies.stop.count import Count
 from fairseq_ext.search.strategies.stop.length_reward import LengthFlags, check_length
 
-LACKING = 0.3  # nats, of each required token that a live hypothesis lacks
-COST = 0.1  # nats, of EOS and of each other token
-OTHERS = 4  # largest number of tokens in addition to the missing ones
-DEAR = 1.25  # nats a token; float32 does not round its product with a length
+MISSING_TOKEN_COST = 0.3  # nats, of each required token that a live hypothesis lacks
+TOKEN_COST = 0.1  # nats, of EOS and of each other token
+MAX_EXTRA_TOKENS = 4  # largest number of tokens in addition to the missing ones
+MAX_NATS_PER_TOKEN = 1.25  # nats a token; float32 does not round its product with a length
 LONGEST = 1 << 30  # tokens
 
 
@@ -63,7 +63,9 @@ class Early(Count):
         super().__init__(eos)
         self.scoring = scoring
         self.stats = stats
-        self.estimate = Estimate(LACKING, COST, DEAR, OTHERS)
+        self.estimate = Estimate(
+            MISSING_TOKEN_COST, TOKEN_COST, MAX_NATS_PER_TOKEN, MAX_EXTRA_TOKENS
+        )
 
     def unconstrained(self) -> Stop:
         return Count(self.eos)
@@ -84,10 +86,15 @@ class Early(Count):
         if candidates.goal is None or candidates.group is None:  # no search with banks
             return super().__call__(candidates, beam, pool, finished, at_limit)
         live, goal = beam.live_index(), candidates.goal
-        rewarded = beam.of_sentences("rewarded", lambda: self.scoring.rewarded(pool, live)[:, None])
-        searched = beam.of_sentences("searched", lambda: goal > 0)  # (S,) has constraints
+        rewarded = beam.cached_for_live(
+            "rewarded", lambda: self.scoring.rewarded(pool, live)[:, None]
+        )
+        searched = beam.cached_for_live("searched", lambda: goal > 0)  # (S,) has constraints
         # (S, c), (S, n)
-        score, best = self.worth(candidates.score, beam.step + 1, rewarded), finished.best[live]
+        score, best = (
+            self.ranking_score(candidates.score, beam.step + 1, rewarded),
+            finished.best[live],
+        )
         # subtle: if few rows are left, poor candidates are among the k best; those of them that end
         # must not be counted
         useless = (score <= best[:, -1:]) & searched[:, None] & (candidates.token == self.eos)
@@ -98,7 +105,7 @@ class Early(Count):
         full = (best[:, -1] > -torch.inf) & searched  # (S,) has constraints and a full list
         if candidates.score.device.type == "cpu" and not bool(full.any()):
             return decision
-        _, goes_on = candidates.ends_and_goes_on(self.eos)
+        _, goes_on = candidates.split_by_eos(self.eos)
         # subtle: a sentence without a full list continues as under --stop count, whatever the other
         # sentences of the batch do
         within = goes_on.cumsum(1) <= (
@@ -106,26 +113,28 @@ class Early(Count):
         )
         unhindered = ~full[:, None]
         goes_on &= within | unhindered
-        stays = goes_on & (unhindered | (self.reach(candidates, beam, rewarded) > best[:, -1:]))
+        stays = goes_on & (
+            unhindered | (self.best_expected_score(candidates, beam, rewarded) > best[:, -1:])
+        )
         # subtle: free slots would be filled by neighbouring hypotheses, so a sentence with a full
         # list gets no more rows than it has; placeholder rows, which a batch may need, do not count
         rows = (beam.by_sentence(beam.last_score(), -torch.inf) > -torch.inf).sum(1)
-        stays &= (self.turn(candidates, stays) < rows[:, None]) | unhindered
+        stays &= (self.bank_turn_rank(candidates, stays) < rows[:, None]) | unhindered
         self.stats.drop(goes_on ^ stays)
-        late, final = self.are_late(beam, finished), decision.final | ~stays.any(1)
+        late, final = self.exceed_first_length(beam, finished), decision.final | ~stays.any(1)
         return StopDecision(
             decision.done, stays, final | (full & upload(late, beam.device)) if any(late) else final
         )
 
-    def enough(self, candidates: Candidates) -> int | Tensor:
+    def finished_needed(self, candidates: Candidates) -> int | Tensor:
         """Return k, and 2k with constraints: if few rows are left, many finished hypotheses would
         not have been among the k best."""
-        k = super().enough(candidates)
+        k = super().finished_needed(candidates)
         return k if candidates.goal is None else k * (1 + (candidates.goal > 0).long())
 
-    def are_late(self, beam: Beam, finished: Finished) -> list[bool]:
+    def exceed_first_length(self, beam: Beam, finished: Finished) -> list[bool]:
         """Return whether each sentence is far longer than its first finished hypothesis."""
-        first = [finished.of[s][0] if finished.of[s] else None for s in beam.live]
+        first = [finished.hypotheses[s][0] if finished.hypotheses[s] else None for s in beam.live]
         lengths = [
             f[0].tokens.size(1) - (f[0].lag[f[1]] if f[0].lag is not None else 0)
             if f is not None
@@ -136,13 +145,13 @@ class Early(Count):
             step + 1 > 2 * length + 16 for step, length in zip(beam.steps(), lengths, strict=True)
         ]
 
-    def worth(self, total: Tensor, length: int | Tensor, rewarded: Tensor) -> Tensor:
-        """Return the score, except that the part of the total (any shape) beyond DEAR nats a token
-        is not divided by the length."""
-        least = -DEAR * length
+    def ranking_score(self, total: Tensor, length: int | Tensor, rewarded: Tensor) -> Tensor:
+        """Return the score, except that the part of the total (any shape) beyond MAX_NATS_PER_TOKEN
+        nats a token is not divided by the length."""
+        least = -MAX_NATS_PER_TOKEN * length
         return self.scoring(total.clamp(min=least), length, rewarded) + (total - least).clamp(max=0)
 
-    def turn(self, candidates: Candidates, stays: Tensor) -> Tensor:
+    def bank_turn_rank(self, candidates: Candidates, stays: Tensor) -> Tensor:
         """Return (S, c): rank of each staying candidate if the banks take turns, from the highest
         down."""
         assert candidates.goal is not None and candidates.group is not None
@@ -154,17 +163,19 @@ class Early(Count):
         key = (rank << 32) + candidates.goal[:, None] - candidates.group
         return ((key[:, None] < key[:, :, None]) & stays[:, None]).sum(2)
 
-    def reach(self, candidates: Candidates, beam: Beam, rewarded: Tensor) -> Tensor:
+    def best_expected_score(self, candidates: Candidates, beam: Beam, rewarded: Tensor) -> Tensor:
         """Return (S, c): the best score that each candidate is expected to end with."""
         assert candidates.goal is not None and candidates.group is not None
         lacks = candidates.goal[:, None] - candidates.group  # (S, c) required tokens
-        more = numbers(OTHERS + 2, beam.device)[1:]  # EOS and other tokens
-        cost = beam.of_sentences("cost", lambda: (COST * more.double()).to(candidates.score.dtype))
+        more = numbers(MAX_EXTRA_TOKENS + 2, beam.device)[1:]  # EOS and other tokens
+        cost = beam.cached_for_live(
+            "cost", lambda: (TOKEN_COST * more.double()).to(candidates.score.dtype)
+        )
         score, length = (
-            (candidates.score - LACKING * lacks)[..., None] - cost,
+            (candidates.score - MISSING_TOKEN_COST * lacks)[..., None] - cost,
             (beam.step + 1 + lacks)[..., None] + more,
         )
-        return self.worth(score, length, rewarded[..., None]).amax(2)
+        return self.ranking_score(score, length, rewarded[..., None]).amax(2)
 
 
 @register(
@@ -190,10 +201,10 @@ def build(flags, context) -> Early:
 # constraints, that search has the answer.
 
 
-NEAR = 3  # a hypothesis has reached the limit if it has at most this number of tokens less
+LIMIT_MARGIN = 3  # a hypothesis has reached the limit if it has at most this number of tokens less
 
 
-class Shorter:
+class LengthRetry:
     """A driver of the constrained search.
 
     meets: returns the function that counts the constraints that a hypothesis of a pool meets;
@@ -210,7 +221,7 @@ class Shorter:
         long, limits = dict[int, list[Hypothesis]](), list(pool.max_len)
 
         def keep(number: int, found: list[Hypothesis]) -> None:
-            if (room := self.room(pool, number, found)) is None:
+            if (room := self.retry_limit(pool, number, found)) is None:
                 answer(number, found)
             else:
                 long[number], limits[number] = found, room
@@ -221,15 +232,20 @@ class Shorter:
             self.search(
                 again,
                 lambda number, found: answer(
-                    number, self.better(pool, number, long[number], found)
+                    number, self.choose(pool, number, long[number], found)
                 ),
             )
 
-    def room(self, pool: Pool, number: int, found: list[Hypothesis]) -> int | None:
+    def retry_limit(self, pool: Pool, number: int, found: list[Hypothesis]) -> int | None:
         """Return the lower limit with which a sentence with these hypotheses is searched again;
         None if it is not."""
         limit, given = pool.max_len[number], pool.constraints[number] if pool.constraints else None
-        if given is None or not given.any_of or not found or len(found[0].tokens) <= limit - NEAR:
+        if (
+            given is None
+            or not given.any_of
+            or not found
+            or len(found[0].tokens) <= limit - LIMIT_MARGIN
+        ):
             return None
         forced = len(pool.forced(number))
         room = (
@@ -237,9 +253,9 @@ class Shorter:
             + forced
             + sum(min(map(len, alternatives)) for alternatives in given.any_of)
         )
-        return room if self.min_len + forced <= room < limit - NEAR else None
+        return room if self.min_len + forced <= room < limit - LIMIT_MARGIN else None
 
-    def better(
+    def choose(
         self, pool: Pool, number: int, long: list[Hypothesis], short: list[Hypothesis]
     ) -> list[Hypothesis]:
         """Return a sentence's hypotheses of the second search if one of them meets all constraints,

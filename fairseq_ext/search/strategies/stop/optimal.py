@@ -90,9 +90,11 @@ class OptimalEnding(Stop):
         at_limit: Tensor | None,
     ) -> StopDecision:
         live = beam.live_index()
-        rewarded = beam.of_sentences("rewarded", lambda: self.scoring.rewarded(pool, live)[:, None])
-        longest = beam.of_sentences("longest", lambda: pool.limit()[live][:, None] + 1.0)
-        ends, goes_on = candidates.ends_and_goes_on(self.eos)
+        rewarded = beam.cached_for_live(
+            "rewarded", lambda: self.scoring.rewarded(pool, live)[:, None]
+        )
+        longest = beam.cached_for_live("longest", lambda: pool.limit()[live][:, None] + 1.0)
+        ends, goes_on = candidates.split_by_eos(self.eos)
         # a candidate is finished if it is among the k best; the k best others continue, or in the
         # paper's expansion those among the k best
         first_k = candidates.within_width()
@@ -121,7 +123,7 @@ class OptimalEnding(Stop):
             and beam.width == candidates.width
         ):
             # gap, steps, rows
-            each = beam.of_sentences(
+            each = beam.cached_for_live(
                 "saved", lambda: upload([0.0, 1.0, candidates.width], beam.device)
             )
             finished.ending[:, :3].index_copy_(0, live, (longest - (beam.step + 1)) * each)
@@ -165,7 +167,7 @@ class OptimalEnding(Stop):
         begun = begun[:, 0] if isinstance(begun, Tensor) else begun
         return steps, steps * width, missing * begun
 
-    def ended(self, ending: Ending) -> None:
+    def count_ending(self, ending: Ending) -> None:
         self.certificates.count(ending)
         self.early_end.count(ending)
 
@@ -193,7 +195,7 @@ def certificate(flags, generation) -> str:
     "optimal",
     OptimalFlags,
     check=check,
-    tell=certificate,
+    signature_part=certificate,
     needs=("search loop", "beam", "scores of at most 0"),
     example=(
         {"stop": "optimal"},

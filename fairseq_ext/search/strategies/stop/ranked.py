@@ -71,7 +71,7 @@ class Ranked(Stop):
     ) -> StopDecision:
         live, k = beam.live_index(), self.k
         waiting, number, made = self.total[live], self.number[live], finished.count[live]
-        ends, _ = candidates.ends_and_goes_on(self.eos)
+        ends, _ = candidates.split_by_eos(self.eos)
         # the beam's places go to the best of the earlier finished (S, k) and the candidates (S, c)
         key = candidates.score if candidates.key is None else candidates.key
         total, order = torch.cat([waiting, key.double()], dim=1).sort(

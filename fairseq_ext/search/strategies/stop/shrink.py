@@ -35,7 +35,7 @@ class Shrink(Stop):
         finished: Finished,
         at_limit: Tensor | None,
     ) -> StopDecision:
-        ends, goes_on = candidates.ends_and_goes_on(self.eos)
+        ends, goes_on = candidates.split_by_eos(self.eos)
         slots = self.k - finished.count[beam.live_index()][:, None]  # (S, 1)
         place = torch.arange(ends.size(1), device=ends.device)
         done = ends & (place < slots)
