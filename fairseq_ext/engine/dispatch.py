@@ -28,6 +28,7 @@ class Worker(Supervision):
         self.tickets: dict[int, Ticket] = {}  # that it has, cancelled ones included, by number
         self.load = 0  # of them
         self.has_answered = False  # since its process was started
+        self.is_outdated = False  # its process holds weights that no new one shares
 
     @property
     def is_watched(self) -> bool:
@@ -45,6 +46,7 @@ class Worker(Supervision):
 # ("start", worker) start a process        ("send", worker, ticket) give it a request
 # ("kill", worker) end its process         ("cancel", worker, ticket) take the request away
 # ("answer", ticket, answer or error)      ("partial", ticket, partial result)
+# ("replace", worker) drop its process, which has no request
 Action = tuple[Any, ...]
 E = TypeVar("E", bound=BaseException)
 
@@ -149,6 +151,11 @@ class Dispatch:
         for other in self.workers:
             other.on_recovery(now)
 
+    def on_outdated(self, worker: Worker) -> None:
+        """The process that forked a worker has ended, and another one, with weights of its own,
+        forks now: memory holds the weights twice until the worker is replaced."""
+        worker.is_outdated = True
+
     def on_failed_start(
         self, worker: Worker, error: Exception, now: float, is_final: bool = False
     ) -> None:
@@ -206,6 +213,7 @@ class Dispatch:
             for worker in self.workers:
                 if worker.is_watched and worker.is_silent(elapsed, cpu(worker)):
                     self.actions.append(("kill", worker))
+        self.replace_outdated(now)
         self.start_workers(now)
 
     def on_close(self, now: float, grace: float) -> None:
@@ -238,12 +246,24 @@ class Dispatch:
         for worker in self.workers:
             if worker.state is State.PAUSED and now >= worker.start_at and not self.is_over:
                 worker.on_start()
-                worker.has_answered = False
+                worker.has_answered = worker.is_outdated = False
                 self.actions.append(("start", worker))
 
-    def free(self) -> list[Worker]:
-        """Return the ready workers but the one that a suspect has, or that is kept for one."""
+    def replace_outdated(self, now: float) -> None:
+        """Start the outdated workers anew that have no request, where another one is ready."""
         ready = [w for w in self.workers if w.state is State.READY]
+        outdated = [w for w in ready if w.is_outdated]
+        if len(outdated) < len(ready):
+            for worker in outdated:
+                if not worker.tickets:
+                    self.actions.append(("replace", worker))
+                    worker.pause(now, 0.0)
+
+    def free(self) -> list[Worker]:
+        """Return the ready workers but the one that a suspect has, or that is kept for one, and
+        but those that are to be replaced where there are others."""
+        ready = [w for w in self.workers if w.state is State.READY]
+        ready = [w for w in ready if not w.is_outdated] or ready
         alone = [w for w in ready if w.has_suspect]
         if self.suspects and not alone and ready:
             alone = [min(ready, key=lambda w: w.load)]

@@ -244,6 +244,7 @@ class Loop(threading.Thread):
         """A message of a worker."""
         if isinstance(message, Description):
             self.dispatch.on_ready(worker, message.width, now)
+            self.find_outdated()
             self.description, self.ready = message, True
             return resolve(self.loaded, message)
         if isinstance(message, tuple):
@@ -275,6 +276,8 @@ class Loop(threading.Thread):
                     self.pool.send(process, rest[1].payload)
                 elif kind == "cancel":
                     self.pool.send(process, pickle.dumps(("cancel", rest[1].number)))
+                elif kind == "replace":
+                    self.forget(process)
                 else:
                     self.kill(rest[0], process, now)
 
@@ -303,6 +306,14 @@ class Loop(threading.Thread):
         for each in orphans:
             if (orphan := self.forget(each)) is not None:
                 self.dispatch.on_exit(orphan, now, UsageError(ENDED))
+
+    def find_outdated(self) -> None:
+        """Mark the workers that share weights with no process that forks, where another does."""
+        current = self.fork_server.process
+        if current is not None and any(each.shares is current for each in self.workers):
+            for process, worker in self.workers.items():
+                if process.shares not in (None, current):
+                    self.dispatch.on_outdated(worker)
 
     def forget(self, process: Process) -> Worker | None:
         """Kill and drop the process of a worker; return the worker."""

@@ -62,6 +62,8 @@ class Engine(RuleBasedStateMachine):
                     assert not rest[0].reply.done() and rest[1] == rest[0].number
                 elif kind == "kill":
                     self.end(rest[0])
+                elif kind == "replace":
+                    assert not rest[0].tickets and not self.processes.pop(rest[0]).has
                 else:
                     process = self.processes.get(rest[0])
                     assert process is None or process.is_loaded
@@ -165,6 +167,13 @@ class Engine(RuleBasedStateMachine):
             self.end(found[0])
             self.carry_out()
 
+    @rule(index=INDEX)
+    def load_elsewhere(self, index: int) -> None:
+        """A worker's weights are no longer those that new ones share."""
+        if found := self.chosen(index, is_loaded=True):
+            self.dispatch.on_outdated(found[0])
+            self.carry_out()
+
     @rule(seconds=st.sampled_from([0.1, 1.0, 3.0, 30.0]))
     def pass_time(self, seconds: float) -> None:
         """Time in which the loop runs."""
@@ -185,7 +194,7 @@ class Engine(RuleBasedStateMachine):
     @rule(seconds=st.sampled_from([30.0, 1e5]))
     def suspend(self, seconds: float) -> None:
         """Time in which nothing runs, for which no worker is to blame."""
-        before = dict(self.processes)
+        before = {w: each for w, each in self.processes.items() if not w.is_outdated}
         self.now += seconds
         if not self.dispatch.is_closing and all(w.still < TIMEOUT / 2 for w in before):
             self.dispatch.on_time(self.now, lambda worker: self.processes[worker].cpu)
@@ -404,3 +413,25 @@ def test_closing_with_grace_ends_when_all_is_answered_or_the_time_is_over():
             engine.processes[dispatch.workers[0]].is_silent = True
             engine.pass_time(30.0)
             assert dispatch.is_over and str(engine.answers[1][0]) == CLOSED
+
+
+def test_an_outdated_worker_gets_no_request_and_is_replaced_where_another_is_ready():
+    engine, dispatch = machine(2)
+    outdated, other = dispatch.workers
+    engine.load(0)
+    engine.submit(1)
+    dispatch.on_outdated(outdated)
+    before = engine.processes[outdated]
+    engine.submit(1)
+    engine.pass_time(1.0)
+    assert before.has == [1, 2], "no other one is ready"
+    engine.answer(0, 0, False)
+    engine.answer(0, 0, False)
+    engine.pass_time(1.0)
+    assert engine.processes[outdated] is before
+    engine.load(0)
+    engine.submit(1)
+    assert list(other.tickets) == [3]
+    engine.pass_time(1.0)
+    assert engine.processes[outdated] is not before and not outdated.is_outdated
+    assert dispatch.restarts == 0

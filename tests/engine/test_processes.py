@@ -192,6 +192,18 @@ def test_a_fork_server_that_is_killed_while_it_loads_is_replaced(expected):
         assert [future.result(PATIENCE).text for future in waiting] == expected
 
 
+def test_workers_with_weights_of_a_killed_fork_server_are_replaced(engine, expected):
+    """Each fork server loads the weights again: old workers would keep the old copy."""
+    old = workers_of(engine)
+    busy = [engine.submit(line) for line in LINES[:8]]
+    engine.fork_server.process.kill()
+    os.kill(old[0], signal.SIGKILL)
+    assert [each.result(PATIENCE).text for each in busy] == expected
+    until(lambda: not any(Path(f"/proc/{pid}").exists() for pid in old))
+    until(lambda: len(workers_of(engine)) == 2)
+    assert [engine.submit(line).result(PATIENCE).text for line in LINES[:8]] == expected
+
+
 def test_workers_whose_end_was_read_before_that_of_the_fork_server_are_not_named_again():
     pool = Pool()
     fork_server = ForkServer(pool, "none", None)
