@@ -317,15 +317,17 @@ class Translator(SearchingModel):
         progress: bool = False,
     ) -> TextTranslation:
         """Translate a whole text: its sentences are translated one by one and joined with the white
-        space between them. A sentence that cannot be translated is not changed; it is in `left`
-        with the reason. A line break ends a sentence.
+        space between them. A sentence that cannot be translated is not changed; it is in
+        `untranslated` with the reason. A line break ends a sentence.
 
         format: "text", "html", "xml" or "markdown". protect: regular expressions of parts that are
         not changed, in addition to URLs, e-mail addresses, `{name}`, `%s` and similar ones. Errors:
         UsageError for another format, and for an invalid expression.
         """
         found = TextTranslation("")
-        found.text = "".join(self.translate_text_iter(text, format, protect, found.left, progress))
+        found.text = "".join(
+            self.translate_text_iter(text, format, protect, found.untranslated, progress)
+        )
         return found
 
     def translate_text_iter(
@@ -333,21 +335,23 @@ class Translator(SearchingModel):
         text: str,
         format: Format = "text",
         protect: ListOf[str] = (),
-        left: list[tuple[str, str]] | None = None,
+        untranslated: list[tuple[str, str]] | None = None,
         progress: bool = False,
     ) -> Iterator[str]:
         """Yield the translation of a text in parts, the first of them soon.
 
-        left: gets what stays as it is; else as `translate_text`.
+        untranslated: gets what stays as it is; else as `translate_text`.
         """
-        left = [] if left is None else left
+        untranslated = [] if untranslated is None else untranslated
         check_text(text)
         *before, last = self.passes(format, protect)
         for items in before:
             text = "".join(
-                translated(items(text), partial(self.of_segments, progress=progress), left)
+                translated(items(text), partial(self.of_segments, progress=progress), untranslated)
             )
-        yield from translated(last(text), partial(self.of_segments, progress=progress), left)
+        yield from translated(
+            last(text), partial(self.of_segments, progress=progress), untranslated
+        )
 
     def passes(
         self, format: str, protect: ListOf[str] = (), numbers: Iterator[int] | None = None

@@ -39,7 +39,6 @@ NOT_DONE = (
     "docs/strategy.md",
     "docs/streaming.md",
     "fairseq_ext/core/process_pool.py",
-    "fairseq_ext/engine",
     "fairseq_ext/plugin",
     "fairseq_ext/search",
     "fairseq_ext/serve",

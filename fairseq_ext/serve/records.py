@@ -237,8 +237,12 @@ def answer_json(record: Record, answer: Answer) -> dict[str, Any]:
             else {}
         ),
         **(
-            {"left": [{"source": source, "reason": reason} for source, reason in answer.left]}
-            if answer.left
+            {
+                "untranslated": [
+                    {"source": source, "reason": reason} for source, reason in answer.untranslated
+                ]
+            }
+            if answer.untranslated
             else {}
         ),
         **({"alignment": answer.hypotheses[0].words} if record.request.get("align") else {}),

@@ -182,7 +182,7 @@ def test_a_paragraph_is_translated_sentence_by_sentence(client, translator, line
     assert (
         answer["text"] == f"{expected[0]} {expected[1]}\n\n{expected[2]} "
         and "warnings" not in answer
-        and "left" not in answer
+        and "untranslated" not in answer
     )
     for (a, b), (c, d) in answer["alignment"]:
         assert (

@@ -316,7 +316,7 @@ def translator() -> Translator:
 def test_a_page_is_translated_with_its_attributes(translator):
     found = translator.translate_text(PAGE, "html")
     assert (
-        not found.left
+        not found.untranslated
         and Tags(re.sub("<(li|br|img|!)[^>]*>", "", found.text)).seen
         == Tags(re.sub("<(li|br|img|!)[^>]*>", "", PAGE)).seen
     )
