@@ -201,8 +201,8 @@ def read_record(value: Any, where: str, glossary: Callable[[str], GlossaryFile])
 
 
 def is_one_sentence(request: dict[str, Any]) -> bool:
-    """Whether a request asks for phrases, of which nobody knows in which sentence of a
-    text they must stand."""
+    """Whether a request requires phrases: its source is then one sentence, as no field says in
+    which sentence of a text they must stand."""
     return any(request.get(name) for name in ("constraints", "any_of", "prefix"))
 
 

@@ -15,7 +15,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 from fairseq_ext.core.errors import UsageError
 from fairseq_ext.core.supervision import LONGEST, MUCH, STARTS, State
 from fairseq_ext.engine.callbacks import Threads
-from fairseq_ext.engine.dispatch import FILL, CLOSED, TICK, Dispatch, Worker
+from fairseq_ext.engine.dispatch import CLOSED, FILL, TICK, Dispatch, Worker
 from fairseq_ext.engine.tickets import Closed, Ticket, WorkerDied
 
 TIMEOUT, WIDTH = 10.0, 2

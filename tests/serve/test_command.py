@@ -112,7 +112,11 @@ def children_of(pid: int) -> list[int]:
 def test_stopped_workers_hold_neither_health_nor_the_end_of_the_server(started):  # noqa: F811
     process, url, _ = started("--cpu-workers", "2", "--beam", "1", "--grace", "1")
     (fork_server,) = children_of(process.pid)
-    for worker in children_of(fork_server):
+    end = time.monotonic() + 60
+    while len(workers := children_of(fork_server)) < 2:
+        assert time.monotonic() < end
+        time.sleep(0.05)
+    for worker in workers:
         os.kill(worker, signal.SIGSTOP)
     ended = []
 
