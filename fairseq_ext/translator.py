@@ -23,7 +23,7 @@ from fairseq_ext.plugin.calls import (
     width_and_length,
 )
 from fairseq_ext.plugin.loading.model import configuration, find_model
-from fairseq_ext.plugin.loading.settings import as_arguments
+from fairseq_ext.plugin.loading.settings import as_arguments, checked, text_of
 from fairseq_ext.plugin.options import languages_of
 from fairseq_ext.plugin.stock import refuse_flags
 from fairseq_ext.search.constraints.from_python import (
@@ -80,7 +80,8 @@ class Translator(SearchingModel):
         path: a checkpoint in it, or several joined by colons, where it has more than one. Errors:
         UsageError, naming the choices, where the folder leaves one.
         """
-        return cls(**find_model(str(folder), {"path": path, "task": task, **flags}))
+        given = checked({"path": path, "task": task, **flags})
+        return cls(**find_model(text_of("folder", folder), given))
 
     def __init__(
         self,
@@ -89,9 +90,12 @@ class Translator(SearchingModel):
         task: str = "translation_ext",
         **flags: Unpack[Flags],
     ) -> None:
-        arguments = as_arguments(flags)
+        given = {"path": path, "task": task}
+        arguments = as_arguments(
+            {**{name: text_of(name, each) for name, each in given.items()}, **flags}
+        )
         refuse_flags(task, arguments)
-        self.cfg = configuration([str(data), "--path", str(path), "--task", task, *arguments])
+        self.cfg = configuration([text_of("data", data), *arguments])
         generation = self.cfg.generation
         self.aligns = generation.print_alignment == "hard"
         # of calls that name none
