@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal, overload
 
 import torch
 
-from fairseq_ext.core.errors import UsageError, counted, cut
+from fairseq_ext.core.errors import UsageError, counted, cut, in_one_sentence
 from fairseq_ext.plugin.call_lock import CallLock
 from fairseq_ext.plugin.calls import (
     Generators,
@@ -102,7 +102,7 @@ class Translator(SearchingModel):
         self.beam, self.nbest = width_and_length(None, None, (generation.beam, generation.nbest))
         self.lock = CallLock()  # held while a call uses task, generator or models
         # modules draw weights, which the checkpoint then replaces: not from the caller's numbers
-        with torch.random.fork_rng(devices=[]):
+        with torch.random.fork_rng(devices=[]), in_one_sentence():
             super().__init__(self.cfg)
             self.known.phrases_of_calls = True
             self.known.glossaries_of_calls = self.glossaries_of_calls

@@ -110,6 +110,20 @@ def test_no_keyword_takes_a_value_that_no_command_line_has(tiny):
         Translator.from_folder(tiny / "data", bpe={})  # type: ignore[arg-type]
 
 
+@pytest.mark.parametrize(
+    ("flags", "said"),
+    [
+        ({"bpe": "sentencepiece"}, "--sentencepiece-model is needed here and missing"),
+        ({"sampling_topk": 5}, "--sampling-topk requires --sampling"),
+        ({"sampling": True, "diverse_beam_groups": 2}, "leave all but one out"),
+    ],
+)
+def test_what_fairseq_finds_wrong_in_flags_is_a_usage_error(tiny, flags, said):
+    given = {"path": tiny / "model.pt", "data": tiny / "data", "beam": 2, **SETTINGS}
+    with pytest.raises(UsageError, match=said):
+        Translator(**given, **flags)
+
+
 def test_a_keyword_of_an_odd_value_gives_a_translator_or_one_sentence(tiny, monkeypatch, tmp_path):
     """Files that are not there are reported as fairseq reports them."""
     monkeypatch.chdir(tmp_path)  # for flags of files that are written
