@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal, overload
 
 import torch
 
-from fairseq_ext.core.errors import UsageError, counted, cut
+from fairseq_ext.core.errors import UsageError, counted, cut, in_one_sentence
 from fairseq_ext.plugin.call_lock import CallLock
 from fairseq_ext.plugin.calls import (
     Generators,
@@ -23,7 +23,7 @@ from fairseq_ext.plugin.calls import (
     width_and_length,
 )
 from fairseq_ext.plugin.loading.model import configuration, find_model
-from fairseq_ext.plugin.loading.settings import as_arguments
+from fairseq_ext.plugin.loading.settings import as_arguments, checked, text_of
 from fairseq_ext.plugin.options import languages_of
 from fairseq_ext.plugin.stock import refuse_flags
 from fairseq_ext.search.constraints.from_python import (
@@ -80,7 +80,8 @@ class Translator(SearchingModel):
         path: a checkpoint in it, or several joined by colons, where it has more than one. Errors:
         UsageError, naming the choices, where the folder leaves one.
         """
-        return cls(**find_model(str(folder), {"path": path, "task": task, **flags}))
+        given = checked({"path": path, "task": task, **flags})
+        return cls(**find_model(text_of("folder", folder), given))
 
     def __init__(
         self,
@@ -89,16 +90,19 @@ class Translator(SearchingModel):
         task: str = "translation_ext",
         **flags: Unpack[Flags],
     ) -> None:
-        arguments = as_arguments(flags)
+        given = {"path": path, "task": task}
+        arguments = as_arguments(
+            {**{name: text_of(name, each) for name, each in given.items()}, **flags}
+        )
         refuse_flags(task, arguments)
-        self.cfg = configuration([str(data), "--path", str(path), "--task", task, *arguments])
+        self.cfg = configuration([text_of("data", data), *arguments])
         generation = self.cfg.generation
         self.aligns = generation.print_alignment == "hard"
         # of calls that name none
         self.beam, self.nbest = width_and_length(None, None, (generation.beam, generation.nbest))
         self.lock = CallLock()  # held while a call uses task, generator or models
         # modules draw weights, which the checkpoint then replaces: not from the caller's numbers
-        with torch.random.fork_rng(devices=[]):
+        with torch.random.fork_rng(devices=[]), in_one_sentence():
             super().__init__(self.cfg)
             self.known.phrases_of_calls = True
             self.known.glossaries_of_calls = self.glossaries_of_calls

@@ -47,6 +47,7 @@ from fairseq_ext.engine.jobs import (
 )
 from fairseq_ext.engine.loop import Loop
 from fairseq_ext.engine.text import TextRequest
+from fairseq_ext.plugin.loading.settings import checked, text_of
 from fairseq_ext.search.constraints.from_python import ListOf, Phrases, items
 from fairseq_ext.search.constraints.lines import fields_of
 from fairseq_ext.text.formats import Format, check_text, passes
@@ -95,7 +96,8 @@ class Engine:
         if not worker_timeout > 0:
             raise UsageError(f"--worker-timeout (seconds) must be above 0, not {worker_timeout:g}")
         self.max_queue = max_queue
-        self.flags = {"path": str(path), "data": str(data), "task": task, **flags}
+        given = {"path": path, "data": data, "task": task}
+        self.flags = {name: text_of(name, each) for name, each in given.items()} | checked(flags)
         self.process_id = os.getpid()
         self.loop = Loop((self.flags, longest), cpu_workers, worker_timeout)
         self.loop.start()
