@@ -435,3 +435,40 @@ def test_an_outdated_worker_gets_no_request_and_is_replaced_where_another_is_rea
     engine.pass_time(1.0)
     assert engine.processes[outdated] is not before and not outdated.is_outdated
     assert dispatch.restarts == 0
+
+
+@pytest.mark.xfail(strict=True, reason="all at once")
+def test_outdated_workers_are_replaced_one_after_another():
+    """The new process that forks them may end or be stopped, too."""
+    engine, dispatch = machine(3)
+    new, *outdated = dispatch.workers
+    for _ in range(3):
+        engine.load(0)
+    before = [engine.processes[worker] for worker in outdated]
+    for worker in outdated:
+        dispatch.on_outdated(worker)
+    engine.pass_time(3.0)
+    assert [w.state for w in outdated] == [State.STARTING, State.READY]
+    engine.end(outdated[0])
+    engine.pass_time(3.0)
+    assert engine.processes[outdated[1]] is before[1]
+    engine.load(0)
+    engine.pass_time(1.0)
+    assert engine.processes[outdated[1]] is not before[1]
+
+
+@pytest.mark.xfail(strict=True, reason="the other one is outdated")
+def test_an_outdated_worker_goes_on_while_the_new_one_has_a_suspect():
+    engine, dispatch = machine(2)
+    new, outdated = dispatch.workers
+    engine.load(0)
+    engine.submit(1)
+    engine.end(new)
+    engine.pass_time(1.0)
+    engine.load(1)
+    assert new.has_suspect
+    engine.load(0)
+    engine.submit(1)
+    dispatch.on_outdated(outdated)
+    engine.submit(1)
+    assert list(outdated.tickets) == [2, 3] and dispatch.room == 1
