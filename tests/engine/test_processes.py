@@ -233,10 +233,7 @@ def is_loaded(loop: Loop, worker: Worker) -> None:
     loop.on_event(Event(loop.processes[worker], [message], False), 0.0)
 
 
-@pytest.mark.parametrize(
-    "is_named_first",
-    [True, pytest.param(False, marks=pytest.mark.xfail(strict=True, reason="it is not looked"))],
-)
+@pytest.mark.parametrize("is_named_first", [True, False])
 def test_old_workers_are_outdated_whichever_message_of_a_new_one_comes_first(
     pretended, is_named_first
 ):
@@ -256,7 +253,6 @@ def test_old_workers_are_outdated_whichever_message_of_a_new_one_comes_first(
     theirs.close()
 
 
-@pytest.mark.xfail(strict=True, reason="they stay with a worker that is started again")
 def test_a_worker_that_answers_before_its_fork_server_has_named_it_loses_no_request(pretended):
     """The fork server is killed between the two; nothing tells the worker's process id."""
     worker, _ = pretended.dispatch.workers
