@@ -339,7 +339,7 @@ def test_what_is_silence_and_what_is_not():
     engine, dispatch = machine()
     worker = dispatch.workers[0]
     (process,) = processes(engine)
-    engine.pass_time(30.0)  # it loads, and uses CPU time
+    engine.pass_time(TIMEOUT * (MUCH + 5))  # it loads, and uses CPU time
     assert engine.processes[worker] is process
     engine.load(0)
     process.is_stopped = True

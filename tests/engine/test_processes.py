@@ -351,6 +351,15 @@ def test_nothing_is_read_from_a_pipe_that_was_closed_and_whose_number_another_fi
     pool.end()
 
 
+def test_a_channel_that_is_closed_ends_although_a_forked_process_has_it_too():
+    channel, theirs = Channel.pair()
+    shared = os.dup(channel.fileno())
+    channel.close()
+    assert Channel(theirs).read() == ([], True)
+    os.close(shared)
+    theirs.close()
+
+
 def test_a_file_descriptor_that_the_system_drops_is_not_taken_for_the_next_one():
     ours, theirs = Channel.pair()
     receiver, files = Channel(theirs), resource.getrlimit(resource.RLIMIT_NOFILE)
