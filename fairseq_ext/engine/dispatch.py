@@ -161,6 +161,8 @@ class Dispatch:
     ) -> None:
         """A process could not be started, or could not load the model. is_final: another try would
         fail in the same way."""
+        if worker.state is State.READY:  # it was faster than the news that it was forked
+            return self.on_exit(worker, now, error)
         worker.on_failed_start(now, error, is_final)
         self.start_workers(now)
         if (failure := self.failure) is not None:
@@ -250,24 +252,25 @@ class Dispatch:
                 self.actions.append(("start", worker))
 
     def replace_outdated(self, now: float) -> None:
-        """Start the outdated workers again that have no request, where another one is ready."""
-        ready = [w for w in self.workers if w.state is State.READY]
-        outdated = [w for w in ready if w.is_outdated]
-        if len(outdated) < len(ready):
-            for worker in outdated:
-                if not worker.tickets:
-                    self.actions.append(("replace", worker))
-                    worker.pause(now, 0.0)
+        """Start an outdated worker again that has no request, where all others are ready and one of
+        them is not outdated: should the start fail, the others remain."""
+        if any(w.state is not State.READY for w in self.workers):
+            return
+        outdated = [w for w in self.workers if w.is_outdated]
+        idle = next((w for w in outdated if not w.tickets), None)
+        if idle is not None and len(outdated) < len(self.workers):
+            self.actions.append(("replace", idle))
+            idle.pause(now, 0.0)
 
     def free_workers(self) -> list[Worker]:
         """Return the ready workers but the one that a suspect has, or that is kept for one, and
         but those that are to be replaced where there are others."""
         ready = [w for w in self.workers if w.state is State.READY]
-        ready = [w for w in ready if not w.is_outdated] or ready
         alone = [w for w in ready if w.has_suspect]
         if self.suspects and not alone and ready:
             alone = [min(ready, key=lambda w: w.load)]
-        return [w for w in ready if w not in alone]
+        free = [w for w in ready if w not in alone]
+        return [w for w in free if not w.is_outdated] or free
 
     def give_out(self) -> None:
         """Give waiting requests to workers that have room."""

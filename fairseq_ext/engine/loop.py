@@ -211,7 +211,7 @@ class Loop(threading.Thread):
                 is_passing = not status or status < 0 or self.workers[each].pauses < TRIES - 1
                 error, is_passing = reason or (UsageError(ENDED), is_passing)
                 self.on_failed_start(each, error, is_passing, now)
-            return
+            return self.find_outdated()
         worker = self.workers.get(process)
         if worker is None:  # it was removed by an event before
             return
@@ -244,7 +244,6 @@ class Loop(threading.Thread):
         """A message of a worker."""
         if isinstance(message, Description):
             self.dispatch.on_ready(worker, message.width, now)
-            self.find_outdated()
             self.description, self.ready = message, True
             return resolve(self.loaded, message)
         if isinstance(message, tuple):

@@ -36,7 +36,7 @@ from fairseq_ext.serve.bodies import (
 from fairseq_ext.serve.documents import KEEP_SECONDS, translating
 from fairseq_ext.serve.guard import read_body
 from fairseq_ext.serve.models import Pair
-from fairseq_ext.serve.service import ERRORS, Service, ended, waits
+from fairseq_ext.serve.service import ERRORS, Service, ended
 from fairseq_ext.text.archives import Report
 from fairseq_ext.text.files import ENDINGS, beginning
 
@@ -299,13 +299,12 @@ class LibreTranslate:
         """Translate one file into another, as long as the client is there and something is
         done within each deadline."""
         service, deadline = self.service, self.service.settings.deadline
-        async with service.using(request, pair) as model:
-            await waits(request)
-            async with translating(service, model, given, target) as (job, engine):
-                await ended(
-                    request, job, deadline, lambda: engine.moved + deadline - time.monotonic()
-                )
-                return job.result()
+        async with (
+            service.using(request, pair) as model,
+            translating(service, model, given, target) as (job, engine),
+        ):
+            await ended(request, job, deadline, lambda: engine.moved + deadline - time.monotonic())
+            return job.result()
 
     def files_folder(self) -> Path:
         """The folder of translated files, without old ones."""

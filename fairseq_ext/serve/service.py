@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import time
 from collections.abc import AsyncIterator, Callable, Collection, Iterator, Mapping, Sequence
 from concurrent.futures import Future
-from contextlib import AbstractAsyncContextManager
 from functools import partial
 from itertools import chain, islice
 from typing import Any
@@ -110,10 +110,15 @@ class Service:
         )
         return *found, pair
 
-    def using(self, request: Request, pair: Pair) -> AbstractAsyncContextManager[Model]:
+    @contextlib.asynccontextmanager
+    async def using(self, request: Request, pair: Pair) -> AsyncIterator[Model]:
         """The model of a pair, see `Models.using`; Disconnected where the client disconnects before
         it is loaded."""
-        return self.models.using(pair, partial(waits, request))
+        begin = time.monotonic()
+        async with self.models.using(pair, partial(waits, request)) as model:
+            if time.monotonic() - begin > BRIEF:
+                await waits(request)
+            yield model
 
     def submit(
         self,
@@ -187,8 +192,8 @@ class Service:
         self, request: Request, requests: Sequence[dict[str, Any]], pair: Pair
     ) -> list[Answer | UsageError]:
         """The answers to these requests, keywords of `submit`."""
-        begin = time.monotonic()
         async with self.using(request, pair) as model:
+            begin = time.monotonic()
             ready = [await self.prepared(each, model) for each in requests]
             if time.monotonic() - begin > BRIEF:
                 await waits(request)

@@ -120,7 +120,8 @@ class Engine(RuleBasedStateMachine):
 
     @rule(index=INDEX, is_final=st.booleans())
     def refuse_to_start(self, index: int, is_final: bool) -> None:
-        if found := self.chosen(index, is_loaded=False):
+        """Of a worker that is loaded, its fork server may not have said that it has forked it."""
+        if found := self.chosen(index):
             worker, _ = found
             del self.processes[worker]
             self.dispatch.on_failed_start(worker, UsageError("no room"), self.now, is_final)
@@ -338,7 +339,7 @@ def test_what_is_silence_and_what_is_not():
     engine, dispatch = machine()
     worker = dispatch.workers[0]
     (process,) = processes(engine)
-    engine.pass_time(30.0)  # it loads, and uses CPU time
+    engine.pass_time(TIMEOUT * (MUCH + 5))  # it loads, and uses CPU time
     assert engine.processes[worker] is process
     engine.load(0)
     process.is_stopped = True
@@ -435,3 +436,38 @@ def test_an_outdated_worker_gets_no_request_and_is_replaced_where_another_is_rea
     engine.pass_time(1.0)
     assert engine.processes[outdated] is not before and not outdated.is_outdated
     assert dispatch.restarts == 0
+
+
+def test_outdated_workers_are_replaced_one_after_another():
+    """The new process that forks them may end or be stopped, too."""
+    engine, dispatch = machine(3)
+    new, *outdated = dispatch.workers
+    for _ in range(3):
+        engine.load(0)
+    before = [engine.processes[worker] for worker in outdated]
+    for worker in outdated:
+        dispatch.on_outdated(worker)
+    engine.pass_time(3.0)
+    assert [w.state for w in outdated] == [State.STARTING, State.READY]
+    engine.end(outdated[0])
+    engine.pass_time(3.0)
+    assert engine.processes[outdated[1]] is before[1]
+    engine.load(0)
+    engine.pass_time(1.0)
+    assert engine.processes[outdated[1]] is not before[1]
+
+
+def test_an_outdated_worker_goes_on_while_the_new_one_has_a_suspect():
+    engine, dispatch = machine(2)
+    new, outdated = dispatch.workers
+    engine.load(0)
+    engine.submit(1)
+    engine.end(new)
+    engine.pass_time(1.0)
+    engine.load(1)
+    assert new.has_suspect
+    engine.load(0)
+    engine.submit(1)
+    dispatch.on_outdated(outdated)
+    engine.submit(1)
+    assert list(outdated.tickets) == [2, 3] and dispatch.room == 1
