@@ -14,9 +14,9 @@ from fairseq_ext.engine.jobs import Answer, Job, Work
 from fairseq_ext.engine.languages import LanguagesOfRequests
 from fairseq_ext.engine.requirements import Requirements, Term
 from fairseq_ext.plugin.loading.settings import TooLong
+from fairseq_ext.search.constraints.drafts import SEARCHED
 from fairseq_ext.search.constraints.glossary import places_terms
 from fairseq_ext.search.constraints.report import ConstraintCounts
-from fairseq_ext.search.constraints.word_alignment import SEARCHED
 from fairseq_ext.search.finished import Hypothesis
 from fairseq_ext.search.mbr import check_seed
 from fairseq_ext.search.phrases.sentence import SentenceConstraints, SourceTerm

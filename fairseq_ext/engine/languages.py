@@ -15,9 +15,9 @@ from typing import Any
 from fairseq.tasks.translation_multi_simple_epoch import TranslationMultiSimpleEpochTask
 
 from fairseq_ext.core.errors import UsageError, cut
+from fairseq_ext.core.language_codes import two_letters
 from fairseq_ext.plugin.options import languages_of
 from fairseq_ext.search.constraints.placement import GlossaryPlacement
-from fairseq_ext.search.constraints.word_alignment import is_english
 
 Pair = tuple[str, str]  # source and target language
 
@@ -70,4 +70,4 @@ class LanguagesOfRequests:
     def use(self, pair: tuple) -> None:
         self.settings.source_lang, self.settings.target_lang = pair
         if isinstance(self.driver, GlossaryPlacement):
-            self.driver.english = is_english(pair[1])
+            self.driver.language = two_letters(pair[1] or "")

@@ -19,7 +19,6 @@ from fairseq_ext.core.words import starts_of, words_of
 from fairseq_ext.engine.jobs import Constraint, GlossaryFile, Job, Span
 from fairseq_ext.plugin.options import languages_of
 from fairseq_ext.search.constraints.glossary import Glossary, GlossaryOptions, places_terms
-from fairseq_ext.search.constraints.required import case_of
 from fairseq_ext.search.phrases.pieces import normal
 from fairseq_ext.search.phrases.places import Place, Text, Wanted, assigned, in_order
 from fairseq_ext.search.phrases.sentence import EMPTY, Phrase, SentenceConstraints
@@ -132,7 +131,7 @@ class Requirements:
             str(flags.glossary_match),
             str(flags.glossary_repeat),
             languages,
-            case_of(flags, "initial"),
+            None if flags.constraint_case is None else str(flags.constraint_case),
             strict,
         )
         segmenter = self.translator.task.session.sentences.constraint_source().segmenter

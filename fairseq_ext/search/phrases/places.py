@@ -22,7 +22,7 @@ from fairseq_ext.search.phrases.sentence import Cased, Phrase, SentenceConstrain
 
 # ---- A term written where another word stood
 #
-# It is put in that word's case, with the English article that fits it.
+# It gets the English article that fits it. Its case: letter_case.py.
 
 
 ARTICLE = regex.compile(r"(?<!\w)(a|an)(?= $)", regex.IGNORECASE)
@@ -246,7 +246,7 @@ class InText:
 def end_of(phrase: str, text: str, start: int, whole: bool, case: str = "exact") -> tuple[int, int]:
     """Where the first occurrence of a phrase at or behind start begins and ends, (-1, -1) when
     there is none; both texts in normal form (pieces.py). case: as --constraint-case."""
-    if case == "any":
+    if case in ("any", "fitted"):
         phrase, text = folded(phrase), folded(text)
     elif case == "initial" and start == 0:
         begun = first_end(capitalised(phrase), text[: len(phrase) + 1], 0, whole)
@@ -312,11 +312,10 @@ def agreeing(targets: tuple[str, ...], word: str) -> tuple[str, ...]:
     )
 
 
-def edits(text: str, terms: list[tuple[Span, str]], english: bool) -> list[tuple[Span, str]]:
+def edits(text: str, terms: Sequence[tuple[Span, str]], english: bool) -> list[tuple[Span, str]]:
     """What is written where, from left to right, so that each term stands in the place of its span,
-    or behind the word that an empty span follows. A term takes the capital of a word that starts
-    the text. english: "a" becomes "an" before a vowel, and back, and goes where the term begins
-    with such a word."""
+    or behind the word that an empty span follows. english: "a" becomes "an" before a vowel, and
+    back, and goes where the term begins with such a word; its capital goes to the term then."""
     out = []
     for (start, end), term in sorted(terms):
         space = " " * (start == end)
@@ -326,9 +325,9 @@ def edits(text: str, terms: list[tuple[Span, str]], english: bool) -> list[tuple
         ):
             fit = "" if DETERMINER.match(term) else fitting(article[1], term) + " "
             if fit != text[article.start() : start] + space:
+                if not fit and article[1][0].isupper():
+                    term = capitalised(term)
                 start, space = article.start(), fit
-        if start == 0 and not space and text[:1].isupper():
-            term = capitalised(term)
         out.append(((start, end), space + term))
     return out
 
