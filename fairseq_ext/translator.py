@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal, overload
 
 import torch
 
-from fairseq_ext.core.errors import UsageError, counted, cut
+from fairseq_ext.core.errors import UsageError, counted, cut, in_one_sentence
 from fairseq_ext.plugin.call_lock import CallLock
 from fairseq_ext.plugin.calls import (
     Generators,
@@ -23,7 +23,7 @@ from fairseq_ext.plugin.calls import (
     width_and_length,
 )
 from fairseq_ext.plugin.loading.model import configuration, find_model
-from fairseq_ext.plugin.loading.settings import as_arguments
+from fairseq_ext.plugin.loading.settings import as_arguments, checked, text_of
 from fairseq_ext.plugin.options import languages_of
 from fairseq_ext.plugin.stock import refuse_flags
 from fairseq_ext.search.constraints.from_python import (
@@ -80,7 +80,8 @@ class Translator(SearchingModel):
         path: a checkpoint in it, or several joined by colons, where it has more than one. Errors:
         UsageError, naming the choices, where the folder leaves one.
         """
-        return cls(**find_model(str(folder), {"path": path, "task": task, **flags}))
+        given = checked({"path": path, "task": task, **flags})
+        return cls(**find_model(text_of("folder", folder), given))
 
     def __init__(
         self,
@@ -89,16 +90,19 @@ class Translator(SearchingModel):
         task: str = "translation_ext",
         **flags: Unpack[Flags],
     ) -> None:
-        arguments = as_arguments(flags)
+        given = {"path": path, "task": task}
+        arguments = as_arguments(
+            {**{name: text_of(name, each) for name, each in given.items()}, **flags}
+        )
         refuse_flags(task, arguments)
-        self.cfg = configuration([str(data), "--path", str(path), "--task", task, *arguments])
+        self.cfg = configuration([text_of("data", data), *arguments])
         generation = self.cfg.generation
         self.aligns = generation.print_alignment == "hard"
         # of calls that name none
         self.beam, self.nbest = width_and_length(None, None, (generation.beam, generation.nbest))
         self.lock = CallLock()  # held while a call uses task, generator or models
         # modules draw weights, which the checkpoint then replaces: not from the caller's numbers
-        with torch.random.fork_rng(devices=[]):
+        with torch.random.fork_rng(devices=[]), in_one_sentence():
             super().__init__(self.cfg)
             self.sentences.phrases_of_calls = True
             self.sentences.glossaries_of_calls = self.glossaries_of_calls
@@ -323,15 +327,17 @@ class Translator(SearchingModel):
         progress: bool = False,
     ) -> TextTranslation:
         """Translate a whole text: its sentences are translated one by one and joined with the white
-        space between them. A sentence that cannot be translated is not changed; it is in `left`
-        with the reason. A line break ends a sentence.
+        space between them. A sentence that cannot be translated is not changed; it is in
+        `untranslated` with the reason. A line break ends a sentence.
 
         format: "text", "html", "xml" or "markdown". protect: regular expressions of parts that are
         not changed, in addition to URLs, e-mail addresses, `{name}`, `%s` and similar ones. Errors:
         UsageError for another format, and for an invalid expression.
         """
         found = TextTranslation("")
-        found.text = "".join(self.translate_text_iter(text, format, protect, found.left, progress))
+        found.text = "".join(
+            self.translate_text_iter(text, format, protect, found.untranslated, progress)
+        )
         return found
 
     def translate_text_iter(
@@ -339,21 +345,23 @@ class Translator(SearchingModel):
         text: str,
         format: Format = "text",
         protect: ListOf[str] = (),
-        left: list[tuple[str, str]] | None = None,
+        untranslated: list[tuple[str, str]] | None = None,
         progress: bool = False,
     ) -> Iterator[str]:
         """Yield the translation of a text in parts, the first of them soon.
 
-        left: gets what stays as it is; else as `translate_text`.
+        untranslated: gets what stays as it is; else as `translate_text`.
         """
-        left = [] if left is None else left
+        untranslated = [] if untranslated is None else untranslated
         check_text(text)
         *before, last = self.passes(format, protect)
         for items in before:
             text = "".join(
-                translated(items(text), partial(self.of_segments, progress=progress), left)
+                translated(items(text), partial(self.of_segments, progress=progress), untranslated)
             )
-        yield from translated(last(text), partial(self.of_segments, progress=progress), left)
+        yield from translated(
+            last(text), partial(self.of_segments, progress=progress), untranslated
+        )
 
     def passes(
         self, format: str, protect: ListOf[str] = (), numbers: Iterator[int] | None = None

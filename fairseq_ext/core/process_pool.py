@@ -50,6 +50,7 @@ class Process:
         self.channel, self.pid, self.pidfd, self.reap = channel, pid, pidfd, reap
         self.status: int | None = None  # exit code, or minus the signal, if known
         self.is_writing = False  # messages wait until its pipe takes more
+        self.shares: Process | None = None  # the process that forked it, whose weights it shares
 
     def kill(self) -> None:
         """Kill the process."""
@@ -291,12 +292,13 @@ class ForkServer:
         for message in event.messages:
             kind, *values = pickle.loads(message)
             if kind == "forked":
-                number, pid = values
+                number, pid, is_sharing = values
                 fds = event.process.channel.fds
                 pidfd = fd if fds and (fd := fds.popleft()) >= 0 else None
                 worker = self.requested.pop(number, None)
                 if worker is not None and worker in self.pool.processes:
                     worker.pid, worker.pidfd = pid, pidfd
+                    worker.shares = event.process if is_sharing else None
                     self.pool.watch(worker)
                 elif pidfd is not None:
                     os.close(pidfd)

@@ -9,12 +9,14 @@ from dataclasses import replace
 from typing import Any
 
 from fairseq_ext.core.errors import UsageError
+from fairseq_ext.core.language_codes import two_letters
 from fairseq_ext.model.protocol import Regroupable
 from fairseq_ext.model.stock import UncachedBackend
 from fairseq_ext.plugin.options import Context, Options
 from fairseq_ext.search.compiled import without_constraints
+from fairseq_ext.search.constraints.drafts import SEARCHED
+from fairseq_ext.search.constraints.forced_decoding import ForcedDecoding
 from fairseq_ext.search.constraints.placement import Driver, GlossaryPlacement
-from fairseq_ext.search.constraints.word_alignment import SEARCHED, ForcedDecoding, is_english
 from fairseq_ext.search.outside import watched
 from fairseq_ext.search.phrases.segmenter import TargetText
 from fairseq_ext.search.phrases.sentence import Meets
@@ -128,7 +130,7 @@ def driver_of(
             context.stats,
             setup.spec.temperature,
         )
-        english = is_english(options.settings.languages.target)
+        language = two_letters(options.settings.languages.target or "")
         reuses = choice(flags, "softmax") == DEFAULT["softmax"] and setup.processors.is_plain
         driver = GlossaryPlacement(
             make(draft_setup(without_constraints(setup))),
@@ -138,7 +140,7 @@ def driver_of(
             setup.spec,
             text,
             meets,
-            english,
+            language,
             reuses,
         )
     if flags.ddg_dir is None:

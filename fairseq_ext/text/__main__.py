@@ -31,7 +31,8 @@ def parser() -> ArgumentParser:
         "around and between them.",
         epilog="Every other flag is one of fairseq-interactive's or of this package (python -m "
         "fairseq_ext). exit codes: 0 all is translated; 1 an error, which is told in one sentence; "
-        "3 some of it stays as it was, as standard error says",
+        "2 the same, where IN is an archive (docx, pptx, odt, epub) that is damaged, encrypted or "
+        "too large; 3 some of it stays as it was, as standard error says",
         allow_abbrev=False,
     )
     commands = parse.add_subparsers(required=True, metavar="translate")
@@ -100,7 +101,9 @@ def main(argv: list[str] | None = None) -> int:
         )
     except UsageError as error:
         report(type(error), error, error.__traceback__)
-        return 1
+        from fairseq_ext.text.archives import WrongArchive
+
+        return 2 if isinstance(error, WrongArchive) else 1
     for source, reason in left[:SHOWN]:
         print(f"left as it was: '{cut(source)}' ({reason})", file=sys.stderr)
     if found.kinds:

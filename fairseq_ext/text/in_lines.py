@@ -20,16 +20,16 @@ FIRST, TOGETHER = 32, 500  # segments and what stands between them: the beginnin
 
 @dataclass
 class TextTranslation:
-    """A translated text. left: segments that stay as they are, each with the reason."""
+    """A translated text. untranslated: segments that stay as they are, each with the reason."""
 
     text: str
-    left: list[tuple[str, str]] = field(default_factory=list)
+    untranslated: list[tuple[str, str]] = field(default_factory=list)
 
 
 def translated(
-    items: Iterable[Item], translate: Translate, left: list[tuple[str, str]]
+    items: Iterable[Item], translate: Translate, untranslated: list[tuple[str, str]]
 ) -> Iterator[str]:
-    """Each item's translation, in order; what stays as it is goes to `left`.
+    """Each item's translation, in order; what stays as it is goes to `untranslated`.
 
     Items are read as they are needed.
     """
@@ -43,10 +43,10 @@ def translated(
                 continue
             found = next(answers)
             if parts := pieces(item, found):
-                yield "".join(translated(parts, translate, left))
+                yield "".join(translated(parts, translate, untranslated))
             else:
                 if not isinstance(found, Translation):
-                    left.append((item.source, str(found)))
+                    untranslated.append((item.source, str(found)))
                 yield rendered(item, found)[0]
 
 

@@ -34,12 +34,11 @@ from fairseq_ext.text.atoms import (
     SPACE,
     WORD,
     WORDY,
-    Edge,
     Mark,
     Segment,
     is_word,
 )
-from fairseq_ext.text.units import UNKNOWN, Source, unknown_signs
+from fairseq_ext.text.units import UNKNOWN, Source, Written, flat, is_hollow, unknown_signs
 
 # characters of source and target words that stand for each other
 Pairs = Sequence[tuple[Span, Span]]
@@ -190,26 +189,25 @@ class Projection:
                 self.used.add(following)
                 self.put(raw, start)
                 return
-        points = [i for i, each in enumerate(edges) if each.mark is not None]
+        points = [i for i, each in enumerate(edges) if each.mark and not is_hollow(each.mark)]
         if before is None:
             self.put(self.from_source.around[0])
-            if points[:1] == [0] and self.segment.touches[0]:
+            if self.segment.touches[0] and points and all(e.mark for e in edges[: points[0]]):
                 self.put(" ")
         at = 0
         for place in [*points, len(edges)]:  # the tags between two points, or units and points
             tags = edges[at:place]
-            closing = [each.raw for each in tags if each.kind == CLOSE]
-            opening = [each.raw for each in tags if each.kind == OPEN]
+            first = next((i for i, each in enumerate(tags) if each.kind == OPEN), len(tags))
             left = edges[at - 1].mark if at else None
             right = edges[place].mark if place < len(edges) else None
-            self.put("".join(closing))
+            self.put("".join(each.raw for each in tags[:first]))
             self.put(self.space(before, left, right, behind, space), start)
-            self.put("".join(opening))
+            self.put("".join(each.raw for each in tags[first:]))
             if place < len(edges):
                 self.put(edges[place].raw)
             at = place + 1
         if behind is None:
-            if points[-1:] == [len(edges) - 1] and self.segment.touches[1]:
+            if self.segment.touches[1] and points and all(e.mark for e in edges[points[-1] :]):
                 self.put(" ")
             self.put(self.from_source.around[1])
 
@@ -421,27 +419,3 @@ class Projection:
                 break
             place, count = place + 1, count - 1
         return place
-
-
-class Written:
-    """A tag, or all of a mark without words (mark), between two words of a translation."""
-
-    def __init__(self, kind: str, raw: str, edges: list[Edge], mark: Mark | None = None):
-        self.kind, self.raw, self.edges, self.mark = kind, raw, edges, mark
-
-
-def flat(mark: Mark) -> tuple[str, list[Edge]]:
-    """Return a mark without words: what it is, and its edges in their order."""
-    raw, edges = mark.opening, list[Edge]()
-    if mark.opening:
-        edges.append((id(mark), OPEN if mark.closing or mark.half == OPEN else POINT))
-    for other in mark.inside:
-        text, more = flat(other)
-        raw, edges = raw + text, edges + more
-    if mark.closing:
-        edges.append((id(mark), CLOSE))
-    raw += mark.closing
-    is_emphasis = bool(mark.opening and mark.closing) and not raw.strip(
-        "*_~"
-    )  # which is text around nothing
-    return "" if is_emphasis else raw, edges

@@ -565,7 +565,7 @@ def test_a_place_serves_one_of_equal_terms(decoding, terms, held):
     text = {"house": "The house has a port."}.get(held[0], "The patient has a port.")
     asked = Job("Der Patient hat einen Port.", None, terms=tuple(terms.items()))
     requirements = decoding.requirements
-    wanted, found = requirements.of(asked, decoding.translator.encode(asked.source))
+    wanted, found = requirements.of_job(asked, decoding.translator.encode(asked.source))
     reported = requirements.report(asked, wanted, found, Translation(text, [], 0.0, []))
     assert [c.term for c in reported] == list(terms)
     assert [text[slice(*c.spans[0])] if c.spans else None for c in reported] == held

@@ -18,12 +18,7 @@ from fairseq_ext.serve.models import Models, Served
 CHROMIUM = (
     shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 )
-if os.environ.get(sizes.ALL):
-    import playwright.sync_api as playwright
-
-    assert CHROMIUM is not None, "no Chromium: apt-get install chromium"
-else:
-    playwright = pytest.importorskip("playwright.sync_api")
+playwright = pytest.importorskip("playwright.sync_api")
 pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="no Chromium: apt-get install chromium")
 SOURCE = "Der Patient hat einen Port."
 SHOTS = os.environ.get("FAIRSEQ_EXT_SCREENSHOTS")  # a folder for screenshots, to look at

@@ -8,6 +8,7 @@ import os
 import sys
 from argparse import ArgumentParser, Namespace
 from collections.abc import Mapping
+from numbers import Number
 from typing import Any
 
 import torch
@@ -15,7 +16,7 @@ from fairseq import checkpoint_utils, options
 from fairseq.utils import resolve_max_positions, split_paths
 from omegaconf import DictConfig, OmegaConf
 
-from fairseq_ext.core.errors import SentenceError, UsageError
+from fairseq_ext.core.errors import SentenceError, UsageError, cut
 from fairseq_ext.plugin.compat import checkpoints
 from fairseq_ext.plugin.loading.checkpoint import plain
 
@@ -95,15 +96,47 @@ def saved_settings(path: str) -> dict[str, dict[str, Any]]:
 # ---- Flags as keywords: `beam=5, cpu=True` is `--beam 5 --cpu`
 
 
+def text_of(name: str, value: Any, others: str = "") -> str:
+    """A keyword that is text or a path, as text; others: what else it may be.
+
+    Errors: UsageError for other values, and for text that no command line can have.
+    """
+    text = os.fspath(value) if isinstance(value, os.PathLike) else value
+    if isinstance(text, str):
+        with contextlib.suppress(UnicodeEncodeError):
+            if b"\0" not in os.fsencode(text):
+                return str(text)
+    raise UsageError(f"{name} is {cut(repr(value))}: give text or a path{others}")
+
+
+def checked(flags: Mapping[str, Any]) -> dict[str, Any]:
+    """Keyword flags whose values are text (paths, too), numbers, True, False, None, or lists of
+    text and numbers (raises UsageError for others)."""
+    out: dict[str, Any] = {}
+    for name, value in flags.items():
+        values = value if isinstance(value, (list, tuple)) else [value]
+        plain = [
+            each
+            if isinstance(each, Number) or value is None
+            else text_of(name, each, ", a number, True or False")
+            for each in values
+        ]
+        out[name] = plain if values is value else plain[0]
+    return out
+
+
 def as_arguments(flags: Mapping[str, Any]) -> list[str]:
     """Return keyword flags as command-line arguments: True sets a switch, False and None leave it
-    out, a list repeats values."""
+    out, a list repeats values.
+
+    Errors: UsageError for a value of another type.
+    """
     out: list[str] = []
-    for name, value in flags.items():
+    for name, value in checked(flags).items():
         if value is None or value is False:
             continue
         out.append("--" + name.replace("_", "-"))
-        if isinstance(value, (list, tuple)):
+        if isinstance(value, list):
             out += [str(v) for v in value]
         elif value is not True:
             out.append(str(value))

@@ -118,6 +118,15 @@ def entry_of_line(given: Any, place: int) -> Any:
     return () if given[place] is None else given[place]
 
 
+def is_iterable(given: Any) -> bool:
+    """Whether it has entries; arrays without dimensions have an `__iter__` that raises."""
+    try:
+        iter(given)
+    except TypeError:
+        return False
+    return True
+
+
 def check_list(given: Any, name: str, unordered: bool = False, once: bool = False) -> None:
     """Refuse an argument that is not a list (raises UsageError).
 
@@ -126,7 +135,7 @@ def check_list(given: Any, name: str, unordered: bool = False, once: bool = Fals
     if isinstance(given, str):
         raise UsageError(f"{name} is one string, and a list is needed: put it into a list")
     others = (bytes, bytearray, Mapping, *(() if unordered else (AbstractSet,)))
-    if isinstance(given, others) or not isinstance(given, Iterable):
+    if isinstance(given, others) or not is_iterable(given):
         raise UsageError(f"{name} is {cut(repr(given))}, and a list is needed: give one")
     if not once and not isinstance(given, Sized):
         raise UsageError(
@@ -144,7 +153,7 @@ def check_texts(given: Any, name: str) -> None:
 
 def items(given: Any, what: str) -> list[Any]:
     """Return the entries of a list (raises UsageError for anything else)."""
-    if isinstance(given, (str, bytes, bytearray, Mapping)) or not isinstance(given, Iterable):
+    if isinstance(given, (str, bytes, bytearray, Mapping)) or not is_iterable(given):
         raise UsageError(f"{what} is {cut(repr(given))}: give a list of phrases")
     return list(given)
 

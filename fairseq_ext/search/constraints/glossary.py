@@ -24,8 +24,9 @@ from typing import Any, Literal
 
 from fairseq_ext.core.errors import UsageError, counted
 from fairseq_ext.core.glossary import Entry, Languages, LineErrors, read
+from fairseq_ext.core.language_codes import two_letters
 from fairseq_ext.core.words import Match, Matcher, lemmatizer, words_of
-from fairseq_ext.search.constraints.required import case_of
+from fairseq_ext.search.phrases.letter_case import NOUNS_HAVE_CAPITALS, keeps_case, lowered
 from fairseq_ext.search.phrases.segmenter import Segmenter
 from fairseq_ext.search.phrases.sentence import EXACT, Cased, Phrase, Unwritable
 from fairseq_ext.search.registry import is_given, register_feature, typed
@@ -105,7 +106,7 @@ class GlossaryOptions:
     match: str = "surface"  # --glossary-match
     repeat: str = "once"  # --glossary-repeat
     languages: Languages = Languages()
-    case: str = "initial"  # --constraint-case
+    case: str | None = None  # --constraint-case; None: of each term
     strict: bool = False  # --strict: lines that cannot be used are refused
 
 
@@ -120,7 +121,8 @@ class Term:
     forms: tuple[Phrase, ...] | None = None
     writable: tuple[str, ...] = ()  # the targets that it can write
     lacks: str = ""  # why it can write none
-    cased: Cased = EXACT  # the same in the case of the options
+    cased: Cased = EXACT  # the same in the case in which they count
+    case: str = ""  # in which case the file says that they count
 
     @property
     def text(self) -> str:
@@ -204,6 +206,7 @@ class Glossary:
             self.terms.append(Term(entry.source, entry.line))
         else:
             self.merged += 1
+        self.terms[number].case = self.terms[number].case or entry.case
         for target in entry.targets:
             self.terms[number].targets.setdefault(target, entry.line)
 
@@ -264,13 +267,34 @@ class Glossary:
             term.forms = tuple(dict.fromkeys(form for forms, _ in each.values() for form in forms))
             term.writable = tuple(target for target, (forms, _) in each.items() if forms)
             term.lacks = "" if term.forms else next(lacks for _, lacks in each.values())
-            spelled = (
-                form
-                for target in term.targets
-                for form in self.segmenter.spellings(target, self.options.case)
-            )
-            term.cased = Cased(self.options.case, tuple(dict.fromkeys(spelled)))
+            term.cased = self.cased(term)
         return term.forms
+
+    def cased(self, term: Term) -> Cased:
+        """The case in which a term's targets count, and how a search spells them."""
+        case, targets = self.case_of(term), list(term.targets)
+        low = [lowered(target) for target in targets] if case == "fitted" else []
+        if self.target_language in NOUNS_HAVE_CAPITALS:
+            low = []
+        spelled = (
+            form for target in [*targets, *low] for form in self.segmenter.spellings(target, case)
+        )
+        running, _ = self.segmenter.alternatives(
+            [each for each in low if each not in targets], "", suggest=False
+        )
+        return Cased(case, tuple(dict.fromkeys(spelled)), running)
+
+    @property
+    def target_language(self) -> str:
+        """The two-letter code of the target language."""
+        return two_letters(self.options.languages.target or "")
+
+    def case_of(self, term: Term) -> str:
+        """The case in which a term's targets count: of --constraint-case, of its entry, else that
+        of the sentence, but for targets with a case of their own."""
+        if self.options.case is not None:
+            return self.options.case
+        return term.case or ("initial" if all(map(keeps_case, term.targets)) else "fitted")
 
     @property
     def unseen(self) -> list[str]:
@@ -374,14 +398,13 @@ def check_glossary(flags: Any, of_requests: bool = False) -> None:
 def glossary_options(flags: Any, languages: Languages) -> GlossaryOptions | None:
     """The glossary that the flags name; languages: those of the run."""
     path = flags.glossary
-    case = case_of(flags, "initial")
     return (
         GlossaryOptions(
             path,
             str(flags.glossary_match),
             str(flags.glossary_repeat),
             languages,
-            case,
+            None if flags.constraint_case is None else str(flags.constraint_case),
             flags.strict,
         )
         if path

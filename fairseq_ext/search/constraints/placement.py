@@ -25,19 +25,18 @@ from unicodedata import normalize
 import torch
 from torch import Tensor
 
+from fairseq_ext.search.constraints.drafts import SEARCHED, Candidate, Sentence
+from fairseq_ext.search.constraints.forced_decoding import ForcedDecoding, Sources
 from fairseq_ext.search.constraints.prefix import met_with_prefix
 from fairseq_ext.search.constraints.word_alignment import (
-    SEARCHED,
-    Candidate,
-    ForcedDecoding,
-    Sentence,
-    Sources,
     WordAlignment,
     widened,
     without,
     word_spans,
 )
 from fairseq_ext.search.finished import Hypothesis, OnFinal
+from fairseq_ext.search.phrases.letter_case import fitted, keeps_case
+from fairseq_ext.search.phrases.pieces import capitalised
 from fairseq_ext.search.phrases.places import (
     Span,
     agreeing,
@@ -71,8 +70,8 @@ class GlossaryPlacement:
     draft: searches first, where a sentence has terms alone; other_draft: where it has other phrases
     too; forced: what placement could not serve. score: forced decoding by the models; text: how
     the target side is read, which the command says after the generator is built; meets: how it is
-    counted which constraints a hypothesis of a pool meets; english: the target language; reuses:
-    whether the scores of drafts are the models' own.
+    counted which constraints a hypothesis of a pool meets; language: the target's, two letters;
+    reuses: whether the scores of drafts are the models' own.
     """
 
     def __init__(
@@ -84,12 +83,12 @@ class GlossaryPlacement:
         spec: SearchSpec,
         text: Callable[[], TargetText],
         meets: Callable[[Pool], Meets],
-        english: bool,
+        language: str,
         reuses: bool,
     ):
         self.draft, self.other_draft, self.forced = draft, other_draft, forced
         self.score, self.spec = score, spec
-        self.target_text, self.meets, self.english, self.reuses = text, meets, english, reuses
+        self.target_text, self.meets, self.language, self.reuses = text, meets, language, reuses
 
     @property
     def text(self) -> TargetText:
@@ -319,7 +318,8 @@ class GlossaryPlacement:
             best = sentence.candidates[0]
             for term in [term for term, word in sentence.places(best) if word is None]:
                 for _, end in word_spans(best.text):
-                    tokens = self.with_terms(best, [((end, end), term.targets[0])])
+                    form = self.in_case(term, term.targets[0], best.text, (end, end))[0]
+                    tokens = self.with_terms(best, [((end, end), form)])
                     jobs.append((sentence, term, (end, end), tokens))
         scores = self.scored(
             pool,
@@ -342,30 +342,46 @@ class GlossaryPlacement:
                 continue
             places = sentence.places(candidate)
             spans = [word for _, word in places if word is not None]
-            targets = [
-                agreeing(term.targets, candidate.text[slice(*span)])
-                if self.english
-                else term.targets
+            choices = [
+                self.choices(term, candidate.text, span, spans)
                 for (term, _), span in zip(places, spans, strict=True)
             ]
-            forms = itertools.islice(itertools.product(*targets), FORMS)
-            for chosen in forms:
-                wide = [
-                    widened(candidate.text, span, form, spans)
-                    for span, form in zip(spans, chosen, strict=True)
-                ]
-                tokens = self.with_terms(candidate, list(zip(wide, chosen, strict=True)))
+            for chosen in itertools.islice(itertools.product(*choices), FORMS):
+                tokens = self.with_terms(candidate, chosen)
                 is_new = tokens != candidate.draft.tokens.tolist()
                 if is_new and self.spec.min_len < len(tokens) <= limit + 1:
                     out.append((candidate, tokens))
         return out
 
-    def with_terms(self, candidate: Candidate, terms: list[tuple[Span, str]]) -> list[int]:
+    def choices(
+        self, term: SourceTerm, text: str, span: Span, taken: list[Span]
+    ) -> list[tuple[Span, str]]:
+        """The forms of a term that may stand in the place of a span of a text, each with the
+        characters that it replaces; taken: the spans of all terms."""
+        forms = agreeing(term.targets, text[slice(*span)]) if self.is_english else term.targets
+        wide = [(widened(text, span, form, taken), form) for form in forms]
+        return [
+            (each, cased) for each, form in wide for cased in self.in_case(term, form, text, each)
+        ]
+
+    def in_case(self, term: SourceTerm, form: str, text: str, span: Span) -> tuple[str, ...]:
+        """A form of a term in the letter case that it has in the place of a span of a text."""
+        if term.case in ("any", "fitted"):
+            return fitted(form, text, span, self.language)
+        begins = term.case == "initial" and span[0] == 0 < span[1] and text[:1].isupper()
+        return (capitalised(form) if begins and not keeps_case(form) else form,)
+
+    @property
+    def is_english(self) -> bool:
+        """Whether the target language is English."""
+        return self.language == "en"
+
+    def with_terms(self, candidate: Candidate, terms: Sequence[tuple[Span, str]]) -> list[int]:
         """The tokens of a candidate with terms in the place of spans of its text, those that the
         command forces in front included. Tokens outside of the spans stay, where the segmentation
         says how tokens become words."""
         segmenter, text = self.text.segmenter(), candidate.text
-        changes = edits(text, terms, self.english)
+        changes = edits(text, terms, self.is_english)
         lead = candidate.draft.tokens[: len(candidate.draft.tokens) - len(candidate.tokens)]
         whole = edited(text, changes)
         tokens = segmenter.replaced(candidate.tokens, candidate.spans, text, changes)

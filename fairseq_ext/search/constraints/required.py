@@ -37,8 +37,8 @@ class ConstraintFlags:
         default=None,
         metadata={
             "help": "in which case a required phrase counts: as written; with a capital "
-            "too where it starts the translation (initial); or any (default: initial for "
-            "--glossary, else exact)",
+            "too where it starts the translation (initial); or any (default: of a glossary's terms "
+            "any, but for those with a case of their own, such as API; else exact)",
             "shapes": "required phrases",
         },
     )
@@ -117,9 +117,9 @@ def expect_phrases(flags: Any, generation: Any) -> str | None:
     return shaping(flags, "phrases", "required phrases", "banned phrases")
 
 
-def case_of(flags: Any, default: str = "exact") -> str:
-    """Return --constraint-case, or `default` if it is not given."""
-    return default if flags.constraint_case is None else str(flags.constraint_case)
+def case_of(flags: Any) -> str:
+    """Return --constraint-case of phrases that are not terms of a glossary."""
+    return "exact" if flags.constraint_case is None else str(flags.constraint_case)
 
 
 def boundary_mode(flags: Any) -> str | None:

@@ -339,7 +339,9 @@ class ConstraintSource:
                 i = max(fitting, key=lambda i: set(any_of[i]) == set(each.phrases))
                 own.remove(i)
                 forms = tuple(filter(self.segmenter.writable, text[i].split("|")))
-                terms.append(SourceTerm(text[i], any_of[i], forms, mentions, each.term.source))
+                terms.append(
+                    SourceTerm(text[i], any_of[i], forms, mentions, each.term.source, cased[i].mode)
+                )
                 continue
             reason = each.term.lacks
             if len(any_of) == MAX_CONSTRAINTS or size([*any_of, each.phrases]) > MAX_TOKENS:
@@ -355,7 +357,12 @@ class ConstraintSource:
             cased.append(each.cased)
             terms.append(
                 SourceTerm(
-                    each.term.text, each.phrases, each.term.writable, mentions, each.term.source
+                    each.term.text,
+                    each.phrases,
+                    each.term.writable,
+                    mentions,
+                    each.term.source,
+                    each.cased.mode,
                 )
             )
         if len(terms) == len(given.terms):

@@ -361,8 +361,8 @@ def compiled_requirement(
 
 def token_patterns(alternatives: Sequence[Phrase], cased: Cased) -> list[Pattern]:
     """Return phrases as sequences of tokens."""
-    anywhere = dict.fromkeys([*alternatives, *(cased.forms if cased.mode == "any" else ())])
-    at_start = [form for form in cased.forms if cased.mode == "initial" and form not in anywhere]
+    anywhere = dict.fromkeys([*alternatives, *cased.anywhere])
+    at_start = [form for form in cased.at_start if form not in anywhere]
     return [Pattern(form, forms=(form,)) for form in anywhere] + [
         Pattern(form, True, (form,)) for form in dict.fromkeys(at_start)
     ]
@@ -371,11 +371,11 @@ def token_patterns(alternatives: Sequence[Phrase], cased: Cased) -> list[Pattern
 def text_patterns(alternatives: Sequence[Phrase], cased: Cased, pieces: Pieces) -> list[Pattern]:
     """Return the texts of phrases, each once, with the given segmentations."""
     texts: dict[str, dict[Phrase, None]] = {}
-    for form in [*alternatives, *(cased.forms if cased.mode == "any" else ())]:
+    for form in [*alternatives, *cased.anywhere]:
         text = pieces.text_of(form)
         texts.setdefault(folded(text) if cased.mode == "any" else text, {})[form] = None
     found = [Pattern(text, forms=tuple(forms)) for text, forms in texts.items()]
-    if cased.mode == "initial":
+    if cased.mode in ("initial", "fitted"):
         capitals = dict.fromkeys(capitalised(text) for text in texts)
         forms_of = {
             text: tuple(dict.fromkeys(form for form in cased.forms if pieces.text_of(form) == text))

@@ -19,7 +19,7 @@ import regex
 from fairseq_ext.search.phrases.pieces import Boundaries, capitalised, folded, is_letter, normal
 from fairseq_ext.search.phrases.sentence import Cased, Phrase, SentenceConstraints, met_in_turn
 
-# ---- A term written in the place of another word: in that word's case, with the right article
+# ---- A term written in the place of another word, with the right article (case: letter_case.py)
 
 
 ARTICLE = regex.compile(r"(?<!\w)(a|an)(?= $)", regex.IGNORECASE)
@@ -247,7 +247,7 @@ def find_phrase(
 ) -> tuple[int, int]:
     """Return start and end of the first occurrence of a phrase at or after `start`, (-1, -1) if
     there is none; both texts in normal form (pieces.py). case: as --constraint-case."""
-    if case == "any":
+    if case in ("any", "fitted"):
         phrase, text = folded(phrase), folded(text)
     elif case == "initial" and start == 0:
         begun = find_phrase_exact(capitalised(phrase), text[: len(phrase) + 1], 0, whole)
@@ -313,11 +313,10 @@ def agreeing(targets: tuple[str, ...], word: str) -> tuple[str, ...]:
     )
 
 
-def edits(text: str, terms: list[tuple[Span, str]], english: bool) -> list[tuple[Span, str]]:
+def edits(text: str, terms: Sequence[tuple[Span, str]], english: bool) -> list[tuple[Span, str]]:
     """Return the changes of a text, from left to right, that write each term in the place of its
-    span, or after the word that an empty span follows. A term takes the capital of a word that
-    starts the text. english: "a" becomes "an" before a vowel, and the reverse, and is dropped if
-    the term begins with such a word."""
+    span, or after the word that an empty span follows. english: "a" becomes "an" before a vowel, or
+    the reverse, and is dropped if the term begins with such a word, which takes its capital."""
     out = []
     for (start, end), term in sorted(terms):
         space = " " * (start == end)
@@ -327,9 +326,9 @@ def edits(text: str, terms: list[tuple[Span, str]], english: bool) -> list[tuple
         ):
             fit = "" if DETERMINER.match(term) else fitting(article[1], term) + " "
             if fit != text[article.start() : start] + space:
+                if not fit and article[1][0].isupper():
+                    term = capitalised(term)
                 start, space = article.start(), fit
-        if start == 0 and not space and text[:1].isupper():
-            term = capitalised(term)
         out.append(((start, end), space + term))
     return out
 

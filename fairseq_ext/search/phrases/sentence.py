@@ -86,12 +86,25 @@ MAX_TOKENS = 512  # of a sentence's constraints, including alternatives
 class Cased:
     """The case in which the phrases of a constraint count (`--constraint-case`).
 
-    mode: exact, as written; initial, also with a capital at the start of the sentence; any. forms:
-    the segmentations of these other spellings, which the search proposes as well.
+    mode: exact, as written; initial, also with a capital at the start of the sentence; any; fitted:
+    as any, and a search writes them as initial, or in the case of running text. forms: the
+    segmentations of these other spellings, which the search proposes as well; running: those of
+    running text.
     """
 
     mode: str = "exact"
     forms: tuple[Phrase, ...] = ()
+    running: tuple[Phrase, ...] = ()
+
+    @property
+    def anywhere(self) -> tuple[Phrase, ...]:
+        """The other spellings that a search proposes at any place."""
+        return self.forms if self.mode == "any" else self.running
+
+    @property
+    def at_start(self) -> tuple[Phrase, ...]:
+        """Those that it proposes at the start alone."""
+        return self.forms if self.mode in ("initial", "fitted") else ()
 
 
 EXACT = Cased()
@@ -109,6 +122,7 @@ class SourceTerm:
     # source tokens of each mention, by their places; none if terms are not placed
     mentions: tuple[tuple[int, ...], ...] = ()
     source: str = ""  # as in the glossary
+    case: str = "fitted"  # in which its target forms count
 
 
 @dataclass(frozen=True)
@@ -288,8 +302,8 @@ def met(hypothesis: Sequence[int], constraints: SentenceConstraints, ordered: bo
     tokens = tuple(hypothesis)
 
     def ends(alternatives: Sequence[Phrase], cased: Cased, start: int) -> list[int]:
-        anywhere = (*alternatives, *(cased.forms if cased.mode == "any" else ()))
-        at_start = cased.forms if cased.mode == "initial" and start == 0 else ()
+        anywhere = (*alternatives, *cased.anywhere)
+        at_start = cased.at_start if start == 0 else ()
         return [end_of(phrase, tokens, start) for phrase in anywhere] + [
             len(form) for form in at_start if tokens[: len(form)] == form
         ]

@@ -15,6 +15,7 @@ from torch import Tensor
 
 from fairseq_ext.plugin.calls import Translation
 from fairseq_ext.search.constraints.word_alignment import without, word_spans
+from fairseq_ext.search.phrases.letter_case import fitted
 from fairseq_ext.search.phrases.places import agreeing, edited, edits, overlapping, token_spans
 from fairseq_ext.translator import Translator
 
@@ -119,6 +120,7 @@ def again(
             start, end = words[free[chosen[term]]]
             form = agreeing(line.entries[term].forms, line.text[start:end])[0]
             begun = line.text[:end]
+            form = fitted(form, begun, (start, end), "en" if english else "")[0]
             prefixes[n] = edited(begun, edits(begun, [((start, end), form)], english))
             lacking[n].remove(term)
         found = (

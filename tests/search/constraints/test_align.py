@@ -18,7 +18,9 @@ from fairseq_ext.core.stats import Stats
 from fairseq_ext.model.choose import make_decoder
 from fairseq_ext.model.stock import UncachedBackend
 from fairseq_ext.model.transformer.encoder import FastEncoder
-from fairseq_ext.search.constraints.word_alignment import ForcedDecoding, WordAlignment, widened
+from fairseq_ext.search.constraints.forced_decoding import ForcedDecoding
+from fairseq_ext.search.constraints.word_alignment import WordAlignment, widened
+from fairseq_ext.search.phrases.letter_case import fitted
 from fairseq_ext.search.phrases.places import agreeing, edited, edits, fitting
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -85,7 +87,9 @@ def test_the_english_article_follows_the_sound(article, words):
 
 
 def put(text, terms, english):
-    return edited(text, edits(text, terms, english))
+    language = "en" if english else "fr"
+    cased = [(span, fitted(term, text, span, language)[0]) for span, term in terms]
+    return edited(text, edits(text, cased, english))
 
 
 def test_a_term_takes_the_place_the_capital_and_the_article():
