@@ -172,11 +172,11 @@ class Decoding(Intake):
             placed = self.placement.sentence(pool, 0, found, request.requested, request.required)
             complete = self.placement.placed(pool, [placed])[0]
             if complete is None:
-                request.required += placed.wordless
+                request.required += placed.unaligned_terms
                 assert request.constraints is not None  # its terms were placed
                 request.search_constraints = (
                     request.constraints.without_terms(request.required)
-                    if placed.wordless
+                    if placed.unaligned_terms
                     else request.constraints
                 )
                 request.nbest = request.most = request.requested

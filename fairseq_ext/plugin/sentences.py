@@ -334,7 +334,7 @@ class Sentences:
             unseen = (
                 []
                 if self.source is None or self.source.glossary is None
-                else self.source.glossary.unseen
+                else self.source.glossary.unused_terms
             )
             never = f"; never in the input: {cut(', '.join(unseen))}" if unseen else ""
             found = (

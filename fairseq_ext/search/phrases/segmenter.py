@@ -80,19 +80,17 @@ class Segmenter:
         return self.tokenizer is None and self.bpe is None
 
     def pieces(self, text: str, lead: str = "") -> list[str]:
-        """Return text as the dictionary's symbols; lead: the text before it once it is
-        tokenized."""
+        """Return text as the dictionary's symbols; lead: the tokenized text before it."""
         text = self.tokenizer.encode(text) if self.tokenizer is not None else text
         return (self.bpe.encode(lead + text) if self.bpe is not None else text).split()
 
     def known_pieces(self, text: str, lead: str = "") -> list[str]:
-        """Return the same, but split a piece that the dictionary lacks into the fewest that it has,
-        if possible."""
+        """Return the same, with a piece that the dictionary lacks split minimally, if possible."""
         pieces, mark = self.pieces(text, lead), self.mark
         return (
             pieces
             if mark is None
-            else [part for piece in pieces for part in self.split_into_fewest_pieces(piece, mark)]
+            else [part for piece in pieces for part in self.split_minimally(piece, mark)]
         )
 
     @cached_property
@@ -104,7 +102,7 @@ class Segmenter:
         kind = kind_of(self.dictionary, self.bpe)
         return {"sentencepiece": "", "subword-nmt": separator_of(self.bpe)}.get(kind or "")
 
-    def split_into_fewest_pieces(self, piece: str, mark: str) -> list[str]:
+    def split_minimally(self, piece: str, mark: str) -> list[str]:
         """Split a piece into the fewest pieces of the dictionary; return it unchanged if it is one,
         or if that is impossible. mark: the end of a piece that the next one continues."""
         if self.has_piece(piece):
@@ -171,12 +169,10 @@ class Segmenter:
             pieces = self.known_pieces(written.strip(), " " * written.startswith(" "))
             if kind == "sentencepiece" and first and symbols and symbols[0][0] != "▁":
                 head = pieces[0].removeprefix("▁")
-                pieces = [*(self.split_into_fewest_pieces(head, "") if head else []), *pieces[1:]]
+                pieces = [*(self.split_minimally(head, "") if head else []), *pieces[1:]]
             elif kind == "subword-nmt" and symbols and symbols[-1].endswith(self.mark or ""):
-                pieces = [
-                    *pieces[:-1],
-                    *self.split_into_fewest_pieces(pieces[-1] + str(self.mark), str(self.mark)),
-                ]
+                last = pieces[-1] + str(self.mark)
+                pieces = [*pieces[:-1], *self.split_minimally(last, str(self.mark))]
             if not all(map(self.has_piece, pieces)):
                 return None
             out[first:behind] = map(self.dictionary.index, pieces)
