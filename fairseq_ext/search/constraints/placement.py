@@ -29,8 +29,8 @@ from fairseq_ext.search.constraints.forced_decoding import ForcedDecoding, Sourc
 from fairseq_ext.search.constraints.prefix import met_with_prefix
 from fairseq_ext.search.constraints.word_alignment import (
     WordAlignment,
-    widened,
     remove_tokens,
+    widened,
     word_spans,
 )
 from fairseq_ext.search.finished import Hypothesis, OnFinal
@@ -388,11 +388,10 @@ class GlossaryPlacement:
         normal_form = normalize("NFKC", whole)
         if tokens is None or normalize("NFKC", self.text.text(tokens)).rstrip() != normal_form:
             pieces = segmenter.known_pieces(whole)
-            whole = [*map(segmenter.dictionary.index, pieces), self.spec.eos]
-            # the other words are not segmented again if only the tokenizer's spaces in a term
-            # differ ("5 %" is read as "5%")
-            if tokens is None or normalize("NFKC", self.text.text(whole)).rstrip() == normal_form:
-                tokens = whole
+            again = [*map(segmenter.dictionary.index, pieces), self.spec.eos]
+            # segment the other words again, unless only spaces in a term differ ("5 %", "5%")
+            if tokens is None or normalize("NFKC", self.text.text(again)).rstrip() == normal_form:
+                tokens = again
         return [*lead.tolist(), *tokens]
 
     def ranked_hypotheses(self, pool: Pool, sentence: Sentence) -> list[Hypothesis] | None:
