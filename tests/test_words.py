@@ -41,7 +41,6 @@ NOT_DONE = (
     "fairseq_ext/core/process_pool.py",
     "fairseq_ext/plugin",
     "fairseq_ext/search",
-    "fairseq_ext/text",
 )
 
 
