@@ -30,8 +30,6 @@ PLACES = sorted(
 )
 # Names that are keys of --stats-file, which stay as they are.
 KEYS = {"report.py": {"given"}, "optimal.py": {"open"}}
-# Folders and files that still have such words; a place that has none any more fails the test.
-NOT_DONE = ("fairseq_ext/text",)
 
 
 def python_texts(text: str) -> tuple[list[str], list[str], list[str]]:
@@ -131,13 +129,8 @@ def in_place(place: str) -> list[str]:
 @pytest.mark.parametrize("place", PLACES)
 def test_names_and_sentences_use_plain_words(place):
     """The words of each folder."""
-    left_out = [each for each in NOT_DONE if each.startswith(place)]
-    found = [each for each in in_place(place) if not each.startswith(tuple(left_out))]
+    found = in_place(place)
     assert not found, "tests/forbidden_words.txt says what to write instead:\n" + "\n".join(found)
-
-
-def test_places_that_are_not_done_are_named_as_long_as_they_need_it():
-    assert [each for each in NOT_DONE if not in_place(each)] == []
 
 
 def test_the_words_are_found():
