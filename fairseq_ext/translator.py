@@ -28,7 +28,7 @@ from fairseq_ext.plugin.options import languages_of
 from fairseq_ext.plugin.stock import refuse_flags
 from fairseq_ext.search.constraints.from_python import (
     Avoid,
-    Given,
+    CallConstraints,
     ListOf,
     Phrases,
     check_list,
@@ -104,8 +104,8 @@ class Translator(SearchingModel):
         # modules draw weights, which the checkpoint then replaces: not from the caller's numbers
         with torch.random.fork_rng(devices=[]), in_one_sentence():
             super().__init__(self.cfg)
-            self.known.phrases_of_calls = True
-            self.known.glossaries_of_calls = self.glossaries_of_calls
+            self.sentences.phrases_of_calls = True
+            self.sentences.glossaries_of_calls = self.glossaries_of_calls
             self.generator = self.build_generator()
         self.generators = Generators(self.task, self.models, generation, self.generator)
 
@@ -179,7 +179,7 @@ class Translator(SearchingModel):
         return self.translate_part(
             lines,
             nbest,
-            Given(constraints, avoid, prefixes, seed=seed),
+            CallConstraints(constraints, avoid, prefixes, seed=seed),
             errors,
             beam,
             progress,
@@ -253,7 +253,11 @@ class Translator(SearchingModel):
                 name: list(itertools.islice(each, len(part))) for name, each in others.items()
             }
             yield from self.translate_part(
-                part, nbest, Given(avoid=avoid, first=first, seed=seed, **here), errors, beam
+                part,
+                nbest,
+                CallConstraints(avoid=avoid, first=first, seed=seed, **here),
+                errors,
+                beam,
             )
             first += len(part)
 
@@ -261,7 +265,7 @@ class Translator(SearchingModel):
         self,
         lines: ListOf[str],
         nbest: int | None,
-        given: Given,
+        given: CallConstraints,
         errors: str,
         beam: int | None,
         progress: bool = False,
@@ -275,7 +279,9 @@ class Translator(SearchingModel):
             if given:
                 self.use_constraints()
             given.check(len(lines))
-            self.known.raw_text.look([line for line in lines if isinstance(line, str)])
+            self.sentences.segmentation_check.check(
+                [line for line in lines if isinstance(line, str)]
+            )
             texts = (
                 (given.first + i + 1, line) for i, line in enumerate(lines) if isinstance(line, str)
             )
@@ -287,13 +293,13 @@ class Translator(SearchingModel):
             out: list[Any] = [None] * len(lines)
             good, tokens, wanted = [], [], []
             # what is wrong with a file is no line's fault
-            source = self.known.constraint_source() if self.known.constrained else None
+            source = self.sentences.constraint_source() if self.sentences.constrained else None
             for place, line in enumerate(lines):
                 try:
                     encoded = self.checked(line, f"line {given.first + place + 1}")
                     if source is not None:
-                        unknown = self.known.unknown_pieces(line, encoded)
-                        wanted.append(given.of_line(place, encoded, source, unknown))
+                        unknown = self.sentences.unknown_pieces(line, encoded)
+                        wanted.append(given.for_line(place, encoded, source, unknown))
                 except UsageError as error:
                     if errors == "raise":
                         raise
@@ -307,7 +313,7 @@ class Translator(SearchingModel):
             ]
             given_to_all = errors == "return", progress, numbers, given.seed
             found = self.search(
-                tokens, wanted if self.known.constrained else None, nbest, *given_to_all
+                tokens, wanted if self.sentences.constrained else None, nbest, *given_to_all
             )
             for place, each in zip(good, found, strict=True):
                 out[place] = each
@@ -366,7 +372,7 @@ class Translator(SearchingModel):
             format,
             splitter(languages_of(self.task.flags()).source),
             protect,
-            self.known.language_words,
+            self.sentences.language_words,
             numbers,
         )
 
@@ -380,7 +386,7 @@ class Translator(SearchingModel):
             nbest = self.translate_part(
                 plain,
                 1,
-                Given(numbers=[each.number for each in segments]),
+                CallConstraints(numbers=[each.number for each in segments]),
                 "return",
                 None,
                 progress,
