@@ -7,8 +7,11 @@ import random
 import re
 from concurrent.futures import ThreadPoolExecutor
 
+import numpy as np
 import pytest
+import torch
 from conftest import command
+from sizes import part_of
 from test_translator import SETTINGS
 
 import fairseq_ext
@@ -280,8 +283,20 @@ def test_progress_is_a_bar_on_standard_error(tiny, capsys, flags):
 # ---- threads
 
 
+def states() -> list[object]:
+    return [torch.random.get_rng_state().tolist(), random.getstate(), str(np.random.get_state())]
+
+
+def test_making_a_translator_leaves_the_random_state_and_so_do_samples(tiny):
+    before = states()
+    translator = make(tiny, seed=3, select="sampling", sampling_topk=5)
+    assert states() == before
+    translator.translate(made_up(2), seed=4)
+    assert states() == before
+
+
 def test_eight_threads_get_what_one_gets(tiny):
-    lines = made_up(1000, seed=3)
+    lines = made_up(len(part_of(1000, 400)), seed=3)
     ours, alone = make(tiny), make(tiny)
     parts = [lines[i : i + 5] for i in range(0, len(lines), 5)]
     kinds = [{}, {"beam": 2}, {"nbest": 3}, {"avoid": ["en3"]}]
@@ -289,9 +304,9 @@ def test_eight_threads_get_what_one_gets(tiny):
     expected = [alone.translate(part, **kind) for part, kind in calls]
     with ThreadPoolExecutor(8) as threads:
         found = list(threads.map(lambda call: ours.translate(call[0], **call[1]), calls))
-    assert sum(map(len, found)) == 1000
+    assert sum(map(len, found)) == len(lines)
     for ours_of_call, theirs in zip(found, expected, strict=True):
         assert texts(ours_of_call) == texts(theirs)
         for a, b in zip(itertools.chain(*ours_of_call), itertools.chain(*theirs), strict=True):
             assert a.score == pytest.approx(b.score, abs=1e-6)
-    assert ours.stats.sentences == 1000
+    assert ours.stats.sentences == len(lines)

@@ -8,6 +8,7 @@ import pytest
 import sentencepiece
 from demo_text import DEMO
 from forked import generate, interactive
+from sizes import drawn
 
 from fairseq_ext.core.words import words_of
 from fairseq_ext.search.constraints.documents import Documents
@@ -104,6 +105,7 @@ def expected(folder) -> dict[str, list[str]]:
     }
 
 
+@drawn(1)
 @pytest.mark.parametrize("documents", KEPT)
 def test_lines_keep_what_the_first_line_of_their_document_has_however_they_are_batched(
     folder, expected, documents

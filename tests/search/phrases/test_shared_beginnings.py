@@ -3,6 +3,7 @@
 import random
 
 import pytest
+from sizes import drawn
 
 from fairseq_ext.search.phrases import automaton
 from fairseq_ext.search.phrases.automaton import NO_ITEMS, Pattern, text_automaton, token_automaton
@@ -137,6 +138,7 @@ def behind(token: int) -> int:
     return SPACE if last == " " else IN if is_letter(last) else OUT
 
 
+@drawn(20)
 @pytest.mark.parametrize("whole", [True, False])
 @pytest.mark.parametrize("seed", range(25))
 def test_texts_are_met_in_the_same_tokens(seed, whole, one_by_one):

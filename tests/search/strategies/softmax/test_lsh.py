@@ -11,6 +11,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 from models import alone, batch, build, dictionary, forced, generators, run, same
+from sizes import covering, drawn
 
 from fairseq_ext import UsageError
 from fairseq_ext.core import array_file
@@ -99,6 +100,7 @@ def listed(softmax: LSH, x: torch.Tensor) -> list[set[int]]:
 # ---- what is on a list
 
 
+@drawn(20)
 @pytest.mark.parametrize("bias", [False, True])
 @pytest.mark.parametrize("table", ["direct", "cuckoo"])
 @pytest.mark.parametrize("share", ["batch", "sentence"])
@@ -168,6 +170,7 @@ def test_same_seed_same_index():
 # ---- on models
 
 
+@covering(1)
 @pytest.mark.parametrize(
     "generation",
     [{}, {"beam": 1}, {"beam": 4, "unkpen": -1.0, "min_len": 3}, {"temperature": 2.0}],
@@ -228,6 +231,7 @@ def test_hypotheses_hold_listed_words_only():
         )
 
 
+@covering(1)
 @pytest.mark.parametrize("share", ["batch", "sentence"])
 @pytest.mark.parametrize("select", ["dba", "gbs", "cbs"])
 def test_constraints_and_prefixes_are_on_the_list(way, select, share):

@@ -7,6 +7,7 @@ import logging
 import pytest
 import torch
 from models import batch, build, generators, run, same
+from sizes import drawn
 
 from fairseq_ext import UsageError
 from fairseq_ext.core.stats import Stats
@@ -92,6 +93,7 @@ def rounding_of(W, x) -> float:
     return 6e-7 * float((x.abs() @ W.abs().t()).max()) + 1e-6
 
 
+@drawn(51)
 @pytest.mark.parametrize("scale", [0.1, 1.0, 5.0])
 @pytest.mark.parametrize("n", [1, 5, 64])
 @pytest.mark.parametrize("kind", KINDS)
