@@ -156,8 +156,8 @@ def add_language_model(log_probs: LogProbs, beam: Beam, lm: torch.nn.Module, wei
 
 
 def repeat_ended(log_probs: LogProbs, beam: Beam, ends: Tensor) -> None:
-    """Where a prefix ends its sentence (rows ends (n,)), copy the sentence's best row over its
-    others, as fairseq does.
+    """Copy a sentence's best row over its others if a prefix ends the sentence (rows ends (n,)), as
+    fairseq does.
 
     subtle: so the n-best list of such a sentence holds the same hypothesis k times.
     """

@@ -96,7 +96,7 @@ class Projection:
         self.source = [None if unit is None else source.units[unit][0] for unit in self.unit]
 
     def by_pairs(self, spans: Sequence[Span], pairs: Pairs) -> Iterator[int | None]:
-        """Of each target word, the number of its source word, by pairs."""
+        """Return the number of the source word of each target word, by pairs."""
         known = sorted(pairs, key=lambda pair: pair[1])
         starts = [target[0] for _, target in known]
         for start, end in spans:

@@ -1,5 +1,5 @@
-"""Where the sentences of a line end: by the package sentencex, corrected by one short list; without
-the package, by a plain rule."""
+"""The ends of the sentences of a line: by the package sentencex, corrected by one short list;
+without the package, by a plain rule."""
 
 from __future__ import annotations
 
@@ -94,8 +94,8 @@ LONGEST_BRACKET = 2000
 
 @cache
 def splitter(language: str | None) -> Callable[[str], list[int]]:
-    """From a line to the ends of its sentences, in characters, white space behind them included;
-    the last is the line's. Placeholders of the line are `PLACEHOLDER`."""
+    """Return a function from a line to the ends of its sentences, in characters, white space after
+    them included; the last is the line's. Placeholders of the line are `PLACEHOLDER`."""
     try:
         from sentencex import get_sentence_boundaries
     except ImportError:

@@ -73,7 +73,7 @@ class Source:
         ]
 
     def text(self, unit: int) -> str:
-        """What is read of a unit."""
+        """Return the text of a unit."""
         return self.plain[slice(*self.units[unit])]
 
     def word_at(self, character: int) -> int:
