@@ -65,9 +65,9 @@ def test_a_call_with_its_own_beam_meets_constraints(translator):
     [
         (
             {"nbest": 5},
-            "nbest=5 asks for more hypotheses than beam=4 keeps: raise beam or lower nbest",
+            "nbest=5 is more than beam=4 keeps: raise beam or lower nbest",
         ),
-        ({"nbest": 3, "beam": 2}, "nbest=3 asks for more hypotheses than beam=2 keeps"),
+        ({"nbest": 3, "beam": 2}, "nbest=3 is more than beam=2 keeps"),
         ({"beam": 0}, "beam is 0: give a whole number of hypotheses, 1 or more"),
         ({"beam": "5"}, "beam is '5': give a whole number"),
         ({"nbest": -1}, "nbest is -1: give a whole number"),
@@ -79,7 +79,7 @@ def test_numbers_of_hypotheses_that_cannot_be_are_refused(translator, arguments,
 
 
 def test_flags_that_ask_for_more_hypotheses_than_there_are_rows_are_refused(tiny):
-    with pytest.raises(UsageError, match="nbest=5 asks for more hypotheses than beam=4"):
+    with pytest.raises(UsageError, match="nbest=5 is more than beam=4"):
         make(tiny, nbest=5)
 
 

@@ -70,7 +70,7 @@ class DeepL:
 
     def __init__(self, service: Service):
         self.service = service
-        self.kept: dict[str, DeepLGlossaries] = {}
+        self.by_owner: dict[str, DeepLGlossaries] = {}
         self.documents = Documents(service)
         self.characters: Counter[str] = Counter()  # that each owner has sent
 
@@ -130,7 +130,7 @@ class DeepL:
         """Whose glossaries and documents a request is about; HTTPException 403 for one without a
         key that the server knows."""
         keys = self.service.keys
-        key = keys.given(request.headers)
+        key = keys.of_headers(request.headers)
         if not keys.admit(key):
             raise HTTPException(
                 403, "this server does not know the key: send Authorization: DeepL-Auth-Key KEY"
@@ -141,10 +141,10 @@ class DeepL:
 
     def glossaries(self, owner: str) -> DeepLGlossaries:
         """The glossaries of an owner."""
-        if owner not in self.kept:
+        if owner not in self.by_owner:
             folder = self.service.settings.glossary_folder or default_folder()
-            self.kept[owner] = DeepLGlossaries(folder / "deepl" / owner)
-        return self.kept[owner]
+            self.by_owner[owner] = DeepLGlossaries(folder / "deepl" / owner)
+        return self.by_owner[owner]
 
     async def fields(self, request: Request) -> dict[str, Any]:
         """The fields of a request."""
@@ -208,7 +208,7 @@ class DeepL:
         if len(what.text) > (most := self.service.settings.max_lines):
             raise UsageError(f"{len(what.text)} texts are more than {most}: send fewer at once")
         terms = self.terms(owner, what)
-        texts = [Tagged.of(text, what) for text in what.text]
+        texts = [Tagged.from_text(text, what) for text in what.text]
         found = [await self.pair_of(each, what.source_lang, what.target_lang) for each in what.text]
         out = list(what.text)
         groups: dict[Pair, list[int]] = defaultdict(list)
@@ -288,12 +288,12 @@ class DeepL:
             text = ""
             if not what.source_lang:
                 limits = READ, name, self.service.settings.max_unpacked
-                text = await asyncio.to_thread(beginning, str(document.given), *limits)
+                text = await asyncio.to_thread(beginning, str(document.input), *limits)
             pair, _ = await self.pair_of(text, what.source_lang, what.target_lang)
         except BaseException as error:
             self.documents.delete(document)
             if isinstance(error, UsageError):
-                raise UsageError(str(error).replace(str(document.given), name)) from None
+                raise UsageError(str(error).replace(str(document.input), name)) from None
             raise
         self.documents.start(document, pair, [file for _, file in terms])
         return {"document_id": document.id, "document_key": document.key}
@@ -304,8 +304,8 @@ class DeepL:
         what = read(DocumentKey, await self.fields(request))
         found = self.documents.get(document_id, what.document_key, owner)
         out: dict[str, Any] = {"document_id": found.id, "status": found.status}
-        if found.left is not None:
-            out["seconds_remaining"] = round(found.left)
+        if found.seconds_left is not None:
+            out["seconds_remaining"] = round(found.seconds_left)
         if found.status == "done":
             out["billed_characters"] = found.characters
         if found.status == "error":
@@ -322,9 +322,9 @@ class DeepL:
         if found.status != "done":
             raise HTTPException(503, "the document is not translated yet: ask again")
         self.characters[owner] += found.characters
-        self.documents.found.pop(found.id, None)
+        self.documents.documents.pop(found.id, None)
         return FileResponse(
-            found.made,
+            found.output,
             filename=found.name,
             media_type="application/octet-stream",
             background=BackgroundTask(shutil.rmtree, found.folder, ignore_errors=True),
@@ -338,7 +338,9 @@ class DeepL:
         pairs = permutations(LISTED, 2)
         return {"supported_languages": [{"source_lang": s, "target_lang": t} for s, t in pairs]}
 
-    async def made(self, owner: str, name: str, dictionaries: Mapping[Pair, Entries]) -> Glossary:
+    async def add_glossary(
+        self, owner: str, name: str, dictionaries: Mapping[Pair, Entries]
+    ) -> Glossary:
         """A new glossary; HTTPException 456 where the owner has `MOST_GLOSSARIES` already."""
         kept = self.glossaries(owner)
         if len(await run_in_threadpool(kept.all)) >= MOST_GLOSSARIES:
@@ -351,7 +353,7 @@ class DeepL:
         """Create a glossary of one dictionary."""
         owner = self.owner(request)
         what = read(NewGlossary, await self.fields(request))
-        made = await self.made(owner, what.name, {what.pair(): what.read()})
+        made = await self.add_glossary(owner, what.name, {what.pair(): what.read()})
         return JSONResponse(made.shown_alone(), 201)
 
     async def list_of_one(self, request: Request) -> Any:
@@ -375,7 +377,7 @@ class DeepL:
 
     async def entries_of_one(self, glossary_id: str, request: Request) -> Response:
         """Read the entries of a glossary of one dictionary. As TSV, or as CSV where the header
-        Accept asks for it; HTTPException 415 for anything else."""
+        Accept says so; HTTPException 415 for anything else."""
         found = self.of_one(request, glossary_id)
         entries = self.glossaries(self.owner(request)).entries(found, found.dictionaries[0].pair)
         accepted = request.headers.get("accept", "*/*").lower()
@@ -393,7 +395,7 @@ class DeepL:
         """Create a glossary of several dictionaries."""
         owner = self.owner(request)
         what = read(NewMultilingualGlossary, await self.fields(request))
-        return JSONResponse((await self.made(owner, what.name, what.read())).shown(), 201)
+        return JSONResponse((await self.add_glossary(owner, what.name, what.read())).shown(), 201)
 
     async def list_all(self, request: Request) -> Any:
         """List the glossaries."""

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from fairseq_ext.core.language_codes import name_of, two_letters
 
 # those that DeepL names, without regions
-KNOWN = frozenset(
+CODES = frozenset(
     (
         "ace af an ar as ay az ba be bg bho bn br bs ca ceb ckb cs cy da de el en eo es et eu "
         "fa fi fr ga gl gn gom gu ha he hi hr ht hu hy id ig is it ja jv ka kk kmr ko ky la "

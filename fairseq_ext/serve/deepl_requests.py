@@ -16,7 +16,7 @@ from fairseq_ext.core.errors import UsageError, cut
 from fairseq_ext.serve import Settings
 from fairseq_ext.serve.bodies import apart, checked, read_form, read_json, urlencoded
 from fairseq_ext.serve.deepl_glossaries import LONGEST, Entries, read_entries
-from fairseq_ext.serve.deepl_languages import KNOWN, base
+from fairseq_ext.serve.deepl_languages import CODES, base
 from fairseq_ext.serve.guard import read_body
 from fairseq_ext.serve.model_folder import Pair
 
@@ -126,7 +126,7 @@ class PairOf(BaseModel):
         """Its languages without regions (raises UsageError)."""
         found = base(self.source_lang), base(self.target_lang)
         for name, code in zip(("source_lang", "target_lang"), found, strict=True):
-            if code not in KNOWN:
+            if code not in CODES:
                 raise unsupported(name, getattr(self, name))
         if found[0] == found[1]:
             raise UsageError(f"a dictionary from {found[0].upper()} to itself: name two languages")

@@ -86,14 +86,14 @@ def parser() -> ArgumentParser:
     add(
         "--terms-file",
         metavar="F",
-        help="WMT23: a JSON list a line (default: NAME.term.proper beside NAME.LANG); "
+        help="WMT23: a JSON list a line (default: NAME.term.proper next to NAME.LANG); "
         "text: a glossary",
     )
     add(
         "--sources",
         metavar="F",
         help="source lines, WMT21: the SGM of sources (default: none; WMT23: NAME.SOURCE "
-        "beside --references)",
+        "next to --references)",
     )
     add(
         "--glossary-match",
@@ -211,7 +211,7 @@ def expand_command(args: Namespace) -> None:
 
 
 def main(argv: list[str] | None = None) -> int:
-    """The exit code: 0, or 1 after an error, which is told in one sentence."""
+    """The exit code: 0, or 1 after an error, whose message is one sentence."""
     args = parser().parse_args(argv)
     try:
         args.run(args)

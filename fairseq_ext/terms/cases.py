@@ -1,4 +1,4 @@
-"""A sentence of a test set beside a system's translation, with the terms that count;
+"""A sentence of a test set with a system's translation, with the terms that count;
 what a test set holds."""
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class Case:
     sentence: Sentence
     reference: Text
     hypothesis: Text
-    asked: tuple[ExpectedTerm, ...]
+    required: tuple[ExpectedTerm, ...]
 
 
 def cases_of(
@@ -65,7 +65,7 @@ def cases_of(
 
 
 def claim(
-    asked: Sequence[ExpectedTerm], text: Text, cased: bool, lemmas: bool, whole: bool
+    required: Sequence[ExpectedTerm], text: Text, cased: bool, lemmas: bool, whole: bool
 ) -> list[tuple[Text, Place] | None]:
     """For each term, in order, the target and place of the first occurrence in the text that no
     term before it has; None if none is left.
@@ -75,7 +75,7 @@ def claim(
     """
     taken: set[Place] = set()
     claims: list[tuple[Text, Place] | None] = []
-    for each in asked:
+    for each in required:
         found = (
             (target, place)
             for target in each.targets
@@ -94,8 +94,8 @@ def reference_spans(case: Case) -> list[Span]:
 
     Each place serves one term.
     """
-    marked = [asked.term.place for asked in case.asked if asked.term.place is not None]
-    others = [asked for asked in case.asked if asked.term.place is None]
+    marked = [each.term.place for each in case.required if each.term.place is not None]
+    others = [each for each in case.required if each.term.place is None]
     found = claim(others, case.reference, cased=True, lemmas=False, whole=True)
     return marked + [
         (place, place + len(target.words)) for target, (place, _) in filter(None, found)
@@ -228,13 +228,13 @@ def places(term: list[str], units: list[str], whole: bool) -> list[Place]:
     starts = [0]  # of the units, in the joined text
     for unit in units:
         starts.append(starts[-1] + len(unit) + 1)
-    sought, text = JOINT.join(term), JOINT.join(units)
+    needle, text = JOINT.join(term), JOINT.join(units)
     found: list[Place] = []
-    at = text.find(sought)
+    at = text.find(needle)
     while at >= 0:
         number = bisect_right(starts, at) - 1
         found.append((number, at - starts[number]))
-        at = text.find(sought, at + 1)
+        at = text.find(needle, at + 1)
     return found
 
 

@@ -183,7 +183,7 @@ class Reader(HTMLParser):
         super().__init__(convert_charrefs=True)
         self.path, self.document = path, ""
         self.segments: list[Segment] = []
-        self.open: Segment | None = None
+        self.segment: Segment | None = None
         self.term: tuple[dict[str, str], int] | None = None
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
@@ -191,29 +191,29 @@ class Reader(HTMLParser):
         if tag == "doc":
             self.document = given.get("docid", str(len(self.segments)))
         elif tag == "seg":
-            self.open = Segment(given.get("id", ""), self.document)
-        elif tag == "term" and self.open is not None:
-            self.term = given, len(words_of(self.open.text))
+            self.segment = Segment(given.get("id", ""), self.document)
+        elif tag == "term" and self.segment is not None:
+            self.term = given, len(words_of(self.segment.text))
 
     def handle_data(self, data: str) -> None:
-        if self.open is not None:
-            self.open.text += data
+        if self.segment is not None:
+            self.segment.text += data
 
     def handle_endtag(self, tag: str) -> None:
-        if self.open is None:
+        if self.segment is None:
             return
         if tag == "term" and self.term is not None:
-            self.open.terms.append((*self.term, len(words_of(self.open.text))))
+            self.segment.terms.append((*self.term, len(words_of(self.segment.text))))
             self.term = None
         elif tag == "seg":
             if self.term is not None:
                 raise UsageError(
-                    f"segment {self.open.number} of {self.path} has a <term> without its "
+                    f"segment {self.segment.number} of {self.path} has a <term> without its "
                     "end: write </term>"
                 )
-            self.open.text = " ".join(self.open.text.split())
-            self.segments.append(self.open)
-            self.open = None
+            self.segment.text = " ".join(self.segment.text.split())
+            self.segments.append(self.segment)
+            self.segment = None
 
 
 def segments(path: str, flag: str) -> list[Segment]:
@@ -277,7 +277,7 @@ def read_wmt21(files: Files) -> tuple[list[Sentence], str | None]:
 def read_wmt23(files: Files) -> tuple[list[Sentence], str | None]:
     """A sentence for each line of --references, and the source language.
 
-    --sources and --terms-file default to the files of the task's names beside --references.
+    --sources and --terms-file default to the files of the task's names next to --references.
     """
     stem = Path(files.references).with_suffix("")
     terms_file = files.terms_file or f"{stem}.term.{files.terms or 'proper'}"

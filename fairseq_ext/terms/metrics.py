@@ -35,47 +35,47 @@ from fairseq_ext.terms.cases import (
 # or the lower-cased lemmas of the term, joined by a mark, are a substring of the text's, joined in
 # the same way. A substring may begin and end inside a word. The task takes its lemmas from stanza.
 #
-# `term_success_words` counts the same pairs and asks for whole words: the words of the target,
+# `term_success_words` counts the same pairs and requires whole words: the words of the target,
 # or their lemmas, in a row, both in lower case.
 
 
-Counts = list[tuple[int, int]]  # a line's (met, asked)
+Counts = list[tuple[int, int]]  # a line's (met, required)
 
 
 def success(cases: Sequence[Case]) -> Counts:
-    """Terms met and asked for in each line, as substrings."""
+    """Terms met and required in each line, as substrings."""
     return [
         (
-            sum(any(found_in(t, case.hypothesis) for t in asked.targets) for asked in case.asked),
-            len(case.asked),
+            sum(any(found_in(t, case.hypothesis) for t in each.targets) for each in case.required),
+            len(case.required),
         )
         for case in cases
     ]
 
 
 def success_words(cases: Sequence[Case]) -> Counts:
-    """Terms met and asked for in each line, as whole words."""
+    """Terms met and required in each line, as whole words."""
     return [
         (
             sum(
                 any(
                     places_of(t, case.hypothesis, cased=False, lemmas=True, whole=True)
-                    for t in asked.targets
+                    for t in each.targets
                 )
-                for asked in case.asked
+                for each in case.required
             ),
-            len(case.asked),
+            len(case.required),
         )
         for case in cases
     ]
 
 
 def share(counts: Iterable[tuple[int, int]]) -> float | None:
-    """Met of asked over all lines, 0 to 1; None where nothing was asked."""
-    met = asked = 0
-    for of_line, of_line_asked in counts:
-        met, asked = met + of_line, asked + of_line_asked
-    return met / asked if asked else None
+    """Met of required over all lines, 0 to 1; None where nothing was required."""
+    met = required = 0
+    for of_line, of_line_required in counts:
+        met, required = met + of_line, required + of_line_required
+    return met / required if required else None
 
 
 # ---- Exact match accuracy
@@ -85,7 +85,7 @@ def share(counts: Iterable[tuple[int, int]]) -> float | None:
 # Alam et al. 2021, "On the Evaluation of Machine Translation for Terminology Consistency",
 # https://arxiv.org/abs/2106.11891:
 #
-#     accuracy = terms matched / terms asked for, summed over all sentences
+#     accuracy = terms matched / required terms, summed over all sentences
 #
 # - once: an occurrence in the translation serves one term (as in the WMT21 task); overlapping: each
 #   term is looked up by itself.
@@ -118,12 +118,12 @@ def exact_match(
 def counts(
     cases: Sequence[Case], once: bool, whole: bool, cased: bool, lemmas: bool
 ) -> list[tuple[int, int]]:
-    """Terms matched and asked for in each line."""
+    """Terms matched and required in each line."""
     if once:
         matched = [
             sum(
                 found is not None
-                for found in claim(case.asked, case.hypothesis, cased, lemmas, whole)
+                for found in claim(case.required, case.hypothesis, cased, lemmas, whole)
             )
             for case in cases
         ]
@@ -132,13 +132,13 @@ def counts(
             sum(
                 any(
                     places_of(target, case.hypothesis, cased, lemmas, whole)
-                    for target in asked.targets
+                    for target in each.targets
                 )
-                for asked in case.asked
+                for each in case.required
             )
             for case in cases
         ]
-    return [(number, len(case.asked)) for number, case in zip(matched, cases, strict=True)]
+    return [(number, len(case.required)) for number, case in zip(matched, cases, strict=True)]
 
 
 # ---- Window overlap
@@ -278,19 +278,19 @@ def consistency(cases: Sequence[Case]) -> float | None:
     sentences: defaultdict[tuple[str, ...], list[tuple[ExpectedTerm, Text]]] = defaultdict(list)
     for case in cases:
         of_line = {
-            (case.sentence.document, *words_of(asked.term.source.lower())): asked
-            for asked in case.asked
+            (case.sentence.document, *words_of(each.term.source.lower())): each
+            for each in case.required
         }
-        for term, asked in of_line.items():
-            sentences[term].append((asked, case.hypothesis))
+        for term, each in of_line.items():
+            sentences[term].append((each, case.hypothesis))
     frequent = total = 0
     for group in sentences.values():
         if len(group) > 1:
-            known = list(dict.fromkeys(target for asked, _ in group for target in asked.targets))
+            known = list(dict.fromkeys(target for each, _ in group for target in each.targets))
             used = Counter(
                 translation
-                for asked, text in group
-                for translation in translation_in(text, [*asked.targets, *known])
+                for each, text in group
+                for translation in translation_in(text, [*each.targets, *known])
             )
             frequent, total = frequent + max(used.values(), default=0), total + len(group)
     return frequent / total if total else None
@@ -331,7 +331,7 @@ def of_line(case: Case) -> tuple[int, int]:
     allowed = max(1, len(END.findall(case.reference.raw)))
     found = [
         each
-        for each in claim(case.asked, case.hypothesis, cased=False, lemmas=True, whole=True)
+        for each in claim(case.required, case.hypothesis, cased=False, lemmas=True, whole=True)
         if each is not None
     ]
     ends = [match.end() for match in END.finditer(normalize("NFKC", case.hypothesis.raw))]

@@ -83,7 +83,7 @@ def score(
         **values,
         "term_success": share(success(cases)),
         "term_success_words": share(success_words(cases)),
-        "terms": sum(len(case.asked) for case in cases),
+        "terms": sum(len(case.required) for case in cases),
         "sentences": len(cases),
         "exact_match": exact_match(cases, test_set.of_target is not None),
         "window_overlap": {str(n): window_overlap(cases, n) for n in WINDOWS},
@@ -195,8 +195,8 @@ def row(score: float | None, baseline: float | None, p: float | None) -> dict[st
 
 
 def p_value(system: Counts, baseline: Counts, samples: int) -> float | None:
-    """p for the difference of two shares; None where nothing was asked."""
-    counts = np.array([system, baseline], dtype=np.int64)  # (2, lines, 2): met, asked
+    """p for the difference of two shares; None where nothing was required."""
+    counts = np.array([system, baseline], dtype=np.int64)  # (2, lines, 2): met, required
     if not counts[..., 1].sum():
         return None
     seed = os.environ.get("SACREBLEU_SEED", "12345")
@@ -204,8 +204,8 @@ def p_value(system: Counts, baseline: Counts, samples: int) -> float | None:
         len(system), size=(samples, len(system))
     )
     # (samples, 2) each
-    met, asked = np.moveaxis(np.stack([counts[:, drawn].sum(axis=1) for drawn in lines]), -1, 0)
-    shares = met / np.maximum(asked, 1)
+    met, required = np.moveaxis(np.stack([counts[:, drawn].sum(axis=1) for drawn in lines]), -1, 0)
+    shares = met / np.maximum(required, 1)
     differences = np.abs(shares[:, 0] - shares[:, 1])
     observed = abs(np.subtract(*(counts[..., 0].sum(axis=1) / counts[..., 1].sum(axis=1))))
     return float((1 + (differences - differences.mean() > observed).sum()) / (1 + samples))

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from fairseq_ext.core.words import UNITS, is_word
 from fairseq_ext.plugin.calls import Translation, pool_without_constraints
-from fairseq_ext.search.constraints.word_alignment import ForcedDecoding
+from fairseq_ext.search.constraints.forced_decoding import ForcedDecoding
 from fairseq_ext.search.phrases.places import Span, overlapping, token_spans
 
 Pairs = list[tuple[Span, Span]]  # characters of the source, and of the translation

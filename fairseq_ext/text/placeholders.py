@@ -133,7 +133,7 @@ def find(text: str, protect: Sequence[str] = (), of_markup: bool = False) -> lis
     """Return where placeholders stand, with the brackets or quotes that hold nothing else; those
     with nothing but a sign such as `:` or `/` between them are one.
 
-    of_markup: as of `pattern`.
+    of_markup: see `pattern`.
     """
     found: list[tuple[int, int]] = []
     for match in pattern(tuple(protect), of_markup).finditer(text):

@@ -1,5 +1,5 @@
 """A segment as units, words and punctuation, and what is between them; signs that a model does not
-know."""
+know; tags between the units of a translation."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from itertools import pairwise
 
 from fairseq_ext.core.words import UNITS, is_word
 from fairseq_ext.search.phrases.places import Span
-from fairseq_ext.text.atoms import SOFT, Segment
+from fairseq_ext.text.atoms import CLOSING, OPENING, POINT, SOFT, Edge, Mark, Segment
 
 
 class Source:
@@ -101,3 +101,32 @@ def unknown_signs(source: str, text: str, units: Sequence[Span]) -> dict[int, st
         if lacking and text.startswith(UNKNOWN, start):
             found |= {i: lacking.pop(0), i + 1: "", i + 2: ""}
     return found
+
+
+class Written:
+    """A tag, or all of a mark without words (mark), between two words of a translation."""
+
+    def __init__(self, kind: str, raw: str, edges: list[Edge], mark: Mark | None = None):
+        self.kind, self.raw, self.edges, self.mark = kind, raw, edges, mark
+
+
+def flat(mark: Mark) -> tuple[str, list[Edge]]:
+    """Return a mark without words: what it is, and its edges in their order."""
+    raw, edges = mark.opening, list[Edge]()
+    if mark.opening:
+        edges.append((id(mark), OPENING if mark.closing or mark.half == OPENING else POINT))
+    for other in mark.inside:
+        text, more = flat(other)
+        raw, edges = raw + text, edges + more
+    if mark.closing:
+        edges.append((id(mark), CLOSING))
+    raw += mark.closing
+    is_emphasis = bool(mark.opening and mark.closing) and not raw.strip(
+        "*_~"
+    )  # which is text around nothing
+    return "" if is_emphasis else raw, edges
+
+
+def is_hollow(mark: Mark) -> bool:
+    """Return whether a mark without words shows nothing: a tag around nothing, or around such."""
+    return bool(mark.opening and mark.closing) and all(map(is_hollow, mark.inside))

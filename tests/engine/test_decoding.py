@@ -17,12 +17,12 @@ from fairseq_ext.engine.jobs import Answer, GlossaryFile, Job, Partial
 from fairseq_ext.engine.worker import STEPS, load
 from fairseq_ext.kernels.beam import SearchResult
 from fairseq_ext.kernels.library import library
-from fairseq_ext.plugin.calls import Translation, pool_of, pool_without_constraints
+from fairseq_ext.plugin.calls import Translation, make_pool, pool_without_constraints
 from fairseq_ext.search.compiled import CompiledSearch
 from fairseq_ext.search.constrained import ConstrainedSearch
 from fairseq_ext.search.interpreted import LoopSearch
 from fairseq_ext.search.scheduler import Request, Searchers
-from fairseq_ext.search.strategies.stop.early import Shorter
+from fairseq_ext.search.strategies.stop.early import LengthRetry
 
 ROOT = Path(__file__).parents[2]
 MODEL = ROOT / "checkpoints" / "demo"
@@ -192,9 +192,9 @@ def test_what_comes_to_its_length_limit_is_searched_again_as_offline(monkeypatch
         load({**flags, "stream_width": 3}),
         Translator(**flags, constraints="unordered"),
     )
-    better, again = Shorter.better, []
+    better, again = LengthRetry.choose, []
     monkeypatch.setattr(
-        Shorter, "better", lambda self, *found: again.append(self) or better(self, *found)
+        LengthRetry, "choose", lambda self, *found: again.append(self) or better(self, *found)
     )
     draw = random.Random(4)
     jobs = [
@@ -470,7 +470,7 @@ def test_a_pool_that_is_made_without_the_task_is_the_one_that_the_task_makes():
     tokens = [translator.encode(line) for line in LINES[:5]]
     ours, its = (
         pool_without_constraints(translator, tokens),
-        pool_of(translator, tokens, [None] * 5),
+        make_pool(translator, tokens, [None] * 5),
     )
     order = its.ids.tolist()  # fairseq sorts a batch by length
     assert torch.equal(ours.net_input["src_tokens"][order], its.net_input["src_tokens"])
@@ -549,7 +549,7 @@ def test_a_place_serves_one_of_equal_terms(decoding, terms, held):
     text = {"house": "The house has a port."}.get(held[0], "The patient has a port.")
     asked = Job("Der Patient hat einen Port.", None, terms=tuple(terms.items()))
     requirements = decoding.requirements
-    wanted, found = requirements.of(asked, decoding.translator.encode(asked.source))
+    wanted, found = requirements.of_job(asked, decoding.translator.encode(asked.source))
     reported = requirements.report(asked, wanted, found, Translation(text, [], 0.0, []))
     assert [c.term for c in reported] == list(terms)
     assert [text[slice(*c.spans[0])] if c.spans else None for c in reported] == held

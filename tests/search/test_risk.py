@@ -148,6 +148,21 @@ def test_weights_of_many_references_are_those_of_the_drawn_ones():
     assert kept.any() and found[kept] == pytest.approx((utilities @ weights)[kept])
 
 
+@pytest.mark.parametrize("seed", range(5))
+def test_candidates_are_dropped_by_the_weights_of_the_drawn_references(seed):
+    """The first candidate is the better one of the references that have weight, and only of them:
+    it alone is left."""
+    heavy = np.random.default_rng(seed).permutation(40) < 20
+    utilities = np.stack([np.where(heavy, 1.0, 0.0), np.where(heavy, 0.0, 1.0)])
+    made = risk(mbr_prune=0.9)
+    made.utility = lambda candidates, references, source: utilities[[*map(int, candidates)]][
+        :, [*map(int, references)]
+    ]
+    weights = np.where(heavy, 1.0, 1e-9)
+    found = made.expected_utilities(["0", "1"], [str(i) for i in range(40)], weights, "")
+    assert found.tolist() == [pytest.approx(1.0), -np.inf]
+
+
 def test_aggregated_references_are_scored_as_their_authors_do():
     """Vamvas and Sennrich 2024: precision and recall against the mean counts of n-grams,
     here by counting them."""

@@ -1,5 +1,6 @@
 """The command: what it says, what it refuses, and how it ends."""
 
+import contextlib
 import hashlib
 import os
 import re
@@ -9,6 +10,7 @@ import subprocess
 import sys
 import threading
 import time
+from pathlib import Path
 
 import httpx
 import pytest
@@ -101,6 +103,45 @@ def test_it_says_where_it_listens_and_ends_at_sigterm_when_what_runs_is_answered
     assert process.wait(60) == 0
     with pytest.raises(httpx.TransportError):
         httpx.get(f"{url}/health")
+
+
+def children_of(pid: int) -> list[int]:
+    """Process ids of what the threads of a process have started."""
+    tasks = Path(f"/proc/{pid}/task").glob("*/children")
+    return [int(child) for task in tasks for child in task.read_text().split()]
+
+
+def test_stopped_workers_hold_neither_health_nor_the_end_of_the_server(started):  # noqa: F811
+    process, url, _ = started("--cpu-workers", "2", "--beam", "1", "--grace", "1")
+    (fork_server,) = children_of(process.pid)
+    end = time.monotonic() + 60
+    while len(workers := children_of(fork_server)) < 2:
+        assert time.monotonic() < end
+        time.sleep(0.05)
+    for worker in workers:
+        os.kill(worker, signal.SIGSTOP)
+    ended = []
+
+    def translate() -> None:
+        with contextlib.suppress(httpx.TransportError):
+            httpx.post(f"{url}/v1/translate", json={"source": SOURCE}, timeout=120)
+        ended.append(True)
+
+    clients = [threading.Thread(target=translate) for _ in range(60)]  # more than workers take
+    for client in clients:
+        client.start()
+    pending = re.compile("^fairseq_ext_pending 60", re.M)
+    end = time.monotonic() + 60
+    while not pending.search(httpx.get(f"{url}/metrics", timeout=10).text):
+        assert time.monotonic() < end
+        time.sleep(0.05)
+    assert httpx.get(f"{url}/health", timeout=5).json() == {"status": "ok"}
+    process.send_signal(signal.SIGTERM)
+    assert process.wait(30) == 0
+    for client in clients:
+        client.join(30)
+    assert len(ended) == 60
+    assert not Path(f"/proc/{fork_server}").exists()
 
 
 def test_what_cannot_be_is_refused_in_one_sentence(tmp_path):

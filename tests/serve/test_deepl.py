@@ -156,7 +156,7 @@ def elements(draw, depth=2):
 def test_what_is_added_to_tags_is_taken_out_again(text, names, kind):
     """A translation that changes nothing returns the text, and the marked text is well-formed."""
     fields = {"text": text, "target_lang": "EN", "ignore_tags": [*names], "tag_handling": kind}
-    tagged = Tagged.of(text, read(TextRequest, fields))
+    tagged = Tagged.from_text(text, read(TextRequest, fields))
     marked = tagged.request["source"]
     assert tagged.read(marked) == text
     if kind == "xml":
@@ -493,7 +493,7 @@ def test_a_document_that_nobody_fetches_is_deleted(api, monkeypatch):
     while not (status := api.translate_document_get_status(handle)).done:
         assert status.ok, status.error_message
         time.sleep(0.05)
-    monkeypatch.setattr(documents, "KEPT", 0.0)
+    monkeypatch.setattr(documents, "KEEP_SECONDS", 0.0)
     time.sleep(0.01)
     assert "Not found" in refused(lambda: api.translate_document_get_status(handle))
 

@@ -16,7 +16,7 @@ from fairseq_ext.engine.jobs import Answer, Job
 from fairseq_ext.engine.worker import load
 from fairseq_ext.plugin.calls import Translation
 from fairseq_ext.serve import Settings
-from fairseq_ext.serve.models import through
+from fairseq_ext.serve.models import pivoted
 from fairseq_ext.text.__main__ import through_translator
 from fairseq_ext.text.files import translate
 
@@ -128,7 +128,7 @@ def test_both_models_of_a_pair_draw_by_the_seed():
         asked.append((source, request.get("seed"), request.get("number")))
         return future
 
-    both = through(submit, submit)
+    both = pivoted(submit, submit)
     assert both("a", seed=7, number=2).result().text == "a''" and both("b").result().text == "b''"
     assert [(source, seed) for source, seed, _ in asked] == [
         ("a", 7),

@@ -170,7 +170,7 @@ def test_documents_that_cannot_be_told_are_refused_in_a_sentence(folder, flags, 
 def test_inflections_stay_where_there_are_lemmas(language, kept):
     documents = Documents("blank", language)
     documents.levels([(0, ["Schloss"]), (1, ["Schloss"])])
-    documents.keep(0, "Schloss", "lock")
+    documents.record_form(0, "Schloss", "lock")
     assert documents.forms(1, "Schloss", ("Lock", "locks", "castle")) == kept
 
 

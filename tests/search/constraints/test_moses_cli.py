@@ -51,9 +51,8 @@ def test_a_placed_term_leaves_all_other_words_as_they_are(echo, tmp_path, beam):
     (tmp_path / "g.tsv").write_text("Katze\tdas Tier\n", encoding="utf-8")
     plain = translated(echo, "\n".join(LINES) + "\n", "--beam", beam)
     assert "²" in plain[0] and "½" in plain[0] and "ﬁn" in plain[3] and "①" in plain[4]
-    placed = translated(
-        echo, "\n".join(LINES) + "\n", "--glossary", tmp_path / "g.tsv", "--beam", beam
-    )
+    flags = ["--glossary", tmp_path / "g.tsv", "--constraint-case", "initial", "--beam", beam]
+    placed = translated(echo, "\n".join(LINES) + "\n", *flags)
     wanted = [re.sub("^Katze", "Das Tier", line) for line in plain]
     assert placed == [line.replace("Katze", "das Tier") for line in wanted]
 
@@ -64,7 +63,8 @@ def test_it_stands_next_to_an_unknown_word_too(echo, tmp_path):
     text = "Die Katze hat 한 Liter.\nDie 국 ist fertig.\n"
     plain = translated(echo, text)
     assert plain[0] == "Die Katze hat <unk> Liter." and plain[1] == "Die <unk> ist fertig."
-    placed = translated(echo, text, "--glossary", tmp_path / "g.tsv")
+    flags = ["--glossary", tmp_path / "g.tsv", "--constraint-case", "initial"]
+    placed = translated(echo, text, *flags)
     assert placed == ["Die das Tier hat <unk> Liter.", "Die ein Ding ist fertig."]
 
 

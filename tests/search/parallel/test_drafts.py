@@ -15,7 +15,7 @@ from fairseq_ext import UsageError
 from fairseq_ext.kernels.library import library
 from fairseq_ext.kernels.parallel import CompiledDrafter, RowStruct
 from fairseq_ext.search.parallel.blocks import NONE, Rows
-from fairseq_ext.search.parallel.drafts import Nothing, Previous
+from fairseq_ext.search.parallel.drafts import NoDrafter, Previous
 from fairseq_ext.search.parallel.ngram import COVERED, EPS, LAMBDA, Ngram, Table
 from fairseq_ext.search.pool import Pool
 
@@ -228,7 +228,7 @@ def test_decoding_with_a_table_equals_greedy_and_learns_from_the_models_own_outp
 
 
 def previous(*old: list[int]) -> Previous:
-    source = Previous([[*line, EOS] for line in old], Nothing())
+    source = Previous([[*line, EOS] for line in old], NoDrafter())
     source.start(pool(*[[A]] * len(old)))
     return source
 

@@ -154,7 +154,7 @@ def test_probabilities_are_the_full_ones_over_the_lists_sum(way, share):
     for i, words in enumerate(listed(softmax, x)):
         ids = torch.tensor(sorted(words))
         expected = full[i, ids].log_softmax(-1)
-        torch.testing.assert_close(log_probs.at(ids.expand(4, -1))[i], expected)
+        torch.testing.assert_close(log_probs.scores_at(ids.expand(4, -1))[i], expected)
         # what fills a row up counts for nothing
         assert log_probs.dense()[i].exp().sum().item() == pytest.approx(1.0)
 
@@ -319,12 +319,12 @@ def test_statistics_and_recall(way):
 
 def test_recall_counts_what_the_lists_hold():
     softmax = plug(4, 10)
-    softmax.measured.every = 1
+    softmax.meter.every = 1
     x = states(7)
     full = decoder(softmax).log_probs([x], 1.0).topk(5).indices.tolist()
     lists = listed(softmax, x)
     expected = [len(set(best) & words) / 5 for best, words in zip(full, lists, strict=True)]
-    assert softmax.measured.counts.recall_at_k.value() == pytest.approx(sum(expected) / 7)
+    assert softmax.meter.counts.recall_at_k.value() == pytest.approx(sum(expected) / 7)
 
 
 def test_a_warning_where_the_full_softmax_is_faster(caplog):
