@@ -97,6 +97,9 @@ class Projection:
                 )
         self.spread()
         self.signs = unknown_signs(source.plain, self.text, self.words)
+        for i in [i for i, sign in self.signs.items() if sign and is_word(sign[0])]:
+            is_behind = i > 0 and self.words[i - 1][1] == self.words[i][0]  # a part of the word
+            self.unit[i] = self.unit[i - 1 if is_behind else i + 3]
         # of each unit, the character at which its source unit starts
         self.source = [None if unit is None else source.units[unit][0] for unit in self.unit]
 
