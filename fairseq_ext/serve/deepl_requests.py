@@ -96,6 +96,12 @@ class TextRequest(Translation):
     show_billed_characters: bool = False
 
 
+class WriteRequest(BaseModel):
+    """A request to improve a text."""
+
+    target_lang: str = ""
+
+
 class DocumentRequest(Translation):
     """A request to translate a document."""
 
