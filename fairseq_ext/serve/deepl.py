@@ -27,7 +27,7 @@ from fairseq_ext.core.errors import UsageError, cut
 from fairseq_ext.core.language_codes import name_of, two_letters
 from fairseq_ext.engine.jobs import GlossaryFile
 from fairseq_ext.serve import default_folder
-from fairseq_ext.serve.bodies import described, file_name
+from fairseq_ext.serve.bodies import file_name
 from fairseq_ext.serve.deepl_glossaries import (
     DeepLGlossaries,
     Entries,
@@ -36,7 +36,14 @@ from fairseq_ext.serve.deepl_glossaries import (
     tsv,
     without_paths,
 )
-from fairseq_ext.serve.deepl_languages import LISTED, base, full_name, matching, target_codes
+from fairseq_ext.serve.deepl_languages import (
+    LISTED,
+    base,
+    full_name,
+    likely,
+    matching,
+    target_codes,
+)
 from fairseq_ext.serve.deepl_requests import (
     DocumentKey,
     DocumentRequest,
@@ -50,18 +57,18 @@ from fairseq_ext.serve.deepl_requests import (
     TextRequest,
     Translation,
     WriteRequest,
+    description,
     fields_of,
     read,
     unsupported,
 )
 from fairseq_ext.serve.deepl_texts import Tagged
 from fairseq_ext.serve.documents import Documents
-from fairseq_ext.serve.libretranslate import FORM, READ, candidates
+from fairseq_ext.serve.libretranslate import READ, candidates
 from fairseq_ext.serve.models import Pair
 from fairseq_ext.serve.service import ERRORS, Service
 from fairseq_ext.text.files import ENDINGS, beginning
 
-EXAMPLE = {"text": ["Der Patient hat einen Port."], "source_lang": "DE", "target_lang": "EN-GB"}
 UNLIMITED = 1_000_000_000_000  # what DeepL says of an account without a limit
 MOST_GLOSSARIES = 1000  # of an owner, as in DeepL's API
 QUOTA = 456  # the status of DeepL's API for a limit of an account
@@ -107,15 +114,6 @@ class DeepL:
             ("POST", "/v2/write/rephrase", self.write, WriteRequest),
             ("POST", "/v2/write/correct", self.write, WriteRequest),
         ):
-            more: dict[str, Any] = {}
-            if kind is not None:
-                schema = kind.model_json_schema()
-                if parts := schema.pop("$defs", None):  # Swagger looks for them elsewhere
-                    schema["properties"]["dictionaries"]["items"] = parts["NewDictionary"]
-                is_file = kind is DocumentRequest
-                types = ["multipart/form-data"] if is_file else ["application/json", FORM]
-                example = {"a text": EXAMPLE} if kind is TextRequest else None
-                more = described(dict.fromkeys(types, schema), example)
             app.add_api_route(
                 path,
                 route,
@@ -123,7 +121,7 @@ class DeepL:
                 summary=(route.__doc__ or "").partition(".")[0],
                 tags=["DeepL"],
                 responses=answers,
-                openapi_extra=more,
+                openapi_extra=description(kind),
             )
 
     # ---- the owner of a request, and its languages
@@ -168,8 +166,7 @@ class DeepL:
                 raise unsupported("source_lang", source)
         else:
             codes = list(dict.fromkeys(code for pair in pairs for code in pair))
-            ranked = await run_in_threadpool(candidates, [text], codes)
-            sources = [each["language"] for each in ranked]
+            sources = likely(await run_in_threadpool(candidates, [text], codes), target)
             if two_letters(sources[0]) == two_letters(target):
                 return (sources[0], sources[0]), two_letters(sources[0]).upper()
         for pair in ((s, t) for s in sources for t in targets):

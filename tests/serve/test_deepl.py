@@ -82,6 +82,18 @@ def test_texts_and_lists_of_them(api, client, plain):
     assert found["text"] == plain
 
 
+def test_words_of_several_languages_are_translated(two_ways):
+    """They are believed to be in the target language only where that is clear."""
+    for text, source in (
+        ("proton beam, " * 3, "EN"),
+        ("Das Haus ist am Morgen geschlossen.", "DE"),
+    ):
+        fields = {"text": text, "target_lang": "DE"}
+        (found,) = two_ways.post("/v2/translate", json=fields).json()["translations"]
+        assert found["detected_source_language"] == source
+        assert (found["text"] == text) == (source == "DE")
+
+
 def test_languages_and_usage(api):
     assert [(each.code, each.name) for each in api.get_source_languages()] == [("DE", "German")]
     targets = [(each.code, each.supports_formality) for each in api.get_target_languages()]
