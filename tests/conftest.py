@@ -291,6 +291,14 @@ def command(
     return done
 
 
+@pytest.fixture
+def warm_processes(monkeypatch):
+    """What starts Python by `sys.executable`, as an Engine does, starts a warm one (warm.py)."""
+    import warm
+
+    monkeypatch.setattr(sys, "executable", warm.python())
+
+
 @pytest.fixture(scope="session")
 def tiny(tmp_path_factory) -> Path:
     """A binarised corpus of made-up lines (data/) and a Transformer after one update (model.pt),

@@ -36,7 +36,7 @@ from models import (
 
 from fairseq_ext import UsageError
 from fairseq_ext.search.phrases.phrase_table import build_table
-from fairseq_ext.search.phrases.pieces import plain
+from fairseq_ext.search.phrases.pieces import join_pieces
 from fairseq_ext.search.phrases.sentence import (
     Cased,
     Phrase,
@@ -271,7 +271,7 @@ def keeps_to(
 
 def reader(tokens: Phrase) -> str:
     """A sequence of pieces as a reader sees it."""
-    return plain(" ".join(dictionary(ALL, True)[t] for t in tokens), "sentencepiece")
+    return join_pieces(" ".join(dictionary(ALL, True)[t] for t in tokens), "sentencepiece")
 
 
 def in_time(tokens: Phrase, given: SentenceConstraints, ordered: bool, boundaries: Any) -> bool:

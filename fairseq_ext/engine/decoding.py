@@ -26,7 +26,7 @@ from fairseq_ext.core.errors import NotANumber, halves
 from fairseq_ext.engine.intake import Intake, JobRequest, reported_error
 from fairseq_ext.engine.jobs import Partial
 from fairseq_ext.engine.languages import Pair
-from fairseq_ext.plugin.calls import pool_of, pool_without_constraints
+from fairseq_ext.plugin.calls import make_pool, pool_without_constraints
 from fairseq_ext.search.constraints.placement import GlossaryPlacement, elsewhere
 from fairseq_ext.search.finished import Hypothesis
 from fairseq_ext.search.interpreted import LoopSearch, OpenPool
@@ -35,7 +35,7 @@ from fairseq_ext.search.pool import Pool
 from fairseq_ext.search.protocols import Schedule
 from fairseq_ext.search.scheduler import Searcher, Searchers
 from fairseq_ext.search.strategies.decoding.beam import compiled
-from fairseq_ext.search.strategies.stop.early import Shorter
+from fairseq_ext.search.strategies.stop.early import LengthRetry
 from fairseq_ext.translator import Translator
 
 
@@ -51,7 +51,7 @@ class Decoding(Intake):
         driver = self.generator.driver
         self.placement = driver if isinstance(driver, GlossaryPlacement) else None
         forced = driver if self.placement is None else self.placement.forced
-        self.shorter = forced if isinstance(forced, Shorter) else None
+        self.shorter = forced if isinstance(forced, LengthRetry) else None
         # parts that run by themselves, after a step that failed
         self.apart: deque[list[JobRequest]] = deque()
         self.clear()
@@ -110,7 +110,7 @@ class Decoding(Intake):
             taker = next(
                 searcher
                 for searcher in self.search.searchers
-                if searcher.may_take(request.search_constraints)
+                if searcher.supports_constraints(request.search_constraints)
             )
             batches.setdefault((taker, request.job.languages), []).append(request)
         for (_, languages), batch in batches.items():
@@ -122,7 +122,7 @@ class Decoding(Intake):
                 ):
                     pool = pool_without_constraints(self.translator, tokens)
                 else:
-                    pool = pool_of(
+                    pool = make_pool(
                         self.translator, tokens, [request.search_constraints for request in batch]
                     )
             batch = [batch[i] for i in pool.ids.tolist()]
@@ -160,23 +160,23 @@ class Decoding(Intake):
         phrases is searched again with them.
         """
         if self.shorter is not None and request.room is not None:
-            found, request.room = self.shorter.better(pool, sentence, request.long, found), None
+            found, request.room = self.shorter.choose(pool, sentence, request.long, found), None
         elif (
             self.shorter is not None
-            and (room := self.shorter.room(pool, sentence, found)) is not None
+            and (room := self.shorter.retry_limit(pool, sentence, found)) is not None
         ):
             request.room, request.long = room, found
             return self.scheduler.add(request, first=True)
         if self.placement is not None and request.is_draft and found:
-            pool, sentence = pool_of(self.translator, [request.tokens], [request.constraints]), 0
+            pool, sentence = make_pool(self.translator, [request.tokens], [request.constraints]), 0
             placed = self.placement.sentence(pool, 0, found, request.requested, request.required)
             complete = self.placement.placed(pool, [placed])[0]
             if complete is None:
-                request.required += placed.wordless
+                request.required += placed.unaligned_terms
                 assert request.constraints is not None  # its terms were placed
                 request.search_constraints = (
                     request.constraints.without_terms(request.required)
-                    if placed.wordless
+                    if placed.unaligned_terms
                     else request.constraints
                 )
                 request.nbest = request.most = request.requested

@@ -104,7 +104,7 @@ class Intake:
         constraints, terms = self.requirements.of_job(job, tokens)
         search_constraints, searched = (
             constraints,
-            nbest if self.generator.choose is None else spec.k,
+            nbest if self.generator.bayes_risk is None else spec.k,
         )
         if (
             constraints is not None

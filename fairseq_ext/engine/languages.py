@@ -32,7 +32,7 @@ class LanguagesOfRequests:
     def __init__(self, translator: Any):
         task, generator = translator.task, translator.generator
         self.settings, self.driver = task.flags(), generator.driver
-        self.targets = tuple(word[2:-2] for word in translator.known.language_words)
+        self.targets = tuple(word[2:-2] for word in translator.sentences.language_words)
         self.sources: tuple[str, ...] = (self.settings.source_lang,) if self.targets else ()
         if isinstance(task, TranslationMultiSimpleEpochTask) and self.settings.fixed_dictionary:
             self.targets = self.sources = tuple(task.langs)

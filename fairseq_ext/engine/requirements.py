@@ -20,7 +20,13 @@ from fairseq_ext.engine.jobs import Constraint, GlossaryFile, Job, Span
 from fairseq_ext.plugin.options import languages_of
 from fairseq_ext.search.constraints.glossary import Glossary, GlossaryOptions, places_terms
 from fairseq_ext.search.phrases.pieces import normal
-from fairseq_ext.search.phrases.places import Place, Text, Wanted, assigned, in_order
+from fairseq_ext.search.phrases.places import (
+    PhraseToFind,
+    Place,
+    Text,
+    match_phrases,
+    match_phrases_in_order,
+)
 from fairseq_ext.search.phrases.sentence import EMPTY, Phrase, SentenceConstraints
 from fairseq_ext.translator import Translation, Translator
 
@@ -74,7 +80,7 @@ class Requirements:
         source = self.translator.task.session.sentences.constraint_source()
         own = source.of_fields(job.fields, "the request") if job.fields else EMPTY
         named = self.named(job)
-        unknown = self.translator.known.unknown_pieces(job.source, tokens)
+        unknown = self.translator.sentences.unknown_pieces(job.source, tokens)
         found = source.sentence(0, tokens, own, named, unknown)
         terms = []
         glossaries = [*([] if source.glossary is None else [source.glossary]), *named]
@@ -219,11 +225,11 @@ class Requirements:
         target_text, pools = self.translator.generator.target_text, self.translator.generator.pools
         boundaries = target_text.boundaries
         phrases = [
-            Wanted([normal(target_text.text(phrase)) for phrase in alternatives], cased.mode)
+            PhraseToFind([normal(target_text.text(phrase)) for phrase in alternatives], cased.mode)
             for alternatives, cased in zip(wanted.any_of, wanted.cases, strict=True)
         ]
         segmented = target_text.segmenter().takes_pieces
-        place = in_order if pools.ordered else assigned
+        place = match_phrases_in_order if pools.ordered else match_phrases
         return place(
             Text(text, segmented, None if boundaries is None else boundaries.whole), phrases
         )

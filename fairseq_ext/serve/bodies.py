@@ -20,7 +20,7 @@ from starlette.datastructures import Headers, UploadFile
 from starlette.formparsers import MultiPartException, MultiPartParser
 
 from fairseq_ext.core.errors import UsageError, cut
-from fairseq_ext.search.constraints.lines import TOO_DEEP, flaw, no_key_twice
+from fairseq_ext.search.constraints.lines import TOO_DEEP, json_error, refuse_duplicate_keys
 
 LARGE = 1 << 16  # bytes of a body that takes long enough for others to be served meanwhile
 MOST_FIELDS = 1000  # of a form
@@ -50,7 +50,7 @@ def read_json(body: bytes) -> Any:
         raise UsageError(f"the body {TOO_DEEP}") from None
     except ValueError as error:
         raise UsageError(f"the body is not valid JSON ({error}): correct it") from None
-    if (found := flaw(value)) is not None:
+    if (found := json_error(value)) is not None:
         raise UsageError(f"the body {found}")
     if "\\u" in text:  # UTF-8 has no other way to write half a character
         try:
@@ -68,7 +68,7 @@ def refuse_constant(name: str) -> None:
 
 
 DECODER = json.JSONDecoder(
-    object_pairs_hook=no_key_twice("the request"), parse_constant=refuse_constant
+    object_pairs_hook=refuse_duplicate_keys("the request"), parse_constant=refuse_constant
 )
 
 

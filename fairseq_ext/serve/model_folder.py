@@ -18,7 +18,7 @@ from threading import Event, Thread
 from typing import Any
 
 from fairseq_ext.core.errors import UsageError, explain
-from fairseq_ext.plugin.loading.languages import own_target
+from fairseq_ext.plugin.loading.languages import dictionary_language
 from fairseq_ext.plugin.loading.model import find_model
 
 logger = logging.getLogger("fairseq_ext")
@@ -125,7 +125,7 @@ def check_dictionaries(flags: Mapping[str, Any]) -> None:
     if flags["task"] != "translation_ext":
         return
     folder, first = flags["data"], flags["path"].split(":")[0]
-    target = own_target(folder, first, flags["target_lang"])
+    target = dictionary_language(folder, first, flags["target_lang"])
     for language in (flags["source_lang"], target):
         if not os.path.isfile(path := os.path.join(folder, f"dict.{language}.txt")):
             raise UsageError(f"{path} is missing: add it, or name the folder by its languages")

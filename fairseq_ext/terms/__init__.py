@@ -1,5 +1,5 @@
-"""Terms in text: `python -m fairseq_ext.terms score` says how well translations have the
-terms that are required of them.
+"""Terms in text: `python -m fairseq_ext.terms score` counts the required terms that
+translations have.
 
 | file | what is in it |
 | --- | --- |

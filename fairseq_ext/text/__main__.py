@@ -17,14 +17,14 @@ from fairseq_ext.plugin.loading.model import add_model, flags_of
 from fairseq_ext.text import MAX_UNPACKED
 
 if TYPE_CHECKING:
-    from fairseq_ext.text.files import Through
+    from fairseq_ext.text.files import TranslateText
     from fairseq_ext.translator import Translator
 
 SHOWN = 5  # segments that are named of those that stay as they are
 
 
 def parser() -> ArgumentParser:
-    """What is ours on the command line; everything else is a decoding flag."""
+    """Return the parser of our part of the command line; all other flags are decoding flags."""
     parse = ArgumentParser(
         "python -m fairseq_ext.text",
         description="Translate texts and files as they are: sentence by sentence, with what stands "
@@ -61,25 +61,25 @@ def parser() -> ArgumentParser:
 
 def through_translator(
     translator: Translator, protect: Sequence[str], left: list[tuple[str, str]]
-) -> Through:
+) -> TranslateText:
     """By a translator, with a bar for each text; what stays as it is goes to `left`."""
     from fairseq_ext.text.files import counted as counting
     from fairseq_ext.text.in_lines import translated
 
     translate, numbers = translator.of_segments, itertools.count()
 
-    def through(text: str, format: str) -> Iterator[str]:
+    def translate_text(text: str, format: str) -> Iterator[str]:
         *before, last = translator.passes(format, protect, numbers)
         for items in before:
             text = "".join(translated(items(text), translate, left))
         with tqdm(total=len(text), unit=" characters", unit_scale=True, dynamic_ncols=True) as bar:
             yield from translated(counting(bar, last(text)), translate, left)
 
-    return through
+    return translate_text
 
 
 def main(argv: list[str] | None = None) -> int:
-    """The exit code."""
+    """Run the command; return the exit code."""
     try:
         args, others = parser().parse_known_args(argv)
         from fairseq_ext.text.files import translate

@@ -31,7 +31,7 @@ PARTS = {
     ".epub": [(r"(?i).*\.(xhtml|html|htm)", HTML), (r"(?i).*\.ncx", XML)],
 }
 # parts with text that is not translated
-OTHERS = {
+NOT_TRANSLATED = {
     "charts": r".*/charts/chart[^/]*\.xml",
     "SmartArt": r".*/diagrams/data[^/]*\.xml",
     "embedded files": r".*/embeddings/.+|Object [^/]*/content\.xml",
@@ -64,7 +64,7 @@ class WrongArchive(UsageError):
 
 @dataclass
 class Report:
-    """What of a file is not translated: kinds of things that are never, and parts that cannot be
+    """The parts of a file that are not translated: kinds that never are, and parts that cannot be
     read, each with the reason."""
 
     kinds: list[str] = field(default_factory=list)
@@ -75,7 +75,7 @@ def translate_archive(
     source: str,
     out: IO[bytes],
     ending: str,
-    through: Callable[[str, str], Iterator[str]],
+    translate_text: Callable[[str, str], Iterator[str]],
     name: str,
     limit: int = MAX_UNPACKED,
 ) -> Report:
@@ -93,7 +93,9 @@ def translate_archive(
         checked(partial(check_encryption, old, limit, name), name)
         for info in old.infolist():
             report.kinds += [
-                kind for kind, pattern in OTHERS.items() if regex.fullmatch(pattern, info.filename)
+                kind
+                for kind, pattern in NOT_TRANSLATED.items()
+                if regex.fullmatch(pattern, info.filename)
             ]
             format = next(
                 (
@@ -110,7 +112,7 @@ def translate_archive(
             limit -= len(content)
             made: bytes | None = None
             try:
-                made = translated(content, format, info.filename, through, report)
+                made = translated(content, format, info.filename, translate_text, report)
             except UsageError as error:
                 report.parts.append((info.filename, str(error)))
             if made is None or made == content:
@@ -202,17 +204,17 @@ def translated(
     content: bytes,
     format: str,
     name: str,
-    through: Callable[[str, str], Iterator[str]],
+    translate_text: Callable[[str, str], Iterator[str]],
     report: Report,
 ) -> bytes:
     """Return a part whose text is translated (raises UsageError)."""
     if format != OFFICE:
         text, encoding = decoded(content, format, name)
-        return encoding.bom + b"".join(map(encoding.encode, through(text, format)))
+        return encoding.bom + b"".join(map(encoding.encode, translate_text(text, format)))
     part = Part(content)
     report.kinds += part.untranslated
     text = part.text()
-    made = "".join(through(text, format))
+    made = "".join(translate_text(text, format))
     if made == text:
         return content
     if left := part.write(made):

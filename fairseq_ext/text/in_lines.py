@@ -15,7 +15,7 @@ from fairseq_ext.text.marks import Projection
 from fairseq_ext.text.segments import halves
 
 Translate = Callable[[Sequence[Segment]], Sequence[Translation | UsageError]]
-FIRST, TOGETHER = 32, 500  # segments and what stands between them: the beginning is there soon
+FIRST, MOST = 32, 500  # segments and what stands between them: the beginning is there soon
 
 
 @dataclass
@@ -29,13 +29,13 @@ class TextTranslation:
 def translated(
     items: Iterable[Item], translate: Translate, untranslated: list[tuple[str, str]]
 ) -> Iterator[str]:
-    """Each item's translation, in order; what stays as it is goes to `untranslated`.
+    """Yield each item's translation, in order; unchanged parts go to `untranslated`.
 
     Items are read as they are needed.
     """
     reading, size = iter(items), FIRST
     while part := list(islice(reading, size)):
-        size = min(2 * size, TOGETHER)
+        size = min(2 * size, MOST)
         answers = iter(translate([item for item in part if isinstance(item, Segment)]))
         for item in part:
             if isinstance(item, str):
@@ -60,7 +60,7 @@ def pieces(item: Segment, found: object) -> list[Item]:
 
 
 def rendered(item: Item, found: object) -> tuple[str, Projection | None]:
-    """Return what an item comes to, and how its characters have moved there; one without a
+    """Return the translation of an item, and how its characters have moved; one without a
     translation (found) stays as it is."""
     if isinstance(item, str):
         return item, None

@@ -3,7 +3,7 @@ around which they stood.
 
 A tag goes around the run of target words most of which stand for words of its inside, and few for
 others: the sum of +1 and -1 is greatest (Kadane); where there is none, around the word nearest
-to its place. A tag in a tag goes within that run; tags beside each other share no word. What has
+to its place. A tag in a tag goes within that run; tags next to each other share no word. What has
 no inside, such as a placeholder or `<br>`, goes behind the word that stands for the one before it,
 else in front of the one that stands for the one behind it.
 
@@ -24,11 +24,11 @@ import regex
 from fairseq_ext.core.words import UNITS
 from fairseq_ext.search.phrases.places import Span
 from fairseq_ext.text.atoms import (
-    CLOSE,
     CLOSES,
+    CLOSING,
     LEADS,
     LETTER,
-    OPEN,
+    OPENING,
     POINT,
     SHOWN,
     SPACE,
@@ -96,7 +96,7 @@ class Projection:
         self.source = [None if unit is None else source.units[unit][0] for unit in self.unit]
 
     def by_pairs(self, spans: Sequence[Span], pairs: Pairs) -> Iterator[int | None]:
-        """Of each target word, the number of its source word, by pairs."""
+        """Return the number of the source word of each target word, by pairs."""
         known = sorted(pairs, key=lambda pair: pair[1])
         starts = [target[0] for _, target in known]
         for start, end in spans:
@@ -197,7 +197,7 @@ class Projection:
         at = 0
         for place in [*points, len(edges)]:  # the tags between two points, or units and points
             tags = edges[at:place]
-            first = next((i for i, each in enumerate(tags) if each.kind == OPEN), len(tags))
+            first = next((i for i, each in enumerate(tags) if each.kind == OPENING), len(tags))
             left = edges[at - 1].mark if at else None
             right = edges[place].mark if place < len(edges) else None
             self.put("".join(each.raw for each in tags[:first]))
@@ -250,13 +250,13 @@ class Projection:
             yield from range(at, low)
             if low < high:
                 if mark.opening:
-                    yield Written(OPEN, mark.opening, [(id(mark), OPEN)])
+                    yield Written(OPENING, mark.opening, [(id(mark), OPENING)])
                 yield from self.tokens(mark.inside, low, high)
                 if mark.name == SHOWN:
                     self.hidden.add(low)
-                    yield Written(CLOSE, "", [(id(mark), CLOSE)])
+                    yield Written(CLOSING, "", [(id(mark), CLOSING)])
                 elif mark.closing:
-                    yield Written(CLOSE, mark.closing, [(id(mark), CLOSE)])
+                    yield Written(CLOSING, mark.closing, [(id(mark), CLOSING)])
                 at = high
             else:
                 yield Written(POINT, *flat(mark), mark)
@@ -280,10 +280,12 @@ class Projection:
                 -10_000 if word in taken else self.vote(word, mark) for word in range(first, behind)
             ]
             if mark.half:  # from a word to the end, or from the beginning to a word
-                sums = list(accumulate(votes if mark.half == CLOSE else reversed(votes), initial=0))
+                sums = list(
+                    accumulate(votes if mark.half == CLOSING else reversed(votes), initial=0)
+                )
                 count = sums.index(max(sums))
                 found[i] = (
-                    (first, first + count) if mark.half == CLOSE else (behind - count, behind)
+                    (first, first + count) if mark.half == CLOSING else (behind - count, behind)
                 )
                 taken |= set(range(*found[i]))
                 continue
@@ -397,7 +399,7 @@ class Projection:
         # not inside of these; outside of half a tag is one side alone
         for i, (low, high) in ranges.items():
             if marks[i].half:
-                place = max(place, high) if marks[i].half == CLOSE else min(place, low)
+                place = max(place, high) if marks[i].half == CLOSING else min(place, low)
         return next(
             (high for i, (low, high) in ranges.items() if low < place < high and not marks[i].half),
             place,

@@ -1,5 +1,5 @@
-"""Where the sentences of a line end: by the package sentencex, corrected by one short list; without
-the package, by a plain rule."""
+"""The ends of the sentences of a line: by the package sentencex, corrected by one short list;
+without the package, by a plain rule."""
 
 from __future__ import annotations
 
@@ -83,19 +83,19 @@ NO_END = tuple(
         (r"(?<![.!?…][\p{Pf}\"'“‘]*)[)\]\"'“”’‘»]+\s+$", r"\p{Ll}"),  # (laut!) und
     )
 )
-PARTED, FINISHED = regex.compile(r"[.!?]$"), regex.compile(GLUED + "$")
+ENDS_WITH_MARK, FINISHED = regex.compile(r"[.!?]$"), regex.compile(GLUED + "$")
 BEGUN = regex.compile(r"\p{Lu}\p{Ll}+\s|[^\p{Latin}\p{Cyrillic}\p{N}\p{P}\p{S}]")
 CLOSED = regex.compile(r"[\p{Pe}\p{Pf}“‘\"']+(?=\s|$)\s*")
 AT_ONCE = 10_000  # characters
-BEHIND = 40  # characters in front of an end that say whether it is one
+BEFORE_END = 40  # characters in front of an end that say whether it is one
 LAST = 24  # and those behind it
 LONGEST_BRACKET = 2000
 
 
 @cache
 def splitter(language: str | None) -> Callable[[str], list[int]]:
-    """From a line to the ends of its sentences, in characters, white space behind them included;
-    the last is the line's. Placeholders of the line are `PLACEHOLDER`."""
+    """Return a function from a line to the ends of its sentences, in characters, white space after
+    them included; the last is the line's. Placeholders of the line are `PLACEHOLDER`."""
     try:
         from sentencex import get_sentence_boundaries
     except ImportError:
@@ -152,11 +152,11 @@ def behind_closing(text: str, ends: list[int]) -> Iterator[int]:
 
 def is_inside(text: str, end: int) -> bool:
     """Return whether an end of sentencex's stands inside of a sentence."""
-    before = text[max(0, end - BEHIND) : end]
+    before = text[max(0, end - BEFORE_END) : end]
     behind = text[end : end + LAST]
     if behind.startswith("-") and not before[-1:].isspace():  # „Hallo!“-Beispiel
         return True
-    if PARTED.search(before) and not CLOSED.match(behind):
+    if ENDS_WITH_MARK.search(before) and not CLOSED.match(behind):
         return not (FINISHED.search(before) and BEGUN.match(behind))
     return any(one.search(before) and other.match(behind) for one, other in NO_END)
 

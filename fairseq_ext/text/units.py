@@ -11,7 +11,7 @@ from itertools import pairwise
 
 from fairseq_ext.core.words import UNITS, is_word
 from fairseq_ext.search.phrases.places import Span
-from fairseq_ext.text.atoms import CLOSE, OPEN, POINT, SOFT, Edge, Mark, Segment
+from fairseq_ext.text.atoms import CLOSING, OPENING, POINT, SOFT, Edge, Mark, Segment
 
 
 class Source:
@@ -73,7 +73,7 @@ class Source:
         ]
 
     def text(self, unit: int) -> str:
-        """What is read of a unit."""
+        """Return the text of a unit."""
         return self.plain[slice(*self.units[unit])]
 
     def word_at(self, character: int) -> int:
@@ -114,12 +114,12 @@ def flat(mark: Mark) -> tuple[str, list[Edge]]:
     """Return a mark without words: what it is, and its edges in their order."""
     raw, edges = mark.opening, list[Edge]()
     if mark.opening:
-        edges.append((id(mark), OPEN if mark.closing or mark.half == OPEN else POINT))
+        edges.append((id(mark), OPENING if mark.closing or mark.half == OPENING else POINT))
     for other in mark.inside:
         text, more = flat(other)
         raw, edges = raw + text, edges + more
     if mark.closing:
-        edges.append((id(mark), CLOSE))
+        edges.append((id(mark), CLOSING))
     raw += mark.closing
     is_emphasis = bool(mark.opening and mark.closing) and not raw.strip(
         "*_~"

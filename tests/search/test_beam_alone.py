@@ -185,7 +185,7 @@ def test_sentences_that_come_and_go_get_the_loops_bits(strategy):
                     batch([draw.randint(1, 12)], seed=100 * turn + waiting.pop(0))
                     for _ in range(room)
                 ]
-                pool = pool_of(
+                pool = make_pool(
                     [sample["net_input"]["src_tokens"][0] for sample in samples],
                     ours,
                     settings["max_len_b"],
@@ -216,7 +216,7 @@ def test_sentences_that_come_and_go_get_the_loops_bits(strategy):
     assert ended > 100 and ended > 5 * unsuitable
 
 
-def pool_of(sources: list[torch.Tensor], ours, limit: int) -> Pool:
+def make_pool(sources: list[torch.Tensor], ours, limit: int) -> Pool:
     """Sentences as a batch of them is padded."""
     rows = torch.nn.utils.rnn.pad_sequence(
         sources, batch_first=True, padding_value=ours.pad, padding_side="left"

@@ -51,14 +51,14 @@ def phrases(draw: random.Random, most: int, **more) -> SentenceConstraints:
     return SentenceConstraints(tuple(given), tuple(map(str, given)), **more)
 
 
-def pool_of(ours, sample: dict):
+def make_pool(ours, sample: dict):
     """The pool that the generator makes of a sample."""
     pools: list = []
     try:
-        ours.take = lambda pool: pools.append(pool) or []
+        ours.intercept_pool = lambda pool: pools.append(pool) or []
         run(ours, sample)
     finally:
-        ours.take = None
+        ours.intercept_pool = None
     return pools[0]
 
 
@@ -73,9 +73,9 @@ def both(
         LoopSearch, "admit", lambda self, requests: called.append(search) or admit(self, requests)
     )
     found, counts = [], []
-    once = getattr(ours.driver, "search", ours.driver)  # not what Shorter searches again
+    once = getattr(ours.driver, "search", ours.driver)  # not what LengthRetry searches again
     for search in (once, functools.partial(beam_search, ours.setup)):
-        pool, answers, before = pool_of(ours, sample), [], ours.stats.copy()
+        pool, answers, before = make_pool(ours, sample), [], ours.stats.copy()
         pool.to_decode = wanted
         search(
             pool,
@@ -208,7 +208,7 @@ def test_beams_of_more_candidates_than_compiled_code_ranks_go_through_the_loop()
     wide = build("transformer", dtype=torch.float32, words=300)
     for beam, knows in ((128, True), (129, False)):  # twice as many candidates
         ours = generators([wide], {"select": "dba"}, beam=beam, words=300).ours
-        assert ConstrainedSearch.knows(ours.setup) == knows
+        assert ConstrainedSearch.supports(ours.setup) == knows
 
 
 @pytest.mark.parametrize("strategy", FLAGS, ids=str)

@@ -37,11 +37,11 @@ class Calls:
     """Counts the calls of Python functions, and raises at one of them."""
 
     def __init__(self, at: int | None = None):
-        self.at, self.names = at, list[str]()
+        self.request_of_sentence, self.names = at, list[str]()
 
     def __call__(self, frame: FrameType, event: str, _: Any) -> None:
         self.names.append(frame.f_code.co_name)
-        if len(self.names) - 1 == self.at:
+        if len(self.names) - 1 == self.request_of_sentence:
             raise KeyboardInterrupt
 
     def of(self, translate: Callable[[], object]) -> list[str]:

@@ -11,7 +11,7 @@ from sizes import part_of
 from fairseq_ext.search.interpreted import LoopSearch, OpenPool
 from fairseq_ext.search.phrases.sentence import EMPTY, SentenceConstraints
 from fairseq_ext.search.scheduler import Request, common_prefix
-from fairseq_ext.search.strategies.stop.early import Shorter
+from fairseq_ext.search.strategies.stop.early import LengthRetry
 
 WORD, LAST = dictionary().nspecial, len(dictionary()) - 1
 K, MAX_LEN = 4, 12
@@ -41,7 +41,7 @@ class Arriving:
         model, strategy, stock = self.settings
         ours = generators([model], strategy, **(stock | {"nbest": nbest})).ours
         # one search, not a second one behind it
-        ours.driver = ours.driver.search if isinstance(ours.driver, Shorter) else ours.driver
+        ours.driver = ours.driver.search if isinstance(ours.driver, LengthRetry) else ours.driver
         return ours
 
     def given(self, numbers: list[int]) -> dict:
@@ -59,9 +59,11 @@ class Arriving:
         )
 
     def pool(self, numbers: list[int]):
-        self.generator.take = lambda pool: self.caught.append(pool) or [[] for _ in numbers]
+        self.generator.intercept_pool = lambda pool: (
+            self.caught.append(pool) or [[] for _ in numbers]
+        )
         self.generator.generate([], self.given(numbers))
-        self.generator.take = None
+        self.generator.intercept_pool = None
         return self.caught.pop()
 
     def alone(self, number: int, nbest: int) -> list[dict]:

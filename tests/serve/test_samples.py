@@ -41,7 +41,7 @@ def drawn(seed: int, backend: str = "auto") -> list[tuple[str, float]]:
     return [(h.text, round(h.score, 4)) for h in found]
 
 
-def test_the_server_draws_by_a_requests_seed():
+def test_the_server_draws_by_a_requests_seed(warm_processes):
     with (
         Engine(**SAMPLES, select="sampling", seed=3) as engine,
         listening(engine, Settings(max_lines=8)) as client,
@@ -70,7 +70,7 @@ def test_the_server_draws_by_a_requests_seed():
             assert wrong.status_code == 400 and said in wrong.json()["error"]
 
 
-def test_each_sentence_of_a_text_has_its_own_samples_by_every_door(tmp_path):
+def test_each_sentence_of_a_text_has_its_own_samples_by_every_door(warm_processes, tmp_path):
     """The i-th draws as the i-th line of a file does, though all are equal."""
     line, format = "Der Patient hat einen Port.", "html"
     text, page = f"{line} {line}\n{line}  {line}", f"<p title='{line}'>{line} {line}</p>"

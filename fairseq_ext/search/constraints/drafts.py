@@ -10,30 +10,30 @@ from fairseq_ext.search.finished import Hypothesis
 from fairseq_ext.search.phrases.places import Span
 from fairseq_ext.search.phrases.sentence import SentenceConstraints, SourceTerm
 
-SEARCHED = 5  # hypotheses that are searched for a word where the best has none
+SEARCHED = 5  # hypotheses that are searched for a word if the best has none
 
 
 @dataclass(eq=False)
 class Candidate:
-    """A hypothesis of the draft, and what becomes of it."""
+    """One draft hypothesis and its versions with terms."""
 
     draft: Hypothesis
-    tokens: list[int]  # what follows the tokens that the command forces (a language, a prompt)
-    text: str  # of these, in NFKC
-    held: list[bool]  # whether it has each term already
+    tokens: list[int]  # after the tokens that the command forces (a language, a prompt)
+    text: str  # of these tokens, in NFKC
+    has_term: list[bool]  # whether it has each term already
     words: WordAlignment | None = None  # of each mention; None: not aligned yet
     spans: list[Span] = field(default_factory=list)  # of its tokens in the text, once aligned
-    # where terms go that have no word: an empty span
+    # places of terms without a word: an empty span
     inserted: dict[SourceTerm, Span] = field(default_factory=dict)
-    # with its terms, one for each choice of forms: by their worth
+    # versions with the terms, one for each choice of forms, with their ranking scores
     finals: list[tuple[float, Hypothesis]] = field(default_factory=list)
 
     def place(self, term: SourceTerm, first: int) -> Span | None:
-        """The word of a term whose mentions are numbered from `first`: of the first
+        """Return the word of a term whose mentions are numbered from `first`: that of the first
         mention that has one."""
         assert self.words is not None
         return next(
-            filter(None, self.words.found[first : first + len(term.mentions)]),
+            filter(None, self.words.span_of_mention[first : first + len(term.mentions)]),
             self.inserted.get(term),
         )
 
@@ -47,27 +47,27 @@ class Sentence:
     candidates: list[Candidate]
     nbest: int
     mentions: list[tuple[int, ...]] = field(default_factory=list)
-    # terms that the search has brought in, since a first draft had no word for them
+    # terms that the search was forced to use, since an earlier draft had no word for them
     required: tuple[SourceTerm, ...] = ()
     source: int = -1  # its number among the encoded sources
 
     def places(self, candidate: Candidate) -> list[tuple[SourceTerm, Span | None]]:
-        """The terms that a candidate lacks, and the word of each."""
+        """Return the terms that a candidate lacks, and the word of each."""
         firsts = itertools.accumulate(
             (len(term.mentions) for term in self.constraints.terms), initial=0
         )
-        each = zip(self.constraints.terms, candidate.held, firsts, strict=False)
+        each = zip(self.constraints.terms, candidate.has_term, firsts, strict=False)
         return [
             (term, candidate.place(term, first)) for term, is_held, first in each if not is_held
         ]
 
-    def open(self, first: int) -> list[Candidate]:
-        """Those of the first candidates that lack a term."""
-        return [each for each in self.candidates[:first] if not all(each.held)]
+    def incomplete(self, first: int) -> list[Candidate]:
+        """Return those of the first candidates that lack a term."""
+        return [each for each in self.candidates[:first] if not all(each.has_term)]
 
     def rank(self, place: int) -> int:
-        """0 for the best candidate, 1 for those that are searched where it lacks a word, 2 for
-        others: so that the answer does not depend on how many hypotheses are asked for."""
+        """Return 0 for the best candidate, 1 for those that are searched if it lacks a word, 2 for
+        others: so that the answer does not depend on the requested number of hypotheses."""
         return 1 + (place >= SEARCHED) if place else 0
 
     @property
@@ -76,9 +76,9 @@ class Sentence:
         return [term.targets for term in self.constraints.terms for _ in term.mentions]
 
     @property
-    def wordless(self) -> tuple[SourceTerm, ...]:
-        """The terms for which the best draft has no word, but for those that the
-        search was to bring in."""
+    def unaligned_terms(self) -> tuple[SourceTerm, ...]:
+        """Return the terms without a word in the best draft, except for those that the search was
+        forced to use."""
         places = [] if self.candidates[0].words is None else self.places(self.candidates[0])
         return tuple(term for term, word in places if word is None and term not in self.required)
 
@@ -92,7 +92,7 @@ class Sentence:
 
     def is_complete(self, candidate: Candidate) -> bool:
         """Whether a candidate has each term, or a word in whose place it can stand."""
-        return all(candidate.held) or (
+        return all(candidate.has_term) or (
             candidate.words is not None
             and all(word is not None for _, word in self.places(candidate))
         )

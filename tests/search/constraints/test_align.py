@@ -155,7 +155,7 @@ def test_of_neighbours_that_attend_the_last_is_the_word(attention, word):
     spans = [match.span() for match in re.finditer(r"\w+", text)]
     words = WordAlignment(text, spans, [()])
     words.attend_([torch.tensor(attention)])
-    assert words.found == [word and spans[text.split().index(word)]]
+    assert words.span_of_mention == [word and spans[text.split().index(word)]]
 
 
 @pytest.mark.parametrize(
@@ -178,20 +178,20 @@ def test_a_form_of_the_term_counts_twice(text, attention, forms, word):
     spans = [match.span() for match in re.finditer(r"\w+", text)]
     words = WordAlignment(text, spans, [forms])
     words.attend_([torch.tensor(attention)])
-    assert words.found == [spans[text.split().index(word)]]
+    assert words.span_of_mention == [spans[text.split().index(word)]]
 
 
 def test_no_word_is_looked_ahead_to_behind_a_comma():
     words = WordAlignment("cars, while", [(0, 4), (4, 5), (6, 11)], [()])
     words.attend_([torch.tensor([0.8, 0.5, 0.6])])
-    assert words.found == [(0, 4)]
+    assert words.span_of_mention == [(0, 4)]
 
 
 def test_no_word_is_taken_twice_by_looking_ahead():
     text = "an old dog"
     words = WordAlignment(text, [(0, 2), (3, 6), (7, 10)], [(), ()])
     words.attend_([torch.tensor([0.1, 0.5, 0.4]), torch.tensor([0.1, 0.1, 0.9])])
-    assert words.found == [(3, 6), (7, 10)]
+    assert words.span_of_mention == [(3, 6), (7, 10)]
 
 
 # ---- the scores
@@ -474,7 +474,7 @@ def test_the_end_of_a_run_says_what_became_of_the_terms(tmp_path, monkeypatch):
     assert told() == {"in_place": 0, "elsewhere": 1, "unmet": 1}
     # all are searched for
     monkeypatch.setattr(
-        "fairseq_ext.search.constraints.placement.GlossaryPlacement.chosen", lambda *arguments: None
+        "fairseq_ext.search.constraints.placement.GlossaryPlacement.ranked_hypotheses", lambda *arguments: None
     )
     assert told() == {"in_place": 0, "elsewhere": 1, "unmet": 1}
 
