@@ -86,18 +86,19 @@ class Engine:
         worker_timeout: float = 60.0,
         **flags: Unpack[EngineFlags],
     ) -> None:
-        if type(cpu_workers) is not int or cpu_workers < 1:
-            raise UsageError(f"--cpu-workers {cpu_workers} would decode nothing: use 1 or more")
-        for name, number in (("max_queue", max_queue), ("longest", longest)):
-            if number is not None and type(number) is not int:
-                raise UsageError(f"{name} is {cut(repr(number))}: give a whole number, or None")
+        given = {"cpu_workers": cpu_workers, "max_queue": max_queue, "longest": longest}
+        for name, number in given.items():
+            none = "" if name == "cpu_workers" else ", or None"
+            if not (number is None and none) and (type(number) is not int or number < 1):
+                way = f"give a whole number, 1 or more{none}"
+                raise UsageError(f"{name} is {cut(repr(number))}: {way}")
         if type(worker_timeout) not in (int, float):
             raise UsageError(f"worker_timeout is {cut(repr(worker_timeout))}: give seconds")
         if not worker_timeout > 0:
             raise UsageError(f"--worker-timeout (seconds) must be above 0, not {worker_timeout:g}")
         self.max_queue = max_queue
-        given = {"path": path, "data": data, "task": task}
-        self.flags = {name: text_of(name, each) for name, each in given.items()} | checked(flags)
+        files = {"path": path, "data": data, "task": task}
+        self.flags = {name: text_of(name, each) for name, each in files.items()} | checked(flags)
         self.process_id = os.getpid()
         self.loop = Loop((self.flags, longest), cpu_workers, worker_timeout)
         self.loop.start()
