@@ -68,6 +68,7 @@ ARGUMENTS = {
         ),
         ("translate", {"errors": 99 * ["x"]}, "...: use 'raise' or 'return'"),
         ("translate", {"nbest": 99 * ["x"]}, "...: give a whole number of hypotheses"),
+        ("translate", {"prefixes": [np.ones(2), None]}, "prefixes of line 1 has array([1., 1.]) "),
         ("translate_iter", {"lines": None}, "lines is None, and a list is needed"),
         ("translate_iter", {"constraints": 5}, "constraints is 5, and a list is needed"),
         ("translate_iter", {"avoid": [["en3"], ["en4"]]}, "avoid has ['en3']: give text"),

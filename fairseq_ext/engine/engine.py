@@ -48,7 +48,7 @@ from fairseq_ext.engine.jobs import (
 from fairseq_ext.engine.loop import Loop
 from fairseq_ext.engine.text import TextRequest
 from fairseq_ext.plugin.loading.settings import checked, text_of
-from fairseq_ext.search.constraints.from_python import ListOf, Phrases, items
+from fairseq_ext.search.constraints.from_python import ListOf, Phrases, is_empty, items
 from fairseq_ext.search.constraints.lines import fields_of
 from fairseq_ext.text.formats import Format, check_text, passes
 from fairseq_ext.text.splitter import splitter
@@ -164,7 +164,7 @@ class Engine:
             "constraints": items(constraints, "constraints"),
             "any_of": [items(each, "an entry of any_of") for each in items(any_of, "any_of")],
             "avoid": items(avoid, "avoid"),
-        } | ({} if prefix in (None, "") else {"prefix": prefix})
+        } | ({} if is_empty(prefix) else {"prefix": prefix})
         check_request(
             dict(glossaries=glossaries, terms=terms, languages=languages, on_partial=on_partial)
             | dict(nbest=nbest, align=align, seed=seed, number=number)
@@ -202,10 +202,9 @@ class Engine:
         Errors: as of both."""
         check_text(text)
         check_request({**request, "on_partial": on_partial})
-        model = self.wait()
-        ways = passes(
-            format, splitter((request.get("languages") or [model.source])[0]), protect, model.leads
-        )
+        model, languages = self.wait(), request.get("languages")
+        source = model.source if languages is None else languages[0]
+        ways = passes(format, splitter(source), protect, model.leads)
         return TextRequest(self.submit, text, ways, request, on_partial).future
 
     def stream(self, source: str, **request: Any) -> Iterator[Partial | Answer]:
