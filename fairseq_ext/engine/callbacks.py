@@ -56,7 +56,7 @@ class Threads:
         self.start(work)
 
     def live(self, work: Callable[[], None]) -> None:
-        """A thread's life."""
+        """Run the thread."""
         mine: queue.SimpleQueue = queue.SimpleQueue()
         while True:
             work()

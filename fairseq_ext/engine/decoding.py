@@ -62,7 +62,7 @@ class Decoding(Intake):
         self.search = Searchers(self.searchers())
 
     def searchers(self) -> list[Searcher]:
-        """The searches that --decoding names, without requests."""
+        """Return the searches that --decoding names, without requests."""
         setup, driver = self.generator.setup, self.generator.driver
         if isinstance(driver, ParallelSearch):
             driver.clear()
@@ -96,7 +96,7 @@ class Decoding(Intake):
             self.fail(arrivals, error)
 
     def arrivals(self) -> list[JobRequest]:
-        """The requests that start now."""
+        """Return the requests that start now."""
         if self.apart:
             return [] if self.live else self.apart.popleft()
         return self.scheduler.start(len(self.live), self.search.rows)
@@ -211,8 +211,8 @@ class Decoding(Intake):
             )
 
     def fail(self, arrivals: list[JobRequest], error: Exception) -> None:
-        """A step has failed: its sentences run again in halves; the one that is alone is to
-        blame."""
+        """Handle a failed step: its sentences run again in halves, until the one that fails is
+        alone."""
         error.__traceback__ = None  # it would keep the step's tensors alive
         known = {request.number: request for request in [*arrivals, *self.live.values()]}
         if len(known) == 1:
@@ -223,5 +223,6 @@ class Decoding(Intake):
 
 
 def gap_of(found: list[Hypothesis]) -> float | None:
-    """What the certificate of an answer leaves open, in nats; None where there is none."""
+    """Return the score that the certificate of an answer leaves open, in nats; None if there is no
+    certificate."""
     return found[0].ending.gap if found and found[0].ending is not None else None

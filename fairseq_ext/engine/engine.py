@@ -143,8 +143,8 @@ class Engine:
         seed: int | None = None,
         number: int = 0,
     ) -> Future[Answer]:
-        """A future of the translation of one sentence. Cancelling it frees its
-        rows at the next step.
+        """Return a future of the translation of one sentence. Cancelling it frees its rows at the
+        next step.
 
         constraints, any_of, avoid, prefix: as in a line of a JSONL constraints file. glossaries:
         files; terms: source term to target term (or a|b), for this request. nbest: hypotheses,
@@ -197,9 +197,9 @@ class Engine:
         on_partial: Callable[[Partial], None] | None = None,
         **request: Any,
     ) -> Future[Answer]:
-        """A future of the translation of a text, sentence by sentence, as
-        `Translator.translate_text` does. request: arguments of `submit`, for each sentence.
-        Errors: those of both."""
+        """Return a future of the translation of a text, sentence by sentence, as
+        `Translator.translate_text` does. request: arguments of `submit`, for each sentence. Errors:
+        those of both."""
         check_text(text)
         check_request({**request, "on_partial": on_partial})
         model, languages = self.wait(), request.get("languages")
@@ -208,8 +208,8 @@ class Engine:
         return TextRequest(self.submit, text, ways, request, on_partial).future
 
     def stream(self, source: str, **request: Any) -> Iterator[Partial | Answer]:
-        """What is certain of a translation so far, each time that it is more, and the answer last.
-        A caller that stops cancels it.
+        """Yield the certain part of a translation whenever it grows, and the answer last. A caller
+        that stops cancels the request.
 
         Arguments and errors are those of `submit`.
         """

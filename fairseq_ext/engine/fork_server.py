@@ -32,7 +32,7 @@ SHORT = (errno.ENOMEM, errno.EMFILE, errno.ENFILE, errno.EAGAIN)
 
 
 def main(fd: int) -> None:
-    """The life of the process."""
+    """Run the process."""
     ignore_signals()
     # the program may ignore it; then no process of this one would have a status
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
@@ -143,14 +143,14 @@ def serve(
 
 
 def close(control: Channel, workers: dict[int, int]) -> None:
-    """In a worker: close what belongs to the fork server, without shutting it down."""
+    """Close what belongs to the fork server, in a worker, without shutting it down."""
     control.socket.close()
     for fd in (*workers, *control.fds):
         os.close(fd)
 
 
 def live(end: socket.socket, loaded: Any, flags: dict[str, Any], longest: int | None) -> NoReturn:
-    """The life of a worker. loaded: the model; None: load it here."""
+    """Run a worker. loaded: the model; None: load it here."""
     from fairseq_ext.engine import worker
 
     channel, status = Channel(end), 1

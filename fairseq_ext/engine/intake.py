@@ -88,7 +88,7 @@ class Intake:
             self.events.append((number, reported_error(error)))
 
     def prepared(self, number: int, job: Job) -> JobRequest:
-        """The request, segmented and checked (raises UsageError)."""
+        """Return the request, segmented and checked (raises UsageError)."""
         translator, spec = self.translator, self.generator.spec
         nbest = translator.nbest if job.nbest is None else job.nbest
         if not 1 <= nbest <= spec.k:

@@ -1,4 +1,4 @@
-"""What travels between an engine and its worker processes: requests and their results."""
+"""Messages between an engine and its worker processes: requests and their results."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class Job:
 
 @dataclass(frozen=True)
 class Partial:
-    """What is certain of a translation so far: the answer begins with these tokens."""
+    """The certain part of a translation so far: the answer begins with these tokens."""
 
     text: str
     tokens: int
@@ -90,7 +90,7 @@ class Answer:
 
 @dataclass(frozen=True)
 class Description:
-    """What a worker has loaded."""
+    """The description of a worker's loaded model."""
 
     signature: str
     source: str  # languages
@@ -169,5 +169,5 @@ def plain(value: Any) -> Any:
 
 
 def fields_or_none(fields: Mapping[str, Any]) -> dict[str, Any] | None:
-    """The constraint fields of a request; None where they require nothing."""
+    """Return the constraint fields of a request; None if they require nothing."""
     return dict(fields) if any(fields.values()) else None

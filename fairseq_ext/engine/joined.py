@@ -136,11 +136,11 @@ class Joined:
         )
 
     def text(self) -> str:
-        """The translation so far."""
+        """Return the translation so far."""
         return "".join(self.ranks[0].texts)
 
     def answer(self, left: list[tuple[str, str]]) -> Answer:
-        """The answer, when all items are there. left: those of all passes."""
+        """Return the answer, when all items are there. untranslated: those of all passes."""
         if self.items == 1 and self.last is not None and self.text() == self.last.text:
             return self.last
         hypotheses = [rank.hypothesis() for rank in self.ranks]

@@ -23,7 +23,7 @@ Pair = tuple[str, str]  # source and target language
 
 
 class LanguagesOfRequests:
-    """Those of a translator.
+    """The languages that requests of a translator may name.
 
     targets: which requests may name as targets, in the model's order, none where it has one pair;
     sources: as the sources of these.

@@ -81,8 +81,8 @@ class Loop(threading.Thread):
         on_partial: Callable[[Partial], None] | None,
         max_queue: int | None,
     ) -> Reply:
-        """A future of the answer to a request. message: makes the one that gives it to a worker,
-        from its number. Errors: Busy, Closed, what has failed."""
+        """Return a future of the answer to a request. message: returns the message for a worker,
+        from the request's number. Errors: Busy, Closed, the engine's failure."""
         with self.lock:
             if self.failed is not None:
                 raise fresh(self.failed)
@@ -132,7 +132,7 @@ class Loop(threading.Thread):
             self.pool.wake()
 
     def count_done(self, future: Any) -> None:
-        """The future of a request is done."""
+        """Note that the future of a request is done."""
         if self.process_id == os.getpid():  # else a thread that is not here may have the lock
             with self.lock:
                 self.pending -= 1
@@ -232,8 +232,8 @@ class Loop(threading.Thread):
     def on_failed_start(
         self, process: Process, error: Exception, is_passing: bool, now: float
     ) -> None:
-        """A process has not become ready. is_passing: another one may, although no model was
-        loaded before."""
+        """Note that a process has not become ready. is_passing: another one may, although no model
+        was loaded before."""
         worker = self.forget(process)
         if worker is not None:
             self.dispatch.on_failed_start(
@@ -241,7 +241,7 @@ class Loop(threading.Thread):
             )
 
     def on_message(self, worker: Worker, process: Process, message: Any, now: float) -> None:
-        """A message of a worker."""
+        """Read a message of a worker."""
         if isinstance(message, Description):
             self.dispatch.on_ready(worker, message.width, now)
             self.description, self.ready = message, True

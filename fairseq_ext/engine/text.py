@@ -101,7 +101,7 @@ class TextRequest:
         self.future.answer(what)
 
     def next_slot(self) -> Slot | None:
-        """The next segment to submit; None where there is none."""
+        """Return the next segment to submit; None if there is none."""
         while not self.waiting:
             with until(lambda: self.is_over):
                 item = next(self.items, None)
@@ -165,7 +165,7 @@ class TextRequest:
         self.calls.add(call)
 
     def on_answer(self, slot: Slot, future: Future[Answer]) -> None:
-        """A segment has its answer."""
+        """Note the answer of a segment."""
         with self.lock:
             is_known = self.running.pop(slot, None) is not None
         if not is_known or future.cancelled():
@@ -187,7 +187,7 @@ class TextRequest:
         self.go_on()
 
     def partly(self, slot: Slot, part: Partial) -> None:
-        """A segment is further."""
+        """Note a partial result of a segment."""
         slot.partial = part
         self.report()
 
@@ -260,7 +260,7 @@ class ThroughEngine:
         self.running.result()
 
     def submitted(self, source: str, **request: Any) -> Future[Answer]:
-        """A segment's future, of whose end is known when it was."""
+        """Submit a segment; return its future, whose end sets `moved`."""
         future = self.submit(source, **request)
         when_done(future, lambda _: setattr(self, "moved", time.monotonic()))
         return future

@@ -31,7 +31,7 @@ class WorkerDied(RuntimeError):
 
 
 class Pace:
-    """How fast the last requests were answered."""
+    """The speed at which the last requests were answered."""
 
     def __init__(self) -> None:
         self.last: deque[float] = deque(maxlen=64)  # time.monotonic() of each

@@ -36,8 +36,8 @@ IDLE_MS = 1000  # without a request: then too
 
 
 def load(flags: dict[str, Any], longest: int | None = None) -> Decoding:
-    """A model with its search, by the flags of `Translator` (raises UsageError). longest:
-    most source tokens.
+    """Load a model with its search, by the flags of `Translator` (raises UsageError). longest:
+    source tokens, at most.
 
     A flag that names no schedule, width or order gets the one for requests that come one by one.
     """
@@ -50,7 +50,8 @@ def load(flags: dict[str, Any], longest: int | None = None) -> Decoding:
 
 
 def decoding_of(flags: dict[str, Any]) -> Decoding:
-    """A model with a search that is refilled; parallel decoding takes one request after another."""
+    """Return a model with a search that is refilled; parallel decoding takes one request after
+    another."""
     is_beam = str(flags.get("decoding") or "beam") == "beam"
     given = dict(flags)
     for name in (
@@ -89,7 +90,7 @@ def decoding_of(flags: dict[str, Any]) -> Decoding:
 
 
 def constrained(flags: dict[str, Any]) -> tuple[Translator, str]:
-    """A translator whose requests may have constraints; where the flags do not allow it, one
+    """Return a translator whose requests may have constraints; if the flags do not allow it, one
     without, and the reason."""
     try:
         return OfRequests(**({"constraints": "unordered"} | flags)), ""
