@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 from fairseq_ext.core.supervision import State, Supervision
 from fairseq_ext.engine.tickets import Closed, Ticket, WorkerDied
 
-AHEAD = 1.25  # times as many requests as a worker decodes at once are with it
+FILL = 1.25  # times as many requests as a worker decodes at once are with it
 TICK = 1.0  # seconds between two looks at the workers; a longer gap counts as two of them
 DIED = "the sentence could not be translated: two worker processes died over it"
 CLOSED = "the engine was closed before the request was answered"
@@ -103,8 +103,8 @@ class Dispatch:
         """How many more requests workers would take now."""
         if self.suspects:
             return 0
-        most = math.ceil(AHEAD * self.width)
-        return sum(max(0, most - len(w.tickets)) for w in self.free())
+        most = math.ceil(FILL * self.width)
+        return sum(max(0, most - len(w.tickets)) for w in self.free_workers())
 
     def next_event(self, now: float) -> float | None:
         """Seconds until `on_time` has something to do; None where nothing comes by itself."""
@@ -252,8 +252,8 @@ class Dispatch:
                 self.actions.append(("start", worker))
 
     def replace_outdated(self, now: float) -> None:
-        """Start an outdated worker anew that has no request, where all others are ready and one of
-        them is not outdated: should that fail, no other one is lost."""
+        """Start an outdated worker again that has no request, where all others are ready and one of
+        them is not outdated: should the start fail, the others remain."""
         if any(w.state is not State.READY for w in self.workers):
             return
         outdated = [w for w in self.workers if w.is_outdated]
@@ -262,7 +262,7 @@ class Dispatch:
             self.actions.append(("replace", idle))
             idle.pause(now, 0.0)
 
-    def free(self) -> list[Worker]:
+    def free_workers(self) -> list[Worker]:
         """Return the ready workers but the one that a suspect has, or that is kept for one, and
         but those that are to be replaced where there are others."""
         ready = [w for w in self.workers if w.state is State.READY]
@@ -279,8 +279,8 @@ class Dispatch:
         ready = [worker for worker in self.workers if worker.state is State.READY]
         while self.suspects and (idle := next((w for w in ready if not w.tickets), None)):
             self.give(self.suspects.popitem(last=False)[1], idle)
-        free = self.free()
-        while self.waiting and (room := [w for w in free if len(w.tickets) < AHEAD * self.width]):
+        free = self.free_workers()
+        while self.waiting and (room := [w for w in free if len(w.tickets) < FILL * self.width]):
             self.give(self.waiting.popitem(last=False)[1], min(room, key=lambda w: w.load))
 
     def give(self, ticket: Ticket, worker: Worker) -> None:

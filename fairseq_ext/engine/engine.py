@@ -47,6 +47,7 @@ from fairseq_ext.engine.jobs import (
 )
 from fairseq_ext.engine.loop import Loop
 from fairseq_ext.engine.text import TextRequest
+from fairseq_ext.plugin.loading.settings import checked, text_of
 from fairseq_ext.search.constraints.from_python import ListOf, Phrases, items
 from fairseq_ext.search.constraints.lines import fields_of
 from fairseq_ext.text.formats import Format, check_text, passes
@@ -64,7 +65,7 @@ class Engine:
     """Requests through `cpu_workers` worker processes, which are started at once; they load the
     model meanwhile (`wait`).
 
-    path, data, task, flags: as of `Translator`. max_queue: most requests that wait, None for no
+    path, data, task, flags: as for `Translator`. max_queue: most requests that wait, None for no
     limit. longest: most source tokens of a sentence, None for as many as the model takes.
     worker_timeout: seconds after which a worker that has work is replaced, if it has sent nothing
     and used no CPU time in them. An engine that nothing refers to, and that has no request left,
@@ -95,7 +96,8 @@ class Engine:
         if not worker_timeout > 0:
             raise UsageError(f"--worker-timeout (seconds) must be above 0, not {worker_timeout:g}")
         self.max_queue = max_queue
-        self.flags = {"path": str(path), "data": str(data), "task": task, **flags}
+        given = {"path": path, "data": data, "task": task}
+        self.flags = {name: text_of(name, each) for name, each in given.items()} | checked(flags)
         self.process_id = os.getpid()
         self.loop = Loop((self.flags, longest), cpu_workers, worker_timeout)
         self.loop.start()
@@ -194,9 +196,9 @@ class Engine:
         on_partial: Callable[[Partial], None] | None = None,
         **request: Any,
     ) -> Future[Answer]:
-        """A future of the translation of a text, sentence by sentence, as of
-        `Translator.translate_text`. request: as of `submit`, for each sentence.
-        Errors: as of both."""
+        """A future of the translation of a text, sentence by sentence, as
+        `Translator.translate_text` does. request: arguments of `submit`, for each sentence.
+        Errors: those of both."""
         check_text(text)
         check_request({**request, "on_partial": on_partial})
         model = self.wait()
@@ -209,7 +211,7 @@ class Engine:
         """What is certain of a translation so far, each time that it is more, and the answer last.
         A caller that stops cancels it.
 
-        Arguments and errors as of `submit`.
+        Arguments and errors are those of `submit`.
         """
         parts: queue.SimpleQueue[Partial | None] = queue.SimpleQueue()
         future = self.submit(source, on_partial=parts.put, **request)

@@ -69,7 +69,7 @@ class Loop(threading.Thread):
         self.loaded.set_running_or_notify_cancel()  # one who waits cannot cancel it for others
         self.done = Work()
         # ---- of this turn: `fail` answers what is left of them
-        self.taken: list[tuple[str, Any]] = []  # out of the inbox
+        self.messages: list[tuple[str, Any]] = []  # out of the inbox
         self.answers: list[tuple[Reply, Any]] = []
 
     # ---- for other threads
@@ -171,8 +171,8 @@ class Loop(threading.Thread):
         events = self.pool.wait(0 if self.dispatch.actions else seconds)
         now = time.monotonic()
         with self.lock:
-            self.taken, self.inbox = self.inbox, []
-        for kind, value in self.taken:
+            self.messages, self.inbox = self.inbox, []
+        for kind, value in self.messages:
             if kind == "submit":
                 self.dispatch.on_submit(value)
             elif kind == "cancel":
@@ -184,10 +184,10 @@ class Loop(threading.Thread):
             self.on_event(event, now)
         self.dispatch.on_time(now, self.cpu_seconds)
         self.carry_out(now)
-        self.publish(sum(kind == "submit" for kind, _ in self.taken))
+        self.publish(sum(kind == "submit" for kind, _ in self.messages))
         for reply, answer in self.answers:  # after the counts, which callers then read
             reply.answer(answer)
-        self.taken, self.answers = [], []
+        self.messages, self.answers = [], []
 
     def publish(self, arrived: int) -> None:
         """Show other threads what has changed."""
@@ -336,7 +336,7 @@ class Loop(threading.Thread):
             self.failed = error
         for reply, answer in self.answers:
             reply.answer(answer)
-        taken = [value for kind, value in self.taken if kind == "submit"]
+        taken = [value for kind, value in self.messages if kind == "submit"]
         for ticket in [*taken, *self.dispatch.tickets()]:
             ticket.reply.answer(fresh(error))
 

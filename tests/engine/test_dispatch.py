@@ -15,7 +15,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 from fairseq_ext.core.errors import UsageError
 from fairseq_ext.core.supervision import LONGEST, MUCH, STARTS, State
 from fairseq_ext.engine.callbacks import Threads
-from fairseq_ext.engine.dispatch import AHEAD, CLOSED, TICK, Dispatch, Worker
+from fairseq_ext.engine.dispatch import CLOSED, FILL, TICK, Dispatch, Worker
 from fairseq_ext.engine.tickets import Closed, Ticket, WorkerDied
 
 TIMEOUT, WIDTH = 10.0, 2
@@ -246,7 +246,7 @@ class Engine(RuleBasedStateMachine):
             if self.dispatch.is_over:
                 continue
             assert worker.load == sum(ticket.size for ticket in worker.tickets.values())
-            assert len(worker.tickets) <= math.ceil(AHEAD * WIDTH)
+            assert len(worker.tickets) <= math.ceil(FILL * WIDTH)
             assert not worker.tickets or worker.state is State.READY
             suspects = [t for t in worker.tickets.values() if t.deaths]
             assert not suspects or len(worker.tickets) == 1, "a suspect is alone"

@@ -16,6 +16,7 @@ from pathlib import Path
 
 import pytest
 from forked import in_fork
+from sizes import drawn
 from test_callbacks import answers, until
 from test_decoding import FLAGS, LINES
 from test_engine import PATIENCE, workers_of
@@ -89,6 +90,7 @@ def test_a_worker_that_is_stopped_is_replaced_and_its_requests_are_answered(engi
     until(lambda: len(workers_of(engine)) == 2 and stopped not in workers_of(engine))
 
 
+@drawn(1)
 @pytest.mark.parametrize("stopped", ["worker", "fork server"])
 def test_closing_waits_for_no_process_that_is_stopped(stopped):
     engine = Engine(**FLAGS)
@@ -182,6 +184,7 @@ def test_some_seconds_without_file_descriptors_end_nothing(engine, expected):
     until(lambda: len(workers_of(engine)) == 2)
 
 
+@drawn(0)  # long
 def test_a_fork_server_that_is_killed_while_it_loads_is_replaced(expected):
     with Engine(**FLAGS, cpu_workers=3) as engine:
         waiting = [engine.submit(line) for line in LINES[:8]]

@@ -134,7 +134,7 @@ def test_a_worker_without_requests_gives_memory_back_once(decoding, monkeypatch)
 
 def test_glossaries_of_requests_are_kept_by_their_size(decoding, monkeypatch):
     kept = decoding.requirements
-    monkeypatch.setattr(requirements, "KEPT_BYTES", 1000)
+    monkeypatch.setattr(requirements, "CACHE_BYTES", 1000)
     for number in range(20):
         terms = {f"Wort{number} {i}": "word" for i in range(20)}
         kept.named(Job("", terms=tuple(terms.items())))

@@ -14,9 +14,11 @@ from pathlib import Path
 
 import httpx
 import pytest
+import warm
 from forked import forked
 from libretranslatepy import LibreTranslateAPI
 from serving import FLAGS, ROOT, TSV, started  # noqa: F401  (a fixture)
+from sizes import drawn
 
 from fairseq_ext.serve.__main__ import main
 
@@ -112,7 +114,11 @@ def children_of(pid: int) -> list[int]:
 def test_stopped_workers_hold_neither_health_nor_the_end_of_the_server(started):  # noqa: F811
     process, url, _ = started("--cpu-workers", "2", "--beam", "1", "--grace", "1")
     (fork_server,) = children_of(process.pid)
-    for worker in children_of(fork_server):
+    end = time.monotonic() + 60
+    while len(workers := children_of(fork_server)) < 2:
+        assert time.monotonic() < end
+        time.sleep(0.05)
+    for worker in workers:
         os.kill(worker, signal.SIGSTOP)
     ended = []
 
@@ -198,6 +204,7 @@ def test_a_port_that_is_taken_is_told_before_a_worker_is_started(monkeypatch, ca
     assert "error: cannot listen on 127.0.0.1:" in capsys.readouterr().err
 
 
+@drawn(0)  # long
 def test_a_server_whose_standard_output_is_closed_starts():
     words = [sys.executable, "-m", "fairseq_ext.serve", *NEEDED, "--port", "0"]
     with subprocess.Popen(
@@ -225,7 +232,7 @@ def test_a_folder_without_a_checkpoint_is_told(tmp_path):
 
 def test_a_key_is_made_with_the_line_for_its_file():
     command, environment = (
-        [sys.executable, "-m", "fairseq_ext.serve.guard", "me"],
+        [warm.python(), "-m", "fairseq_ext.serve.guard", "me"],
         {**os.environ, "PYTHONPATH": str(ROOT)},
     )
     done = subprocess.run(command, capture_output=True, text=True, env=environment)
