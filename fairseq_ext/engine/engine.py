@@ -239,7 +239,7 @@ class Engine:
             loop.closed = True
         loop.post("close", grace)
         if threading.current_thread() is not loop:
-            loop.join(grace + GRACE + REAP + SLACK)
+            loop.join(min(grace + GRACE + REAP + SLACK, threading.TIMEOUT_MAX))
 
     def __enter__(self) -> Engine:
         return self
