@@ -635,7 +635,7 @@ def test_flags_that_need_the_searchs_own_hypotheses_refuse_it(tmp_path):
     )
     for flags in ({"no_repeat_ngram_size": 3}, {"select": "gbs"}, {"constraint_end": True}):
         with pytest.raises(
-            UsageError, match="--glossary-placement align writes terms behind the search"
+            UsageError, match="--glossary-placement align writes terms after the search"
         ):
             translator(glossary=str(tmp_path / "terms.tsv"), glossary_placement="align", **flags)
         assert (
