@@ -383,6 +383,7 @@ def test_a_document_is_translated_with_its_progress(page, client):
     name = {"name": "a.txt", "mimeType": "text/plain", "buffer": f"{SOURCE}\n".encode()}
     page.set_input_files("#document", name)
     page.wait_for_selector("#done:visible")
+    assert page.inner_text("#left") == "a.txt is translated"
     with page.expect_download() as download:
         page.get_by_role("button", name="Download a.txt").click()
     plain = client.post("/v1/translate", json={"source": SOURCE}).json()["text"]
@@ -401,6 +402,10 @@ def test_a_document_is_translated_with_its_progress(page, client):
     assert page.locator("#progress").is_visible()
     page.wait_for_selector("#done:visible")
     page.unroute_all()
+    add(page, "term", "Patient", "moonlight")
+    page.set_input_files("#document", name)
+    said = "a.txt is translated, without the terms of this page"
+    page.wait_for_function(f"document.getElementById('left').textContent === '{said}'")
     wrong = {"name": "b.docx", "mimeType": "text/plain", "buffer": b"no archive"}
     page.set_input_files("#document", wrong)
     page.wait_for_function("document.getElementById('error').textContent.includes('b.docx')")
