@@ -74,8 +74,8 @@ class Translator(SearchingModel):
         task: str | None = None,
         **flags: Unpack[Flags],
     ) -> Self:
-        """A Translator from a folder that holds checkpoint, dictionaries and segmentation model;
-        what is given is not looked for.
+        """Make a Translator from a folder with checkpoint, dictionaries and segmentation model;
+        given keywords are not searched for there.
 
         path: a checkpoint in it, or several joined by colons, where it has more than one. Errors:
         UsageError, naming the choices, where the folder leaves one.
@@ -161,8 +161,8 @@ class Translator(SearchingModel):
         progress: bool = False,
         seed: int | None = None,
     ) -> list[Any]:
-        """Each line's n-best list of `Translation`, best first (nbest, beam, seed of samples: those
-        of the flags unless given). progress: a bar on standard error.
+        """Return each line's n-best list of `Translation`, best first (nbest, beam, seed of
+        samples: those of the flags unless given). progress: a bar on standard error.
 
         constraints: for each line the phrases that must appear, as plain text; a list of phrases
         is met by any one of them. avoid: phrases that must not appear, in any line, or a list of
@@ -270,7 +270,7 @@ class Translator(SearchingModel):
         beam: int | None,
         progress: bool = False,
     ) -> list[Any]:
-        """As `translate`, of lines that need not be the first of their call."""
+        """Translate lines that need not be the first of their call, as `translate` does."""
         if errors not in ("raise", "return"):
             raise UsageError(f"errors is {errors!r}: use 'raise' or 'return'")
         with self.lock:
@@ -366,7 +366,7 @@ class Translator(SearchingModel):
     def passes(
         self, format: str, protect: ListOf[str] = (), numbers: Iterator[int] | None = None
     ) -> list[Pass]:
-        """Those of a format, for the languages of the model (raises UsageError);
+        """Return the passes of a format, for the languages of the model (raises UsageError);
         numbers: of the segments."""
         return passes(
             format,
@@ -379,7 +379,7 @@ class Translator(SearchingModel):
     def of_segments(
         self, segments: Sequence[Segment], progress: bool = False
     ) -> list[Translation | UsageError]:
-        """The best translation of each segment, aligned where something is to be put back; the
+        """Return the best translation of each segment, aligned if marks are to be put back; the
         error of one that has none."""
         with self.lock:
             plain = [segment.plain for segment in segments]
@@ -413,8 +413,8 @@ class Translator(SearchingModel):
                     hypothesis.words = pairs
 
     def score(self, sources: ListOf[str], targets: ListOf[str]) -> list[Translation]:
-        """Each target as the model scores it, given its source: teacher-forced log probabilities,
-        as `--score-reference` has them.
+        """Score each target as the model does, given its source: teacher-forced log probabilities,
+        as in `--score-reference`.
 
         score: the mean of positional_scores, whatever the flags' length penalty. Errors: UsageError
         where a line is too long, where the numbers of lines differ, and for tasks whose sentences

@@ -228,7 +228,7 @@ open_files = OpenFiles()
 
 
 def close_in_child() -> None:
-    """In a forked child: leave the files to the parent."""
+    """Close the files in a forked child, whose parent writes them."""
     for file in list(open_files):
         file.close()
 

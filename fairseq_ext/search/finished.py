@@ -21,8 +21,8 @@ from fairseq_ext.search.pool import Pool
 
 @dataclass(frozen=True)
 class Ending:
-    """How the search of a sentence ended: its certificate, and the work saved against a search to
-    the length limit."""
+    """The end of a sentence's search: its certificate, and the work saved against a search to the
+    length limit."""
 
     gap: float  # bound of the score that the answer lacks, in nats; 0 if it is proved the best
     steps: int

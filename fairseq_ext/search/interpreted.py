@@ -128,10 +128,10 @@ class LoopSearch(Searcher):
             beam = group.beam
             if place in beam.live:
                 i = beam.live.index(place)
-                first, behind = beam.bounds()[i : i + 2].tolist()
+                first, end = beam.bounds()[i : i + 2].tolist()
                 lag = 0 if beam.lags is None else beam.lags[i]
-                possible = beam.last_score()[first:behind] > -torch.inf
-                rows += beam.tokens[first:behind, 1 + lag :][possible].tolist()
+                possible = beam.last_score()[first:end] > -torch.inf
+                rows += beam.tokens[first:end, 1 + lag :][possible].tolist()
         for finished, i in self.search.finished.hypotheses[place]:
             rows.append(
                 finished.tokens[i, finished.lag[i] if finished.lag is not None else 0 :].tolist()

@@ -105,8 +105,8 @@ class Pool:
             name: value[index] if isinstance(value, Tensor) else value
             for name, value in inputs.items()
         }
-        first, behind = self.used_columns(sentences)
-        inputs["src_tokens"] = inputs["src_tokens"][:, first:behind]
+        first, end = self.used_columns(sentences)
+        inputs["src_tokens"] = inputs["src_tokens"][:, first:end]
         return inputs
 
     def first_column(self, sentences: list[int]) -> int:

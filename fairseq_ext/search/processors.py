@@ -103,16 +103,10 @@ class LogitsProcessors:
                     column >= P, self.pad
                 )
                 # fairseq: the minimum length applies when all prefixes have ended
-                behind = forced == self.pad
-                allowed = behind if pool.min_len_after_own_prefix else after_prefix
-                too_short = (
-                    too_short
-                    if too_short is False
-                    else allowed
-                    if too_short is True
-                    else too_short & allowed
-                )
-                after_prefix = behind if pool.min_len_after_own_prefix else after_prefix
+                if pool.min_len_after_own_prefix:
+                    after_prefix = forced == self.pad
+                if too_short is not False:
+                    too_short = after_prefix if too_short is True else too_short & after_prefix
         return Positions(at_limit, forced, too_short, after_prefix, history)
 
     def apply_(self, log_probs: LogProbs, at: Positions) -> None:
@@ -156,8 +150,8 @@ def add_language_model(log_probs: LogProbs, beam: Beam, lm: torch.nn.Module, wei
 
 
 def repeat_ended(log_probs: LogProbs, beam: Beam, ends: Tensor) -> None:
-    """Where a prefix ends its sentence (rows ends (n,)), copy the sentence's best row over its
-    others, as fairseq does.
+    """Copy a sentence's best row over its others if a prefix ends the sentence (rows ends (n,)), as
+    fairseq does.
 
     subtle: so the n-best list of such a sentence holds the same hypothesis k times.
     """

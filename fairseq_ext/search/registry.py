@@ -149,8 +149,7 @@ def register(
     where = f"the register line of {point} {name}"
     if isinstance(needs, str) or isinstance(denies, str):
         raise UsageError(
-            f"{where}: needs and denies are tuples, so write a comma behind a single "
-            'word, ("beam",)'
+            f'{where}: needs and denies are tuples, so write a comma after a single word, ("beam",)'
         )
     unknown = [c for c in (*needs, *denies) if c not in CAPABILITIES]
     if unknown:
@@ -408,7 +407,7 @@ CAPABILITIES = {
     "softmax's own order": "{denier} can raise words that {needer} has ruled out",
     "attention": "{needer} reads the attention of every token, which {denier} does not keep",
     "several tokens a call": "{denier} reads one token a call, and {needer} reads several",
-    "repeatable calls": "{denier} draws anew at every call, so {needer} cannot verify drafts",
+    "repeatable calls": "{denier} draws again at every call, so {needer} cannot verify drafts",
     "one process": "{needer} is written by one process, and {denier} starts several",
     "output layer": "{needer} reads the output layer of a plain Transformer decoder, and "
     "{denier} has none",

@@ -82,7 +82,6 @@ class Document:
     characters: int = 0
     total: int = 0
     since: float = 0.0  # when its translation began, by time.monotonic()
-    ended: float | None = None
     task: asyncio.Task[None] | None = None
 
     @property
@@ -114,7 +113,6 @@ class Documents:
     def new(self, owner: str, name: str, content: bytes) -> Document:
         """A document whose translation is not started; HTTPException 429 where its owner has
         `MOST` already."""
-        self.purge()
         if sum(each.owner == owner for each in self.documents.values()) >= MOST:
             raise HTTPException(
                 429,
@@ -133,7 +131,6 @@ class Documents:
 
     def get(self, identifier: str, key: str, owner: str) -> Document:
         """A document; HTTPException 404 where the owner has none of this identifier and key."""
-        self.purge()
         found = self.documents.get(identifier)
         if (
             found is None
@@ -147,13 +144,6 @@ class Documents:
         """Delete a document and its files."""
         self.documents.pop(document.id, None)
         shutil.rmtree(document.folder, ignore_errors=True)
-
-    def purge(self) -> None:
-        """Delete the documents that were not fetched in time."""
-        limit = time.monotonic() - KEEP_SECONDS
-        for each in [*self.documents.values()]:
-            if each.ended is not None and each.ended < limit:
-                self.delete(each)
 
     def start(self, document: Document, pair: Pair, glossaries: Sequence[GlossaryFile]) -> None:
         """Translate a document in a task of its own; one of the same language is copied."""
@@ -176,7 +166,7 @@ class Documents:
         finally:
             if document.status not in ("done", "error"):
                 document.status, document.message = "error", "the translation was interrupted"
-            document.ended = time.monotonic()
+            asyncio.get_running_loop().call_later(KEEP_SECONDS, self.delete, document)
 
     async def translate(
         self, document: Document, pair: Pair, glossaries: Sequence[GlossaryFile]

@@ -385,7 +385,7 @@ REFUSED = (
     ClientDisconnect,
     RuntimeError,
 )
-DEEPL = ("/v2/", "/v3/")  # how the paths of DeepL's API begin
+DEEPL = ("/v2", "/v3")  # how the paths of DeepL's API begin
 CLIENT_CLOSED = 499  # the status that proxies log where the client has disconnected
 ERRORS = {
     code: {"description": what}

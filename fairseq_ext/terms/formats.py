@@ -39,8 +39,8 @@ TASKS = ("proper", "random")  # dictionaries of the shared tasks
 
 
 def read_tsv(files: Files) -> tuple[list[Sentence], str | None]:
-    """A sentence for each line of --references, and --source-lang; UsageError for a
-    wrong number of columns."""
+    """Read a sentence for each line of --references, and --source-lang (raises UsageError for a
+    wrong number of columns)."""
     lines = Lines(files.references, "--references")
     found = []
     for number in range(len(lines)):
@@ -59,8 +59,8 @@ def read_tsv(files: Files) -> tuple[list[Sentence], str | None]:
 
 
 def read_jsonl(files: Files) -> tuple[list[Sentence], str | None]:
-    """A sentence for each line of --references, and --source-lang; UsageError for a line without
-    its fields, and for a --terms that no line has."""
+    """Read a sentence for each line of --references, and --source-lang (raises UsageError for a
+    line without its fields, and for a --terms that no line has)."""
     records = list(objects(files.references, "--references"))
     for record, where in records:
         if not isinstance(record, dict):
@@ -78,7 +78,8 @@ def read_jsonl(files: Files) -> tuple[list[Sentence], str | None]:
 
 
 def key_of(files: Files, records: list[dict[str, Any]]) -> str:
-    """The key under which lines have their terms; UsageError for a --terms that no line has."""
+    """Return the key under which lines have their terms (raises UsageError for a --terms that no
+    line has)."""
     name = files.terms or "terms"
     if not files.terms or not records or any(name in record for record in records):
         return name
@@ -112,8 +113,8 @@ def pairs_of(given: Any, where: str) -> list[tuple[object, object]]:
 
 
 def read_text(files: Files) -> tuple[list[Sentence], str | None]:
-    """A sentence for each line of --references, and --source-lang; UsageError for a missing file
-    or one of another length."""
+    """Read a sentence for each line of --references, and --source-lang (raises UsageError for a
+    missing file or one of another length)."""
     if not files.sources or not files.terms_file:
         raise UsageError(
             "--format text has its sources and terms in files of their own: add --sources and "
@@ -217,7 +218,7 @@ class Reader(HTMLParser):
 
 
 def segments(path: str, flag: str) -> list[Segment]:
-    """The segments of an SGM file; UsageError where it has none."""
+    """Return the segments of an SGM file (raises UsageError if it has none)."""
     reader = Reader(path)
     reader.feed("\n".join(text_lines(path, flag)))
     reader.close()
@@ -227,8 +228,8 @@ def segments(path: str, flag: str) -> list[Segment]:
 
 
 def read_wmt21(files: Files) -> tuple[list[Sentence], str | None]:
-    """A sentence for each segment of --references, and --source-lang; --sources, if given, is the
-    SGM file of the source side.
+    """Read a sentence for each segment of --references, and --source-lang; --sources, if given, is
+    the SGM file of the source side.
 
     As in the task's own script, the reference's wording is one of the allowed targets.
     """
@@ -275,7 +276,7 @@ def read_wmt21(files: Files) -> tuple[list[Sentence], str | None]:
 
 
 def read_wmt23(files: Files) -> tuple[list[Sentence], str | None]:
-    """A sentence for each line of --references, and the source language.
+    """Read a sentence for each line of --references, and the source language.
 
     --sources and --terms-file default to the files of the task's names next to --references.
     """
@@ -305,8 +306,8 @@ def read_wmt23(files: Files) -> tuple[list[Sentence], str | None]:
 
 
 def languages(pairs: Any, where: str, files: Files) -> list[str]:
-    """The languages besides the target that a line's terms name; UsageError for a line that
-    is no list of objects."""
+    """Return the languages other than the target that a line's terms name (raises UsageError for a
+    line that is not a list of objects)."""
     if not isinstance(pairs, list) or not all(isinstance(pair, dict) for pair in pairs):
         raise UsageError(
             f"{where} is not a list of terms: a WMT23 line is a JSON list of objects, [] for none"
@@ -315,7 +316,7 @@ def languages(pairs: Any, where: str, files: Files) -> list[str]:
 
 
 def term_of(pair: dict[str, Any], source_lang: str, target_lang: str, where: str) -> Term:
-    """A term of one of the line's objects."""
+    """Return the term of one of the line's objects."""
     if not isinstance(pair.get(source_lang), str) or target_lang not in pair:
         raise UsageError(
             f"{where} has a term without '{source_lang}' or '{target_lang}': it has "
@@ -333,7 +334,7 @@ NOT_LANGUAGES = ("proper", "random", "noterm", "terms")
 
 
 def read_wmt25(files: Files) -> tuple[list[Sentence], str | None]:
-    """A sentence for each line of --references, and the source language.
+    """Read a sentence for each line of --references, and the source language.
 
     The source language is the first key that is neither the target language nor a dictionary;
     --terms names the dictionary.
@@ -370,7 +371,7 @@ def read_wmt25(files: Files) -> tuple[list[Sentence], str | None]:
 
 
 def read_hypotheses(path: str, flag: str, target_lang: str) -> list[str]:
-    """The translations in the order of the test set.
+    """Read the translations, in the order of the test set.
 
     A name in .sgm or .xml is SGM; a name in .jsonl, or a first line that is a JSON object, is
     JSONL: `--results-file` (sorted by its sentence numbers), `python -m fairseq_ext.corpus` (the
@@ -394,8 +395,8 @@ def read_hypotheses(path: str, flag: str, target_lang: str) -> list[str]:
 
 
 def numbered(records: list[tuple[dict[str, Any], str]], path: str, flag: str) -> list[str]:
-    """The translations of a results file by sentence number; UsageError where
-    a number is missing."""
+    """Return the translations of a results file by sentence number (raises UsageError if a number
+    is missing)."""
     found: dict[int, str] = {}
     for record, where in records:
         if not isinstance(record.get("id"), int) or not isinstance(record.get("text"), str):
@@ -411,7 +412,7 @@ def numbered(records: list[tuple[dict[str, Any], str]], path: str, flag: str) ->
 
 
 def translation(record: dict[str, Any], target_lang: str, where: str) -> str:
-    """The translation in a line of corpus output or of a submission; a sentence that could
+    """Return the translation in a line of corpus output or of a submission; a sentence that could
     not be translated is empty."""
     hypotheses = record.get("hypotheses")
     if isinstance(hypotheses, list):

@@ -158,13 +158,13 @@ def counts(
 
 
 def window_overlap(cases: Sequence[Case], n: int) -> float | None:
-    """The score for windows of n words, 0 to 1; None where no reference has a term."""
+    """Return the score for windows of n words, 0 to 1; None if no reference has a term."""
     values = [of_sentence(case, spans, n) for case in cases if (spans := reference_spans(case))]
     return sum(values) / len(values) if values else None
 
 
 def of_sentence(case: Case, spans: list[Span], n: int) -> float:
-    """A sentence's value."""
+    """Return a sentence's value."""
     reference, hypothesis = case.reference.words, case.hypothesis.words
     by_wording: defaultdict[tuple[str, ...], list[Span]] = defaultdict(list)
     for start, end in spans:
@@ -191,15 +191,15 @@ def of_sentence(case: Case, spans: list[Span], n: int) -> float:
 
 
 def window(words: list[str], span: Span, n: int) -> Counter[str]:
-    """The n words before a span and the n words behind it."""
+    """Return the n words before a span and the n words after it."""
     before = [word for word in reversed(words[: span[0]]) if is_word(word)][:n]
     behind = [word for word in words[span[1] :] if is_word(word)][:n]
     return Counter(before + behind)
 
 
 def overlap(of_reference: Counter[str], of_hypothesis: Counter[str]) -> float:
-    """The share of the reference's window that the translation's has; 0 where the term
-    is the whole sentence."""
+    """Return the share of the reference's window that the translation's has; 0 if the term is the
+    whole sentence."""
     return (of_reference & of_hypothesis).total() / of_reference.total() if of_reference else 0.0
 
 
@@ -222,7 +222,7 @@ WEIGHT = 2
 
 
 def one_minus_term(cases: Sequence[Case], weight: int = WEIGHT) -> float | None:
-    """The score; None where there are no sentences with a reference."""
+    """Return the score; None if no sentence has a reference."""
     rates = []
     for case in cases:
         words = case.reference.words
@@ -249,7 +249,7 @@ def cost(hypothesis: list[str], reference: list[str], weights: list[int]) -> int
 
 
 def shift(hypothesis: list[str], reference: list[str]) -> tuple[int, list[str]]:
-    """The number of shifts that TER makes, and the words in their new order."""
+    """Return the number of shifts that TER makes, and the words in their new order."""
     distance, shifts, tried = lib_ter.BeamEditDistance(reference), 0, 0
     while True:
         gain, moved, tried = lib_ter._shift(hypothesis, reference, distance, tried)
@@ -274,7 +274,7 @@ def shift(hypothesis: list[str], reference: list[str]) -> tuple[int, list[str]]:
 
 
 def consistency(cases: Sequence[Case]) -> float | None:
-    """The score, 0 to 1; None where no document has a term twice."""
+    """Return the score, 0 to 1; None if no document has a term twice."""
     sentences: defaultdict[tuple[str, ...], list[tuple[ExpectedTerm, Text]]] = defaultdict(list)
     for case in cases:
         of_line = {
@@ -297,8 +297,8 @@ def consistency(cases: Sequence[Case]) -> float | None:
 
 
 def translation_in(text: Text, targets: Sequence[Text]) -> list[tuple[str, ...]]:
-    """The lemmas of the first of the targets that a sentence holds, in a list; an empty
-    list if it holds none."""
+    """Return the lemmas of the first of the targets that a sentence has, in a list; an empty list
+    if it has none."""
     found = (
         target
         for target in targets
@@ -321,8 +321,8 @@ END = regex.compile(r"(?:[.!?…]+[\p{Pe}\p{Pf}\"']*(?=\s|$)|[。！？]+[\p{Pe}
 
 
 def after_final_punctuation(cases: Sequence[Case]) -> float | None:
-    """The share among the terms that the translations hold as words, 0 to 1; None
-    where they hold none."""
+    """Return the share among the terms that the translations have as words, 0 to 1; None if they
+    have none."""
     return share(of_line(case) for case in cases)
 
 

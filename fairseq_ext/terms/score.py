@@ -33,7 +33,7 @@ WINDOWS = (2, 3)  # words on either side, as in the WMT21 task
 
 @dataclass(frozen=True)
 class EvaluationSet:
-    """What systems are scored on. The lemmatizers are None where there are no lemmas."""
+    """The test set that systems are scored on. The lemmatizers are None if there are no lemmas."""
 
     sentences: Sequence[Sentence]
     of_source: words.Lemmatizer | None
@@ -41,7 +41,8 @@ class EvaluationSet:
     description: str  # for the signature: format, terms and languages
 
     def cases(self, hypotheses: Sequence[str], flag: str) -> list[Case]:
-        """The lines of a system; UsageError for another number of lines than the test set's."""
+        """Return the lines of a system (raises UsageError for another number of lines than the test
+        set's)."""
         if len(hypotheses) != len(self.sentences):
             found, lines = (
                 counted(len(hypotheses), "translation"),
@@ -65,8 +66,8 @@ def translation_metrics() -> dict[str, BLEU | CHRF]:
 def score(
     test_set: EvaluationSet, hypotheses: Sequence[str], flag: str = "--hypotheses"
 ) -> dict[str, Any]:
-    """Every score by its name. BLEU and chrF2++ are percentages, the others shares; None where a
-    score has nothing to count.
+    """Return every score by its name. BLEU and chrF2++ are percentages, the others shares; None for
+    a score with nothing to count.
 
     Formulas: metrics.py.
     """
@@ -96,8 +97,8 @@ def score(
 
 
 def table(scores: Mapping[str, Any]) -> str:
-    """The scores as a table: one a line, its name in the first column; the signature
-    is the last line."""
+    """Return the scores as a table: one a line, its name in the first column; the signature is the
+    last line."""
     rows = list(
         flat(
             {
@@ -134,8 +135,8 @@ def flat(scores: Mapping[str, Any], name: str = "") -> Iterator[tuple[str, Any]]
 
 
 def shown(value: Any) -> str:
-    """A value as text: numbers with four digits behind the point, a bar where there
-    is nothing to count."""
+    """Return a value as text: numbers with four decimal digits, a bar if there is nothing to
+    count."""
     return "-" if value is None else f"{value:.4f}" if isinstance(value, float) else str(value)
 
 
@@ -184,7 +185,7 @@ def compare(
 
 
 def row(score: float | None, baseline: float | None, p: float | None) -> dict[str, Any]:
-    """One line of the comparison."""
+    """Return one line of the comparison."""
     difference = None if score is None or baseline is None else score - baseline
     return {
         "score": score,

@@ -24,7 +24,7 @@ SHOWN = 5  # segments that are named of those that stay as they are
 
 
 def parser() -> ArgumentParser:
-    """What is ours on the command line; everything else is a decoding flag."""
+    """Return the parser of our part of the command line; all other flags are decoding flags."""
     parse = ArgumentParser(
         "python -m fairseq_ext.text",
         description="Translate texts and files as they are: sentence by sentence, with what stands "
@@ -79,7 +79,7 @@ def through_translator(
 
 
 def main(argv: list[str] | None = None) -> int:
-    """The exit code."""
+    """Run the command; return the exit code."""
     try:
         args, others = parser().parse_known_args(argv)
         from fairseq_ext.text.files import translate

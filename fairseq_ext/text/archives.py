@@ -64,7 +64,7 @@ class WrongArchive(UsageError):
 
 @dataclass
 class Report:
-    """What of a file is not translated: kinds of things that are never, and parts that cannot be
+    """The parts of a file that are not translated: kinds that never are, and parts that cannot be
     read, each with the reason."""
 
     kinds: list[str] = field(default_factory=list)

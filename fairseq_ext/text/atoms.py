@@ -35,8 +35,8 @@ class Atom:
 
 @dataclass
 class Mark:
-    """What is taken out of a sentence: a tag around the characters [start, end) of the plain text,
-    or what stands at a place of it."""
+    """A part taken out of a sentence: a tag around the characters [start, end) of the plain text,
+    or the content of a place in it."""
 
     start: int
     end: int

@@ -29,7 +29,7 @@ class TextTranslation:
 def translated(
     items: Iterable[Item], translate: Translate, untranslated: list[tuple[str, str]]
 ) -> Iterator[str]:
-    """Each item's translation, in order; what stays as it is goes to `untranslated`.
+    """Yield each item's translation, in order; unchanged parts go to `untranslated`.
 
     Items are read as they are needed.
     """

@@ -1,4 +1,4 @@
-"""What is inline in Markdown: emphasis, links, code, tags, and text."""
+"""Inline parts of Markdown: emphasis, links, code, tags, and text."""
 
 from __future__ import annotations
 

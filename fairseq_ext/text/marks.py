@@ -42,13 +42,18 @@ from fairseq_ext.text.units import UNKNOWN, Source, Written, flat, is_hollow, un
 
 # characters of source and target words that stand for each other
 Pairs = Sequence[tuple[Span, Span]]
+QUOTES = regex.compile(r"[\"\p{Pi}\p{Pf}「」『』]")
+QUOTE_END = regex.compile(rf"[^{QUOTES.pattern[1:-1]}„‚]*+[\"“”«»‘」』]")
 
 
 def ended(text: str, source: str) -> str:
-    """Return a translation without the full stop that its source, such as a heading, does not have.
+    """Return a translation without the full stop that its source, such as a heading, does not have,
+    and with the quotation mark that ends its source and begins in an earlier sentence.
 
     source: "" where it may have none.
     """
+    if QUOTE_END.fullmatch(source) and QUOTES.search(text[-3:]) is None:
+        text += '"'
     return (
         text[:-1]
         if regex.search(r"(?<![.。])[.。]$", text) and (not source or WORDY.search(source[-1:]))
@@ -92,11 +97,14 @@ class Projection:
                 )
         self.spread()
         self.signs = unknown_signs(source.plain, self.text, self.words)
+        for i in [i for i, sign in self.signs.items() if sign and is_word(sign[0])]:
+            is_behind = i > 0 and self.words[i - 1][1] == self.words[i][0]  # a part of the word
+            self.unit[i] = self.unit[i - 1 if is_behind else i + 3]
         # of each unit, the character at which its source unit starts
         self.source = [None if unit is None else source.units[unit][0] for unit in self.unit]
 
     def by_pairs(self, spans: Sequence[Span], pairs: Pairs) -> Iterator[int | None]:
-        """Of each target word, the number of its source word, by pairs."""
+        """Return the number of the source word of each target word, by pairs."""
         known = sorted(pairs, key=lambda pair: pair[1])
         starts = [target[0] for _, target in known]
         for start, end in spans:

@@ -151,7 +151,7 @@ def parts(text: str, xhtml: bool) -> Iterator[Token | tuple[Token, int]]:
 
 
 def ends_of(text: str, found: list[Token], xhtml: bool) -> dict[int, int]:
-    """Of the tokens that start an element that is not translated, where it ends.
+    """Return the ends of elements that are not translated, by the tokens that start them.
 
     One whose end tag is missing ends in front of the next block, and one that is a block itself in
     front of the next of its name.

@@ -45,6 +45,8 @@ BULLET = regex.compile(r"\s*(?:[-–—*•·‣▪◦+>]|\d{1,3}[.)]|[a-z]\))\s
 # characters of a segment: no model takes as many, and segmenting more would delay other requests
 LONGEST = 3000
 SPACES = regex.compile(r"\s")
+BRACKETS = {"(": ")", "[": "]"}
+OPENS, CLOSES = regex.compile(r"[(\[](?=\S)"), regex.compile(r"(?<![\s:;=-])[)\]]\Z")  # not :-)
 STANDS_IN = "\ufffc"  # what is read of a placeholder, see splitter.py
 TAB = regex.compile(r"(\t+)")
 DASH = regex.compile(r"\s*(?:[-–—]\s+(?=\S))?")  # in front of a sentence
@@ -248,17 +250,19 @@ def trimmed(atoms: list[Atom], escape: Callable[[str], str]) -> Iterator[Item]:
             break
     behind = before_colon(atoms, first, behind)
     lead, core, trail = atoms[:first], atoms[first:behind], atoms[behind:]
-    if core and core[0].kind == TEXT and core[0].raw == core[0].text:
+    if core and is_plain(core[0]):
         stripped = core[0].text[DASH.match(core[0].text).end() :]  # type: ignore[union-attr]
         space = core[0].text[: len(core[0].text) - len(stripped)]
         lead, core = [*lead, Atom(TEXT, space, space)], [Atom(TEXT, stripped, stripped), *core[1:]]
-    if core and core[-1].kind == TEXT and core[-1].raw == core[-1].text:
+    if core and is_plain(core[-1]):
         stripped = core[-1].text.rstrip()
         space = core[-1].text[len(stripped) :]
         core, trail = (
             [*core[:-1], Atom(TEXT, stripped, stripped)],
             [Atom(TEXT, space, space), *trail],
         )
+    opening, core, closing = without_brackets(core)
+    lead, trail = [*lead, *opening], [*closing, *trail]
     if kept := raw(lead):
         yield kept
     if core:
@@ -270,6 +274,32 @@ def trimmed(atoms: list[Atom], escape: Callable[[str], str]) -> Iterator[Item]:
         yield segment if LETTER.search(segment.plain) else raw(core)
     if kept := raw(trail):
         yield kept
+
+
+def without_brackets(atoms: list[Atom]) -> tuple[list[Atom], list[Atom], list[Atom]]:
+    """Return the bracket in front of a sentence, the sentence, and the bracket behind it, where
+    they hold all of it, or it and others: a model may lose them."""
+    shown, waiting, pairs = read(atoms), list[int](), dict[int, int]()  # pairs: end to start
+    for at, character in enumerate(shown):
+        if character in BRACKETS:
+            waiting.append(at)
+        elif waiting and character == BRACKETS[shown[waiting[-1]]]:
+            pairs[at] = waiting.pop()
+    last = len(shown) - 1
+    opening, closing = list[Atom](), list[Atom]()
+    is_whole = pairs.get(last) == 0
+    if (is_whole or (OPENS.match(shown) and 0 in waiting)) and is_plain(atoms[0]):
+        opening, rest = [Atom(TEXT, shown[0], shown[0])], atoms[0].text[1:]
+        atoms = [Atom(TEXT, rest, rest), *atoms[1:]]
+    if (is_whole or (CLOSES.search(shown) and last not in pairs)) and is_plain(atoms[-1]):
+        closing, rest = [Atom(TEXT, shown[last], shown[last])], atoms[-1].text[:-1]
+        atoms = [*atoms[:-1], Atom(TEXT, rest, rest)]
+    return opening, atoms, closing
+
+
+def is_plain(atom: Atom) -> bool:
+    """Return whether an atom is text that is written as it is read."""
+    return atom.kind == TEXT and atom.raw == atom.text
 
 
 def before_colon(atoms: Sequence[Atom], first: int, behind: int) -> int:

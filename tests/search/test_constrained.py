@@ -8,6 +8,7 @@ import random
 import pytest
 import torch
 from models import batch, build, dictionary, generators, run, same
+from sizes import covering
 
 from fairseq_ext.kernels.library import library
 from fairseq_ext.search.constrained import ConstrainedSearch
@@ -19,7 +20,7 @@ pytestmark = [
     pytest.mark.skipif(library() is None, reason="there is no compiled library"),
     pytest.mark.usefixtures("on_the_cpu"),
 ]
-CASES = int(os.environ.get("CONSTRAINED_CASES", "150"))
+CASES = int(os.environ.get("CONSTRAINED_CASES", "75"))
 SEED = int(os.environ.get("CONSTRAINED_SEED", "5"))
 WORD = dictionary().nspecial
 COUNTS = (
@@ -127,6 +128,7 @@ def test_random_batches_give_the_loops_bits(monkeypatch):
         assert compiled == any(c.any_of for c in constraints)
 
 
+@covering(1)
 @pytest.mark.parametrize("places", [2, 9, 64])
 @pytest.mark.parametrize("beam", [1, 4, 12])
 def test_long_sentences_outgrow_the_cache_and_the_places_for_tokens(beam, places, monkeypatch):

@@ -12,14 +12,14 @@ from types import FrameType
 from typing import Any
 
 import pytest
-from sizes import ALL
+from sizes import ALL, covering
 from test_translator import SETTINGS
 
 from fairseq_ext import Translator
 
 LINES = ["de1 de2 de3 de4", "de5", "de6 de7 de8"]
 PHRASES = [["en3"], [], ["en4 en5", "en9"]]
-CALLS = 400 if os.environ.get(ALL) else 40  # of about 1,000 that are broken off in each way
+CALLS = 400 if os.environ.get(ALL) else 15  # of about 1,000 that are broken off in each way
 # where requests come and go: each call there is broken off
 ALWAYS = ("admit", "take", "cancel", "clear", "keep", "keep_", "start_", "places_", "step")
 WAYS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
@@ -71,6 +71,7 @@ def in_another_thread(function: Callable[[], list]) -> list:
 
 
 # in generators that nobody waits for, Python ignores it
+@covering(1)
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 @pytest.mark.parametrize("lines", [LINES, LINES[:1]], ids=["many", "alone"])
 @pytest.mark.parametrize("way", WAYS)

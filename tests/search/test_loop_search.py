@@ -6,7 +6,7 @@ import random
 import pytest
 import torch
 from models import alone, batch, build, dictionary, generators, run, same
-from sizes import part_of
+from sizes import covering, drawn, part_of
 
 from fairseq_ext.search.interpreted import LoopSearch, OpenPool
 from fairseq_ext.search.phrases.sentence import EMPTY, SentenceConstraints
@@ -164,6 +164,7 @@ def random_constraints(
     )
 
 
+@drawn(6)
 @pytest.mark.parametrize(
     "flags",
     [
@@ -209,6 +210,7 @@ def test_each_architecture(architecture):
         assert interleaved(arriving, 4, 5, tolerance=LOOSE.get(architecture, 1e-9))
 
 
+@covering(1)
 @pytest.mark.parametrize("order", ["shortest", "fifo"])
 @pytest.mark.parametrize(
     "flags",
@@ -245,7 +247,7 @@ def test_now_and_then_a_sentence_with_constraints(flags):
     """While there is none, the plug of plain search selects; the one of constraints takes over live
     rows, and gives them back."""
     selected = set()
-    for seed in range(3):
+    for seed in part_of(3, 1):
         draw = random.Random(seed)
         made = lengths(draw, 16)
         constraints = [random_constraints(draw, without=0.85) for _ in made]

@@ -230,7 +230,7 @@ def seconds(format: str, text: str) -> float:
         gc.enable()
 
 
-@drawn(8)
+@drawn(3)
 @pytest.mark.parametrize(("format", "opening"), OPENINGS)
 def test_twice_as_long_a_text_takes_twice_as_long(format, opening):
     count = 500

@@ -209,6 +209,9 @@ def test_code_of_servers_in_a_page_is_kept():
         ("<p>Tom &amp; Jerry &lt; x</p>", "Tom <unk> Jerry < x", "<p>Tom &amp; Jerry &lt; x</p>"),
         ("<p>‚Hund‘ und § 5</p>", "<unk>Dog<unk> and <unk> 5", "<p>‚Dog‘ and § 5</p>"),
         ("<p>Ein Hund</p>", "A <unk>", "<p>A &lt;unk&gt;</p>"),
+        ("<b>Paweł</b> &amp; ich", "Pawe<unk> <unk> me", "<b>Paweł</b> &amp; me"),
+        ("<b>Łukaszów</b>", "<unk>ukasz<unk>w", "<b>Łukaszów</b>"),
+        ("<b>Paweł</b>", "Paula<unk>", "<b>Paula&lt;unk&gt;</b>"),
         ("<p>&lt;unk&gt; & b</p>", "a <unk>", "<p>a &lt;unk&gt;</p>"),
     ],
 )

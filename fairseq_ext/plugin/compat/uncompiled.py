@@ -50,7 +50,7 @@ def batch_by_size_vec(indices, sizes, most_tokens: int, most_sentences: int, mul
 
 
 def batch_by_size_fn(indices, size_of: Callable, *limits: int) -> list:
-    """As `batch_by_size_vec`, with a function that returns a sentence's tokens."""
+    """Do the same as `batch_by_size_vec`, with a function that returns a sentence's tokens."""
     return batch_by_size_vec(indices, [size_of(i) for i in indices], *limits)
 
 

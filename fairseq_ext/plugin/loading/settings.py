@@ -97,7 +97,8 @@ def saved_settings(path: str) -> dict[str, dict[str, Any]]:
 
 
 def text_of(name: str, value: Any, others: str = "") -> str:
-    """A keyword that is text or a path, as text; others: what else it may be.
+    """Return a keyword that is text or a path, as text; others: other allowed kinds, for the
+    message.
 
     Errors: UsageError for other values, and for text that no command line can have.
     """

@@ -376,7 +376,7 @@ def choose_placement(flags: Any, generation: Any, segmented: bool, of_requests: 
         return replace(flags, glossary_placement=placement)
     if against is not None:
         raise UsageError(
-            f"--glossary-placement align writes terms behind the search, in which {against} works: "
+            f"--glossary-placement align writes terms after the search, in which {against} works: "
             "leave one of the two out"
         )
     if not segmented:

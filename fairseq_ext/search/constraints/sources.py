@@ -92,7 +92,7 @@ logger = logging.getLogger("fairseq_ext")
 
 @dataclass(frozen=True)
 class Matching:
-    """How occurrences of phrases count, except for terms of a glossary."""
+    """The case and the boundaries in which phrases count, except for terms of a glossary."""
 
     required: str = "exact"  # --constraint-case
     banned: str = "exact"  # --avoid-case

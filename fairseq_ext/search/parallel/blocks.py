@@ -248,10 +248,8 @@ class Rows:
         self.tokens[row, column] = out[row, place]
         self.score[row, column] = score[row, place]
         self.length = self.length + count
-        behind = count[:, None] + np.arange(w)
-        self.guess = np.where(
-            behind < w, np.take_along_axis(out, np.minimum(behind, w - 1), 1), NONE
-        )
+        index = count[:, None] + np.arange(w)
+        self.guess = np.where(index < w, np.take_along_axis(out, np.minimum(index, w - 1), 1), NONE)
 
     def keep(self, row: np.ndarray) -> Rows:
         """Return these rows (n',)."""

@@ -254,16 +254,16 @@ class ParallelSearch(Searcher):
         if self.last is None:
             return []
         r, i = (live.tolist().index(request.sentence) for live in (self.state.live, self.last.live))
-        behind = int(self.last.length[i]) + 1
+        end = int(self.last.length[i]) + 1
         return [
-            *self.state.tokens[r, 1:behind].tolist(),
+            *self.state.tokens[r, 1:end].tolist(),
             *self.last.out[i, : int(self.last.verified[i])].tolist(),
         ]
 
     def hypothesis(self, rows: Rows, r: int, pool: Pool, dtype: torch.dtype) -> Hypothesis:
         """Return the finished row r, with positional scores of this type."""
-        device, behind = pool.length.device, int(rows.length[r]) + 1
-        tokens, score = rows.tokens[r, 1:behind].tolist(), rows.score[r, 1:behind].tolist()
+        device, end = pool.length.device, int(rows.length[r]) + 1
+        tokens, score = rows.tokens[r, 1:end].tolist(), rows.score[r, 1:end].tolist()
         total = torch.tensor(sum(score), dtype=torch.float64)
         sentence = upload(rows.live[r : r + 1], device)
         rewarded = self.scoring.rewarded(pool, sentence).cpu() if self.scoring.reward else total

@@ -62,7 +62,7 @@ class Automaton:
 
 @dataclass(frozen=True)
 class TokenReading:
-    """How tokens are read as units.
+    """The reading of tokens as units.
 
     letter and continuing: of characters; if tokens are the units, no unit continues a word.
     """

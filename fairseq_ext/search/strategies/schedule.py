@@ -1,4 +1,4 @@
-"""When the sentences of a batch start: all together (`batch`), or as others finish
+"""Schedules: the sentences of a batch start all together (`batch`), or as others finish
 (`--schedule stream`).
 
 The stream is streaming variable-width beam search, a form of continuous batching:

@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 from conftest import command
 from fairseq.data import Dictionary
-from forked import generate_forked
+from fairseq_cli.preprocess import cli_main as preprocess
+from forked import forked, generate_forked, succeeded
 
 from fairseq_ext import Translator
 from fairseq_ext.plugin.loading.data_folder import SegmentationCheck, advice, kind_of_files
@@ -111,7 +112,8 @@ def test_generate_warns_that_its_output_stays_segmented(tmp_path):
         f"--{side}dict={DEMO / f'dict.{language}.txt'}"
         for side, language in (("src", "de"), ("tgt", "en"))
     ]
-    command(
+    made = forked(
+        preprocess,
         "fairseq-preprocess",
         "-s",
         "de",
@@ -123,6 +125,7 @@ def test_generate_warns_that_its_output_stays_segmented(tmp_path):
         "--destdir",
         tmp_path / "data",
     )
+    succeeded(made)
     flags = [
         tmp_path / "data",
         "--path",

@@ -195,7 +195,7 @@ def read(
     except FileNotFoundError:
         return None
     except (OSError, DamagedFile) as error:  # a damaged file is replaced
-        logger.warning("the LSH index %s is built anew, because %s", file, error)
+        logger.warning("the LSH index %s is built again, because %s", file, error)
         return None
     tensors = {name: torch.from_numpy(array) for name, array in arrays.items()}
     index = Index(tensors.pop("dimensions").t(), tensors.pop("words"), V, parameters.u)

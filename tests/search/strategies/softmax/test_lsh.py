@@ -398,7 +398,7 @@ def test_a_damaged_index_is_replaced(tmp_path, cache, built, caplog):
     _lsh_index.load_or_build(weights(1), None, PARAMETERS, checkpoint)
     next(cache.iterdir()).write_bytes(b"nothing of the kind")
     _lsh_index.load_or_build(weights(1), None, PARAMETERS, checkpoint)
-    assert len(built) == 2 and "is built anew, because it cannot be read" in caplog.text
+    assert len(built) == 2 and "is built again, because it cannot be read" in caplog.text
     _lsh_index.load_or_build(weights(1), None, PARAMETERS, checkpoint)
     assert len(built) == 2
 
@@ -430,7 +430,7 @@ def test_an_index_whose_numbers_lead_out_of_it_is_replaced(
     again = _lsh_index.load_or_build(weights(1), None, parameters, checkpoint)
     assert (
         len(built) == 2
-        and "is built anew, because it" in caplog.text
+        and "is built again, because it" in caplog.text
         and int(again.words.max()) < 50
     )
 

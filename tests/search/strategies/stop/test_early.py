@@ -66,7 +66,7 @@ class ByHand:
             full, final = bool(C) and len(listed) >= self.nbest, len(ends) >= enough or not goes_on
             if full:
                 last = listed[self.nbest - 1]
-                better = [c for c in goes_on if self.best_expected_score(lines[c], t, C) > last]
+                better = [c for c in goes_on if self.reach(lines[c], t, C) > last]
                 stays = sorted(self.in_turn(better, lines)[: self.rows.get(s, 1)])
                 self.dropped += len(goes_on) - len(stays)
                 final = final or not stays
