@@ -231,7 +231,7 @@ class Requirements:
         segmented = target_text.segmenter().takes_pieces
         place = match_phrases_in_order if pools.ordered else match_phrases
         return place(
-            Text(text, segmented, None if boundaries is None else boundaries.whole), phrases
+            Text(text, segmented, None if boundaries is None else boundaries.whole_words), phrases
         )
 
 
