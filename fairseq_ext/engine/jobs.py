@@ -1,4 +1,4 @@
-"""What travels between an engine and its worker processes: requests and their results."""
+"""Requests and results as they are sent between an engine and its worker processes."""
 
 from __future__ import annotations
 
@@ -79,18 +79,18 @@ class Answer:
 
     @property
     def text(self) -> str:
-        """The best hypothesis."""
+        """The text of the best hypothesis."""
         return self.hypotheses[0].text
 
     @property
     def score(self) -> float:
-        """Its score."""
+        """The score of the best hypothesis."""
         return self.hypotheses[0].score
 
 
 @dataclass(frozen=True)
 class Description:
-    """What a worker has loaded."""
+    """The model and the settings that a worker has loaded."""
 
     signature: str
     source: str  # languages
