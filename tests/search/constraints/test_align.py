@@ -474,7 +474,8 @@ def test_the_end_of_a_run_says_what_became_of_the_terms(tmp_path, monkeypatch):
     assert told() == {"in_place": 0, "elsewhere": 1, "unmet": 1}
     # all are searched for
     monkeypatch.setattr(
-        "fairseq_ext.search.constraints.placement.GlossaryPlacement.ranked_hypotheses", lambda *arguments: None
+        "fairseq_ext.search.constraints.placement.GlossaryPlacement.ranked_hypotheses",
+        lambda *arguments: None,
     )
     assert told() == {"in_place": 0, "elsewhere": 1, "unmet": 1}
 
