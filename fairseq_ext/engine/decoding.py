@@ -189,7 +189,7 @@ class Decoding(Intake):
         self.answer(request, self.generator.answer(pool, sentence, found), gap_of(found))
 
     def report_prefixes(self) -> None:
-        """Report what has become certain of the requests that stream. Nothing is certain of a
+        """Report the certain beginnings of the requests that stream. There is none for a
         request that may be searched again."""
         for request in self.live.values():
             again = (

@@ -172,7 +172,7 @@ class Dispatch:
             self.actions += [("answer", ticket, fresh(failure)) for ticket in left]
 
     def on_partial(self, worker: Worker, number: int, part: Any) -> None:
-        """More of a translation is certain."""
+        """The certain beginning of a translation has grown."""
         ticket = worker.tickets.get(number)
         if ticket is not None and not ticket.is_cancelled:
             self.actions.append(("partial", ticket, part))

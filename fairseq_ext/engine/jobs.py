@@ -42,7 +42,7 @@ class Job:
 
 @dataclass(frozen=True)
 class Partial:
-    """What is certain of a translation so far: the answer begins with these tokens."""
+    """A partial result: the certain beginning of a translation."""
 
     text: str
     tokens: int
