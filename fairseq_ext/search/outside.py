@@ -62,7 +62,7 @@ def watched(strategy: Strategy, made: Any, eos: int, words: int) -> Any:
         )
     if strategy.point == "decoding":
         return made
-    check: Callable[..., str | None] = globals()[f"flaw_of_{strategy.point}"]
+    check: Callable[..., str | None] = globals()[f"{strategy.point}_error"]
     kind, left = type(made), CHECKED
 
     def call(self: Any, *arguments: Any, **named: Any) -> Any:
