@@ -2,7 +2,8 @@
 # Sets the environment up (scripts/setup.sh), then runs ruff, mypy, fuzz_kernels.py and pytest; all run, and it fails if one of them does.
 #
 #   scripts/test.sh [PYTEST ARGUMENTS]     for instance scripts/test.sh -k doctor, or scripts/test.sh --device cuda
-#   scripts/test.sh --all                  all cases of heavy tests (tests/sizes.py says what runs without it), and a longer fuzz
+#   scripts/test.sh --all                  all cases of heavy tests (tests/sizes.py says what runs without it), and a longer fuzz;
+#                                          a test whose tool or package is missing fails, and is skipped without it
 #
 # VENV=, PYTHON= and WHEELS= as in scripts/setup.sh.
 source "$(dirname "${BASH_SOURCE[0]}")/setup.sh"

@@ -150,6 +150,8 @@ class Channel:
                     is_over = True
                     break
                 self.incoming += data
+                if len(data) < PIECE and not control:
+                    break  # what has come since is read the next time
         except BlockingIOError:
             pass
         except OSError:

@@ -9,7 +9,8 @@ By the file's name:
   superseded are left out. Of TMX, units that have the text in both languages. tbx.py reads them.
 - any other: source term, tab, target term; the first line may be a header like that of .csv.
   UTF-8, or UTF-16 with a byte order mark.
-`a|b` in a target: either alternative. Blank lines are skipped.
+`a|b` in a target: either alternative. Blank lines are skipped. A header's column `case`, or a field
+`case` in JSONL, says in which letter case an entry counts: exact, initial or any.
 """
 
 from __future__ import annotations
@@ -32,6 +33,7 @@ from fairseq_ext.core.language_codes import language_of, two_letters
 from fairseq_ext.core.tbx import rows
 
 SHOWN = 5  # errors of a file that are reported
+CASES = ("", "exact", "initial", "any")  # of an entry
 
 
 @dataclass(slots=True)
@@ -41,6 +43,7 @@ class Entry:
     source: str
     targets: tuple[str, ...]  # alternatives
     line: int  # from 1
+    case: str = ""  # exact, initial or any; "": none is named
 
 
 @dataclass(frozen=True)
@@ -95,8 +98,11 @@ def read(path: str, flag: str, languages: Languages, errors: LineErrors) -> list
         try:
             if isinstance(row, UsageError):
                 raise row
-            source, targets = row
-            found.append(Entry(*checked(source, targets, f"line {number} of {path}"), number))
+            source, targets, *case = row
+            where = f"line {number} of {path}"
+            found.append(
+                Entry(*checked(source, targets, where), number, checked_case("".join(case), where))
+            )
         except UsageError as error:
             errors.add(error)
     return found
@@ -115,6 +121,15 @@ def checked(source: str, targets: list[str], where: str) -> tuple[str, tuple[str
             f"{where} has an empty alternative in '{'|'.join(targets)}': remove the bar"
         )
     return source, tuple(dict.fromkeys(stripped))
+
+
+def checked_case(case: str, where: str) -> str:
+    """Return an entry's case in small letters; UsageError for one that there is not."""
+    if (small := case.strip().lower()) not in CASES:
+        raise UsageError(
+            f"{where} has the case '{cut(case)}': write exact, initial or any, or nothing"
+        )
+    return small
 
 
 def tab_rows(path: str, flag: str, languages: Languages) -> Iterator[tuple[int, Any]]:
@@ -144,7 +159,7 @@ def json_rows(path: str, flag: str, languages: Languages) -> Iterator[tuple[int,
                 targets = target.split("|") if isinstance(target, str) else list(target)
                 for text in [record["source"], *targets]:
                     text.encode()  # raises an error for a lone surrogate
-                yield number, (record["source"], targets)
+                yield number, (record["source"], targets, str(record.get("case") or ""))
             except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
                 how = (
                     'write {"source": "term", "target": "a|b"}, the target as text '
@@ -298,7 +313,7 @@ def entries(
     two columns of CSV without a header that names two of them.
     """
     columns: list[int] | None = None
-    is_named = False
+    is_named, case = False, -1  # the column of the case
     for number, row in rows:
         if isinstance(row, UsageError) or not any(cell.strip() for cell in row):
             yield from [(number, row)] if isinstance(row, UsageError) else []
@@ -313,6 +328,8 @@ def entries(
                 )
             columns, is_named = found or [0, 1], found is not None
             if found is not None:
+                names = [cell.strip().lower() for cell in row]
+                case = names.index("case") if "case" in names else -1
                 logger.info(
                     "the first row of %s is its header: %s",
                     path,
@@ -332,7 +349,8 @@ def entries(
                 ),
             )
         else:
-            yield number, (row[columns[0]], row[columns[1]].split("|"))
+            named = row[case] if 0 <= case < len(row) else ""
+            yield number, (row[columns[0]], row[columns[1]].split("|"), named)
 
 
 def separator_hint(row: list[str], one_way: str) -> str:

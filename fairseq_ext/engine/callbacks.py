@@ -97,7 +97,7 @@ class Calls:
         self.threads.run(self.run)
 
     @contextlib.contextmanager
-    def held(self) -> Iterator[None]:
+    def exclusive(self) -> Iterator[None]:
         """Inside of this context, in one thread that is like a call, others wait."""
         with self.lock:
             assert not self.running
@@ -141,7 +141,7 @@ class Reply(Future):
         super().add_done_callback(lambda future: cancel() if future.cancelled() else None)
 
     def add_done_callback(self, fn: Callable[[Future], Any]) -> None:
-        """As of any future, in another thread than the one that completes it."""
+        """Call `fn` as any future does, in another thread than the one that completes it."""
         # subtle: a future keeps its callbacks, so that one that knew it would make a circle
         # for the garbage collector
         calls = self.calls

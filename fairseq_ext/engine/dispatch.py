@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 from fairseq_ext.core.supervision import State, Supervision
 from fairseq_ext.engine.tickets import Closed, Ticket, WorkerDied
 
-AHEAD = 1.25  # times as many requests as a worker decodes at once are with it
+FILL = 1.25  # times as many requests as a worker decodes at once are with it
 TICK = 1.0  # seconds between two looks at the workers; a longer gap counts as two of them
 DIED = "the sentence could not be translated: two worker processes died over it"
 CLOSED = "the engine was closed before the request was answered"
@@ -28,6 +28,7 @@ class Worker(Supervision):
         self.tickets: dict[int, Ticket] = {}  # that it has, cancelled ones included, by number
         self.load = 0  # of them
         self.has_answered = False  # since its process was started
+        self.is_outdated = False  # its process holds weights that no new one shares
 
     @property
     def is_watched(self) -> bool:
@@ -45,6 +46,7 @@ class Worker(Supervision):
 # ("start", worker) start a process        ("send", worker, ticket) give it a request
 # ("kill", worker) end its process         ("cancel", worker, ticket) take the request away
 # ("answer", ticket, answer or error)      ("partial", ticket, partial result)
+# ("replace", worker) drop its process, which has no request
 Action = tuple[Any, ...]
 E = TypeVar("E", bound=BaseException)
 
@@ -101,8 +103,8 @@ class Dispatch:
         """How many more requests workers would take now."""
         if self.suspects:
             return 0
-        most = math.ceil(AHEAD * self.width)
-        return sum(max(0, most - len(w.tickets)) for w in self.free())
+        most = math.ceil(FILL * self.width)
+        return sum(max(0, most - len(w.tickets)) for w in self.free_workers())
 
     def next_event(self, now: float) -> float | None:
         """Seconds until `on_time` has something to do; None where nothing comes by itself."""
@@ -149,11 +151,18 @@ class Dispatch:
         for other in self.workers:
             other.on_recovery(now)
 
+    def on_outdated(self, worker: Worker) -> None:
+        """The process that forked a worker has ended, and another one, with weights of its own,
+        forks now: memory holds the weights twice until the worker is replaced."""
+        worker.is_outdated = True
+
     def on_failed_start(
         self, worker: Worker, error: Exception, now: float, is_final: bool = False
     ) -> None:
         """A process could not be started, or could not load the model. is_final: another try would
         fail in the same way."""
+        if worker.state is State.READY:  # it was faster than the news that it was forked
+            return self.on_exit(worker, now, error)
         worker.on_failed_start(now, error, is_final)
         self.start_workers(now)
         if (failure := self.failure) is not None:
@@ -206,6 +215,7 @@ class Dispatch:
             for worker in self.workers:
                 if worker.is_watched and worker.is_silent(elapsed, cpu(worker)):
                     self.actions.append(("kill", worker))
+        self.replace_outdated(now)
         self.start_workers(now)
 
     def on_close(self, now: float, grace: float) -> None:
@@ -238,16 +248,29 @@ class Dispatch:
         for worker in self.workers:
             if worker.state is State.PAUSED and now >= worker.start_at and not self.is_over:
                 worker.on_start()
-                worker.has_answered = False
+                worker.has_answered = worker.is_outdated = False
                 self.actions.append(("start", worker))
 
-    def free(self) -> list[Worker]:
-        """Return the ready workers but the one that a suspect has, or that is kept for one."""
+    def replace_outdated(self, now: float) -> None:
+        """Start an outdated worker again that has no request, where all others are ready and one of
+        them is not outdated: should the start fail, the others remain."""
+        if any(w.state is not State.READY for w in self.workers):
+            return
+        outdated = [w for w in self.workers if w.is_outdated]
+        idle = next((w for w in outdated if not w.tickets), None)
+        if idle is not None and len(outdated) < len(self.workers):
+            self.actions.append(("replace", idle))
+            idle.pause(now, 0.0)
+
+    def free_workers(self) -> list[Worker]:
+        """Return the ready workers but the one that a suspect has, or that is kept for one, and
+        but those that are to be replaced where there are others."""
         ready = [w for w in self.workers if w.state is State.READY]
         alone = [w for w in ready if w.has_suspect]
         if self.suspects and not alone and ready:
             alone = [min(ready, key=lambda w: w.load)]
-        return [w for w in ready if w not in alone]
+        free = [w for w in ready if w not in alone]
+        return [w for w in free if not w.is_outdated] or free
 
     def give_out(self) -> None:
         """Give waiting requests to workers that have room."""
@@ -256,8 +279,8 @@ class Dispatch:
         ready = [worker for worker in self.workers if worker.state is State.READY]
         while self.suspects and (idle := next((w for w in ready if not w.tickets), None)):
             self.give(self.suspects.popitem(last=False)[1], idle)
-        free = self.free()
-        while self.waiting and (room := [w for w in free if len(w.tickets) < AHEAD * self.width]):
+        free = self.free_workers()
+        while self.waiting and (room := [w for w in free if len(w.tickets) < FILL * self.width]):
             self.give(self.waiting.popitem(last=False)[1], min(room, key=lambda w: w.load))
 
     def give(self, ticket: Ticket, worker: Worker) -> None:

@@ -65,7 +65,7 @@ class Engine:
     """Requests through `cpu_workers` worker processes, which are started at once; they load the
     model meanwhile (`wait`).
 
-    path, data, task, flags: as of `Translator`. max_queue: most requests that wait, None for no
+    path, data, task, flags: as for `Translator`. max_queue: most requests that wait, None for no
     limit. longest: most source tokens of a sentence, None for as many as the model takes.
     worker_timeout: seconds after which a worker that has work is replaced, if it has sent nothing
     and used no CPU time in them. An engine that nothing refers to, and that has no request left,
@@ -197,9 +197,9 @@ class Engine:
         on_partial: Callable[[Partial], None] | None = None,
         **request: Any,
     ) -> Future[Answer]:
-        """A future of the translation of a text, sentence by sentence, as of
-        `Translator.translate_text`. request: as of `submit`, for each sentence.
-        Errors: as of both."""
+        """A future of the translation of a text, sentence by sentence, as
+        `Translator.translate_text` does. request: arguments of `submit`, for each sentence.
+        Errors: those of both."""
         check_text(text)
         check_request({**request, "on_partial": on_partial})
         model, languages = self.wait(), request.get("languages")
@@ -211,7 +211,7 @@ class Engine:
         """What is certain of a translation so far, each time that it is more, and the answer last.
         A caller that stops cancels it.
 
-        Arguments and errors as of `submit`.
+        Arguments and errors are those of `submit`.
         """
         parts: queue.SimpleQueue[Partial | None] = queue.SimpleQueue()
         future = self.submit(source, on_partial=parts.put, **request)

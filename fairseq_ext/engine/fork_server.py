@@ -128,7 +128,7 @@ def serve(
             pidfd = os.pidfd_open(pid)
             workers[pidfd] = pid
             poll.register(pidfd, select.POLLIN)
-            send(control, pickle.dumps(("forked", number, pid)), pidfd)
+            send(control, pickle.dumps(("forked", number, pid, loaded is not None)), pidfd)
         requests = []
         for fd, _ in poll.poll():
             if fd in workers:

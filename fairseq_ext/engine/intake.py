@@ -1,5 +1,5 @@
-"""Requests on their way into a search: read, segmented and checked as they come, so that what is
-wrong with one is told at once."""
+"""Requests on their way into a search. Each is read, segmented and checked when it comes, so that
+its errors are reported at once."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from fairseq_ext.engine.jobs import Answer, Job, Work
 from fairseq_ext.engine.languages import LanguagesOfRequests
 from fairseq_ext.engine.requirements import Requirements, Term
 from fairseq_ext.plugin.loading.settings import TooLong
+from fairseq_ext.search.constraints.drafts import SEARCHED
 from fairseq_ext.search.constraints.glossary import places_terms
 from fairseq_ext.search.constraints.report import ConstraintCounts
-from fairseq_ext.search.constraints.word_alignment import SEARCHED
 from fairseq_ext.search.finished import Hypothesis
 from fairseq_ext.search.mbr import check_seed
 from fairseq_ext.search.phrases.sentence import SentenceConstraints, SourceTerm
@@ -30,17 +30,17 @@ EMPTY = Answer([Translation("", [], 0.0, [])])
 
 @dataclass(eq=False, kw_only=True)
 class JobRequest(Request):
-    """A request on its way, as somebody has asked for it."""
+    """A request on its way through a search."""
 
     job: Job
     tokens: Tensor  # (L,)
-    asked: int  # hypotheses of its answer; its search may keep more
-    wanted: SentenceConstraints | None
+    requested: int  # hypotheses of its answer; its search may keep more
+    constraints: SentenceConstraints | None
     terms: list[Term]
-    # what the search obeys: less than is wanted, while a draft is searched
-    sought: SentenceConstraints | None
+    # what the search obeys: fewer than `constraints`, while a draft is searched
+    search_constraints: SentenceConstraints | None
     started: float = 0.0  # time.monotonic()
-    told: int = 0  # tokens of the prefix that has been told
+    reported: int = 0  # tokens of the prefix that has been reported
     # most tokens of a search that is repeated (search/strategies/stop/early.py)
     room: int | None = None
     long: list[Hypothesis] = field(default_factory=list)  # what the first one has found
@@ -49,15 +49,15 @@ class JobRequest(Request):
 
     @property
     def is_draft(self) -> bool:
-        """Whether phrases that are wanted are left out of the search
+        """Whether the search leaves out phrases that are required
         (--glossary-placement align)."""
-        return self.sought is not self.wanted
+        return self.search_constraints is not self.constraints
 
 
 class Intake:
     """One model and its requests.
 
-    What comes of them is in `events`. places: sentences that are decoded at once.
+    Their results are in `events`. places: sentences that are decoded at once.
     """
 
     def __init__(self, translator: Translator, schedule: Schedule, places: int):
@@ -69,23 +69,23 @@ class Intake:
         # most source tokens, where fewer are allowed than the model takes
         self.longest: int | None = None
         self.events: list[Event] = []
-        self.before = self.work_done()
+        self.last_work = self.work_done()
 
     def add(self, number: int, job: Job) -> None:
         """Take in a request."""
         try:
             check_seed(job.seed, self.translator.generator.options.flags)
-            with self.languages.of(job.languages):
+            with self.languages.selected(job.languages):
                 if job.source.strip():
                     return self.scheduler.add(self.prepared(number, job))
-                self.requirements.named(job)  # what is wrong with a glossary is told all the same
+                self.requirements.named(job)  # errors of a glossary are reported all the same
             constraints = self.requirements.of_empty(job)
             now = time.monotonic()
             self.events.append(
                 (number, Answer(EMPTY.hypotheses, constraints, queued=now - job.submitted))
             )
         except Exception as error:
-            self.events.append((number, told(error)))
+            self.events.append((number, reported_error(error)))
 
     def prepared(self, number: int, job: Job) -> JobRequest:
         """The request, segmented and checked (raises UsageError)."""
@@ -101,31 +101,41 @@ class Intake:
                 f"the source has {tokens.numel()} tokens and the limit is {self.longest}: "
                 "shorten or split it"
             )
-        wanted, terms = self.requirements.of(job, tokens)
-        sought, searched = wanted, nbest if self.generator.choose is None else spec.k
-        if wanted is not None and wanted.terms and places_terms(translator.generator.options.flags):
-            sought, searched = wanted.without_terms(), min(spec.k, max(nbest, SEARCHED))
+        constraints, terms = self.requirements.of_job(job, tokens)
+        search_constraints, searched = (
+            constraints,
+            nbest if self.generator.bayes_risk is None else spec.k,
+        )
+        if (
+            constraints is not None
+            and constraints.terms
+            and places_terms(translator.generator.options.flags)
+        ):
+            search_constraints, searched = (
+                constraints.without_terms(),
+                min(spec.k, max(nbest, SEARCHED)),
+            )
         return JobRequest(
             number,
             searched,
             searched,
             job=job,
             tokens=tokens,
-            asked=nbest,
-            wanted=wanted,
+            requested=nbest,
+            constraints=constraints,
             terms=terms,
-            sought=sought,
+            search_constraints=search_constraints,
         )
 
     def answer(
         self, request: JobRequest, found: list[dict[str, Any]], gap: float | None = None
     ) -> None:
         """Answer a request with its hypotheses, as the generator has them, best first."""
-        hypotheses = [self.translator.translation(h) for h in found[: request.asked]]
+        hypotheses = [self.translator.translation(h) for h in found[: request.requested]]
         if request.job.align:
             self.translator.align([request.job.source] * len(hypotheses), hypotheses)
         constraints = self.requirements.report(
-            request.job, request.wanted, request.terms, hypotheses[0]
+            request.job, request.constraints, request.terms, hypotheses[0]
         )
         now = time.monotonic()
         answer = Answer(
@@ -153,14 +163,14 @@ class Intake:
 
     def take_work(self) -> Work:
         """Counts of the work since the last call."""
-        now, before = self.work_done(), self.before
-        self.before = now
+        now, before = self.work_done(), self.last_work
+        self.last_work = now
         return Work(**{name: value - getattr(before, name) for name, value in vars(now).items()})
 
 
-def told(error: Exception) -> Exception:
-    """The error as the one who asked gets it: a UsageError for a known mistake,
-    else one sentence."""
+def reported_error(error: Exception) -> Exception:
+    """Return the error that the caller gets: a UsageError for a known mistake, else one
+    sentence."""
     if isinstance(error, TooLong):
         return error
     sentence = explain(error)

@@ -1,4 +1,4 @@
-"""What travels between an engine and its worker processes: a request, and what comes of it."""
+"""What travels between an engine and its worker processes: requests and their results."""
 
 from __future__ import annotations
 
@@ -32,8 +32,8 @@ class Job:
     # source term and target term (or a|b), of this request alone
     terms: tuple[tuple[str, str], ...] = ()
     nbest: int | None = None  # None: as many as --nbest says
-    streams: bool = False  # partial results are asked for
-    align: bool = False  # so are the words of hypotheses that stand for words of the source
+    streams: bool = False  # whether partial results are sent
+    align: bool = False  # whether words of hypotheses are aligned with words of the source
     languages: tuple[str, str] | None = None  # source and target; None: those of the flags
     seed: int | None = None  # of its samples; None: that of the flags
     number: int = 0  # in its text; its samples depend on this and the seed
@@ -50,13 +50,13 @@ class Partial:
 
 @dataclass(frozen=True)
 class Constraint:
-    """A required phrase, and what became of it in the best hypothesis."""
+    """A required phrase, and whether and where the best hypothesis has it."""
 
     phrase: str  # as it was given, "a|b" for alternatives
     met: bool
     reason: str = ""  # why it is not met
     spans: tuple[Span, ...] = ()  # where it stands in the text
-    term: str = ""  # the source term of a glossary that asked for it
+    term: str = ""  # the source term of a glossary that requires it
     source_spans: tuple[Span, ...] = ()  # where the term stands in the source
     # of a term: "in place" of the words that translate it, or "elsewhere"; "" where
     # that is not known
@@ -75,7 +75,7 @@ class Answer:
     queued: float = 0.0  # seconds from submission to the decoder
     decoded: float = 0.0  # seconds in the decoder
     # segments of a text that stay as they are, each with the reason
-    left: list[tuple[str, str]] = field(default_factory=list)
+    untranslated: list[tuple[str, str]] = field(default_factory=list)
 
     @property
     def text(self) -> str:
@@ -169,5 +169,5 @@ def plain(value: Any) -> Any:
 
 
 def fields_or_none(fields: Mapping[str, Any]) -> dict[str, Any] | None:
-    """The constraint fields of a request; None where they ask for nothing."""
+    """The constraint fields of a request; None where they require nothing."""
     return dict(fields) if any(fields.values()) else None

@@ -17,7 +17,7 @@ from fairseq_ext.text.segments import Item, Segment
 
 @dataclass(eq=False)
 class Slot:
-    """An item of the text and what has come of it."""
+    """An item of the text, and its result as far as there is one."""
 
     item: Item
     answer: Answer | BaseException | None = None
@@ -31,7 +31,7 @@ class Slot:
 
 @dataclass
 class Rank:
-    """The hypotheses of one rank, one behind the other.
+    """The hypotheses of one rank, in the order of the text.
 
     total: sum of their scores times their lengths.
     """
@@ -49,11 +49,11 @@ class Rank:
 
 
 class Joined:
-    """What a text comes to so far: the i-th hypotheses of all segments are the i-th of the text,
+    """The answer of a text so far: the i-th hypotheses of all segments are the i-th of the text,
     and places are of the whole text.
 
-    keeps: False for a text that is written as it comes: then `add` returns what an item comes to,
-    and nothing of it is kept.
+    keeps: False for a text that is written as it comes: then `add` returns the translation of an
+    item, and nothing of it is kept.
     """
 
     def __init__(self, keeps: bool = True):
@@ -65,17 +65,17 @@ class Joined:
         self.queued = self.decoded = 0.0
         # characters of both, items, and segments with an answer
         self.source = self.target = self.items = self.answers = 0
-        self.left: list[tuple[str, str]] = []
+        self.untranslated: list[tuple[str, str]] = []
         self.error: BaseException | None = None  # the first
         self.last: Answer | None = None
 
     def add(self, slot: Slot) -> str:
-        """Take in the next item; what it comes to."""
+        """Take in the next item; return its translation."""
         text, projection = rendered(slot, 0)
         self.items += 1
         if isinstance(slot.item, Segment) and isinstance(slot.answer, BaseException):
             self.error = self.error or slot.answer
-            self.left.append((slot.item.source, str(slot.answer)))
+            self.untranslated.append((slot.item.source, str(slot.answer)))
         if isinstance(slot.answer, Answer):
             self.answers += 1
             self.last = slot.answer
@@ -149,6 +149,7 @@ class Joined:
 
 
 def rendered(slot: Slot, rank: int) -> tuple[str, Projection | None]:
-    """What an item comes to in the n-best list's rank, and how its characters have moved there."""
+    """Return the translation of an item by the hypothesis of this rank, and how its characters
+    have moved."""
     found = slot.answer.hypotheses if isinstance(slot.answer, Answer) else [None]
     return in_lines.rendered(slot.item, found[min(rank, len(found) - 1)])

@@ -15,9 +15,9 @@ from typing import Any
 from fairseq.tasks.translation_multi_simple_epoch import TranslationMultiSimpleEpochTask
 
 from fairseq_ext.core.errors import UsageError, cut
+from fairseq_ext.core.language_codes import two_letters
 from fairseq_ext.plugin.options import languages_of
 from fairseq_ext.search.constraints.placement import GlossaryPlacement
-from fairseq_ext.search.constraints.word_alignment import is_english
 
 Pair = tuple[str, str]  # source and target language
 
@@ -25,35 +25,35 @@ Pair = tuple[str, str]  # source and target language
 class LanguagesOfRequests:
     """Those of a translator.
 
-    known: which requests may name as targets, in the model's order, none where it has one pair;
+    targets: which requests may name as targets, in the model's order, none where it has one pair;
     sources: as the sources of these.
     """
 
     def __init__(self, translator: Any):
         task, generator = translator.task, translator.generator
         self.settings, self.driver = task.flags(), generator.driver
-        self.known = tuple(word[2:-2] for word in translator.known.language_words)
-        self.sources: tuple[str, ...] = (self.settings.source_lang,) if self.known else ()
+        self.targets = tuple(word[2:-2] for word in translator.sentences.language_words)
+        self.sources: tuple[str, ...] = (self.settings.source_lang,) if self.targets else ()
         if isinstance(task, TranslationMultiSimpleEpochTask) and self.settings.fixed_dictionary:
-            self.known = self.sources = tuple(task.langs)
-            for each in self.known:
+            self.targets = self.sources = tuple(task.langs)
+            for each in self.targets:
                 task.dicts.setdefault(each, task.target_dictionary)
             if (spec := self.settings.langtoks["main"][1]) and not getattr(
                 self.settings, "keep_inference_langtok", False
             ):
                 generator.symbols_to_strip_from_output.update(
-                    task.data_manager.get_decoder_langtok(each, spec) for each in self.known
+                    task.data_manager.get_decoder_langtok(each, spec) for each in self.targets
                 )
 
     @contextlib.contextmanager
-    def of(self, pair: Pair | None) -> Iterator[None]:
+    def selected(self, pair: Pair | None) -> Iterator[None]:
         """Inside of it the task is one of this pair; None: of its flags' (raises UsageError for
         what the model does not have)."""
         own = dataclasses.astuple(languages_of(self.settings))
         if pair is None or pair == own:
             yield
             return
-        for each, known in zip(pair, (self.sources, self.known), strict=True):
+        for each, known in zip(pair, (self.sources, self.targets), strict=True):
             if each not in known:
                 there = (
                     f"use one of {cut(', '.join(known))}"
@@ -70,4 +70,4 @@ class LanguagesOfRequests:
     def use(self, pair: tuple) -> None:
         self.settings.source_lang, self.settings.target_lang = pair
         if isinstance(self.driver, GlossaryPlacement):
-            self.driver.english = is_english(pair[1])
+            self.driver.language = two_letters(pair[1] or "")

@@ -69,7 +69,7 @@ class Loop(threading.Thread):
         self.loaded.set_running_or_notify_cancel()  # one who waits cannot cancel it for others
         self.done = Work()
         # ---- of this turn: `fail` answers what is left of them
-        self.taken: list[tuple[str, Any]] = []  # out of the inbox
+        self.messages: list[tuple[str, Any]] = []  # out of the inbox
         self.answers: list[tuple[Reply, Any]] = []
 
     # ---- for other threads
@@ -171,8 +171,8 @@ class Loop(threading.Thread):
         events = self.pool.wait(0 if self.dispatch.actions else seconds)
         now = time.monotonic()
         with self.lock:
-            self.taken, self.inbox = self.inbox, []
-        for kind, value in self.taken:
+            self.messages, self.inbox = self.inbox, []
+        for kind, value in self.messages:
             if kind == "submit":
                 self.dispatch.on_submit(value)
             elif kind == "cancel":
@@ -184,10 +184,10 @@ class Loop(threading.Thread):
             self.on_event(event, now)
         self.dispatch.on_time(now, self.cpu_seconds)
         self.carry_out(now)
-        self.publish(sum(kind == "submit" for kind, _ in self.taken))
+        self.publish(sum(kind == "submit" for kind, _ in self.messages))
         for reply, answer in self.answers:  # after the counts, which callers then read
             reply.answer(answer)
-        self.taken, self.answers = [], []
+        self.messages, self.answers = [], []
 
     def publish(self, arrived: int) -> None:
         """Show other threads what has changed."""
@@ -211,7 +211,7 @@ class Loop(threading.Thread):
                 is_passing = not status or status < 0 or self.workers[each].pauses < TRIES - 1
                 error, is_passing = reason or (UsageError(ENDED), is_passing)
                 self.on_failed_start(each, error, is_passing, now)
-            return
+            return self.find_outdated()
         worker = self.workers.get(process)
         if worker is None:  # it was removed by an event before
             return
@@ -275,6 +275,8 @@ class Loop(threading.Thread):
                     self.pool.send(process, rest[1].payload)
                 elif kind == "cancel":
                     self.pool.send(process, pickle.dumps(("cancel", rest[1].number)))
+                elif kind == "replace":
+                    self.forget(process)
                 else:
                     self.kill(rest[0], process, now)
 
@@ -304,6 +306,14 @@ class Loop(threading.Thread):
             if (orphan := self.forget(each)) is not None:
                 self.dispatch.on_exit(orphan, now, UsageError(ENDED))
 
+    def find_outdated(self) -> None:
+        """Mark the workers that share weights with no process that forks, where another does."""
+        current = self.fork_server.process
+        if current is not None and any(each.shares is current for each in self.workers):
+            for process, worker in self.workers.items():
+                if process.shares not in (None, current):
+                    self.dispatch.on_outdated(worker)
+
     def forget(self, process: Process) -> Worker | None:
         """Kill and drop the process of a worker; return the worker."""
         worker = self.workers.pop(process, None)
@@ -326,7 +336,7 @@ class Loop(threading.Thread):
             self.failed = error
         for reply, answer in self.answers:
             reply.answer(answer)
-        taken = [value for kind, value in self.taken if kind == "submit"]
+        taken = [value for kind, value in self.messages if kind == "submit"]
         for ticket in [*taken, *self.dispatch.tickets()]:
             ticket.reply.answer(fresh(error))
 

@@ -19,14 +19,19 @@ from fairseq_ext.core.words import starts_of, words_of
 from fairseq_ext.engine.jobs import Constraint, GlossaryFile, Job, Span
 from fairseq_ext.plugin.options import languages_of
 from fairseq_ext.search.constraints.glossary import Glossary, GlossaryOptions, places_terms
-from fairseq_ext.search.constraints.required import case_of
 from fairseq_ext.search.phrases.pieces import normal
-from fairseq_ext.search.phrases.places import Place, Text, Wanted, assigned, in_order
+from fairseq_ext.search.phrases.places import (
+    PhraseToFind,
+    Place,
+    Text,
+    match_phrases,
+    match_phrases_in_order,
+)
 from fairseq_ext.search.phrases.sentence import EMPTY, Phrase, SentenceConstraints
 from fairseq_ext.translator import Translation, Translator
 
 # glossaries of requests in memory, and bytes of their files: each takes many times as much
-KEPT, KEPT_BYTES = 64, 8 << 20
+CACHE_SIZE, CACHE_BYTES = 64, 8 << 20
 
 
 @dataclass(frozen=True)
@@ -62,7 +67,7 @@ class Requirements:
         self.glossaries: OrderedDict[tuple[str, Languages], Glossary] = OrderedDict()
         self.sizes: dict[tuple[str, Languages], int] = {}  # bytes of their files
 
-    def of(self, job: Job, tokens: Tensor) -> tuple[SentenceConstraints | None, list[Term]]:
+    def of_job(self, job: Job, tokens: Tensor) -> tuple[SentenceConstraints | None, list[Term]]:
         """The constraints of a source of these tokens (L,), those of the flags included, and the
         glossary terms among them.
 
@@ -75,7 +80,7 @@ class Requirements:
         source = self.translator.task.session.sentences.constraint_source()
         own = source.of_fields(job.fields, "the request") if job.fields else EMPTY
         named = self.named(job)
-        unknown = self.translator.known.unknown_pieces(job.source, tokens)
+        unknown = self.translator.sentences.unknown_pieces(job.source, tokens)
         found = source.sentence(0, tokens, own, named, unknown)
         terms = []
         glossaries = [*([] if source.glossary is None else [source.glossary]), *named]
@@ -132,7 +137,7 @@ class Requirements:
             str(flags.glossary_match),
             str(flags.glossary_repeat),
             languages,
-            case_of(flags, "initial"),
+            None if flags.constraint_case is None else str(flags.constraint_case),
             strict,
         )
         segmenter = self.translator.task.session.sentences.constraint_source().segmenter
@@ -142,7 +147,7 @@ class Requirements:
             before, (found, size) = found, digest_of(file)
             if found == before:  # else it was replaced while it was read
                 self.glossaries[key], self.sizes[key] = glossary, size
-        while len(self.sizes) > KEPT or len(self.sizes) > 1 and self.bytes() > KEPT_BYTES:
+        while len(self.sizes) > CACHE_SIZE or len(self.sizes) > 1 and self.bytes() > CACHE_BYTES:
             oldest, _ = self.glossaries.popitem(last=False)
             del self.sizes[oldest]
         return self.glossaries[key]
@@ -164,8 +169,8 @@ class Requirements:
     def report(
         self, job: Job, wanted: SentenceConstraints | None, terms: list[Term], best: Translation
     ) -> list[Constraint]:
-        """What became of a request's phrases in its best hypothesis, in the order in which they
-        were given; a place serves one phrase."""
+        """Return whether and where the best hypothesis has each phrase of a request, in the order
+        in which they were given; a place serves one phrase."""
         if wanted is None or not (wanted.any_of or wanted.prefix or best.unmet):
             return []
         reasons: dict[str, list[str]] = {}
@@ -196,7 +201,7 @@ class Requirements:
             zip(wanted.any_of, wanted.cases, places, strict=True)
         ):
             spans = () if place is None or i in lacks else (place[1],)
-            term = taken(terms, alternatives, cased.mode)
+            term = pop_term(terms, alternatives, cased.mode)
             where = ""
             if term.source and i not in lacks and is_placed:
                 where = "elsewhere" if elsewhere[wanted.text[i]] > 0 else "in place"
@@ -220,13 +225,13 @@ class Requirements:
         target_text, pools = self.translator.generator.target_text, self.translator.generator.pools
         boundaries = target_text.boundaries
         phrases = [
-            Wanted([normal(target_text.text(phrase)) for phrase in alternatives], cased.mode)
+            PhraseToFind([normal(target_text.text(phrase)) for phrase in alternatives], cased.mode)
             for alternatives, cased in zip(wanted.any_of, wanted.cases, strict=True)
         ]
         segmented = target_text.segmenter().takes_pieces
-        place = in_order if pools.ordered else assigned
+        place = match_phrases_in_order if pools.ordered else match_phrases
         return place(
-            Text(text, segmented, None if boundaries is None else boundaries.whole), phrases
+            Text(text, segmented, None if boundaries is None else boundaries.whole_words), phrases
         )
 
 
@@ -241,8 +246,9 @@ def digest_of(file: GlossaryFile) -> tuple[str, int]:
     return hashlib.sha256(content).hexdigest(), len(content)
 
 
-def taken(terms: list[Term], alternatives: tuple[Phrase, ...], case: str) -> Term:
-    """The term that asks for these phrases, taken out of the list; NO_TERM where none does.
+def pop_term(terms: list[Term], alternatives: tuple[Phrase, ...], case: str) -> Term:
+    """Remove the term that requires these phrases from the list, and return it; NO_TERM where
+    none does.
 
     Of several the one in this case goes first, then the one with the fewest other
     phrases, which are banned.

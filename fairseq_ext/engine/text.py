@@ -30,19 +30,19 @@ from fairseq_ext.text.stopping import until
 
 # segments of a text that an engine has at once, and items that are not joined:
 # one may take its time
-AHEAD, OPEN = 64, 512
+MAX_RUNNING, MAX_SLOTS = 64, 512
 # seconds between two partial results for each character of them: each has the whole text so far
 REST = 3e-6
 
 
 class TextRequest:
-    """A text in an engine; `future` has its answer, whose `left` are the segments
+    """A text in an engine; `future` has its answer, whose `untranslated` are the segments
     that stay as they are.
 
     submit: of an engine; passes: of the text's format; request: keywords of `submit` for every
     segment; on_text: gets the translation in parts, and the answer then has none. A text none
-    of whose segments can be translated has the error of the first. Errors: as of `submit`,
-    of the first segments.
+    of whose segments can be translated has the error of the first. Errors: those of `submit`,
+    for the first segments.
     """
 
     def __init__(
@@ -63,14 +63,14 @@ class TextRequest:
         self.running: dict[Slot, Future[Answer]] = {}
         self.is_over = False
         self.waiting: deque[Slot] = deque()  # to be submitted
-        self.left: list[tuple[str, str]] = []
-        self.told, self.rests_until = 0, 0.0
+        self.untranslated: list[tuple[str, str]] = []
+        self.joined_tokens, self.rests_until = 0, 0.0
         # subtle: a future keeps its callbacks, and one that knew this object would make a circle,
         # which holds the request until the garbage collector runs, as it seldom does. The futures
         # of segments keep this object while it has something to do.
         stop = WeakMethod(self.stop)
         when_done(self.future, lambda _: call() if (call := stop()) is not None else None)
-        with self.calls.held():
+        with self.calls.exclusive():
             try:
                 self.start(text)
             except BaseException:
@@ -118,8 +118,8 @@ class TextRequest:
         """Give the engine more, or end (raises what `submit` does)."""
         self.join()
         while (
-            len(self.running) < AHEAD
-            and (self.waiting or len(self.slots) < OPEN)
+            len(self.running) < MAX_RUNNING
+            and (self.waiting or len(self.slots) < MAX_SLOTS)
             and not self.is_over
         ):
             if (slot := self.next_slot()) is None:
@@ -150,7 +150,7 @@ class TextRequest:
         if is_over:
             future.cancel()
         else:
-            when_done(future, partial(self.add_call, self.heard, slot))
+            when_done(future, partial(self.add_call, self.on_answer, slot))
 
     def add_call(self, method: Callable[..., None], slot: Slot, what: Any) -> None:
         """Call a method behind the calls before it, in another thread; what it raises is
@@ -164,7 +164,7 @@ class TextRequest:
 
         self.calls.add(call)
 
-    def heard(self, slot: Slot, future: Future[Answer]) -> None:
+    def on_answer(self, slot: Slot, future: Future[Answer]) -> None:
         """A segment has its answer."""
         with self.lock:
             is_known = self.running.pop(slot, None) is not None
@@ -183,32 +183,32 @@ class TextRequest:
         else:
             slot.answer = error or future.result()
         self.join()
-        self.tell()
+        self.report()
         self.go_on()
 
     def partly(self, slot: Slot, part: Partial) -> None:
         """A segment is further."""
         slot.partial = part
-        self.tell()
+        self.report()
 
     def join(self) -> None:
         """Join the items at the beginning of which nothing more is to come."""
         while self.slots and not self.slots[0].is_open:
             slot = self.slots.popleft()
             text = self.joined.add(slot)
-            self.told += (
+            self.joined_tokens += (
                 len(slot.answer.hypotheses[0].tokens) if isinstance(slot.answer, Answer) else 0
             )
             if self.on_text is not None and not self.passes:
                 self.on_text(text)
 
-    def tell(self) -> None:
-        """Say what the text certainly begins with, in the last pass."""
+    def report(self) -> None:
+        """Report what the text certainly begins with, in the last pass."""
         if self.on_partial is None or self.passes or time.monotonic() < self.rests_until:
             return
         text, tokens, part = (
             self.joined.text(),
-            self.told,
+            self.joined_tokens,
             self.slots[0].partial if self.slots else None,
         )
         if part is not None:
@@ -222,11 +222,11 @@ class TextRequest:
         self.join()
         if self.joined.error is not None and not self.joined.answers:
             return self.finish(self.joined.error)
-        self.left += self.joined.left
+        self.untranslated += self.joined.untranslated
         if self.passes:
-            self.told = 0
+            self.joined_tokens = 0
             return self.start(self.joined.text())
-        self.finish(self.joined.answer(self.left))
+        self.finish(self.joined.answer(self.untranslated))
 
 
 # ---- A text through an engine, part by part
@@ -266,7 +266,7 @@ class ThroughEngine:
         return future
 
     def stop(self) -> None:
-        """Whoever waits for a text gets CancelledError."""
+        """End: callers that wait for a text get CancelledError."""
         self.stopped = True
         if self.running is not None:
             self.running.cancel()

@@ -41,7 +41,8 @@ class Pace:
         self.last.append(time.monotonic())
 
     def until_half(self, waiting: int) -> float:
-        """Return the seconds until half of so many requests are likely to be done, from 1 to 60."""
+        """Return the seconds until half of the waiting requests are likely to be done, from 1 to
+        60."""
         last = list(self.last)
         rate = (
             (len(last) - 1) / (last[-1] - last[0]) if len(last) > 1 and last[-1] > last[0] else 1.0

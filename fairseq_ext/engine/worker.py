@@ -30,7 +30,7 @@ from fairseq_ext.translator import Translator
 WIDTH = 32  # sentences at once where --stream-width does not say
 STEPS = 8  # between two starts: an encoder call has costs that several sentences share
 REPORT = 0.25  # seconds between two reports of work
-# about so many answers: then the memory that steps leave in pieces goes back to the system
+# answers after which the memory that steps leave in pieces goes back to the system
 EVENTS_BETWEEN_TRIMS = 100
 IDLE_MS = 1000  # without a request: then too
 
@@ -106,7 +106,7 @@ def shares(flags: Any, name: str) -> bool:
 
 
 def description(decoding: Decoding) -> Description:
-    """What the engine is told of a worker."""
+    """Return what the engine needs to know of a worker."""
     translator = decoding.translator
     longest = source_limit(translator.max_positions)
     languages = languages_of(translator.task.flags())  # a language model has none
@@ -119,7 +119,7 @@ def description(decoding: Decoding) -> Description:
         decoding.places,
         longest,
         decoding.requirements.no_constraints,
-        decoding.languages.known,
+        decoding.languages.targets,
     )
 
 
@@ -132,7 +132,7 @@ def serve(channel: Channel, decoding: Decoding) -> None:
     reported, answered = time.monotonic(), 0
 
     def report() -> None:
-        """Send what has come of requests, and counts of work now and then."""
+        """Send the results of requests, and counts of work now and then."""
         nonlocal reported, answered
         events, decoding.events = decoding.events, []
         now = time.monotonic()

@@ -1,8 +1,5 @@
-"""What a generator searches with: strategies (`setup_of`), a driver (`driver_of`),
-and batches as pools.
-
-The flags name the strategies, and --decoding the driver.
-"""
+"""The parts of a generator's search: strategies (`setup_of`) and driver (`driver_of`), by the
+flags."""
 
 from __future__ import annotations
 
@@ -12,12 +9,14 @@ from dataclasses import replace
 from typing import Any
 
 from fairseq_ext.core.errors import UsageError
+from fairseq_ext.core.language_codes import two_letters
 from fairseq_ext.model.protocol import Regroupable
 from fairseq_ext.model.stock import UncachedBackend
 from fairseq_ext.plugin.options import Context, Options
-from fairseq_ext.search.compiled import free
+from fairseq_ext.search.compiled import without_constraints
+from fairseq_ext.search.constraints.drafts import SEARCHED
+from fairseq_ext.search.constraints.forced_decoding import ForcedDecoding
 from fairseq_ext.search.constraints.placement import Driver, GlossaryPlacement
-from fairseq_ext.search.constraints.word_alignment import SEARCHED, ForcedDecoding, is_english
 from fairseq_ext.search.outside import watched
 from fairseq_ext.search.phrases.segmenter import TargetText
 from fairseq_ext.search.phrases.sentence import Meets
@@ -34,11 +33,11 @@ from fairseq_ext.search.registry import (
     choice,
     refills,
 )
-from fairseq_ext.search.strategies.stop.early import Shorter
+from fairseq_ext.search.strategies.stop.early import LengthRetry
 
 
 def build(strategy: Strategy, flags: Any, context: Context) -> Any:
-    """What a strategy's builder makes; a pruner may be None."""
+    """Build a strategy; a pruner may be None."""
     made = strategy.build(flags, context)
     if made is None and strategy.point == "prune":
         return made
@@ -46,16 +45,16 @@ def build(strategy: Strategy, flags: Any, context: Context) -> Any:
 
 
 def chosen_at(point: str, flags: Any) -> Strategy:
-    """The strategy that the flags name at an extension point."""
+    """Return the strategy that the flags name at an extension point."""
     return STRATEGIES[point][choice(flags, point)]
 
 
 def setup_of(
     flags: Any, context: Context, decoder: Regroupable, processors: LogitsProcessors
 ) -> SearchSetup:
-    """The strategies of all extension points, and the decoder that they work with.
+    """Return the strategies of all extension points, and the decoder that they work with.
 
-    Errors: UsageError for a decoder that cannot do so.
+    Errors: UsageError for a decoder that cannot.
     """
     prune = [build(s, flags, context) for s in PRUNERS.values() if changed(flags, s)]
     select, stop, schedule, softmax = (
@@ -68,7 +67,7 @@ def setup_of(
     if refills(flags):
         context.stats.refills = context.stats.refills or 0  # none so far
     return SearchSetup(
-        reads_blocks(flags, context, decoder),
+        block_decoder(flags, context, decoder),
         context,
         strategies,
         processors,
@@ -78,13 +77,13 @@ def setup_of(
 
 
 def may_read_models(flags: Any) -> bool:
-    """Whether a strategy may run the models' own modules: --lsh-normalise exact does, and those
-    outside the package may."""
+    """Whether a strategy may run the models' own modules: --lsh-normalise exact does, and
+    strategies outside the package may."""
     return choice(flags, "softmax") != DEFAULT["softmax"] or OUTSIDE in os.environ
 
 
-def reads_blocks(flags: Any, context: Context, decoder: Regroupable) -> Regroupable:
-    """The decoder, or one that also reads several tokens a call where --decoding needs that.
+def block_decoder(flags: Any, context: Context, decoder: Regroupable) -> Regroupable:
+    """Return the decoder, or one that also reads several tokens a call if --decoding needs that.
 
     Errors: UsageError where a schedule does not allow it.
     """
@@ -107,17 +106,17 @@ def driver_of(
     decoded: Callable[[str], str],
     text: Callable[[], TargetText] | None,
 ) -> Driver:
-    """The driver that --decoding names, and around it those that repeat a search which came to its
-    length limit, place glossary terms, and write graphs. meets: how it is counted which constraints
-    a hypothesis of a pool meets; decoded: target symbols as text; text: how the target side is
-    read, where terms are placed."""
+    """Return the driver that --decoding names, inside those that search a sentence again after it
+    reached its length limit, place glossary terms, and write graphs. meets: returns the function
+    that counts the constraints that a hypothesis of a pool meets; decoded: returns target symbols
+    as text; text: returns how the target side is read, if terms are placed."""
     flags = options.flags
     make = build(chosen_at("decoding", flags), flags, context)
     strategies = [choice(flags, point) for point in ("select", "stop", "decoding")]
 
     def search_with_phrases(of: SearchSetup) -> Any:
         is_cut_short = strategies == ["dba", "early", "beam"]
-        return Shorter(make(of), meets, of.spec.min_len) if is_cut_short else make(of)
+        return LengthRetry(make(of), meets, of.spec.min_len) if is_cut_short else make(of)
 
     driver = search_with_phrases(setup)
     if text is not None:
@@ -131,22 +130,22 @@ def driver_of(
             context.stats,
             setup.spec.temperature,
         )
-        english = is_english(options.settings.languages.target)
+        language = two_letters(options.settings.languages.target or "")
         reuses = choice(flags, "softmax") == DEFAULT["softmax"] and setup.processors.is_plain
         driver = GlossaryPlacement(
-            make(draft_setup(free(setup))),
+            make(draft_setup(without_constraints(setup))),
             search_with_phrases(draft_setup(setup)),
             driver,
             score,
             setup.spec,
             text,
             meets,
-            english,
+            language,
             reuses,
         )
     if flags.ddg_dir is None:
         return driver
-    from fairseq_ext.search.parallel.graph import GraphWriter  # of few runs
+    from fairseq_ext.search.parallel.graph import GraphWriter  # few runs need it
 
     source = context.source_dictionary
     assert source is not None  # --ddg-dir needs source tokens
@@ -156,7 +155,7 @@ def driver_of(
 
 
 def draft_setup(setup: SearchSetup) -> SearchSetup:
-    """The search for the drafts of --glossary-placement align, with lists long enough to choose
-    from."""
+    """Return the search for the drafts of --glossary-placement align, whose n-best lists are long
+    enough to choose from."""
     spec = replace(setup.spec, nbest=min(setup.spec.k, max(setup.spec.nbest, SEARCHED)))
     return replace(setup, spec=spec)

@@ -1,12 +1,12 @@
-"""The application: routes of translation and of kept glossaries, and checks of the site that asks.
+"""The application: routes of translation and of stored glossaries, and checks of the origin.
 
 The models' running search takes requests in. Each has its own constraints, glossaries and
 n-best list. Where several pairs of languages are served, the query says which is meant:
 `?source=de&target=en`.
 
 An error is an object `{"error": "one sentence"}` with a status that says whose fault it is.
-A record of a list that cannot be translated has its error in its own place and costs no
-other one its translation.
+A record of a list that cannot be translated has its error in its own place, and the others are
+translated.
 """
 
 from __future__ import annotations
@@ -353,13 +353,13 @@ class GlossaryRoutes:
 
 # ---- Which sites may use the server
 #
-# What a page of somebody else's site could have a browser send is refused: requests under a name
+# What a page of another site could have a browser send is refused: requests under a name
 # that is not this server's (DNS rebinding), from another origin, JSON that a form could have sent,
 # and changes without a header that no form can send.
 
 
 LOOPBACK = ("localhost", "127.0.0.1", "::1")
-# what browsers send across sites unasked
+# what browsers send across sites without a preflight request
 FORMS = ("", "application/x-www-form-urlencoded", "multipart/form-data", "text/plain")
 
 
@@ -400,7 +400,8 @@ class SameSite:
             raise HTTPException(
                 415, "the body is JSON: say so with the header Content-Type: application/json"
             )
-        # subtle: no form sends the header Authorization, and a page of another site must ask first
+        # subtle: no form sends the header Authorization, and a script of another site can send it
+        # only after a preflight request
         if (
             method in ("PUT", "DELETE")
             and kind in FORMS

@@ -20,7 +20,7 @@ from starlette.datastructures import Headers, UploadFile
 from starlette.formparsers import MultiPartException, MultiPartParser
 
 from fairseq_ext.core.errors import UsageError, cut
-from fairseq_ext.search.constraints.lines import TOO_DEEP, flaw, no_key_twice
+from fairseq_ext.search.constraints.lines import TOO_DEEP, json_error, refuse_duplicate_keys
 
 LARGE = 1 << 16  # bytes of a body that takes long enough for others to be served meanwhile
 MOST_FIELDS = 1000  # of a form
@@ -50,7 +50,7 @@ def read_json(body: bytes) -> Any:
         raise UsageError(f"the body {TOO_DEEP}") from None
     except ValueError as error:
         raise UsageError(f"the body is not valid JSON ({error}): correct it") from None
-    if (found := flaw(value)) is not None:
+    if (found := json_error(value)) is not None:
         raise UsageError(f"the body {found}")
     if "\\u" in text:  # UTF-8 has no other way to write half a character
         try:
@@ -68,7 +68,7 @@ def refuse_constant(name: str) -> None:
 
 
 DECODER = json.JSONDecoder(
-    object_pairs_hook=no_key_twice("the request"), parse_constant=refuse_constant
+    object_pairs_hook=refuse_duplicate_keys("the request"), parse_constant=refuse_constant
 )
 
 
@@ -95,7 +95,7 @@ def utf_8(content: bytes, what: str) -> str:
 
 
 def urlencoded(content: bytes, what: str, lists: Collection[str] = ()) -> dict[str, Any]:
-    """The fields of an urlencoded form or of a query; lists: as of `once` (raises UsageError)."""
+    """The fields of an urlencoded form or of a query; lists: as for `once` (raises UsageError)."""
     text = utf_8(content, what)
     try:
         pairs = parse_qsl(text, keep_blank_values=True, errors="strict", max_num_fields=MOST_FIELDS)
@@ -127,7 +127,7 @@ async def read_form(
     headers: Mapping[str, str], body: bytes, lists: Collection[str] = ()
 ) -> dict[str, Any]:
     """The fields of a form, texts and UploadFiles; urlencoded where its header does not say
-    multipart. lists: as of `once` (raises UsageError)."""
+    multipart. lists: as for `once` (raises UsageError)."""
     kind, options = parse_options_header(headers.get("content-type", ""))
     charset = options.get(b"charset", b"").decode("latin-1").lower()
     if charset not in UTF_8:
@@ -139,14 +139,14 @@ async def read_form(
     # every byte as it is
     header = b'multipart/form-data; charset=latin-1; boundary="' + boundary + b'"'
 
-    async def whole() -> AsyncGenerator[bytes, None]:
+    async def in_one_part() -> AsyncGenerator[bytes, None]:
         yield body
 
     try:
         if not boundary:
             raise MultiPartException("its header has no boundary")
         given = await MultiPartParser(
-            Headers(raw=[(b"content-type", header)]), whole(), max_fields=MOST_FIELDS
+            Headers(raw=[(b"content-type", header)]), in_one_part(), max_fields=MOST_FIELDS
         ).parse()
     except (MultiPartException, ValueError) as error:
         why = cut(str(getattr(error, "message", error)).rstrip("."))

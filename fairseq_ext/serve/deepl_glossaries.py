@@ -150,7 +150,7 @@ class DeepLGlossaries:
         adds: bool,
     ) -> Glossary:
         """Rename a glossary (None: as it is) and write dictionaries of it. adds: the entries of a
-        dictionary that is there stay where they are not replaced. Errors: as of `get`."""
+        dictionary that is there stay where they are not replaced. Errors: those of `get`."""
         with self.lock:
             glossary = self.get(identifier)
             glossary.name = name or glossary.name

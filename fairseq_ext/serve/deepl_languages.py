@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 from fairseq_ext.core.language_codes import name_of, two_letters
 
 # those that DeepL names, without regions
-KNOWN = frozenset(
+CODES = frozenset(
     (
         "ace af an ar as ay az ba be bg bho bn br bs ca ceb ckb cs cy da de el en eo es et eu "
         "fa fi fr ga gl gn gom gu ha he hi hr ht hu hy id ig is it ja jv ka kk kmr ko ky la "
@@ -21,6 +22,7 @@ LISTED = (
     "ar bg cs da de el en es et fi fr he hu id it ja ko lt lv nb nl pl pt ro ru sk sl sv th tr uk "
     "vi zh"
 ).split()
+SURE = 60.0  # per cent of confidence from which a text is left that is in the target language
 REGIONS = {"GB": "British", "US": "American", "BR": "Brazilian", "PT": "European"}
 # targets that clients name with a region only
 REGIONAL = {"en": ("EN-GB", "EN-US"), "pt": ("PT-BR", "PT-PT")}
@@ -41,6 +43,18 @@ def matching(code: str, served: Sequence[str]) -> list[str]:
     return [each for each in served if plain(each) == plain(code)] or [
         each for each in served if two_letters(each) == two_letters(code)
     ]
+
+
+def likely(ranked: Sequence[Mapping[str, Any]], target: str) -> list[str]:
+    """The languages that a text may be in, the likeliest first. ranked: of `candidates`.
+
+    A few words may be of several languages. Whoever sends them has them translated, so that they
+    are in the target language already is believed from `SURE` only.
+    """
+    found = [each["language"] for each in ranked]
+    others = [code for code in found if two_letters(code) != two_letters(target)]
+    is_sure = found[0] in others or ranked[0]["confidence"] >= SURE
+    return found if is_sure or not others else others
 
 
 def target_codes(code: str) -> Sequence[str]:

@@ -14,10 +14,11 @@ from pydantic import AfterValidator, BaseModel, BeforeValidator, Field
 
 from fairseq_ext.core.errors import UsageError, cut
 from fairseq_ext.serve import Settings
-from fairseq_ext.serve.bodies import apart, checked, read_form, read_json, urlencoded
+from fairseq_ext.serve.bodies import apart, checked, described, read_form, read_json, urlencoded
 from fairseq_ext.serve.deepl_glossaries import LONGEST, Entries, read_entries
-from fairseq_ext.serve.deepl_languages import KNOWN, base
+from fairseq_ext.serve.deepl_languages import CODES, base
 from fairseq_ext.serve.guard import read_body
+from fairseq_ext.serve.libretranslate import FORM
 from fairseq_ext.serve.model_folder import Pair
 
 
@@ -96,6 +97,12 @@ class TextRequest(Translation):
     show_billed_characters: bool = False
 
 
+class WriteRequest(BaseModel):
+    """A request to improve a text."""
+
+    target_lang: str = ""
+
+
 class DocumentRequest(Translation):
     """A request to translate a document."""
 
@@ -126,7 +133,7 @@ class PairOf(BaseModel):
         """Its languages without regions (raises UsageError)."""
         found = base(self.source_lang), base(self.target_lang)
         for name, code in zip(("source_lang", "target_lang"), found, strict=True):
-            if code not in KNOWN:
+            if code not in CODES:
                 raise unsupported(name, getattr(self, name))
         if found[0] == found[1]:
             raise UsageError(f"a dictionary from {found[0].upper()} to itself: name two languages")
@@ -173,6 +180,21 @@ class NewMultilingualGlossary(GlossaryChange):
 
     name: GlossaryName  # type: ignore[assignment]
     dictionaries: Annotated[list[NewDictionary], Field(min_length=1)]
+
+
+EXAMPLE = {"text": ["Der Patient hat einen Port."], "source_lang": "DE", "target_lang": "EN-GB"}
+
+
+def description(kind: type[BaseModel] | None) -> dict[str, Any]:
+    """How a body is described in the documentation; None: of a request without one."""
+    if kind is None:
+        return {}
+    schema = kind.model_json_schema()
+    if parts := schema.pop("$defs", None):  # Swagger looks for them elsewhere
+        schema["properties"]["dictionaries"]["items"] = parts["NewDictionary"]
+    types = ["multipart/form-data"] if kind is DocumentRequest else ["application/json", FORM]
+    example = {"a text": EXAMPLE} if kind is TextRequest else None
+    return described(dict.fromkeys(types, schema), example)
 
 
 Kind = TypeVar("Kind", bound=BaseModel)

@@ -29,7 +29,7 @@ class Tagged:
     is_wrapped: bool = False
 
     @classmethod
-    def of(cls, text: str, what: TextRequest) -> Tagged:
+    def from_text(cls, text: str, what: TextRequest) -> Tagged:
         """A text of a request (raises UsageError for XML that is not well-formed)."""
         options: dict[str, Any] = {"splits": what.split_sentences != "0"}
         request: dict[str, Any] = {"format": what.tag_handling or "text", "options": options}

@@ -1,4 +1,4 @@
-"""Who may ask, how much and how long: API keys, the largest body, limits of connections.
+"""Limits of clients: API keys, the largest body, limits of connections.
 
 A key file has a line a key: the SHA-256 of the key in hexadecimal, and behind a space a name,
 if you like; `#` begins a comment. `python -m fairseq_ext.serve.guard NAME` makes a key: it
@@ -50,7 +50,7 @@ class Keys:
         return any(found)
 
     @staticmethod
-    def given(headers: Mapping[str, str]) -> str | None:
+    def of_headers(headers: Mapping[str, str]) -> str | None:
         """The key of a request's headers."""
         scheme, _, key = headers.get("authorization", "").partition(" ")
         return (key.strip() if scheme.lower() in SCHEMES else None) or headers.get("x-api-key")
@@ -60,7 +60,7 @@ class Keys:
 
         also: a key that came elsewhere.
         """
-        key = self.given(headers) or also
+        key = self.of_headers(headers) or also
         if self.admit(key):
             return
         if not key:
@@ -155,15 +155,15 @@ async def drop(parts: AsyncIterator[bytes]) -> None:
 # A connection is closed whose request has not come whole after `timeout` seconds, which takes
 # nothing of its answer for so long, whose header is too long, or that sends too many requests at
 # once. Where there are `most` connections, a new one takes the place of the one that has waited
-# longest for a request; where all of them are at work, it is told to come again.
+# longest for a request; where all of them are at work, it gets status 503.
 # At the end of the server a connection that is idle stays for `LINGER` seconds: a request that is
 # on its way is answered, with `Connection: close`, and not lost.
 
 
 KEPT_BACK = 100  # open files for all else: pipes to workers, glossaries, the library
-MOST = 1000  # connections where the system allows so many
+MOST = 1000  # connections, where the system allows as many
 HEAD = 1 << 16  # most bytes of a header
-AHEAD = 32  # most requests of a connection that are not answered
+MAX_PIPELINED = 32  # most requests of a connection that are not answered
 CHECKS = 4  # times in a timeout that all connections are looked at
 LATE = "the request has not come within {:g} seconds"
 LONG = f"the header has more than {HEAD} bytes: send fewer"
@@ -257,7 +257,7 @@ def protocol(most: int, timeout: float) -> type[asyncio.Protocol]:
         def on_headers_complete(self) -> None:
             self.head, self.is_expected = 0, False
             self.requests += 1
-            if self.requests > AHEAD:
+            if self.requests > MAX_PIPELINED:
                 return self.transport.abort()
             super().on_headers_complete()
 

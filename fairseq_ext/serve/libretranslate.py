@@ -33,10 +33,10 @@ from fairseq_ext.serve.bodies import (
     read_json,
     urlencoded,
 )
-from fairseq_ext.serve.documents import KEPT, translating
+from fairseq_ext.serve.documents import KEEP_SECONDS, translating
 from fairseq_ext.serve.guard import read_body
 from fairseq_ext.serve.models import Pair
-from fairseq_ext.serve.service import ERRORS, Service, ended, waits
+from fairseq_ext.serve.service import ERRORS, Service, ended
 from fairseq_ext.text.archives import Report
 from fairseq_ext.text.files import ENDINGS, beginning
 
@@ -52,7 +52,7 @@ EXAMPLE = {
 
 # ---- Requests
 #
-# Fields that nobody knows are passed over, as LibreTranslate does: clients send more than it reads.
+# Unknown fields are ignored, as LibreTranslate does: clients send more than it reads.
 
 
 class Fields(BaseModel):
@@ -156,8 +156,8 @@ class LibreTranslate:
         app.get("/spec", include_in_schema=False)(lambda: JSONResponse(app.openapi()))
 
     async def fields(self, request: Request) -> dict[str, Any]:
-        """The fields of a request that may ask."""
-        service, given = self.service, self.service.keys.given(request.headers)
+        """The fields of a request whose key is right."""
+        service, given = self.service, self.service.keys.of_headers(request.headers)
         if given:
             service.check(request.headers)
         body = await read_body(request, service.settings)
@@ -274,7 +274,7 @@ class LibreTranslate:
         name = file_name(what.file.filename)
         if PurePath(name).suffix.lower() not in ENDINGS:
             raise bad("Invalid request: file format not supported")
-        folder = self.kept()
+        folder = self.files_folder()
         out, report = folder / f"{uuid.uuid4()}.{name}", Report()
         with tempfile.TemporaryDirectory(dir=folder) as work:
             given = Path(work) / name
@@ -290,37 +290,38 @@ class LibreTranslate:
             if pair[0] == pair[1]:
                 given.rename(out)
             else:
-                report = await self.through(request, given, out, (pair[0], pair[1]))
+                report = await self.written(request, given, out, (pair[0], pair[1]))
         url = request.url_for("download_file", name=quote(out.name))
         left = [*report.kinds, *(f"{part}: {reason}" for part, reason in report.parts)]
         return {"translatedFileUrl": str(url), **({"notTranslated": left} if left else {})}
 
-    async def through(self, request: Request, given: Path, target: Path, pair: Pair) -> Report:
+    async def written(self, request: Request, given: Path, target: Path, pair: Pair) -> Report:
         """Translate one file into another, as long as the client is there and something is
         done within each deadline."""
         service, deadline = self.service, self.service.settings.deadline
-        async with service.using(request, pair) as model:
-            await waits(request)
-            async with translating(service, model, given, target) as (job, engine):
-                await ended(
-                    request, job, deadline, lambda: engine.moved + deadline - time.monotonic()
-                )
-                return job.result()
+        async with (
+            service.using(request, pair) as model,
+            translating(service, model, given, target) as (job, engine),
+        ):
+            await ended(request, job, deadline, lambda: engine.moved + deadline - time.monotonic())
+            return job.result()
 
-    def kept(self) -> Path:
+    def files_folder(self) -> Path:
         """The folder of translated files, without old ones."""
-        if self.folder is None or not Path(self.folder.name).is_dir():  # somebody may clear /tmp
+        if (
+            self.folder is None or not Path(self.folder.name).is_dir()
+        ):  # another program may clear /tmp
             self.folder = tempfile.TemporaryDirectory(prefix="fairseq_ext-files-")
         for old in Path(self.folder.name).iterdir():
             with contextlib.suppress(OSError):
-                if old.is_file() and time.time() - old.stat().st_mtime > KEPT:
+                if old.is_file() and time.time() - old.stat().st_mtime > KEEP_SECONDS:
                     old.unlink()
         return Path(self.folder.name)
 
     async def download_file(self, name: str) -> Any:
         """A translated file."""
         # looked for by its name: no path is made of what a client has sent
-        path = next((each for each in self.kept().iterdir() if each.name == name), None)
+        path = next((each for each in self.files_folder().iterdir() if each.name == name), None)
         if path is None or not path.is_file():
             raise bad("Invalid filename")
         return FileResponse(
@@ -342,7 +343,7 @@ class LibreTranslate:
         ]
 
     async def settings(self) -> Any:
-        """What a page asks for."""
+        """What a page requires."""
         (source, target), *_ = self.service.pairs()
         has_keys = self.service.keys.hashes is not None
         return {
@@ -363,7 +364,7 @@ class LibreTranslate:
 # ---- The language of a text, of those that are served, by the package lingua
 
 
-MOST = 3  # candidates that are told
+MOST = 3  # candidates in an answer
 READ = 2000  # characters that are looked at
 
 

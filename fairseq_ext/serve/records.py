@@ -201,8 +201,8 @@ def read_record(value: Any, where: str, glossary: Callable[[str], GlossaryFile])
 
 
 def is_one_sentence(request: dict[str, Any]) -> bool:
-    """Whether a request asks for phrases, of which nobody knows in which sentence of a
-    text they must stand."""
+    """Whether a request requires phrases: its source is then one sentence, as no field says in
+    which sentence of a text they must stand."""
     return any(request.get(name) for name in ("constraints", "any_of", "prefix"))
 
 
@@ -237,8 +237,12 @@ def answer_json(record: Record, answer: Answer) -> dict[str, Any]:
             else {}
         ),
         **(
-            {"left": [{"source": source, "reason": reason} for source, reason in answer.left]}
-            if answer.left
+            {
+                "untranslated": [
+                    {"source": source, "reason": reason} for source, reason in answer.untranslated
+                ]
+            }
+            if answer.untranslated
             else {}
         ),
         **({"alignment": answer.hypotheses[0].words} if record.request.get("align") else {}),

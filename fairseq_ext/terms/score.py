@@ -33,7 +33,7 @@ WINDOWS = (2, 3)  # words on either side, as in the WMT21 task
 
 @dataclass(frozen=True)
 class EvaluationSet:
-    """What systems are scored on. The lemmatizers are None where there are no lemmas."""
+    """The test set that systems are scored on. The lemmatizers are None if there are no lemmas."""
 
     sentences: Sequence[Sentence]
     of_source: words.Lemmatizer | None
@@ -41,7 +41,8 @@ class EvaluationSet:
     description: str  # for the signature: format, terms and languages
 
     def cases(self, hypotheses: Sequence[str], flag: str) -> list[Case]:
-        """The lines of a system; UsageError for another number of lines than the test set's."""
+        """Return the lines of a system (raises UsageError for another number of lines than the test
+        set's)."""
         if len(hypotheses) != len(self.sentences):
             found, lines = (
                 counted(len(hypotheses), "translation"),
@@ -65,8 +66,8 @@ def translation_metrics() -> dict[str, BLEU | CHRF]:
 def score(
     test_set: EvaluationSet, hypotheses: Sequence[str], flag: str = "--hypotheses"
 ) -> dict[str, Any]:
-    """Every score by its name. BLEU and chrF2++ are percentages, the others shares; None where a
-    score has nothing to count.
+    """Return every score by its name. BLEU and chrF2++ are percentages, the others shares; None for
+    a score with nothing to count.
 
     Formulas: metrics.py.
     """
@@ -83,7 +84,7 @@ def score(
         **values,
         "term_success": share(success(cases)),
         "term_success_words": share(success_words(cases)),
-        "terms": sum(len(case.asked) for case in cases),
+        "terms": sum(len(case.required) for case in cases),
         "sentences": len(cases),
         "exact_match": exact_match(cases, test_set.of_target is not None),
         "window_overlap": {str(n): window_overlap(cases, n) for n in WINDOWS},
@@ -96,8 +97,8 @@ def score(
 
 
 def table(scores: Mapping[str, Any]) -> str:
-    """The scores as a table: one a line, its name in the first column; the signature
-    is the last line."""
+    """Return the scores as a table: one a line, its name in the first column; the signature is the
+    last line."""
     rows = list(
         flat(
             {
@@ -134,8 +135,8 @@ def flat(scores: Mapping[str, Any], name: str = "") -> Iterator[tuple[str, Any]]
 
 
 def shown(value: Any) -> str:
-    """A value as text: numbers with four digits behind the point, a bar where there
-    is nothing to count."""
+    """Return a value as text: numbers with four decimal digits, a bar if there is nothing to
+    count."""
     return "-" if value is None else f"{value:.4f}" if isinstance(value, float) else str(value)
 
 
@@ -184,7 +185,7 @@ def compare(
 
 
 def row(score: float | None, baseline: float | None, p: float | None) -> dict[str, Any]:
-    """One line of the comparison."""
+    """Return one line of the comparison."""
     difference = None if score is None or baseline is None else score - baseline
     return {
         "score": score,
@@ -195,8 +196,8 @@ def row(score: float | None, baseline: float | None, p: float | None) -> dict[st
 
 
 def p_value(system: Counts, baseline: Counts, samples: int) -> float | None:
-    """p for the difference of two shares; None where nothing was asked."""
-    counts = np.array([system, baseline], dtype=np.int64)  # (2, lines, 2): met, asked
+    """p for the difference of two shares; None where nothing was required."""
+    counts = np.array([system, baseline], dtype=np.int64)  # (2, lines, 2): met, required
     if not counts[..., 1].sum():
         return None
     seed = os.environ.get("SACREBLEU_SEED", "12345")
@@ -204,8 +205,8 @@ def p_value(system: Counts, baseline: Counts, samples: int) -> float | None:
         len(system), size=(samples, len(system))
     )
     # (samples, 2) each
-    met, asked = np.moveaxis(np.stack([counts[:, drawn].sum(axis=1) for drawn in lines]), -1, 0)
-    shares = met / np.maximum(asked, 1)
+    met, required = np.moveaxis(np.stack([counts[:, drawn].sum(axis=1) for drawn in lines]), -1, 0)
+    shares = met / np.maximum(required, 1)
     differences = np.abs(shares[:, 0] - shares[:, 1])
     observed = abs(np.subtract(*(counts[..., 0].sum(axis=1) / counts[..., 1].sum(axis=1))))
     return float((1 + (differences - differences.mean() > observed).sum()) / (1 + samples))

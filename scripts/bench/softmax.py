@@ -281,7 +281,7 @@ def page(out: list[dict[str, Any]]) -> str:
                 + " |"
             )
         if "mib" in runs[0]:
-            lines += ["", f"MiB of the weights, {runs[0]['mib']['weights']:,.0f}; beside them: "]
+            lines += ["", f"MiB of the weights, {runs[0]['mib']['weights']:,.0f}; in addition: "]
             lines[-1] += (
                 ", ".join(
                     f"{name} {mib:,.0f}"

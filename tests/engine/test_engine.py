@@ -197,7 +197,7 @@ def test_phrases_in_a_wrong_form_are_refused_at_once(engine):
         engine.submit(["Ja."])
 
 
-def test_parallel_decoding_streams_what_is_verified_while_it_runs(sources):
+def test_parallel_decoding_streams_what_is_verified_while_it_runs(warm_processes, sources):
     source = " ".join(sources[:6])
     with Engine(**{**FLAGS, "beam": 1}, decoding="window", block_size=4) as engine:
         engine.wait(PATIENCE)
@@ -220,7 +220,7 @@ def test_counts(engine, sources):
     assert all(getattr(after, name) > getattr(before, name) for name in ("steps", "rows", "tokens"))
 
 
-def test_what_cannot_be_loaded_is_told_to_all():
+def test_what_cannot_be_loaded_is_told_to_all(warm_processes):
     with pytest.raises(UsageError, match="^nbest is <function .*: give text or a path, a number"):
         Engine(**FLAGS, nbest=lambda: 1)  # type: ignore[arg-type]
     with Engine(**(FLAGS | {"path": FLAGS["path"] + ".none"})) as engine:
@@ -233,7 +233,9 @@ def test_what_cannot_be_loaded_is_told_to_all():
             engine.submit("Ja.")
 
 
-def test_closing_with_grace_finishes_what_runs_and_without_it_tells_the_rest(translator, sources):
+def test_closing_with_grace_finishes_what_runs_and_without_it_tells_the_rest(
+    warm_processes, translator, sources
+):
     engine = Engine(**FLAGS)
     futures = [engine.submit(line) for line in sources[:3]]  # before the model is loaded
     engine.close(grace=PATIENCE)

@@ -42,7 +42,7 @@ def on_both(flags: dict, device: torch.device, **generation) -> list:
     return found
 
 
-@drawn(16)
+@drawn(7)
 @pytest.mark.parametrize("name", EXAMPLES)
 def test_a_strategy_gives_on_the_device_what_it_gives_on_the_cpu(name, pretended, tmp_path):
     flags, needed = parted(with_files(EXAMPLES[name], tmp_path))
@@ -236,6 +236,7 @@ def on_page(way: str) -> tuple[float, int]:
     return float(waits), int(launches)
 
 
+@drawn(3)
 @pytest.mark.parametrize("way", WAITS)
 def test_a_step_waits_no_more_than_it_must_and_asks_for_what_the_page_says(
     way, pretended, simulated, monkeypatch, tmp_path

@@ -12,6 +12,7 @@ import torch
 from demo_text import DEMO
 from models import batch, build, dictionary, generators, run
 from sacrebleu.metrics import BLEU, CHRF, TER
+from sizes import drawn
 from test_cli import EXT, generate, interactive, sentence
 
 from fairseq_ext import Translator, UsageError
@@ -303,7 +304,7 @@ DOORS = dict(
 LINES = ["Das Angebot wird morgen geprüft."]
 
 
-def test_doors_agree():
+def test_doors_agree(warm_processes):
     flags = {"sampling": True, "sampling_epsilon": 0.02, "seed": 3}
     given = DOORS | flags | {"mbr": "chrf"}
     answers = Translator(str(DEMO / "checkpoint.pt"), str(DEMO), **given).translate(LINES, nbest=6)[
@@ -404,6 +405,7 @@ def test_a_utility_that_fails_costs_its_own_sentence(tiny):
     )
 
 
+@drawn(6)
 @pytest.mark.parametrize(
     "flags, said",
     [

@@ -511,11 +511,25 @@ def test_the_second_model_of_a_pivot_stays_while_the_first_is_at_work(pretended)
     asyncio.run(asyncio.wait_for(story(), 30))
 
 
+class Slow(models.Users):
+    """Another thread has its turn between reading and writing the count."""
+
+    @property
+    def count(self) -> int:
+        found = self.known
+        time.sleep(0)
+        return found
+
+    @count.setter
+    def count(self, value: int) -> None:
+        self.known = value
+
+
 def test_users_that_come_and_go_in_many_threads_are_counted():
-    users = models.Users()
+    users = Slow()
 
     def use() -> None:
-        for _ in range(2000):
+        for _ in range(200):
             release = users.hold()
             release()
             release()

@@ -95,6 +95,30 @@ def test_formats(tmp_path, name, content, lines):
     assert tuple(entry.line for entry in found) == lines
 
 
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [
+        ("g.tsv", "source\ttarget\tcase\nAder\tvein\tExact\nErz\tore\t\nGang\tlode\n"),
+        ("g.csv", "Case;de;en\nexact;Ader;vein\n;Erz;ore\n;Gang;lode\n"),
+        (
+            "g.jsonl",
+            '{"source": "Ader", "target": "vein", "case": "exact"}\n'
+            '{"source": "Erz", "target": "ore", "case": ""}\n'
+            '{"source": "Gang", "target": "lode"}\n',
+        ),
+    ],
+)
+def test_an_entry_names_its_case(tmp_path, name, content):
+    found = read_text(tmp_path, name, content)
+    assert [(each.source, each.case) for each in found] == [
+        ("Ader", "exact"),
+        ("Erz", ""),
+        ("Gang", ""),
+    ]
+    with pytest.raises(UsageError, match="line [12] of .* has the case 'upper': write exact,"):
+        read_text(tmp_path, name, content.replace("Exact", "upper").replace("exact", "upper"))
+
+
 @pytest.mark.parametrize("encoding", ["utf-8-sig", "utf-16", "utf-16-be"])
 @pytest.mark.parametrize("name", ["g.txt", "g.csv"])
 def test_what_spreadsheets_save_as_text(tmp_path, name, encoding):
@@ -112,15 +136,16 @@ def test_a_spreadsheet_itself(tmp_path):
     openpyxl = pytest.importorskip("openpyxl")
     book = openpyxl.Workbook()
     for row in (
-        ["Notiz", "Deutsch", "Englisch"],
-        [None, "Ader", "vein|lode"],
+        ["Notiz", "Deutsch", "Englisch", "case"],
+        [None, "Ader", "vein|lode", None],
         [],
-        [7, "grüne Ader", "green vein"],
+        [7, "grüne Ader", "green vein", "exact"],
     ):
         book.active.append(row)
     book.save(tmp_path / "g.xlsx")
     found = read(str(tmp_path / "g.xlsx"), "--glossary", BOTH, LineErrors())
     assert [(entry.source, entry.targets) for entry in found] == ENTRIES
+    assert [entry.case for entry in found] == ["", "exact"]
 
 
 @pytest.mark.parametrize(

@@ -1,15 +1,14 @@
-"""A glossary term stands where its source term was translated (`--glossary-placement align`).
+"""Glossary terms in the place of the words that they replace (`--glossary-placement align`).
 
 A sentence is translated without its terms (the draft). The words that translate its source terms
-are found and the terms written in their place (word_alignment.py); of several target forms the one
-that the model likes best stays. So what the decoder reads before and behind a term is what it
-understands, and a term that the model has never seen derails nothing. A term that the draft has
-already is left as it is. Other hypotheses are asked only where the best has no word for a term: one
-that scores nearly as well is no better with the terms. Where none has a word for it, the sentence
-is searched again with that term forced (--select dba), and its other terms are written into what
-comes out; a beam of one or two, which searches badly, has the term inserted where it is the most
-likely. Where what comes out breaks another constraint, the sentence is searched with all its terms
-forced.
+are found and replaced by the terms (word_alignment.py); of several target forms the one with the
+best model score stays. So the decoder reads probable words before and after a term, and a term that
+the model does not know has no effect on the rest. A term that the draft has already is left
+unchanged. Other hypotheses are used only if the best has no word for a term: with the terms, one
+with nearly the same score is not better. If none has a word for it, the sentence is searched again
+with that term forced (--select dba), and its other terms are written into the result; with a beam
+of one or two, which searches badly, the term is inserted where it is the most probable. If the
+result breaks another constraint, the sentence is searched with all its terms forced.
 
 Scores are the model's for the final text.
 """
@@ -25,19 +24,18 @@ from unicodedata import normalize
 import torch
 from torch import Tensor
 
+from fairseq_ext.search.constraints.drafts import SEARCHED, Candidate, Sentence
+from fairseq_ext.search.constraints.forced_decoding import ForcedDecoding, Sources
 from fairseq_ext.search.constraints.prefix import met_with_prefix
 from fairseq_ext.search.constraints.word_alignment import (
-    SEARCHED,
-    Candidate,
-    ForcedDecoding,
-    Sentence,
-    Sources,
     WordAlignment,
+    remove_tokens,
     widened,
-    without,
     word_spans,
 )
 from fairseq_ext.search.finished import Hypothesis, OnFinal
+from fairseq_ext.search.phrases.letter_case import fitted, keeps_case
+from fairseq_ext.search.phrases.pieces import capitalised
 from fairseq_ext.search.phrases.places import (
     Span,
     agreeing,
@@ -57,22 +55,22 @@ from fairseq_ext.search.phrases.sentence import (
 from fairseq_ext.search.pool import Pool
 from fairseq_ext.search.protocols import SearchSpec
 
-TOGETHER = 128  # sentences whose hypotheses are scored in one call
+BATCH_SIZE = 128  # sentences whose hypotheses are scored in one call
 Driver = Callable[[Pool, OnFinal], None]
-# narrower beams have a forced term at the start of the sentence: there it is inserted
-SEARCHING = 3
-FORMS = 6  # most combinations of target forms of a hypothesis
-TRUST = 0.1  # weight of the score with terms beside that of the draft
+# smallest beam for a forced search; with a narrower one the term would be at the start
+MIN_BEAM_TO_FORCE = 3
+FORMS = 6  # combinations of target forms of a hypothesis, at most
+PLACED_WEIGHT = 0.1  # weight of the score with terms, that of the draft having 1
 
 
 class GlossaryPlacement:
-    """A driver of three.
+    """A driver of three others.
 
-    draft: searches first, where a sentence has terms alone; other_draft: where it has other phrases
-    too; forced: what placement could not serve. score: forced decoding by the models; text: how
-    the target side is read, which the command says after the generator is built; meets: how it is
-    counted which constraints a hypothesis of a pool meets; english: the target language; reuses:
-    whether the scores of drafts are the models' own.
+    draft: the first search, for sentences with terms only; other_draft: the same for sentences with
+    other phrases; forced: for sentences without a placement. score: forced decoding by the models;
+    text: returns how the target side is read, known once the command has built the generator;
+    meets: returns the function that counts the constraints that a hypothesis of a pool meets;
+    language: the target's, two letters; reuses: whether the scores of drafts are the models' own.
     """
 
     def __init__(
@@ -84,20 +82,20 @@ class GlossaryPlacement:
         spec: SearchSpec,
         text: Callable[[], TargetText],
         meets: Callable[[Pool], Meets],
-        english: bool,
+        language: str,
         reuses: bool,
     ):
         self.draft, self.other_draft, self.forced = draft, other_draft, forced
         self.score, self.spec = score, spec
-        self.target_text, self.meets, self.english, self.reuses = text, meets, english, reuses
+        self.target_text, self.meets, self.language, self.reuses = text, meets, language, reuses
 
     @property
     def text(self) -> TargetText:
-        """How the target side is read."""
+        """The reading of the target side."""
         return self.target_text()
 
     def __call__(self, pool: Pool, answer: OnFinal) -> None:
-        """Give `answer` each sentence's hypotheses."""
+        """Call `answer` with each sentence's hypotheses."""
         given = pool.constraints
         if given is None or not any(each.terms for each in given):
             return self.forced(pool, answer)
@@ -109,8 +107,8 @@ class GlossaryPlacement:
             for sentence, found in zip(waiting, self.placed(pool, waiting), strict=True):
                 if found is not None:
                     answer(sentence.number, found)
-                elif sentence.wordless:
-                    again[sentence.number] = (*sentence.required, *sentence.wordless)
+                elif sentence.unaligned_terms:
+                    again[sentence.number] = (*sentence.required, *sentence.unaligned_terms)
                 else:
                     left.append(sentence.number)
             self.score.forget(pool.source(sentence.number).tolist() for sentence in waiting)
@@ -122,7 +120,7 @@ class GlossaryPlacement:
             waiting.append(
                 self.sentence(pool, number, found, self.spec.nbest, required.get(number, ()))
             )
-            if len(waiting) == TOGETHER:
+            if len(waiting) == BATCH_SIZE:
                 settle()
 
         others = [each.without_terms() for each in given]
@@ -155,9 +153,9 @@ class GlossaryPlacement:
         nbest: int,
         required: tuple[SourceTerm, ...],
     ) -> Sentence:
-        """A sentence of the pool and its drafts, best first.
+        """Return a sentence of the pool with its drafts, best first.
 
-        required: terms that the search was to bring in.
+        required: terms that the search was forced to use.
         """
         assert pool.constraints is not None
         constraints = pool.constraints[number]
@@ -170,21 +168,21 @@ class GlossaryPlacement:
     def candidate(
         self, pool: Pool, constraints: SentenceConstraints, draft: Hypothesis, lead: int
     ) -> Candidate:
-        """A hypothesis with its text behind `lead` forced tokens, and which of the
-        sentence's terms it has."""
+        """Return a hypothesis with its text after `lead` forced tokens, and which of the sentence's
+        terms it has."""
         is_met: dict[tuple, list[bool]] = {}
         met = self.meets(pool)(draft.tokens.tolist(), constraints, pool.ordered)
         for phrases, is_there in zip(constraints.any_of, met, strict=True):
             is_met.setdefault(phrases, []).append(is_there)
-        # of terms with the same target, one that the draft has may stand for any of them: all of
+        # terms with the same target: one that the draft has may belong to any of them, so all of
         # them look for their words, and one of these is that target
         held = [all(is_met.get(term.phrases, ())) for term in constraints.terms]
         tokens = draft.tokens[self.word_behind(draft.tokens.tolist(), lead) :].tolist()
         return Candidate(draft, tokens, normalize("NFKC", self.text.text(tokens)).rstrip(), held)
 
     def word_behind(self, tokens: Sequence[int], lead: int) -> int:
-        """Where the first word begins behind `lead` tokens, which may end inside of one: what is
-        left of that is no word, and no term takes its place."""
+        """Return the start of the first word after `lead` tokens, which may end inside of one: its
+        rest is not a word, and no term takes its place."""
         while 0 < lead < len(tokens) - 1:
             before, after = (self.text.text(tokens[:n]) for n in (lead, lead + 1))
             if after.startswith(f"{before} "):
@@ -193,40 +191,40 @@ class GlossaryPlacement:
         return lead
 
     def placed(self, pool: Pool, sentences: Sequence[Sentence]) -> list[list[Hypothesis] | None]:
-        """The hypotheses of each sentence with its terms, best first; None for a sentence that
-        placement cannot serve."""
-        for candidate in [c for sentence in sentences for c in sentence.candidates if all(c.held)]:
-            candidate.finals.append(((1 + TRUST) * candidate.draft.score, candidate.draft))
-        if lacking := [sentence for sentence in sentences if any(sentence.open(sentence.nbest))]:
+        """Return the hypotheses of each sentence with its terms, best first; None for a sentence
+        without a placement."""
+        for candidate in [c for s in sentences for c in s.candidates if all(c.has_term)]:
+            score = (1 + PLACED_WEIGHT) * candidate.draft.score
+            candidate.finals.append((score, candidate.draft))
+        if lacking := [s for s in sentences if any(s.incomplete(s.nbest))]:
             self.place_terms(pool, lacking)
-        # subtle: where the best draft is of no use (a phrase is banned), nbest changes nothing
+        # subtle: if the best draft cannot be used (a phrase is banned), nbest changes nothing
         unsuited = [
             sentence
             for sentence in sentences
             if sentence.nbest < SEARCHED
-            and any(sentence.open(SEARCHED))
+            and any(sentence.incomplete(SEARCHED))
             and not self.usable(pool, sentence, 1)
         ]
         if unsuited:
             for sentence in unsuited:
                 sentence.nbest = SEARCHED
             self.place_terms(pool, unsuited)
-        return [self.chosen(pool, sentence) for sentence in sentences]
+        return [self.ranked_hypotheses(pool, sentence) for sentence in sentences]
 
     def place_terms(self, pool: Pool, sentences: Sequence[Sentence]) -> None:
-        """Write the terms that hypotheses lack into them, and score what comes out."""
+        """Write missing terms into hypotheses, and score the results."""
         for source, sentence in enumerate(sentences):
             sentence.source = source
         sources = self.score.encode(
             [pool.source(sentence.number).tolist() for sentence in sentences], pool.length.device
         )
-        new = [(s, c) for s in sentences for c in s.open(s.nbest) if c.words is None]
+        new = [(s, c) for s in sentences for c in s.incomplete(s.nbest) if c.words is None]
         self.align(pool, sources, new)
         lacking = [s for s in sentences if s.lacks(0)]
-        self.align(
-            pool, sources, [(s, c) for s in lacking for c in s.open(SEARCHED) if c.words is None]
-        )
-        if self.spec.k < SEARCHING:
+        new = [(s, c) for s in lacking for c in s.incomplete(SEARCHED) if c.words is None]
+        self.align(pool, sources, new)
+        if self.spec.k < MIN_BEAM_TO_FORCE:
             self.insert(pool, sources, [s for s in lacking if s.lacks(1)])
         jobs = [
             (sentence, candidate, tokens)
@@ -248,14 +246,14 @@ class GlossaryPlacement:
                 ending=None,
             )
             candidate.finals.append(
-                (candidate.draft.score + TRUST * float(total) / len(tokens), final)
+                (candidate.draft.score + PLACED_WEIGHT * float(total) / len(tokens), final)
             )
 
     def scored(
         self, pool: Pool, sources: Sources, jobs: Sequence[tuple[Sentence, Candidate, list[int]]]
     ) -> list[Tensor]:
-        """The log-probabilities of tokens that were made of candidates, whose own hold up to the
-        first token that is another."""
+        """Return the log-probabilities of tokens made from candidates, whose own are used up to the
+        first changed token."""
         same = [
             len(commonprefix([tokens, candidate.draft.tokens.tolist()]))
             for _, candidate, tokens in jobs
@@ -270,8 +268,8 @@ class GlossaryPlacement:
     def align(
         self, pool: Pool, sources: Sources, given: Sequence[tuple[Sentence, Candidate]]
     ) -> None:
-        """Find the words of all mentions in these candidates: by attention; where that finds none
-        in the best draft, or the models have none, by prediction difference."""
+        """Find the words of all mentions in these candidates: by attention; if that finds none in
+        the best draft, or the models have none, by prediction difference."""
         targets = [candidate.draft.tokens.tolist() for _, candidate in given]
         pairs = [
             (sentence.source, target) for (sentence, _), target in zip(given, targets, strict=True)
@@ -295,7 +293,7 @@ class GlossaryPlacement:
         if not jobs:
             return
         sources_without = [
-            without(pool.source(s.number).tolist(), s.mentions[mention])
+            remove_tokens(pool.source(s.number).tolist(), s.mentions[mention])
             for s, _, mention, _ in jobs
         ]
         shortened = self.score.encode(sources_without, pool.length.device)
@@ -312,14 +310,15 @@ class GlossaryPlacement:
             candidate.words.differ_(of_mention)
 
     def insert(self, pool: Pool, sources: Sources, sentences: Sequence[Sentence]) -> None:
-        """Find a place for the terms that have no word in the best draft: behind the word where
-        they are the most likely."""
+        """Find a place for the terms without a word in the best draft: after the word where they
+        are the most probable."""
         jobs = []
         for sentence in sentences:
             best = sentence.candidates[0]
             for term in [term for term, word in sentence.places(best) if word is None]:
                 for _, end in word_spans(best.text):
-                    tokens = self.with_terms(best, [((end, end), term.targets[0])])
+                    form = self.in_case(term, term.targets[0], best.text, (end, end))[0]
+                    tokens = self.with_terms(best, [((end, end), form)])
                     jobs.append((sentence, term, (end, end), tokens))
         scores = self.scored(
             pool,
@@ -333,63 +332,79 @@ class GlossaryPlacement:
                 sentence.candidates[0].inserted[term] = span
 
     def written(self, pool: Pool, sentence: Sentence) -> list[tuple[Candidate, list[int]]]:
-        """The candidates that have a word for each term, as tokens with the terms in place, once
-        for each combination of forms."""
+        """Return the candidates that have a word for each term, as tokens with the terms in place,
+        once for each combination of forms."""
         limit = pool.max_len[sentence.number]
         out = []
-        for candidate in filter(sentence.is_complete, sentence.open(len(sentence.candidates))):
+        incomplete = sentence.incomplete(len(sentence.candidates))
+        for candidate in filter(sentence.is_complete, incomplete):
             if candidate.finals:  # written before
                 continue
             places = sentence.places(candidate)
             spans = [word for _, word in places if word is not None]
-            targets = [
-                agreeing(term.targets, candidate.text[slice(*span)])
-                if self.english
-                else term.targets
+            choices = [
+                self.choices(term, candidate.text, span, spans)
                 for (term, _), span in zip(places, spans, strict=True)
             ]
-            forms = itertools.islice(itertools.product(*targets), FORMS)
-            for chosen in forms:
-                wide = [
-                    widened(candidate.text, span, form, spans)
-                    for span, form in zip(spans, chosen, strict=True)
-                ]
-                tokens = self.with_terms(candidate, list(zip(wide, chosen, strict=True)))
+            for chosen in itertools.islice(itertools.product(*choices), FORMS):
+                tokens = self.with_terms(candidate, chosen)
                 is_new = tokens != candidate.draft.tokens.tolist()
                 if is_new and self.spec.min_len < len(tokens) <= limit + 1:
                     out.append((candidate, tokens))
         return out
 
-    def with_terms(self, candidate: Candidate, terms: list[tuple[Span, str]]) -> list[int]:
-        """The tokens of a candidate with terms in the place of spans of its text, those that the
-        command forces in front included. Tokens outside of the spans stay, where the segmentation
-        says how tokens become words."""
+    def choices(
+        self, term: SourceTerm, text: str, span: Span, taken: list[Span]
+    ) -> list[tuple[Span, str]]:
+        """Return the forms of a term that may replace a span of a text, each with the characters
+        that it replaces; taken: the spans of all terms."""
+        forms = agreeing(term.targets, text[slice(*span)]) if self.is_english else term.targets
+        wide = [(widened(text, span, form, taken), form) for form in forms]
+        return [
+            (each, cased) for each, form in wide for cased in self.in_case(term, form, text, each)
+        ]
+
+    def in_case(self, term: SourceTerm, form: str, text: str, span: Span) -> tuple[str, ...]:
+        """Return a form of a term in the letter case that it has in the place of a span."""
+        if term.case in ("any", "fitted"):
+            return fitted(form, text, span, self.language)
+        begins = term.case == "initial" and span[0] == 0 < span[1] and text[:1].isupper()
+        return (capitalised(form) if begins and not keeps_case(form) else form,)
+
+    @property
+    def is_english(self) -> bool:
+        """Whether the target language is English."""
+        return self.language == "en"
+
+    def with_terms(self, candidate: Candidate, terms: Sequence[tuple[Span, str]]) -> list[int]:
+        """Return the tokens of a candidate, forced ones included, with terms in the place of spans
+        of its text. Tokens outside of the spans are unchanged, if it is known how tokens become
+        words."""
         segmenter, text = self.text.segmenter(), candidate.text
-        changes = edits(text, terms, self.english)
+        changes = edits(text, terms, self.is_english)
         lead = candidate.draft.tokens[: len(candidate.draft.tokens) - len(candidate.tokens)]
         whole = edited(text, changes)
         tokens = segmenter.replaced(candidate.tokens, candidate.spans, text, changes)
         normal_form = normalize("NFKC", whole)
         if tokens is None or normalize("NFKC", self.text.text(tokens)).rstrip() != normal_form:
             pieces = segmenter.known_pieces(whole)
-            anew = [*map(segmenter.dictionary.index, pieces), self.spec.eos]
-            # a term that the tokenizer itself spaces in another way ("5 %" is read as "5%") is no
-            # reason to cut the other words anew
-            if tokens is None or normalize("NFKC", self.text.text(anew)).rstrip() == normal_form:
-                tokens = anew
+            again = [*map(segmenter.dictionary.index, pieces), self.spec.eos]
+            # segment the other words again, unless only spaces in a term differ ("5 %", "5%")
+            if tokens is None or normalize("NFKC", self.text.text(again)).rstrip() == normal_form:
+                tokens = again
         return [*lead.tolist(), *tokens]
 
-    def chosen(self, pool: Pool, sentence: Sentence) -> list[Hypothesis] | None:
-        """The usable hypotheses: the answer, which does not depend on how many are wanted, and
-        those that score no better, best first; None where there is none."""
+    def ranked_hypotheses(self, pool: Pool, sentence: Sentence) -> list[Hypothesis] | None:
+        """Return the usable hypotheses: the answer, which does not depend on the requested number,
+        and those with scores not above it, best first; None if there is none."""
         if not (out := self.usable(pool, sentence, len(sentence.candidates))):
             return None
         best, *rest = out
         return [best, *sorted((h for h in rest if h.score <= best.score), key=lambda h: -h.score)]
 
     def usable(self, pool: Pool, sentence: Sentence, first: int) -> list[Hypothesis]:
-        """What the first candidates have become with their terms, where that meets all constraints;
-        of equal ones the first."""
+        """Return the versions with terms of the first candidates, if they meet all constraints; of
+        equal ones the first."""
         constraints, meets = sentence.constraints, self.meets(pool)
         lead = lead_of(pool, sentence.number)
         banned = self.banned_in(pool)(constraints) if constraints.banned else lambda tokens: None
@@ -418,18 +433,18 @@ class GlossaryPlacement:
     def banned_in(
         self, pool: Pool
     ) -> Callable[[SentenceConstraints], Callable[[Phrase], str | None]]:
-        """How a banned phrase is found in tokens: as the search finds it."""
+        """Return how a banned phrase is found in tokens: as by the search."""
         if pool.boundaries is None:
             return banned_in_tokens
         return banned_in_texts(pool.boundaries, "any" if pool.banned_in_any_case else "exact")
 
 
 def lead_of(pool: Pool, sentence: int) -> int:
-    """How many tokens the command forces at the start of a sentence."""
+    """Return the number of tokens that the command forces at the start of a sentence."""
     return 0 if pool.lead is None else pool.lead[sentence]
 
 
 def elsewhere(constraints: SentenceConstraints, found: list[Hypothesis]) -> list[Hypothesis]:
-    """Hypotheses of a search that was free to put the terms anywhere."""
+    """Mark the terms of hypotheses whose search was free to put them anywhere."""
     terms = tuple(term.text for term in constraints.terms)
     return [replace(hypothesis, elsewhere=terms) for hypothesis in found]

@@ -1,6 +1,6 @@
-"""Which constraints the best hypotheses meet, and the report of the glossary.
+"""Counts of the constraints that the best hypotheses meet, and the report of the glossary.
 
-Counted on what is finished, not taken from the search's word.
+They are counted in finished hypotheses, independently of the search.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from fairseq_ext.search.constraints.glossary import Required
 from fairseq_ext.search.constraints.prefix import met_with_prefix
 from fairseq_ext.search.finished import Hypothesis
 from fairseq_ext.search.phrases.pieces import normal
-from fairseq_ext.search.phrases.places import Span, Text, Wanted, assigned
+from fairseq_ext.search.phrases.places import PhraseToFind, Span, Text, match_phrases
 from fairseq_ext.search.phrases.sentence import Meets, SentenceConstraints, SourceTerm, met
 
 LEFT_OUT = "left out, as it costs more than --constraint-bonus gives"
@@ -42,16 +42,16 @@ class ConstraintCounts(Section):
 
 @dataclass
 class GlossaryCounts(Section):
-    """The `glossary` section of the statistics: terms that sources hold."""
+    """The `glossary` section of the statistics: terms in sources."""
 
     key = "glossary"
     counts_answers = True
     terms: int = 0
-    sentences: int = 0  # that hold any
+    sentences: int = 0  # with terms
     # in the place of the words that translate the source term (--glossary-placement align)
     in_place: int | None = None
-    elsewhere: int | None = None  # where no word had to make place, or where the search put them
-    met: int | None = None  # wherever they stand (--glossary-placement free)
+    elsewhere: int | None = None  # in no word's place, or where the search put them
+    met: int | None = None  # anywhere (--glossary-placement free)
     unmet: int = 0
 
 
@@ -66,26 +66,26 @@ class SentenceGoal:
 
 
 def report_constraints(
-    asked: SentenceGoal,
+    goal: SentenceGoal,
     found: list[Hypothesis],
     stats: Stats,
     ordered: bool = False,
     meets: Meets = met,
     soft: bool = False,
 ) -> list[Hypothesis]:
-    """Add a sentence's constraints to the statistics. Returns its hypotheses that meet all of them;
-    where none does, all, the one that meets most first, each flagged with what it lacks. meets:
+    """Add a sentence's constraints to the statistics. Return its hypotheses that meet all of them;
+    if there is none, all, the one that meets most first, each with its unmet constraints. meets:
     counts in tokens (met) or in text (search/phrases/places.py); soft: constraints were preferred,
     not forced, and hypotheses keep their order."""
-    number, constraints, lead = asked.number, asked.constraints, asked.lead
+    number, constraints, lead = goal.number, goal.constraints, goal.lead
     total = stats.section(ConstraintCounts)
     total.given += len(constraints.any_of) + len(constraints.unmet) + bool(constraints.prefix)
     total.unmet += [[number, text, reason] for text, reason in constraints.unmet]
     if not (constraints.any_of or constraints.prefix):
         return [replace(h, unmet=constraints.unmet) for h in found] if constraints.unmet else found
     which = [met_with_prefix(h.tokens.tolist(), constraints, ordered, meets, lead) for h in found]
-    # subtle: a search that ran into a dead end ends a row as it is, also where complete
-    # hypotheses were found before
+    # subtle: a search in which no word is allowed ends a row as it is, also if complete hypotheses
+    # were found before
     complete = [i for i, of_hypothesis in enumerate(which) if all(of_hypothesis)]
     kept = (
         list(range(len(found)))
@@ -94,7 +94,7 @@ def report_constraints(
     )
     best = which[kept[0]] if kept else met_with_prefix([], constraints, ordered, meets)
     total.met += sum(best)
-    reason = LEFT_OUT if soft else why(constraints, asked.limit - lead)
+    reason = LEFT_OUT if soft else unmet_reason(constraints, goal.limit - lead)
     texts = constraints.text + ((constraints.prefix_text,) if constraints.prefix else ())
     lacks = [
         tuple((text, reason) for text, is_met in zip(texts, each, strict=True) if not is_met)
@@ -128,12 +128,11 @@ def count_terms(terms: Sequence[SourceTerm], best: Hypothesis, stats: Stats, pla
         total.met = (total.met or 0) + held.total()
 
 
-def report_unsearched(
+def report_skipped_sentence(
     number: int, constraints: SentenceConstraints, stats: Stats, reason: str
 ) -> list[tuple[str, str]]:
-    """Add the constraints of a sentence that is not searched to the statistics.
-
-    Returns them, each with the reason.
+    """Add the constraints of a sentence that is not searched to the statistics. Return them, each
+    with the reason.
     """
     prefix = (constraints.prefix_text,) if constraints.prefix else ()
     lacks = [*constraints.unmet, *((text, reason) for text in (*constraints.text, *prefix))]
@@ -144,8 +143,8 @@ def report_unsearched(
     return lacks
 
 
-def why(constraints: SentenceConstraints, limit: int) -> str:
-    """The reason why a sentence's constraints cannot all be met."""
+def unmet_reason(constraints: SentenceConstraints, limit: int) -> str:
+    """Return the reason why a sentence's constraints cannot all be met."""
     prefix = constraints.prefix
     left = [
         alternatives
@@ -163,27 +162,24 @@ def why(constraints: SentenceConstraints, limit: int) -> str:
     return "what would follow is forbidden (banned phrases, prefix or logits processors)"
 
 
-# ---- The report (`--glossary-report F`)
-#
-# One JSON line a sentence, what the glossary did there.
+# ---- The report (`--glossary-report F`): one JSON line a sentence
 #
 # `{"id": 3, "source": ..., "translation": ..., "terms": [{"term": "Ader", "line": 12, "targets":
-# ["vein", "lode"], "source_at": [[4, 8]], "form": "vein", "at": [6, 10]}]}`: which entries fired
-# (line of the file, places in the source), which target was used and where it stands in the
-# translation; `form` and `at` are null where the translation has none of them, or only such as
-# serve another term, by the definition that the search keeps to (--constraint-boundary,
-# --constraint-case). Places are characters, [start, end). source and translation are in NFKC, the
-# translation with single spaces, which is what the places count in. Lines come in the order in
-# which batches finish. Each line is in the file as soon as its batch is decoded, so that a command
-# that is killed leaves those that it has printed.
+# ["vein", "lode"], "source_at": [[4, 8]], "form": "vein", "at": [6, 10]}]}`: the entries that were
+# found (line of the file, places in the source), the target that was used and its place in the
+# translation; `form` and `at` are null if the translation has no target, or only one that serves
+# another term, by the definition of the search (--constraint-boundary, --constraint-case). Places
+# are characters, [start, end), in `source` and `translation`, which are in NFKC, the translation
+# with single spaces. Lines are in the order in which batches finish. Each line is written as soon
+# as its batch is decoded, so that a killed command leaves the lines of all printed translations.
 
 
 class GlossaryReport:
-    """The file. segmented, whole: as in `forms_used`. Errors: UsageError for a place
-    that cannot be written."""
+    """The file. segmented, whole: see `forms_used`. Errors: UsageError for a file that cannot be
+    written."""
 
     def __init__(self, path: str, segmented: bool, whole: bool | None = True):
-        self.path, self.segmented, self.whole, self.is_stream = (
+        self.path, self.segmented, self.whole_words, self.is_stream = (
             path,
             segmented,
             whole,
@@ -195,7 +191,7 @@ class GlossaryReport:
                 fcntl.lockf(self.file, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 self.file.truncate(0)
         except OSError as error:
-            # of the lock
+            # errors of the lock
             if error.errno in (errno.EAGAIN, errno.EACCES) and error.filename is None:
                 raise UsageError(
                     f"another run is writing to {path}: wait for it, or name another "
@@ -206,9 +202,8 @@ class GlossaryReport:
             ) from error
 
     def close(self) -> int:
-        """Have the file on disk.
-
-        Return the status: 1, and a sentence on standard error, where that fails.
+        """Write the file to disk. Return the status: 1, with a message on standard error, if that
+        fails.
         """
         try:
             with self.file:
@@ -220,19 +215,21 @@ class GlossaryReport:
         return 0
 
     def full(self, error: OSError) -> UsageError:
-        """The error for a file that takes no more; the lines before stay."""
+        """Return the error for a full disk; the earlier lines stay."""
         return UsageError(
             f"--glossary-report {self.path} cannot be written ({error.strerror}): make "
             "room and run again"
         )
 
     def add(self, number: int, source: str, translation: str, required: Sequence[Required]) -> None:
-        """A sentence's line."""
+        """Write a sentence's line."""
         source, translation = normalize("NFKC", source), normal(normalize("NFKC", translation))
         spans = word_spans(source, words_of(source, self.segmented))
         terms: list[dict[str, Any]] = []
         for each, (form, at) in zip(
-            required, forms_used(translation, required, self.segmented, self.whole), strict=True
+            required,
+            forms_used(translation, required, self.segmented, self.whole_words),
+            strict=True,
         ):
             source_at = [(spans[match.start][0], spans[match.end - 1][1]) for match in each.matches]
             entry = {
@@ -252,7 +249,7 @@ class GlossaryReport:
 
 
 def word_spans(text: str, words: Sequence[str]) -> list[Span]:
-    """Where the words of a text (in NFKC) stand."""
+    """Return the places of the words of a text (in NFKC)."""
     return [
         (start, start + len(word))
         for start, word in zip(starts_of(text, words), words, strict=True)
@@ -262,14 +259,14 @@ def word_spans(text: str, words: Sequence[str]) -> list[Span]:
 def forms_used(
     translation: str, required: Sequence[Required], segmented: bool, whole: bool | None = True
 ) -> list[tuple[str | None, Span | None]]:
-    """For each requirement, the target that the translation (in NFKC) has and its place; a place
-    serves one requirement (search/phrases/places.py, there the other arguments)."""
+    """Return for each requirement the target in the translation (in NFKC) and its place; a place
+    serves one requirement (other arguments: search/phrases/places.py)."""
     targets = [list(each.term.targets) for each in required]
     wanted = [
-        Wanted([normal(normalize("NFKC", t)) for t in of], each.cased.mode)
+        PhraseToFind([normal(normalize("NFKC", t)) for t in of], each.cased.mode)
         for of, each in zip(targets, required, strict=True)
     ]
-    places = assigned(Text(translation, segmented, whole), wanted)
+    places = match_phrases(Text(translation, segmented, whole), wanted)
     return [
         (None, None) if place is None else (of[place[0]], place[1])
         for of, place in zip(targets, places, strict=True)

@@ -14,7 +14,8 @@ from placement_scores import Entry, as_word
 from torch import Tensor
 
 from fairseq_ext.plugin.calls import Translation
-from fairseq_ext.search.constraints.word_alignment import without, word_spans
+from fairseq_ext.search.constraints.word_alignment import remove_tokens, word_spans
+from fairseq_ext.search.phrases.letter_case import fitted
 from fairseq_ext.search.phrases.places import agreeing, edited, edits, overlapping, token_spans
 from fairseq_ext.translator import Translator
 
@@ -119,6 +120,7 @@ def again(
             start, end = words[free[chosen[term]]]
             form = agreeing(line.entries[term].forms, line.text[start:end])[0]
             begun = line.text[:end]
+            form = fitted(form, begun, (start, end), "en" if english else "")[0]
             prefixes[n] = edited(begun, edits(begun, [((start, end), form)], english))
             lacking[n].remove(term)
         found = (
@@ -167,7 +169,7 @@ def accuracy(model: AttentiveModel, lines: Sequence[Line]) -> dict[str, Any]:
             scores = {f"layer {n}": layer[:, span].sum(1) for n, layer in enumerate(attention, 1)}
             scores["mean of the layers"] = attention.mean(0)[:, span].sum(1)
             scores["prediction difference"] = (
-                log_probs - model.read(without(line.source, span), line.target)[0]
+                log_probs - model.read(remove_tokens(line.source, span), line.target)[0]
             )
             for name, each in scores.items():
                 for shift in (0, 1):

@@ -43,6 +43,7 @@ from searches import (  # noqa: E402
 from write_up import table  # noqa: E402
 
 from fairseq_ext.search.constraints.word_alignment import word_spans  # noqa: E402
+from fairseq_ext.search.phrases.letter_case import fitted  # noqa: E402
 from fairseq_ext.search.phrases.places import edited, edits  # noqa: E402
 from fairseq_ext.translator import Translator  # noqa: E402
 
@@ -68,7 +69,8 @@ def places(text: str, word: str, kept: Sequence[str], english: bool) -> dict[str
     for start, end in [(0, 0), *word_spans(text)]:
         spans = [(end, end)] if end == 0 or text[start:end] in kept else [(start, end), (end, end)]
         for span in spans:
-            made = edited(text, edits(text, [(span, word)], english)).strip()
+            cased = fitted(word, text, span, "en" if english else "")[0]
+            made = edited(text, edits(text, [(span, cased)], english)).strip()
             found[made] = len(made) - len(text) + span[1]
     return found
 

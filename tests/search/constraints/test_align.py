@@ -18,7 +18,9 @@ from fairseq_ext.core.stats import Stats
 from fairseq_ext.model.choose import make_decoder
 from fairseq_ext.model.stock import UncachedBackend
 from fairseq_ext.model.transformer.encoder import FastEncoder
-from fairseq_ext.search.constraints.word_alignment import ForcedDecoding, WordAlignment, widened
+from fairseq_ext.search.constraints.forced_decoding import ForcedDecoding
+from fairseq_ext.search.constraints.word_alignment import WordAlignment, widened
+from fairseq_ext.search.phrases.letter_case import fitted
 from fairseq_ext.search.phrases.places import agreeing, edited, edits, fitting
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -85,7 +87,9 @@ def test_the_english_article_follows_the_sound(article, words):
 
 
 def put(text, terms, english):
-    return edited(text, edits(text, terms, english))
+    language = "en" if english else "fr"
+    cased = [(span, fitted(term, text, span, language)[0]) for span, term in terms]
+    return edited(text, edits(text, cased, english))
 
 
 def test_a_term_takes_the_place_the_capital_and_the_article():
@@ -151,7 +155,7 @@ def test_of_neighbours_that_attend_the_last_is_the_word(attention, word):
     spans = [match.span() for match in re.finditer(r"\w+", text)]
     words = WordAlignment(text, spans, [()])
     words.attend_([torch.tensor(attention)])
-    assert words.found == [word and spans[text.split().index(word)]]
+    assert words.span_of_mention == [word and spans[text.split().index(word)]]
 
 
 @pytest.mark.parametrize(
@@ -174,20 +178,20 @@ def test_a_form_of_the_term_counts_twice(text, attention, forms, word):
     spans = [match.span() for match in re.finditer(r"\w+", text)]
     words = WordAlignment(text, spans, [forms])
     words.attend_([torch.tensor(attention)])
-    assert words.found == [spans[text.split().index(word)]]
+    assert words.span_of_mention == [spans[text.split().index(word)]]
 
 
 def test_no_word_is_looked_ahead_to_behind_a_comma():
     words = WordAlignment("cars, while", [(0, 4), (4, 5), (6, 11)], [()])
     words.attend_([torch.tensor([0.8, 0.5, 0.6])])
-    assert words.found == [(0, 4)]
+    assert words.span_of_mention == [(0, 4)]
 
 
 def test_no_word_is_taken_twice_by_looking_ahead():
     text = "an old dog"
     words = WordAlignment(text, [(0, 2), (3, 6), (7, 10)], [(), ()])
     words.attend_([torch.tensor([0.1, 0.5, 0.4]), torch.tensor([0.1, 0.1, 0.9])])
-    assert words.found == [(3, 6), (7, 10)]
+    assert words.span_of_mention == [(3, 6), (7, 10)]
 
 
 # ---- the scores
@@ -470,7 +474,8 @@ def test_the_end_of_a_run_says_what_became_of_the_terms(tmp_path, monkeypatch):
     assert told() == {"in_place": 0, "elsewhere": 1, "unmet": 1}
     # all are searched for
     monkeypatch.setattr(
-        "fairseq_ext.search.constraints.placement.GlossaryPlacement.chosen", lambda *arguments: None
+        "fairseq_ext.search.constraints.placement.GlossaryPlacement.ranked_hypotheses",
+        lambda *arguments: None,
     )
     assert told() == {"in_place": 0, "elsewhere": 1, "unmet": 1}
 
@@ -631,7 +636,7 @@ def test_flags_that_need_the_searchs_own_hypotheses_refuse_it(tmp_path):
     )
     for flags in ({"no_repeat_ngram_size": 3}, {"select": "gbs"}, {"constraint_end": True}):
         with pytest.raises(
-            UsageError, match="--glossary-placement align writes terms behind the search"
+            UsageError, match="--glossary-placement align writes terms after the search"
         ):
             translator(glossary=str(tmp_path / "terms.tsv"), glossary_placement="align", **flags)
         assert (

@@ -1,0 +1,189 @@
+"""Forced decoding (teacher forcing): the log-probabilities of given target tokens, and the source
+tokens that the decoder attends to when it predicts them; many sentences in one call of the decoder.
+
+Shapes: N pairs, T source tokens of the longest, L target tokens of the longest.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any, cast
+
+import torch
+from torch import Tensor
+
+from fairseq_ext.core.stats import Stats
+from fairseq_ext.model.protocol import AttendingDecoder, BlockDecoder
+from fairseq_ext.search.phrases.sentence import Dictionary
+
+Pair = tuple[int, Sequence[int]]  # the number of a source, and target tokens, EOS included
+TOKENS = 2000  # target tokens of one call, padding included, at most
+# on a CPU, where padding costs as much as tokens: largest ratio of the lengths of two pairs in a
+# call
+MAX_LENGTH_RATIO = 1.1
+SCORES = 50_000_000  # log-probabilities of one call, target tokens x vocabulary, at most: 200 MB
+
+
+@dataclass
+class Sources:
+    """Encoded sources."""
+
+    group: Any  # the decoder's, a row each, longest first
+    lengths: list[int]  # EOS included
+    row: list[int]  # of each source
+    device: torch.device
+
+
+class ForcedDecoding:
+    """Forced decoding of pairs by a decoder's models.
+
+    attends: whether the decoder is an AttendingDecoder; left_pad: whether sources are padded on the
+    left; temperature: that of the search's log-probabilities.
+    """
+
+    def __init__(
+        self,
+        decoder: BlockDecoder,
+        attends: bool,
+        dictionary: Dictionary,
+        left_pad: bool,
+        stats: Stats,
+        temperature: float = 1.0,
+    ):
+        self.decoder, self.attends, self.temperature = decoder, attends, temperature
+        self.pad, self.left_pad, self.stats = dictionary.pad(), left_pad, stats
+        self.tokens = min(TOKENS, SCORES // len(dictionary))
+
+    @contextmanager
+    def keeping(self, sources: Iterable[Sequence[int]]) -> Iterator[None]:
+        """Cache the encoder output of these sources in the search, until `forget`."""
+        if not self.attends:
+            yield
+            return
+        kept = cast(AttendingDecoder, self.decoder).encoder_cache
+        try:
+            kept.update({tuple(source): {} for source in sources})
+            yield
+        finally:
+            kept.clear()
+
+    def forget(self, sources: Iterable[Sequence[int]]) -> None:
+        """Drop the cached encoder output of these sources."""
+        for source in sources if self.attends else ():
+            cast(AttendingDecoder, self.decoder).encoder_cache.pop(tuple(source), None)
+
+    @torch.no_grad()
+    def encode(self, sources: Sequence[Sequence[int]], device: torch.device) -> Sources:
+        """Encode the sources (tokens, EOS included) in one call of the encoders."""
+        order = sorted(range(len(sources)), key=lambda i: -len(sources[i]))  # an LSTM requires it
+        lengths = [len(source) for source in sources]
+        padded = self.padded([sources[i] for i in order], self.left_pad, device)
+        self.decoder.admit(
+            {
+                "src_tokens": padded,
+                "src_lengths": torch.tensor([lengths[i] for i in order], device=device),
+            }
+        )
+        self.stats.encoder_calls += 1
+        return Sources(
+            self.decoder.set_aside(),
+            lengths,
+            sorted(range(len(order)), key=order.__getitem__),
+            device,
+        )
+
+    def log_probs(
+        self, sources: Sources, pairs: Sequence[Pair], bos: int, known: Sequence[Tensor] = ()
+    ) -> list[Tensor]:
+        """Return the log-probabilities (L,) of each pair's target tokens; bos: the first input of
+        the decoder; known: those of each pair's first tokens, which are not computed again."""
+
+        def reader(inputs: Tensor, target: Tensor, numbers: Sequence[int]) -> Tensor:
+            features = self.decoder.step(inputs, inputs.size(1))
+            out, is_requested = torch.zeros(target.shape, device=target.device), target.ne(self.pad)
+            for row, i in enumerate(numbers if known else ()):
+                out[row, : len(known[i])] = known[i]
+                is_requested[row, : len(known[i])] = False
+            if not bool(is_requested.any()):
+                return out
+            # (requested ones, V)
+            scores = self.decoder.log_probs(
+                [x.reshape(-1, x.size(-1))[is_requested.flatten()] for x in features],
+                self.temperature,
+            )
+            out[is_requested] = scores.gather(1, target[is_requested][:, None])[:, 0].float()
+            return out
+
+        return [
+            row[: len(target)]
+            for row, (_, target) in zip(self.read(reader, sources, pairs, bos), pairs, strict=True)
+        ]
+
+    def attention(self, sources: Sources, pairs: Sequence[Pair], bos: int) -> list[Tensor]:
+        """Return the attention (L, T) to each pair's source in the steps that predict its target
+        tokens, averaged by the decoder."""
+        decoder = cast(AttendingDecoder, self.decoder)
+        read = self.read(
+            lambda inputs, *others: decoder.source_attention(inputs), sources, pairs, bos
+        )
+        out = []
+        for row, (source, target) in zip(read, pairs, strict=True):
+            length = sources.lengths[source]
+            out.append(
+                row[: len(target), -length:] if self.left_pad else row[: len(target), :length]
+            )
+        return out
+
+    @torch.no_grad()
+    def read(
+        self,
+        reader: Callable[[Tensor, Tensor, Sequence[int]], Tensor],
+        sources: Sources,
+        pairs: Sequence[Pair],
+        bos: int,
+    ) -> list[Tensor]:
+        """Return the results of a reader on the CPU, in batches: it gets inputs (N, L), target
+        (N, L), padded, and the numbers of some pairs."""
+        out: list[Tensor] = [torch.empty(0)] * len(pairs)
+        order = sorted(range(len(pairs)), key=lambda i: len(pairs[i][1]))
+        while order:
+            lengths = [len(pairs[i][1]) for i in order]
+            longest = (
+                lengths[0] * MAX_LENGTH_RATIO + 1 if sources.device.type == "cpu" else self.tokens
+            )
+            fits = (
+                n * length <= self.tokens and length <= longest
+                for n, length in enumerate(lengths, 1)
+            )
+            count = max(1, sum(itertools.takewhile(bool, fits)))
+            numbers, order = (
+                sorted(order[:count], key=lambda i: sources.row[pairs[i][0]]),
+                order[count:],
+            )
+            row = torch.tensor([sources.row[pairs[i][0]] for i in numbers], device=sources.device)
+            sentence, of_row = row.unique(return_inverse=True)
+            self.decoder.resume(sources.group)
+            part = self.decoder.part(row, sentence, int(sentence.numel() == row.numel()), of_row)
+            self.decoder.set_aside()
+            self.decoder.resume(part)
+            target = self.padded([pairs[i][1] for i in numbers], False, sources.device)  # (N, L)
+            inputs = torch.cat([torch.full_like(target[:, :1], bos), target[:, :-1]], dim=1)
+            self.stats.count_step(*target.shape)
+            for i, each in zip(numbers, reader(inputs, target, numbers).cpu(), strict=True):
+                out[i] = each
+            self.decoder.set_aside()
+        return out
+
+    def padded(self, rows: Sequence[Sequence[int]], left: bool, device: torch.device) -> Tensor:
+        """Return rows of tokens as one tensor."""
+        width = max(map(len, rows))
+        filled = [
+            [self.pad] * (width - len(r)) + list(r)
+            if left
+            else [*r, *[self.pad] * (width - len(r))]
+            for r in rows
+        ]
+        return torch.tensor(filled, device=device)
