@@ -17,7 +17,7 @@ run() {
     "$@" || failed+=("$1")
 }
 # one core looks for accesses out of bounds while the other one reads the code
-[[ " $* " == *" --all "* ]] && seconds=60 || seconds=20
+[[ " $* " == *" --all "* ]] && seconds=60 || seconds=10
 fuzz=(python scripts/fuzz_kernels.py --seconds "$seconds")
 found=$(mktemp)
 "${fuzz[@]}" >"$found" 2>&1 &
