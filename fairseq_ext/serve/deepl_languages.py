@@ -22,7 +22,7 @@ LISTED = (
     "ar bg cs da de el en es et fi fr he hu id it ja ko lt lv nb nl pl pt ro ru sk sl sv th tr uk "
     "vi zh"
 ).split()
-SURE = 60.0  # per cent of confidence from which a text is left that is in the target language
+MIN_CONFIDENCE = 60.0  # in per cent, of the target language for a text that is not translated
 REGIONS = {"GB": "British", "US": "American", "BR": "Brazilian", "PT": "European"}
 # targets that clients name with a region only
 REGIONAL = {"en": ("EN-GB", "EN-US"), "pt": ("PT-BR", "PT-PT")}
@@ -48,13 +48,13 @@ def matching(code: str, served: Sequence[str]) -> list[str]:
 def likely(ranked: Sequence[Mapping[str, Any]], target: str) -> list[str]:
     """The languages that a text may be in, the likeliest first. ranked: of `candidates`.
 
-    A few words may be of several languages. Whoever sends them has them translated, so that they
-    are in the target language already is believed from `SURE` only.
+    A few words may be of several languages. The target language is left out below
+    `MIN_CONFIDENCE`, because a client sends texts to have them translated.
     """
     found = [each["language"] for each in ranked]
     others = [code for code in found if two_letters(code) != two_letters(target)]
-    is_sure = found[0] in others or ranked[0]["confidence"] >= SURE
-    return found if is_sure or not others else others
+    is_clear = found[0] in others or ranked[0]["confidence"] >= MIN_CONFIDENCE
+    return found if is_clear or not others else others
 
 
 def target_codes(code: str) -> Sequence[str]:
