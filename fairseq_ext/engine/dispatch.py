@@ -1,6 +1,6 @@
-"""Decisions of an engine: which requests wait, which worker has which, when a worker is started,
-killed or given up (`Dispatch`). No I/O and no clock: events come in with the time, and
-what is to be done goes out as a list of actions. docs/architecture.md has the states.
+"""The state machine of an engine (`Dispatch`): which requests wait, which worker has which, and
+when a worker is started, killed or given up. It does no I/O and reads no clock: its methods get
+events with their time and return a list of actions. docs/architecture.md has the states.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ CLOSED = "the engine was closed before the request was answered"
 
 
 class Worker(Supervision):
-    """A worker of an engine, through all its processes."""
+    """A worker of an engine, whose process may be replaced several times."""
 
     def __init__(self, timeout: float):
         super().__init__(timeout)
@@ -32,7 +32,7 @@ class Worker(Supervision):
 
     @property
     def is_watched(self) -> bool:
-        """Whether it may be silent."""
+        """Whether it must send messages: it is starting or has requests."""
         return self.state is State.STARTING or self.state is State.READY and bool(self.tickets)
 
     @property
@@ -88,11 +88,11 @@ class Dispatch:
 
     @property
     def is_ready(self) -> bool:
-        """Whether a worker is there that can decode."""
+        """Whether any worker can decode."""
         return not self.is_closing and any(w.state is State.READY for w in self.workers)
 
     def tickets(self) -> Iterator[Ticket]:
-        """All requests that are not answered."""
+        """Yield all requests that are not answered."""
         yield from self.waiting.values()
         yield from self.suspects.values()
         for worker in self.workers:
@@ -100,14 +100,14 @@ class Dispatch:
 
     @property
     def room(self) -> int:
-        """How many more requests workers would take now."""
+        """How many more requests the workers can take now."""
         if self.suspects:
             return 0
         most = math.ceil(FILL * self.width)
         return sum(max(0, most - len(w.tickets)) for w in self.free_workers())
 
     def next_event(self, now: float) -> float | None:
-        """Seconds until `on_time` has something to do; None where nothing comes by itself."""
+        """Return the seconds until `on_time` must be called; None if no time limit runs."""
         soonest = math.inf if self.closes_at is None else self.closes_at
         for worker in self.workers:
             if worker.state is State.PAUSED:
@@ -117,7 +117,7 @@ class Dispatch:
         return None if soonest == math.inf else max(0.0, soonest - now)
 
     def take_actions(self) -> list[Action]:
-        """Give waiting requests to workers that have room; return what is to be done."""
+        """Give waiting requests to workers that have room; return the actions to carry out."""
         self.end_if_done()
         if not self.is_over:
             self.give_out()
@@ -127,7 +127,7 @@ class Dispatch:
     # ---- events
 
     def on_submit(self, ticket: Ticket) -> None:
-        """A request has come."""
+        """Note a new request."""
         error = Closed("the engine is closed") if self.is_closing else self.failure
         if error is not None:
             self.actions.append(("answer", ticket, error))
@@ -135,7 +135,7 @@ class Dispatch:
             self.waiting[ticket.number] = ticket
 
     def on_cancel(self, number: int) -> None:
-        """The future of a request was cancelled, or its callback has failed."""
+        """Note that the future of a request was cancelled, or its callback has failed."""
         if self.waiting.pop(number, None) or self.suspects.pop(number, None):
             return
         for worker in self.workers:
@@ -145,22 +145,22 @@ class Dispatch:
                 self.actions.append(("cancel", worker, ticket))
 
     def on_ready(self, worker: Worker, width: int, now: float) -> None:
-        """The process of a worker has loaded its model."""
+        """Note that the process of a worker has loaded its model."""
         self.width = width
         worker.on_ready()
         for other in self.workers:
             other.on_recovery(now)
 
     def on_outdated(self, worker: Worker) -> None:
-        """The process that forked a worker has ended, and another one, with weights of its own,
-        forks now: memory holds the weights twice until the worker is replaced."""
+        """Note that the process that forked a worker has ended, and that another one, with weights
+        of its own, forks now: memory holds the weights twice until the worker is replaced."""
         worker.is_outdated = True
 
     def on_failed_start(
         self, worker: Worker, error: Exception, now: float, is_final: bool = False
     ) -> None:
-        """A process could not be started, or could not load the model. is_final: another try would
-        fail in the same way."""
+        """Note that a process could not be started, or could not load the model. is_final: another
+        try would fail in the same way."""
         if worker.state is State.READY:  # it was faster than the news that it was forked
             return self.on_exit(worker, now, error)
         worker.on_failed_start(now, error, is_final)
@@ -172,13 +172,13 @@ class Dispatch:
             self.actions += [("answer", ticket, fresh(failure)) for ticket in left]
 
     def on_partial(self, worker: Worker, number: int, part: Any) -> None:
-        """More of a translation is certain."""
+        """The certain beginning of a translation has grown."""
         ticket = worker.tickets.get(number)
         if ticket is not None and not ticket.is_cancelled:
             self.actions.append(("partial", ticket, part))
 
     def on_answer(self, worker: Worker, number: int, answer: Any) -> None:
-        """A request has its answer or error; None: it was cancelled and is gone."""
+        """Note the answer or the error of a request; None: it was cancelled."""
         ticket = worker.tickets.get(number)
         if ticket is None or answer is None and not ticket.is_cancelled:
             return
@@ -189,7 +189,7 @@ class Dispatch:
             self.actions.append(("answer", ticket, answer))
 
     def on_exit(self, worker: Worker, now: float, error: Exception) -> None:
-        """The process of a worker has ended. error: why there is none, where it was starting."""
+        """Note that the process of a worker has ended. error: why a starting process has failed."""
         if worker.state is State.STARTING:
             return self.on_failed_start(worker, error, now)
         self.restarts += 1
@@ -244,7 +244,7 @@ class Dispatch:
             self.end()
 
     def start_workers(self, now: float) -> None:
-        """Start those whose pause is over."""
+        """Start the workers whose pause is over."""
         for worker in self.workers:
             if worker.state is State.PAUSED and now >= worker.start_at and not self.is_over:
                 worker.on_start()

@@ -1,4 +1,4 @@
-"""What travels between an engine and its worker processes: requests and their results."""
+"""Requests and results as they are sent between an engine and its worker processes."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class Job:
 
 @dataclass(frozen=True)
 class Partial:
-    """What is certain of a translation so far: the answer begins with these tokens."""
+    """A partial result: the certain beginning of a translation."""
 
     text: str
     tokens: int
@@ -79,18 +79,18 @@ class Answer:
 
     @property
     def text(self) -> str:
-        """The best hypothesis."""
+        """The text of the best hypothesis."""
         return self.hypotheses[0].text
 
     @property
     def score(self) -> float:
-        """Its score."""
+        """The score of the best hypothesis."""
         return self.hypotheses[0].score
 
 
 @dataclass(frozen=True)
 class Description:
-    """What a worker has loaded."""
+    """The model and the settings that a worker has loaded."""
 
     signature: str
     source: str  # languages
@@ -169,5 +169,5 @@ def plain(value: Any) -> Any:
 
 
 def fields_or_none(fields: Mapping[str, Any]) -> dict[str, Any] | None:
-    """The constraint fields of a request; None where they require nothing."""
+    """Return the constraint fields of a request; None if they require nothing."""
     return dict(fields) if any(fields.values()) else None

@@ -1,5 +1,5 @@
-"""What a request requires and bans, from its fields and its glossaries, and where that
-stands in its translation."""
+"""The constraints of a request, from its fields and its glossaries, and their places in its
+translation."""
 
 from __future__ import annotations
 
@@ -48,8 +48,8 @@ NO_TERM = Term("", (), ())
 
 
 class OfRequests(Translator):
-    """A translator whose requests may bring glossaries: --glossary-match and --glossary-repeat
-    are of theirs too."""
+    """A translator whose requests may have glossaries, for which --glossary-match and
+    --glossary-repeat count, too."""
 
     glossaries_of_calls = True
 
@@ -68,8 +68,8 @@ class Requirements:
         self.sizes: dict[tuple[str, Languages], int] = {}  # bytes of their files
 
     def of_job(self, job: Job, tokens: Tensor) -> tuple[SentenceConstraints | None, list[Term]]:
-        """The constraints of a source of these tokens (L,), those of the flags included, and the
-        glossary terms among them.
+        """Return the constraints of a source of these tokens (L,), including those of the flags,
+        and the glossary terms among them.
 
         Errors: UsageError for phrases and glossaries that cannot be used.
         """
@@ -98,7 +98,7 @@ class Requirements:
         return found, terms
 
     def named(self, job: Job) -> list[Glossary]:
-        """The glossaries of a request, each read once."""
+        """Return the glossaries of a request, each read once."""
         found = [self.glossary(file.digest, file) for file in job.glossaries]
         if job.terms:
             # as JSON, in which no term is a header, and none goes on in another line
@@ -122,12 +122,12 @@ class Requirements:
 
     @property
     def languages(self) -> Languages:
-        """Those that the task is of now."""
+        """The languages that the task has now."""
         return languages_of(self.translator.task.flags())
 
     def glossary(self, digest: str, file: GlossaryFile, strict: bool = False) -> Glossary:
-        """The glossary of a digest, from memory or from its file. strict: a term that cannot be
-        used is an error, and not left out."""
+        """Return the glossary of a digest, from memory or from its file. strict: a term that cannot
+        be used is an error, and not left out."""
         flags, languages = self.translator.generator.options.flags, self.languages
         if (key := (digest, languages)) in self.glossaries:
             self.glossaries.move_to_end(key)
@@ -157,7 +157,7 @@ class Requirements:
         return sum(self.sizes.values())
 
     def of_empty(self, job: Job) -> list[Constraint]:
-        """The report of a request whose source is empty."""
+        """Return the constraints of a request whose source is empty: all unmet."""
         fields = job.fields or {}
         phrases = [
             *fields.get("constraints", []),
@@ -221,7 +221,7 @@ class Requirements:
         return out + [Constraint(text, False, reason) for text, reason in left]
 
     def places(self, wanted: SentenceConstraints, text: str) -> list[Place | None]:
-        """Where the phrases of a sentence stand in its translation."""
+        """Return the place of each phrase of a sentence in its translation; None for none."""
         target_text, pools = self.translator.generator.target_text, self.translator.generator.pools
         boundaries = target_text.boundaries
         phrases = [
@@ -236,7 +236,7 @@ class Requirements:
 
 
 def digest_of(file: GlossaryFile) -> tuple[str, int]:
-    """The SHA-256 and the size of a glossary as it is now (raises UsageError)."""
+    """Return the SHA-256 and the size of a glossary as it is now (raises UsageError)."""
     try:
         content = Path(file.path).read_bytes()
     except OSError:
@@ -262,7 +262,7 @@ def pop_term(terms: list[Term], alternatives: tuple[Phrase, ...], case: str) -> 
 
 
 def spans_of(source: str, words: list[str], matches: list) -> tuple[Span, ...]:
-    """Where the matches of a term stand in a source as it was given; none where its words were
+    """Return the places of a term's matches in a source as it was given; none if its words were
     rewritten on their way to tokens."""
     given = words_of(source)
     more = len(given) - len(words)  # of the language that it begins with
