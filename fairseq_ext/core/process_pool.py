@@ -22,7 +22,6 @@ from typing import Any, NamedTuple, NoReturn
 
 from fairseq_ext.core import child
 from fairseq_ext.core.channel import Channel, standard_streams_open
-from fairseq_ext.core.errors import UsageError
 
 logger = logging.getLogger("fairseq_ext")
 GRACE = 0.5  # seconds in which a process may end by itself after its pipe is closed
@@ -234,12 +233,7 @@ class ForkServer:
     """
 
     def __init__(self, pool: Pool, module: str, content: Any):
-        try:
-            self.content = pickle.dumps(content)
-        except Exception as error:
-            raise UsageError(
-                f"the flags cannot be sent to a process ({error}): give text and numbers"
-            ) from None
+        self.content = pickle.dumps(content)
         self.pool, self.module = pool, module
         self.process: Process | None = None
         self.requested: dict[int, Process] = {}  # workers that are still to be forked, by number

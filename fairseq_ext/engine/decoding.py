@@ -209,8 +209,8 @@ class Decoding(Intake):
             )
 
     def fail(self, arrivals: list[JobRequest], error: Exception) -> None:
-        """A step has failed: its sentences run again in halves; the one that is alone is to
-        blame."""
+        """Handle a failed step: its sentences run again in halves, until the one that fails is
+        alone."""
         error.__traceback__ = None  # it would keep the step's tensors alive
         known = {request.number: request for request in [*arrivals, *self.live.values()]}
         if len(known) == 1:
@@ -221,5 +221,6 @@ class Decoding(Intake):
 
 
 def gap_of(found: list[Hypothesis]) -> float | None:
-    """What the certificate of an answer leaves open, in nats; None where there is none."""
+    """Return the score that the certificate of an answer leaves open, in nats; None if there is no
+    certificate."""
     return found[0].ending.gap if found and found[0].ending is not None else None

@@ -127,7 +127,7 @@ class Dispatch:
     # ---- events
 
     def on_submit(self, ticket: Ticket) -> None:
-        """A request has come."""
+        """Note a new request."""
         error = Closed("the engine is closed") if self.is_closing else self.failure
         if error is not None:
             self.actions.append(("answer", ticket, error))
@@ -135,7 +135,7 @@ class Dispatch:
             self.waiting[ticket.number] = ticket
 
     def on_cancel(self, number: int) -> None:
-        """The future of a request was cancelled, or its callback has failed."""
+        """Note that the future of a request was cancelled, or its callback has failed."""
         if self.waiting.pop(number, None) or self.suspects.pop(number, None):
             return
         for worker in self.workers:
@@ -145,22 +145,22 @@ class Dispatch:
                 self.actions.append(("cancel", worker, ticket))
 
     def on_ready(self, worker: Worker, width: int, now: float) -> None:
-        """The process of a worker has loaded its model."""
+        """Note that the process of a worker has loaded its model."""
         self.width = width
         worker.on_ready()
         for other in self.workers:
             other.on_recovery(now)
 
     def on_outdated(self, worker: Worker) -> None:
-        """The process that forked a worker has ended, and another one, with weights of its own,
-        forks now: memory holds the weights twice until the worker is replaced."""
+        """Note that the process that forked a worker has ended, and that another one, with weights
+        of its own, forks now: memory holds the weights twice until the worker is replaced."""
         worker.is_outdated = True
 
     def on_failed_start(
         self, worker: Worker, error: Exception, now: float, is_final: bool = False
     ) -> None:
-        """A process could not be started, or could not load the model. is_final: another try would
-        fail in the same way."""
+        """Note that a process could not be started, or could not load the model. is_final: another
+        try would fail in the same way."""
         if worker.state is State.READY:  # it was faster than the news that it was forked
             return self.on_exit(worker, now, error)
         worker.on_failed_start(now, error, is_final)
@@ -178,7 +178,7 @@ class Dispatch:
             self.actions.append(("partial", ticket, part))
 
     def on_answer(self, worker: Worker, number: int, answer: Any) -> None:
-        """A request has its answer or error; None: it was cancelled and is gone."""
+        """Note the answer or the error of a request; None: it was cancelled."""
         ticket = worker.tickets.get(number)
         if ticket is None or answer is None and not ticket.is_cancelled:
             return
@@ -189,7 +189,7 @@ class Dispatch:
             self.actions.append(("answer", ticket, answer))
 
     def on_exit(self, worker: Worker, now: float, error: Exception) -> None:
-        """The process of a worker has ended. error: why there is none, where it was starting."""
+        """Note that the process of a worker has ended. error: why a starting process has failed."""
         if worker.state is State.STARTING:
             return self.on_failed_start(worker, error, now)
         self.restarts += 1

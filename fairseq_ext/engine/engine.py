@@ -48,7 +48,7 @@ from fairseq_ext.engine.jobs import (
 from fairseq_ext.engine.loop import Loop
 from fairseq_ext.engine.text import TextRequest
 from fairseq_ext.plugin.loading.settings import checked, text_of
-from fairseq_ext.search.constraints.from_python import ListOf, Phrases, items
+from fairseq_ext.search.constraints.from_python import ListOf, Phrases, is_empty, items
 from fairseq_ext.search.constraints.lines import fields_of
 from fairseq_ext.text.formats import Format, check_text, passes
 from fairseq_ext.text.splitter import splitter
@@ -87,18 +87,19 @@ class Engine:
         worker_timeout: float = 60.0,
         **flags: Unpack[EngineFlags],
     ) -> None:
-        if type(cpu_workers) is not int or cpu_workers < 1:
-            raise UsageError(f"--cpu-workers {cpu_workers} would decode nothing: use 1 or more")
-        for name, number in (("max_queue", max_queue), ("longest", longest)):
-            if number is not None and type(number) is not int:
-                raise UsageError(f"{name} is {cut(repr(number))}: give a whole number, or None")
+        given = {"cpu_workers": cpu_workers, "max_queue": max_queue, "longest": longest}
+        for name, number in given.items():
+            none = "" if name == "cpu_workers" else ", or None"
+            if not (number is None and none) and (type(number) is not int or number < 1):
+                way = f"give a whole number, 1 or more{none}"
+                raise UsageError(f"{name} is {cut(repr(number))}: {way}")
         if type(worker_timeout) not in (int, float):
             raise UsageError(f"worker_timeout is {cut(repr(worker_timeout))}: give seconds")
         if not worker_timeout > 0:
             raise UsageError(f"--worker-timeout (seconds) must be above 0, not {worker_timeout:g}")
         self.max_queue = max_queue
-        given = {"path": path, "data": data, "task": task}
-        self.flags = {name: text_of(name, each) for name, each in given.items()} | checked(flags)
+        files = {"path": path, "data": data, "task": task}
+        self.flags = {name: text_of(name, each) for name, each in files.items()} | checked(flags)
         self.process_id = os.getpid()
         self.loop = Loop((self.flags, longest), cpu_workers, worker_timeout)
         self.loop.start()
@@ -166,7 +167,7 @@ class Engine:
             "constraints": items(constraints, "constraints"),
             "any_of": [items(each, "an entry of any_of") for each in items(any_of, "any_of")],
             "avoid": items(avoid, "avoid"),
-        } | ({} if prefix in (None, "") else {"prefix": prefix})
+        } | ({} if is_empty(prefix) else {"prefix": prefix})
         check_request(
             dict(glossaries=glossaries, terms=terms, languages=languages, on_partial=on_partial)
             | dict(nbest=nbest, align=align, seed=seed, number=number)
@@ -204,10 +205,9 @@ class Engine:
         those of both."""
         check_text(text)
         check_request({**request, "on_partial": on_partial})
-        model = self.wait()
-        ways = passes(
-            format, splitter((request.get("languages") or [model.source])[0]), protect, model.leads
-        )
+        model, languages = self.wait(), request.get("languages")
+        source = model.source if languages is None else languages[0]
+        ways = passes(format, splitter(source), protect, model.leads)
         return TextRequest(self.submit, text, ways, request, on_partial).future
 
     def stream(self, source: str, **request: Any) -> Iterator[Partial | Answer]:
@@ -243,7 +243,7 @@ class Engine:
             loop.closed = True
         loop.post("close", grace)
         if threading.current_thread() is not loop:
-            loop.join(grace + GRACE + REAP + SLACK)
+            loop.join(min(grace + GRACE + REAP + SLACK, threading.TIMEOUT_MAX))
 
     def __enter__(self) -> Engine:
         return self

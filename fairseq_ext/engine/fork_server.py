@@ -142,7 +142,7 @@ def serve(
 
 
 def close(control: Channel, workers: dict[int, int]) -> None:
-    """In a worker: close what belongs to the fork server, without shutting it down."""
+    """Close what belongs to the fork server, in a worker, without shutting it down."""
     control.socket.close()
     for fd in (*workers, *control.fds):
         os.close(fd)

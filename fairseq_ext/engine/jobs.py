@@ -169,5 +169,5 @@ def plain(value: Any) -> Any:
 
 
 def fields_or_none(fields: Mapping[str, Any]) -> dict[str, Any] | None:
-    """The constraint fields of a request; None where they require nothing."""
+    """Return the constraint fields of a request; None if they require nothing."""
     return dict(fields) if any(fields.values()) else None

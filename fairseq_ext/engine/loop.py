@@ -41,8 +41,8 @@ class Loop(threading.Thread):
     """One engine's queue and workers. Other threads call `submit`, `cancel`, `close`, `ready`,
     `pending` and `waiting`, which put messages into an inbox or read counts.
 
-    content: flags, and what else the fork server loads (raises UsageError where that cannot be
-    sent). timeout: seconds after which a worker with work is silent.
+    content: flags, and what else the fork server loads. timeout: seconds after which a worker with
+    work is silent.
     """
 
     def __init__(self, content: Any, workers: int, timeout: float):

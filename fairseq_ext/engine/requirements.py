@@ -68,8 +68,8 @@ class Requirements:
         self.sizes: dict[tuple[str, Languages], int] = {}  # bytes of their files
 
     def of_job(self, job: Job, tokens: Tensor) -> tuple[SentenceConstraints | None, list[Term]]:
-        """The constraints of a source of these tokens (L,), those of the flags included, and the
-        glossary terms among them.
+        """Return the constraints of a source of these tokens (L,), including those of the flags,
+        and the glossary terms among them.
 
         Errors: UsageError for phrases and glossaries that cannot be used.
         """
@@ -126,8 +126,8 @@ class Requirements:
         return languages_of(self.translator.task.flags())
 
     def glossary(self, digest: str, file: GlossaryFile, strict: bool = False) -> Glossary:
-        """The glossary of a digest, from memory or from its file. strict: a term that cannot be
-        used is an error, and not left out."""
+        """Return the glossary of a digest, from memory or from its file. strict: a term that cannot
+        be used is an error, and not left out."""
         flags, languages = self.translator.generator.options.flags, self.languages
         if (key := (digest, languages)) in self.glossaries:
             self.glossaries.move_to_end(key)
@@ -236,7 +236,7 @@ class Requirements:
 
 
 def digest_of(file: GlossaryFile) -> tuple[str, int]:
-    """The SHA-256 and the size of a glossary as it is now (raises UsageError)."""
+    """Return the SHA-256 and the size of a glossary as it is now (raises UsageError)."""
     try:
         content = Path(file.path).read_bytes()
     except OSError:
@@ -262,7 +262,7 @@ def pop_term(terms: list[Term], alternatives: tuple[Phrase, ...], case: str) -> 
 
 
 def spans_of(source: str, words: list[str], matches: list) -> tuple[Span, ...]:
-    """Where the matches of a term stand in a source as it was given; none where its words were
+    """Return the places of a term's matches in a source as it was given; none if its words were
     rewritten on their way to tokens."""
     given = words_of(source)
     more = len(given) - len(words)  # of the language that it begins with

@@ -69,7 +69,7 @@ class Settings:
 
 
 def default_folder() -> Path:
-    """Where glossaries are kept: fairseq_ext/glossaries in $XDG_DATA_HOME, else
-    in ~/.local/share."""
+    """Return the folder for glossaries: fairseq_ext/glossaries in $XDG_DATA_HOME, else in
+    ~/.local/share."""
     base = os.environ.get("XDG_DATA_HOME")
     return (Path(base) if base else Path.home() / ".local" / "share") / "fairseq_ext" / "glossaries"

@@ -127,8 +127,8 @@ class DeepL:
     # ---- the owner of a request, and its languages
 
     def owner(self, request: Request) -> str:
-        """Whose glossaries and documents a request is about; HTTPException 403 for one without a
-        key that the server knows."""
+        """Return the owner of a request's glossaries and documents; raise HTTPException 403 without
+        a key that the server knows."""
         keys = self.service.keys
         key = keys.of_headers(request.headers)
         if not keys.admit(key):
@@ -140,19 +140,19 @@ class DeepL:
         return hashlib.sha256((key or "").encode("utf-8", "surrogatepass")).hexdigest()[:32]
 
     def glossaries(self, owner: str) -> DeepLGlossaries:
-        """The glossaries of an owner."""
+        """Return the glossaries of an owner."""
         if owner not in self.by_owner:
             folder = self.service.settings.glossary_folder or default_folder()
             self.by_owner[owner] = DeepLGlossaries(folder / "deepl" / owner)
         return self.by_owner[owner]
 
     async def read(self, kind: type[Kind], request: Request) -> Kind:
-        """A request (raises UsageError)."""
+        """Return a request (raises UsageError)."""
         return read(kind, await fields_of(request, self.service.settings))
 
     async def pair_of(self, text: str, source: str | None, target: str) -> tuple[Pair, str]:
-        """The languages of a text and of its translation as the models name them, equal where
-        nothing is to be translated, and the first as DeepL does. source: None where it is to be
+        """Return the languages of a text and of its translation as the models name them, equal if
+        no translation is needed, and the first as DeepL names it. source: None if it is to be
         detected. Errors: UsageError."""
         pairs = self.service.pairs()
         targets = matching(target, list(dict.fromkeys(t for _, t in pairs)))
@@ -178,7 +178,7 @@ class DeepL:
         )
 
     def terms(self, owner: str, what: Translation) -> list[tuple[Glossary, GlossaryFile]]:
-        """The glossaries of a request (raises UsageError, Missing)."""
+        """Return the glossaries of a request (raises UsageError, Missing)."""
         named = [*([what.glossary_id] if what.glossary_id else []), *what.glossary_ids]
         if named and not what.source_lang:
             raise UsageError("a glossary needs the language of the text: add source_lang")
@@ -336,7 +336,7 @@ class DeepL:
     async def add_glossary(
         self, owner: str, name: str, dictionaries: Mapping[Pair, Entries]
     ) -> Glossary:
-        """A new glossary; HTTPException 456 where the owner has `MOST_GLOSSARIES` already."""
+        """Add a glossary; raise HTTPException 456 if the owner has `MOST_GLOSSARIES` already."""
         kept = self.glossaries(owner)
         if len(await run_in_threadpool(kept.all)) >= MOST_GLOSSARIES:
             raise HTTPException(
@@ -357,7 +357,7 @@ class DeepL:
         return {"glossaries": [each.shown_alone() for each in found if len(each.dictionaries) == 1]}
 
     def of_one(self, request: Request, identifier: str) -> Glossary:
-        """A glossary of one dictionary (raises UsageError, Missing)."""
+        """Return a glossary of one dictionary (raises UsageError, Missing)."""
         found = self.glossaries(self.owner(request)).get(identifier)
         if len(found.dictionaries) != 1:
             raise UsageError(

@@ -111,7 +111,7 @@ class Documents:
         self.places = asyncio.Semaphore(AT_ONCE)
 
     def new(self, owner: str, name: str, content: bytes) -> Document:
-        """A document whose translation is not started; HTTPException 429 where its owner has
+        """Add a document whose translation is not started; raise HTTPException 429 if its owner has
         `MOST` already."""
         if sum(each.owner == owner for each in self.documents.values()) >= MOST:
             raise HTTPException(
@@ -130,7 +130,8 @@ class Documents:
         return made
 
     def get(self, identifier: str, key: str, owner: str) -> Document:
-        """A document; HTTPException 404 where the owner has none of this identifier and key."""
+        """Return a document; raise HTTPException 404 if the owner has none of this identifier and
+        key."""
         found = self.documents.get(identifier)
         if (
             found is None
@@ -207,8 +208,8 @@ class Documents:
 
 
 def characters(given: Path, target: Path, max_unpacked: int) -> int:
-    """The characters of a file's segments; target: a file that may be written. max_unpacked
-    and errors: see `translate`."""
+    """Return the number of characters of a file's segments; target: a file that may be written.
+    max_unpacked and errors: see `translate`."""
     found = 0
 
     def count(text: str, format: str) -> Iterator[str]:

@@ -51,12 +51,12 @@ class Keys:
 
     @staticmethod
     def of_headers(headers: Mapping[str, str]) -> str | None:
-        """The key of a request's headers."""
+        """Return the key of a request's headers."""
         scheme, _, key = headers.get("authorization", "").partition(" ")
         return (key.strip() if scheme.lower() in SCHEMES else None) or headers.get("x-api-key")
 
     def check(self, headers: Mapping[str, str], also: str | None = None) -> None:
-        """HTTPException 401 for a request without a key, 403 for a wrong one.
+        """Raise HTTPException 401 for a request without a key, 403 for a wrong one.
 
         also: a key that came elsewhere.
         """
@@ -75,7 +75,7 @@ class Keys:
 
 
 def read_hashes(path: str) -> list[str]:
-    """The hashes of a key file (raises UsageError)."""
+    """Return the hashes of a key file (raises UsageError)."""
     found = []
     for number, line in enumerate(Lines(path, "--api-keys")):
         text = line.partition("#")[0].split()
@@ -106,8 +106,8 @@ LINGER = 1.0
 
 
 async def read_body(request: Request, settings: Settings) -> bytes:
-    """The body of a request; HTTPException 408 for one that takes longer than `read_timeout`,
-    413 for one of more than `max_body` bytes.
+    """Return the body of a request; raise HTTPException 408 if it takes longer than `read_timeout`,
+    413 if it has more than `max_body` bytes.
 
     Of the latter the rest is not kept: for `LINGER` seconds it is read and dropped, so
     that a client that is still sending reads the answer and not "connection reset"; then
@@ -124,7 +124,7 @@ async def read_body(request: Request, settings: Settings) -> bytes:
 
 
 async def whole_body(request: Request, most: int) -> bytes:
-    """The same without a limit of time."""
+    """Return the body without a limit of time."""
     announced = request.headers.get("content-length", "")
     parts = request.stream()
     body = bytearray()
@@ -170,13 +170,13 @@ LONG = f"the header has more than {HEAD} bytes: send fewer"
 
 
 def most_connections() -> int:
-    """How many connections the limit of open files leaves room for."""
+    """Return the number of connections that the limit of open files allows."""
     allowed = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
     return MOST if allowed == resource.RLIM_INFINITY else max(1, min(MOST, allowed - KEPT_BACK))
 
 
 def response(status: str, sentence: str, more: str = "") -> bytes:
-    """A response that no application gives."""
+    """Return a response of the server itself."""
     body = f'{{"error":"{sentence}"}}'
     headers = (
         "Content-Type: application/json\r\n"
@@ -188,7 +188,7 @@ def response(status: str, sentence: str, more: str = "") -> bytes:
 
 
 def protocol(most: int, timeout: float) -> type[asyncio.Protocol]:
-    """The protocol of a server's connections."""
+    """Return the protocol of a server's connections."""
     alive: set[Connection] = set()
 
     def check_all() -> None:

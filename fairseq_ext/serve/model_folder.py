@@ -105,7 +105,7 @@ class ModelFolder:
 
 
 def stamps(folder: Path) -> dict[Pair, Stamp]:
-    """The folders in one that are named by a pair of languages. Errors: OSError."""
+    """Return the folders in one that are named by a pair of languages. Errors: OSError."""
     found = {}
     for each in sorted(folder.iterdir()):
         if (name := NAME.fullmatch(each.name)) and each.is_dir():
@@ -120,8 +120,8 @@ def stamps(folder: Path) -> dict[Pair, Stamp]:
 
 
 def check_dictionaries(flags: Mapping[str, Any]) -> None:
-    """UsageError for a model whose dictionaries are missing; what else it lacks is seen when
-    it is loaded."""
+    """Raise UsageError for a model without its dictionaries; other errors are found when it is
+    loaded."""
     if flags["task"] != "translation_ext":
         return
     folder, first = flags["data"], flags["path"].split(":")[0]

@@ -52,7 +52,7 @@ Hold = Callable[[], Callable[[], None]]
 
 @dataclass(frozen=True)
 class Model:
-    """What translates one pair. submit: that of Engine; hold: keeps it loaded until the function
+    """The translator of one pair. submit: that of Engine; hold: keeps it loaded until the function
     that it returns is called."""
 
     submit: Callable[..., Future[Answer]]
@@ -94,7 +94,7 @@ class Models:
         return Served(list(itertools.permutations(found.languages, 2)), None, True)
 
     def pairs(self) -> list[Pair]:
-        """The pairs of languages that are served (HTTPException 503 before that is known)."""
+        """Return the served pairs of languages (HTTPException 503 before they are known)."""
         return self.served.pairs
 
     @property
@@ -108,7 +108,8 @@ class Models:
         return self.served.several
 
     def ready_line(self) -> str:
-        """What is served (raises UsageError where it cannot be loaded), when the model is there."""
+        """Return a line that names what is served, when the model is loaded (raises UsageError if
+        it cannot be)."""
         model = self.engines[None].wait()
         said = (
             f"{len(model.languages)} languages"
@@ -119,7 +120,7 @@ class Models:
 
     @contextlib.asynccontextmanager
     async def using(self, pair: Pair, waits: Waits) -> AsyncIterator[Model]:
-        """The model of a pair that is served; it is not dropped inside of this context.
+        """Return the model of a served pair; it is not dropped inside of this context.
 
         waits: raises an error where the client has disconnected. Errors: of `waits`,
         HTTPException 429, 503.
@@ -181,7 +182,7 @@ class Users:
 
 
 class ModelsOfFolder(Models):
-    """Those of a folder.
+    """The models of a folder.
 
     given: flags of all of them; options: of their engines. Errors: UsageError for
     what cannot be read.
@@ -272,7 +273,7 @@ class ModelsOfFolder(Models):
             release()
 
     async def engine(self, pair: Pair, flags: Mapping[str, Any], waits: Waits) -> Engine:
-        """The engine of a pair, which is started where there is none."""
+        """Return the engine of a pair, started if necessary."""
         if pair not in self.engines:
             async with self.loading:
                 if pair not in self.engines:
@@ -321,7 +322,7 @@ class ModelsOfFolder(Models):
 
 
 def joined_hold(first: Callable[[], None], second: Callable[[], None]) -> Callable[[], None]:
-    """One function that calls two."""
+    """Return one function that calls two."""
 
     def call() -> None:
         first()

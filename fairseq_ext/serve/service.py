@@ -1,4 +1,4 @@
-"""What the routes share: models, keys, limits, answers, errors."""
+"""Common parts of the routes: models, keys, limits, answers, errors."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ BRIEF = 0.02  # seconds in which no client hangs up: whether it has takes 0.06 m
 
 
 def whole_line(line: str) -> list[int]:
-    """The end of a line that is not split into sentences."""
+    """Return the end of a line that is not split into sentences."""
     return [len(line)]
 
 
@@ -56,11 +56,11 @@ class Service:
         self.closing = False
 
     def check(self, headers: Mapping[str, str]) -> None:
-        """HTTPException 401 or 403 for a missing or wrong key."""
+        """Raise HTTPException 401 or 403 for a missing or wrong key."""
         self.keys.check(headers)
 
     def pairs(self) -> list[Pair]:
-        """The pairs of languages that are served (HTTPException 503 where none is)."""
+        """Return the served pairs of languages (HTTPException 503 if there are none)."""
         if self.closing:
             raise HTTPException(503, "the server is closing", SOON)
         if not (found := self.models.pairs()):
@@ -68,7 +68,8 @@ class Service:
         return found
 
     def pair_of(self, request: Request) -> Pair:
-        """The pair that the request's query names (`?source=de&target=en`), else the only one.
+        """Return the pair that the request's query names (`?source=de&target=en`), else the only
+        one.
 
         Errors: UsageError, HTTPException 503.
         """
@@ -86,7 +87,7 @@ class Service:
         return known[0]
 
     def glossaries(self, pair: Pair) -> Glossaries:
-        """Those of a pair of languages."""
+        """Return the glossaries of a pair of languages."""
         if pair not in self.glossaries_of:
             folder, name = self.settings.glossary_folder, "-".join(pair)
             self.glossaries_of[pair] = Glossaries(
@@ -97,7 +98,8 @@ class Service:
         return self.glossaries_of[pair]
 
     async def read(self, request: Request) -> tuple[list[records.Record], bool, Pair]:
-        """The records of a request whose key is right, whether they are a list, and their pair."""
+        """Return the records of a request whose key is right, whether they are a list, and their
+        pair."""
         self.check(request.headers)
         pair = self.pair_of(request)
         body = await read_body(request, self.settings)
@@ -112,8 +114,8 @@ class Service:
 
     @contextlib.asynccontextmanager
     async def using(self, request: Request, pair: Pair) -> AsyncIterator[Model]:
-        """The model of a pair, see `Models.using`; Disconnected where the client disconnects before
-        it is loaded."""
+        """Return the model of a pair, see `Models.using`; raise Disconnected if the client
+        disconnects before it is loaded."""
         begin = time.monotonic()
         async with self.models.using(pair, partial(waits, request)) as model:
             if time.monotonic() - begin > BRIEF:
@@ -130,8 +132,8 @@ class Service:
         options: Mapping[str, Any] | None = None,
         **request: Any,
     ) -> Future[Answer]:
-        """A future of the translation of a text, sentence by sentence; of one sentence where it
-        must hold phrases. Errors: those of `Engine.submit`. items: see `prepared`; options: of
+        """Return a future of the translation of a text, sentence by sentence; of one sentence if it
+        must have phrases. Errors: those of `Engine.submit`. items: see `prepared`; options: of
         `passes`."""
         if is_one_sentence(request):
             return model.submit(source, on_partial=on_partial, **request)
@@ -154,7 +156,7 @@ class Service:
         splits: bool = True,
         inline: Collection[str] | None = None,
     ) -> list[Pass]:
-        """The passes of a format, for the languages of a model.
+        """Return the passes of a format, for the languages of a model.
 
         numbers: of the segments; splits: whether a line is split into sentences; inline: names of
         the inline elements of XML, where the text does not say them.
@@ -168,8 +170,8 @@ class Service:
         )
 
     async def prepared(self, request: dict[str, Any], model: Model) -> dict[str, Any]:
-        """The request with the items of its text where that is long: to find the first takes time,
-        in which others are served. Errors: HTTPException 504 at the deadline."""
+        """Return the request with the items of its text if that is long: to find the first takes
+        time, in which others are served. Errors: HTTPException 504 at the deadline."""
         if len(request["source"]) < LONG or is_one_sentence(request):
             return request
         first, *others = self.passes(
@@ -191,7 +193,7 @@ class Service:
     async def answered(
         self, request: Request, requests: Sequence[dict[str, Any]], pair: Pair
     ) -> list[Answer | UsageError]:
-        """The answers to these requests, keywords of `submit`."""
+        """Return the answers to these requests, keywords of `submit`."""
         async with self.using(request, pair) as model:
             begin = time.monotonic()
             ready = [await self.prepared(each, model) for each in requests]
@@ -225,7 +227,7 @@ async def waits(request: Request) -> None:
 def submit_all(
     submit: Callable[..., Future[Answer]], requests: Sequence[dict[str, Any]]
 ) -> list[Future[Answer]]:
-    """A future of each request, or none: errors are those of `submit`."""
+    """Return a future of each request, or of none: errors are those of `submit`."""
     futures: list[Future[Answer]] = []
     try:
         for request in requests:
@@ -240,7 +242,7 @@ def submit_all(
 async def answers(
     request: Request, futures: Sequence[Future[Answer]], deadline: float
 ) -> list[Answer | UsageError]:
-    """The answers, in order, a UsageError where a request cannot be used.
+    """Return the answers, in order, with a UsageError for a request that cannot be used.
 
     Errors: HTTPException 504 at the deadline, Disconnected, what the engine raises.
     """
@@ -285,7 +287,7 @@ async def ended(
 
 
 def late(deadline: float) -> HTTPException:
-    """The answer to a request whose deadline has passed."""
+    """Return the answer to a request whose deadline has passed."""
     said = f"the translation took more than {deadline:g} seconds: ask for less at once, or later"
     return HTTPException(504, said)
 
@@ -314,12 +316,12 @@ class Stream:
         self.future = submit(**request, on_partial=self.on_partial)
 
     def on_partial(self, part: Partial) -> None:
-        """In a thread of the engine's."""
+        """Handle a partial result, in a thread of the engine's."""
         self.latest = part
         self.loop.call_soon_threadsafe(self.changed.set)
 
     async def events(self, shown: Any) -> AsyncIterator[bytes]:
-        """The events; shown: from an answer to its JSON."""
+        """Yield the events; shown: from an answer to its JSON."""
         answer = asyncio.wrap_future(self.future)
         answer.add_done_callback(lambda _: self.changed.set())
         reported = 0
@@ -365,7 +367,7 @@ class Streamed(StreamingResponse):
 
 
 def event(name: str, value: Any) -> bytes:
-    """One server-sent event."""
+    """Return one server-sent event."""
     return f"event: {name}\ndata: {json.dumps(value, ensure_ascii=False)}\n\n".encode()
 
 
@@ -404,7 +406,7 @@ ERRORS = {
 
 
 def refusal(error: Exception, path: str) -> Response:
-    """An error of one of the kinds REFUSED as JSON. path: of the request."""
+    """Return an error of one of the kinds REFUSED as JSON. path: of the request."""
     headers: dict[str, str] = {}
     if isinstance(error, StarletteHTTPException):
         status, sentence, headers = error.status_code, str(error.detail), dict(error.headers or {})

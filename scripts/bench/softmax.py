@@ -112,14 +112,14 @@ class OutputLayer:
         )
         before = resident()
         meter = ShortlistMeter(Stats(), 5, 0)
-        self.top = ShortlistSoftmax(measured=meter, **common)  # type: ignore
+        self.top = ShortlistSoftmax(meter=meter, **common)  # type: ignore
         self.mib["top"] = resident() - before
         before = resident()
         self.lsh = LSH(
             Parameters(16, 3, 100, 1, "direct"),
             2,
             None,
-            measured=ShortlistMeter(Stats(), 5, 0),
+            meter=ShortlistMeter(Stats(), 5, 0),
             **common,
         )
         self.lsh.probed = True

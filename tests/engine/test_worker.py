@@ -98,9 +98,9 @@ def served(decoding: Decoding) -> Iterator[Channel]:
 
 
 def until_answered(ours: Channel) -> list[object]:
-    """What a worker sends, up to an answer."""
+    """What a worker sends, up to an answer or error."""
     found: list[object] = []
-    while not any(isinstance(what, Answer) for what in found):
+    while not any(isinstance(what, (Answer, Exception)) for what in found):
         found += [what for message in ours.receive() for _, what in pickle.loads(message)]
     return found
 

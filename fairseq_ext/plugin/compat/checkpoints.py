@@ -211,7 +211,7 @@ NODE_NAMES = {
 }
 
 
-class NotALiteral(ValueError):
+class Refused(ValueError):
     """A configuration string that is not a literal; the text is one sentence."""
 
 
@@ -226,16 +226,16 @@ def literal(text: str, *scopes: object) -> object:
     literal needs none.
 
     Errors: TypeError if `text` is not a string, as from `eval` (fairseq's eval_bool relies on it);
-    NotALiteral for anything but a literal.
+    Refused for anything but a literal.
     """
     if not isinstance(text, str):
         raise TypeError(f"a configuration string is expected, not {type(text).__name__}")
     try:
         if len(text) > MAX_CHARACTERS:
-            raise NotALiteral(f"it has more than {MAX_CHARACTERS} characters")
+            raise Refused(f"it has more than {MAX_CHARACTERS} characters")
         return value(ast.parse(text.strip(), mode="eval").body)
     except (
-        NotALiteral,
+        Refused,
         SyntaxError,
         ValueError,
         TypeError,
@@ -243,9 +243,9 @@ def literal(text: str, *scopes: object) -> object:
         RecursionError,
         MemoryError,
     ) as error:
-        why = str(error) if isinstance(error, NotALiteral) else "it cannot be read"
+        why = str(error) if isinstance(error, Refused) else "it cannot be read"
         shown = ascii(text if len(text) <= MAX_QUOTED else text[:MAX_QUOTED] + "...")
-        raise NotALiteral(
+        raise Refused(
             f"the setting {shown} is not evaluated because {why}: only numbers, lists and their "
             "sums and products are; do not trust a checkpoint that holds another expression, or "
             "set the value with --model-overrides"
@@ -273,7 +273,7 @@ def value(node: ast.AST) -> object:
     called = f" of {ast.unparse(node.func)[:MAX_QUOTED]}" if isinstance(node, ast.Call) else ""
     named = f" ({node.id[:MAX_QUOTED]})" if isinstance(node, ast.Name) else ""
     what = NODE_NAMES.get(type(node), f"an expression ({type(node).__name__})")
-    raise NotALiteral(f"it holds {what}{called}{named}")
+    raise Refused(f"it holds {what}{called}{named}")
 
 
 def evaluate_binary(kind: type, left, right) -> object:
@@ -288,7 +288,7 @@ def evaluate_binary(kind: type, left, right) -> object:
     elif kind is ast.Mult and isinstance(right, SEQUENCES) and isinstance(left, int):
         length = len(right) * left
     else:
-        raise NotALiteral("it adds or multiplies something else than numbers and lists")
+        raise Refused("it adds or multiplies something else than numbers and lists")
     if length > MAX_ITEMS:
-        raise NotALiteral(f"it makes a list of more than {MAX_ITEMS} items")
+        raise Refused(f"it makes a list of more than {MAX_ITEMS} items")
     return OPERATORS[kind](left, right)

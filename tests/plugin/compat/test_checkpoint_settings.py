@@ -20,7 +20,7 @@ from fairseq_cli.train import cli_main as train
 from sizes import drawn
 from test_cli import EXT, generate, sentence
 
-from fairseq_ext.plugin.compat.checkpoints import NotALiteral, literal
+from fairseq_ext.plugin.compat.checkpoints import Refused, literal
 
 ROOT = Path(fairseq.__file__).parent
 # What runs or unpickles in fairseq, outside its examples, and how often; `eval` is replaced in
@@ -232,7 +232,7 @@ def test_literals_have_the_value_of_eval(text, value):
     ],
 )
 def test_everything_else_is_refused_in_one_sentence(text, word):
-    with pytest.raises(NotALiteral, match=word) as refused:
+    with pytest.raises(Refused, match=word) as refused:
         literal(text)
     assert "\n" not in str(refused.value) and len(str(refused.value)) < 400
 

@@ -507,7 +507,7 @@ def test_a_piece_that_is_not_known_is_cut_into_the_fewest_that_are(mark):
             chosen.add_symbol(piece)
         segmenter = Segmenter(chosen)
         possible = [parts for parts in map(parts_of, cuts) if all(map(segmenter.has, parts))]
-        found = segmenter.fewest(body, mark)
+        found = segmenter.split_minimally(body, mark)
         assert (
             (len(found) == min(map(len, possible)) and found in possible)
             if possible
@@ -515,7 +515,7 @@ def test_a_piece_that_is_not_known_is_cut_into_the_fewest_that_are(mark):
         )
     asked = []
     segmenter.has = lambda piece: bool(asked.append(piece))
-    segmenter.fewest("[" * 10000, mark)
+    segmenter.split_minimally("[" * 10000, mark)
     assert len(asked) < 10 * 10000
 
 

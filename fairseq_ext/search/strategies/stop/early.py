@@ -9,7 +9,7 @@ bank b still needs its C - b missing tokens, EOS, and perhaps others. The estima
 score is optimistic: each missing token costs 0.3 nats, EOS and each other token 0.1, with the
 number of other tokens (0 to 4) that gives the best final score. Once the n-best list is full, a
 hypothesis whose estimate is not better than the list's last is dropped. The sentence is final when
-none is left, when its hypotheses have 16 tokens more than twice the length of the one that finished
+none is left, when its hypotheses are more than 16 tokens longer than twice the one that finished
 first, or when 2k hypotheses are finished.
 
 The part of a total below -1.25 nats a token is not divided by the length. An improbable word gives
@@ -201,7 +201,7 @@ def build(flags, context) -> Early:
 # constraints, that search has the answer.
 
 
-LIMIT_MARGIN = 3  # a hypothesis has reached the limit if it has at most this number of tokens less
+LIMIT_MARGIN = 3  # tokens: a hypothesis above the limit less this has reached the limit
 
 
 class LengthRetry:

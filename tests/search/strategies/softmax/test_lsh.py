@@ -56,7 +56,7 @@ def plug(
         base=base,
         temperature=1.0,
         share=share,
-        measured=ShortlistMeter(Stats(), 5, 0),
+        meter=ShortlistMeter(Stats(), 5, 0),
     )
 
 
