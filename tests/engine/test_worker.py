@@ -108,6 +108,7 @@ def until_answered(ours: Channel) -> list[object]:
 def test_a_worker_that_works_sends_counts_between_steps(decoding, monkeypatch):
     """They are its heartbeat."""
     monkeypatch.setattr(worker, "REPORT", 0.0)
+    decoding.take_work()  # of the tests before
     with served(decoding) as ours:
         ours.send(pickle.dumps(("add", 0, job(" ".join(LINES)))))
         found = until_answered(ours)

@@ -317,7 +317,7 @@ def test_a_model_is_dropped_where_memory_is_short(folder, monkeypatch):
     monkeypatch.setattr(models, "available", lambda: memory[0] * models.BASE * 2)
     monkeypatch.setattr(model_folder, "EVERY", 1e6)
     found = models.ModelsOfFolder(folder, {}, None, None)
-    found.found = {(name, "x"): {"path": name} for name in "abc"}
+    found.flags_of = {(name, "x"): {"path": name} for name in "abc"}
 
     async def waits() -> None:
         pass
@@ -427,7 +427,7 @@ def pretended(folder, monkeypatch):
     made.clear()
     found = models.ModelsOfFolder(folder, {}, 2, None)
     found.pivot = "y"
-    found.found = {(s, t): {"path": s + t} for s, t in ("xy", "yz", "ab")}
+    found.flags_of = {(s, t): {"path": s + t} for s, t in ("xy", "yz", "ab")}
     yield found
     found.close()
 
