@@ -3,6 +3,10 @@
 One thread owns a pool and all its pipes, and never waits for a single process: an engine has a
 thread for it, `--cpu-workers` uses the command's own. supervision.py decides when a process is
 silent, and when it is started again.
+
+These processes are an engine's fork server and its workers, and the processes of `--cpu-workers`.
+Programs that run once, such as a compiler, pip and the doctor's probes, are not among them, nor are
+Ray's.
 """
 
 from __future__ import annotations

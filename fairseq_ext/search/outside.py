@@ -62,7 +62,14 @@ def watched(strategy: Strategy, made: Any, eos: int, words: int) -> Any:
         )
     if strategy.point == "decoding":
         return made
-    check = RESULT_CHECKS[strategy.point]
+    checks: dict[str, Callable[..., str | None]] = {
+        "softmax": softmax_error,
+        "select": select_error,
+        "prune": prune_error,
+        "stop": stop_error,
+        "schedule": schedule_error,
+    }
+    check = checks[strategy.point]
     kind, left = type(made), CHECKED
 
     def call(self: Any, *arguments: Any, **named: Any) -> Any:
@@ -267,13 +274,3 @@ def mask_error(name: str, found: Any, shape: torch.Size) -> str | None:
     if isinstance(found, Tensor) and found.dtype == torch.bool and found.shape == shape:
         return None
     return f"returns {name}{describe_value(found)}, not a mask (bool) of shape {tuple(shape)}"
-
-
-# by extension point: returns what is wrong with a result, None for nothing
-RESULT_CHECKS: dict[str, Callable[..., str | None]] = {
-    "softmax": softmax_error,
-    "select": select_error,
-    "prune": prune_error,
-    "stop": stop_error,
-    "schedule": schedule_error,
-}
