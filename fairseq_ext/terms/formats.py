@@ -92,8 +92,8 @@ def key_of(files: Files, records: list[dict[str, Any]]) -> str:
 
 
 def pairs_of(given: Any, where: str) -> list[tuple[object, object]]:
-    """(source, targets) pairs of an object or of a list of objects; UsageError
-    for anything else."""
+    """Return the (source, targets) pairs of an object or of a list of objects (raises UsageError
+    for another value)."""
     if isinstance(given, dict):
         return list(given.items())
     if isinstance(given, list) and all(isinstance(each, dict) for each in given):
