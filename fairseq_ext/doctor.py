@@ -185,7 +185,9 @@ def user_dir() -> str:
 
 def tiny_decode() -> str:
     """Check that the generator of translation_ext returns the same as fairseq's."""
-    ours, theirs = importlib.import_module("fairseq_ext.plugin.compat.tiny_decode").both()
+    ours, theirs = importlib.import_module(
+        "fairseq_ext.plugin.compat.tiny_decode"
+    ).decode_with_both_generators()
     if ours != theirs:
         raise Failed(
             f"{ours} instead of fairseq's {theirs}",

@@ -89,10 +89,12 @@ def main(arguments: list[str]) -> int:
             if said := warning(line, f"line {first + i + 1}"):
                 print(f"warning: {said}", file=sys.stderr)
         if found is None:
-            from fairseq_ext.search.constraints.from_python import Given
+            from fairseq_ext.search.constraints.from_python import CallConstraints
 
             translator = translator or load(arguments)
-            nbest = translator.translate_part(lines, 1, Given(first=first), "return", None)
+            nbest = translator.translate_part(
+                lines, 1, CallConstraints(first=first), "return", None
+            )
             for error in (each for each in nbest if isinstance(each, UsageError)):
                 status = BAD_LINES
                 print(f"error: {error}", file=sys.stderr)
@@ -328,7 +330,7 @@ def keep(arguments: list[str], flags: dict[str, Any], translator: Any) -> None:
     """Save a loaded model, a `Translator`, if models of its kind can be saved."""
     from fairseq_ext.kernels.transformer import CompiledReader, StepStruct
     from fairseq_ext.model.transformer.decoder import TransformerBackend, is_compiled_throughout
-    from fairseq_ext.plugin.loading.settings import limit_of, setting, source_limit
+    from fairseq_ext.plugin.loading.settings import max_tokens_limit, setting, source_limit
     from fairseq_ext.search.compiled import CompiledSearch
 
     setup, cfg, task = translator.generator.setup, translator.cfg, translator.task
@@ -346,7 +348,7 @@ def keep(arguments: list[str], flags: dict[str, Any], translator: Any) -> None:
         return
     encoder, weights = setup.decoder.encoders[0], setup.decoder.weights[0]
     if (
-        not CompiledSearch.knows(setup)
+        not CompiledSearch.supports(setup)
         or not is_compiled_throughout(setup.decoder.weights)
         or setup.spec.scoring.reward
         or encoder is None
@@ -403,7 +405,7 @@ def keep(arguments: list[str], flags: dict[str, Any], translator: Any) -> None:
     limits = [
         len(encoder.positions),
         source_limit(translator.max_positions),
-        limit_of(translator.batch_limit),
+        max_tokens_limit(translator.batch_limit),
     ]
     try:
         about = {

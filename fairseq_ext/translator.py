@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal, overload
 
 import torch
 
-from fairseq_ext.core.errors import UsageError, counted, cut
+from fairseq_ext.core.errors import UsageError, counted, cut, in_one_sentence
 from fairseq_ext.plugin.call_lock import CallLock
 from fairseq_ext.plugin.calls import (
     Generators,
@@ -23,12 +23,12 @@ from fairseq_ext.plugin.calls import (
     width_and_length,
 )
 from fairseq_ext.plugin.loading.model import configuration, find_model
-from fairseq_ext.plugin.loading.settings import as_arguments
+from fairseq_ext.plugin.loading.settings import as_arguments, checked, text_of
 from fairseq_ext.plugin.options import languages_of
 from fairseq_ext.plugin.stock import refuse_flags
 from fairseq_ext.search.constraints.from_python import (
     Avoid,
-    Given,
+    CallConstraints,
     ListOf,
     Phrases,
     check_list,
@@ -74,13 +74,14 @@ class Translator(SearchingModel):
         task: str | None = None,
         **flags: Unpack[Flags],
     ) -> Self:
-        """A Translator from a folder that holds checkpoint, dictionaries and segmentation model;
-        what is given is not looked for.
+        """Make a Translator from a folder with checkpoint, dictionaries and segmentation model;
+        given keywords are not searched for there.
 
         path: a checkpoint in it, or several joined by colons, where it has more than one. Errors:
         UsageError, naming the choices, where the folder leaves one.
         """
-        return cls(**find_model(str(folder), {"path": path, "task": task, **flags}))
+        given = checked({"path": path, "task": task, **flags})
+        return cls(**find_model(text_of("folder", folder), given))
 
     def __init__(
         self,
@@ -89,19 +90,22 @@ class Translator(SearchingModel):
         task: str = "translation_ext",
         **flags: Unpack[Flags],
     ) -> None:
-        arguments = as_arguments(flags)
+        given = {"path": path, "task": task}
+        arguments = as_arguments(
+            {**{name: text_of(name, each) for name, each in given.items()}, **flags}
+        )
         refuse_flags(task, arguments)
-        self.cfg = configuration([str(data), "--path", str(path), "--task", task, *arguments])
+        self.cfg = configuration([text_of("data", data), *arguments])
         generation = self.cfg.generation
         self.aligns = generation.print_alignment == "hard"
         # of calls that name none
         self.beam, self.nbest = width_and_length(None, None, (generation.beam, generation.nbest))
         self.lock = CallLock()  # held while a call uses task, generator or models
         # modules draw weights, which the checkpoint then replaces: not from the caller's numbers
-        with torch.random.fork_rng(devices=[]):
+        with torch.random.fork_rng(devices=[]), in_one_sentence():
             super().__init__(self.cfg)
-            self.known.phrases_of_calls = True
-            self.known.glossaries_of_calls = self.glossaries_of_calls
+            self.sentences.phrases_of_calls = True
+            self.sentences.glossaries_of_calls = self.glossaries_of_calls
             self.generator = self.build_generator()
         self.generators = Generators(self.task, self.models, generation, self.generator)
 
@@ -157,8 +161,8 @@ class Translator(SearchingModel):
         progress: bool = False,
         seed: int | None = None,
     ) -> list[Any]:
-        """Each line's n-best list of `Translation`, best first (nbest, beam, seed of samples: those
-        of the flags unless given). progress: a bar on standard error.
+        """Return each line's n-best list of `Translation`, best first (nbest, beam, seed of
+        samples: those of the flags unless given). progress: a bar on standard error.
 
         constraints: for each line the phrases that must appear, as plain text; a list of phrases
         is met by any one of them. avoid: phrases that must not appear, in any line, or a list of
@@ -175,7 +179,7 @@ class Translator(SearchingModel):
         return self.translate_part(
             lines,
             nbest,
-            Given(constraints, avoid, prefixes, seed=seed),
+            CallConstraints(constraints, avoid, prefixes, seed=seed),
             errors,
             beam,
             progress,
@@ -249,7 +253,11 @@ class Translator(SearchingModel):
                 name: list(itertools.islice(each, len(part))) for name, each in others.items()
             }
             yield from self.translate_part(
-                part, nbest, Given(avoid=avoid, first=first, seed=seed, **here), errors, beam
+                part,
+                nbest,
+                CallConstraints(avoid=avoid, first=first, seed=seed, **here),
+                errors,
+                beam,
             )
             first += len(part)
 
@@ -257,21 +265,23 @@ class Translator(SearchingModel):
         self,
         lines: ListOf[str],
         nbest: int | None,
-        given: Given,
+        given: CallConstraints,
         errors: str,
         beam: int | None,
         progress: bool = False,
     ) -> list[Any]:
-        """As `translate`, of lines that need not be the first of their call."""
-        if errors not in ("raise", "return"):
-            raise UsageError(f"errors is {errors!r}: use 'raise' or 'return'")
+        """Translate lines that need not be the first of their call, as `translate` does."""
+        if not isinstance(errors, str) or errors not in ("raise", "return"):
+            raise UsageError(f"errors is {cut(repr(errors))}: use 'raise' or 'return'")
         with self.lock:
             check_seed(given.seed, self.generator.options.flags)
             self.generator, nbest = self.generators.use(beam, nbest)
             if given:
                 self.use_constraints()
             given.check(len(lines))
-            self.known.raw_text.look([line for line in lines if isinstance(line, str)])
+            self.sentences.segmentation_check.check(
+                [line for line in lines if isinstance(line, str)]
+            )
             texts = (
                 (given.first + i + 1, line) for i, line in enumerate(lines) if isinstance(line, str)
             )
@@ -283,13 +293,13 @@ class Translator(SearchingModel):
             out: list[Any] = [None] * len(lines)
             good, tokens, wanted = [], [], []
             # what is wrong with a file is no line's fault
-            source = self.known.constraint_source() if self.known.constrained else None
+            source = self.sentences.constraint_source() if self.sentences.constrained else None
             for place, line in enumerate(lines):
                 try:
                     encoded = self.checked(line, f"line {given.first + place + 1}")
                     if source is not None:
-                        unknown = self.known.unknown_pieces(line, encoded)
-                        wanted.append(given.of_line(place, encoded, source, unknown))
+                        unknown = self.sentences.unknown_pieces(line, encoded)
+                        wanted.append(given.for_line(place, encoded, source, unknown))
                 except UsageError as error:
                     if errors == "raise":
                         raise
@@ -303,7 +313,7 @@ class Translator(SearchingModel):
             ]
             given_to_all = errors == "return", progress, numbers, given.seed
             found = self.search(
-                tokens, wanted if self.known.constrained else None, nbest, *given_to_all
+                tokens, wanted if self.sentences.constrained else None, nbest, *given_to_all
             )
             for place, each in zip(good, found, strict=True):
                 out[place] = each
@@ -317,15 +327,17 @@ class Translator(SearchingModel):
         progress: bool = False,
     ) -> TextTranslation:
         """Translate a whole text: its sentences are translated one by one and joined with the white
-        space between them. A sentence that cannot be translated is not changed; it is in `left`
-        with the reason. A line break ends a sentence.
+        space between them. A sentence that cannot be translated is not changed; it is in
+        `untranslated` with the reason. A line break ends a sentence.
 
         format: "text", "html", "xml" or "markdown". protect: regular expressions of parts that are
         not changed, in addition to URLs, e-mail addresses, `{name}`, `%s` and similar ones. Errors:
         UsageError for another format, and for an invalid expression.
         """
         found = TextTranslation("")
-        found.text = "".join(self.translate_text_iter(text, format, protect, found.left, progress))
+        found.text = "".join(
+            self.translate_text_iter(text, format, protect, found.untranslated, progress)
+        )
         return found
 
     def translate_text_iter(
@@ -333,46 +345,48 @@ class Translator(SearchingModel):
         text: str,
         format: Format = "text",
         protect: ListOf[str] = (),
-        left: list[tuple[str, str]] | None = None,
+        untranslated: list[tuple[str, str]] | None = None,
         progress: bool = False,
     ) -> Iterator[str]:
         """Yield the translation of a text in parts, the first of them soon.
 
-        left: gets what stays as it is; else as `translate_text`.
+        untranslated: gets what stays as it is; else as `translate_text`.
         """
-        left = [] if left is None else left
+        untranslated = [] if untranslated is None else untranslated
         check_text(text)
         *before, last = self.passes(format, protect)
         for items in before:
             text = "".join(
-                translated(items(text), partial(self.of_segments, progress=progress), left)
+                translated(items(text), partial(self.of_segments, progress=progress), untranslated)
             )
-        yield from translated(last(text), partial(self.of_segments, progress=progress), left)
+        yield from translated(
+            last(text), partial(self.of_segments, progress=progress), untranslated
+        )
 
     def passes(
         self, format: str, protect: ListOf[str] = (), numbers: Iterator[int] | None = None
     ) -> list[Pass]:
-        """Those of a format, for the languages of the model (raises UsageError);
+        """Return the passes of a format, for the languages of the model (raises UsageError);
         numbers: of the segments."""
         return passes(
             format,
             splitter(languages_of(self.task.flags()).source),
             protect,
-            self.known.language_words,
+            self.sentences.language_words,
             numbers,
         )
 
     def of_segments(
         self, segments: Sequence[Segment], progress: bool = False
     ) -> list[Translation | UsageError]:
-        """The best translation of each segment, aligned where something is to be put back; the
+        """Return the best translation of each segment, aligned if marks are to be put back; the
         error of one that has none."""
         with self.lock:
             plain = [segment.plain for segment in segments]
             nbest = self.translate_part(
                 plain,
                 1,
-                Given(numbers=[each.number for each in segments]),
+                CallConstraints(numbers=[each.number for each in segments]),
                 "return",
                 None,
                 progress,
@@ -399,8 +413,8 @@ class Translator(SearchingModel):
                     hypothesis.words = pairs
 
     def score(self, sources: ListOf[str], targets: ListOf[str]) -> list[Translation]:
-        """Each target as the model scores it, given its source: teacher-forced log probabilities,
-        as `--score-reference` has them.
+        """Score each target as the model does, given its source: teacher-forced log probabilities,
+        as in `--score-reference`.
 
         score: the mean of positional_scores, whatever the flags' length penalty. Errors: UsageError
         where a line is too long, where the numbers of lines differ, and for tasks whose sentences

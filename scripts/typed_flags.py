@@ -182,13 +182,13 @@ def source() -> str:
         (
             "EngineFlags",
             "StockFlags, total=False",
-            "Those, and this package's: what `Engine` takes.",
+            "The keywords of `Engine`: fairseq's own flags and those of this package.",
             ours - OF_COMMANDS,
         ),
         (
             "Flags",
             "EngineFlags, total=False",
-            "What `Translator` takes.",
+            "The keywords of `Translator`.",
             found.keys() & OF_COMMANDS,
         ),
     ):

@@ -7,6 +7,7 @@ import importlib.metadata
 import logging
 import os
 import random
+import re
 import subprocess
 import sys
 from contextlib import contextmanager, nullcontext
@@ -57,6 +58,7 @@ def pytest_configure(config):
     config.addinivalue_line("markers", "drawn(n): without --all, n of its cases")
     if config.getoption("--all"):
         os.environ[sizes.ALL] = "1"
+        config.option.continue_on_collection_errors = True  # of a file whose package is missing
 
 
 def pytest_collection_finish():
@@ -82,6 +84,33 @@ def pytest_collection_modifyitems(config, items):
     if left_out:
         config.hook.pytest_deselected(items=[item for item in items if item in left_out])
         items[:] = [item for item in items if item not in left_out]
+
+
+# why a test may be skipped with --all, too: what the machine is, not what is missing on it
+OF_THE_MACHINE = re.compile(
+    "GPU|processor|kind of machine|glibc|only root|Python 3.10|container|does not reach"
+    "|few pieces|FBGEMM|nobody is advised"
+)
+
+
+def fail_without_a_tool(report: pytest.TestReport | pytest.CollectReport) -> None:
+    """With --all a tool or a package that is missing is a failure, not a skip."""
+    if not (os.environ.get(sizes.ALL) and report.skipped) or hasattr(report, "wasxfail"):
+        return
+    assert isinstance(report.longrepr, tuple)
+    reason = report.longrepr[2]
+    if not OF_THE_MACHINE.search(reason):
+        report.outcome, report.longrepr = "failed", f"{reason} (with --all this is a failure)"
+
+
+@pytest.hookimpl(hookwrapper=True)
+def pytest_runtest_makereport():
+    fail_without_a_tool((yield).get_result())
+
+
+@pytest.hookimpl(hookwrapper=True)
+def pytest_make_collect_report():
+    fail_without_a_tool((yield).get_result())
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -260,6 +289,14 @@ def command(
     done.stdout, done.stderr = done.stdout.decode(), done.stderr.decode()
     assert not check or done.returncode == 0, done.stdout + done.stderr
     return done
+
+
+@pytest.fixture
+def warm_processes(monkeypatch):
+    """What starts Python by `sys.executable`, as an Engine does, starts a warm one (warm.py)."""
+    import warm
+
+    monkeypatch.setattr(sys, "executable", warm.python())
 
 
 @pytest.fixture(scope="session")

@@ -19,7 +19,10 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import NamedTuple
 
+import fairseq.quantization_utils  # noqa: F401  these three, or each child imports them
+import numpy.random  # noqa: F401
 import pytest
+import sentencepiece  # noqa: F401
 import torch
 from fairseq_cli.generate import cli_main
 from fairseq_cli.interactive import cli_main as interactive_main

@@ -12,6 +12,8 @@ from serving import FLAGS, ROOT, listening
 
 from fairseq_ext import Engine
 from fairseq_ext.serve import Settings
+from fairseq_ext.serve.app import Server
+from fairseq_ext.serve.models import Models, Served
 
 
 @pytest.fixture(scope="session")
@@ -42,6 +44,19 @@ def settings(tmp_path_factory) -> Settings:
 @pytest.fixture(scope="session")
 def client(engine, settings) -> Iterator[httpx.Client]:
     with listening(engine, settings) as made:
+        yield made
+
+
+@pytest.fixture(scope="session")
+def two_ways(engine, settings) -> Iterator[httpx.Client]:
+    """A client of a server of two pairs of languages, one engine behind both: what it says of the
+    second is no translation, but a client cannot know."""
+
+    class TwoWays(Models):
+        served = Served([("de", "en"), ("en", "de")], ("de", "en"))
+
+    more = replace(settings, max_body=1 << 20)
+    with listening(engine, more, Server(TwoWays(engine), more)) as made:
         yield made
 
 

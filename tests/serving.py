@@ -8,7 +8,6 @@ import os
 import re
 import socket
 import subprocess
-import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -17,6 +16,7 @@ from pathlib import Path
 import httpx
 import pytest
 import uvicorn
+import warm
 
 from fairseq_ext import Engine
 from fairseq_ext.serve import Settings
@@ -87,7 +87,7 @@ def started():
 
     def start(*more: str):
         data = [] if {"--models", "--data"} & {*more} else ["--data", FLAGS["data"]]
-        command = [sys.executable, "-m", "fairseq_ext.serve", *data, "--cpu", "--port", "0", *more]
+        command = [warm.python(), "-m", "fairseq_ext.serve", *data, "--cpu", "--port", "0", *more]
         environment = {**os.environ, "PYTHONPATH": str(ROOT)}
         process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env=environment)
         processes.append(process)

@@ -274,7 +274,7 @@ def search(
     def keep(sentence: int, found: list[Hypothesis]) -> None:
         lists[sentence] = found
         if found and found[0].ending is not None:
-            stop.ended(found[0].ending)
+            stop.count_ending(found[0].ending)
 
     beam_search(setup, pool, keep)
     return Found(lists, watched.step, watched.rows, stats)

@@ -13,6 +13,8 @@ import forked
 import pytest
 import torch
 from conftest import BIN, command
+from fairseq_cli.score import cli_main as score
+from sizes import drawn
 
 USER_DIR = Path(__file__).resolve().parent.parent / "fairseq_ext"
 EXT = ("--user-dir", USER_DIR, "--task", "translation_ext")
@@ -129,11 +131,13 @@ def test_generate_with_prefixes_and_alignments_equals_stock(tiny):
 def test_interactive_equals_stock_also_on_empty_lines_and_spaces(tiny):
     text = "de1 de2 de3\n\n   \nde4 unheard-of\n\tde5\n"
     flags = ("--buffer-size", 3, "--batch-size", 2)
-    expected, got = (interactive(tiny, *flags, *ours, stdin=text, cold=True) for ours in ((), EXT))
+    expected = interactive(tiny, *flags, stdin=text)
+    got = interactive(tiny, *flags, *EXT, stdin=text)
     same_lines(expected, got)
     assert [line[0] for line in lines(got) if line[0][0] == "H"] == [f"H-{i}" for i in range(5)]
 
 
+@drawn(2)
 @pytest.mark.parametrize("flags", [(), ("--constraints",), ("--schedule", "stream")], ids=str)
 def test_commands_run_where_nothing_is_compiled(tiny, monkeypatch, flags):
     monkeypatch.setenv("FAIRSEQ_EXT_KERNELS", "off")
@@ -150,6 +154,7 @@ def test_commands_run_where_nothing_is_compiled(tiny, monkeypatch, flags):
 REWARD = ("--length-reward", 0.5, "--length-ratio", 0.9, "--length-offset", 1)
 
 
+@drawn(1)
 @pytest.mark.parametrize(
     "flags",
     [
@@ -217,7 +222,8 @@ def test_stops_and_pruning_give_in_compiled_code_what_they_give_in_the_loop(flag
 
 
 def test_score_works(tiny):
-    done = command("fairseq-score", "--sys", tiny / "test.en", "--ref", tiny / "test.en")
+    texts = ("--sys", tiny / "test.en", "--ref", tiny / "test.en")
+    done = forked.forked(score, "fairseq-score", *texts)
     assert "BLEU4 = 100.00" in done.stdout
 
 
@@ -269,7 +275,7 @@ def test_a_missing_subset_is_named(tiny):
 
 
 def test_an_unknown_strategy_is_refused_with_the_choices(tiny):
-    done = generate(tiny, *EXT, "--stop", "sometime", check=False, cold=True)
+    done = generate(tiny, *EXT, "--stop", "sometime", run=forked.command, check=False)
     assert done.returncode == 2
     assert re.search(
         r"error: argument --stop: invalid choice: 'sometime' \(choose from '?count'?",
@@ -407,6 +413,7 @@ def test_strict_ends_at_the_first_bad_line_of_a_file_which_is_told_before_anythi
 # ---- plug-in mechanics
 
 
+@drawn(0)  # long
 def test_importing_the_plug_in_again_is_harmless(tmp_path):
     """A spawned worker imports the user directory once more, also where the
     package is installed."""
@@ -504,7 +511,6 @@ def test_the_task_works_beside_a_users_own_directory_from_any_folder(tiny, their
             "--stop",
             "count",
             cwd=theirs,
-            cold=True,
         ),
     )
 
@@ -514,9 +520,7 @@ def test_the_task_works_without_a_user_directory_and_by_name_from_any_folder(tin
     same_lines(expected, generate(tiny, "--task", "translation_ext", cwd=theirs, cold=True))
     same_lines(
         expected,
-        generate(
-            tiny, "--user-dir", "fairseq_ext", "--task", "translation_ext", cwd=theirs, cold=True
-        ),
+        generate(tiny, "--user-dir", "fairseq_ext", "--task", "translation_ext", cwd=theirs),
     )
 
 

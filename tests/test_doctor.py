@@ -21,7 +21,7 @@ def quick(monkeypatch):
     items = [
         item
         for item in doctor.ITEMS
-        if item.name not in ("user-dir", "start-up hook", "tiny decode")
+        if item.name not in ("user-dir", "start-up hook", "tiny decode", "compiled step")
     ]
     monkeypatch.setattr(doctor, "ITEMS", items)
 

@@ -8,6 +8,7 @@ or under TYPE_CHECKING.
 from __future__ import annotations
 
 import ast
+import functools
 from pathlib import Path
 
 import pytest
@@ -50,8 +51,13 @@ def modules(package: Path) -> dict[str, Path]:
 
 def all_imports(path: Path) -> list[tuple[str, str]]:
     """Return what a file imports: (module, name), the name empty for `import module`."""
+    return imports_in(path.read_text(encoding="utf-8"), path)
+
+
+@functools.cache
+def imports_in(source: str, path: Path) -> list[tuple[str, str]]:
     out = []
-    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+    for node in ast.walk(ast.parse(source)):
         if isinstance(node, ast.Import):
             out += [(alias.name, "") for alias in node.names]
         elif isinstance(node, ast.ImportFrom):

@@ -33,10 +33,11 @@ from models import (
     settings,
     with_files,
 )
+from sizes import drawn
 
 from fairseq_ext import UsageError
 from fairseq_ext.search.phrases.phrase_table import build_table
-from fairseq_ext.search.phrases.pieces import plain
+from fairseq_ext.search.phrases.pieces import join_pieces
 from fairseq_ext.search.phrases.sentence import (
     Cased,
     Phrase,
@@ -176,6 +177,7 @@ def made(draw: random.Random, flags: dict[str, Any], folder: Path, models: list,
         return None
 
 
+@drawn(5)
 @pytest.mark.parametrize("case", CASES)
 def test_a_sentence_is_searched_as_if_it_were_alone(case, tmp_path):
     draw, ours = random.Random(case), None
@@ -271,7 +273,7 @@ def keeps_to(
 
 def reader(tokens: Phrase) -> str:
     """A sequence of pieces as a reader sees it."""
-    return plain(" ".join(dictionary(ALL, True)[t] for t in tokens), "sentencepiece")
+    return join_pieces(" ".join(dictionary(ALL, True)[t] for t in tokens), "sentencepiece")
 
 
 def in_time(tokens: Phrase, given: SentenceConstraints, ordered: bool, boundaries: Any) -> bool:
@@ -316,6 +318,7 @@ def scored(model, sample: dict, sequences: list[Phrase], flags: dict[str, Any]) 
     return [out[s] for s in sequences]
 
 
+@drawn(6)
 @pytest.mark.parametrize("case", CASES)
 def test_a_beam_with_room_for_all_finds_the_best_of_all(case, tmp_path):
     draw, ours = random.Random(f"{case} all"), None

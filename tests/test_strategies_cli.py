@@ -46,7 +46,7 @@ def files(tiny, tmp_path_factory) -> dict[str, str]:
     return {"{lexical table}": str(table), "{constraints}": str(constraints)}
 
 
-@drawn(17)
+@drawn(6)
 @pytest.mark.parametrize("name", EXAMPLES)
 def test_example_runs_through_the_command(name, tiny, files):
     setting = {n: files.get(v, v) if isinstance(v, str) else v for n, v in EXAMPLES[name].items()}
@@ -137,6 +137,7 @@ def nothing(flags, context):
 '''
 
 
+@drawn(0)  # long
 def test_files_outside_the_package_are_strategies(tiny, tmp_path):
     """One file with its register lines is enough: the neutral, composition and command-line tests
     pick it up, and pass. The second is the one that docs/strategy.md shows, with the import

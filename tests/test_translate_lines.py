@@ -101,7 +101,7 @@ def test_both_starts_write_stocks_translations_and_the_second_one_without_torch(
 
 def test_a_line_that_cannot_be_used_costs_no_other_one_its_translation(cache):
     given = b"Der alte Hund.\nein \xff Wort\n" + b"Hund " * 2000 + b"\nDie Frau.\n"
-    expected = translate(b"Der alte Hund.\nDie Frau.\n").stdout.split(b"\n")
+    expected = [line.encode() for line in stock(["Der alte Hund.", "Die Frau."])]
     for _ in range(2):
         done = translate(given, "--max-tokens", "600")
         assert done.returncode == 3 and done.stdout.split(b"\n") == [
@@ -147,7 +147,7 @@ SETTINGS: list[dict] = [
 ]
 
 
-@pytest.mark.parametrize("flags", SETTINGS[: len(part_of(6, 3))], ids=str)
+@pytest.mark.parametrize("flags", SETTINGS[: len(part_of(6, 2))], ids=str)
 def test_what_is_kept_translates_as_the_translator(cache, flags):
     whole = {**FLAGS, **flags, "stop": flags.get("stop")}
     del whole["stream_width"]

@@ -7,8 +7,11 @@ import random
 import re
 from concurrent.futures import ThreadPoolExecutor
 
+import numpy as np
 import pytest
+import torch
 from conftest import command
+from sizes import part_of
 from test_translator import SETTINGS
 
 import fairseq_ext
@@ -62,9 +65,9 @@ def test_a_call_with_its_own_beam_meets_constraints(translator):
     [
         (
             {"nbest": 5},
-            "nbest=5 asks for more hypotheses than beam=4 keeps: raise beam or lower nbest",
+            "nbest=5 is more than beam=4 keeps: raise beam or lower nbest",
         ),
-        ({"nbest": 3, "beam": 2}, "nbest=3 asks for more hypotheses than beam=2 keeps"),
+        ({"nbest": 3, "beam": 2}, "nbest=3 is more than beam=2 keeps"),
         ({"beam": 0}, "beam is 0: give a whole number of hypotheses, 1 or more"),
         ({"beam": "5"}, "beam is '5': give a whole number"),
         ({"nbest": -1}, "nbest is -1: give a whole number"),
@@ -76,7 +79,7 @@ def test_numbers_of_hypotheses_that_cannot_be_are_refused(translator, arguments,
 
 
 def test_flags_that_ask_for_more_hypotheses_than_there_are_rows_are_refused(tiny):
-    with pytest.raises(UsageError, match="nbest=5 asks for more hypotheses than beam=4"):
+    with pytest.raises(UsageError, match="nbest=5 is more than beam=4"):
         make(tiny, nbest=5)
 
 
@@ -280,8 +283,20 @@ def test_progress_is_a_bar_on_standard_error(tiny, capsys, flags):
 # ---- threads
 
 
+def states() -> list[object]:
+    return [torch.random.get_rng_state().tolist(), random.getstate(), str(np.random.get_state())]
+
+
+def test_making_a_translator_leaves_the_random_state_and_so_do_samples(tiny):
+    before = states()
+    translator = make(tiny, seed=3, select="sampling", sampling_topk=5)
+    assert states() == before
+    translator.translate(made_up(2), seed=4)
+    assert states() == before
+
+
 def test_eight_threads_get_what_one_gets(tiny):
-    lines = made_up(1000, seed=3)
+    lines = made_up(len(part_of(1000, 400)), seed=3)
     ours, alone = make(tiny), make(tiny)
     parts = [lines[i : i + 5] for i in range(0, len(lines), 5)]
     kinds = [{}, {"beam": 2}, {"nbest": 3}, {"avoid": ["en3"]}]
@@ -289,9 +304,9 @@ def test_eight_threads_get_what_one_gets(tiny):
     expected = [alone.translate(part, **kind) for part, kind in calls]
     with ThreadPoolExecutor(8) as threads:
         found = list(threads.map(lambda call: ours.translate(call[0], **call[1]), calls))
-    assert sum(map(len, found)) == 1000
+    assert sum(map(len, found)) == len(lines)
     for ours_of_call, theirs in zip(found, expected, strict=True):
         assert texts(ours_of_call) == texts(theirs)
         for a, b in zip(itertools.chain(*ours_of_call), itertools.chain(*theirs), strict=True):
             assert a.score == pytest.approx(b.score, abs=1e-6)
-    assert ours.stats.sentences == 1000
+    assert ours.stats.sentences == len(lines)

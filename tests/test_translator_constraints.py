@@ -177,14 +177,14 @@ def test_bad_arguments_are_named(translator, arguments, message):
 
 def test_ctrl_c_in_the_first_call_with_constraints_changes_no_later_one(tiny, monkeypatch):
     made = Translator(tiny / "model.pt", tiny / "data", cpu=True, beam=4)
-    rebuilt = made.generators.rebuilt
+    rebuild = made.generators.rebuild
 
     def interrupted(*key):
-        rebuilt(*key)
+        rebuild(*key)
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
-        patch.setattr(made.generators, "rebuilt", interrupted)
+        patch.setattr(made.generators, "rebuild", interrupted)
         made.translate(["de1 de2"], constraints=[["en3"]])
     ((found, *_),) = made.translate(["de1 de2"], constraints=[["en3"]])
     assert "en3" in found.text.split() and not found.unmet

@@ -1,14 +1,19 @@
 """Arguments of wrong types: one sentence each, whichever argument it is."""
 
 import random
+import re
 from collections.abc import Callable, Iterator
-from typing import Any
+from pathlib import Path
+from typing import Any, get_type_hints
 
+import numpy as np
 import pytest
+import torch
 from sizes import part_of
 from test_translator import SETTINGS
 
-from fairseq_ext import Translator, UsageError
+from fairseq_ext import Engine, Translator, UsageError
+from fairseq_ext.plugin.flags import Flags
 
 LINES = ["de1 de2", "de3"]
 
@@ -39,6 +44,7 @@ ARGUMENTS = {
         ("translate", {"lines": 5}, "lines is 5, and a list is needed"),
         ("translate", {"lines": iter(LINES)}, "lines is a list_iterator, which can be read only"),
         ("translate", {"lines": {"de1", "de2"}}, "and a list is needed"),
+        ("translate", {"lines": torch.tensor(5)}, "lines is tensor(5), and a list is needed"),
         ("translate", {"lines": b"de1"}, "lines is b'de1', and a list is needed"),
         ("translate", {"lines": ["de1", 5]}, "line 2 is 5: give text"),
         ("translate", {"constraints": 5}, "constraints is 5, and a list is needed"),
@@ -55,6 +61,14 @@ ARGUMENTS = {
         ("translate", {"prefixes": 5}, "prefixes is 5, and a list is needed"),
         ("translate", {"prefixes": "en"}, "prefixes is one string, and a list is needed"),
         ("translate", {"prefixes": [0, None]}, "prefixes of line 1 has 0 for a phrase: give text"),
+        (
+            "translate",
+            {"errors": np.array(["a", "b"])},
+            "errors is array(['a', 'b'], dtype='<U1'): ",
+        ),
+        ("translate", {"errors": 99 * ["x"]}, "...: use 'raise' or 'return'"),
+        ("translate", {"nbest": 99 * ["x"]}, "...: give a whole number of hypotheses"),
+        ("translate", {"prefixes": [np.ones(2), None]}, "prefixes of line 1 has array([1., 1.]) "),
         ("translate_iter", {"lines": None}, "lines is None, and a list is needed"),
         ("translate_iter", {"constraints": 5}, "constraints is 5, and a list is needed"),
         ("translate_iter", {"avoid": [["en3"], ["en4"]]}, "avoid has ['en3']: give text"),
@@ -73,6 +87,75 @@ def test_an_argument_of_a_wrong_type_is_named(translator, call, given, said):
     with pytest.raises(UsageError) as raised:
         CALLS[call](translator, given)
     assert str(raised.value).startswith(said) or said in str(raised.value)
+
+
+# no flag is of these types
+WRONG: list[Any] = [object(), {}, {"a": 1}, {"a"}, b"x", bytearray(), len, int, [[1]], [None], [{}]]
+WRONG += ["\0", "\ud800", ["a", object()], Path("a\0"), torch.tensor([1, 2]), range(2)]
+# some flags are
+ODD: list[Any] = [None, 5, -1, 2.5, True, [], "", "x", ["a"], float("nan"), "--cpu", 10**30]
+
+
+def keywords() -> list[str]:
+    """Of `Translator`: its arguments, and every flag."""
+    return ["path", "data", "task", *get_type_hints(Flags)]
+
+
+@pytest.mark.parametrize("name", ["cpu_workers", "max_queue", "longest", "worker_timeout"])
+def test_numbers_of_an_engine_are_checked_before_a_process_starts(tiny, name):
+    given = {"path": tiny / "model.pt", "data": tiny / "data", **SETTINGS}
+    wrong = [*WRONG, 0, -1, float("nan"), True, "5", np.int64(0)]
+    for value in wrong if name == "worker_timeout" else [*wrong, 2.5, float("inf")]:
+        with pytest.raises(UsageError, match=rf"^(--)?{name.replace('_', '.')}.* (is|must be) "):
+            Engine(**{**given, name: value})
+
+
+def test_no_keyword_takes_a_value_that_no_command_line_has(tiny):
+    given = {"path": tiny / "model.pt", "data": tiny / "data", **SETTINGS}
+    for make in (Translator, Engine):
+        for name in keywords():
+            for value in WRONG if name != "cpu_workers" else WRONG[:1]:
+                with pytest.raises(UsageError) as raised:
+                    make(**{**given, name: value})
+                assert "\n" not in str(raised.value) and len(str(raised.value)) < 200
+    for name in ("path", "data", "task"):
+        for value in (None, 5, True, ["a"]):
+            with pytest.raises(UsageError, match=f"^{name} is .*: give text or a path$"):
+                Translator(**{**given, name: value})
+    with pytest.raises(UsageError, match=r"^folder is 5: give text or a path$"):
+        Translator.from_folder(5)  # type: ignore[arg-type]
+    with pytest.raises(UsageError, match=r"^bpe is {}: give text or a path, a number, True or"):
+        Translator.from_folder(tiny / "data", bpe={})  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("flags", "said"),
+    [
+        ({"bpe": "sentencepiece"}, "--sentencepiece-model is needed here and missing"),
+        ({"sampling_topk": 5}, "--sampling-topk requires --sampling"),
+        ({"sampling": True, "diverse_beam_groups": 2}, "leave all but one out"),
+    ],
+)
+def test_what_fairseq_finds_wrong_in_flags_is_a_usage_error(tiny, flags, said):
+    given = {"path": tiny / "model.pt", "data": tiny / "data", "beam": 2, **SETTINGS}
+    with pytest.raises(UsageError, match=said):
+        Translator(**given, **flags)
+
+
+def test_a_keyword_of_an_odd_value_gives_a_translator_or_one_sentence(tiny, monkeypatch, tmp_path):
+    """Files that are not there are reported as fairseq reports them."""
+    monkeypatch.chdir(tmp_path)  # for flags of files that are written
+    given = {"path": tiny / "model.pt", "data": tiny / "data", **SETTINGS}
+    cases = [(name, value) for name in keywords() for value in ODD]
+    for name, value in random.Random(59).sample(cases, len(part_of(len(cases), 60))):
+        try:
+            Translator(**{**given, name: value})
+        except UsageError as error:
+            assert "\n" not in str(error), (name, value)
+        except OSError as error:
+            assert re.search("not found|No such file|Is a directory", str(error)), (name, value)
+        except Exception as error:
+            raise AssertionError(f"{name}={value!r} raises {error!r}") from error
 
 
 def values(chance: random.Random, depth: int = 2) -> Any:

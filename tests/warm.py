@@ -9,8 +9,11 @@ What a start itself does is tested with real ones (tests/guest, tests/plugin/com
 from __future__ import annotations
 
 import atexit
+import fcntl
 import functools
+import gc
 import json
+import logging
 import os
 import selectors
 import shutil
@@ -30,10 +33,16 @@ SOCKET = "warm.socket"
 keep: list[subprocess.Popen] = []
 CLIENT = """#!{python} -IS
 import json, os, signal, socket, sys
+def is_open(fd):
+    try:
+        return bool(os.fstat(fd))
+    except OSError:
+        return False
+fds = [fd for fd in map(int, os.listdir("/proc/self/fd")) if is_open(fd)]
 server = socket.socket(socket.AF_UNIX)
 server.connect({socket!r})
-asked = json.dumps([{name!r}, sys.argv[1:], os.getcwd(), dict(os.environ)]).encode()
-socket.send_fds(server, [len(asked).to_bytes(8, "little")], [0, 1, 2])
+asked = json.dumps([{name!r}, sys.argv[1:], os.getcwd(), dict(os.environ), fds]).encode()
+socket.send_fds(server, [len(asked).to_bytes(8, "little")], fds)
 server.sendall(asked)
 answers = server.makefile("r")
 child = int(answers.readline())
@@ -90,6 +99,8 @@ def serve(folder: Path) -> None:
         (folder / name).chmod(0o755)
     assert threading.active_count() == 1, "a process with threads cannot be forked"
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)
+    gc.collect()
+    gc.freeze()  # the collector of a child would copy every page of what is here
     print("ready", flush=True)
     waiting = selectors.DefaultSelector()
     waiting.register(listener, selectors.EVENT_READ)
@@ -107,9 +118,9 @@ def serve(folder: Path) -> None:
 
 def attend(connection: socket.socket, own: str) -> None:
     """In a child of the server: start the command in a child of its own, and tell
-    its number and its end."""
+    its number and its end. Where who asked is killed, so is the command."""
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-    size, fds, *_ = socket.recv_fds(connection, 8, 3)
+    size, fds, *_ = socket.recv_fds(connection, 8, 64)
     with connection.makefile("rb") as stream:
         asked = json.loads(stream.read(int.from_bytes(size, "little")))
     child = os.fork()
@@ -119,6 +130,12 @@ def attend(connection: socket.socket, own: str) -> None:
     for fd in fds:
         os.close(fd)
     connection.sendall(f"{child}\n".encode())
+    either = selectors.DefaultSelector()
+    for each in (connection, os.pidfd_open(child)):
+        either.register(each, selectors.EVENT_READ)
+    if any(key.fileobj is connection for key, _ in either.select()):
+        os.kill(child, signal.SIGKILL)
+        os._exit(0)
     status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
     connection.sendall(f"{status}\n".encode())
     os._exit(0)
@@ -130,12 +147,19 @@ def live(
     arguments: list[str],
     folder: str,
     environment: dict[str, str],
+    places: list[int],
     fds: list[int],
 ) -> None:
-    """The life of a command. own: the path of the warm Python."""
-    for place, fd in enumerate(fds):
+    """The life of a command. own: the path of the warm Python; fds: what it has open at the
+    numbers `places`."""
+    above = [fcntl.fcntl(fd, fcntl.F_DUPFD, max(places) + 1) for fd in fds]
+    for fd in fds:
+        os.close(fd)
+    for fd, place in zip(above, places, strict=True):
         os.dup2(fd, place)
         os.close(fd)
+    for place in {0, 1, 2} - {*places}:
+        os.close(place)
     os.chdir(folder)
     os.environ.clear()
     os.environ.update(environment)
@@ -193,6 +217,10 @@ def run(name: str, kind: str, arguments: list[str], own: str) -> Any:
     sys.orig_argv = [sys.executable, *arguments]
     if kind == "-m":
         sys.argv = ["-m", *arguments[2:]]
+        if arguments[1] == "fairseq_ext.serve":  # it starts without fairseq, and its engine warm
+            logging.root.handlers.clear()
+            logging.root.setLevel(logging.WARNING)
+            sys.executable = own
         sys.path.insert(0, os.getcwd())
         if command_line.command():
             startup.own_this_process()
@@ -201,6 +229,9 @@ def run(name: str, kind: str, arguments: list[str], own: str) -> Any:
         sys.argv, place = arguments, Path(kind).resolve()
         if "scripts" in place.parts:  # what the project's scripts start, they start warm
             sys.executable = own
+        if place.name == "child.py":  # the package's own: there fairseq's tasks come first
+            for handler in logging.root.handlers:
+                handler.setStream(sys.stderr)  # type: ignore[attr-defined]
         sys.path.insert(0, str(place.parent))
         return runpy.run_path(kind, run_name="__main__") and None
     sys.argv = [kind, *arguments[2 if kind == "-c" else 1 :]]

@@ -126,7 +126,7 @@ class HuggingFaceFolder:
         return out
 
     def shards(self, name: str) -> list[Path]:
-        """A file, or those that its index lists."""
+        """Return a file, or the files that its index lists."""
         if self.has(name):
             return [self.folder / name]
         index = (

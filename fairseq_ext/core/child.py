@@ -13,7 +13,7 @@ PACKAGES = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__fil
 
 
 def search_path() -> list[str]:
-    """This process's search path.
+    """Return this process's search path of modules.
 
     The working folder is left out, unless PYTHONPATH names it or this package lies there.
     """
@@ -34,7 +34,7 @@ def search_path() -> list[str]:
 
 
 def python(module: str, *arguments: str) -> list[str]:
-    """The command that runs a module, or code (module: -c), in a process of its own."""
+    """Return the command that runs a module, or code (module: -c), in a process of its own."""
     alone = ["-I"] if sys.flags.isolated else ["-E"] if sys.flags.ignore_environment else []
     return [
         sys.executable,
@@ -47,17 +47,17 @@ def python(module: str, *arguments: str) -> list[str]:
 
 
 def pose(command: str) -> None:
-    """In the process, before anything is imported: look like one that was started for a command."""
+    """Make the process, before any import, look like one that was started for a command."""
     sys.orig_argv = sys.argv = [command, *sys.argv[1:]]
 
 
 def argument() -> str:
-    """The first argument of the module, in the process."""
+    """Return the first argument of the module, in the process."""
     return sys.argv[1]
 
 
 def main() -> None:
-    """In the process: be as one that was started with -m, or with -c.
+    """Run in the process, as if it was started with -m or -c.
 
     Ctrl-C ends it at once until it says otherwise.
     """

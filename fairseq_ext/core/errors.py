@@ -12,7 +12,7 @@ import contextlib
 import os
 import re
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, TypeVar
 
 T = TypeVar("T")
@@ -366,6 +366,20 @@ def explain(error: BaseException) -> str | None:
         if (said := sentence(error, found)) is not None:
             return said
     return None
+
+
+@contextlib.contextmanager
+def in_one_sentence() -> Iterator[None]:
+    """Raise UsageError for the known mistakes in flags that fairseq finds; its errors about files
+    and memory are not changed."""
+    try:
+        yield
+    except (UsageError, OSError, RuntimeError, MemoryError):
+        raise
+    except Exception as error:
+        if (sentence := explain(error)) is None:
+            raise
+        raise UsageError(sentence) from error
 
 
 def report(kind: type[BaseException], error: BaseException, trace) -> None:

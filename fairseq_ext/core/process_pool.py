@@ -1,8 +1,12 @@
-"""Our own processes that live on and answer requests: start, send, receive, kill, end (`Pool`).
+"""Our own long-running processes that answer requests: start, send, receive, kill, end (`Pool`).
 
-One thread owns a pool and all its pipes, and never waits for one process: an engine has a thread
-for it, `--cpu-workers` uses it from the command's own. When a process is started again, and when
-it is silent, supervision.py decides.
+One thread owns a pool and all its pipes, and never waits for a single process: an engine has a
+thread for it, `--cpu-workers` uses the command's own. supervision.py decides when a process is
+silent, and when it is started again.
+
+These processes are an engine's fork server and its workers, and the processes of `--cpu-workers`.
+Programs that run once, such as a compiler, pip and the doctor's probes, are not among them, nor are
+Ray's.
 """
 
 from __future__ import annotations
@@ -22,11 +26,10 @@ from typing import Any, NamedTuple, NoReturn
 
 from fairseq_ext.core import child
 from fairseq_ext.core.channel import Channel, standard_streams_open
-from fairseq_ext.core.errors import UsageError
 
 logger = logging.getLogger("fairseq_ext")
-GRACE = 0.5  # seconds for which a process may end by itself when its pipe is closed
-REAP = 2.0  # seconds within which a killed process is gone
+GRACE = 0.5  # seconds in which a process may end by itself after its pipe is closed
+REAP = 2.0  # seconds until a killed process has ended
 TICKS = os.sysconf("SC_CLK_TCK")
 # a process that has started threads cannot be forked; pyarrow, which fairseq imports, starts one
 ONE_THREAD = {"OMP_NUM_THREADS": "1", "JE_ARROW_MALLOC_CONF": "background_thread:false"}
@@ -35,9 +38,9 @@ ONE_THREAD = {"OMP_NUM_THREADS": "1", "JE_ARROW_MALLOC_CONF": "background_thread
 class Process:
     """One process and this side of its pipe.
 
-    pidfd: a file descriptor of the process, which names no other one when it has ended. Both are
-    None while another process of ours is still to fork it. reap: fetches its status, where
-    this process is its parent.
+    pidfd: a file descriptor that refers to this process alone, also after its end. pid and pidfd
+    are None while another process of ours is still to fork it. reap: returns its exit status, in
+    its parent.
     """
 
     def __init__(
@@ -48,18 +51,19 @@ class Process:
         reap: Callable[[], int | None] | None = None,
     ):
         self.channel, self.pid, self.pidfd, self.reap = channel, pid, pidfd, reap
-        self.status: int | None = None  # its exit code, or minus its signal, where that is known
-        self.is_writing = False  # something waits until its pipe takes more
+        self.status: int | None = None  # exit code, or minus the signal, if known
+        self.is_writing = False  # messages wait until its pipe takes more
+        self.shares: Process | None = None  # the process that forked it, whose weights it shares
 
     def kill(self) -> None:
-        """End it now."""
+        """Kill the process."""
         if self.pidfd is not None:
             with contextlib.suppress(OSError):
                 signal.pidfd_send_signal(self.pidfd, signal.SIGKILL)
 
     def wait(self, seconds: float) -> int | None:
-        """Return its exit code, or minus its signal, once it has closed its pipe; None where that
-        is unknown or takes longer."""
+        """Return the exit code, or minus the signal, once the process has closed its pipe; None if
+        that is unknown or takes longer."""
         if self.pidfd is not None and self.reap is not None:
             poll = select.poll()
             poll.register(self.pidfd, select.POLLIN)
@@ -68,14 +72,13 @@ class Process:
         return self.status
 
     def cpu_seconds(self, with_children: bool = False) -> float | None:
-        """Return the CPU time that it has used, None where that is unknown. with_children: that of
-        the processes that it has started and that still run, too."""
+        """Return the CPU time of the process, None if that is unknown. with_children: also that of
+        its running descendants."""
         return None if self.pid is None else cpu_seconds(self.pid, with_children)
 
 
 def cpu_seconds(pid: int, with_children: bool) -> float | None:
-    """Return the CPU time of a process, and of its descendants, None where there is no such
-    process."""
+    """Return the CPU time of a process (and its descendants), None if there is none."""
     try:
         with open(f"/proc/{pid}/stat", "rb") as file:
             fields = file.read().rpartition(b")")[2].split()
@@ -91,19 +94,19 @@ def cpu_seconds(pid: int, with_children: bool) -> float | None:
 
 
 class Event(NamedTuple):
-    """What has happened to a process."""
+    """The messages of a process, and whether it has ended."""
 
     process: Process
     messages: list[bytes]
-    is_over: bool  # it has ended, or closed its pipe: these are its last messages
+    is_over: bool  # it has ended, or closed its pipe, after these messages
 
 
 class Pool:
-    """Processes, and what comes from them. All methods but `wake` belong to one thread."""
+    """Processes and their messages. All methods but `wake` belong to one thread."""
 
     def __init__(self) -> None:
         self.processes: set[Process] = set()
-        self.ending: set[Process] = set()  # whose pipe is closed, and which are still to be reaped
+        self.ending: set[Process] = set()  # their pipe is closed, their status not yet read
         with standard_streams_open():
             self.selector = selectors.DefaultSelector()
             self.bell = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
@@ -111,7 +114,7 @@ class Pool:
         self.is_rung = False
 
     def wake(self) -> None:
-        """Have `wait` return; from any thread."""
+        """Make `wait` return; from any thread."""
         if self.is_rung:
             return
         try:
@@ -124,23 +127,23 @@ class Pool:
             raise
 
     def add(self, process: Process) -> None:
-        """Take in a process."""
+        """Add a process."""
         self.selector.register(process.channel, selectors.EVENT_READ, process)
         self.processes.add(process)
         self.watch(process)
 
     def watch(self, process: Process) -> None:
-        """Notice the end of a process whose pidfd is known."""
+        """Watch for the end of a process whose pidfd is known."""
         if process.pidfd is not None:
             self.selector.register(process.pidfd, selectors.EVENT_READ, process)
 
     def send(self, process: Process, message: bytes, end: socket.socket | None = None) -> None:
-        """Queue a message; `wait` writes it, as far as the pipe takes it. end: of a socket, which
-        goes along."""
+        """Queue a message, which `wait` writes as the pipe has room. end: of a socket that is sent
+        with it."""
         process.channel.put(message, end)
 
     def mark(self, process: Process, is_writing: bool) -> None:
-        """Note whether something waits to be written."""
+        """Note whether messages wait to be written."""
         if process.is_writing != is_writing and process in self.processes:
             process.is_writing = is_writing
             writes = selectors.EVENT_WRITE if is_writing else 0
@@ -152,8 +155,8 @@ class Pool:
             self.mark(process, not process.channel.flush())
 
     def wait(self, seconds: float | None) -> list[Event]:
-        """Write what can be written, and return what has happened; wait for it, or until `wake`
-        (None: without a limit)."""
+        """Write queued messages and return events; wait for one, or until `wake`. seconds: at most
+        (None: no limit)."""
         self.flush()
         found: dict[Process, Event] = {}
         for key, mask in self.selector.select(seconds):
@@ -170,7 +173,7 @@ class Pool:
             if mask & selectors.EVENT_READ:
                 has_ended = key.fd == process.pidfd
                 messages, is_over = process.channel.read()
-                while has_ended and not is_over:  # all that it has said
+                while has_ended and not is_over:  # read all its messages
                     size = len(process.channel.incoming)
                     more, is_over = process.channel.read()
                     messages += more
@@ -198,7 +201,7 @@ class Pool:
             process.kill()
 
     def finish(self, process: Process) -> None:
-        """Forget a process that has ended."""
+        """Drop a process that has ended."""
         self.ending.discard(process)
         if process.pidfd is not None:
             self.selector.unregister(process.pidfd)
@@ -208,7 +211,7 @@ class Pool:
             process.status = process.reap()
 
     def end(self, grace: float = GRACE) -> None:
-        """Close all pipes; kill what has not ended by itself in `grace` seconds."""
+        """Close all pipes; kill each process that does not end by itself in `grace` seconds."""
         for process in list(self.processes):
             self.remove(process, kill=False)
         for seconds, kill in ((grace, False), (REAP, True)):
@@ -227,26 +230,21 @@ class Pool:
 
 
 class ForkServer:
-    """The process that loads a model once, and forks a worker for each request. module: the one
-    that it runs (core/child.py); content: what it loads.
+    """The process that loads a model once, and forks a worker for each request. module: runs in it
+    (core/child.py); content: what it loads.
 
-    `fork` starts it where there is none. Its messages are `on_event`'s.
+    `fork` starts it if necessary. Pass its messages to `on_event`.
     """
 
     def __init__(self, pool: Pool, module: str, content: Any):
-        try:
-            self.content = pickle.dumps(content)
-        except Exception as error:
-            raise UsageError(
-                f"the flags cannot be sent to a process ({error}): give text and numbers"
-            ) from None
+        self.content = pickle.dumps(content)
         self.pool, self.module = pool, module
         self.process: Process | None = None
-        self.requested: dict[int, Process] = {}  # workers that it is still to fork, by number
+        self.requested: dict[int, Process] = {}  # workers that are still to be forked, by number
         self.number = 0
 
     def fork(self) -> Process:
-        """Request a worker (raises OSError where the system has no room for it)."""
+        """Request a worker (raises OSError if the system has no room for it)."""
         if self.process is None:
             self.start()
         assert self.process is not None
@@ -286,18 +284,19 @@ class ForkServer:
         self.pool.send(self.process, self.content)
 
     def on_event(self, event: Event) -> tuple[list[Process], Any]:
-        """Take in what it says. Where it has ended, return the workers that it will not fork any
-        more, and what it has said last: why the model could not be loaded."""
+        """Read its messages. If it has ended, return the workers that it will not fork, and its
+        last message: why the model could not be loaded."""
         error = None
         for message in event.messages:
             kind, *values = pickle.loads(message)
             if kind == "forked":
-                number, pid = values
+                number, pid, is_sharing = values
                 fds = event.process.channel.fds
                 pidfd = fd if fds and (fd := fds.popleft()) >= 0 else None
                 worker = self.requested.pop(number, None)
                 if worker is not None and worker in self.pool.processes:
                     worker.pid, worker.pidfd = pid, pidfd
+                    worker.shares = event.process if is_sharing else None
                     self.pool.watch(worker)
                 elif pidfd is not None:
                     os.close(pidfd)
@@ -316,7 +315,7 @@ class ForkServer:
 
 
 def pidfd_of(pid: int) -> int | None:
-    """Open a file descriptor of a process; None where it has ended."""
+    """Open a file descriptor of a process; return None if it has ended."""
     try:
         return os.pidfd_open(pid)
     except ProcessLookupError:
@@ -327,8 +326,8 @@ def pidfd_of(pid: int) -> int | None:
 
 
 def fork(pool: Pool, work: Callable[[Channel], None]) -> Process:
-    """Fork a process that does `work` with its end of a pipe; it has all that this one has
-    loaded, and ends when this one does. Errors: OSError where the system has no room."""
+    """Fork a process that runs `work` with its end of a pipe. It has all that this process has
+    loaded, and ends with it. Errors: OSError if the system has no room."""
     channel, theirs = Channel.pair()
     try:
         pid = os.fork()
@@ -347,11 +346,11 @@ def fork(pool: Pool, work: Callable[[Channel], None]) -> Process:
 def live(
     pool: Pool, channel: Channel, theirs: socket.socket, work: Callable[[Channel], None]
 ) -> NoReturn:
-    """The life of a forked process."""
+    """Run a forked process."""
     status = 1
     try:
         ignore_signals()
-        # subtle: not `close`, which would shut down what the parent goes on to use
+        # subtle: not `close`, which would shut down a socket that the parent still uses
         for other in (channel, *(each.channel for each in pool.processes)):
             other.socket.close()
         pool.selector.close()
@@ -366,14 +365,14 @@ def live(
 
 
 def ignore_signals() -> None:
-    """In a process of ours: Ctrl-C and SIGTERM may go to the whole process group, and are the
-    parent's, which closes the pipe when it ends."""
+    """Ignore Ctrl-C and SIGTERM in a process of ours: they may go to the whole process group, and
+    the parent handles them by closing the pipe."""
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, signal.SIG_IGN)
 
 
 def status_of(pid: int) -> int | None:
-    """Fetch the exit code of a child, or minus its signal."""
+    """Return the exit code of a child, or minus its signal."""
     try:
         return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
     except ChildProcessError:

@@ -22,7 +22,7 @@ class State(Enum):
 
 @dataclass(eq=False)
 class Supervision:
-    """What is known of one worker, whose processes come and go.
+    """The state of one worker, whose processes may be replaced.
 
     timeout: seconds after which one that has work is silent.
     """
@@ -38,31 +38,31 @@ class Supervision:
     cpu: float | None = None  # its CPU time in seconds, when last looked at
 
     def on_start(self) -> None:
-        """A process was requested."""
+        """Note that a process was requested."""
         self.state = State.STARTING
         self.on_message()
 
     def on_message(self) -> None:
-        """It has sent something, or has got work after none."""
+        """Note that the process has sent a message, or has got work again."""
         self.quiet = self.still = 0.0
         self.cpu = None
 
     def on_ready(self) -> None:
-        """Its model is loaded."""
+        """Note that its model is loaded."""
         self.state, self.failing_since, self.error = State.READY, None, None
         self.on_message()
 
     def on_answer(self) -> None:
-        """It has done what it is for: should it end, another one starts at once."""
+        """Note an answer: if the process ends now, another one starts at once."""
         self.pauses = 0
 
     def on_exit(self, now: float, has_answered: bool) -> None:
-        """A process that was ready has ended."""
+        """Note that a process that was ready has ended."""
         self.pause(now, 0.0 if has_answered else None)
 
     def on_failed_start(self, now: float, error: Exception, is_final: bool) -> None:
-        """A process could not be started, or ended before it was ready. is_final: another start
-        would fail in the same way."""
+        """Note that a process could not be started, or ended before it was ready. is_final: another
+        start would fail in the same way."""
         self.error = error
         if self.failing_since is None:
             self.failing_since = now
@@ -79,7 +79,7 @@ class Supervision:
         self.state, self.start_at = State.PAUSED, now + seconds
 
     def on_recovery(self, now: float) -> None:
-        """Another worker could start: this one, which has failed, may be able to."""
+        """Let a failed worker try again: another one could start."""
         if self.state is State.FAILED:
             self.failing_since, self.pauses = None, 0
             self.pause(now)

@@ -30,7 +30,7 @@ from fairseq_ext.corpus.progress import Progress, RunStats
 from fairseq_ext.corpus.scheduler import ray_for
 from fairseq_ext.corpus.shards import Shard, ShardReader, UnreadableShard, check_columns, shards_of
 from fairseq_ext.corpus.worker import Result, died_result
-from fairseq_ext.plugin.loading.data_folder import RawText, kind_of_files
+from fairseq_ext.plugin.loading.data_folder import SegmentationCheck, kind_of_files
 from fairseq_ext.plugin.loading.settings import as_arguments, parse
 
 if TYPE_CHECKING:
@@ -103,7 +103,7 @@ class Run:
             if job.flags.get("bpe")
             else kind_of_files([entry.path for entry in dictionaries(job.data)])
         )
-        self.raw_text = RawText(kind, job.data.split(":")[0])
+        self.segmentation_check = SegmentationCheck(kind, job.data.split(":")[0])
 
     def run(self) -> Progress:
         """Read the existing output, translate what is missing, write the summary; return the
@@ -246,7 +246,7 @@ class Run:
                     self.progress.bytes_before += reader.position - position - input_bytes
                     position, number = reader.position, reader.number
                     self.sentences_in_flight[shard.name] += len(sentences)
-                    self.raw_text.look([sentence.source for sentence in sentences])
+                    self.segmentation_check.check([sentence.source for sentence in sentences])
                     yield Unit(shard, sentences, input_bytes)
             except UnreadableShard as error:
                 self.give_up(shard, error.lines, error.reason)

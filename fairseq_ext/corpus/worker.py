@@ -261,7 +261,7 @@ class UnitTranslation:
             return
         source = self.translator.task.session.sentences.constraint_source()
         own = [source.of_fields(sentence.fields, self.where(sentence))] if sentence.fields else []
-        unknown = self.translator.known.unknown_pieces(sentence.source, tokens)
+        unknown = self.translator.sentences.unknown_pieces(sentence.source, tokens)
         self.constraints[sentence.number] = source.sentence(
             sentence.number, tokens, *own, unknown=unknown
         )

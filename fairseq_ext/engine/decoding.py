@@ -1,18 +1,16 @@
-"""Requests through a search, in one process: started as the schedule says, decoded
-together, answered.
+"""The search of one worker process: it starts requests, decodes them together and answers them.
 
-The search is never empty on purpose: every few steps, or at once where nothing runs, as
-many requests start as there is room for (--stream-width sentences, or --stream-rows rows);
---refill-threshold waits until few are left, and --schedule batch until none is. With --decoding
-other than beam they are decoded one after another, which is what these methods are made for.
+Every few steps, or at once if no request is live, as many requests start as there is room for
+(--stream-width sentences, or --stream-rows rows). --refill-threshold waits until few are live, and
+--schedule batch until none is. With another --decoding than beam, requests are decoded one after
+another, since these methods are made for single sentences.
 
-A request whose preparation fails is answered with the error. When a step fails, whatever
-the reason, all its sentences run again, in halves until the one that fails is alone, so that the
-error goes to the request that is to blame.
+A request whose preparation fails is answered with the error. If a step fails, for any reason, all
+its sentences run again, in halves until the one that fails is alone; its request gets the error.
 
 With --glossary-placement align a request is searched without its glossary terms, which are then
-written into the draft. Where the draft has no word for a term, the request starts once more with
-that one, and where it lacks a phrase after that, with all of them.
+written into the draft. If the draft has no word for a term, the request is searched again with that
+term required; if the result lacks another phrase, with all phrases required.
 """
 
 from __future__ import annotations
@@ -23,10 +21,10 @@ from collections import deque
 import torch
 
 from fairseq_ext.core.errors import NotANumber, halves
-from fairseq_ext.engine.intake import Intake, JobRequest, told
+from fairseq_ext.engine.intake import Intake, JobRequest, reported_error
 from fairseq_ext.engine.jobs import Partial
 from fairseq_ext.engine.languages import Pair
-from fairseq_ext.plugin.calls import pool_of, pool_without_constraints
+from fairseq_ext.plugin.calls import make_pool, pool_without_constraints
 from fairseq_ext.search.constraints.drafts import elsewhere
 from fairseq_ext.search.constraints.placement import GlossaryPlacement
 from fairseq_ext.search.finished import Hypothesis
@@ -36,15 +34,15 @@ from fairseq_ext.search.pool import Pool
 from fairseq_ext.search.protocols import Schedule
 from fairseq_ext.search.scheduler import Searcher, Searchers
 from fairseq_ext.search.strategies.decoding.beam import compiled
-from fairseq_ext.search.strategies.stop.early import Shorter
+from fairseq_ext.search.strategies.stop.early import LengthRetry
 from fairseq_ext.translator import Translator
 
 
 class Decoding(Intake):
-    """Requests through a search.
+    """The live requests of a worker and their search.
 
-    `add` and `cancel` at any time, then `work` as long as it is `busy`; take what
-    comes from `events`.
+    Call `add` and `cancel` at any time, `work` as long as it is `busy`; the results are in
+    `events`.
     """
 
     def __init__(self, translator: Translator, schedule: Schedule, places: int):
@@ -52,18 +50,18 @@ class Decoding(Intake):
         driver = self.generator.driver
         self.placement = driver if isinstance(driver, GlossaryPlacement) else None
         forced = driver if self.placement is None else self.placement.forced
-        self.shorter = forced if isinstance(forced, Shorter) else None
+        self.shorter = forced if isinstance(forced, LengthRetry) else None
         # parts that run by themselves, after a step that failed
         self.apart: deque[list[JobRequest]] = deque()
         self.clear()
 
     def clear(self) -> None:
-        """Start with no live requests."""
+        """Drop all live requests and make new searches."""
         self.live: dict[int, JobRequest] = {}  # by number
         self.search = Searchers(self.searchers())
 
     def searchers(self) -> list[Searcher]:
-        """The searches that --decoding names, without requests."""
+        """Return the searches that --decoding names, without requests."""
         setup, driver = self.generator.setup, self.generator.driver
         if isinstance(driver, ParallelSearch):
             driver.clear()
@@ -73,11 +71,11 @@ class Decoding(Intake):
 
     @property
     def busy(self) -> bool:
-        """Whether there is anything to do."""
+        """Whether requests are live or wait."""
         return bool(self.live or self.scheduler.waiting or self.apart)
 
     def cancel(self, number: int) -> None:
-        """Forget a request; its rows are free at the next step."""
+        """Drop a request; its rows are free at the next step."""
         self.scheduler.cancel(number)
         left = ([each for each in part if each.number != number] for part in self.apart)
         self.apart = deque(part for part in left if part)
@@ -85,19 +83,19 @@ class Decoding(Intake):
             self.search.cancel([request])
 
     def work(self) -> None:
-        """Start what may start, and decode one step."""
-        newcomers = self.newcomers()
+        """Start the requests that the schedule allows, and decode one step."""
+        arrivals = self.arrivals()
         try:
-            self.start(newcomers)
-            newcomers = []  # a search has each of them now
+            self.start(arrivals)
+            arrivals = []  # a search has each of them now
             for request in self.search.step():
                 self.finish(self.live[request.number])
-            self.tell_prefixes()
+            self.report_prefixes()
         except Exception as error:
-            self.fail(newcomers, error)
+            self.fail(arrivals, error)
 
-    def newcomers(self) -> list[JobRequest]:
-        """The requests that start now."""
+    def arrivals(self) -> list[JobRequest]:
+        """Return the requests that start now."""
         if self.apart:
             return [] if self.live else self.apart.popleft()
         return self.scheduler.start(len(self.live), self.search.rows)
@@ -109,18 +107,25 @@ class Decoding(Intake):
         for request in requests:
             request.started = request.started or now
             taker = next(
-                searcher for searcher in self.search.searchers if searcher.may_take(request.sought)
+                searcher
+                for searcher in self.search.searchers
+                if searcher.supports_constraints(request.search_constraints)
             )
             batches.setdefault((taker, request.job.languages), []).append(request)
         for (_, languages), batch in batches.items():
             tokens = [request.tokens for request in batch]
-            with self.languages.of(languages):
-                if all(request.sought is None or request.sought.is_free for request in batch):
+            with self.languages.selected(languages):
+                if all(
+                    request.search_constraints is None or request.search_constraints.is_free
+                    for request in batch
+                ):
                     pool = pool_without_constraints(self.translator, tokens)
                 else:
-                    pool = pool_of(self.translator, tokens, [request.sought for request in batch])
+                    pool = make_pool(
+                        self.translator, tokens, [request.search_constraints for request in batch]
+                    )
             batch = [batch[i] for i in pool.ids.tolist()]
-            # of samples, as nothing beside
+            # random numbers of samples depend on the number, and on no neighbour
             pool.ids = pool.ids.new_tensor([request.job.number for request in batch])
             pool.seeds = [
                 self.generator.spec.seed if request.job.seed is None else request.job.seed
@@ -137,11 +142,11 @@ class Decoding(Intake):
         try:
             found = self.search.take(request)
         except NotANumber as error:
-            self.events.append((request.number, told(error)))
+            self.events.append((request.number, reported_error(error)))
         else:
             if found is None:
                 return
-            with self.languages.of(request.job.languages):
+            with self.languages.selected(request.job.languages):
                 self.settle(request, request.batch, request.sentence, found)
         del self.live[request.number]  # now: a step that fails runs it again
 
@@ -150,68 +155,73 @@ class Decoding(Intake):
     ) -> None:
         """Answer a request with what the search has found.
 
-        What has come to its length limit is searched again with less room, and a draft that
-        lacks phrases with them.
+        A request that has reached its length limit is searched again with a lower limit. A draft
+        that lacks phrases is searched again with them.
         """
         if self.shorter is not None and request.room is not None:
-            found, request.room = self.shorter.better(pool, sentence, request.long, found), None
+            found, request.room = self.shorter.choose(pool, sentence, request.long, found), None
         elif (
             self.shorter is not None
-            and (room := self.shorter.room(pool, sentence, found)) is not None
+            and (room := self.shorter.retry_limit(pool, sentence, found)) is not None
         ):
             request.room, request.long = room, found
             return self.scheduler.add(request, first=True)
         if self.placement is not None and request.is_draft and found:
-            pool, sentence = pool_of(self.translator, [request.tokens], [request.wanted]), 0
-            placed = self.placement.sentence(pool, 0, found, request.asked, request.required)
+            pool, sentence = make_pool(self.translator, [request.tokens], [request.constraints]), 0
+            placed = self.placement.sentence(pool, 0, found, request.requested, request.required)
             complete = self.placement.placed(pool, [placed])[0]
             if complete is None:
-                request.required += placed.wordless
-                assert request.wanted is not None  # its terms were placed
-                request.sought = (
-                    request.wanted.without_terms(request.required)
-                    if placed.wordless
-                    else request.wanted
+                request.required += placed.unaligned_terms
+                assert request.constraints is not None  # its terms were placed
+                request.search_constraints = (
+                    request.constraints.without_terms(request.required)
+                    if placed.unaligned_terms
+                    else request.constraints
                 )
-                request.nbest = request.most = request.asked
+                request.nbest = request.most = request.requested
                 return self.scheduler.add(request, first=True)
             found = complete
-        elif self.placement is not None and request.wanted is not None and request.wanted.terms:
-            found = elsewhere(request.wanted, found)
+        elif (
+            self.placement is not None
+            and request.constraints is not None
+            and request.constraints.terms
+        ):
+            found = elsewhere(request.constraints, found)
         self.answer(request, self.generator.answer(pool, sentence, found), gap_of(found))
 
-    def tell_prefixes(self) -> None:
-        """Tell what has become certain of the requests that stream; nothing is of what
-        may be searched again."""
+    def report_prefixes(self) -> None:
+        """Report the certain beginnings of the requests that stream. There is none for a
+        request that may be searched again."""
         for request in self.live.values():
             again = (
                 self.shorter is not None
-                and request.wanted is not None
-                and bool(request.wanted.any_of)
+                and request.constraints is not None
+                and bool(request.constraints.any_of)
             )
             if request.job.streams and not request.is_draft and not again:
-                self.tell(request, self.search.common_prefix(request))
+                self.report_prefix(request, self.search.common_prefix(request))
 
-    def tell(self, request: JobRequest, prefix: list[int]) -> None:
-        """Tell that an answer begins with these tokens, where that is more than has been told."""
-        if len(prefix) > request.told:
-            request.told = len(prefix)
+    def report_prefix(self, request: JobRequest, prefix: list[int]) -> None:
+        """Report that an answer begins with these tokens, where these are more than before."""
+        if len(prefix) > request.reported:
+            request.reported = len(prefix)
             self.events.append(
                 (request.number, Partial(self.generator.target_text.text(prefix), len(prefix)))
             )
 
-    def fail(self, newcomers: list[JobRequest], error: Exception) -> None:
-        """A step has failed: its sentences run again in halves; the one that is alone is to
-        blame."""
+    def fail(self, arrivals: list[JobRequest], error: Exception) -> None:
+        """Handle a failed step: its sentences run again in halves, until the one that fails is
+        alone."""
         error.__traceback__ = None  # it would keep the step's tensors alive
-        known = {request.number: request for request in [*newcomers, *self.live.values()]}
+        known = {request.number: request for request in [*arrivals, *self.live.values()]}
         if len(known) == 1:
-            self.events.append((next(iter(known)), told(error)))
+            self.events.append((next(iter(known)), reported_error(error)))
         else:
             self.apart += map(list, halves([*known.values()]))
         self.clear()
 
 
 def gap_of(found: list[Hypothesis]) -> float | None:
-    """What the certificate of an answer leaves open, in nats; None where there is none."""
+    """Return the score that the certificate of an answer leaves open, in nats; None if there is no
+    certificate."""
     return found[0].ending.gap if found and found[0].ending is not None else None

@@ -1,6 +1,6 @@
-"""Decisions of an engine: which requests wait, which worker has which, when a worker is started,
-killed or given up (`Dispatch`). No I/O and no clock: events come in with the time, and
-what is to be done goes out as a list of actions. docs/architecture.md has the states.
+"""The state machine of an engine (`Dispatch`): which requests wait, which worker has which, and
+when a worker is started, killed or given up. It does no I/O and reads no clock: its methods get
+events with their time and return a list of actions. docs/architecture.md has the states.
 """
 
 from __future__ import annotations
@@ -14,24 +14,25 @@ from typing import Any, TypeVar
 from fairseq_ext.core.supervision import State, Supervision
 from fairseq_ext.engine.tickets import Closed, Ticket, WorkerDied
 
-AHEAD = 1.25  # times as many requests as a worker decodes at once are with it
+FILL = 1.25  # times as many requests as a worker decodes at once are with it
 TICK = 1.0  # seconds between two looks at the workers; a longer gap counts as two of them
 DIED = "the sentence could not be translated: two worker processes died over it"
 CLOSED = "the engine was closed before the request was answered"
 
 
 class Worker(Supervision):
-    """A worker of an engine, through all its processes."""
+    """A worker of an engine, whose process may be replaced several times."""
 
     def __init__(self, timeout: float):
         super().__init__(timeout)
         self.tickets: dict[int, Ticket] = {}  # that it has, cancelled ones included, by number
         self.load = 0  # of them
         self.has_answered = False  # since its process was started
+        self.is_outdated = False  # its process holds weights that no new one shares
 
     @property
     def is_watched(self) -> bool:
-        """Whether it may be silent."""
+        """Whether it must send messages: it is starting or has requests."""
         return self.state is State.STARTING or self.state is State.READY and bool(self.tickets)
 
     @property
@@ -45,6 +46,7 @@ class Worker(Supervision):
 # ("start", worker) start a process        ("send", worker, ticket) give it a request
 # ("kill", worker) end its process         ("cancel", worker, ticket) take the request away
 # ("answer", ticket, answer or error)      ("partial", ticket, partial result)
+# ("replace", worker) drop its process, which has no request
 Action = tuple[Any, ...]
 E = TypeVar("E", bound=BaseException)
 
@@ -86,11 +88,11 @@ class Dispatch:
 
     @property
     def is_ready(self) -> bool:
-        """Whether a worker is there that can decode."""
+        """Whether any worker can decode."""
         return not self.is_closing and any(w.state is State.READY for w in self.workers)
 
     def tickets(self) -> Iterator[Ticket]:
-        """All requests that are not answered."""
+        """Yield all requests that are not answered."""
         yield from self.waiting.values()
         yield from self.suspects.values()
         for worker in self.workers:
@@ -98,14 +100,14 @@ class Dispatch:
 
     @property
     def room(self) -> int:
-        """How many more requests workers would take now."""
+        """How many more requests the workers can take now."""
         if self.suspects:
             return 0
-        most = math.ceil(AHEAD * self.width)
-        return sum(max(0, most - len(w.tickets)) for w in self.free())
+        most = math.ceil(FILL * self.width)
+        return sum(max(0, most - len(w.tickets)) for w in self.free_workers())
 
     def next_event(self, now: float) -> float | None:
-        """Seconds until `on_time` has something to do; None where nothing comes by itself."""
+        """Return the seconds until `on_time` must be called; None if no time limit runs."""
         soonest = math.inf if self.closes_at is None else self.closes_at
         for worker in self.workers:
             if worker.state is State.PAUSED:
@@ -115,7 +117,7 @@ class Dispatch:
         return None if soonest == math.inf else max(0.0, soonest - now)
 
     def take_actions(self) -> list[Action]:
-        """Give waiting requests to workers that have room; return what is to be done."""
+        """Give waiting requests to workers that have room; return the actions to carry out."""
         self.end_if_done()
         if not self.is_over:
             self.give_out()
@@ -125,7 +127,7 @@ class Dispatch:
     # ---- events
 
     def on_submit(self, ticket: Ticket) -> None:
-        """A request has come."""
+        """Note a new request."""
         error = Closed("the engine is closed") if self.is_closing else self.failure
         if error is not None:
             self.actions.append(("answer", ticket, error))
@@ -133,7 +135,7 @@ class Dispatch:
             self.waiting[ticket.number] = ticket
 
     def on_cancel(self, number: int) -> None:
-        """The future of a request was cancelled, or its callback has failed."""
+        """Note that the future of a request was cancelled, or its callback has failed."""
         if self.waiting.pop(number, None) or self.suspects.pop(number, None):
             return
         for worker in self.workers:
@@ -143,17 +145,24 @@ class Dispatch:
                 self.actions.append(("cancel", worker, ticket))
 
     def on_ready(self, worker: Worker, width: int, now: float) -> None:
-        """The process of a worker has loaded its model."""
+        """Note that the process of a worker has loaded its model."""
         self.width = width
         worker.on_ready()
         for other in self.workers:
             other.on_recovery(now)
 
+    def on_outdated(self, worker: Worker) -> None:
+        """Note that the process that forked a worker has ended, and that another one, with weights
+        of its own, forks now: memory holds the weights twice until the worker is replaced."""
+        worker.is_outdated = True
+
     def on_failed_start(
         self, worker: Worker, error: Exception, now: float, is_final: bool = False
     ) -> None:
-        """A process could not be started, or could not load the model. is_final: another try would
-        fail in the same way."""
+        """Note that a process could not be started, or could not load the model. is_final: another
+        try would fail in the same way."""
+        if worker.state is State.READY:  # it was faster than the news that it was forked
+            return self.on_exit(worker, now, error)
         worker.on_failed_start(now, error, is_final)
         self.start_workers(now)
         if (failure := self.failure) is not None:
@@ -163,13 +172,13 @@ class Dispatch:
             self.actions += [("answer", ticket, fresh(failure)) for ticket in left]
 
     def on_partial(self, worker: Worker, number: int, part: Any) -> None:
-        """More of a translation is certain."""
+        """Note that the certain beginning of a translation has grown."""
         ticket = worker.tickets.get(number)
         if ticket is not None and not ticket.is_cancelled:
             self.actions.append(("partial", ticket, part))
 
     def on_answer(self, worker: Worker, number: int, answer: Any) -> None:
-        """A request has its answer or error; None: it was cancelled and is gone."""
+        """Note the answer or the error of a request; None: it was cancelled."""
         ticket = worker.tickets.get(number)
         if ticket is None or answer is None and not ticket.is_cancelled:
             return
@@ -180,7 +189,7 @@ class Dispatch:
             self.actions.append(("answer", ticket, answer))
 
     def on_exit(self, worker: Worker, now: float, error: Exception) -> None:
-        """The process of a worker has ended. error: why there is none, where it was starting."""
+        """Note that the process of a worker has ended. error: why a starting process has failed."""
         if worker.state is State.STARTING:
             return self.on_failed_start(worker, error, now)
         self.restarts += 1
@@ -197,7 +206,8 @@ class Dispatch:
         self.start_workers(now)
 
     def on_time(self, now: float, cpu: Callable[[Worker], float | None]) -> None:
-        """Time has passed. cpu: reads the CPU time of a worker's process."""
+        """Kill silent workers, and start those whose pause is over. cpu: reads the CPU time of a
+        worker's process."""
         if self.closes_at is not None and now >= self.closes_at:
             return self.end()
         if now >= self.last_tick + self.tick:
@@ -206,6 +216,7 @@ class Dispatch:
             for worker in self.workers:
                 if worker.is_watched and worker.is_silent(elapsed, cpu(worker)):
                     self.actions.append(("kill", worker))
+        self.replace_outdated(now)
         self.start_workers(now)
 
     def on_close(self, now: float, grace: float) -> None:
@@ -234,20 +245,33 @@ class Dispatch:
             self.end()
 
     def start_workers(self, now: float) -> None:
-        """Start those whose pause is over."""
+        """Start the workers whose pause is over."""
         for worker in self.workers:
             if worker.state is State.PAUSED and now >= worker.start_at and not self.is_over:
                 worker.on_start()
-                worker.has_answered = False
+                worker.has_answered = worker.is_outdated = False
                 self.actions.append(("start", worker))
 
-    def free(self) -> list[Worker]:
-        """Return the ready workers but the one that a suspect has, or that is kept for one."""
+    def replace_outdated(self, now: float) -> None:
+        """Start an outdated worker again that has no request, where all others are ready and one of
+        them is not outdated: should the start fail, the others remain."""
+        if any(w.state is not State.READY for w in self.workers):
+            return
+        outdated = [w for w in self.workers if w.is_outdated]
+        idle = next((w for w in outdated if not w.tickets), None)
+        if idle is not None and len(outdated) < len(self.workers):
+            self.actions.append(("replace", idle))
+            idle.pause(now, 0.0)
+
+    def free_workers(self) -> list[Worker]:
+        """Return the ready workers but the one that a suspect has, or that is kept for one, and
+        but those that are to be replaced where there are others."""
         ready = [w for w in self.workers if w.state is State.READY]
         alone = [w for w in ready if w.has_suspect]
         if self.suspects and not alone and ready:
             alone = [min(ready, key=lambda w: w.load)]
-        return [w for w in ready if w not in alone]
+        free = [w for w in ready if w not in alone]
+        return [w for w in free if not w.is_outdated] or free
 
     def give_out(self) -> None:
         """Give waiting requests to workers that have room."""
@@ -256,8 +280,8 @@ class Dispatch:
         ready = [worker for worker in self.workers if worker.state is State.READY]
         while self.suspects and (idle := next((w for w in ready if not w.tickets), None)):
             self.give(self.suspects.popitem(last=False)[1], idle)
-        free = self.free()
-        while self.waiting and (room := [w for w in free if len(w.tickets) < AHEAD * self.width]):
+        free = self.free_workers()
+        while self.waiting and (room := [w for w in free if len(w.tickets) < FILL * self.width]):
             self.give(self.waiting.popitem(last=False)[1], min(room, key=lambda w: w.load))
 
     def give(self, ticket: Ticket, worker: Worker) -> None:

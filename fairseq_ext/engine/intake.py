@@ -1,5 +1,5 @@
-"""Requests on their way into a search: read, segmented and checked as they come, so that what is
-wrong with one is told at once."""
+"""The preparation of requests (`Intake`): each is segmented and checked when it arrives, so that
+its errors are reported at once."""
 
 from __future__ import annotations
 
@@ -30,17 +30,17 @@ EMPTY = Answer([Translation("", [], 0.0, [])])
 
 @dataclass(eq=False, kw_only=True)
 class JobRequest(Request):
-    """A request on its way, as somebody has asked for it."""
+    """A request with its tokens and constraints, as the search has it."""
 
     job: Job
     tokens: Tensor  # (L,)
-    asked: int  # hypotheses of its answer; its search may keep more
-    wanted: SentenceConstraints | None
+    requested: int  # hypotheses of its answer; its search may keep more
+    constraints: SentenceConstraints | None
     terms: list[Term]
-    # what the search obeys: less than is wanted, while a draft is searched
-    sought: SentenceConstraints | None
+    # what the search obeys: fewer than `constraints`, while a draft is searched
+    search_constraints: SentenceConstraints | None
     started: float = 0.0  # time.monotonic()
-    told: int = 0  # tokens of the prefix that has been told
+    reported: int = 0  # tokens of the prefix that has been reported
     # most tokens of a search that is repeated (search/strategies/stop/early.py)
     room: int | None = None
     long: list[Hypothesis] = field(default_factory=list)  # what the first one has found
@@ -49,15 +49,15 @@ class JobRequest(Request):
 
     @property
     def is_draft(self) -> bool:
-        """Whether phrases that are wanted are left out of the search
+        """Whether the search leaves out phrases that are required
         (--glossary-placement align)."""
-        return self.sought is not self.wanted
+        return self.search_constraints is not self.constraints
 
 
 class Intake:
-    """One model and its requests.
+    """The requests of one model before their search, and their results in `events`.
 
-    What comes of them is in `events`. places: sentences that are decoded at once.
+    places: number of sentences that are decoded at once.
     """
 
     def __init__(self, translator: Translator, schedule: Schedule, places: int):
@@ -69,26 +69,26 @@ class Intake:
         # most source tokens, where fewer are allowed than the model takes
         self.longest: int | None = None
         self.events: list[Event] = []
-        self.before = self.work_done()
+        self.last_work = self.work_done()
 
     def add(self, number: int, job: Job) -> None:
-        """Take in a request."""
+        """Check a request and let it wait for its start, or answer it with its error."""
         try:
             check_seed(job.seed, self.translator.generator.options.flags)
-            with self.languages.of(job.languages):
+            with self.languages.selected(job.languages):
                 if job.source.strip():
                     return self.scheduler.add(self.prepared(number, job))
-                self.requirements.named(job)  # what is wrong with a glossary is told all the same
+                self.requirements.named(job)  # errors of a glossary are reported all the same
             constraints = self.requirements.of_empty(job)
             now = time.monotonic()
             self.events.append(
                 (number, Answer(EMPTY.hypotheses, constraints, queued=now - job.submitted))
             )
         except Exception as error:
-            self.events.append((number, told(error)))
+            self.events.append((number, reported_error(error)))
 
     def prepared(self, number: int, job: Job) -> JobRequest:
-        """The request, segmented and checked (raises UsageError)."""
+        """Return the request, segmented and checked (raises UsageError)."""
         translator, spec = self.translator, self.generator.spec
         nbest = translator.nbest if job.nbest is None else job.nbest
         if not 1 <= nbest <= spec.k:
@@ -101,31 +101,41 @@ class Intake:
                 f"the source has {tokens.numel()} tokens and the limit is {self.longest}: "
                 "shorten or split it"
             )
-        wanted, terms = self.requirements.of(job, tokens)
-        sought, searched = wanted, nbest if self.generator.choose is None else spec.k
-        if wanted is not None and wanted.terms and places_terms(translator.generator.options.flags):
-            sought, searched = wanted.without_terms(), min(spec.k, max(nbest, SEARCHED))
+        constraints, terms = self.requirements.of_job(job, tokens)
+        search_constraints, searched = (
+            constraints,
+            nbest if self.generator.bayes_risk is None else spec.k,
+        )
+        if (
+            constraints is not None
+            and constraints.terms
+            and places_terms(translator.generator.options.flags)
+        ):
+            search_constraints, searched = (
+                constraints.without_terms(),
+                min(spec.k, max(nbest, SEARCHED)),
+            )
         return JobRequest(
             number,
             searched,
             searched,
             job=job,
             tokens=tokens,
-            asked=nbest,
-            wanted=wanted,
+            requested=nbest,
+            constraints=constraints,
             terms=terms,
-            sought=sought,
+            search_constraints=search_constraints,
         )
 
     def answer(
         self, request: JobRequest, found: list[dict[str, Any]], gap: float | None = None
     ) -> None:
-        """Answer a request with its hypotheses, as the generator has them, best first."""
-        hypotheses = [self.translator.translation(h) for h in found[: request.asked]]
+        """Answer a request with its hypotheses, fairseq's dicts, best first. gap: see `Answer`."""
+        hypotheses = [self.translator.translation(h) for h in found[: request.requested]]
         if request.job.align:
             self.translator.align([request.job.source] * len(hypotheses), hypotheses)
         constraints = self.requirements.report(
-            request.job, request.wanted, request.terms, hypotheses[0]
+            request.job, request.constraints, request.terms, hypotheses[0]
         )
         now = time.monotonic()
         answer = Answer(
@@ -138,7 +148,7 @@ class Intake:
         self.events.append((request.number, answer))
 
     def work_done(self) -> Work:
-        """Counts of all work so far."""
+        """Return the counts of all work so far."""
         stats = self.generator.stats
         counts = stats.find_section(ConstraintCounts)
         if counts is not None:
@@ -152,15 +162,15 @@ class Intake:
         )
 
     def take_work(self) -> Work:
-        """Counts of the work since the last call."""
-        now, before = self.work_done(), self.before
-        self.before = now
+        """Return the counts of the work since the last call."""
+        now, before = self.work_done(), self.last_work
+        self.last_work = now
         return Work(**{name: value - getattr(before, name) for name, value in vars(now).items()})
 
 
-def told(error: Exception) -> Exception:
-    """The error as the one who asked gets it: a UsageError for a known mistake,
-    else one sentence."""
+def reported_error(error: Exception) -> Exception:
+    """Return the error that the caller gets: a UsageError for a known mistake, else one
+    sentence."""
     if isinstance(error, TooLong):
         return error
     sentence = explain(error)

@@ -1,4 +1,4 @@
-"""What travels between an engine and its worker processes: a request, and what comes of it."""
+"""Requests and results as they are sent between an engine and its worker processes."""
 
 from __future__ import annotations
 
@@ -32,8 +32,8 @@ class Job:
     # source term and target term (or a|b), of this request alone
     terms: tuple[tuple[str, str], ...] = ()
     nbest: int | None = None  # None: as many as --nbest says
-    streams: bool = False  # partial results are asked for
-    align: bool = False  # so are the words of hypotheses that stand for words of the source
+    streams: bool = False  # whether partial results are sent
+    align: bool = False  # whether words of hypotheses are aligned with words of the source
     languages: tuple[str, str] | None = None  # source and target; None: those of the flags
     seed: int | None = None  # of its samples; None: that of the flags
     number: int = 0  # in its text; its samples depend on this and the seed
@@ -42,7 +42,7 @@ class Job:
 
 @dataclass(frozen=True)
 class Partial:
-    """What is certain of a translation so far: the answer begins with these tokens."""
+    """A partial result: the certain beginning of a translation."""
 
     text: str
     tokens: int
@@ -50,13 +50,13 @@ class Partial:
 
 @dataclass(frozen=True)
 class Constraint:
-    """A required phrase, and what became of it in the best hypothesis."""
+    """A required phrase, and whether and where the best hypothesis has it."""
 
     phrase: str  # as it was given, "a|b" for alternatives
     met: bool
     reason: str = ""  # why it is not met
     spans: tuple[Span, ...] = ()  # where it stands in the text
-    term: str = ""  # the source term of a glossary that asked for it
+    term: str = ""  # the source term of a glossary that requires it
     source_spans: tuple[Span, ...] = ()  # where the term stands in the source
     # of a term: "in place" of the words that translate it, or "elsewhere"; "" where
     # that is not known
@@ -75,22 +75,22 @@ class Answer:
     queued: float = 0.0  # seconds from submission to the decoder
     decoded: float = 0.0  # seconds in the decoder
     # segments of a text that stay as they are, each with the reason
-    left: list[tuple[str, str]] = field(default_factory=list)
+    untranslated: list[tuple[str, str]] = field(default_factory=list)
 
     @property
     def text(self) -> str:
-        """The best hypothesis."""
+        """The text of the best hypothesis."""
         return self.hypotheses[0].text
 
     @property
     def score(self) -> float:
-        """Its score."""
+        """The score of the best hypothesis."""
         return self.hypotheses[0].score
 
 
 @dataclass(frozen=True)
 class Description:
-    """What a worker has loaded."""
+    """The model and the settings that a worker has loaded."""
 
     signature: str
     source: str  # languages
@@ -157,8 +157,8 @@ def check_request(given: Mapping[str, Any]) -> None:
 
 
 def plain(value: Any) -> Any:
-    """Texts, lists and dictionaries of them, whose texts are of str itself: a worker may have no
-    class of the caller's."""
+    """Return a value (text, a list, a dictionary) with all texts as str, not as a subclass of the
+    caller's, which a worker may not have."""
     if isinstance(value, str):
         return str.__str__(value)
     if isinstance(value, dict):
@@ -169,5 +169,5 @@ def plain(value: Any) -> Any:
 
 
 def fields_or_none(fields: Mapping[str, Any]) -> dict[str, Any] | None:
-    """The constraint fields of a request; None where they ask for nothing."""
+    """Return the constraint fields of a request; None if they require nothing."""
     return dict(fields) if any(fields.values()) else None

@@ -1,8 +1,8 @@
-"""The languages of a request, where one model has many: their tokens go with its source and
-translation (M2M-100, NLLB-200, mBART), or the target's goes in front of the source (OPUS-MT).
+"""The languages of a request to a model with many. Their tokens are part of source and translation
+(M2M-100, NLLB-200, mBART), or the target's token is the first of the source (OPUS-MT).
 
-fairseq's task reads both from its settings whenever it makes a batch, so that is
-where they are changed.
+fairseq's task reads both languages from its settings whenever it makes a batch, so the settings are
+changed for each batch.
 """
 
 from __future__ import annotations
@@ -23,37 +23,37 @@ Pair = tuple[str, str]  # source and target language
 
 
 class LanguagesOfRequests:
-    """Those of a translator.
+    """The languages that requests of one translator may name.
 
-    known: which requests may name as targets, in the model's order, none where it has one pair;
-    sources: as the sources of these.
+    targets, sources: codes that may be target and source, in the model's order; none if the model
+    has one pair.
     """
 
     def __init__(self, translator: Any):
         task, generator = translator.task, translator.generator
         self.settings, self.driver = task.flags(), generator.driver
-        self.known = tuple(word[2:-2] for word in translator.known.language_words)
-        self.sources: tuple[str, ...] = (self.settings.source_lang,) if self.known else ()
+        self.targets = tuple(word[2:-2] for word in translator.sentences.language_words)
+        self.sources: tuple[str, ...] = (self.settings.source_lang,) if self.targets else ()
         if isinstance(task, TranslationMultiSimpleEpochTask) and self.settings.fixed_dictionary:
-            self.known = self.sources = tuple(task.langs)
-            for each in self.known:
+            self.targets = self.sources = tuple(task.langs)
+            for each in self.targets:
                 task.dicts.setdefault(each, task.target_dictionary)
             if (spec := self.settings.langtoks["main"][1]) and not getattr(
                 self.settings, "keep_inference_langtok", False
             ):
                 generator.symbols_to_strip_from_output.update(
-                    task.data_manager.get_decoder_langtok(each, spec) for each in self.known
+                    task.data_manager.get_decoder_langtok(each, spec) for each in self.targets
                 )
 
     @contextlib.contextmanager
-    def of(self, pair: Pair | None) -> Iterator[None]:
-        """Inside of it the task is one of this pair; None: of its flags' (raises UsageError for
-        what the model does not have)."""
+    def selected(self, pair: Pair | None) -> Iterator[None]:
+        """A context in which the task has this pair of languages; None: that of its flags (raises
+        UsageError for a language that the model does not have)."""
         own = dataclasses.astuple(languages_of(self.settings))
         if pair is None or pair == own:
             yield
             return
-        for each, known in zip(pair, (self.sources, self.known), strict=True):
+        for each, known in zip(pair, (self.sources, self.targets), strict=True):
             if each not in known:
                 there = (
                     f"use one of {cut(', '.join(known))}"

@@ -1,5 +1,5 @@
-"""What a request requires and bans, from its fields and its glossaries, and where that
-stands in its translation."""
+"""The constraints of a request, from its fields and its glossaries, and their places in its
+translation."""
 
 from __future__ import annotations
 
@@ -25,12 +25,18 @@ from fairseq_ext.search.constraints.glossary import (
     repeat_mode,
 )
 from fairseq_ext.search.phrases.pieces import normal
-from fairseq_ext.search.phrases.places import Place, Text, Wanted, assigned, in_order
+from fairseq_ext.search.phrases.places import (
+    PhraseToFind,
+    Place,
+    Text,
+    match_phrases,
+    match_phrases_in_order,
+)
 from fairseq_ext.search.phrases.sentence import EMPTY, Phrase, SentenceConstraints
 from fairseq_ext.translator import Translation, Translator
 
 # glossaries of requests in memory, and bytes of their files: each takes many times as much
-KEPT, KEPT_BYTES = 64, 8 << 20
+CACHE_SIZE, CACHE_BYTES = 64, 8 << 20
 
 
 @dataclass(frozen=True)
@@ -47,8 +53,8 @@ NO_TERM = Term("", (), ())
 
 
 class OfRequests(Translator):
-    """A translator whose requests may bring glossaries: --glossary-match and --glossary-repeat
-    are of theirs too."""
+    """A translator whose requests may have glossaries, for which --glossary-match and
+    --glossary-repeat count, too."""
 
     glossaries_of_calls = True
 
@@ -66,9 +72,9 @@ class Requirements:
         self.glossaries: OrderedDict[tuple[str, Languages], Glossary] = OrderedDict()
         self.sizes: dict[tuple[str, Languages], int] = {}  # bytes of their files
 
-    def of(self, job: Job, tokens: Tensor) -> tuple[SentenceConstraints | None, list[Term]]:
-        """The constraints of a source of these tokens (L,), those of the flags included, and the
-        glossary terms among them.
+    def of_job(self, job: Job, tokens: Tensor) -> tuple[SentenceConstraints | None, list[Term]]:
+        """Return the constraints of a source of these tokens (L,), including those of the flags,
+        and the glossary terms among them.
 
         Errors: UsageError for phrases and glossaries that cannot be used.
         """
@@ -79,7 +85,7 @@ class Requirements:
         source = self.translator.task.session.sentences.constraint_source()
         own = source.of_fields(job.fields, "the request") if job.fields else EMPTY
         named = self.named(job)
-        unknown = self.translator.known.unknown_pieces(job.source, tokens)
+        unknown = self.translator.sentences.unknown_pieces(job.source, tokens)
         found = source.sentence(0, tokens, own, named, unknown)
         terms = []
         glossaries = [*([] if source.glossary is None else [source.glossary]), *named]
@@ -97,7 +103,7 @@ class Requirements:
         return found, terms
 
     def named(self, job: Job) -> list[Glossary]:
-        """The glossaries of a request, each read once."""
+        """Return the glossaries of a request, each read once."""
         found = [self.glossary(file.digest, file) for file in job.glossaries]
         if job.terms:
             # as JSON, in which no term is a header, and none goes on in another line
@@ -121,12 +127,12 @@ class Requirements:
 
     @property
     def languages(self) -> Languages:
-        """Those that the task is of now."""
+        """The languages that the task has now."""
         return languages_of(self.translator.task.flags())
 
     def glossary(self, digest: str, file: GlossaryFile, strict: bool = False) -> Glossary:
-        """The glossary of a digest, from memory or from its file. strict: a term that cannot be
-        used is an error, and not left out."""
+        """Return the glossary of a digest, from memory or from its file. strict: a term that cannot
+        be used is an error, and not left out."""
         flags, languages = self.translator.generator.options.flags, self.languages
         if (key := (digest, languages)) in self.glossaries:
             self.glossaries.move_to_end(key)
@@ -146,17 +152,17 @@ class Requirements:
             before, (found, size) = found, digest_of(file)
             if found == before:  # else it was replaced while it was read
                 self.glossaries[key], self.sizes[key] = glossary, size
-        while len(self.sizes) > KEPT or len(self.sizes) > 1 and self.bytes() > KEPT_BYTES:
+        while len(self.sizes) > CACHE_SIZE or len(self.sizes) > 1 and self.bytes() > CACHE_BYTES:
             oldest, _ = self.glossaries.popitem(last=False)
             del self.sizes[oldest]
         return self.glossaries[key]
 
     def bytes(self) -> int:
-        """Bytes of the files of all glossaries in memory."""
+        """Return the number of bytes of the files of all glossaries in memory."""
         return sum(self.sizes.values())
 
     def of_empty(self, job: Job) -> list[Constraint]:
-        """The report of a request whose source is empty."""
+        """Return the constraints of a request whose source is empty: all unmet."""
         fields = job.fields or {}
         phrases = [
             *fields.get("constraints", []),
@@ -168,8 +174,8 @@ class Requirements:
     def report(
         self, job: Job, wanted: SentenceConstraints | None, terms: list[Term], best: Translation
     ) -> list[Constraint]:
-        """What became of a request's phrases in its best hypothesis, in the order in which they
-        were given; a place serves one phrase."""
+        """Return whether and where the best hypothesis has each phrase of a request, in the order
+        in which they were given; a place serves one phrase."""
         if wanted is None or not (wanted.any_of or wanted.prefix or best.unmet):
             return []
         reasons: dict[str, list[str]] = {}
@@ -200,7 +206,7 @@ class Requirements:
             zip(wanted.any_of, wanted.cases, places, strict=True)
         ):
             spans = () if place is None or i in lacks else (place[1],)
-            term = taken(terms, alternatives, cased.mode)
+            term = pop_term(terms, alternatives, cased.mode)
             where = ""
             if term.source and i not in lacks and is_placed:
                 where = "elsewhere" if elsewhere[wanted.text[i]] > 0 else "in place"
@@ -220,22 +226,22 @@ class Requirements:
         return out + [Constraint(text, False, reason) for text, reason in left]
 
     def places(self, wanted: SentenceConstraints, text: str) -> list[Place | None]:
-        """Where the phrases of a sentence stand in its translation."""
+        """Return the place of each phrase of a sentence in its translation; None for none."""
         target_text, pools = self.translator.generator.target_text, self.translator.generator.pools
         boundaries = target_text.boundaries
         phrases = [
-            Wanted([normal(target_text.text(phrase)) for phrase in alternatives], cased.mode)
+            PhraseToFind([normal(target_text.text(phrase)) for phrase in alternatives], cased.mode)
             for alternatives, cased in zip(wanted.any_of, wanted.cases, strict=True)
         ]
         segmented = target_text.segmenter().takes_pieces
-        place = in_order if pools.ordered else assigned
+        place = match_phrases_in_order if pools.ordered else match_phrases
         return place(
-            Text(text, segmented, None if boundaries is None else boundaries.whole), phrases
+            Text(text, segmented, None if boundaries is None else boundaries.whole_words), phrases
         )
 
 
 def digest_of(file: GlossaryFile) -> tuple[str, int]:
-    """The SHA-256 and the size of a glossary as it is now (raises UsageError)."""
+    """Return the SHA-256 and the size of a glossary as it is now (raises UsageError)."""
     try:
         content = Path(file.path).read_bytes()
     except OSError:
@@ -245,8 +251,9 @@ def digest_of(file: GlossaryFile) -> tuple[str, int]:
     return hashlib.sha256(content).hexdigest(), len(content)
 
 
-def taken(terms: list[Term], alternatives: tuple[Phrase, ...], case: str) -> Term:
-    """The term that asks for these phrases, taken out of the list; NO_TERM where none does.
+def pop_term(terms: list[Term], alternatives: tuple[Phrase, ...], case: str) -> Term:
+    """Remove the term that requires these phrases from the list, and return it; NO_TERM where
+    none does.
 
     Of several the one in this case goes first, then the one with the fewest other
     phrases, which are banned.
@@ -260,7 +267,7 @@ def taken(terms: list[Term], alternatives: tuple[Phrase, ...], case: str) -> Ter
 
 
 def spans_of(source: str, words: list[str], matches: list) -> tuple[Span, ...]:
-    """Where the matches of a term stand in a source as it was given; none where its words were
+    """Return the places of a term's matches in a source as it was given; none if its words were
     rewritten on their way to tokens."""
     given = words_of(source)
     more = len(given) - len(words)  # of the language that it begins with

@@ -1,8 +1,8 @@
-"""A text through an engine: its segments are requests of their own, some at once, and one answer
-is made of theirs (joined.py).
+"""The translation of a text by an engine: each segment is a request, several run at once, and their
+answers are joined into one (joined.py).
 
-Items are read as they are needed and joined in their order, so that a long text takes the
-memory of its translation.
+Items of the text are read when they are needed and joined in their order, so a long text takes
+little more memory than its translation.
 """
 
 from __future__ import annotations
@@ -30,19 +30,19 @@ from fairseq_ext.text.stopping import until
 
 # segments of a text that an engine has at once, and items that are not joined:
 # one may take its time
-AHEAD, OPEN = 64, 512
+MAX_RUNNING, MAX_SLOTS = 64, 512
 # seconds between two partial results for each character of them: each has the whole text so far
 REST = 3e-6
 
 
 class TextRequest:
-    """A text in an engine; `future` has its answer, whose `left` are the segments
+    """A text in an engine; `future` has its answer, whose `untranslated` are the segments
     that stay as they are.
 
     submit: of an engine; passes: of the text's format; request: keywords of `submit` for every
     segment; on_text: gets the translation in parts, and the answer then has none. A text none
-    of whose segments can be translated has the error of the first. Errors: as of `submit`,
-    of the first segments.
+    of whose segments can be translated has the error of the first. Errors: those of `submit`,
+    for the first segments.
     """
 
     def __init__(
@@ -63,14 +63,14 @@ class TextRequest:
         self.running: dict[Slot, Future[Answer]] = {}
         self.is_over = False
         self.waiting: deque[Slot] = deque()  # to be submitted
-        self.left: list[tuple[str, str]] = []
-        self.told, self.rests_until = 0, 0.0
+        self.untranslated: list[tuple[str, str]] = []
+        self.joined_tokens, self.rests_until = 0, 0.0
         # subtle: a future keeps its callbacks, and one that knew this object would make a circle,
         # which holds the request until the garbage collector runs, as it seldom does. The futures
         # of segments keep this object while it has something to do.
         stop = WeakMethod(self.stop)
         when_done(self.future, lambda _: call() if (call := stop()) is not None else None)
-        with self.calls.held():
+        with self.calls.exclusive():
             try:
                 self.start(text)
             except BaseException:
@@ -88,7 +88,7 @@ class TextRequest:
         self.go_on()
 
     def stop(self) -> None:
-        """Leave the engine."""
+        """Cancel all requests of the text."""
         with self.lock:
             self.is_over = True
             running, self.running = list(self.running.values()), {}
@@ -96,12 +96,12 @@ class TextRequest:
             future.cancel()
 
     def finish(self, what: Answer | BaseException) -> None:
-        """Give the answer or the error, behind the partial results."""
+        """Complete the future with the answer or the error, after the partial results."""
         self.is_over = True
         self.future.answer(what)
 
     def next_slot(self) -> Slot | None:
-        """The next segment to submit; None where there is none."""
+        """Return the next segment to submit; None if no segment is left."""
         while not self.waiting:
             with until(lambda: self.is_over):
                 item = next(self.items, None)
@@ -115,11 +115,11 @@ class TextRequest:
         return self.waiting.popleft()
 
     def go_on(self) -> None:
-        """Give the engine more, or end (raises what `submit` does)."""
+        """Submit further segments, or end (raises the errors of `submit`)."""
         self.join()
         while (
-            len(self.running) < AHEAD
-            and (self.waiting or len(self.slots) < OPEN)
+            len(self.running) < MAX_RUNNING
+            and (self.waiting or len(self.slots) < MAX_SLOTS)
             and not self.is_over
         ):
             if (slot := self.next_slot()) is None:
@@ -135,7 +135,7 @@ class TextRequest:
             self.end()
 
     def run(self, slot: Slot) -> None:
-        """Submit a segment (raises what `submit` does)."""
+        """Submit a segment (raises the errors of `submit`)."""
         assert isinstance(slot.item, Segment)
         request = self.request | {"number": slot.item.number}
         if slot.item.marks:
@@ -150,11 +150,11 @@ class TextRequest:
         if is_over:
             future.cancel()
         else:
-            when_done(future, partial(self.add_call, self.heard, slot))
+            when_done(future, partial(self.add_call, self.on_answer, slot))
 
     def add_call(self, method: Callable[..., None], slot: Slot, what: Any) -> None:
-        """Call a method behind the calls before it, in another thread; what it raises is
-        the error of the text."""
+        """Call a method in another thread, after the calls before it; its error becomes that of the
+        text."""
 
         def call() -> None:
             try:
@@ -164,8 +164,8 @@ class TextRequest:
 
         self.calls.add(call)
 
-    def heard(self, slot: Slot, future: Future[Answer]) -> None:
-        """A segment has its answer."""
+    def on_answer(self, slot: Slot, future: Future[Answer]) -> None:
+        """Store the answer of a segment, and continue."""
         with self.lock:
             is_known = self.running.pop(slot, None) is not None
         if not is_known or future.cancelled():
@@ -183,32 +183,32 @@ class TextRequest:
         else:
             slot.answer = error or future.result()
         self.join()
-        self.tell()
+        self.report()
         self.go_on()
 
     def partly(self, slot: Slot, part: Partial) -> None:
-        """A segment is further."""
+        """Store the partial result of a segment, and report it."""
         slot.partial = part
-        self.tell()
+        self.report()
 
     def join(self) -> None:
-        """Join the items at the beginning of which nothing more is to come."""
+        """Join the items at the beginning of the text that have their answers."""
         while self.slots and not self.slots[0].is_open:
             slot = self.slots.popleft()
             text = self.joined.add(slot)
-            self.told += (
+            self.joined_tokens += (
                 len(slot.answer.hypotheses[0].tokens) if isinstance(slot.answer, Answer) else 0
             )
             if self.on_text is not None and not self.passes:
                 self.on_text(text)
 
-    def tell(self) -> None:
-        """Say what the text certainly begins with, in the last pass."""
+    def report(self) -> None:
+        """Report the certain beginning of the text, in the last pass."""
         if self.on_partial is None or self.passes or time.monotonic() < self.rests_until:
             return
         text, tokens, part = (
             self.joined.text(),
-            self.told,
+            self.joined_tokens,
             self.slots[0].partial if self.slots else None,
         )
         if part is not None:
@@ -218,24 +218,24 @@ class TextRequest:
             self.rests_until = time.monotonic() + REST * len(text)
 
     def end(self) -> None:
-        """Answer, or begin the next pass."""
+        """Begin the next pass; after the last one, complete the future."""
         self.join()
         if self.joined.error is not None and not self.joined.answers:
             return self.finish(self.joined.error)
-        self.left += self.joined.left
+        self.untranslated += self.joined.untranslated
         if self.passes:
-            self.told = 0
+            self.joined_tokens = 0
             return self.start(self.joined.text())
-        self.finish(self.joined.answer(self.left))
+        self.finish(self.joined.answer(self.untranslated))
 
 
 # ---- A text through an engine, part by part
 
 
 class ThroughEngine:
-    """By an engine's `submit`, until another thread calls `stop`.
+    """A translator of texts by an engine's `submit`, until another thread calls `stop`.
 
-    of_format: the passes; moved: when something was last done, by time.monotonic().
+    of_format: returns the passes of a format; moved: time of the last answer, by time.monotonic().
     """
 
     def __init__(self, submit: Callable[..., Future[Answer]], of_format: Callable[..., list[Pass]]):
@@ -260,13 +260,13 @@ class ThroughEngine:
         self.running.result()
 
     def submitted(self, source: str, **request: Any) -> Future[Answer]:
-        """A segment's future, of whose end is known when it was."""
+        """Return a segment's future; its end sets `moved`."""
         future = self.submit(source, **request)
         when_done(future, lambda _: setattr(self, "moved", time.monotonic()))
         return future
 
     def stop(self) -> None:
-        """Whoever waits for a text gets CancelledError."""
+        """Cancel the current text and all later ones: their callers get CancelledError."""
         self.stopped = True
         if self.running is not None:
             self.running.cancel()

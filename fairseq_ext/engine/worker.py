@@ -1,4 +1,4 @@
-"""A worker of an engine: the model with its search, and the messages that it works on.
+"""A worker process of an engine: it loads the model with its search, and answers messages.
 
 From the engine: ("add", number, Job), ("cancel", number). To the engine: a Description or the error
 of loading first, then lists of events (decoding.py), among them Work at least every REPORT seconds
@@ -30,16 +30,16 @@ from fairseq_ext.translator import Translator
 WIDTH = 32  # sentences at once where --stream-width does not say
 STEPS = 8  # between two starts: an encoder call has costs that several sentences share
 REPORT = 0.25  # seconds between two reports of work
-# about so many answers: then the memory that steps leave in pieces goes back to the system
+# answers after which the memory that steps leave in pieces goes back to the system
 EVENTS_BETWEEN_TRIMS = 100
 IDLE_MS = 1000  # without a request: then too
 
 
 def load(flags: dict[str, Any], longest: int | None = None) -> Decoding:
-    """A model with its search, by the flags of `Translator` (raises UsageError). longest:
-    most source tokens.
+    """Return a model with its search, by the flags of `Translator` (raises UsageError). longest:
+    largest number of source tokens.
 
-    A flag that names no schedule, width or order gets the one for requests that come one by one.
+    Without flags for schedule, width and order, those for single requests are used.
     """
     for name, why in refused_by_engine().items():
         if flags.get(name) not in (None, False, 0, "0"):
@@ -50,7 +50,8 @@ def load(flags: dict[str, Any], longest: int | None = None) -> Decoding:
 
 
 def decoding_of(flags: dict[str, Any]) -> Decoding:
-    """A model with a search that is refilled; parallel decoding takes one request after another."""
+    """Return a model with a search that new requests may join (raises UsageError); with parallel
+    decoding they are decoded one after another."""
     is_beam = str(flags.get("decoding") or "beam") == "beam"
     given = dict(flags)
     for name in (
@@ -89,8 +90,8 @@ def decoding_of(flags: dict[str, Any]) -> Decoding:
 
 
 def constrained(flags: dict[str, Any]) -> tuple[Translator, str]:
-    """A translator whose requests may have constraints; where the flags do not allow it, one
-    without, and the reason."""
+    """Return a translator whose requests may have constraints, and ""; if the flags do not allow
+    them, a translator without constraints, and the reason."""
     try:
         return OfRequests(**({"constraints": "unordered"} | flags)), ""
     except UsageError as error:
@@ -106,7 +107,7 @@ def shares(flags: Any, name: str) -> bool:
 
 
 def description(decoding: Decoding) -> Description:
-    """What the engine is told of a worker."""
+    """Return what the engine needs to know of a worker."""
     translator = decoding.translator
     longest = source_limit(translator.max_positions)
     languages = languages_of(translator.task.flags())  # a language model has none
@@ -119,20 +120,20 @@ def description(decoding: Decoding) -> Description:
         decoding.places,
         longest,
         decoding.requirements.no_constraints,
-        decoding.languages.known,
+        decoding.languages.targets,
     )
 
 
 @torch.no_grad()
 def serve(channel: Channel, decoding: Decoding) -> None:
-    """Work on what the channel brings, until it is closed (EOFError, OSError): the life of a
-    worker."""
+    """Answer the messages of the channel until it is closed (raises EOFError or OSError): the main
+    loop of a worker."""
     torch.set_num_threads(1)
     channel.send(pickle.dumps(description(decoding)))
     reported, answered = time.monotonic(), 0
 
     def report() -> None:
-        """Send what has come of requests, and counts of work now and then."""
+        """Send the results of requests, and counts of work now and then."""
         nonlocal reported, answered
         events, decoding.events = decoding.events, []
         now = time.monotonic()
@@ -146,7 +147,7 @@ def serve(channel: Channel, decoding: Decoding) -> None:
             tidy()
 
     def tidy() -> None:
-        """Give back what answers have left.
+        """Return memory to the system.
 
         The garbage collector hardly runs by itself (plugin/compat/fast_start.py).
         """
@@ -156,8 +157,8 @@ def serve(channel: Channel, decoding: Decoding) -> None:
         answered = 0
 
     def next_messages() -> list[bytes]:
-        """Take in the messages that are there; wait for one where there is nothing to do and
-        nothing to send."""
+        """Return the messages that have arrived; wait for one if no request is live and no event is
+        to be sent."""
         if decoding.busy or decoding.events:
             return channel.receive(0)
         if answered:

@@ -61,7 +61,7 @@ def phrases_struct(
 ) -> ctypes.Structure:
     """Return a struct with the addresses of the pool's phrases; the tensors must live as long.
 
-    longs: the tensors of INT64_FIELDS; root_after_token, continues_word: `behind` and `glued` of
+    longs: the tensors of INT64_FIELDS; root_after_token, continues_word: of
     search/phrases/phrase_table.py, PhraseTable.
     """
     (_, W), (_, G) = (longs[INT64_FIELDS.index(name)].shape for name in ("proposed", "need"))

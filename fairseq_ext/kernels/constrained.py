@@ -197,8 +197,8 @@ class CompiledConstrainedSearch:
         slots = self.arrays["slot"][: self.struct.live].tolist()
         if sentence not in slots:
             return None
-        first, behind = self.arrays["first"][slots.index(sentence) :][:2].tolist()
-        return slice(first, behind)
+        first, end = self.arrays["first"][slots.index(sentence) :][:2].tolist()
+        return slice(first, end)
 
     def tokens(self, sentence: int) -> list[list[int]]:
         """Return the tokens chosen so far in each row of the i-th sentence."""

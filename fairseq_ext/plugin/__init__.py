@@ -1,5 +1,5 @@
-"""What fairseq's commands enter. It imports core, kernels, model and search, and is the
-layer that knows fairseq.
+"""The layer that knows fairseq, and that fairseq's commands enter. It imports core, kernels, model
+and search.
 
 | file | what is in it |
 | --- | --- |
@@ -14,6 +14,6 @@ layer that knows fairseq.
 | generator.py, search_setup.py | fairseq's generator outside, our search inside; its |
 | | strategies and its pool |
 | calls.py | what Translator and Engine call |
-| loading/, compat/ | from what a user names to what fairseq takes; what is changed |
-| | of other packages |
+| loading/, compat/ | from what a user names to fairseq's settings; changes of other |
+| | packages |
 """

@@ -43,8 +43,8 @@ class WithAlignment(SequenceGeneratorWithAlignment):
     def align_again(
         self, source: Tensor, lengths: Tensor, hypotheses: list[dict[str, Tensor]]
     ) -> list[Tensor]:
-        """Attention (L, source) of each hypothesis from one forced pass, for models trained
-        to align with full context."""
+        """Return the attention (L, source) of each hypothesis from one forced pass, for models
+        trained to align with full context."""
         width = max(h["tokens"].numel() for h in hypotheses)
         previous = torch.full(
             (len(hypotheses), width), self.pad, dtype=torch.long, device=source.device
@@ -56,4 +56,4 @@ class WithAlignment(SequenceGeneratorWithAlignment):
 
 
 class AlignedBeamSearchGenerator(WithAlignment, BeamSearchGenerator):
-    """The same with `--print-alignment`."""
+    """`BeamSearchGenerator` with `--print-alignment`."""

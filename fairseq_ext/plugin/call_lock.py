@@ -1,9 +1,9 @@
-"""The lock that a Translator's calls take, which also knows forks.
+"""The lock of a Translator's calls, which also detects forks.
 
-A forked process has a copy of the Translator and one thread, the one that forked. The copy can be
-used where no other thread was in a call; its first call sets torch to one thread, since a call
-that shared its work among threads would wait for those of the process before, for ever. Where
-another thread was in a call, the copy is in the middle of that call's search, and is refused.
+A forked process has a copy of the Translator and only the thread that forked. The copy can be used
+if no other thread was in a call. Its first call sets torch to one thread, since a call that shares
+its work among threads would wait for ever for those of the parent. If another thread was in a call,
+the copy is in the middle of that call's search, and is refused.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ import torch
 
 from fairseq_ext.core.errors import UsageError
 
-PAUSE = 0.1  # seconds between two looks at who has the lock
-loaded_in = os.getpid()  # the process that torch's threads are of, if there are any
+PAUSE = 0.1  # seconds between two checks of the lock
+loaded_in = os.getpid()  # the process that torch's threads belong to
 
 
 def use_one_thread_after_a_fork() -> None:
-    """In a process that was forked from one that had imported this: torch takes one thread."""
+    """Set torch to one thread in a process that was forked after this module was imported."""
     global loaded_in
     if loaded_in != os.getpid():
         torch.set_num_threads(1)
@@ -31,7 +31,7 @@ class CallLock(type(threading.RLock())):  # type: ignore[misc]
     """A lock that its thread may take again. Ctrl-C cannot leave it taken: the C code of `RLock`
     releases it, and an interrupt does not stop C code.
 
-    Errors: UsageError in a forked process, where a thread of the process before had it.
+    Errors: UsageError in a forked process, if a thread of the parent had the lock.
     """
 
     def __init__(self) -> None:

@@ -1,5 +1,5 @@
-"""What Translator and Engine share: a loaded model, its generators, pools, scores,
-and `Translation`."""
+"""Common parts of Translator and Engine: a loaded model, its generators, pools and scores, and
+`Translation`."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ from fairseq.tasks.translation import TranslationTask
 from torch import Tensor
 from tqdm import tqdm
 
-from fairseq_ext.core.errors import SentenceError, UsageError
+from fairseq_ext.core.errors import SentenceError, UsageError, cut
 from fairseq_ext.core.stats import Stats
-from fairseq_ext.plugin.bad_sentences import decode_each
+from fairseq_ext.plugin.bad_sentences import decode_isolating_errors
 from fairseq_ext.plugin.call_lock import CallLock
 from fairseq_ext.plugin.loading.model import LoadedModel
-from fairseq_ext.plugin.workers import share_of
-from fairseq_ext.search.constraints.report import report_unsearched
+from fairseq_ext.plugin.workers import select_batch
+from fairseq_ext.search.constraints.report import report_skipped_sentence
 from fairseq_ext.search.phrases.sentence import EMPTY, SentenceConstraints
 from fairseq_ext.search.pool import Pool
 
@@ -42,13 +42,12 @@ class Translation:
     positional_scores: list[float] = field(repr=False)  # of each token, EOS included
     # (source, target) positions, with print_alignment="hard"
     alignment: list[tuple[int, int]] | None = field(default=None, repr=False)
-    # characters of source and target words
+    # character spans of source and target words that are translations of each other, if requested
     words: list[tuple[tuple[int, int], tuple[int, int]]] | None = field(default=None, repr=False)
-    # that stand for each other, where they were asked for
-    utility: float | None = None  # expected, with mbr=...
-    # constraints that it does not meet: text, reason
+    utility: float | None = None  # expected utility, with mbr=...
+    # unmet constraints: text, reason
     unmet: list[tuple[str, str]] = field(default_factory=list)
-    # glossary terms that no word had to make place for: they may read oddly
+    # glossary terms that replaced no word: check that they read well
     elsewhere: list[str] = field(default_factory=list, repr=False)
 
     def __repr__(self) -> str:
@@ -57,7 +56,7 @@ class Translation:
 
 
 def empty(unmet: list[tuple[str, str]]) -> Translation:
-    """The translation of an empty line: no text, which is certain (score 0).
+    """Return the translation of an empty line: no text, score 0.
 
     unmet: the line's constraints, each with the reason.
     """
@@ -66,28 +65,29 @@ def empty(unmet: list[tuple[str, str]]) -> Translation:
 
 # ---- The generators of one Translator
 #
-# Each beam and length of n-best lists has its own, and all share one decoder and its weights.
+# There is one for each beam and length of n-best lists; all share one decoder and its weights.
 
 
-KEPT = 8  # generators of other beams than the flags'
+CACHE_SIZE = 8  # generators of beams other than that of the flags
 
 
 def width_and_length(
-    beam: int | None, nbest: int | None, of_flags: tuple[int, int]
+    beam: int | None, nbest: int | None, default_size: tuple[int, int]
 ) -> tuple[int, int]:
-    """The beam and the length of the n-best lists of a call that may name its own; of_flags: both,
-    by the flags (raises UsageError)."""
+    """Return the beam and the length of the n-best lists of a call that may name its own;
+    default_size: both, by the flags (raises UsageError)."""
     for name, given in (("beam", beam), ("nbest", nbest)):
         if given is not None and (
             isinstance(given, bool) or not isinstance(given, int) or given < 1
         ):
-            raise UsageError(f"{name} is {given!r}: give a whole number of hypotheses, 1 or more")
-    width = beam or of_flags[0]
-    length = nbest or (min(of_flags[1], width) if beam else of_flags[1])
+            raise UsageError(
+                f"{name} is {cut(repr(given))}: give a whole number of hypotheses, 1 or more"
+            )
+    width = beam or default_size[0]
+    length = nbest or (min(default_size[1], width) if beam else default_size[1])
     if length > width:
         raise UsageError(
-            f"nbest={length} asks for more hypotheses than beam={width} keeps: raise "
-            "beam or lower nbest"
+            f"nbest={length} is more than beam={width} keeps: raise beam or lower nbest"
         )
     return width, length
 
@@ -95,26 +95,26 @@ def width_and_length(
 class Generators:
     """Generators of a task and its models by (beam, length of n-best lists).
 
-    first: that of the flags, with which the others share statistics and decoder; generation:
-    fairseq's GenerationConfig, by the flags.
+    first: that of the flags; the others share its statistics and decoder. generation: fairseq's
+    GenerationConfig, by the flags.
     """
 
     def __init__(self, task: Any, models: list, generation: Any, first: Any):
         self.task, self.models, self.generation = task, models, generation
         self.results_file = task.session.flags.results_file
-        self.of_flags = (generation.beam, generation.nbest)
+        self.default_size = (generation.beam, generation.nbest)
         self.current = first
-        self.made = {self.of_flags: first}
+        self.cache = {self.default_size: first}
 
     def use(self, beam: int | None, nbest: int | None) -> tuple[Any, int]:
-        """The generator of a call's beam, and the length of its n-best lists; the generator's may
-        be longer. A stop strategy may drop what a shorter list has no place for.
+        """Return the generator of a call's beam, and the length of its n-best lists, which may be
+        shorter than the generator's. A stop strategy may drop hypotheses for which a shorter list
+        has no place.
 
-        Errors: UsageError for numbers that cannot be, and for another beam where the
-        search cannot change.
+        Errors: UsageError for invalid numbers, and for another beam if the search cannot change.
         """
-        width, length = width_and_length(beam, nbest, self.of_flags)
-        usual, longest = self.of_flags
+        width, length = width_and_length(beam, nbest, self.default_size)
+        usual, longest = self.default_size
         if self.results_file and width != usual:
             raise UsageError(
                 "results_file holds the results of one search, and another beam is another search: "
@@ -126,20 +126,20 @@ class Generators:
                 "make another Translator"
             )
         key = width, longest if self.results_file else max(length, min(longest, width))
-        if key not in self.made:
-            if len(self.made) > KEPT:
-                del self.made[next(other for other in self.made if other != self.of_flags)]
-            self.made[key] = self.rebuilt(*key)
-        generator = self.made[key]
+        if key not in self.cache:
+            if len(self.cache) > CACHE_SIZE:
+                del self.cache[next(other for other in self.cache if other != self.default_size)]
+            self.cache[key] = self.rebuild(*key)
+        generator = self.cache[key]
         if generator is not self.current:
             self.current = generator
             # BART shares source keys among the rows of a beam
             generator.model.set_decoder_beam_size(generator.beam_size)
         return generator, length
 
-    def rebuilt(self, beam: int, nbest: int) -> Any:
-        """A generator of another beam, or with other flags than before, that goes on with the
-        statistics and shares the decoder."""
+    def rebuild(self, beam: int, nbest: int) -> Any:
+        """Return a generator of another beam, or with other flags than before, with the same
+        statistics and decoder."""
         generation = copy.deepcopy(self.generation)
         generation.beam, generation.nbest = beam, nbest
         return self.task.build_generator(
@@ -147,8 +147,8 @@ class Generators:
         )
 
     def constrain(self) -> Any:
-        """The generator in use, which from now on searches with constraints, whatever the flags
-        said (raises UsageError)."""
+        """Return the generator in use, which searches with constraints from now on, whatever the
+        flags are (raises UsageError)."""
         if self.task.session.sentences.constrained:
             return self.current
         if self.current.results is not None:
@@ -156,35 +156,36 @@ class Generators:
                 "results_file holds the results of one search, and the first constraints change "
                 'the search: make the Translator with constraints="unordered"'
             )
-        key = next(key for key, generator in self.made.items() if generator is self.current)
+        key = next(key for key, generator in self.cache.items() if generator is self.current)
         before = self.generation.constraints
         self.generation.constraints = "unordered"
         try:
-            self.current = self.rebuilt(*key)
+            self.current = self.rebuild(*key)
         except BaseException:
-            # the flags do not allow it, or Ctrl-C has come: all is as before
+            # the flags do not allow it, or Ctrl-C was pressed: restore the settings
             self.generation.constraints, self.task.session.sentences.constrained = before, False
             raise
-        self.made = {key: self.current}
+        self.cache = {key: self.current}
         return self.current
 
 
-# ---- Encoded lines as the pool that a search takes
+# ---- Encoded lines as a pool
 #
-# The pool is made as the task makes a batch of them, without the search.
+# The task makes a batch and a pool of the lines, as for a search, without searching.
 
 
-def pool_of(
+def make_pool(
     translator: Any, tokens: Sequence[Tensor], wanted: Sequence[SentenceConstraints | None]
 ) -> Pool:
-    """The pool of a `Translator`'s encoded lines, each (L,), whose ids are their places here;
-    wanted: the constraints of each, or None for all."""
+    """Return the pool of a `Translator`'s encoded lines, each (L,); its ids are their places.
+
+    wanted: the constraints of each line, or None for all."""
     task, generator, caught = translator.task, translator.generator, []
     dataset = task.build_dataset_for_inference(list(tokens), [t.numel() for t in tokens])
     if isinstance(dataset, RoundRobinZipDatasets):
-        dataset.ordered_indices()  # which it wants to have been asked for first
+        dataset.ordered_indices()  # prepares its items
     batch = dataset.collater([dataset[i] for i in range(len(tokens))])
-    # subtle: where the task has given it one, they refer to each other and would stay as garbage
+    # subtle: the data set and a collater of the task refer to each other: garbage for the collector
     vars(dataset).pop("collater", None)
     batch = utils.move_to_cuda(batch) if translator.cuda else batch
     numbers = batch["id"].tolist()
@@ -195,23 +196,22 @@ def pool_of(
         caught.append(pool)
         return [[] for _ in numbers]
 
-    generator.take = take
+    generator.intercept_pool = take
     try:
         task.inference_step(generator, translator.models, batch)
     finally:
-        generator.take = None
+        generator.intercept_pool = None
     return caught[0]
 
 
 def pool_without_constraints(translator: Any, tokens: Sequence[Tensor]) -> Pool:
-    """As `pool_of`, of lines without constraints.
+    """Return the pool of lines without constraints, as `make_pool` does.
 
-    A task that adds nothing to its lines is not asked, which would take longer
-    than to collate them.
+    For a task that adds nothing to its lines, the tokens are collated here, which is faster.
     """
     if translator.task.registered != "translation_ext":
-        pool = pool_of(translator, tokens, [None] * len(tokens))
-        # a task that takes constraints gives every sentence some, if empty ones
+        pool = make_pool(translator, tokens, [None] * len(tokens))
+        # a task that takes constraints gives every sentence some, maybe empty ones
         pool.constraints = None
         return pool
     generator = translator.generator
@@ -222,17 +222,16 @@ def pool_without_constraints(translator: Any, tokens: Sequence[Tensor]) -> Pool:
     )
 
 
-# ---- Scores of translations that are there already
+# ---- Scores of existing translations
 #
 # Log-probabilities as `fairseq-generate --score-reference` computes them.
 
 
-MAX_TOKENS = 12_000  # of a batch, where the flags name no size: that of fairseq-generate
+MAX_TOKENS = 12_000  # tokens of a batch without --max-tokens, as in fairseq-generate
 
 
 def check_task(task: Any) -> None:
-    """Refuse a task whose sentence pairs have more in them than the two texts
-    (raises UsageError)."""
+    """Refuse a task whose sentence pairs have more than the two texts (raises UsageError)."""
     theirs = (kind for kind in type(task).__mro__ if not kind.__module__.startswith("fairseq_ext."))
     if (
         next((vars(kind)["load_dataset"] for kind in theirs if "load_dataset" in vars(kind)), None)
@@ -248,8 +247,8 @@ def check_task(task: Any) -> None:
 def score_pairs(
     task: Any, models: list, sources: list[Tensor], targets: list[Tensor], sizes: Any, cuda: bool
 ) -> list[dict[str, Any]]:
-    """fairseq's dictionary of each pair: tokens (L,) and positional_scores (L,), EOS included,
-    and score, their mean.
+    """Return fairseq's dictionary of each pair: tokens (L,) and positional_scores (L,), EOS
+    included, and score, their mean.
 
     sources, targets: tokens of each sentence, EOS included, (T,) and (L,). sizes: fairseq's
     DatasetConfig, which limits batches.
@@ -287,32 +286,32 @@ def score_pairs(
 class SearchingModel(LoadedModel):
     """A loaded model with one setting of the flags, which searches encoded lines.
 
-    The constructor of a subclass sets what stands here.
+    The constructor of a subclass sets these attributes.
     """
 
     cfg: Any
-    generator: Any  # of the call that is under way
+    generator: Any  # of the current call
     generators: Generators
     lock: CallLock  # held while a call uses task, generator or models
     aligns: bool  # whether translations get alignments
 
     def build_generator(self) -> Any:
-        """The generator of the flags (raises UsageError)."""
+        """Build the generator of the flags (raises UsageError)."""
         return self.task.build_generator(self.models, self.cfg.generation)
 
     @property
-    def known(self) -> Any:
-        """What the task knows of its sentences (plugin/sentences.py)."""
+    def sentences(self) -> Any:
+        """Return the numbers, constraints and drafts of the task's sentences."""
         return self.task.session.sentences
 
     @property
     def stats(self) -> Stats:
-        """Counts and times of all calls so far."""
+        """Return counts and times of all calls so far."""
         return self.generator.stats
 
     @property
     def signature(self) -> str:
-        """One line that says how translations are made."""
+        """Return one line that says how translations are made."""
         return self.generator.stats.signature
 
     def search(
@@ -320,17 +319,17 @@ class SearchingModel(LoadedModel):
         tokens: list[Tensor],
         wanted: Sequence[SentenceConstraints] | None,
         nbest: int,
-        cornering: bool = False,
+        isolates_errors: bool = False,
         progress: bool = False,
         numbers: Sequence[int] | None = None,
         seed: int | None = None,
     ) -> list[Any]:
-        """The n-best lists of encoded lines, each (L,); wanted: each line's constraints
-        (`use_constraints` first), None for none.
+        """Return the n-best lists of encoded lines, each (L,); wanted: each line's constraints
+        (call `use_constraints` first), None for none.
 
         numbers: of the lines in statistics and files (default: from 0). seed: of samples.
-        Errors: SentenceError for a line that cannot be translated; with cornering it is in the
-        place of its n-best list.
+        Errors: SentenceError for a line that cannot be translated; with isolates_errors it takes
+        the place of the line's n-best list.
         """
         numbers, pad = (
             range(len(tokens)) if numbers is None else numbers,
@@ -340,8 +339,8 @@ class SearchingModel(LoadedModel):
         def decode(given: tuple) -> list[Any]:
             return self.task.inference_step(self.generator, self.models, given[0])
 
-        # subtle: tqdm has locks that all threads and forked processes share, and Ctrl-C, or the end
-        # of such a process, can leave them taken for ever: no bar is made that is not shown
+        # subtle: tqdm's locks are shared by all threads and forked processes; Ctrl-C, or the end of
+        # such a process, can leave them locked for ever: no bar is made unless it is shown
         is_shown = progress and sys.stderr is not None
         with (
             self.lock,
@@ -352,18 +351,18 @@ class SearchingModel(LoadedModel):
             self.generator.on_answer = None if bar is None else bar.update
             out: list[Any] = [None] * len(tokens)
             for i, line in enumerate(tokens):
-                # EOS; an empty prompt may be gone on with
+                # EOS alone; a language model may continue an empty prompt
                 if line.numel() == 1 and "source sentence" not in self.task.lacks:
-                    out[i] = [self.nothing(numbers[i], wanted[i] if wanted else EMPTY)]
-            self.known.line_numbers = numbers
-            self.known.of_line = dict(zip(numbers, wanted or (), strict=False))
+                    out[i] = [self.empty_translation(numbers[i], wanted[i] if wanted else EMPTY)]
+            self.sentences.line_numbers = numbers
+            self.sentences.constraints_by_line = dict(zip(numbers, wanted or (), strict=False))
             for batch in self.batches(tokens) if None in out else ():
                 here = batch["id"].tolist()
                 places = [place for place, i in enumerate(here) if out[i] is None]
                 if not places:
                     continue
                 sample, here = (
-                    share_of((batch, None, None), len(here), places, pad)[0],
+                    select_batch((batch, None, None), len(here), places, pad)[0],
                     [here[place] for place in places],
                 )
                 sample["id"] = torch.tensor([numbers[i] for i in here])
@@ -372,7 +371,11 @@ class SearchingModel(LoadedModel):
                 if wanted is not None:
                     sample["sentence_constraints"] = [wanted[i] for i in here]
                 given = (utils.move_to_cuda(sample) if self.cuda else sample, None, None)
-                found = decode_each(given, len(here), pad, decode) if cornering else decode(given)
+                found = (
+                    decode_isolating_errors(given, len(here), pad, decode)
+                    if isolates_errors
+                    else decode(given)
+                )
                 for i, each in zip(here, found, strict=True):
                     out[i] = (
                         each
@@ -383,19 +386,19 @@ class SearchingModel(LoadedModel):
                     bar.update(len(out) - out.count(None) - bar.n)
         return out
 
-    def nothing(self, number: int, wanted: SentenceConstraints) -> Translation:
-        """The translation of an empty line, which is not searched."""
+    def empty_translation(self, number: int, wanted: SentenceConstraints) -> Translation:
+        """Return the translation of an empty line, which is not searched."""
         self.stats.sentences += 1
-        return empty(report_unsearched(number, wanted, self.stats, "the line is empty"))
+        return empty(report_skipped_sentence(number, wanted, self.stats, "the line is empty"))
 
     def use_constraints(self) -> None:
-        """Search with constraints from now on, whatever the flags said; a line without any
+        """Search with constraints from now on, whatever the flags are; a line without constraints
         is translated as before."""
         with self.lock:
             self.generator = self.generators.constrain()
 
     def translation(self, hypothesis: dict) -> Translation:
-        """From fairseq's dictionary to text."""
+        """Return a hypothesis of fairseq as a Translation."""
         text = self.generator.target_text.pieces(hypothesis["tokens"])
         alignment = hypothesis["alignment"]
         pairs = (

@@ -1,5 +1,5 @@
-"""Help for each flag of this package: what `python -m fairseq_ext`, `flags NAME` and a
-command's --help print."""
+"""Help for each flag of this package: `python -m fairseq_ext`, `flags NAME` and a command's
+--help."""
 
 from __future__ import annotations
 
@@ -65,15 +65,15 @@ GROUPS: tuple[tuple[str, tuple[str, ...], tuple[str, ...], str, str], ...] = (
 )
 
 
-NOTES = {  # what a group says of flags of fairseq's own
-    "select": "fairseq's own --constraints: fairseq-interactive takes phrases typed behind a "
+NOTES = {  # notes of a group on fairseq's own flags
+    "select": "fairseq's own --constraints: fairseq-interactive takes phrases typed after a "
     "sentence, each after a tab. Bare it means ordered, as in stock: they come in the order typed; "
     "--constraints unordered: in any order. Phrases of our files and of Python are unordered "
     "unless it says ordered."
 }
 
 
-WORK = {  # where flags do their work, of those that another file declares
+WORK = {  # implementing file -> flags, where another file declares them
     "search/strategies/schedule.py": "schedule",
     "search/constraints/sources.py": "constraints_file",
     "search/phrases/phrase_table.py": "constraint_case",
@@ -102,12 +102,16 @@ WORK = {  # where flags do their work, of those that another file declares
 }
 
 
-def works_in(name: str) -> str:
-    """Return the file in which a flag does its work, below the package where it lies there; of an
-    extension point, the folder."""
+def implementing_file(name: str) -> str:
+    """Return the file that implements a flag, below the package if it lies there; for an extension
+    point, the folder."""
     found = [file for file, names in WORK.items() if name in names.split()]
     return (
-        found[0] if found else f"search/strategies/{name}" if name in POINTS else declared_in(name)
+        found[0]
+        if found
+        else f"search/strategies/{name}"
+        if name in POINTS
+        else declaring_file(name)
     )
 
 
@@ -125,9 +129,9 @@ def all_flags() -> dict[str, dataclasses.Field]:
     return {field.name: field for field in dataclasses.fields(Flags) if field.name != "_name"}
 
 
-def declared_in(name: str) -> str:
-    """Return the file that declares a flag of the *_ext tasks, below the package
-    where it lies there."""
+def declaring_file(name: str) -> str:
+    """Return the file that declares a flag of the *_ext tasks, below the package if it lies
+    there."""
     from fairseq_ext.plugin.tasks import Flags
 
     return file_of(
@@ -144,9 +148,9 @@ def strategies_of(point: str) -> list[Strategy]:
     return list((PRUNERS if point == "prune" else STRATEGIES[point]).values())
 
 
-def grouped() -> list[tuple[str, str, str, list[dataclasses.Field]]]:
-    """Return the groups of flags in the order in which people need them: title, example, page,
-    fields; each flag once."""
+def flag_groups() -> list[tuple[str, str, str, list[dataclasses.Field]]]:
+    """Return the groups of flags, the most needed first: title, example, page, fields; each flag
+    once."""
     all_strategies()
     left, groups = all_flags(), []
     for title, points, names, example, page in GROUPS:
@@ -181,7 +185,7 @@ def print_flags() -> None:
         usage="%(prog)s [flags below]",
     )
     points_of = {title: points for title, points, *_ in GROUPS}
-    for title, example, page, fields in grouped():
+    for title, example, page, fields in flag_groups():
         notes = [textwrap.fill(NOTES[point], 80) for point in points_of[title] if point in NOTES]
         group = parser.add_argument_group(
             title, "\n".join([f"for example: {example}   (docs/{page})", *notes])
@@ -197,7 +201,7 @@ def print_flags() -> None:
 
 
 def example_of(field: dataclasses.Field, owners: list[Strategy], group: str) -> str:
-    """Return an example with this flag in it: that of its group, or the flag with a value, behind
+    """Return an example with this flag in it: that of its group, or the flag with a value, after
     the strategy that reads it."""
     from fairseq.dataclass.utils import interpret_dc_type
 
@@ -221,18 +225,18 @@ def example_of(field: dataclasses.Field, owners: list[Strategy], group: str) -> 
 
 
 def page_of(field: dataclasses.Field) -> str:
-    """Return the own page of a flag, or of its feature; "" where it is its group's."""
+    """Return the page of a flag, or of its feature; "" for that of its group."""
     pages = {name: f.page for f in FEATURES.values() for name in fields_of([f.flags])}
     return field.metadata.get("page") or pages.get(field.name, "")
 
 
 def explain(name: str) -> str:
-    """Return what a flag does, whose it is, and its page.
+    """Return the help, the owners and the page of a flag.
 
     Errors: UsageError for a name that is no flag of ours.
     """
     plain = name.removeprefix("--").replace("-", "_")
-    for _title, example, page, fields in grouped():
+    for _title, example, page, fields in flag_groups():
         for field in fields:
             if field.name == plain:
                 owners = [s for s in all_strategies() if plain in flags_of(s)]
@@ -248,9 +252,8 @@ def explain(name: str) -> str:
                 ]
                 if owners:
                     lines.append(f"It is read by {', '.join(s.flag for s in owners)}.")
-                lines.append(
-                    f"It is declared in {declared_in(plain)}, and its work is in {works_in(plain)}."
-                )
+                lines.append(f"It is declared in {declaring_file(plain)}.")
+                lines.append(f"It is implemented in {implementing_file(plain)}.")
                 lines.append(f"Add to a command: {example_of(field, owners, example)}")
                 lines.append(f"More: docs/{page_of(field) or page}")
                 return "\n".join(textwrap.fill(line, 120, subsequent_indent="  ") for line in lines)

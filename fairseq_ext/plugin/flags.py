@@ -124,7 +124,7 @@ class StockFlags(TypedDict, total=False):
 
 
 class EngineFlags(StockFlags, total=False):
-    """Those, and this package's: what `Engine` takes."""
+    """The keywords of `Engine`: fairseq's own flags and those of this package."""
 
     avoid_case: Literal["any", "exact"] | None
     avoid_file: Text | None
@@ -194,7 +194,7 @@ class EngineFlags(StockFlags, total=False):
 
 
 class Flags(EngineFlags, total=False):
-    """What `Translator` takes."""
+    """The keywords of `Translator`."""
 
     constraints_file: Text | None
     cpu_workers: int | None

@@ -27,7 +27,7 @@ from fairseq_ext.search.registry import (
     DEFAULT,
     FEATURES,
     POINTS,
-    TAKEN,
+    STOCK_FLAG_NAMES,
     all_strategies,
     file_of,
     names_of,
@@ -43,7 +43,7 @@ HELP = {
     "softmax": "which words are scored (default: full, all of them)",
     "decoding": "what drives the decoder (default: beam, beam search)",
 }
-TAKEN.update(
+STOCK_FLAG_NAMES.update(
     name
     for group in vars(FairseqConfig).values()
     for name in vars(type(group)).get("__dataclass_fields__", ())
@@ -51,7 +51,7 @@ TAKEN.update(
 
 
 def fairseq_type(kind: Any) -> Any:
-    """A flag's type in the form that fairseq reads.
+    """Return a flag's type in the form that fairseq reads.
 
     Errors: TypeError for a type that fairseq has no form for.
     """
@@ -70,8 +70,8 @@ def fairseq_type(kind: Any) -> Any:
 
 @functools.cache
 def fairseq_dataclass(flags: type) -> type:
-    """fairseq's kind of a plain dataclass of flags: its name, module, fields and base classes stay.
-    One of fairseq's own kind stays as it is.
+    """Return fairseq's kind of a plain dataclass of flags, with the same name, module, fields and
+    base classes. One of fairseq's own kind is returned as it is.
 
     Errors: UsageError for a type that fairseq cannot read.
     """
@@ -103,8 +103,8 @@ def fairseq_dataclass(flags: type) -> type:
 
 
 def flag_bases() -> list[type]:
-    """The flag dataclasses of strategies and features, of fairseq's kind, each once, those that
-    another one extends left out."""
+    """Return the flag dataclasses of strategies and features, in fairseq's form, each once, without
+    those that another one extends."""
     kinds = [s.flags for s in all_strategies() if s.flags] + [f.flags for f in FEATURES.values()]
     classes = list(dict.fromkeys(map(fairseq_dataclass, kinds)))
     return [
@@ -206,7 +206,7 @@ class RunFlags:
 
 
 def check_run(flags: Any, generation: Any) -> None:
-    """UsageError for --resume without a file."""
+    """Raise UsageError for --resume without a file."""
     if flags.resume and not flags.results_file:
         raise UsageError("--resume continues a results file and none is named: add --results-file")
 
@@ -215,14 +215,14 @@ register_feature("run", RunFlags, check=check_run)
 
 
 def flags_dataclass() -> type:
-    """All our flags as one dataclass, ready to be mixed into a task's."""
+    """Return all our flags as one dataclass, ready to be mixed into a task's."""
     bases = flag_bases()  # loads the strategies, so that the choices below are complete
     own: list = []
     for point in POINTS:
         kind: Any = ChoiceEnum(names_of(point))
         default: str | None = DEFAULT[point]
         if point in ("select", "stop"):
-            # without a name constraints choose the strategy, so the default must differ from
+            # constraints choose the strategy if no flag names one, so the default differs from
             # every name
             kind, default = Optional[kind], None  # noqa: UP045
         own.append((point, kind, field(default=default, metadata={"help": HELP[point]})))
@@ -235,5 +235,5 @@ def flags_dataclass() -> type:
 
 
 def task_dataclass(stock: type, flags: type) -> type:
-    """A stock task's dataclass with our flags."""
+    """Return a stock task's dataclass with our flags."""
     return make_dataclass(f"{stock.__name__}Ext", [], bases=(flags, stock))

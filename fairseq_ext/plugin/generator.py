@@ -1,8 +1,7 @@
-"""`BeamSearchGenerator`: fairseq's SequenceGenerator on the outside, our drivers
-(search/) on the inside.
+"""`BeamSearchGenerator`: fairseq's SequenceGenerator, with our drivers (search/) as its search.
 
-What fairseq's commands, tasks and scorers expect of a generator stays as it is: the constructor,
-`generate(models, sample, prefix_tokens, constraints)`, and the dictionaries it returns.
+The interface of fairseq's commands, tasks and scorers stays: the constructor,
+`generate(models, sample, prefix_tokens, constraints)`, and the dictionaries that it returns.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ from fairseq_ext.core.stats import Stats
 from fairseq_ext.model.choose import check_finite, make_decoder, refuse_other_batches
 from fairseq_ext.model.protocol import Regroupable
 from fairseq_ext.model.stock_model import model_of_pair
-from fairseq_ext.plugin.options import Context, Options, made_with, search_spec, signature
+from fairseq_ext.plugin.options import Context, Options, search_spec, signature, signature_versions
 from fairseq_ext.plugin.results import Progress, ResultsFile, checksum
 from fairseq_ext.plugin.search_setup import driver_of, may_read_models, setup_of
 from fairseq_ext.search.constraints.glossary import places_terms
@@ -47,8 +46,8 @@ from fairseq_ext.search.registry import refills
 
 
 def source_of(sample: dict[str, Any]) -> Tensor:
-    """The batch's source tokens (N, T), or features of speech (N, T, F); UsageError for a
-    batch of something else."""
+    """Return the batch's source tokens (N, T), or features of speech (N, T, F) (raises UsageError
+    for a batch of something else)."""
     if "src_tokens" not in sample["net_input"]:
         found = ", ".join(sample["net_input"])
         raise UsageError(
@@ -58,11 +57,11 @@ def source_of(sample: dict[str, Any]) -> Tensor:
     return sample["net_input"]["src_tokens"]
 
 
-class Pools:
-    """Makes pools of batches.
+class PoolBuilder:
+    """A builder of pools from batches.
 
-    flags: ours; ordered: whether required phrases must come in the order given; source, target:
-    dictionaries, the first of tasks that have one.
+    flags: ours; ordered: whether required phrases must appear in the given order; source, target:
+    dictionaries, the first None for tasks without one.
     """
 
     def __init__(
@@ -81,13 +80,14 @@ class Pools:
     def pool(
         self, sample: dict[str, Any], prefix_tokens: Tensor | None, bos_token: int | None
     ) -> Pool:
-        """The batch as a pool.
+        """Return the batch as a pool.
 
-        prefix_tokens (N, P): forced first. Errors: SentenceError for a minimum length
-        above a sentence's limit.
+        prefix_tokens (N, P): target tokens with which each translation must begin; bos_token: the
+        decoder's first input, None for EOS. Errors: SentenceError for a minimum length above a
+        sentence's limit.
         """
         spec, net_input, source = self.spec, sample["net_input"], source_of(sample)
-        # EOS counts
+        # EOS is one of the tokens
         length = source.ne(spec.pad).sum(1) if source.dim() == 2 else net_input["src_lengths"]
         lengths = length.tolist()
         max_len = [min(int(spec.max_len_a * n + spec.max_len_b), spec.max_len - 1) for n in lengths]
@@ -97,7 +97,7 @@ class Pools:
                     f"--min-len {spec.min_len} is above the length limit {limit} of a sentence of "
                     f"{counted(n, 'token')}: raise --max-len-b or lower --min-len"
                 )
-        # an interactive command or the API gives no numbers
+        # an interactive command and the API give no numbers
         found = sample.get("sentence_numbers", sample.get("id"))
         ids, numbered = (
             (found, True) if isinstance(found, Tensor) else (torch.arange(len(lengths)), False)
@@ -106,8 +106,8 @@ class Pools:
         pool = Pool(
             net_input, length, max_len, ids, bos, prefix_tokens, pad=spec.pad, numbered=numbered
         )
-        # else the stream would change results
-        pool.alone = source.dim() == 3 and self.refills
+        # speech: padding changes the encoder's output, and in a stream it depends on the others
+        pool.encodes_separately = source.dim() == 3 and self.refills
         pool.draft_lines = sample.get("draft_lines")  # of an interactive session
         # a call of the API may have its own
         pool.seeds = sample.get("seeds", [spec.seed] * len(lengths))
@@ -116,8 +116,8 @@ class Pools:
     def constrain_(
         self, pool: Pool, sample: dict[str, Any], packed: Tensor | None, text: TargetText
     ) -> None:
-        """Give the pool its sentences' constraints: from the task, or packed as fairseq's commands
-        pass them. text: how the target side is read."""
+        """Set the pool's constraints: from the task, or packed as fairseq's commands pass them.
+        text: has the word boundaries of the target side."""
         given = sample.get("sentence_constraints")
         if given is None and packed is not None:
             given = [
@@ -132,16 +132,16 @@ class Pools:
             str(self.flags.avoid_case) == "any",
         )
         if self.flags.constraint_end:
-            pool.ends = self.ends_in(text)(
+            pool.ends = self.allowed_sentence_ends(text)(
                 [row[row != self.spec.pad].tolist() for row in pool.net_input["src_tokens"].cpu()]
             )
         pool.lead = None if pool.prefix is None else [len(pool.forced(i)) for i in range(len(pool))]
         if any(c.prefix for c in given):
-            pool.force_behind_([c.prefix for c in given])
-            pool.min_len_beside_prefix = True
+            pool.extend_prefix_([c.prefix for c in given])
+            pool.min_len_after_own_prefix = True
 
-    def ends_in(self, text: TargetText) -> EndsOfSources:
-        """What translations keep to under --constraint-end."""
+    def allowed_sentence_ends(self, text: TargetText) -> EndsOfSources:
+        """Return the sentence ends that --constraint-end allows for each source."""
         if self.ends is None:
             segmenter = text.segmenter()
             self.ends = EndsOfSources(segmenter.dictionary, self.source, segmenter.bpe)
@@ -161,16 +161,14 @@ OWN_LOOP = (
 
 
 class BeamSearchGenerator(SequenceGenerator):
-    """Decoding with the strategies that the flags name; without any, fairseq's
-    results token for token.
+    """Decoding with the strategies of the flags; without any, fairseq's results token for token.
 
-    One deliberate difference: with `--max-len-a` above 0, fairseq takes the length limit from the
-    padded width of the batch, so that its output depends on how sentences were batched. Here every
-    sentence has its own limit, from its own length.
+    One deliberate difference: with `--max-len-a` above 0, fairseq computes the length limit from
+    the padded width of the batch, so that its output depends on how sentences were batched. Here
+    every sentence has its own limit, from its own length.
 
-    options: the settings; source: the source dictionary, where the task has one;
-    share: another generator of the same models and flags, whose counts go on and
-    whose decoder serves both.
+    options: the settings; source: the source dictionary, if the task has one; share: another
+    generator of the same models and flags, whose statistics and decoder this one uses.
     """
 
     def __init__(
@@ -188,7 +186,7 @@ class BeamSearchGenerator(SequenceGenerator):
         flags, generation = options.flags, options.generation
         self.stats: Stats = Stats() if share is None else share.stats
         self.spec = search_spec(options, self)
-        # diverse beams and the like are searches of fairseq's own: its own loop runs them
+        # searches of fairseq's own, such as diverse beams, run in fairseq's loop
         self.runs_stock_loop = type(self.search) not in OWN_LOOP
         need_attention = isinstance(self.model, EnsembleModelWithAlignment)
         backend = "fairseq" if self.runs_stock_loop else str(flags.decoder_backend)
@@ -203,7 +201,7 @@ class BeamSearchGenerator(SequenceGenerator):
             self.made_decoder = share.made_decoder
         backend = "stock" if self.runs_stock_loop else self.made_decoder.name
         self.stats.signature = "|".join(
-            (signature(options, backend), made_with(generation, searched))
+            (signature(options, backend), signature_versions(generation, searched))
         )
         if self.runs_stock_loop:
             self.stats.exclude_decoder_counters()
@@ -217,30 +215,32 @@ class BeamSearchGenerator(SequenceGenerator):
         )
         self.setup = setup_of(flags, self.context, self.made_decoder, self.processors())
         self.rescores = type(self.strategies.softmax).rescore is not Softmax.rescore
-        text = self.reading if places_terms(flags) else None
-        self.driver = driver_of(options, self.context, self.setup, self.meets, self.decoded, text)
-        self.pools = Pools(flags, self.spec, is_ordered(flags, generation), source, tgt_dict)
-        self.results: ResultsFile | None = None  # where results go as they are found
-        # a task knows more
+        text = self.current_target_text if places_terms(flags) else None
+        self.driver = driver_of(
+            options, self.context, self.setup, self.meets, self.detokenize, text
+        )
+        self.pools = PoolBuilder(flags, self.spec, is_ordered(flags, generation), source, tgt_dict)
+        self.results: ResultsFile | None = None  # for results as sentences finish
+        # the task replaces it by one that knows --bpe and --tokenizer (run.py)
         self.target_text = TargetText(
             lambda: Segmenter(tgt_dict), self.symbols_to_strip_from_output, "none"
         )
-        self.in_text: InText | None = None  # reads its words
-        self.choose: BayesRisk | None = None  # by expected utility, where --mbr does
+        self.in_text: InText | None = None  # finds the constraints that a text meets
+        self.bayes_risk: BayesRisk | None = None  # with --mbr
         if flags.mbr is not None:
-            self.choose = (
+            self.bayes_risk = (
                 BayesRisk(flags, lambda tokens: self.target_text.text(tokens))
                 if share is None
-                else share.choose
+                else share.bayes_risk
             )
-        self.show_bar = False  # how far a stream has come
-        # gets the pool of each call instead of the search, and answers the call
-        self.take: Callable[[Pool], list] | None = None
-        self.on_answer: Callable[[], object] | None = None  # called for each sentence that is done
+        self.show_bar = False  # a progress bar for a stream
+        # called with the pool of each call instead of the search
+        self.intercept_pool: Callable[[Pool], list] | None = None
+        self.on_answer: Callable[[], object] | None = None  # called for each finished sentence
 
     @property
     def decoder(self) -> Regroupable:
-        """What runs the model."""
+        """The decoder that runs the model."""
         return self.setup.decoder
 
     @property
@@ -249,12 +249,12 @@ class BeamSearchGenerator(SequenceGenerator):
         return self.setup.strategies
 
     def release_models(self) -> bool:
-        """Let go of weights that are held packed as well, so that the models run only by this
-        generator; return whether it did."""
+        """Release weights that are also packed; afterwards only this generator can run the models.
+        Return whether it did."""
         return not may_read_models(self.options.flags) and self.made_decoder.release_()
 
     def processors(self) -> LogitsProcessors:
-        """The logits processors that the stock flags ask for."""
+        """Return the logits processors of the stock flags."""
         ngram = (
             self.repeat_ngram_blocker.no_repeat_ngram_size
             if self.repeat_ngram_blocker is not None
@@ -277,6 +277,8 @@ class BeamSearchGenerator(SequenceGenerator):
     def _generate(
         self, sample, prefix_tokens=None, constraints=None, bos_token=None
     ) -> list[list[dict[str, Any]]]:
+        """Return each sentence's hypotheses, best first, as fairseq's commands read them; fairseq's
+        `generate` calls this method. Arguments: those of `PoolBuilder`."""
         start = time.perf_counter()
         if self.runs_stock_loop:
             try:
@@ -293,25 +295,29 @@ class BeamSearchGenerator(SequenceGenerator):
         else:
             pool = self.pools.pool(sample, prefix_tokens, bos_token)
             self.pools.constrain_(pool, sample, constraints, self.target_text)
-            if self.take is not None:
-                return self.take(pool)
+            if self.intercept_pool is not None:
+                return self.intercept_pool(pool)
             out = self.search_pool(pool)
-            # subtle: our decoder switches off BART's sharing of source keys; others use the model,
-            # so it is left as the constructor had it
+            # subtle: our decoder switches off BART's sharing of source keys; other users of the
+            # model get it back
             self.model.set_decoder_beam_size(self.beam_size)
         self.stats.seconds += time.perf_counter() - start
         return out
 
     def search_pool(self, pool: Pool) -> list[list[dict[str, Any]]]:
-        """Every sentence's hypotheses as fairseq's commands read them; those of an earlier run
-        come from the results file."""
+        """Return every sentence's hypotheses as fairseq's commands read them; those of an earlier
+        run come from the results file."""
         device, ids = pool.length.device, pool.ids.tolist()
         out: list[list[dict[str, Any]]] = [[] for _ in ids]
         if self.results is not None:
             for i, number in enumerate(ids):
                 out[i] = self.results.hypotheses(number, self.checksum(pool, i), device) or []
             pool.to_decode = [i for i, found in enumerate(out) if not found]
-            if pool.to_decode and pool.net_input["src_tokens"].dim() == 3 and not pool.alone:
+            if (
+                pool.to_decode
+                and pool.net_input["src_tokens"].dim() == 3
+                and not pool.encodes_separately
+            ):
                 # speech is encoded in its whole batch, on which its results depend
                 pool.to_decode = None
         missing = len(pool.sentences_to_decode())
@@ -319,7 +325,7 @@ class BeamSearchGenerator(SequenceGenerator):
         progress = Progress(missing, self.stats, self.show_bar) if shown else None
 
         def answer(sentence: int, found: list[Hypothesis]) -> None:
-            if out[sentence]:  # of an earlier run
+            if out[sentence]:  # from the results file of an earlier run
                 return
             out[sentence] = self.answer(pool, sentence, found)
             if self.results is not None:
@@ -333,7 +339,7 @@ class BeamSearchGenerator(SequenceGenerator):
         before = self.stats.mark()
         try:
             self.driver(pool, answer)
-        except SentenceError:  # the sentences beside it are searched again
+        except SentenceError:  # the other sentences are searched again
             self.stats.rollback(before)
             raise
         if self.results is not None:
@@ -343,13 +349,13 @@ class BeamSearchGenerator(SequenceGenerator):
         return out
 
     def answer(self, pool: Pool, sentence: int, found: list[Hypothesis]) -> list[dict[str, Any]]:
-        """What the final hypotheses of a sentence come to: scored anew where the softmax does,
-        those first that meet the constraints."""
+        """Return the results of a sentence from its final hypotheses: scored again if the softmax
+        requires it, with those first that meet the constraints."""
         if found and found[0].ending is not None:
-            self.strategies.stop.ended(found[0].ending)
+            self.strategies.stop.count_ending(found[0].ending)
         if self.rescores:
             found = self.strategies.softmax.rescore(sentence, found, pool, self.spec.scoring)
-        found = found or [self.nothing(pool.length.device)]
+        found = found or [self.empty_hypothesis(pool.length.device)]
         if pool.constraints is not None:
             lead = 0 if pool.lead is None else pool.lead[sentence]
             wanted = SentenceGoal(
@@ -366,20 +372,21 @@ class BeamSearchGenerator(SequenceGenerator):
             count_terms(
                 wanted.constraints.terms, found[0], self.stats, places_terms(self.options.flags)
             )
-        if self.choose is not None:
-            found = self.choose(found, self.source_text(pool, sentence))
+        if self.bayes_risk is not None:
+            found = self.bayes_risk(found, self.source_text(pool, sentence))
         out = self.as_dictionaries(found)
         self.stats.sentences += 1
         self.stats.target_tokens += out[0]["tokens"].numel()
         return out
 
     def source_text(self, pool: Pool, sentence: int) -> str:
-        """A sentence's source as text; nothing where it is no text."""
+        """Return a sentence's source as text; "" for speech."""
         words = self.context.source_dictionary
-        return "" if words is None else self.decoded(words.string(pool.source(sentence)))
+        return "" if words is None else self.detokenize(words.string(pool.source(sentence)))
 
     def checksum(self, pool: Pool, sentence: int) -> str:
-        """A checksum of what a sentence's results depend on: source, constraints, prefix."""
+        """Return a checksum of all that a sentence's results depend on: source, constraints,
+        prefix."""
         constraints = pool.constraints[sentence] if pool.constraints is not None else None
         prefix = pool.prefix[sentence] if pool.prefix is not None else None
         return checksum(
@@ -388,27 +395,27 @@ class BeamSearchGenerator(SequenceGenerator):
             None if prefix is None else prefix[prefix != self.pad],
         )
 
-    def reading(self) -> TargetText:
-        """How the target side is read."""
+    def current_target_text(self) -> TargetText:
+        """Return `target_text`, which a task replaces after the generator is built."""
         return self.target_text
 
-    def decoded(self, pieces: str) -> str:
-        """The dictionary's symbols, parted by spaces, as text."""
+    def detokenize(self, pieces: str) -> str:
+        """Return symbols of the dictionary, separated by spaces, as text."""
         return self.target_text.segmenter().decode(pieces)
 
     def meets(self, pool: Pool) -> Meets:
-        """How it is counted which constraints a hypothesis meets: in its text where the target's
-        words are known, else in its tokens."""
+        """Return the function that counts the constraints that a hypothesis meets: in its text if
+        the target's words are known, else in its tokens."""
         if pool.boundaries is None:
             return met
-        if self.in_text is None or self.in_text.whole != pool.boundaries.whole:
-            self.in_text = InText(self.target_text.words, pool.boundaries.whole)
+        if self.in_text is None or self.in_text.whole_words != pool.boundaries.whole_words:
+            self.in_text = InText(self.target_text.words, pool.boundaries.whole_words)
         return self.in_text
 
     def as_dictionaries(self, found: list[Hypothesis]) -> list[dict[str, Any]]:
-        """A sentence's hypotheses as fairseq's commands read them; "utility" is the expected one,
-        "unmet" what one lacks, [(text, reason)], "elsewhere" the texts of glossary terms that it
-        has in other places than those of what translates them."""
+        """Return a sentence's hypotheses as fairseq's commands read them. Additional keys:
+        "utility", the expected utility; "unmet", the unmet constraints as (text, reason);
+        "elsewhere", the texts of glossary terms that are not in the place of their translation."""
         nothing = torch.empty(0)
 
         def dictionary(h: Hypothesis) -> dict[str, Any]:
@@ -422,7 +429,7 @@ class BeamSearchGenerator(SequenceGenerator):
                 if given
             }
             flags |= {} if h.utility is None else {"utility": h.utility}
-            return flags | {  # these are keys that fairseq's commands do not look at
+            return flags | {  # fairseq's commands do not read these keys
                 "tokens": h.tokens,
                 "score": torch.tensor(h.score, dtype=h.positional_scores.dtype),
                 "attention": nothing if h.attention is None else h.attention,
@@ -432,9 +439,9 @@ class BeamSearchGenerator(SequenceGenerator):
 
         return [dictionary(h) for h in found]
 
-    def nothing(self, device: torch.device) -> Hypothesis:
-        """The answer of a sentence whose every continuation was forbidden: an empty one
-        that nothing can prefer."""
+    def empty_hypothesis(self, device: torch.device) -> Hypothesis:
+        """Return the hypothesis of a sentence whose every continuation was forbidden: empty, with
+        the lowest score."""
         return Hypothesis(
             torch.tensor([self.eos], device=device),
             -float("inf"),

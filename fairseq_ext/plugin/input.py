@@ -1,7 +1,7 @@
-"""The lines of `fairseq-interactive`, and the batches in which sentences come.
+"""The lines of `fairseq-interactive`, and the batches of a task's sentences.
 
-Lines that cannot be used cost no other one its translation (bad_sentences.py). fairseq-interactive
-reads a buffer of lines, makes batches of it and prints when all of them are decoded.
+fairseq-interactive reads a buffer of lines, makes batches of it, and prints when all of them are
+decoded. A line that cannot be used does not affect the others (bad_sentences.py).
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from fairseq_ext.core import command_line
 from fairseq_ext.core.errors import SentenceError, UsageError, cut
 from fairseq_ext.plugin.bad_sentences import BadSentences
 from fairseq_ext.plugin.compat.repairs import COMMAND, is_loaded, keep_invalid_bytes
-from fairseq_ext.plugin.loading.settings import limit_of, too_long
+from fairseq_ext.plugin.loading.settings import max_tokens_limit, too_long
 from fairseq_ext.plugin.options import Options
 from fairseq_ext.plugin.sentences import Sentences
 from fairseq_ext.plugin.target_dictionary import TargetDictionary
@@ -31,30 +31,30 @@ from fairseq_ext.search.phrases.sentence import EMPTY, Phrase, SentenceConstrain
 from fairseq_ext.search.registry import refills
 
 
-class Lines(BadSentences):
-    """Takes the lines of a session."""
+class InteractiveLines(BadSentences):
+    """The lines of an interactive session."""
 
     def __init__(self, task: Any, sentences: Sentences):
         super().__init__(task, sentences)
         self.draft_lines_read = 0
-        self.longest: int | None = None  # source tokens that the models take
-        # lines of the buffer at hand that cannot be used, by their places
-        self.refused_here: dict[int, UsageError] = {}
+        self.max_source_tokens: int | None = None  # limit of the models
+        # errors of lines of the current buffer, by their places
+        self.line_errors: dict[int, UsageError] = {}
         self.buffer: list[Tensor] = []  # its lines as tokens
-        self.typed_lines: list[str] = []  # as they were typed
+        self.typed_lines: list[str] = []  # its lines as text
         self.buffer_start = 0  # the number of its first line
 
     @property
     def has_errors(self) -> bool:
         """Whether errors of lines are known before their batch is decoded."""
-        return self.held is not None or bool(self.refused_here or self.too_long)
+        return self.pending_error is not None or bool(self.line_errors or self.too_long)
 
     @property
     def carry_numbers(self) -> bool:
-        """Whether lines carry their numbers: where something asks for them, and where a line of the
-        buffer cannot be used. Those of a Translator have their constraints already."""
+        """Whether lines carry their numbers: if a flag requires them, or a line of the buffer
+        cannot be used. Lines of a Translator have their constraints already."""
         return (self.sentences.numbered and not self.sentences.phrases_of_calls) or bool(
-            self.refused_here
+            self.line_errors
         )
 
     def use_options(self, options: Options) -> None:
@@ -74,19 +74,19 @@ class Lines(BadSentences):
     def read(
         self, lines: Iterable[str], encode: Callable[[list[str]], tuple[list, list]]
     ) -> tuple[list, list]:
-        """A buffer's lines as tokens, by the stock task's `encode`, and their lengths.
+        """Return a buffer's lines as tokens, by the stock task's `encode`, and their lengths.
 
-        One that cannot be used is empty; under --strict it and those behind it are left out.
+        A line that cannot be used is empty; under --strict it and the lines after it are left out.
         """
         if not self.is_interactive:
             self.begin()
-        if self.held is not None:
-            held, self.held = self.held, None
-            raise held
-        self.refused_here = {}
+        if self.pending_error is not None:
+            pending, self.pending_error = self.pending_error, None
+            raise pending
+        self.line_errors = {}
         lines = list(lines)
-        if self.sentences.raw_text.kind is not None:
-            self.sentences.raw_text.look(lines)
+        if self.sentences.segmentation_check.kind is not None:
+            self.sentences.segmentation_check.check(lines)
         for i, line in enumerate(lines):
             if not line.isascii() and any("\ud800" <= character <= "\udfff" for character in line):
                 said = (
@@ -99,20 +99,20 @@ class Lines(BadSentences):
                 lines[i] = ""
         tokens, lengths = encode(lines)
         self.typed_lines = lines
-        limits = [limit for limit in (self.longest, self.room) if limit is not None]
+        limits = [limit for limit in (self.max_source_tokens, self.max_tokens) if limit is not None]
         for i, length in enumerate(lengths):
             if length <= min(limits, default=length):
                 continue
             error = too_long(
                 f"line {self.sentences.lines_read + i + 1} of the input",
                 length,
-                self.longest,
-                self.room,
+                self.max_source_tokens,
+                self.max_tokens,
             )
             assert error is not None
             if self.refuse(error, i):
                 return tokens[:i], lengths[:i]
-            tokens[i], lengths[i] = self.nothing(), 1
+            tokens[i], lengths[i] = self.empty_line(), 1
         return tokens, lengths
 
     def begin(self) -> None:
@@ -139,54 +139,55 @@ class Lines(BadSentences):
         constraints: Tensor | None,
         build: Callable[[list, list], Any],
     ) -> Any:
-        """The data set of a buffer's lines, by the stock task's `build`.
+        """Return the data set of a buffer's lines, by the stock task's `build`.
 
-        Their constraints travel by number, in a last column that fairseq does not read.
+        Constraints are passed by number, in a last column that fairseq does not read.
         """
         if self.carry_numbers:
-            src_tokens, constraints = self.number(src_tokens, constraints)
+            src_tokens, constraints = self.pack_constraints(src_tokens, constraints)
         n = len(src_tokens)
         if self.sentences.draft_file:
             good = {
                 tuple(tokens.tolist()): i
                 for i, tokens in enumerate(src_tokens)
-                if i not in self.refused_here
+                if i not in self.line_errors
             }
             self.sentences.draft_line |= {
                 tokens: self.draft_lines_read + i for tokens, i in good.items()
             }
             self.draft_lines_read += n
-        for place, error in sorted(self.refused_here.items()):
-            self.tell(self.sentences.lines_read + place, error)
+        for place, error in sorted(self.line_errors.items()):
+            self.report_sentence(self.sentences.lines_read + place, error)
         self.buffer, self.buffer_start = list(src_tokens), self.sentences.lines_read
         self.sentences.lines_read += n if self.is_interactive else 0
-        # a line that cannot be used has become an empty one; a speech file has as many frames
-        # as the stock task says
+        # a line that cannot be used is an empty one now; a speech file has as many frames as the
+        # stock task says
         lengths = [
             len(line) if isinstance(line, Tensor) else n
             for line, n in zip(src_tokens, src_lengths, strict=False)
         ]
         dataset = build(src_tokens, lengths)
-        if constraints is not None:  # put in afterwards: some stock tasks refuse to take them
+        if constraints is not None:  # added afterwards: some stock tasks refuse them
             dataset.collater = partial(with_constraints, dataset.collater, constraints[:n])
         return dataset
 
-    def forget(self, dataset: Any) -> None:
-        """Drop the batches that fairseq keeps of a buffer's lines: nobody asks for them again, and
-        it would keep them all to the end."""
+    def drop_cached_batches(self, dataset: Any) -> None:
+        """Drop the batches of a buffer's lines, which fairseq would keep to the end."""
         if not self.sentences.is_corpus(dataset):
             self.task.dataset_to_epoch_iter.pop(dataset, None)
 
-    def number(self, src_tokens: list[Tensor], typed: Tensor | None) -> tuple[list[Tensor], Tensor]:
-        """The lines that can be decoded, and their packed constraints; typed: fairseq's,
-        of the lines' own fields."""
+    def pack_constraints(
+        self, src_tokens: list[Tensor], typed: Tensor | None
+    ) -> tuple[list[Tensor], Tensor]:
+        """Return the lines that can be decoded, and their packed constraints; typed: fairseq's
+        constraints, from the lines' own fields."""
         first, of_line = self.sentences.lines_read, {}
         unknown = list(self.unknown_words())
-        self.sentences.constraint_source()  # what is wrong with a file is no line's fault
+        self.sentences.constraint_source()  # raises errors of the files, which are of no line
         for i, tokens in enumerate(src_tokens):
             of_line[first + i] = EMPTY
             row = None if typed is None else typed[i]
-            if i not in self.refused_here:
+            if i not in self.line_errors:
                 try:
                     line = self.typed_lines[i] if i < len(self.typed_lines) else ""
                     of_line[first + i] = self.sentences.constraints_of_line(
@@ -201,18 +202,20 @@ class Lines(BadSentences):
                         del of_line[first + i]
                         src_tokens = src_tokens[:i]
                         break
-                    src_tokens[i] = self.nothing()
+                    src_tokens[i] = self.empty_line()
             if row is not None:
-                # those of this line
+                # unknown words of this line
                 del unknown[: int((row[1:] == self.task.target_dictionary.unk()).sum())]
         self.unknown_words().clear()
-        self.sentences.of_line = of_line
+        self.sentences.constraints_by_line = of_line
         if isinstance(self.task.target_dictionary, TargetDictionary):
             self.task.target_dictionary.alternatives.clear()
-        return src_tokens, pack(list(of_line.values()), list(of_line), self.sentences.shown)
+        return src_tokens, pack(
+            list(of_line.values()), list(of_line), self.sentences.printed_phrase
+        )
 
     def unknown_words(self) -> list[str]:
-        """The words of typed phrases that the dictionary lacks, as it has noted them."""
+        """Return the words of typed phrases that the dictionary lacks."""
         return (
             self.task.target_dictionary.unknown
             if isinstance(self.task.target_dictionary, TargetDictionary)
@@ -220,19 +223,18 @@ class Lines(BadSentences):
         )
 
     def refuse(self, error: UsageError, place: int) -> bool:
-        """A line of the buffer cannot be used.
-
-        Whether the session ends there, which --strict asks for.
+        """Note that a line of the buffer cannot be used. Return whether the session ends there
+        (--strict).
         """
-        # nothing stands for an empty line of speech
+        # an empty line of speech cannot be represented
         if self.strict or self.task.source_dictionary is None:
-            self.hold(error, place)
+            self.raise_or_defer(error, place)
             return True
-        self.refused_here[place] = error
+        self.line_errors[place] = error
         return False
 
-    def nothing(self) -> Tensor:
-        """The tokens of an empty line."""
+    def empty_line(self) -> Tensor:
+        """Return the tokens of an empty line."""
         return torch.tensor([self.task.source_dictionary.eos()])
 
     def known_errors(self, sample: dict) -> dict[int, UsageError]:
@@ -240,19 +242,19 @@ class Lines(BadSentences):
             return super().known_errors(sample)
         numbers = (
             sample["sentence_numbers"].tolist()
-            if self.refused_here and "sentence_numbers" in sample
+            if self.line_errors and "sentence_numbers" in sample
             else []
         )
         first = self.buffer_start
         return {
-            i: self.refused_here[number - first]
+            i: self.line_errors[number - first]
             for i, number in enumerate(numbers)
-            if number - first in self.refused_here
+            if number - first in self.line_errors
         }
 
     def numbers_of(self, sample: dict, places: Sequence[int]) -> list[int]:
-        """The numbers of lines of a batch; of equal lines, which have equal errors, each
-        gets one of theirs."""
+        """Return the numbers of lines of a batch; equal lines, which have equal errors, get one of
+        theirs each."""
         if not self.is_interactive:
             return super().numbers_of(sample, places)
         if "sentence_numbers" in sample:
@@ -274,17 +276,17 @@ class Lines(BadSentences):
                 next(
                     number
                     for number in numbers
-                    if number not in self.refused and number not in found
+                    if number not in self.reported and number not in found
                 )
             )
         return found
 
-    def hold(self, error: UsageError, before: int) -> None:
-        """Raise the error; in a session whose buffer has lines before it, later: with the
-        next buffer, or at the end."""
+    def raise_or_defer(self, error: UsageError, before: int) -> None:
+        """Raise the error at once, or, if lines of the session come before it, with the next buffer
+        or at the end."""
         if not (self.is_interactive and before):
             raise error
-        self.held = error
+        self.pending_error = error
 
 
 def pack(
@@ -292,9 +294,9 @@ def pack(
     keys: Sequence[int],
     shown: Callable[[tuple[Phrase, ...]], Phrase] = lambda alternatives: alternatives[0],
 ) -> Tensor:
-    """fairseq's packed constraints (N, W) of what is shown of each constraint, with key + 1 as the
-    last column, which `unpack_constraints` does not read: so C- lines come out as fairseq prints
-    them and `keys_of` finds the rest."""
+    """Return fairseq's packed constraints (N, W), with key + 1 as the last column. fairseq's
+    `unpack_constraints` does not read that column, so that C- lines are printed as in fairseq;
+    `keys_of` does."""
     packed = pack_constraints(
         [[torch.tensor(shown(alternatives)) for alternatives in s.any_of] for s in sentences]
     )
@@ -302,7 +304,7 @@ def pack(
 
 
 def with_constraints(collater: Callable[[list], dict], constraints: Tensor, samples: list) -> dict:
-    """A batch of a data set, and its sentences' packed constraints; constraints (N, W): of
+    """Return a batch of a data set with its sentences' packed constraints; constraints (N, W): of
     all sentences, by number."""
     batch = collater(samples)
     return {**batch, "constraints": constraints[batch["id"]]} if batch else batch
@@ -310,16 +312,16 @@ def with_constraints(collater: Callable[[list], dict], constraints: Tensor, samp
 
 # ---- The batches of an *_ext task
 #
-# They are fairseq's, except where a stream wants many at once or a line comes alone.
+# They are fairseq's batches, except for a stream, which takes many sentences, and a single line.
 
 
-POOL = 10_000  # sentences among which a stream finds its next ones
-SPEECH_POOL = 256  # the same of speech, which lies in memory as features: a sentence is up to 2 MB
+STREAM_POOL_SIZE = 10_000  # sentences from which a stream takes its next ones
+SPEECH_POOL_SIZE = 256  # the same for speech, whose features take up to 2 MB a sentence
 
 
 @dataclass
-class OneBatch:
-    """Stands for fairseq's EpochBatchIterator."""
+class SingleBatchIterator:
+    """An iterator of one batch, in place of fairseq's EpochBatchIterator."""
 
     batch: dict[str, Any]
 
@@ -328,11 +330,11 @@ class OneBatch:
 
 
 class Batches:
-    """Makes the batches of a task. lines: those of its session."""
+    """A builder of a task's batches. lines: those of its session."""
 
-    def __init__(self, task: Any, lines: Lines):
+    def __init__(self, task: Any, lines: InteractiveLines):
         self.task, self.lines, self.sentences = task, lines, lines.sentences
-        self.samples = True  # the search draws random numbers, for all that is known
+        self.may_sample = True  # the search may draw random numbers
 
     @cached_property
     def refills(self) -> bool:
@@ -348,14 +350,14 @@ class Batches:
         *args: Any,
         **kwargs: Any,
     ) -> Any:
-        """fairseq's batches, by the stock task's `build`; a stream takes its sentences
-        from batches of many thousand, of which it encodes few at a time. Arguments: of
+        """Return fairseq's batches, by the stock task's `build`. A stream takes its sentences from
+        batches of many thousand, and encodes a few at a time. Arguments: those of
         FairseqTask.get_batch_iterator."""
         flags = self.task.session.flags
         if self.refills:  # fairseq-generate makes batches before it builds a generator
-            pool = POOL if "source tokens" not in self.task.lacks else SPEECH_POOL
+            pool = STREAM_POOL_SIZE if "source tokens" not in self.task.lacks else SPEECH_POOL_SIZE
             max_tokens, max_sentences = None, max(pool, max_sentences or 0)
-            # else the last few sentences are a batch of their own
+            # else the last few sentences form a batch of their own
             kwargs["required_batch_size_multiple"] = 1
         elif (
             not args
@@ -363,9 +365,9 @@ class Batches:
             and (alone := self.batch_of_line(dataset, max_tokens, **kwargs)) is not None
         ):
             return alone
-        self.lines.room = limit_of(max_tokens)
+        self.lines.max_tokens = max_tokens_limit(max_tokens)
         batches = build(dataset, max_tokens, max_sentences, *args, **kwargs)
-        self.lines.forget(dataset)
+        self.lines.drop_cached_batches(dataset)
         batches = (
             self.lines.with_too_long(batches) if self.sentences.is_corpus(dataset) else batches
         )
@@ -379,7 +381,8 @@ class Batches:
         return BatchesByLevel(dataset, batches.frozen_batches, self.levels)
 
     def levels(self, dataset: Any) -> list[int]:
-        """When the sentences of a data set can be decoded (search/constraints/glossary.py)."""
+        """Return the level of each sentence of a data set: all of a level can be decoded together
+        (search/constraints/documents.py)."""
         known, documents, first = self.sentences, self.sentences.documents, self.lines.buffer_start
         if documents is None:  # no constraints in this run
             return [0] * len(dataset)
@@ -389,9 +392,9 @@ class Batches:
         numbers = known.line_numbers or range(first, first + len(dataset))
 
         def terms(place: int) -> list[str] | None:
-            unknown = known.of_line.get(numbers[place], EMPTY).unknown
+            unknown = known.constraints_by_line.get(numbers[place], EMPTY).unknown
             text = source.source_text.text(dataset[place]["source"], unknown)
-            if not text.strip() and place not in self.lines.refused_here:
+            if not text.strip() and place not in self.lines.line_errors:
                 return None
             return [
                 each.term.source for each in source.required(text) if len(each.term.targets) > 1
@@ -402,16 +405,15 @@ class Batches:
 
     def batch_of_line(
         self, dataset: Any, max_tokens: int | None, max_positions: Any = None, **others: Any
-    ) -> OneBatch | None:
-        """The only batch of a data set that holds one line, as fairseq's batch iterator makes it,
-        in a twentieth of the time.
+    ) -> SingleBatchIterator | None:
+        """Return the only batch of a data set of one line, as fairseq's batch iterator makes it, in
+        a twentieth of the time.
 
-        None where that iterator must do it: it filters lines that are too long, and it
-        draws a random number, which counts where the search draws some, too. Arguments: of
-        FairseqTask.get_batch_iterator.
+        None if the line may be too long, or if the search samples: fairseq's iterator filters
+        lines, and draws a random number. Arguments: those of FairseqTask.get_batch_iterator.
         """
         if (
-            self.samples
+            self.may_sample
             or others.keys() - {"ignore_invalid_inputs"}
             or type(dataset) is not LanguagePairDataset
             or len(dataset) != 1
@@ -424,4 +426,4 @@ class Batches:
         )
         if too_long or dataset.tgt is not None or dataset.buckets is not None:
             return None
-        return OneBatch(dataset.collater([dataset[0]]))
+        return SingleBatchIterator(dataset.collater([dataset[0]]))

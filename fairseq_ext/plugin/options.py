@@ -1,8 +1,8 @@
-"""The settings of a run as plain frozen values (`Options`), what a strategy's builder reads
+"""The settings of a run as plain frozen values (`Options`), the input of a strategy's builder
 (`Context`), and the one-line signature.
 
 fairseq keeps settings in namespaces (argparse, omegaconf). They are read here, once, when a
-generator is built; the code behind it reads attributes of frozen dataclasses.
+generator is built; all other code reads attributes of frozen dataclasses.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from fairseq_ext.core.glossary import Languages
 from fairseq_ext.plugin.flags_dataclass import flags_dataclass
 from fairseq_ext.plugin.loading.settings import (
     checkpoint_of,
-    limit_of,
+    max_tokens_limit,
     segments_text,
     setting,
     shows_bar,
@@ -66,7 +66,7 @@ VERSION = __version__.rpartition(".")[0]
 
 
 def plain(value: Any) -> Any:
-    """A setting as a value of Python's own."""
+    """Return a setting as a value of Python's own."""
     if isinstance(value, Enum):
         return value.value
     return OmegaConf.to_container(value) if OmegaConf.is_config(value) else value
@@ -74,14 +74,14 @@ def plain(value: Any) -> Any:
 
 @functools.cache
 def frozen_kind(kind: type) -> type:
-    """A frozen dataclass with the fields of a dataclass of fairseq's."""
+    """Return a frozen dataclass with the fields of a dataclass of fairseq's."""
     names = [each.name for each in dataclasses.fields(kind) if each.name != "_name"]
     return make_dataclass(kind.__name__, names, frozen=True)
 
 
 def frozen(kind: type, settings: Any) -> Any:
-    """The fields of a dataclass of fairseq's as a namespace has them, else with their defaults;
-    plain values in a frozen dataclass."""
+    """Return the fields of a dataclass of fairseq's from a namespace, or their defaults, as plain
+    values in a frozen dataclass."""
     values = {
         each.name: plain(getattr(settings, each.name, each.default))
         for each in dataclasses.fields(kind)
@@ -91,26 +91,26 @@ def frozen(kind: type, settings: Any) -> Any:
 
 
 def own_flags(settings: DictConfig | Namespace) -> Any:
-    """Our flags, frozen. settings: a task's."""
+    """Return our flags, frozen. settings: a task's."""
     return frozen(flags_dataclass(), settings)
 
 
 def languages_of(settings: DictConfig | Namespace) -> Languages:
-    """The languages of a task's settings, which an engine changes from request to request; None
-    where the task has none."""
+    """Return the languages of a task's settings, which an engine changes from request to request;
+    None for a task without them."""
     return Languages(*(getattr(settings, f"{side}_lang", None) for side in ("source", "target")))
 
 
 @dataclass(frozen=True)
 class CommandSettings:
-    """What a run reads of fairseq's other settings, those of the task and of the command."""
+    """fairseq's other settings that a run reads, of the task and of the command."""
 
     languages: Languages = Languages(None, None)
     left_pad_source: bool = True
     data: str = ""  # directories, joined by colons
-    checkpoint: str | None = None  # the first model's file, where it is there
+    checkpoint: str | None = None  # the first model's file, if it exists
     seed: int = 1
-    max_tokens: int | None = None  # most tokens of a batch; None: any number
+    max_tokens: int | None = None  # of a batch; None: no limit
     subset: str | None = None  # --gen-subset
     input: str | None = None  # --input of fairseq-interactive
     undoes_bpe: bool = False  # --remove-bpe
@@ -121,7 +121,7 @@ class CommandSettings:
 
 
 def command_settings(settings: DictConfig | Namespace) -> CommandSettings:
-    """fairseq's other settings. settings: a task's, as the command has them."""
+    """Return fairseq's other settings. settings: a task's, as the command has them."""
     seed = setting(settings, "common", "seed")
     return CommandSettings(
         languages_of(settings),
@@ -129,7 +129,7 @@ def command_settings(settings: DictConfig | Namespace) -> CommandSettings:
         str(getattr(settings, "data", None) or ""),
         checkpoint_of(settings),
         1 if seed is None else int(seed),
-        limit_of(setting(settings, "dataset", "max_tokens")),
+        max_tokens_limit(setting(settings, "dataset", "max_tokens")),
         setting(settings, "dataset", "gen_subset"),
         setting(settings, "interactive", "input"),
         bool(setting(settings, "common_eval", "post_process")),
@@ -144,9 +144,8 @@ def command_settings(settings: DictConfig | Namespace) -> CommandSettings:
 class Options:
     """All settings of a generator.
 
-    flags: ours, by name; generation: fairseq's GenerationConfig. Both say which strategies run,
-    also where constraints have chosen them. typed: --constraints is given, so that phrases may be
-    typed behind lines.
+    flags: ours, by name; generation: fairseq's GenerationConfig. Both name the strategies, also if
+    constraints have chosen them. typed: --constraints is given, so that phrases may follow a line.
     """
 
     flags: Any
@@ -162,7 +161,7 @@ class Options:
 
 @dataclass(frozen=True)
 class GivenByCalls:
-    """What comes with each call of a Translator or an Engine, in addition to the flags."""
+    """Kinds of constraints that each call of a Translator or an Engine may pass."""
 
     phrases: bool = False
     glossaries: bool = False
@@ -171,11 +170,11 @@ class GivenByCalls:
 def options_of(
     flags: Any, args: Any, settings: CommandSettings, calls: GivenByCalls, *more: Part
 ) -> Options:
-    """The settings of a generator. flags: as of `own_flags`; args: fairseq's GenerationConfig or
-    a namespace with some of its fields; more: as of `validate`.
+    """Return the settings of a generator. flags: from `own_flags`; args: fairseq's GenerationConfig
+    or a namespace with some of its fields; more: see `validate`.
 
-    The flags imply others: constraints imply the stock flag and choose strategies, a glossary
-    chooses its placement. args gets what fairseq's commands read there.
+    Some flags imply others: constraints imply the stock flag and choose strategies, a glossary
+    chooses its placement. Those that fairseq's commands read are written into args.
     Errors: UsageError for flags that cannot work.
     """
     generation = frozen(GenerationConfig, args)
@@ -198,12 +197,12 @@ def options_of(
 
 @dataclass(frozen=True, kw_only=True)
 class Context(SearchSpec):
-    """What a strategy's builder may need besides its flags: the search's settings,
-    and what it works on."""
+    """The input of a strategy's builder, in addition to its flags: settings of the search,
+    dictionaries, models."""
 
     dictionary: Dictionary  # target side
     source_dictionary: Dictionary | None
-    checkpoint: str | None  # the first model's file, where it is known
+    checkpoint: str | None  # the first model's file, if it is known
     models: list
     stats: Stats
 
@@ -214,8 +213,7 @@ class Context(SearchSpec):
 
 
 def search_spec(options: Options, stock: SequenceGenerator) -> SearchSpec:
-    """The settings of a search: from our flags, and from fairseq's as its generator
-    has taken them in."""
+    """Return the settings of a search, from our flags and from fairseq's generator."""
     flags, generation = options.flags, options.generation
     scoring = Scoring(
         stock.normalize_scores,
@@ -239,7 +237,7 @@ def search_spec(options: Options, stock: SequenceGenerator) -> SearchSpec:
         temperature=stock.temperature,
         unk_penalty=stock.unk_penalty,
         scoring=scoring,
-        # a row has no more than k children that count
+        # a row has at most k children that count
         children=children if children is not None and children < k else None,
         seed=options.settings.seed,
         diverse_groups=generation.diverse_beam_groups,
@@ -250,7 +248,7 @@ def search_spec(options: Options, stock: SequenceGenerator) -> SearchSpec:
 
 
 def signature(options: Options, backend: str) -> str:
-    """One line that says how the output was made."""
+    """Return one line that says how the output was made."""
     flags, generation, written = options.flags, options.generation, declared("written")
     parts = [f"fairseq_ext:{VERSION}"]
     for point in POINTS:
@@ -260,7 +258,11 @@ def signature(options: Options, backend: str) -> str:
             for name, value in changed(flags, strategy).items()
             if name not in written
         ]
-        settings += [strategy.tell(flags, generation)] if strategy.tell is not None else []
+        settings += (
+            [strategy.signature_part(flags, generation)]
+            if strategy.signature_part is not None
+            else []
+        )
         if point != "decoding" or strategy.name != "beam":
             parts.append(f"{point}:{','.join(settings)}")
     prunes = [changed(flags, strategy) for strategy in PRUNERS.values()]
@@ -281,11 +283,11 @@ def signature(options: Options, backend: str) -> str:
 
 
 # parts of the signature that are no strategies
-MADE_WITH = ("beam", "lenpen", "model", "fairseq", "torch")
+VERSION_PARTS = ("beam", "lenpen", "model", "fairseq", "torch")
 
 
-def made_with(generation: Any, models: list) -> str:
-    """The end of the signature: beam, length penalty, a short name of the weights, and versions."""
+def signature_versions(generation: Any, models: list) -> str:
+    """Return the end of the signature: beam, length penalty, name of the weights, versions."""
     lenpen = "none" if generation.unnormalized else f"{generation.lenpen:g}"
     values = (
         generation.beam,
@@ -294,12 +296,12 @@ def made_with(generation: Any, models: list) -> str:
         fairseq.__version__,
         torch.__version__,
     )
-    return "|".join(f"{name}:{value}" for name, value in zip(MADE_WITH, values, strict=True))
+    return "|".join(f"{name}:{value}" for name, value in zip(VERSION_PARTS, values, strict=True))
 
 
 def fingerprint_of_weights(models: Iterable[torch.nn.Module]) -> str:
-    """The number of weights of all models and the digest of every one of them, in
-    their own precision."""
+    """Return the number of weights of all models and the digest of all values, in their own
+    precision."""
     digest, count = hashlib.sha256(), 0
     for model in models:
         for name, weight in model.named_parameters():
@@ -312,11 +314,11 @@ def fingerprint_of_weights(models: Iterable[torch.nn.Module]) -> str:
 
 
 def short_name_of_weights(models: Iterable[torch.nn.Module], sampled: int = 1024) -> str:
-    """Eight hexadecimal digits that tell trained models apart: the digest of every weight's name
-    and shape and of some of its values.
+    """Return eight hexadecimal digits that identify a trained model: a digest of every weight's
+    name and shape and of some of its values.
 
-    sampled: the most values of a weight, evenly spread, so that a model of any size
-    takes milliseconds.
+    sampled: the number of values of a weight, evenly spread, so that a model of any size takes
+    milliseconds.
     """
     digest = hashlib.sha256()
     for model in models:
@@ -334,16 +336,14 @@ def short_name_of_weights(models: Iterable[torch.nn.Module], sampled: int = 1024
     return digest.hexdigest()[:8]
 
 
-# ---- The files that a command writes
-#
-# None of them is one that it reads, or another one that it writes.
+# ---- The files that a command writes: each must differ from its inputs and its other outputs
 
 
-READ = (("common_eval", "path"), ("interactive", "input"), ("generation", "lm_path"))
+INPUT_FLAGS = (("common_eval", "path"), ("interactive", "input"), ("generation", "lm_path"))
 
 
 def check_outputs(settings: DictConfig | Namespace) -> None:
-    """UsageError for two flags that name one file, where the command writes it.
+    """Raise UsageError if two flags name one file, and the command writes it.
 
     settings: a task's.
     """
@@ -354,7 +354,7 @@ def check_outputs(settings: DictConfig | Namespace) -> None:
         for name, value in ours.items()
         if isinstance(value, str)
     ]
-    for group, name in READ:
+    for group, name in INPUT_FLAGS:
         found = setting(settings, group, name)
         read += (
             [("--" + name.replace("_", "-"), part) for part in split_paths(found)]

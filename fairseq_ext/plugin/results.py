@@ -1,5 +1,4 @@
-"""The files of a run: `--results-file` with `--resume`, `--stats-file`, and how
-far a run has come."""
+"""The files of a run (`--results-file` with `--resume`, `--stats-file`) and its progress."""
 
 from __future__ import annotations
 
@@ -25,10 +24,9 @@ from fairseq_ext.core.stats import Stats
 
 # ---- `--results-file` and `--resume`
 #
-# Results are on disk as sentences finish, so that an interrupted run can go on. The
-# file has JSON lines.
-# The first tells how the results are made, each other one is a sentence: its number, a checksum of
-# its source tokens, its translation, and its hypotheses with all that the commands print of them.
+# Results are on disk as sentences finish, so that an interrupted run can be continued. The file has
+# JSON lines. The first line names the search; each other line is a sentence: its number, a checksum
+# of its source tokens, its translation, and its hypotheses with all values that are printed.
 # One run at a time writes the file.
 
 
@@ -40,9 +38,9 @@ class ResultsFile:
     """One file, written line by line.
 
     signature: one line for readers. made_from: what results depend on, by flag (run.py). words:
-    of the target dictionary.
-    Errors: UsageError for a file that cannot be written, is in use, is of another search, or has
-    a line that is not as it was written.
+    number of words of the target dictionary.
+    Errors: UsageError for a file that cannot be written, is in use, has results of another search,
+    or has a changed line.
     """
 
     def __init__(
@@ -50,8 +48,8 @@ class ResultsFile:
     ):
         self.path, self.words = Path(path), words
         self.done: dict[int, dict[str, Any]] = {}
-        # of a search that is not over: its sentences are searched again if it fails
-        self.latest: dict[int, dict[str, Any]] = {}
+        # results of the current search; its sentences are searched again if it fails
+        self.unconfirmed: dict[int, dict[str, Any]] = {}
         if os.path.isdir(path) or path.endswith(os.sep):
             raise UsageError(f"--results-file {path} is a directory: name a file")
         try:
@@ -59,8 +57,8 @@ class ResultsFile:
             self.file: IO[bytes] = open(self.path, "ab" if stream else "a+b", buffering=0)
             if not stream:
                 self.lock()
-                whole = self.look(resume, made_from)
-                self.file.truncate(whole)  # a line that was cut short is done again
+                whole = self.read_existing(resume, made_from)
+                self.file.truncate(whole)  # the sentence of an incomplete line is translated again
                 if whole:
                     logger.info(
                         "%s has %s of an earlier run, not to be decoded again",
@@ -75,11 +73,11 @@ class ResultsFile:
         self.write({**FORMAT, "signature": signature, "made_from": made_from})
 
     def lock(self) -> None:
-        """Keep other runs out for as long as this process lives. Errors: UsageError
-        where one is in.
+        """Lock the file for as long as this process lives (raises UsageError if another run has
+        it).
 
-        subtle: such a lock belongs to the open file. One of the process (lockf) would go when
-        any handle of the file is closed, as by a program that reads it. Forked children close
+        subtle: such a lock belongs to the open file. A lock of the process (lockf) would be lost
+        when any handle of the file is closed, as by a program that reads it. Forked children close
         theirs (`close_in_child`), else the lock would outlive a killed run in fairseq's data
         loaders.
         """
@@ -93,16 +91,15 @@ class ResultsFile:
                         f"another run is writing to {self.path}: wait for it, or name another "
                         "--results-file"
                     ) from None
-                # an earlier run of this process may be over, and only wait for Python to notice
+                # an earlier run of this process may be over and not yet collected
                 gc.collect()
-        if not OPEN.is_registered:
+        if not open_files.is_registered:
             os.register_at_fork(after_in_child=close_in_child)
-            OPEN.is_registered = True
-        OPEN.add(self)
+            open_files.is_registered = True
+        open_files.add(self)
 
-    def look(self, resume: bool, made_from: dict[str, str]) -> int:
-        """Take in the sentences that are done; return how many bytes of the
-        file are whole lines."""
+    def read_existing(self, resume: bool, made_from: dict[str, str]) -> int:
+        """Read the finished sentences; return the number of bytes of complete lines."""
         if not self.path.stat().st_size:
             return 0
         if not resume:
@@ -114,8 +111,8 @@ class ResultsFile:
         self.file.seek(0)
         with open(self.file.fileno(), "rb", closefd=False) as lines:
             for number, line in enumerate(lines, 1):
-                if not line.endswith(b"\n") and (number > 1 or may_begin(line)):
-                    break  # cut short
+                if not line.endswith(b"\n") and (number > 1 or may_be_header_start(line)):
+                    break  # an incomplete line
                 try:
                     if number == 1:
                         self.compare(header(line), made_from)
@@ -133,31 +130,31 @@ class ResultsFile:
         return whole
 
     def compare(self, there: dict[str, str], now: dict[str, str]) -> None:
-        """UsageError that names what differs."""
+        """Raise UsageError, which names the differences, if there are any."""
         different = [
             name for name in dict.fromkeys([*there, *now]) if there.get(name) != now.get(name)
         ]
         if different:
-            told = (
-                f"{name} ({shown(there.get(name))} there, {shown(now.get(name))} now)"
+            differences = (
+                f"{name} ({format_value(there.get(name))} there, {format_value(now.get(name))} now)"
                 for name in different[:3]
             )
             more = f" and {len(different) - 3} more" if len(different) > 3 else ""
             raise UsageError(
-                f"{self.path} has results of another search, which differs in {', '.join(told)}"
-                f"{more}: use the same flags and files, or name another --results-file"
+                f"{self.path} has results of another search, which differs in "
+                f"{', '.join(differences)}{more}: use the same flags and "
+                "files, or name another --results-file"
             )
 
     def write(self, record: dict[str, Any]) -> None:
-        """Add one line, on disk as far as this process goes: a line is written at once, as
-        several processes may write."""
+        """Write one line. The system has it on return; several processes may write."""
         line = line_of(record)
         written = 0
         try:
             while written < len(line):
                 written += self.file.write(line[written:])
         except BaseException as error:
-            if written and not is_stream(self.path):  # what comes next does not follow half a line
+            if written and not is_stream(self.path):  # the next line must not follow half a line
                 self.file.truncate(os.fstat(self.file.fileno()).st_size - written)
             if not isinstance(error, OSError):
                 raise
@@ -167,7 +164,7 @@ class ResultsFile:
             ) from error
 
     def add(self, number: int, source: str, text: str, hypotheses: list[dict[str, Any]]) -> None:
-        """A sentence is done: its checksum, the best translation as text, its hypotheses as
+        """Write a finished sentence: its checksum, the best translation as text, its hypotheses as
         fairseq's commands read them."""
         kept = [
             {
@@ -180,19 +177,19 @@ class ResultsFile:
         ]
         record = {"id": number, "source": source, "text": text, "hypotheses": kept}
         self.write(record)
-        self.latest[number] = record
+        self.unconfirmed[number] = record
 
     def forget(self, numbers: Iterable[int]) -> None:
-        """The search of these sentences is over: nobody asks for their latest records any more."""
+        """Drop the unconfirmed records of sentences whose search is over."""
         for number in numbers:
-            self.latest.pop(number, None)
+            self.unconfirmed.pop(number, None)
 
     def hypotheses(
         self, number: int, source: str, device: torch.device
     ) -> list[dict[str, Any]] | None:
-        """The hypotheses of a sentence, given its checksum, that is done already;
-        None if it is not."""
-        record = self.done.get(number) or self.latest.get(number)
+        """Return the hypotheses of a finished sentence, given its checksum; None for any other
+        sentence."""
+        record = self.done.get(number) or self.unconfirmed.get(number)
         if record is None:
             return None
         if record["source"] != source:
@@ -216,34 +213,33 @@ class ResultsFile:
         ]
 
     def close(self) -> None:
-        """Let other runs in."""
+        """Release the file for other runs."""
         self.file.close()
-        OPEN.discard(self)
+        open_files.discard(self)
 
 
 class OpenFiles(weakref.WeakSet):
     """The results files that this process writes."""
 
-    is_registered = False  # that forked children close them
+    is_registered = False  # whether forked children close them
 
 
-OPEN = OpenFiles()
+open_files = OpenFiles()
 
 
 def close_in_child() -> None:
-    """In a forked child: leave the files to the parent."""
-    for file in list(OPEN):
+    """Close the files in a forked child, whose parent writes them."""
+    for file in list(open_files):
         file.close()
 
 
-def shown(value: str | None) -> str:
-    """A value in a message."""
+def format_value(value: str | None) -> str:
+    """Return a value as a message shows it."""
     return "not given" if value is None else value if len(value) <= SHOWN else value[:SHOWN] + "..."
 
 
 def checksum(*given: Any) -> str:
-    """Of what a sentence's results depend on: tensors of tokens, and what else its
-    representation tells."""
+    """Return a checksum of tensors of tokens, and of the `repr` of other values."""
     parts = [
         x.cpu().numpy().tobytes()
         if isinstance(x, Tensor)
@@ -255,27 +251,27 @@ def checksum(*given: Any) -> str:
 
 # ---- One line of a results file
 #
-# It is a JSON object with a digest of its content.
-# Everything that is read is checked, as other programs may have written it: `--resume` prints
-# these lines as translations.
+# It is a JSON object with a digest of its content. Everything that is read is checked, since other
+# programs may have written it and `--resume` prints these lines as translations.
 
 
 FORMAT = {"format": "fairseq_ext results", "version": 2}
-START = json.dumps(FORMAT)[:-1].encode()  # of the first line
+START = json.dumps(FORMAT)[:-1].encode()  # start of the first line
 
 
 def line_of(record: dict[str, Any]) -> bytes:
-    """The line of a record, its end included."""
+    """Return the line of a record, with its newline."""
     return json.dumps(with_digest(record), ensure_ascii=False).encode() + b"\n"
 
 
-def may_begin(line: bytes) -> bool:
-    """Whether a first line that was cut short can be ours."""
+def may_be_header_start(line: bytes) -> bool:
+    """Whether an incomplete first line can be the start of ours."""
     return START.startswith(line[: len(START)])
 
 
 def header(line: bytes) -> dict[str, str]:
-    """What the results were made from. Errors: ValueError, whose text fits behind "because"."""
+    """Return what the results were made from, by flag. Errors: ValueError; its text can follow
+    "because"."""
     record = verify_digest(line)
     made_from = record.get("made_from")
     if (
@@ -288,13 +284,13 @@ def header(line: bytes) -> dict[str, str]:
 
 
 def sentence(line: bytes, words: int) -> dict[str, Any]:
-    """A sentence's record, whose tokens are of a dictionary of so many words.
+    """Return a sentence's record. words: size of the dictionary of its tokens.
 
-    Errors: ValueError, whose text fits behind "because".
+    Errors: ValueError; its text can follow "because".
     """
     record = verify_digest(line)
     if not (
-        whole(record.get("id"))
+        is_index(record.get("id"))
         and isinstance(record.get("source"), str)
         and isinstance(record.get("text"), str)
     ):
@@ -308,7 +304,7 @@ def sentence(line: bytes, words: int) -> dict[str, Any]:
 
 
 def check(hypothesis: Any, words: int) -> None:
-    """Errors: ValueError for what is no hypothesis over so many words."""
+    """Raise ValueError unless `hypothesis` is one over a dictionary of this size."""
     if not isinstance(hypothesis, dict):
         raise ValueError("it has a hypothesis that is not an object")
     tokens, scores, unmet = (
@@ -317,33 +313,34 @@ def check(hypothesis: Any, words: int) -> None:
     if (
         not isinstance(tokens, list)
         or not tokens
-        or not all(whole(token) and token < words for token in tokens)
+        or not all(is_index(token) and token < words for token in tokens)
     ):
         raise ValueError(f"it has a token outside the dictionary's {words} words")
     given = [hypothesis.get("score"), hypothesis.get("utility", 0.0)]
     if (
         not isinstance(scores, list)
         or len(scores) != len(tokens)
-        or not all(map(number, [*given, *scores]))
+        or not all(map(is_number, [*given, *scores]))
     ):
         raise ValueError("it has a score that is not a number, or not one for each token")
     if "unmet" in hypothesis and not (
-        isinstance(unmet, list) and all(pair_of_texts(pair) for pair in unmet)
+        isinstance(unmet, list) and all(is_text_pair(pair) for pair in unmet)
     ):
         raise ValueError("it has constraints that are not pairs of phrase and reason")
 
 
-def whole(value: Any) -> bool:
-    """Whether it is a whole number from 0."""
+def is_index(value: Any) -> bool:
+    """Whether it is an integer of 0 or more."""
     return type(value) is int and value >= 0
 
 
-def number(value: Any) -> bool:
-    """Whether it is a number; a sentence whose every word was forbidden has -Infinity."""
+def is_number(value: Any) -> bool:
+    """Whether it is a number, or -Infinity, the score of a sentence whose every word was
+    forbidden."""
     return type(value) in (int, float) and value == value
 
 
-def pair_of_texts(value: Any) -> bool:
+def is_text_pair(value: Any) -> bool:
     """Whether it is [phrase, reason]."""
     return (
         isinstance(value, list) and len(value) == 2 and all(isinstance(text, str) for text in value)
@@ -352,18 +349,17 @@ def pair_of_texts(value: Any) -> bool:
 
 # ---- `--stats-file F`: the counters of a run as JSON
 #
-# The file is replaced in one step while the run goes on and at its end.
-# A device or a pipe is written once, at the end.
+# The file is replaced in one step during the run and at its end. A device or a pipe is written
+# once, at the end.
 
 
 SECONDS_BETWEEN_WRITES = 20.0
 
 
 class StatsFile:
-    """One run's file.
+    """The statistics file of one run.
 
-    Errors: UsageError where it cannot be written, which is better known before the
-    run than at its end.
+    Errors: UsageError if it cannot be written, which is reported before the run.
     """
 
     def __init__(self, path: str, stats: Stats):
@@ -373,7 +369,7 @@ class StatsFile:
         self.written = time.monotonic()
 
     def write(self) -> None:
-        """Write what the run has done so far. Errors: UsageError."""
+        """Write the statistics so far. Errors: UsageError."""
         try:
             replace(self.path, [json.dumps(self.stats.as_dict(), indent=1).encode(), b"\n"])
         except OSError as error:
@@ -382,11 +378,9 @@ class StatsFile:
                 "room, or name another file"
             ) from error
 
-    def follow(self) -> None:
-        """Write once in a while.
-
-        A disk that is full now may have room at the end, and that error is told.
-        """
+    def write_occasionally(self) -> None:
+        """Write the file, at most every 20 seconds. Errors are ignored: the last write, at the end
+        of the run, reports them."""
         if self.is_stream or time.monotonic() - self.written < SECONDS_BETWEEN_WRITES:
             return
         self.written = time.monotonic()
@@ -396,21 +390,20 @@ class StatsFile:
             pass
 
 
-# ---- How far a streaming run has come
-#
-# A bar on a terminal, a line in the log now and then elsewhere.
+# ---- Progress of a streaming run: a bar on a terminal, else a line in the log now and then
 
 SECONDS_BETWEEN_LINES = 30.0
 
 
 class Progress:
-    """Sentences done of one pool. show_bar: whether by a bar on standard error."""
+    """The progress of one pool, in finished sentences. show_bar: whether by a bar on standard
+    error."""
 
     def __init__(self, sentences: int, stats: Stats, show_bar: bool):
         self.sentences = sentences
         self.stats = stats
         self.done = 0
-        self.start = self.told = time.monotonic()
+        self.start = self.last_report = time.monotonic()
         self.bar = (
             tqdm(total=sentences, unit=" sentences", leave=False, dynamic_ncols=True)
             if show_bar
@@ -418,18 +411,18 @@ class Progress:
         )
 
     def add(self) -> None:
-        """One more sentence is done."""
+        """Count one more finished sentence."""
         self.done += 1
         now = time.monotonic()
         if self.bar is not None:
-            if now - self.told > 0.5:
-                self.told = now
+            if now - self.last_report > 0.5:
+                self.last_report = now
                 self.bar.set_postfix_str(
                     f"useful rows {self.stats.useful_rows():.0%}", refresh=False
                 )
             self.bar.update()
-        elif now - self.told > SECONDS_BETWEEN_LINES:
-            self.told = now
+        elif now - self.last_report > SECONDS_BETWEEN_LINES:
+            self.last_report = now
             speed = self.done / (now - self.start)
             logger.info(
                 f"sentences: {self.done:,} of {self.sentences:,}, {speed:.1f} a second, useful "
@@ -437,6 +430,6 @@ class Progress:
             )
 
     def close(self) -> None:
-        """The pool is done."""
+        """Close the bar."""
         if self.bar is not None:
             self.bar.close()

@@ -1,4 +1,5 @@
-"""One run of a task: it decodes sentences, keeps statistics, and knows what results depend on."""
+"""One run of a task: `Session` and `Command` decode batches and keep statistics; `run_key` lists
+what the results depend on."""
 
 from __future__ import annotations
 
@@ -20,11 +21,11 @@ from fairseq_ext.core.files import fingerprint, fingerprint_of_dictionary
 from fairseq_ext.kernels.library import give_back_memory
 from fairseq_ext.plugin.alignment import AlignedBeamSearchGenerator
 from fairseq_ext.plugin.generator import BeamSearchGenerator
-from fairseq_ext.plugin.input import Batches, Lines
+from fairseq_ext.plugin.input import Batches, InteractiveLines
 from fairseq_ext.plugin.loading.data_folder import warn_of_other_words
 from fairseq_ext.plugin.loading.settings import longest_source, setting
 from fairseq_ext.plugin.options import (
-    MADE_WITH,
+    VERSION_PARTS,
     CommandSettings,
     GivenByCalls,
     Options,
@@ -36,7 +37,7 @@ from fairseq_ext.plugin.options import (
 from fairseq_ext.plugin.results import ResultsFile, StatsFile
 from fairseq_ext.plugin.sentences import Batch, Sentences, numbers_of
 from fairseq_ext.plugin.target_dictionary import note_unknown_words
-from fairseq_ext.plugin.workers import Workers
+from fairseq_ext.plugin.workers import CpuWorkers
 from fairseq_ext.search.constraints.required import boundary_mode, check_phrases
 from fairseq_ext.search.phrases.segmenter import TargetText
 from fairseq_ext.search.registry import STRATEGIES, Part, choice, declared, gives_constraints
@@ -49,24 +50,24 @@ if TYPE_CHECKING:
 class Session:
     """The parts of one task's run.
 
-    `sentences` knows numbers, constraints and drafts; `lines` takes what is typed and keeps
-    bad sentences apart; `batches` makes batches; `command`, made with the first generator,
-    lasts as long as the process.
+    `sentences` has numbers, constraints and drafts; `lines` reads typed lines and isolates bad
+    sentences; `batches` makes batches; `command`, made with the first generator, lasts as long as
+    the process.
     """
 
     def __init__(self, task: Any):
         self.task = task
         self.sentences = Sentences(task)
-        self.lines = Lines(task, self.sentences)
+        self.lines = InteractiveLines(task, self.sentences)
         self.batches = Batches(task, self.lines)
         self.command: Command | None = None
-        self.options: Options | None = None  # of the generator in use
+        self.options: Options | None = None  # of the current generator
         if setting(task.flags(), "generation", "constraints") or gives_constraints(self.flags):
             note_unknown_words(task)  # before a command takes its dictionaries
 
     @cached_property
     def flags(self) -> Any:
-        """Our flags as they are given, frozen; `options` has those that constraints choose."""
+        """Our flags as given, frozen; `options` has those that constraints choose."""
         return own_flags(self.task.flags())
 
     @cached_property
@@ -76,7 +77,7 @@ class Session:
 
     def translates(self, dataset: Any) -> bool:
         """Whether it is the data set that fairseq-generate translates."""
-        return self.lines.translates_corpus and self.sentences.is_corpus(dataset)
+        return self.lines.is_generate and self.sentences.is_corpus(dataset)
 
     def generator(
         self,
@@ -85,17 +86,17 @@ class Session:
         extra: dict[str, Any],
         build: Callable[[type, dict[str, Any]], Any],
     ) -> Any:
-        """A generator of ours, by `build` (class, arguments), in use from now on. args: fairseq's
-        GenerationConfig; extra: more arguments.
+        """Build a generator of ours, by `build` (class, arguments), and use it from now on. args:
+        fairseq's GenerationConfig; extra: more arguments for the class, by name.
 
-        Errors: UsageError for flags that do not fit together.
+        Errors: UsageError for flags that cannot be combined.
         """
         task, sentences = self.task, self.sentences
         calls = GivenByCalls(sentences.phrases_of_calls, sentences.glossaries_of_calls)
         part = Part(f"--task {task.registered}", denies=task.lacks)
         options = options_of(self.flags, args, self.settings, calls, part)
         flags, alignment = options.flags, options.generation.print_alignment
-        if self.lines.translates_corpus:
+        if self.lines.is_generate:
             check_phrases(flags, options.typed, True)
         self.lines.use_options(options)
         sentences.use_options(options)
@@ -103,15 +104,17 @@ class Session:
         if alignment:
             kind, extra = AlignedBeamSearchGenerator, {"print_alignment": alignment, **extra}
         if is_fairseq_command():
-            gc.collect()  # what reading the checkpoint leaves behind holds all of its weights
+            gc.collect()  # garbage of the checkpoint's reading refers to all of its weights
             give_back_memory()
         generator = build(kind, dict(options=options, source=task.source_dictionary) | extra)
         self.options = options
-        self.lines.longest = None if self.settings.skips_invalid else longest_source(task, models)
-        self.batches.samples = generator.runs_stock_loop
+        self.lines.max_source_tokens = (
+            None if self.settings.skips_invalid else longest_source(task, models)
+        )
+        self.batches.may_sample = generator.runs_stock_loop
         if self.command is None:
             warn_of_other_words(task, self.settings)
-            self.command = Command(flags, self.lines.tell_at_end)
+            self.command = Command(flags, self.lines.report_at_end)
         sentences.target_text = TargetText(
             lambda: sentences.segmenter,
             generator.symbols_to_strip_from_output,
@@ -119,8 +122,8 @@ class Session:
         )
         generator.target_text = sentences.target_text
         generator.show_bar = self.settings.shows_bar
-        self.command.use(generator, models)
-        # a command does nothing but decode, and a compiled encoder reads all of this task's batches
+        self.command.attach_generator(generator, models)
+        # a command only decodes, and a compiled encoder reads all batches of this task
         if (
             task.registered == "translation_ext"
             and is_fairseq_command()
@@ -130,17 +133,21 @@ class Session:
         return generator
 
     def decode(self, generator: Any, models: list, batch: Batch, step: Callable[..., list]) -> list:
-        """The hypotheses of one batch, by `step`, the stock task's. A sentence that fails does not
-        affect the others (bad_sentences.py)."""
+        """Return the hypotheses of each sentence of a batch, best first. A sentence that fails does
+        not affect the others (bad_sentences.py).
+
+        step: the stock task's inference_step, which calls `generator.generate`. The calls are
+        `Command.decode` (statistics, workers), `call_stock`, `step`, `generator._generate`.
+        """
         decode = partial(self.call_stock, step, generator, models)
         if self.command is None or not isinstance(generator, BeamSearchGenerator):
             return decode(*batch)  # a stock generator
         sample, lines = batch[0], self.lines
         if self.sentences.completes or batch[2] is not None:
-            batch = self.sentences.complete(batch, lines.carry_numbers)
+            batch = self.sentences.add_sentence_data(batch, lines.carry_numbers)
             sample = batch[0]
         run = partial(self.command.decode, generator, decode, models)
-        if lines.has_errors or self.sentences.errors_here:
+        if lines.has_errors or self.sentences.batch_errors:
             found = lines.decode_usable(batch, run)
         else:
             try:
@@ -167,9 +174,9 @@ class Session:
         prefix_tokens: Tensor | None,
         constraints: Tensor | None,
     ) -> list:
-        """One batch by the stock task's `step`. Errors: UsageError for words that no dictionary
-        has."""
-        try:  # by name: some tasks have parameters of their own between these
+        """Return the hypotheses of one batch by the stock task's `step` (raises UsageError for
+        words that no dictionary has)."""
+        try:  # by keyword: some tasks have parameters of their own between these
             return step(
                 generator, models, sample, prefix_tokens=prefix_tokens, constraints=constraints
             )
@@ -178,22 +185,19 @@ class Session:
             raise
 
 
-# ---- What lasts as long as a command (or a Translator)
-#
-# Its statistics and their file, its worker processes, what it says at its end.
+# ---- The run of a command (or of a Translator): statistics, worker processes, the end
 
 
 logger = logging.getLogger("fairseq_ext")
-# after so many the memory that is kept for the next step goes back to the system,
-# which costs some 50 ms
+# after this number of sentences, freed memory is returned to the system, which takes some 50 ms
 SENTENCES_BETWEEN_TRIMS = 4_000
 
 
 class Command:
     """One run: batches go through `decode`, and `end` runs once, when the process ends.
 
-    at_end: called then, with the statistics, after they are written; it returns the status.
-    Nothing here keeps a generator or its models alive.
+    at_end: called at the end with the statistics, after they are written; it returns the status.
+    No attribute keeps a generator or its models alive.
     """
 
     def __init__(self, flags: Any, at_end: Callable[[Stats], int]):
@@ -201,13 +205,13 @@ class Command:
         self.cpu_workers: int = flags.cpu_workers
         self.at_end = at_end
         self.stats: Stats | None = None
-        self.workers: Workers | None = None
+        self.workers: CpuWorkers | None = None
         self.stats_file: StatsFile | None = None
-        self.since_trim = 0  # sentences decoded since memory was given back
+        self.sentences_since_trim = 0  # sentences decoded since memory was returned
         at_process_end(self.end)
 
-    def use(self, generator: BeamSearchGenerator, models: list) -> None:
-        """Go on with this generator.
+    def attach_generator(self, generator: BeamSearchGenerator, models: list) -> None:
+        """Continue with this generator.
 
         Errors: UsageError for a results file or a statistics file that cannot be written.
         """
@@ -229,27 +233,27 @@ class Command:
         models: list,
         batch: tuple,
     ) -> list:
-        """The hypotheses of one batch (sample, prefix tokens, constraints), from `decode`
-        or from worker processes that call it."""
+        """Return the hypotheses of one batch (sample, prefix tokens, constraints), from `decode` or
+        from worker processes that call it."""
         if self.cpu_workers > 1:
             if self.workers is None or self.workers.generator is not generator:
                 if self.workers is not None:
                     self.workers.stop()
-                self.workers = Workers(self.cpu_workers, models, generator, decode)
+                self.workers = CpuWorkers(self.cpu_workers, models, generator, decode)
             out = self.workers(*batch)
         else:
             out = decode(*batch)
-        self.since_trim += len(out)
-        if self.since_trim >= SENTENCES_BETWEEN_TRIMS:
+        self.sentences_since_trim += len(out)
+        if self.sentences_since_trim >= SENTENCES_BETWEEN_TRIMS:
             give_back_memory()
-            self.since_trim = 0
+            self.sentences_since_trim = 0
         if self.stats_file is not None:
-            self.stats_file.follow()
+            self.stats_file.write_occasionally()
         return out
 
     def end(self) -> int:
-        """Stop the worker processes, write the statistics a last time, then what the caller wants;
-        the status. Statistics that cannot be written make it 1."""
+        """Stop the worker processes, write the statistics a last time and call `at_end`; return
+        the status, which is 1 if the statistics cannot be written."""
         if self.workers is not None:
             self.workers.stop()
         if self.stats is None:
@@ -269,18 +273,17 @@ class Command:
 
 # ---- What the results of a run depend on besides its sentences
 #
-# It is kept by the name of the flag, and `--resume` compares it with the file's.
-# A flag that names a file counts with the content of the file, whatever its name. Flags that
-# change no result are left out: a run that was too large for the machine may go on with
-# fewer sentences at once.
+# Values are kept by the name of the flag; `--resume` compares them with the file's. A flag that
+# names a file counts with the content of the file. Flags that change no result are left out: after
+# a run that was too large for the machine, fewer sentences at once are allowed.
 
 
-# fairseq's flags that change no result; the signature, which is compared too, names the schedule
+# fairseq's flags that change no result; the schedule is in the signature, which is compared too
 SAME_RESULTS = {"print_step", "score_reference", "retain_iter_history", "schedule"}
 
 
 def run_key(generator: BeamSearchGenerator, models: list) -> dict[str, str]:
-    """Name -> value, or fingerprint of the file that is named: our flags, fairseq's generation
+    """Return name -> value, or the fingerprint of a named file: our flags, fairseq's generation
     flags, the dictionaries, the weights.
 
     Errors: UsageError for a file that cannot be read.
@@ -301,13 +304,13 @@ def run_key(generator: BeamSearchGenerator, models: list) -> dict[str, str]:
     if choice(flags, "decoding") != "beam":
         settings["draft_table"] = table_path(flags, context)
     found = {
-        "--" + name.replace("_", "-"): told(name, value)
+        "--" + name.replace("_", "-"): flag_value(name, value)
         for name, value in settings.items()
         if name not in same_results
     }
     found = {name: value for name, value in sorted(found.items()) if value}
-    # the schedule changes no result; the others are compared on their own, versions may change
-    left_out = ("schedule", *MADE_WITH)
+    # the schedule changes no result, the parts below are compared one by one, versions may change
+    left_out = ("schedule", *VERSION_PARTS)
     search = [
         part
         for part in generator.stats.signature.split("|")
@@ -322,7 +325,7 @@ def run_key(generator: BeamSearchGenerator, models: list) -> dict[str, str]:
 
 
 def without_paths(signature: str, values: Iterable[Any]) -> str:
-    """The signature without the names of files, whose contents are compared instead."""
+    """Return the signature without names of files, whose contents are compared instead."""
     for path in sorted(
         {value for value in values if isinstance(value, str) and os.path.exists(value)},
         key=len,
@@ -332,8 +335,8 @@ def without_paths(signature: str, values: Iterable[Any]) -> str:
     return signature
 
 
-def told(name: str, value: Any) -> str:
-    """A flag's value in a line; "" where it is off."""
+def flag_value(name: str, value: Any) -> str:
+    """Return a flag's value in one line; "" if it is off."""
     if value is None or value is False:
         return ""
     if isinstance(value, str) and os.path.isfile(value):
@@ -345,5 +348,5 @@ def told(name: str, value: Any) -> str:
                 "file that is readable"
             ) from None
     if isinstance(value, str) and os.path.exists(value) and not os.path.isdir(value):
-        return "a pipe"  # what comes out of it is in the checksums of the sentences
+        return "a pipe"  # its content is in the checksums of the sentences
     return "given" if value is True else str(value)

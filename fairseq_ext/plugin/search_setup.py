@@ -1,8 +1,5 @@
-"""What a generator searches with: strategies (`setup_of`), a driver (`driver_of`),
-and batches as pools.
-
-The flags name the strategies, and --decoding the driver.
-"""
+"""The parts of a generator's search: strategies (`setup_of`) and driver (`driver_of`), by the
+flags."""
 
 from __future__ import annotations
 
@@ -16,7 +13,7 @@ from fairseq_ext.core.language_codes import two_letters
 from fairseq_ext.model.protocol import Regroupable
 from fairseq_ext.model.stock import UncachedBackend
 from fairseq_ext.plugin.options import Context, Options
-from fairseq_ext.search.compiled import free
+from fairseq_ext.search.compiled import without_constraints
 from fairseq_ext.search.constraints.drafts import SEARCHED
 from fairseq_ext.search.constraints.forced_decoding import ForcedDecoding
 from fairseq_ext.search.constraints.placement import Driver, GlossaryPlacement
@@ -36,11 +33,12 @@ from fairseq_ext.search.registry import (
     choice,
     refills,
 )
-from fairseq_ext.search.strategies.stop.early import Shorter
+from fairseq_ext.search.strategies.stop.early import LengthRetry
 
 
 def build(strategy: Strategy, flags: Any, context: Context) -> Any:
-    """What a strategy's builder makes; a pruner may be None."""
+    """Build a strategy, inside checks of its results if its file is outside the package
+    (search/outside.py); None for a pruner whose flag the select strategy reads."""
     made = strategy.build(flags, context)
     if made is None and strategy.point == "prune":
         return made
@@ -48,16 +46,16 @@ def build(strategy: Strategy, flags: Any, context: Context) -> Any:
 
 
 def chosen_at(point: str, flags: Any) -> Strategy:
-    """The strategy that the flags name at an extension point."""
+    """Return the strategy that the flags name at an extension point."""
     return STRATEGIES[point][choice(flags, point)]
 
 
 def setup_of(
     flags: Any, context: Context, decoder: Regroupable, processors: LogitsProcessors
 ) -> SearchSetup:
-    """The strategies of all extension points, and the decoder that they work with.
+    """Return the strategies of all extension points, and the decoder that they work with.
 
-    Errors: UsageError for a decoder that cannot do so.
+    Errors: UsageError for a decoder that cannot.
     """
     prune = [build(s, flags, context) for s in PRUNERS.values() if changed(flags, s)]
     select, stop, schedule, softmax = (
@@ -70,7 +68,7 @@ def setup_of(
     if refills(flags):
         context.stats.refills = context.stats.refills or 0  # none so far
     return SearchSetup(
-        reads_blocks(flags, context, decoder),
+        block_decoder(flags, context, decoder),
         context,
         strategies,
         processors,
@@ -80,13 +78,13 @@ def setup_of(
 
 
 def may_read_models(flags: Any) -> bool:
-    """Whether a strategy may run the models' own modules: --lsh-normalise exact does, and those
-    outside the package may."""
+    """Whether a strategy may run the models' own modules: --lsh-normalise exact does, and
+    strategies outside the package may."""
     return choice(flags, "softmax") != DEFAULT["softmax"] or OUTSIDE in os.environ
 
 
-def reads_blocks(flags: Any, context: Context, decoder: Regroupable) -> Regroupable:
-    """The decoder, or one that also reads several tokens a call where --decoding needs that.
+def block_decoder(flags: Any, context: Context, decoder: Regroupable) -> Regroupable:
+    """Return the decoder, or one that also reads several tokens a call if --decoding needs that.
 
     Errors: UsageError where a schedule does not allow it.
     """
@@ -109,17 +107,21 @@ def driver_of(
     decoded: Callable[[str], str],
     text: Callable[[], TargetText] | None,
 ) -> Driver:
-    """The driver that --decoding names, and around it those that repeat a search which came to its
-    length limit, place glossary terms, and write graphs. meets: how it is counted which constraints
-    a hypothesis of a pool meets; decoded: target symbols as text; text: how the target side is
-    read, where terms are placed."""
+    """Return the driver: a function of a pool and of a callback for each sentence that is final.
+
+    --decoding names it (BeamSearch in search/scheduler.py by default). Flags wrap it in others:
+    LengthRetry searches a sentence again that reached its length limit, GlossaryPlacement places
+    terms, GraphWriter writes graphs. meets: returns the function that counts the constraints that a
+    hypothesis of a pool meets; decoded: returns target symbols as text; text: returns the
+    generator's `target_text`, None if no terms are placed.
+    """
     flags = options.flags
     make = build(chosen_at("decoding", flags), flags, context)
     strategies = [choice(flags, point) for point in ("select", "stop", "decoding")]
 
     def search_with_phrases(of: SearchSetup) -> Any:
         is_cut_short = strategies == ["dba", "early", "beam"]
-        return Shorter(make(of), meets, of.spec.min_len) if is_cut_short else make(of)
+        return LengthRetry(make(of), meets, of.spec.min_len) if is_cut_short else make(of)
 
     driver = search_with_phrases(setup)
     if text is not None:
@@ -136,7 +138,7 @@ def driver_of(
         pair = options.settings.languages
         reuses = choice(flags, "softmax") == DEFAULT["softmax"] and setup.processors.is_plain
         driver = GlossaryPlacement(
-            make(draft_setup(free(setup))),
+            make(draft_setup(without_constraints(setup))),
             search_with_phrases(draft_setup(setup)),
             driver,
             score,
@@ -148,7 +150,7 @@ def driver_of(
         )
     if flags.ddg_dir is None:
         return driver
-    from fairseq_ext.search.parallel.graph import GraphWriter  # of few runs
+    from fairseq_ext.search.parallel.graph import GraphWriter  # few runs need it
 
     source = context.source_dictionary
     assert source is not None  # --ddg-dir needs source tokens
@@ -158,7 +160,7 @@ def driver_of(
 
 
 def draft_setup(setup: SearchSetup) -> SearchSetup:
-    """The search for the drafts of --glossary-placement align, with lists long enough to choose
-    from."""
+    """Return the search for the drafts of --glossary-placement align, whose n-best lists are long
+    enough to choose from."""
     spec = replace(setup.spec, nbest=min(setup.spec.k, max(setup.spec.nbest, SEARCHED)))
     return replace(setup, spec=spec)

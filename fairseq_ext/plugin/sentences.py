@@ -17,7 +17,7 @@ from fairseq_ext.core.errors import UsageError, counted, cut, explain
 from fairseq_ext.core.exit import at_process_end
 from fairseq_ext.core.stats import Stats
 from fairseq_ext.core.words import LANGUAGE
-from fairseq_ext.plugin.loading.data_folder import RawText, tell_segmented_output
+from fairseq_ext.plugin.loading.data_folder import SegmentationCheck, warn_segmented_output
 from fairseq_ext.plugin.options import Options, languages_of
 from fairseq_ext.plugin.stock import SentencepiecePair
 from fairseq_ext.plugin.target_dictionary import TargetDictionary, note_unknown_words
@@ -43,45 +43,45 @@ Batch = tuple[dict, Tensor | None, Tensor | None]  # sample, prefix tokens, cons
 
 
 class Sentences:
-    """Gives the sentences of a task their numbers, constraints and drafts."""
+    """Numbers, constraints and drafts of a task's sentences."""
 
     def __init__(self, task: Any):
         self.task = task
         self.source: ConstraintSource | None = None
         self.target_text: TargetText | None = None  # the generator's
         self.constrained = False
-        # phrases come with each call (translator.py), besides those of the flags
+        # phrases are passed with each call (translator.py), in addition to those of the flags
         self.phrases_of_calls = False
-        self.glossaries_of_calls = False  # so do glossaries (engine/requirements.py)
+        self.glossaries_of_calls = False  # glossaries are, too (engine/requirements.py)
         self.corpus_size = 0  # sentences of the data set that fairseq-generate translates
         self.numbered = False  # lines of an interactive session carry their numbers
         self.report_path: str | None = None  # --glossary-report
         self.glossary_report: GlossaryReport | None = None
         self.documents: Documents | None = None  # --glossary-documents
         self.line_numbers: Sequence[int] | None = None  # of the lines of a Translator's call
-        self.of_line: dict[int, SentenceConstraints] = {}
+        self.constraints_by_line: dict[int, SentenceConstraints] = {}
         self.lines_read = 0  # of an interactive session
         self.draft_file: str | None = None
-        self.completes = False  # batches lack something that is known of their sentences
+        self.completes = False  # batches get data of their sentences here
         # line number of each source of an interactive session with --draft-file
         self.draft_line: dict[tuple[int, ...], int] = {}
-        # what is wrong with sentences of the batch at hand, by their places
-        self.errors_here: dict[int, UsageError] = {}
+        # errors of sentences of the current batch, by their places
+        self.batch_errors: dict[int, UsageError] = {}
         self.tokenizer: Any = None
         self.bpe: Any = None
 
     @property
     def source_dictionary(self) -> Any:
-        """The task's; None of speech, which has no source words."""
+        """The task's; None for speech, which has no source words."""
         return self.task.source_dictionary
 
     @property
     def target_dictionary(self) -> Any:
-        """The task's."""
+        """The target dictionary of the task."""
         return self.task.target_dictionary
 
     def use_options(self, options: Options) -> None:
-        """Read the settings of a generator that concern sentences."""
+        """Read a generator's settings for sentences."""
         flags, self.constrained = options.flags, options.constrained
         self.numbered = (
             self.constrained
@@ -98,22 +98,22 @@ class Sentences:
         if self.constrained:
             note_unknown_words(self.task)
         if isinstance(self.target_dictionary, TargetDictionary):
-            self.target_dictionary.noting = self.constrained
+            self.target_dictionary.records_unknown = self.constrained
 
-    def segment_by(self, bpe: Any) -> None:
-        """Take note of how the command segments text."""
+    def set_bpe(self, bpe: Any) -> None:
+        """Use the command's segmentation of text."""
         self.bpe = bpe
         if bpe is None and self.corpus_size and not self.undoes_bpe:
-            tell_segmented_output(self.target_dictionary, self.data_folder)
+            warn_segmented_output(self.target_dictionary, self.data_folder)
         if isinstance(bpe, SentencepiecePair):
             bpe.word = self.language_word
-        # lines are checked (input.py), phrases are not; calls may bring some to any run of theirs
+        # lines are checked (input.py), phrases are not; calls may add phrases to any run
         if bpe is not None and (self.constrained or self.task.session.options is None):
-            bpe.encode = functools.partial(encoded, bpe.encode)
+            bpe.encode = functools.partial(encode_valid, bpe.encode)
 
     @functools.cached_property
     def language_words(self) -> tuple[str, ...]:
-        """What a source may begin with, each a language to translate to (>>fra<<)."""
+        """Tags of target languages (>>fra<<) that a source may begin with."""
         return tuple(
             filter(LANGUAGE.fullmatch, self.source_dictionary.symbols)
             if isinstance(self.bpe, SentencepiecePair)
@@ -121,41 +121,41 @@ class Sentences:
         )
 
     def language_word(self) -> str:
-        """That of --target-lang; "" where it has none."""
+        """Return the tag of --target-lang; "" if it has none."""
         word = f">>{languages_of(self.task.flags()).target}<<"
         return word if word in self.language_words else ""
 
     @property
     def data_folder(self) -> str:
-        """The first of the data directories."""
+        """The first data directory."""
         return split_paths(self.task.session.settings.data)[0]
 
     @property
     def undoes_bpe(self) -> bool:
-        """Whether the command joins the pieces of words in what it prints, by --remove-bpe."""
+        """Whether the command joins the pieces of words in its output, by --remove-bpe."""
         return self.task.session.settings.undoes_bpe
 
     @functools.cached_property
-    def raw_text(self) -> RawText:
-        """Watches text that comes without --bpe."""
+    def segmentation_check(self) -> SegmentationCheck:
+        """The check for text that is not segmented, for input without --bpe."""
         words = self.source_dictionary
         kind = kind_of(words, None) if self.bpe is None and isinstance(words, Dictionary) else None
-        return RawText(
+        return SegmentationCheck(
             kind,
             self.data_folder,
             words.__contains__ if kind is not None and self.undoes_bpe else None,
         )
 
     def is_corpus(self, dataset: Any) -> bool:
-        """Whether it is a data set that was loaded, and not an interactive session's buffer."""
+        """Whether it is a loaded data set, and not an interactive session's buffer."""
         return any(dataset is known for known in self.task.datasets.values())
 
-    def complete(self, batch: Batch, carries_numbers: bool) -> Batch:
-        """A batch with all that is known of its sentences, and the packed constraints
-        that are still to be read. carries_numbers: whether those have the numbers of an
-        interactive session's lines."""
+    def add_sentence_data(self, batch: Batch, carries_numbers: bool) -> Batch:
+        """Return a batch with its sentences' constraints and drafts, and the packed constraints
+        that are still to be read. carries_numbers: whether those have the numbers of an interactive
+        session's lines."""
         sample, prefix_tokens, constraints = batch
-        self.errors_here = {}
+        self.batch_errors = {}
         if (
             self.constrained or (constraints is not None and carries_numbers)
         ) and "sentence_constraints" not in sample:
@@ -176,12 +176,12 @@ class Sentences:
 
     @property
     def segmenter(self) -> Segmenter:
-        """From text to target tokens and back, as the command's --tokenizer and --bpe say."""
+        """The conversion of text to target tokens and back, by --tokenizer and --bpe."""
         return Segmenter(self.target_dictionary, self.tokenizer, self.bpe)
 
     def constraint_source(self) -> ConstraintSource:
-        """The command's constraint files, segmented as its tokenizer and bpe segment text
-        (read when first needed)."""
+        """Return the command's constraint files, segmented as its tokenizer and bpe segment text;
+        they are read in the first call."""
         if self.source is None:
             options = self.task.session.options
             flags = options.flags
@@ -193,18 +193,19 @@ class Sentences:
             self.source.locates_terms = places_terms(flags) and not self.segmenter.takes_pieces
             try:
                 self.source.check_lines()
-            except UsageError as error:  # told once more when its sentence comes
+            except UsageError as error:  # raised again for its sentence
                 logger.warning("%s; the sentence of such a line is not translated", error)
         return self.source
 
     def draft_lines(self, rows: Tensor) -> list[int]:
-        """Lines of the draft file that belong to these sources (S, T); of equal
-        sources, the last one's."""
+        """Return the lines of the draft file for these sources (S, T); for equal sources, the line
+        of the last one."""
         pad = self.source_dictionary.pad()
         return [self.draft_line.get(tuple(row[row != pad].tolist()), -1) for row in rows]
 
     def unknown_pieces(self, line: str, tokens: Tensor) -> tuple[str, ...]:
-        """The pieces of a line, of these source tokens (L,), that the source dictionary lacks."""
+        """Return the pieces of a line, with these source tokens (L,), that the source dictionary
+        lacks."""
         return unknown_pieces(line, tokens, self.source_dictionary, (self.tokenizer, self.bpe))
 
     def constraints_of_line(
@@ -215,9 +216,9 @@ class Sentences:
         unknown: list[str],
         of_source: Sequence[str] = (),
     ) -> SentenceConstraints:
-        """Those of the command's files, and those that were typed behind the line.
+        """Return the constraints of a line: of the command's files, and those typed after it.
 
-        unknown: words of typed phrases; of_source: as of SourceText."""
+        unknown: words of typed phrases; of_source: see SourceText."""
         source = self.constraint_source()
         if typed is None:
             return source.sentence(number, tokens, unknown=of_source)
@@ -231,14 +232,14 @@ class Sentences:
         )
         return source.sentence(number, tokens, own, unknown=of_source)
 
-    def shown(self, alternatives: tuple[Phrase, ...]) -> Phrase:
-        """What stands for a constraint in fairseq's C- lines: its phrase, or a number that
-        is printed as all of them."""
+    def printed_phrase(self, alternatives: tuple[Phrase, ...]) -> Phrase:
+        """Return a constraint as fairseq's C- lines print it: its phrase, or a number that is
+        printed as all its alternatives."""
         dictionary = self.target_dictionary
         if len(alternatives) == 1 or not isinstance(dictionary, TargetDictionary):
             return alternatives[0]
         decode = self.constraint_source().segmenter.decode
-        # forms of one phrase (segmenter.py) are the same text, and shown once
+        # forms of one phrase (segmenter.py) have the same text and are printed once
         distinct = {
             decode(dictionary.string(torch.tensor(phrase))).strip(): phrase
             for phrase in reversed(alternatives)
@@ -250,10 +251,10 @@ class Sentences:
         )
 
     def add_constraints(self, sample: dict, packed: Tensor | None) -> dict:
-        """The batch with each sentence's constraints and number."""
+        """Return the batch with each sentence's constraints and number."""
         if packed is not None:
             numbers = keys_of(packed)
-            given = [self.of_line[n] for n in numbers]
+            given = [self.constraints_by_line[n] for n in numbers]
             if not self.constrained:
                 return {**sample, "sentence_numbers": torch.tensor(numbers)}
         else:
@@ -267,7 +268,7 @@ class Sentences:
                 source.check_size(self.corpus_size)
             rows = sample["net_input"]["src_tokens"]
             given = [
-                self.of_sentence(source, i, n, row)
+                self.constraints_of_sentence(source, i, n, row)
                 for i, (n, row) in enumerate(zip(numbers, rows, strict=True))
             ]
             if self.corpus_size:
@@ -276,23 +277,23 @@ class Sentences:
                         print(f"C-{number}\t{text}")
         return {**sample, "sentence_constraints": given, "sentence_numbers": torch.tensor(numbers)}
 
-    def of_sentence(
+    def constraints_of_sentence(
         self, source: ConstraintSource, place: int, number: int, row: Tensor
     ) -> SentenceConstraints:
-        """The constraints of a sentence of the data set, source tokens (T,) padded; an error is
-        noted by the place in its batch."""
+        """Return the constraints of a sentence of the data set, with padded source tokens (T,); an
+        error is noted by the place in its batch."""
         words = self.source_dictionary  # speech has none
         try:
             return source.sentence(number, () if words is None else row[row != words.pad()])
         except UsageError as error:
-            self.errors_here[place] = error
+            self.batch_errors[place] = error
             return EMPTY
 
-    def whole(self) -> bool | None:
-        """Whether required phrases count as whole words only; None where they count
-        inside words as well."""
+    def whole_words(self) -> bool | None:
+        """Return whether required phrases count as whole words only; None if they count inside
+        words as well."""
         boundaries = None if self.target_text is None else self.target_text.boundaries
-        return None if boundaries is None else boundaries.whole
+        return None if boundaries is None else boundaries.whole_words
 
     def report_glossary(
         self, sample: dict, translations: list[str], best: Sequence[dict[str, Any]]
@@ -302,7 +303,7 @@ class Sentences:
         text."""
         source, segmented = self.constraint_source(), self.segmenter.takes_pieces
         if self.glossary_report is None and self.report_path:
-            self.glossary_report = GlossaryReport(self.report_path, segmented, self.whole())
+            self.glossary_report = GlossaryReport(self.report_path, segmented, self.whole_words())
             at_process_end(self.glossary_report.close)
         given, rows = sample["sentence_constraints"], sample["net_input"]["src_tokens"]
         for number, row, each, translation, hypothesis in zip(
@@ -316,14 +317,14 @@ class Sentences:
                 )
             if self.documents is not None:
                 forms = forms_used(
-                    normal(normalize("NFKC", translation)), required, segmented, self.whole()
+                    normal(normalize("NFKC", translation)), required, segmented, self.whole_words()
                 )
                 for each, (form, _) in zip(required, forms, strict=True):
-                    self.documents.keep(number, each.term.source, form)
+                    self.documents.record_form(number, each.term.source, form)
 
-    def tell_unmet(self, stats: Stats) -> None:
-        """Tell what became of the glossary's terms; warn of constraints that were not met, and of
-        lines of the constraints file that no sentence has asked for."""
+    def report_unmet(self, stats: Stats) -> None:
+        """Log the results of the glossary's terms; warn of unmet constraints, and of lines of the
+        constraints file without a sentence."""
         terms = stats.find_section(GlossaryCounts)
         if terms is not None:
             counts_by_result = {
@@ -339,7 +340,7 @@ class Sentences:
             unseen = (
                 []
                 if self.source is None or self.source.glossary is None
-                else self.source.glossary.unseen
+                else self.source.glossary.unused_terms
             )
             never = f"; never in the input: {cut(', '.join(unseen))}" if unseen else ""
             found = (
@@ -364,14 +365,14 @@ class Sentences:
 
 
 def segmentation(build: Callable[[Any], Any], args: Any) -> Any:
-    """What `build`, the stock task's, makes of --bpe.
+    """Return the segmentation that `build`, the stock task's, makes of --bpe.
 
     Errors: UsageError for a file that is damaged.
     """
     try:
         return build(args)
     except (RuntimeError, OSError, ValueError, LookupError) as error:
-        # of the segmentation's own reader
+        # errors of the segmentation's own reader
         if explain(error) is not None:
             raise
         path = getattr(args, "sentencepiece_model", None)
@@ -387,13 +388,13 @@ def segmentation(build: Callable[[Any], Any], args: Any) -> Any:
 
 
 def numbers_of(sample: dict) -> list[int]:
-    """The numbers of a batch's sentences."""
+    """Return the numbers of a batch's sentences."""
     return sample["sentence_numbers" if "sentence_numbers" in sample else "id"].tolist()
 
 
-def encoded(encode: Callable[[str], str], text: str) -> str:
-    """Segmented text; what is no Unicode as it is, for segmentations fail on it in ways of
-    their own: its line is told."""
+def encode_valid(encode: Callable[[str], str], text: str) -> str:
+    """Return segmented text; invalid Unicode is returned unchanged, since segmentations fail on it
+    in various ways; its line is reported."""
     return (
         text
         if not text.isascii() and any("\ud800" <= character <= "\udfff" for character in text)

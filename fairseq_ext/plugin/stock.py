@@ -1,7 +1,6 @@
 """Tasks, segmentations, tokenizers and an architecture that stock fairseq 0.12.2 lacks.
 
-The tasks are stock's with what the models lack that they are used with; tasks.py
-makes twins of these.
+The tasks add to stock's what their models need; tasks.py registers their *_ext twins.
 """
 
 import ast
@@ -40,8 +39,7 @@ from fairseq_ext.plugin.loading.settings import setting
 
 LARGEST = 2**31 - 1
 PROCESSES = max(64, 4 * (os.cpu_count() or 1))
-# the least and the most that each may be, and what it is; fairseq takes -1 and 0 for no limit
-# where -1 is the least
+# minimum, maximum and meaning; a minimum of -1 is a value that fairseq takes for "no limit", as 0
 RANGES: dict[tuple[str, str], tuple[int, int, str]] = {
     ("dataset", "num_workers"): (0, PROCESSES, "number of processes"),
     ("dataset", "batch_size"): (-1, LARGEST, "number of sentences"),
@@ -55,12 +53,12 @@ RANGES: dict[tuple[str, str], tuple[int, int, str]] = {
     ("distributed_training", "distributed_world_size"): (1, LARGEST, "number of processes"),
 }
 MULTILINGUAL = ("--add-data-source-prefix-tags", "--lang-tok-behind-eos")
-# behind the languages, in the order of NLLB's training
+# after the languages, in the order of NLLB's training
 NLLB_TAGS = ("<MINED_DATA>", "<MMT_BT_DATA>", "<SMT_BT_DATA>")
 
 NO_SPEECH = "makes speech, and the searches here make words: use the stock task"
 NO_TEXT = "trains a model that generates no text, so there is nothing to search"
-NO_TWIN = {  # stock tasks without a twin: why
+NO_TWIN = {  # stock tasks without a twin, and the reason
     "translation_lev": "refines whole sentences and has no next token to search for: use stock's "
     "--task translation_lev",
     "audio_finetuning": "labels all frames of speech at once (CTC) and has no next token to search "
@@ -79,8 +77,8 @@ NO_TWIN = {  # stock tasks without a twin: why
 
 
 def refuse_unknown(name: str) -> None:
-    """Refuse a task of our kind that there is not, in one line: why there is none, or which there
-    are (raises UsageError)."""
+    """Refuse an unknown *_ext task: name the reason, or list the known tasks (raises
+    UsageError)."""
     ours, stock = (
         sorted(task for task in TASK_REGISTRY if task.endswith("_ext")),
         name.removesuffix("_ext"),
@@ -98,8 +96,8 @@ def refuse_unknown(name: str) -> None:
 
 
 def refuse_flags(name: str, words: Collection[str]) -> None:
-    """Refuse the flags that the twin of M2M-100's task alone has where a command names another
-    task (raises UsageError)."""
+    """Refuse flags of the twin of M2M-100's task in a command that names another task (raises
+    UsageError)."""
     wrong, task = (
         next((flag for flag in MULTILINGUAL if flag in words), None),
         TASK_REGISTRY.get(name),
@@ -139,7 +137,7 @@ class MultiSimpleEpoch(TranslationMultiSimpleEpochTask):
             cls.load_dictionary, args, **kwargs
         )
         if getattr(args, "add_data_source_prefix_tags", False):
-            # several languages may share one, which takes a word once
+            # several languages may share a dictionary, which gets a word once
             for dictionary in dictionaries.values():
                 for tag in NLLB_TAGS:
                     dictionary.add_symbol(tag)
@@ -149,7 +147,7 @@ class MultiSimpleEpoch(TranslationMultiSimpleEpochTask):
         return made
 
     def with_language_behind(self, source, target, dataset, spec=None):
-        """A data set of source sentences with the language's token behind </s>."""
+        """Return a data set of source sentences with the language's token after </s>."""
         token = self.data_manager.get_encoder_langtok(source, target, spec)
         return AppendTokenDataset(dataset, token)
 
@@ -170,8 +168,8 @@ class MultiSimpleEpoch(TranslationMultiSimpleEpochTask):
 
 
 class PretrainedBART(TranslationFromPretrainedBARTTask):
-    """mBART's task: sentences end in the target language's token, in the generator too, which stock
-    builds without asking anybody."""
+    """mBART's task: sentences end in the target language's token, also in the generator, which
+    the stock task builds itself."""
 
     def build_generator(
         self,
@@ -194,13 +192,13 @@ class PretrainedBART(TranslationFromPretrainedBARTTask):
 
 
 class LanguageModeling(LanguageModelingTask):
-    """Continues prompts, which are no source sentences."""
+    """A task that continues prompts, which are not source sentences."""
 
     lacks = frozenset({"source sentence"})
 
 
 class MultilingualLanguageModeling(MultilingualLanguageModelingTask):
-    """The same for several languages, each in a folder of its own."""
+    """`LanguageModeling` for several languages, each in a folder of its own."""
 
     lacks = frozenset({"source sentence"})
 
@@ -216,11 +214,11 @@ class MultilingualLanguageModeling(MultilingualLanguageModelingTask):
 
 
 class SpeechToText(SpeechToTextTask):
-    """Speech translation and recognition: an interactive session's lines are names of
-    audio or feature files."""
+    """Speech translation and recognition: an interactive session's lines are names of audio or
+    feature files."""
 
-    # the encoder's convolutions see padding, so that a sentence's results depend on
-    # what stands beside it
+    # the encoder's convolutions read padding, so a sentence's results depend on the others of its
+    # batch
     lacks = frozenset({"source sentence", "source tokens", "divisible batches"})
 
     @classmethod
@@ -235,7 +233,7 @@ class SpeechToText(SpeechToTextTask):
         self, lines: list[str], encode_fn: Any
     ) -> tuple[list[str], list[int]]:
         for line in lines:
-            # behind a colon: place and size in an archive
+            # after a colon: place and size in an archive
             if not os.path.isfile(line.partition(":")[0]):
                 raise UsageError(
                     f"'{line}' of the input is not a file: each line names an audio file, "
@@ -246,7 +244,7 @@ class SpeechToText(SpeechToTextTask):
 
 # ---- `--task translation_bart`
 #
-# A source stands between <s> and </s>, as BART was trained, and what is made of it begins with <s>.
+# A source begins with <s> and ends with </s>, as in BART's training; a translation begins with <s>.
 
 
 @dataclass
@@ -258,7 +256,7 @@ class TranslationBartConfig(TranslationConfig):
 
 @register_task("translation_bart", dataclass=TranslationBartConfig)
 class TranslationBart(TranslationTask):
-    """fairseq's translation with <s>."""
+    """fairseq's translation task, with <s> before each source and translation."""
 
     def build_dataset_for_inference(self, src_tokens, src_lengths, constraints=None):
         start = torch.tensor([self.source_dictionary.bos()])
@@ -297,7 +295,7 @@ class PairConfig(SentencepieceConfig):
 class SentencepiecePair(SentencepieceBPE):
     """Encodes the source; `target` encodes the target.
 
-    word: says what lines begin with that name no language.
+    word: returns the first word of lines that name no language.
     """
 
     word: Callable[[], str] = str
@@ -316,7 +314,7 @@ class SentencepiecePair(SentencepieceBPE):
 
 # ---- `--tokenizer moses_normalized`
 #
-# Moses' tokenizer behind its normalisation of punctuation, as WMT19's data were prepared.
+# The tokenizer of Moses after its normalisation of punctuation, as for the data of WMT19.
 
 
 @dataclass
@@ -326,7 +324,7 @@ class MosesNormalizedConfig(MosesTokenizerConfig):
 
 @register_tokenizer("moses_normalized", dataclass=MosesNormalizedConfig)
 class MosesNormalized(MosesTokenizer):
-    """fairseq's `moses`, given normalised text."""
+    """fairseq's `moses` on normalised text."""
 
     def __init__(self, cfg):
         super().__init__(cfg)
@@ -341,25 +339,25 @@ class MosesNormalized(MosesTokenizer):
 
 # ---- `--arch marian_transformer`
 #
-# Marian's Transformer, of which OPUS-MT's models are. It is fairseq's, with a bias of
-# the output and swish.
+# Marian's Transformer, the architecture of OPUS-MT's models: fairseq's, with an output bias and
+# swish.
 #
 # M. Junczys-Dowmunt et al., Marian: Fast Neural Machine Translation in C++, ACL 2018,
 # https://arxiv.org/abs/1804.00344
 #
-# What else differs lies in the weights (convert/marian.py): positions count from 0 and are
-# a table, and Marian's decoder begins with a word of its own, which the first position's
-# embedding makes of </s>.
+# The weights (convert/marian.py) contain the other differences: positions count from 0 and are a
+# table, and Marian's decoder begins with a word of its own, whose embedding the first position's
+# embedding makes of that of </s>.
 
 
 @register_model("marian_transformer")
 class MarianTransformer(TransformerModel):
-    """fairseq's modules, all of them."""
+    """fairseq's Transformer with Marian's output bias and activation."""
 
     def __init__(self, args, encoder, decoder):
         super().__init__(args, encoder, decoder)
         for layer in (*encoder.layers, *decoder.layers):
-            if layer.activation_fn is nn.SiLU:  # fairseq takes the class for the function
+            if layer.activation_fn is nn.SiLU:  # fairseq uses the class as the function
                 layer.activation_fn = F.silu
 
     @classmethod
@@ -374,7 +372,7 @@ register_model_architecture("marian_transformer", "marian_transformer")(base_arc
 
 
 def check_stock_settings(settings: DictConfig | Namespace) -> None:
-    """UsageError for a number outside its range, too few open files, overrides other than a
+    """Raise UsageError for a number outside its range, too few open files, overrides other than a
     dictionary, a damaged dictionary of alignments.
 
     settings: a task's.
@@ -395,7 +393,7 @@ def check_stock_settings(settings: DictConfig | Namespace) -> None:
         and files != resource.RLIM_INFINITY
         and files < 48 + 8 * workers
     ):
-        raise UsageError(  # torch would wait for ever for what its process could not send
+        raise UsageError(  # torch would wait for ever for data that its process cannot send
             f"the limit of {files} open files is too low to read batches in "
             f"{counted(workers, 'process', 'processes')}: allow {48 + 8 * workers} (ulimit -n), "
             "or use --num-workers 0"

@@ -1,5 +1,5 @@
-"""The target dictionary of our tasks. It is fairseq's, for messages and for the C- lines that
-fairseq's commands write."""
+"""The target dictionary of our tasks: fairseq's, with notes on unknown words and numbers for
+alternative phrases."""
 
 from __future__ import annotations
 
@@ -14,31 +14,36 @@ from fairseq_ext.search.phrases.sentence import Phrase
 
 
 class TargetDictionary(Dictionary):
-    """A dictionary that can remember the words it was asked for and lacks (fairseq encodes
-    typed phrases before we see them), and that has numbers beyond its words which stand
-    for alternative phrases."""
+    """A dictionary that can note unknown words (fairseq encodes typed phrases before we see them),
+    and that has numbers beyond its words for alternative phrases."""
 
-    noting: bool  # whether unknown words are remembered
+    records_unknown: bool  # whether unknown words are noted
     unknown: list[str]
     alternatives: list[tuple[Phrase, ...]]
 
     @classmethod
-    def of(cls, dictionary: Dictionary) -> TargetDictionary:
-        """The same dictionary, not a copy of its words; itself where it is one already."""
+    def wrap(cls, dictionary: Dictionary) -> TargetDictionary:
+        """Return a TargetDictionary with the same words, not copied; the same object if it is one
+        already."""
         if isinstance(dictionary, cls):
             return dictionary
         ours = cls.__new__(cls)
-        ours.__dict__ = {**dictionary.__dict__, "noting": False, "unknown": [], "alternatives": []}
+        ours.__dict__ = {
+            **dictionary.__dict__,
+            "records_unknown": False,
+            "unknown": [],
+            "alternatives": [],
+        }
         return ours
 
     def index(self, sym: str) -> int:
         found = super().index(sym)
-        if self.noting and found == self.unk_index:
+        if self.records_unknown and found == self.unk_index:
             self.unknown.append(sym)
         return found
 
     def number_of(self, alternatives: tuple[Phrase, ...]) -> int:
-        """A number that `string` writes as these phrases, joined by |."""
+        """Return a number that `string` writes as these phrases, joined by |."""
         self.alternatives.append(alternatives)
         return len(self) + len(self.alternatives) - 1
 
@@ -56,12 +61,12 @@ class TargetDictionary(Dictionary):
 
 
 def note_unknown_words(task: Any) -> None:
-    """Give a task target dictionaries that can take note of the words they lack."""
+    """Replace a task's target dictionaries by ones that can note unknown words."""
     for name in ("tgt_dict", "output_dictionary"):  # the second: a language model's
         if isinstance(found := vars(task).get(name), Dictionary):
-            setattr(task, name, TargetDictionary.of(found))
+            setattr(task, name, TargetDictionary.wrap(found))
     languages, dictionaries = languages_of(task.flags()), vars(task).get("dicts", {})
-    # of tasks with a dictionary for each language
+    # tasks with a dictionary for each language
     for language in (TGT_DICT_NAME, languages.target):
         if language in dictionaries and language != languages.source:
-            dictionaries[language] = TargetDictionary.of(dictionaries[language])
+            dictionaries[language] = TargetDictionary.wrap(dictionaries[language])

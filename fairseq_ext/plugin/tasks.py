@@ -1,14 +1,15 @@
 """The *_ext tasks: a stock task with our flags, whose generator is ours.
 
 `--task translation_ext` is fairseq's `translation`; other stock tasks follow the same pattern
-(name + `_ext`). A checkpoint of the stock task loads as it is. Every method here is called by
-fairseq and hands the work on to the task's `Session` (plugin/run.py).
+(name + `_ext`). A checkpoint of the stock task loads unchanged. fairseq calls every method here,
+and each passes the work to the task's `Session` (plugin/run.py).
 
-The way of a sentence: fairseq reads it (a line of fairseq-interactive passes plugin/input.py)
-and asks `inference_step` for its batch. plugin/sentences.py adds its constraints,
-plugin/bad_sentences.py leaves out what cannot be translated, plugin/run.py has the others decoded,
-here or in another process, by generator.py, which makes a `Pool` for a search and fairseq's
-dictionaries of what it finds.
+The way of a sentence: fairseq reads it (plugin/input.py checks the lines of fairseq-interactive)
+and calls `inference_step` with its batch. `Session.decode` (plugin/run.py) adds the constraints
+(plugin/sentences.py), leaves out sentences that cannot be translated (plugin/bad_sentences.py), and
+calls the stock task's `inference_step` for the others, in this process or in a worker process. That
+method calls our generator (plugin/generator.py), which searches the batch as a `Pool` and returns
+the hypotheses as the dicts that fairseq prints.
 """
 
 from __future__ import annotations
@@ -35,7 +36,11 @@ from fairseq_ext.core.command_line import is_fairseq_command
 from fairseq_ext.core.errors import UsageError, cut
 from fairseq_ext.model.choose import refuse_architecture
 from fairseq_ext.plugin.flags_dataclass import flags_dataclass, task_dataclass
-from fairseq_ext.plugin.loading.languages import check_languages, name_languages_, own_target
+from fairseq_ext.plugin.loading.languages import (
+    check_languages,
+    dictionary_language,
+    name_languages_,
+)
 from fairseq_ext.plugin.loading.settings import checkpoint_of
 from fairseq_ext.plugin.options import check_outputs
 from fairseq_ext.plugin.run import Session
@@ -54,19 +59,18 @@ from fairseq_ext.search.registry import OUTSIDE, POINTS, STRATEGIES, all_strateg
 
 # ---- How a stock task becomes its *_ext twin
 #
-# The twin is a subclass with our flags, whose own `build_generator` builds a
-# generator of our class.
+# The twin is a subclass with our flags; its `build_generator` builds a generator of our class.
 
 
-def refuse_typed(parser: ArgumentParser) -> None:
-    """Let a command that searches refuse a default that stands for "not given" where it is typed:
-    afterwards the two look alike; and let it say how a strategy of one's own becomes known.
+def check_typed_values(parser: ArgumentParser) -> None:
+    """Make a command that searches refuse typed values that stand for "not given", which look alike
+    afterwards; and make it say how to use one's own strategy.
 
-    A flag's metadata has what may be `typed`: the least, the most, and what it is.
+    `typed` in a flag's metadata: minimum, maximum and meaning of typed values.
     """
     known = {action.dest: action for action in parser._actions}
     for point in POINTS:
-        known[point].type = strategy_of(point)
+        known[point].type = strategy_type(point)
     flags = [
         f
         for s in all_strategies()
@@ -75,11 +79,11 @@ def refuse_typed(parser: ArgumentParser) -> None:
         if "typed" in f.metadata
     ]
     for flag in flags if "lenpen" in known else ():
-        known[flag.name].type = typed(*flag.metadata["typed"])
+        known[flag.name].type = integer_in_range(*flag.metadata["typed"])
 
 
-def strategy_of(point: str) -> Callable[[str], str]:
-    """The type of a flag that names a strategy, for argparse."""
+def strategy_type(point: str) -> Callable[[str], str]:
+    """Return the argparse type of a flag that names a strategy."""
 
     def strategy(name: str) -> str:
         if name not in STRATEGIES[point]:
@@ -92,8 +96,8 @@ def strategy_of(point: str) -> Callable[[str], str]:
     return strategy
 
 
-def typed(least: int, most: int, meaning: str) -> Callable[[str], int]:
-    """The type of a flag, for argparse."""
+def integer_in_range(least: int, most: int, meaning: str) -> Callable[[str], int]:
+    """Return the argparse type of a flag with an integer."""
 
     def whole_number(text: str) -> int:
         value = int(text)
@@ -106,22 +110,23 @@ def typed(least: int, most: int, meaning: str) -> Callable[[str], int]:
     return whole_number
 
 
-class BuildsGenerators:
-    """Stands in front of the stock task, gives the command its flags, and asks
-    it for a generator."""
+class GeneratorBuilderMixin:
+    """Comes before the stock task in the method resolution order: adds our flags to the command and
+    builds generators."""
 
-    # the generator class that `build_ours` asks `Innermost` for, while it does
-    kind: type | None = None
-    kind_arguments: dict[str, Any]
+    # the generator class during `build_ours`, for `GeneratorClassHook`
+    generator_class: type | None = None
+    generator_arguments: dict[str, Any]
 
     @classmethod
     def add_args(cls, parser: ArgumentParser) -> None:
-        """The task's flags, ours among them."""
+        """Add the task's flags and ours."""
         super().add_args(parser)  # type: ignore[misc]
-        refuse_typed(parser)
+        check_typed_values(parser)
 
     def build_stock(self, models, args, seq_gen_cls, extra, prefix_allowed_tokens_fn):
-        """The stock task's generator; it is given the arguments that its build_generator takes."""
+        """Return the stock task's generator, built with the arguments that its build_generator
+        takes."""
         build = super().build_generator  # type: ignore[misc]
         given = dict(
             seq_gen_cls=seq_gen_cls,
@@ -136,27 +141,27 @@ class BuildsGenerators:
         )
 
     def build_ours(self, models, args, kind: type, extra: dict[str, Any], prefix_allowed_tokens_fn):
-        """A generator of our class, built by the stock task's own build_generator,
-        whose settings it keeps.
+        """Return a generator of our class, built by the stock task's build_generator, with its
+        settings.
 
         subtle: some stock tasks do not pass a class on (translation_multi_simple_epoch), so
-        `Innermost` puts it in where they end.
+        `GeneratorClassHook` adds it where their calls of `super()` end.
         """
-        self.kind, self.kind_arguments = kind, extra
+        self.generator_class, self.generator_arguments = kind, extra
         try:
             return self.build_stock(models, args, kind, None, prefix_allowed_tokens_fn)
         finally:
-            self.kind = None
+            self.generator_class = None
 
 
-class Innermost(FairseqTask):
-    """Stands behind the stock task: where it builds a generator without a class, ours is built,
-    with all arguments of both."""
+class GeneratorClassHook(FairseqTask):
+    """Comes after the stock task in the method resolution order: if the task builds a generator
+    without a class, ours is built, with the arguments of both."""
 
-    # what the task's batches do not have, of CAPABILITIES (search/registry.py)
+    # CAPABILITIES (search/registry.py) that the task's batches lack
     lacks: frozenset[str] = frozenset()
-    kind: type | None = None
-    kind_arguments: dict[str, Any]
+    generator_class: type | None = None
+    generator_arguments: dict[str, Any]
 
     def build_generator(
         self,
@@ -166,26 +171,26 @@ class Innermost(FairseqTask):
         extra_gen_cls_kwargs=None,
         prefix_allowed_tokens_fn=None,
     ):
-        if self.kind is not None:
+        if self.generator_class is not None:
             seq_gen_cls, extra_gen_cls_kwargs = (
-                self.kind,
-                {**self.kind_arguments, **(extra_gen_cls_kwargs or {})},
+                self.generator_class,
+                {**self.generator_arguments, **(extra_gen_cls_kwargs or {})},
             )
         return super().build_generator(
             models, args, seq_gen_cls, extra_gen_cls_kwargs, prefix_allowed_tokens_fn
         )
 
 
-class InnermostLegacy(Innermost, LegacyFairseqTask):
-    """The same behind a task of fairseq's argparse kind."""
+class LegacyGeneratorClassHook(GeneratorClassHook, LegacyFairseqTask):
+    """The same for a task of fairseq's argparse kind."""
 
 
 def register_twin(stock: type[FairseqTask], name: str | None, extended: type, flags: type) -> type:
     """Register the twin of a task: its name + `_ext`. Return it, a subclass of the task.
 
-    stock: a task class that fairseq's `register_task` knows, or a subclass of one, given with
-    its name. extended: what stands in front of it; flags: the dataclass of our flags. Errors:
-    UsageError for a class without a name.
+    stock: a task class that fairseq's `register_task` knows, or a subclass of one, given with its
+    name. extended: the class before it in the method resolution order; flags: the dataclass of our
+    flags. Errors: UsageError for a class without a name.
     """
     name = name or next((n for n, task in TASK_REGISTRY.items() if task is stock), None)
     if name is None:
@@ -197,7 +202,7 @@ def register_twin(stock: type[FairseqTask], name: str | None, extended: type, fl
         return TASK_REGISTRY[f"{name}_ext"]
     dataclass = TASK_DATACLASS_REGISTRY.get(name)
     legacy = issubclass(stock, LegacyFairseqTask)
-    bases = (extended, stock, InnermostLegacy if legacy else Innermost)
+    bases = (extended, stock, LegacyGeneratorClassHook if legacy else GeneratorClassHook)
     members: dict[str, Any] = {"registered": f"{name}_ext"}
     if dataclass is not None:
         twin = type(f"{stock.__name__}Ext", bases, members)
@@ -206,7 +211,7 @@ def register_twin(stock: type[FairseqTask], name: str | None, extended: type, fl
     def add_args(parser) -> None:
         stock.add_args(parser)  # type: ignore[attr-defined]
         gen_parser_from_dataclass(parser, flags())
-        refuse_typed(parser)
+        check_typed_values(parser)
 
     return register_task(f"{name}_ext")(
         type(f"{stock.__name__}Ext", bases, members | {"add_args": staticmethod(add_args)})
@@ -216,9 +221,9 @@ def register_twin(stock: type[FairseqTask], name: str | None, extended: type, fl
 Flags = flags_dataclass()
 
 
-class Extended(BuildsGenerators):
-    """What an *_ext task adds to its stock task: its `session`, to which it hands on
-    what fairseq asks of it."""
+class Extended(GeneratorBuilderMixin):
+    """The methods of an *_ext task in front of its stock task: each passes fairseq's call to
+    `session`."""
 
     cfg: Any
     args: Any
@@ -226,40 +231,39 @@ class Extended(BuildsGenerators):
     lacks: frozenset[str]
     session: Session
     trained_on: str | None = None  # the data folder that the checkpoint's settings name
-    task_state: Any = None  # the checkpoint's, of its task
+    task_state: Any = None  # the task's state in the checkpoint
 
     def __init__(self, *arguments, **more):
         super().__init__(*arguments, **more)
         self.session = Session(self)
 
     def flags(self) -> Any:
-        """The task's settings, as fairseq keeps them: ours and the stock task's."""
+        """Return the task's settings as fairseq keeps them: ours and the stock task's."""
         return self.args if isinstance(self, LegacyFairseqTask) else self.cfg
 
     @classmethod
     def setup_task(cls, cfg, **kwargs):
-        """The stock task; its languages may also be told by the dictionaries and the checkpoint
-        (raises UsageError)."""
+        """Build the stock task; dictionaries and checkpoint may name its languages, too (raises
+        UsageError)."""
         check_stock_settings(cfg)
         check_outputs(cfg)
         if is_fairseq_command():
-            gc.freeze()  # what is imported stays
+            gc.freeze()  # imported objects stay
         target = None
         if issubclass(cls, TranslationTask):
             name_languages_(cfg, checkpoint_of(cfg))
             target, cfg.target_lang = (
                 cfg.target_lang,
-                own_target(cfg.data, checkpoint_of(cfg), cfg.target_lang),
+                dictionary_language(cfg.data, checkpoint_of(cfg), cfg.target_lang),
             )
         check_languages(cls, cls.registered, cfg)
         task = super().setup_task(cfg, **kwargs)  # type: ignore[misc]
         if target is not None:
-            cfg.target_lang = target  # its dictionary is loaded
+            cfg.target_lang = target  # the dictionary is loaded
         return task
 
     def build_model(self, cfg, from_checkpoint=False):
-        """The stock task's model, unless it is one that no search of ours runs
-        (raises UsageError)."""
+        """Build the stock task's model, unless none of our searches runs it (raises UsageError)."""
         refuse_architecture(cfg, self)
         data = getattr(cfg, "data", None)
         self.trained_on = data if isinstance(data, str) else None
@@ -273,8 +277,8 @@ class Extended(BuildsGenerators):
         extra_gen_cls_kwargs=None,
         prefix_allowed_tokens_fn=None,
     ):
-        """Our generator, under the stock signature; the stock one where the caller names a class,
-        or with --score-reference."""
+        """Build our generator, with the stock signature; the stock generator if the caller names a
+        class, or with --score-reference."""
         references = getattr(args, "score_reference", False)
         if references:
             checks.refuse_reference(self.session.flags, Flags)
@@ -297,15 +301,15 @@ class Extended(BuildsGenerators):
 
     def build_bpe(self, args):
         sentences = self.session.sentences
-        sentences.segment_by(segmentation(super().build_bpe, args))  # type: ignore[misc]
+        sentences.set_bpe(segmentation(super().build_bpe, args))  # type: ignore[misc]
         if self.session.flags.glossary and sentences.target_text is not None:
-            sentences.constraint_source()  # before a command asks for its first line
+            sentences.constraint_source()  # before a command reads its first line
         return sentences.bpe
 
     def load_dataset(self, split, *args, **kwargs):
         super().load_dataset(split, *args, **kwargs)  # type: ignore[misc]
         self.session.sentences.corpus_size = len(self.datasets[split])
-        self.session.lines.look(split)
+        self.session.lines.note_dataset(split)
 
     def filter_indices_by_size(
         self, indices, dataset, max_positions=None, ignore_invalid_inputs=False
@@ -334,20 +338,20 @@ class Extended(BuildsGenerators):
         super().load_state_dict(state_dict)  # type: ignore[misc]
 
     def inference_step(self, generator, models, sample, prefix_tokens=None, constraints=None):
-        """The hypotheses of one batch."""
+        """Return each sentence's hypotheses as dicts, best first; sample: the batch."""
         return self.session.decode(
             generator, models, (sample, prefix_tokens, constraints), super().inference_step
         )  # type: ignore[misc]
 
 
 def extend(stock: type[FairseqTask], name: str | None = None) -> type:
-    """Register the twin of a task, its name + `_ext`, with our flags; return it (plugin/tasks.py:
-    arguments, errors)."""
+    """Register the twin of a task, its name + `_ext`, with our flags; return it (arguments and
+    errors: `register_twin`)."""
     return register_twin(stock, name, Extended, Flags)
 
 
 def extend_examples() -> None:
-    """The same for the tasks of fairseq's examples/ that a --user-dir has registered."""
+    """Register twins of the tasks of fairseq's examples/ that a --user-dir has registered."""
     for name in ("translation_moe", "multilingual_translation_latent_depth"):
         if name in TASK_REGISTRY:
             extend(TASK_REGISTRY[name])

@@ -1,11 +1,11 @@
-"""`--cpu-workers N`: the sentences of each batch shared out among N processes of one thread each.
+"""`--cpu-workers N`: the sentences of each batch are divided among N processes of one thread each.
 
-On a CPU, processes that decode apart beat threads that share each linear layer. They are forked
-when the first batch comes, so that they share the loaded weights and hold the generator as it
-was built, whatever its strategies. Sentence i of a batch goes to worker i modulo N: batches are
-sorted by length, so the shares are alike. A process that dies or hangs is replaced, and its
-share is decoded again once. A sentence's results do not depend on the others, but for
-shortlists that a batch shares (`--lsh-share batch`, `--shortlist-share batch`).
+On a CPU, separate processes are faster than threads that share each linear layer. They are forked
+with the first batch, so that they share the loaded weights and have the generator as it was built,
+whatever its strategies. Sentence i of a batch goes to worker i modulo N: batches are sorted by
+length, so the shares are alike. A process that ends or stops responding is replaced, and its share
+is decoded again once. A sentence's results do not depend on the others, except for shortlists that
+a batch shares (`--lsh-share batch`, `--shortlist-share batch`).
 
 Neutral setting: --cpu-workers 1, no other process.
 """
@@ -29,18 +29,18 @@ from fairseq_ext.core.supervision import State, Supervision
 from fairseq_ext.plugin.generator import source_of
 
 SILENCE = 60.0  # seconds without CPU time, after which a process that has work is replaced
-TICK = 1.0  # seconds between two looks at that
-STOPPED = (
+TICK = 1.0  # seconds between two checks of that
+WORKER_STOPPED = (
     "a process of --cpu-workers was stopped ({how}); if memory ran out, take fewer workers "
     "or smaller batches"
 )
 NO_PROCESS = "--cpu-workers cannot start a process ({why}): end others, or take fewer workers"
 
 
-def share(value: Any, n: int, index: list[int]) -> Any:
-    """What belongs to sentences `index` in a sample, or a part of one, of n sentences."""
+def select_sentences(value: Any, n: int, index: list[int]) -> Any:
+    """Return the part of a sample, or of one of its values, for sentences `index` of n."""
     if isinstance(value, dict):
-        return {name: share(part, n, index) for name, part in value.items()}
+        return {name: select_sentences(part, n, index) for name, part in value.items()}
     if isinstance(value, Tensor):
         return value[index] if value.dim() and value.size(0) == n else value
     if isinstance(value, list) and len(value) == n:
@@ -48,19 +48,20 @@ def share(value: Any, n: int, index: list[int]) -> Any:
     return value
 
 
-def share_of(batch: tuple, n: int, index: list[int], pad: int) -> tuple:
-    """What belongs to sentences `index` in a batch (sample, prefix tokens, constraints)
-    of n sentences, its source no wider than its longest sentence: an LSTM insists on it.
-    pad: of the source."""
-    part, *others = (share(each, n, index) for each in batch)
+def select_batch(batch: tuple, n: int, index: list[int], pad: int) -> tuple:
+    """Return the part of a batch (sample, prefix tokens, constraints) for sentences `index` of n.
+    Its source is no wider than its longest sentence, as an LSTM requires. pad: of the source."""
+    part, *others = (select_sentences(each, n, index) for each in batch)
     tokens = part["net_input"]["src_tokens"]
     if tokens.dim() == 2:
         part["net_input"]["src_tokens"] = tokens[:, tokens.ne(pad).any(0)]
     return part, *others
 
 
-def converted(hypotheses: list[list[dict]], kind: type, function: Callable) -> list[list[dict]]:
-    """Hypotheses with their values of one kind converted: arrays are pickled in a fraction
+def convert_values(
+    hypotheses: list[list[dict]], kind: type, function: Callable
+) -> list[list[dict]]:
+    """Return hypotheses with their values of one kind converted: arrays are pickled in a fraction
     of a tensor's time."""
     return [
         [{k: function(v) if isinstance(v, kind) else v for k, v in h.items()} for h in sentence]
@@ -69,23 +70,23 @@ def converted(hypotheses: list[list[dict]], kind: type, function: Callable) -> l
 
 
 class Worker(Supervision):
-    """One of the processes, through all its lives."""
+    """One worker and its current process."""
 
     def __init__(self) -> None:
         super().__init__(SILENCE)
         self.process: Process | None = None
-        self.share = b""  # that it decodes, as it was sent
-        self.deaths = 0  # over this share
-        self.answer: Any = None
+        self.share = b""  # pickled sentences that it decodes
+        self.deaths = 0  # processes that ended with this share
+        self.answer: Any = None  # the result of this share
 
     def send(self, pool: Pool) -> None:
-        """Give it its share, where it has one and a process."""
+        """Send the worker its share, if it has one and a process."""
         if self.share and self.process is not None:
             pool.send(self.process, self.share)
             self.on_message()
 
 
-class Workers:
+class CpuWorkers:
     """The processes of one generator.
 
     decode: (sample, prefix tokens, constraints) -> hypotheses, counted in the generator's
@@ -102,32 +103,33 @@ class Workers:
             )
         self.pool: Pool | None = None
         self.workers: list[Worker] = []
-        self.seen: list[Tensor] = []
+        self.parameter_snapshot: list[Tensor] = []
 
     @property
     def processes(self) -> list[Process]:
-        """Those that run."""
+        """Return the running processes."""
         return [worker.process for worker in self.workers if worker.process is not None]
 
-    def small(self) -> list[Tensor]:
-        """Parameters that change when a model is trained further, moved or cast."""
+    def bias_parameters(self) -> list[Tensor]:
+        """Return parameters that change when a model is trained further, moved or cast."""
         return [p.detach() for model in self.models for p in model.parameters() if p.dim() == 1]
 
     def start(self) -> Pool:
-        """Fork, if that has not been done or the models have changed since."""
-        small = self.small()
+        """Fork the processes, unless that is done and the models are unchanged."""
+        small = self.bias_parameters()
         if self.pool is None or not all(
-            p.dtype == q.dtype and torch.equal(p, q) for p, q in zip(small, self.seen, strict=True)
+            p.dtype == q.dtype and torch.equal(p, q)
+            for p, q in zip(small, self.parameter_snapshot, strict=True)
         ):
             self.stop()
-            self.seen = [p.clone() for p in small]
+            self.parameter_snapshot = [p.clone() for p in small]
             self.pool = Pool()
             self.workers = [Worker() for _ in range(self.count)]
             self.start_processes(self.pool)
         return self.pool
 
     def start_processes(self, pool: Pool) -> None:
-        """Fork the processes whose pause is over. Errors: UsageError where the system gives none
+        """Fork the processes whose pause is over. Errors: UsageError if the system cannot start one
         for a minute."""
         now = time.monotonic()
         for worker in self.workers:
@@ -144,13 +146,15 @@ class Workers:
                 worker.send(pool)
 
     def serve(self, channel: Channel) -> None:
-        """The life of a process: it ends when the command does, however that ends."""
+        """Run a worker process until the command ends."""
         torch.set_num_threads(1)
         while True:
             for message in channel.receive():
                 before = self.stats.copy()
                 try:
-                    hypotheses = converted(self.decode(*pickle.loads(message)), Tensor, to_array)
+                    hypotheses = convert_values(
+                        self.decode(*pickle.loads(message)), Tensor, to_array
+                    )
                     answer = pickle.dumps((hypotheses, self.stats.since(before)))
                 except Exception as error:  # passed to the command, which raises it
                     answer = pickle.dumps(
@@ -161,9 +165,10 @@ class Workers:
                 channel.send(answer)
 
     def __call__(self, sample: dict, prefix: Tensor | None, constraints: Tensor | None) -> list:
-        """The hypotheses of a batch, in its order.
+        """Return the hypotheses of a batch, in its order.
 
-        Errors: the first worker's that has one; no worker is left then.
+        Errors: that of the first worker with one; for all but SentenceError, all workers are
+        stopped.
         """
         begin, before = time.perf_counter(), self.stats.seconds
         n = len(source_of(sample))
@@ -174,21 +179,24 @@ class Workers:
             workers = self.workers[: len(shares)]
             for worker, index in zip(workers, shares, strict=True):
                 worker.share = pickle.dumps(
-                    share_of((sample, prefix, constraints), n, index, self.generator.pad)
+                    select_batch((sample, prefix, constraints), n, index, self.generator.pad)
                 )
                 worker.deaths, worker.answer = 0, None
                 worker.send(pool)
             self.wait(pool)
             answers = [worker.answer for worker in workers]
-            for answer in answers:  # before any is counted: the batch may be decoded again in parts
+            for answer in answers:  # before any is counted: parts of the batch may be decoded again
                 if isinstance(answer, BaseException):
                     raise answer
             for index, answer in zip(shares, answers, strict=True):
-                hypotheses, stats = converted(answer[0], np.ndarray, torch.from_numpy), answer[1]
+                hypotheses, stats = (
+                    convert_values(answer[0], np.ndarray, torch.from_numpy),
+                    answer[1],
+                )
                 self.stats.add(stats)
                 for place, found in zip(index, hypotheses, strict=True):
                     out[place] = found
-        except SentenceError:  # a worker lives on through it
+        except SentenceError:  # workers continue
             raise
         except BaseException:
             self.stop()
@@ -197,13 +205,13 @@ class Workers:
         return out
 
     def wait(self, pool: Pool) -> None:
-        """Wait until all shares are decoded (raises UsageError for one that two processes died
-        over)."""
+        """Wait until all shares are decoded (raises UsageError for one that two processes ended
+        with)."""
         looked = time.monotonic()
         while any(worker.share for worker in self.workers):
             now = time.monotonic()
             if now >= looked + TICK:
-                # subtle: of a gap in which this process did not run, no other is to blame
+                # subtle: if this process did not run for a while, the workers are not silent
                 elapsed, looked = min(now - looked, 2 * TICK), now
                 for worker in self.workers:
                     self.end_silent(worker, elapsed)
@@ -228,23 +236,23 @@ class Workers:
             if worker.deaths == 2:
                 name = "signal" if (status or 0) < 0 else "status"
                 how = "its pipe broke" if status is None else f"{name} {abs(status)}"
-                raise UsageError(STOPPED.format(how=how))
+                raise UsageError(WORKER_STOPPED.format(how=how))
             worker.on_exit(time.monotonic(), has_answered=not worker.deaths)
 
     def end_silent(self, worker: Worker, elapsed: float) -> None:
-        """Kill a process that has work and does nothing; its end is an event then."""
+        """Kill a process that has work and uses no CPU time; an event reports its end."""
         if worker.share and worker.process is not None:
             cpu = worker.process.cpu_seconds()
             if worker.is_silent(elapsed, cpu, has_heartbeat=False):
                 worker.process.kill()
 
     def stop(self) -> None:
-        """End all workers."""
+        """Stop all workers."""
         if self.pool is not None:
             self.pool.end(grace=0.0)
         self.pool, self.workers = None, []
 
 
 def to_array(tensor: Tensor) -> np.ndarray:
-    """A tensor as an array, which is pickled faster."""
+    """Return a tensor as an array, which is pickled faster."""
     return tensor.numpy()

@@ -1,6 +1,6 @@
-"""Beam search: how log-probabilities become hypotheses. It knows torch, and not fairseq.
+"""Beam search: from log-probabilities to hypotheses. This layer uses torch and not fairseq.
 
-| file | what it holds |
+| file | what is in it |
 | --- | --- |
 | loop.py | the definition of beam search: numbered steps over a group of rows, and its state |
 | interpreted.py | the loop as a searcher that requests join and leave |
@@ -8,11 +8,11 @@
 | scheduler.py, pool.py | requests, their queue, the protocol of searchers; the |
 | | sentences of a call |
 | beam.py | the live rows, and their attention to the source |
-| log_probs.py, processors.py | scores of the next token, and what changes them in every search |
+| log_probs.py, processors.py | scores of the next token; logits processors of every search |
 | candidates.py | continuations, banks, and the rows of the next beam |
-| finished.py | finished hypotheses, and the score by which they compete |
+| finished.py | finished hypotheses, and the scores that they are ranked by |
 | protocols.py, registry.py | the extension points; the strategies by name |
-| checks.py, outside.py | flags that cannot work are refused; strategies from outside are checked |
+| checks.py, outside.py | refusals of flags; checks of strategies from outside |
 | mbr.py | minimum Bayes risk over the candidates |
 
 Order of imports: phrases/ (phrases as tokens); then the files of this folder; then parallel/ and

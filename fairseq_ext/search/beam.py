@@ -1,4 +1,4 @@
-"""The live rows of a search: tokens, scores, their attention, and numbers on their way to a device.
+"""The live rows of a search: tokens, scores, attention; small tensors that are made once.
 
 Shapes: S live sentences, n live rows, L tokens so far.
 """
@@ -15,48 +15,48 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-NOT_YET = -1  # stands before the first token of a row that is shorter than others
+NOT_YET = -1  # fills the columns before the first token of a row that is shorter than others
 
 
 @dataclass
 class Beam:
-    """Live hypotheses; rows of one sentence are neighbours, best first, and have the
-    same number of tokens.
+    """Live hypotheses. The rows of a sentence are next to each other, best first, with the same
+    number of tokens.
 
-    Sentences that have fewer tokens than others (they started later) stand on the right, so that
-    the last column is always the last token.
+    The rows of sentences that started later are shorter: they are padded on the left, so that the
+    last column always has the last tokens.
     """
 
     live: list[int]  # S pool numbers, in row order
-    width: int  # rows of every sentence, or the most of any when counts is given
-    counts: Tensor | None  # (S,) rows of each sentence when they differ
+    width: int  # rows of every sentence; the largest number of rows if counts is given
+    counts: Tensor | None  # (S,) rows of each sentence if they differ
     tokens: Tensor  # (n, L) target tokens, the first one included
     score: Tensor  # (n, L - 1) cumulative log-probability of each token
-    # (n, ...) what strategies know of each row; reordered with it
+    # (n, ...) row state of strategies, reordered with the rows
     aux: dict[str, Tensor] = field(default_factory=dict)
-    attention: Attention | None = None  # to the source, where it is asked for
-    # S, by how many tokens each sentence is shorter than the longest; None: by none
+    attention: Attention | None = None  # to the source, if required
+    # S numbers: by how many tokens each sentence is shorter than the longest; None: 0 for all
     lags: list[int] | None = None
-    layout: dict[str, Tensor] = field(default_factory=dict)  # what `once` has made
-    # what `of_sentences` has made; handed on while the same sentences live
-    of_live: dict[str, Any] = field(default_factory=dict)
+    layout_cache: dict[str, Tensor] = field(default_factory=dict)  # cache of `cached_layout`
+    # cache of `cached_for_live`, kept while the same sentences live
+    live_cache: dict[str, Any] = field(default_factory=dict)
 
     @property
     def longest(self) -> int:
-        """Tokens that the longest rows have chosen so far."""
+        """Number of tokens that the longest rows have chosen so far."""
         return self.tokens.size(1) - 1
 
     @property
     def step(self) -> int | Tensor:
-        """Tokens chosen so far: a number, or (S, 1) where sentences differ."""
+        """Number of tokens chosen so far: an int, or (S, 1) if sentences differ."""
         return (
             self.longest
             if self.lags is None
-            else self.once("step", lambda: self.longest - self.lag()[:, None])
+            else self.cached_layout("step", lambda: self.longest - self.lag()[:, None])
         )
 
     def steps(self) -> list[int]:
-        """Tokens chosen so far, by sentence."""
+        """Return the number of tokens chosen so far, by sentence."""
         return (
             [self.longest] * len(self.live)
             if self.lags is None
@@ -64,11 +64,13 @@ class Beam:
         )
 
     def lag(self) -> Tensor:
-        """(S,) by how many tokens each sentence is shorter than the longest."""
-        return self.once("lag", lambda: upload(self.lags or [0] * len(self.live), self.device))
+        """Return (S,) the number of tokens by which each sentence is shorter than the longest."""
+        return self.cached_layout(
+            "lag", lambda: upload(self.lags or [0] * len(self.live), self.device)
+        )
 
-    def chosen(self) -> Tensor:
-        """(n, L - 1) the tokens after the first one; NOT_YET where a shorter row has none."""
+    def generated_tokens(self) -> Tensor:
+        """Return (n, L - 1) the tokens after the first one; NOT_YET where a row is shorter."""
         tokens = self.tokens[:, 1:]
         if self.lags is None:
             return tokens
@@ -86,29 +88,29 @@ class Beam:
     def device(self) -> torch.device:
         return self.tokens.device
 
-    def once(self, name: str, make: Callable[[], Tensor]) -> Tensor:
-        """A tensor that follows from the rows' layout, made when first asked for."""
-        if name not in self.layout:
-            self.layout[name] = make()
-        return self.layout[name]
+    def cached_layout(self, name: str, make: Callable[[], Tensor]) -> Tensor:
+        """Return a tensor that depends on the rows' layout; `make` is called the first time."""
+        if name not in self.layout_cache:
+            self.layout_cache[name] = make()
+        return self.layout_cache[name]
 
     def live_index(self) -> Tensor:
-        """(S,) pool number of each live sentence."""
-        return self.of_sentences("live", lambda: upload(self.live, self.device))
+        """Return (S,) pool number of each live sentence."""
+        return self.cached_for_live("live", lambda: upload(self.live, self.device))
 
-    def of_sentences(self, name: str, make: Callable[[], Any]) -> Any:
-        """What follows from which sentences live, made when first asked for."""
-        if name not in self.of_live:
-            self.of_live[name] = make()
-        return self.of_live[name]
+    def cached_for_live(self, name: str, make: Callable[[], Any]) -> Any:
+        """Return a value that depends on the live sentences; `make` is called the first time."""
+        if name not in self.live_cache:
+            self.live_cache[name] = make()
+        return self.live_cache[name]
 
     def sentence_of_row(self) -> Tensor:
-        """(n,) place in `live` of each row's sentence."""
+        """Return (n,) place in `live` of each row's sentence."""
 
         counts = self.counts
         if counts is None:
             return repeated(len(self.live), self.width, self.device)
-        return self.once(
+        return self.cached_layout(
             "sentence",
             lambda: numbers(len(self.live), self.device).repeat_interleave(
                 counts, output_size=self.rows
@@ -116,24 +118,23 @@ class Beam:
         )
 
     def first_row(self) -> Tensor:
-        """(S,) first row of each sentence."""
+        """Return (S,) first row of each sentence."""
         counts = self.counts
         if counts is None:
             return self.bounds()[:-1]
-        return self.once("first", lambda: counts.cumsum(0) - counts)
+        return self.cached_layout("first", lambda: counts.cumsum(0) - counts)
 
     def bounds(self) -> Tensor:
-        """(S + 1,) first row of each sentence, and the number of rows."""
+        """Return (S + 1,) first row of each sentence, and the number of rows."""
         if self.counts is None:
             return numbers(len(self.live) + 1, self.device, self.width or 1)
-        return self.once(
+        return self.cached_layout(
             "bounds",
             lambda: torch.cat([self.first_row(), self.first_row().new_tensor([self.rows])]),
         )
 
     def by_sentence(self, value: Tensor, fill: float) -> Tensor:
-        """Lay row values (n, ...) out as (S, width, ...), filled up where a sentence
-        has fewer rows."""
+        """Return row values (n, ...) as (S, width, ...), filled up if a sentence has fewer rows."""
         if self.counts is None:
             return value.unflatten(0, (len(self.live), self.width))
         out = value.new_full((len(self.live), self.width, *value.shape[1:]), fill)
@@ -141,7 +142,7 @@ class Beam:
         return out
 
     def by_row(self, value: Tensor) -> Tensor:
-        """The rows (n, ...) of what `by_sentence` has laid out (S, width, ...)."""
+        """Return the rows (n, ...) of values (S, width, ...) in the layout of `by_sentence`."""
         return (
             value.flatten(0, 1)
             if self.counts is None
@@ -149,16 +150,16 @@ class Beam:
         )
 
     def rank_of_row(self) -> Tensor:
-        """(n,) rank of each row in its sentence's beam, from 0."""
+        """Return (n,) rank of each row in its sentence's beam, from 0."""
         if self.counts is None:
             return ranks(len(self.live), self.width, self.device)
-        return self.once(
+        return self.cached_layout(
             "rank",
             lambda: numbers(self.rows, self.device) - self.first_row()[self.sentence_of_row()],
         )
 
     def last_score(self) -> Tensor:
-        """(n,) cumulative log-probability of each row; zeros at the first step."""
+        """Return (n,) cumulative log-probability of each row; zeros at the first step."""
         return self.score[:, -1] if self.longest else self.score.new_zeros(self.rows)
 
     def select(
@@ -169,9 +170,9 @@ class Beam:
         counts: Tensor | None,
         known: dict[str, Tensor] | None = None,
     ) -> Beam:
-        """The rows at the indices row (m,), in this order, as a beam of the sentences `live`.
+        """Return the rows at indices row (m,), in this order, as a beam of the sentences `live`.
 
-        known: row state that has been chosen.
+        known: row state that is selected already.
         """
         aux = {
             name: value[row] for name, value in self.aux.items() if name not in (known or {})
@@ -179,7 +180,7 @@ class Beam:
         attention = None if self.attention is None else self.attention.select(row)
         out = Beam(live, width, counts, self.tokens[row], self.score[row], aux, attention)
         if live == self.live:
-            out.of_live = self.of_live
+            out.live_cache = self.live_cache
         if self.lags is not None and live:
             of = dict(zip(self.live, self.lags, strict=True))
             out.lags = [of[s] for s in live]
@@ -187,8 +188,8 @@ class Beam:
         return out
 
     def part(self, places: list[int]) -> tuple[Beam, Tensor]:
-        """The sentences at these places of `live` as a beam of their own, and its rows (m,)
-        among the present ones."""
+        """Return the sentences at these places of `live` as a beam of their own, and its rows (m,)
+        in this beam."""
         place = upload(places, self.device)
         live = [self.live[i] for i in places]
         if self.counts is None:
@@ -208,11 +209,12 @@ class Beam:
 
     @staticmethod
     def join(a: Beam, b: Beam) -> Beam:
-        """Both beams' rows as one, a's first."""
+        """Return both beams' rows as one beam, a's first."""
         longest = max(a.longest, b.longest)
 
-        def both(x: Tensor, y: Tensor, fill: float) -> Tensor:
-            """Rows of different lengths (., L), the shorter ones to the right."""
+        def concatenated(x: Tensor, y: Tensor, fill: float) -> Tensor:
+            """Return rows of different lengths (., L) as one tensor, the shorter ones padded on the
+            left."""
             wide = max(x.size(1), y.size(1))
             return torch.cat(
                 [
@@ -242,15 +244,15 @@ class Beam:
             a.live + b.live,
             max(a.width, b.width),
             counts,
-            both(a.tokens, b.tokens, NOT_YET),
-            both(a.score, b.score, 0.0),
+            concatenated(a.tokens, b.tokens, NOT_YET),
+            concatenated(a.score, b.score, 0.0),
             aux,
             attention,
             lags if any(lags) else None,
         )
 
     def trim_(self) -> None:
-        """Drop the columns that no sentence uses any more."""
+        """Drop the columns that no sentence uses."""
         assert self.lags is not None
         unused = min(self.lags)
         if unused:
@@ -267,12 +269,12 @@ class Beam:
         self.score = torch.cat([self.score, score[:, None]], dim=1)
 
     def empty(self) -> Beam:
-        """A beam without rows, on the same device."""
+        """Return a beam without rows, on the same device."""
         return Beam([], 0, None, self.tokens[:0], self.score[:0])
 
     @staticmethod
     def start(sentences: list[int], bos: int, device: torch.device, dtype: torch.dtype) -> Beam:
-        """One row a sentence: before the first token all rows of a beam would be the same."""
+        """Return a beam with one row a sentence: before the first token all rows would be equal."""
         tokens = torch.full((len(sentences), 1), bos, dtype=torch.long, device=device)
         return Beam(
             list(sentences),
@@ -285,47 +287,45 @@ class Beam:
 
 @lru_cache(maxsize=256)
 def numbers(n: int, device: torch.device, step: int = 1) -> Tensor:
-    """(n,) 0, step, 2 step, ..., made once, as what follows is, since each step would launch
-    it again. To be read only."""
+    """Return (n,) 0, step, 2 step, ..., read-only. It is cached, as are the following tensors,
+    since each step would launch a kernel to make it."""
     return torch.arange(0, n * step, step, device=device)
 
 
 @lru_cache(maxsize=64)
 def repeated(n: int, times: int, device: torch.device) -> Tensor:
-    """(n x times,) each number below n so many times. To be read only."""
+    """Return (n x times,) each number below n, `times` times, read-only."""
     return numbers(n, device).repeat_interleave(times)
 
 
 @lru_cache(maxsize=64)
 def ranks(n: int, width: int, device: torch.device) -> Tensor:
-    """(n x width,) the numbers below width, n times. To be read only."""
+    """Return (n x width,) the numbers below width, n times, read-only."""
     return numbers(width, device).repeat(n)
 
 
 @lru_cache(maxsize=64)
 def first_of(n: int, few: int, device: torch.device) -> Tensor:
-    """(n,) bool: the first few. To be read only."""
+    """Return (n,) bool: the first `few`, read-only."""
     return numbers(n, device) < few
 
 
-# ---- The attention of live rows to their source
-#
-# Kept for `--print-alignment`.
+# ---- The attention of live rows to their source, for `--print-alignment`
 #
 # Shapes: n live rows, L tokens so far, T source columns of the pool, t source columns of the
-# decoder's present group.
+# decoder's current group.
 
 
 @dataclass
 class Attention:
-    """Row tensors, reordered with their beam's rows."""
+    """Attention of rows, reordered with their beam's rows."""
 
-    weights: Tensor  # (n, L, T) each source token in the pool's own column
-    first: Tensor  # (n,) pool column at which the columns of the row's group begin
+    weights: Tensor  # (n, L, T) attention to each source token, in the pool's columns
+    first: Tensor  # (n,) first pool column of the row's group
 
     @staticmethod
     def start(rows: int, columns: int, first: int, device: torch.device) -> Attention:
-        """Rows that have no token yet."""
+        """Return the attention of rows without tokens."""
         return Attention(
             torch.zeros(rows, 0, columns, device=device), torch.full((rows,), first, device=device)
         )
@@ -334,33 +334,33 @@ class Attention:
         """Append the attention (n, t) of one step."""
         past = self.weights
         column = self.first[:, None] + torch.arange(step.size(1), device=step.device)
-        # what lies beyond the last column is padding, whose attention is 0
+        # columns after the last one are padding, with attention 0
         wide = past.new_zeros(past.size(0), past.size(2), dtype=step.dtype)
         wide.scatter_add_(1, column.clamp_(max=past.size(2) - 1), step)
         self.weights = torch.cat([past.to(step.dtype), wide[:, None]], dim=1)
 
     def select(self, row: Tensor) -> Attention:
-        """The rows at the indices row (n',), in this order."""
+        """Return the rows at indices row (n',), in this order."""
         return Attention(self.weights[row], self.first[row])
 
     def trim_(self, unused: int) -> None:
-        """Drop the first tokens, which no row uses."""
+        """Drop the first `unused` tokens."""
         self.weights = self.weights[:, unused:]
 
     @staticmethod
     def join(a: Attention, b: Attention) -> Attention:
-        """The rows of both, a's first, shorter ones to the right."""
+        """Return the rows of both, a's first, the shorter ones padded on the left."""
         wide = max(a.weights.size(1), b.weights.size(1))
         weights = [F.pad(x.weights, (0, 0, wide - x.weights.size(1), 0)) for x in (a, b)]
         return Attention(torch.cat(weights), torch.cat([a.first, b.first]))
 
 
-# ---- Numbers of the host on their way to a device
+# ---- From the host to a device
 
 
 def upload(values: Any, device: torch.device) -> Tensor:
     """Return a list, an array or a tensor of the host as a tensor of a device, without waiting for
-    all that the device still has to do, as `torch.tensor(values, device=device)` would."""
+    the device to finish its queue, as `torch.tensor(values, device=device)` would."""
     return (
         torch.from_numpy(values) if isinstance(values, np.ndarray) else torch.as_tensor(values)
     ).to(device, non_blocking=True)

@@ -1,4 +1,4 @@
-"""Continuations that a select strategy proposes, banks, stop decisions, and the next rows.
+"""Continuations that a select strategy returns, banks, stop decisions, and the next rows.
 
 Shapes: S live sentences, c candidates a sentence.
 """
@@ -17,31 +17,31 @@ from fairseq_ext.search.beam import Beam, first_of, numbers, repeated, upload
 
 @dataclass
 class Candidates:
-    """The best continuations of each sentence, (S, c) each, best first; a score of -inf
-    marks an empty place."""
+    """The best continuations of each sentence, (S, c) each, best first; -inf as the score marks an
+    empty place."""
 
     row: Tensor  # row of the beam that is continued
     token: Tensor
     score: Tensor  # cumulative log-probability
-    width: int  # most rows that a sentence continues with: k
-    # (S,) finished hypotheses that are enough for each sentence, where that is not the width
+    width: int  # k: largest number of rows of any sentence in the next beam
+    # (S,) number of finished hypotheses that a sentence needs, if that is not the width
     widths: Tensor | None = None
-    # (S,) constraint tokens that a hypothesis must have before it may end; 0: none
+    # (S,) number of constraint tokens that a hypothesis must have before it may end; 0: none
     goal: Tensor | None = None
     # (S, c) bank of each candidate: how many of those tokens it has; None: no banks
     group: Tensor | None = None
     aux: dict[str, Tensor] = field(default_factory=dict)  # (S, c, ...) row state after the token
-    key: Tensor | None = None  # (S, c) what candidates are ranked by where it is not their score
-    # (S,) most rows of each sentence alone, where that differs between sentences
+    key: Tensor | None = None  # (S, c) values that candidates are ranked by, if not the score
+    # (S,) largest number of rows of each sentence, if some have fewer than the width (--select gbs)
     slots: Tensor | None = None
 
     @property
     def most(self) -> int | Tensor:
-        """The most rows that a sentence continues with when it is alone: one for all, or (S, 1)."""
+        """The largest number of rows of each sentence: an int for all, or (S, 1)."""
         return self.width if self.slots is None else self.slots[:, None]
 
     def within_width(self) -> Tensor:
-        """A mask (c,) or (S, c): as many candidates as that, the best."""
+        """Return a mask (c,) or (S, c) of each sentence's `most` best candidates."""
         c, device = self.score.size(1), self.score.device
         return (
             first_of(c, self.width, device)
@@ -49,8 +49,8 @@ class Candidates:
             else numbers(c, device) < self.slots[:, None]
         )
 
-    def ends_and_goes_on(self, eos: int) -> tuple[Tensor, Tensor]:
-        """(S, c) masks: the candidates that end in EOS, and those that can continue."""
+    def split_by_eos(self, eos: int) -> tuple[Tensor, Tensor]:
+        """Return (S, c) masks: the candidates that end in EOS, and those that can continue."""
         possible = self.score > -torch.inf
         ends = (self.token == eos) & possible
         return ends, possible ^ ends
@@ -58,21 +58,21 @@ class Candidates:
 
 @dataclass
 class StopDecision:
-    """Which candidates are finished, which continue, and which sentences are final."""
+    """The finished candidates, the candidates that continue, and the final sentences."""
 
-    done: Tensor | None  # (S, c) becomes a finished hypothesis; None: no candidate does
-    # (S, c) becomes a row of the next beam, up to the width; None: every possible candidate
+    done: Tensor | None  # (S, c) candidate is a finished hypothesis; None: no candidate is
+    # (S, c) candidate may be a row of the next beam, up to the width; None: every possible one may
     stays: Tensor | None
-    final: Tensor  # (S,) the sentence needs no more decoding
-    possible: Tensor | None = None  # (S, c) may become a row: what `possible`, below, has found
+    final: Tensor  # (S,) sentence needs no more decoding
+    possible: Tensor | None = None  # (S, c) result of `may_become_row`, below
 
 
 def best_of_sentences(
     c: int, beam: Beam, score: Tensor, token: Tensor, stable: bool = False
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Row, token and cumulative score (S, c) of each sentence's best continuations, of those that
-    its rows have: log-probability and token (n, m). Fewer than c where its rows have fewer. stable:
-    of equals the first, as everywhere else on a CPU."""
+    """Return row, token and cumulative score (S, c) of each sentence's best continuations, from
+    log-probability and token (n, m) of its rows' best ones. Fewer than c if its rows have fewer.
+    stable: the first of equal ones is better, as everywhere else on a CPU."""
     m = score.size(1)
     # (n, m) -> (S, width x m)
     score = beam.by_sentence(score + beam.last_score()[:, None], -torch.inf).flatten(1)
@@ -88,7 +88,7 @@ def best_of_sentences(
             token,
             score,
         )
-    # an empty place points to a row of its own sentence
+    # an empty place refers to a row of its own sentence
     return (
         beam.first_row()[:, None] + (place // m).masked_fill(score == -torch.inf, 0),
         token,
@@ -96,9 +96,9 @@ def best_of_sentences(
     )
 
 
-def laid_out(sentences: int, of: Tensor, value: Tensor, empty: Tensor | float) -> Tensor:
-    """Values (d,) of sentences `of` (d,), which ascend, as (S, c), filled up with `empty`:
-    one for all, or (S,)."""
+def pad_by_sentence(sentences: int, of: Tensor, value: Tensor, empty: Tensor | float) -> Tensor:
+    """Return values (d,) of sentences `of` (d,), which ascend, as (S, c), filled up with `empty`:
+    a number, or (S,)."""
     counts = torch.bincount(of, minlength=sentences)
     place = torch.arange(of.numel(), device=of.device) - (counts.cumsum(0) - counts)[of]
     fill = torch.as_tensor(empty, dtype=value.dtype, device=value.device).expand(sentences)
@@ -106,12 +106,12 @@ def laid_out(sentences: int, of: Tensor, value: Tensor, empty: Tensor | float) -
 
 
 def pick(value: Tensor, index: Tensor) -> Tensor:
-    """value (S, m, ...) at index (S, c) along its second dimension."""
+    """Return value (S, m, ...) at index (S, c) along its second dimension."""
     return value[numbers(value.size(0), value.device)[:, None], index]
 
 
 def first_of_equals(key: Tensor) -> Tensor:
-    """(S, c): false for every key that stands further left in its line already."""
+    """Return (S, c): false for every key that occurs further left in its row."""
     sorted_key, order = key.sort(dim=1, stable=True)
     first = F.pad(sorted_key[:, 1:] != sorted_key[:, :-1], (1, 0), value=True)
     return torch.empty_like(first).scatter_(1, order, first)
@@ -119,16 +119,18 @@ def first_of_equals(key: Tensor) -> Tensor:
 
 # ---- Candidates in banks
 #
-# Banks are groups of a sentence's hypotheses that share the beam, such as those with equally many
-# constraint tokens.
+# A bank is a group of a sentence's hypotheses that share the beam's slots, such as those with
+# equally many constraint tokens.
 #
 # Shapes: S sentences, B banks, c candidates of a sentence.
 
 
-def by_banks(slots: Tensor, bank: Tensor, score: Tensor, top: Tensor) -> tuple[Tensor, Tensor]:
-    """The order (S, c) of candidates: first those that the banks' slots (S, B) admit, best score
+def order_by_banks(
+    slots: Tensor, bank: Tensor, score: Tensor, top: Tensor
+) -> tuple[Tensor, Tensor]:
+    """Return the order (S, c) of candidates: first those in the banks' slots (S, B), best score
     first; then the others, each bank's next best in turn from the highest bank top (S,) down;
-    impossible ones last. Also how many are admitted (S,)."""
+    impossible ones last. Also return how many are in slots (S,)."""
     c, B = bank.size(1), slots.size(1)
     bank = bank.masked_fill(score == -torch.inf, B)
     by_score = score.argsort(dim=1, descending=True, stable=True)
@@ -136,7 +138,7 @@ def by_banks(slots: Tensor, bank: Tensor, score: Tensor, top: Tensor) -> tuple[T
     by_bank = bank.gather(1, by_score).argsort(dim=1, stable=True)
     order = by_score.gather(1, by_bank)
     bank = bank.gather(1, order)
-    rank = numbers(c, bank.device) - torch.searchsorted(bank, bank)  # within the bank
+    rank = numbers(c, bank.device) - torch.searchsorted(bank, bank)  # in its bank
     slots = torch.cat([slots, torch.zeros_like(slots[:, :1])], dim=1)
     admitted = rank < slots.gather(1, bank)
     turn = c + rank * (B + 1) + (top[:, None] - bank)
@@ -151,29 +153,29 @@ def by_banks(slots: Tensor, bank: Tensor, score: Tensor, top: Tensor) -> tuple[T
 
 @dataclass
 class Survivors:
-    """The candidates that become rows, in row order."""
+    """The candidates that become rows, in the order of the rows."""
 
     live: list[int]  # S' pool numbers
-    width: int  # rows of every sentence, or the most of any when counts is given
-    counts: Tensor | None  # (S',) rows of each sentence where they may differ
-    kept: Tensor | None  # (S',) places of these sentences among the S; None: all continue
-    row: Tensor  # (n',) row of the present beam that is continued
+    width: int  # rows of every sentence; the largest number of rows if counts is given
+    counts: Tensor | None  # (S',) rows of each sentence if they may differ
+    sentence_index: Tensor | None  # (S',) places of these sentences among the S; None: all continue
+    row: Tensor  # (n',) row of the current beam that is continued
     token: Tensor  # (n',)
     score: Tensor  # (n',) cumulative log-probability
     aux: dict[str, Tensor]  # (n', ...) row state after the token
 
 
-def possible(candidates: Candidates, decision: StopDecision) -> Tensor:
-    """(S, c): candidates that may become rows; what pruning dropped may not."""
+def may_become_row(candidates: Candidates, decision: StopDecision) -> Tensor:
+    """Return (S, c): candidates that may become rows, without pruned ones."""
     if decision.possible is None:
         found = candidates.score > -torch.inf
         decision.possible = found if decision.stays is None else found & decision.stays
     return decision.possible
 
 
-def going_on(candidates: Candidates, decision: StopDecision) -> Tensor:
-    """(S,): how many rows each sentence goes on with, where that may be fewer than its width."""
-    return possible(candidates, decision).sum(1).clamp_(max=candidates.width)
+def rows_per_sentence(candidates: Candidates, decision: StopDecision) -> Tensor:
+    """Return (S,): the number of rows of each sentence in the next beam, at most its width."""
+    return may_become_row(candidates, decision).sum(1).clamp_(max=candidates.width)
 
 
 def survivors(
@@ -183,11 +185,11 @@ def survivors(
     final: Tensor,
     counts: Tensor | None,
 ) -> Survivors | None:
-    """The first staying candidates of each sentence that is not final, up to its width; None where
-    every sentence is final.
+    """Return the first staying candidates of each sentence that is not final, up to its width; None
+    if every sentence is final.
 
-    live: S pool numbers; final (S,) and counts (S,) lie on the host; counts: what `going_on` gives,
-    None where every sentence has as many rows as its width.
+    live: S pool numbers; final (S,) and counts (S,) are on the host; counts: from
+    `rows_per_sentence`, None if every sentence has as many rows as its width.
     """
     left = [s for s, is_final in zip(live, final.tolist(), strict=True) if not is_final]
     row, token, score = candidates.row, candidates.token, candidates.score
@@ -203,14 +205,14 @@ def survivors(
     if not left:
         return None
     gone = ~(
-        possible(candidates, decision)
+        may_become_row(candidates, decision)
         if counts is not None or decision.stays is None
         else decision.stays
     )
-    # where fewer stay than there are rows, the others are placeholders
+    # if fewer stay than there are rows, the others are placeholders
     score = score.masked_fill(gone, -torch.inf)
-    # staying candidates first, in their order: the sort key is the rank, behind all others where
-    # a candidate does not stay
+    # staying candidates first, in their order: the sort key is the rank, larger than all ranks for
+    # a candidate that does not stay
     (S, c), device = row.shape, row.device
     width, rank = min(candidates.width, c), numbers(2 * c, device)
     # (S, width)
@@ -223,7 +225,7 @@ def survivors(
     place = place.flatten()
     if counts is not None and int((counts := counts[~final]).min()) < width:
         of_each, width = upload(counts, device), int(counts.max())
-        # subtle: a mask as an index would make the host wait for a device once for each tensor
+        # subtle: a mask as an index would make the host wait for the device, once for each tensor
         place = place[gone.flatten()[place].byte().argsort(stable=True)[: int(counts.sum())]]
     row, token, score = (x.flatten().index_select(0, place) for x in (row, token, score))
     aux = {
@@ -232,8 +234,8 @@ def survivors(
     return Survivors(left, width, of_each, kept, row, token, score, aux)
 
 
-def continued(beam: Beam, rows: Survivors) -> Beam:
-    """The present beam's rows with one more token."""
+def next_beam(beam: Beam, rows: Survivors) -> Beam:
+    """Return the current beam's rows with one more token."""
     following = beam.select(rows.row, rows.live, rows.width, rows.counts, rows.aux)
     following.extend_(rows.token, rows.score)
     return following
@@ -243,25 +245,25 @@ def continued(beam: Beam, rows: Survivors) -> Beam:
 
 
 def deal(k: int, candidates: Tensor) -> Tensor:
-    """Slots (S, B) for each bank that has so many candidates (S, B): one in turn, from the highest
-    bank down, until all k are dealt or all candidates are."""
-    # (S, k): slots dealt after so many full rounds
+    """Return slots (S, B) of each bank for numbers of candidates (S, B): one in turn, from the
+    highest bank down, until all k are used or all candidates have one."""
+    # (S, k): slots used after each number of full rounds
     dealt = candidates[:, :, None].minimum(numbers(k + 1, candidates.device)[1:]).sum(1)
     full = (dealt <= k).sum(1, keepdim=True)  # (S, 1)
     slots = candidates.minimum(full)
-    # the round that is cut short: the highest banks that have more
+    # the incomplete round: the highest banks that have more candidates
     more = (candidates > full).long()
     left = k - slots.sum(1, keepdim=True)
     return slots + more * (more.flip(1).cumsum(1).flip(1) <= left)
 
 
 def allocate(k: int, candidates: Tensor, top: Tensor) -> Tensor:
-    """Slots (S, B) for each bank, given how many candidates (S, B) it has and each sentence's
+    """Return slots (S, B) of each bank, for numbers of candidates (S, B) and each sentence's
     highest bank top (S,).
 
-    Every bank up to the highest has k // (top + 1) slots, the highest also the remainder. Going
-    down from the highest, a bank that cannot fill its slots hands the rest to the nearest banks
-    with candidates left over, the lower of two first.
+    Every bank up to the highest has k // (top + 1) slots, the highest also the remainder. From the
+    highest down, a bank that cannot fill its slots gives the rest to the nearest banks with more
+    candidates, the lower of two first.
     """
     B = candidates.size(1)
     bank = torch.arange(B, device=candidates.device)
@@ -272,7 +274,7 @@ def allocate(k: int, candidates: Tensor, top: Tensor) -> Tensor:
     slots = slots - extra
     lack = candidates - slots
     near = nearest_banks(B, candidates.device)
-    # on a CPU it is cheap to ask which banks have anything to hand out
+    # on a CPU it is cheap to check which banks have slots to give away
     giving = extra.any(0).tolist() if candidates.device.type == "cpu" else [True] * B
     for b in reversed(range(B)):
         if giving[b]:
@@ -284,10 +286,10 @@ def allocate(k: int, candidates: Tensor, top: Tensor) -> Tensor:
 
 
 def allocate_few(k: int, candidates: Tensor, top: Tensor) -> Tensor:
-    """`allocate` for the sentences with at most k banks, so that the work stays the same however
-    many constraints there are.
+    """Call `allocate` for the sentences with at most k banks, so that the cost does not grow with
+    the number of constraints.
 
-    The others have no slots, so that `by_banks` deals all k out in turn.
+    The others have no slots; `order_by_banks` then takes from all banks in turn.
     """
     slots = torch.zeros_like(candidates)
     slots[:, :k] = allocate(k, candidates[:, :k], top)
@@ -296,7 +298,8 @@ def allocate_few(k: int, candidates: Tensor, top: Tensor) -> Tensor:
 
 @lru_cache(maxsize=64)
 def nearest_banks(B: int, device: torch.device) -> Tensor:
-    """(B, B - 1): the other banks of each, nearest first, the lower one first at equal distance."""
+    """Return (B, B - 1): the other banks of each, nearest first, the lower first at equal
+    distance."""
     order = [
         sorted((x for x in range(B) if x != b), key=lambda x: (abs(x - b), x)) for b in range(B)
     ]
@@ -304,7 +307,7 @@ def nearest_banks(B: int, device: torch.device) -> Tensor:
 
 
 def bank_sizes(bank: Tensor, score: Tensor, B: int) -> Tensor:
-    """(S, B): possible candidates (score above -inf) of each bank."""
+    """Return (S, B): the number of possible candidates (score above -inf) of each bank."""
     possible = (score > -torch.inf).long()
     return torch.zeros(bank.size(0), B, dtype=torch.long, device=bank.device).scatter_add_(
         1, bank, possible

@@ -1,8 +1,9 @@
-"""Refuses what cannot work before anything runs, in one sentence with the flags and the way out.
+"""Refuses flags that cannot work before anything runs, in one sentence with the flags and the way
+out.
 
-Strategies and flags declare what they need and deny (registry.py); the pairs follow from that. Our
-flags declare their ranges and which of them name files; those of fairseq's flags stand here. The
-own check of a strategy or a feature looks at what only it knows.
+Strategies and flags declare what they need and deny (registry.py); refused pairs follow from that.
+Our flags declare their ranges and which of them name files; the ranges of fairseq's flags are here.
+A strategy or a feature may have a check of its own.
 """
 
 from __future__ import annotations
@@ -23,28 +24,28 @@ from fairseq_ext.search.registry import (
     all_fields,
     all_strategies,
     changed,
-    chosen,
     constraint_flag,
     declared,
     flags_of,
-    in_use,
     is_given,
     load_strategies,
+    non_default_strategies,
     refusal,
+    strategies_in_use,
     typed,
     ways,
 )
 
 LARGEST = 3.0e38  # of a float32
 FINITE = (-LARGEST, LARGEST)
-# fairseq's flags: the least and the most that each may be, and what it is
+# fairseq's flags: minimum, maximum and meaning
 RANGES: dict[str, tuple[float, float, str]] = {
     "beam": (1, 10_000, "number of hypotheses"),
     "nbest": (1, 10_000, "number of hypotheses"),
     "max_len_a": (0, 1000, "ratio of target to source tokens"),
     "max_len_b": (0, 1_000_000, "number of target tokens"),
     "min_len": (0, 1_000_000, "number of target tokens"),
-    "lenpen": (-10, 10, "length penalty"),  # 7,000 tokens to the tenth are less than float32 holds
+    "lenpen": (-10, 10, "length penalty"),  # float32 holds the tenth power of 7,000 tokens
     "unkpen": (*FINITE, "penalty"),
     "temperature": (1e-6, 1e6, "temperature"),
     "sampling_topk": (-1, 10**9, "number of words, -1: all"),
@@ -55,7 +56,7 @@ RANGES: dict[str, tuple[float, float, str]] = {
     "no_repeat_ngram_size": (0, 1_000_000, "number of tokens"),
 }
 
-# why an engine or a corpus run refuses flags of fairseq's
+# why an engine or a corpus run refuses fairseq's flags
 ENGINE = {
     "print_alignment": "reads attention over a whole batch, and an engine has none",
     "prefix_size": "takes prefixes from a data set, and here each request has its own",
@@ -69,8 +70,8 @@ STOCK_SEARCHES = {
 
 
 def stock_search(generation: Any) -> str | None:
-    """The stock flag that replaces fairseq's beam search by another search of its
-    own, if one is set."""
+    """Return the stock flag that replaces fairseq's beam search by another search of its own, if
+    one is set."""
     for name, (flag, off) in STOCK_SEARCHES.items():
         if vars(generation)[name] != off:
             return flag
@@ -78,7 +79,7 @@ def stock_search(generation: Any) -> str | None:
 
 
 def refuse_stock_search(flag: str, generation: Any) -> None:
-    """Refuse a stock search beside a flag that shapes our own (raises UsageError)."""
+    """Refuse a stock search together with a flag of our search (raises UsageError)."""
     own_loop = frozenset({"search loop"})
     if (other := stock_search(generation)) and (
         sentence := refusal([Part(flag, own_loop), Part(other, denies=own_loop)])
@@ -97,7 +98,7 @@ class Option:
 
 
 def stock(name: str, off: Any = False) -> Callable[[Any, Any], bool]:
-    """Whether a stock flag is on."""
+    """Return a function that says whether a stock flag is on."""
     return lambda flags, generation: vars(generation)[name] not in (off, None)
 
 
@@ -136,7 +137,7 @@ OPTIONS = (  # fairseq's
 
 
 def options() -> list[Option]:
-    """fairseq's options, and those of our flags that declare needs or denials."""
+    """Return fairseq's options, and those of our flags that declare needs or denials."""
     own = []
     for name, field in all_fields().items():
         sides = {key: of_values(field, key) for key in ("needs", "denies")}
@@ -148,34 +149,34 @@ def options() -> list[Option]:
 
 
 def of_values(field: dataclasses.Field, key: str) -> dict[str | None, tuple[str, ...]]:
-    """What a flag needs or denies by its value; None: by any but the default."""
+    """Return what a flag needs or denies, by its value; None: every value but the default."""
     found = field.metadata.get(key, ())
     return found if isinstance(found, dict) else {None: found} if found else {}
 
 
 def is_on(field: dataclasses.Field, value: str | None) -> Callable[[Any, Any], bool]:
-    """Whether a flag has this value; None: any but the default."""
+    """Return a function that says whether a flag has this value; None: any but the default."""
     if value is None:
         return lambda flags, generation: is_given(flags, field)
     return lambda flags, generation: str(vars(flags)[field.name]) == value
 
 
 def select_flag(flags: Any, generation: Any) -> str:
-    """How the user chose the present selection: constraints choose dba by themselves."""
+    """Return the flag by which the user chose the selection: constraints alone choose dba."""
     own = STOCKS.get(str(flags.select), f"--select {flags.select}")
     return constraint_flag(flags, generation) or own if str(flags.select) == "dba" else own
 
 
 def parts(flags: Any, generation: Any) -> list[Part]:
-    """What takes part in this run: the strategies that the flags choose, and the
-    options that are on."""
-    named = in_use(flags)
+    """Return the parts of this run: the strategies that the flags choose, and the options that are
+    on."""
+    named = strategies_in_use(flags)
     found = [
         Part(select_flag(flags, generation) if s.point == "select" else s.flag, s.needs, s.denies)
         for s in named
     ]
-    # fairseq's own strategy works everywhere, the flags that it has here belong to the beam
-    # search of this project
+    # fairseq's own strategy works everywhere; the flags that it has here belong to the beam search
+    # of this project
     for s in named:
         if s.name == DEFAULT.get(s.point) and (given_flags := changed(flags, s)):
             found.append(
@@ -190,12 +191,12 @@ def parts(flags: Any, generation: Any) -> list[Part]:
 
 
 def refuse_reference(flags: Any, own: type) -> None:
-    """Refuse what --score-reference would leave out, as it searches nothing (raises UsageError).
+    """Refuse flags that --score-reference would ignore, as it does not search (raises UsageError).
 
     own: the dataclass of our flags.
     """
     load_strategies()
-    named = [s.flag for s in chosen(flags)]
+    named = [s.flag for s in non_default_strategies(flags)]
     defaults = {
         field.name: field.default for field in dataclasses.fields(own) if field.name != "_name"
     }
@@ -210,7 +211,7 @@ def refuse_reference(flags: Any, own: type) -> None:
 
 
 def refuse_unused(flags: Any, strategies: list[Strategy]) -> None:
-    """Refuse a flag whose strategy is not switched on (raises UsageError)."""
+    """Refuse a flag whose strategy is not chosen (raises UsageError)."""
     read = {name for s in strategies for name in flags_of(s)}
     for strategy in all_strategies():
         unused = [name for name in changed(flags, strategy) if name not in read]
@@ -226,13 +227,12 @@ def refuse_unused(flags: Any, strategies: list[Strategy]) -> None:
 
 
 def short(number: float) -> str:
-    """A bound as a user types it."""
+    """Return a bound as a user types it."""
     return f"{number:.0f}" if float(number).is_integer() else f"{number:g}"
 
 
 def refuse_values(flags: Any, generation: Any) -> None:
-    """Refuse numbers outside their range, NaN included, and empty file names
-    (raises UsageError)."""
+    """Refuse numbers outside their range, NaN and empty file names (raises UsageError)."""
     for name, (least, most, meaning) in (RANGES | declared("range")).items():
         value = (vars(flags) | vars(generation))[name]
         if value is not None and not least <= value <= most:
@@ -259,23 +259,23 @@ def refuse_values(flags: Any, generation: Any) -> None:
 
 
 def refused_by_engine() -> dict[str, str]:
-    """Why an engine refuses flags, by name."""
+    """Return why an engine refuses flags, by name."""
     return ENGINE | declared("engine")
 
 
 def refused_by_corpus() -> dict[str, str]:
-    """Why a corpus run refuses flags, by name."""
+    """Return why a corpus run refuses flags, by name."""
     return CORPUS | declared("corpus")
 
 
 def validate(flags: Any, generation: Any, *more: Part) -> None:
-    """Refuse what cannot work, in one sentence that names the flags and the way out (raises
-    UsageError). more: what takes part besides strategies and flags, such as the task."""
+    """Refuse flags that cannot work, in one sentence with the flags and the way out (raises
+    UsageError). more: parts of the run other than strategies and flags, such as the task."""
     refuse_values(flags, generation)
     load_strategies()
     if sentence := refusal([*parts(flags, generation), *more]):
         raise UsageError(sentence)
-    strategies = in_use(flags)
+    strategies = strategies_in_use(flags)
     refuse_unused(flags, strategies)
     for name in ("print_step", "retain_iter_history"):
         if vars(generation)[name]:

@@ -5,7 +5,7 @@ Sentences are added and cancelled between any two steps, and a step is one call.
 The twin runs beam search of one model on a CPU, in float32 or with --int8: with the full softmax,
 fairseq's selection or sampling, every stopping criterion but that of required phrases, every
 pruning, and no logits processor but the length limits and --no-repeat-ngram-size. loop.py is the
-definition: hypotheses are the same, to the last bit.
+definition: hypotheses are equal, to the last bit.
 """
 
 from __future__ import annotations
@@ -30,41 +30,41 @@ from fairseq_ext.search.pool import Pool
 from fairseq_ext.search.protocols import SearchSetup
 from fairseq_ext.search.scheduler import CompiledSearcher, Request, common_prefix
 
-FIRST_POSITIONS, FIRST_STEPS = 32, 8  # room for as many tokens in common, and so many of each row
+FIRST_POSITIONS, FIRST_STEPS = 32, 8  # initial cache positions: shared, and for each row
 
 
 class CompiledSearch(CompiledSearcher):
     """Beam search of sentences without constraints."""
 
     def __init__(self, setup: SearchSetup):
-        self.setup = setup = free(setup)
+        self.setup = setup = without_constraints(setup)
         self.rules = rules_of(setup)
-        self.proves = self.rules.stop == StopRule.OPTIMAL
-        self.drops = bool(setup.strategies.prune or self.rules.prune_bound)
+        self.proves = self.rules.stop == StopRule.OPTIMAL  # hypotheses get certificates
+        self.drops = bool(setup.strategies.prune or self.rules.prune_bound)  # rows are pruned
         self.spare: list[CompiledSentence] = []
         self.batch = CompiledBatch()
         self.clear()
 
     def clear(self) -> None:
-        """Forget all requests, also those of a call that an exception has ended anywhere: what
-        their sentences hold may be half changed, so they are not used again."""
+        """Drop all requests, also those of a call that an exception ended. Their sentences may be
+        half changed, so they are not used again."""
         self.reader: CompiledRows | None = None  # None while there are no sentences
         self.sentences: dict[Request, CompiledSentence] = {}  # live or ended
         self.running: dict[Request, CompiledSentence] = {}  # live
         self.batch.set_sentences_([])
 
     @staticmethod
-    def knows(setup: SearchSetup) -> bool:
-        """Whether kernels/beam.cpp knows a generator's search, the decoder left
-        aside (`is_compiled`)."""
-        strategies, scoring = free(setup).strategies, setup.spec.scoring
+    def supports(setup: SearchSetup) -> bool:
+        """Whether kernels/beam.cpp supports a generator's search; the decoder (`is_compiled`) is
+        checked later."""
+        strategies, scoring = without_constraints(setup).strategies, setup.spec.scoring
         return (
             library() is not None
             and None not in strategies.rules()
             and strategies.softmax.is_full
             and setup.processors.is_plain
             and (scoring.bounded or not scoring.reward)
-            # with a lower one the best that a row can reach depends on its length
+            # with a lower one, the best score that a row can reach depends on its length
             and scoring.lenpen >= 0
             and 2 * setup.spec.k <= MANY
         )
@@ -77,14 +77,14 @@ class CompiledSearch(CompiledSearcher):
     def rows(self) -> int:
         return self.batch.rows
 
-    def may_take(self, constraints: SentenceConstraints | None) -> bool:
+    def supports_constraints(self, constraints: SentenceConstraints | None) -> bool:
         return self.setup.decoder.is_compiled and (constraints is None or constraints.is_free)
 
-    def takes(self, pool: Pool) -> bool:
+    def supports_pool(self, pool: Pool) -> bool:
         is_known = (
             pool.prefix is None and pool.constraints is None and pool.length.device.type == "cpu"
         )
-        return is_known and self.setup.decoder.is_compiled  # which changes with the models' weights
+        return is_known and self.setup.decoder.is_compiled  # this changes with the models' weights
 
     @torch.no_grad()
     def admit(self, requests: Sequence[Request]) -> None:
@@ -99,15 +99,15 @@ class CompiledSearch(CompiledSearcher):
             self.reader.copy_into_slots_(decoder.set_aside().cache.models[0], slots)
         else:
             self.reader = decoder.batch_reader(FIRST_POSITIONS + FIRST_STEPS * spec.k)
-            decoder.set_aside()
+            decoder.set_aside()  # from now on the reader has the rows
         self.setup.stats.encoder_calls += 1
         rewarded = (
             spec.scoring.rewarded(pool, torch.tensor(sentences)).tolist()
             if spec.scoring.reward
             else itertools.repeat(0.0)
         )
-        noise = ((pool.seeds[i] if pool.seeds else 0, int(pool.ids[i])) for i in sentences)
-        for request, slot, length, keys in zip(requests, slots, rewarded, noise, strict=False):
+        seeds = ((pool.seeds[i] if pool.seeds else 0, int(pool.ids[i])) for i in sentences)
+        for request, slot, length, keys in zip(requests, slots, rewarded, seeds, strict=False):
             self.sentences[request] = (
                 self.spare.pop() if self.spare else CompiledSentence(self.rules)
             )
@@ -121,10 +121,10 @@ class CompiledSearch(CompiledSearcher):
                 (limit + 1.0) ** spec.scoring.lenpen,
                 *keys,
             )
-        self.keep()
+        self.refresh_running()
 
-    def keep(self) -> None:
-        """Search the sentences that are live."""
+    def refresh_running(self) -> None:
+        """Continue with the sentences that are live."""
         self.running = {
             request: sentence for request, sentence in self.sentences.items() if sentence.is_live
         }
@@ -135,7 +135,7 @@ class CompiledSearch(CompiledSearcher):
         lengths = (
             {sentence.struct.length for sentence in running.values()} if schedule.level else ()
         )
-        if len(lengths) > 1:  # the shortest sentences, until they are level with the others
+        if len(lengths) > 1:  # the shortest sentences, until they are as long as the others
             shortest, above = sorted(lengths)[:2]
             running = {
                 request: sentence
@@ -146,9 +146,9 @@ class CompiledSearch(CompiledSearcher):
         if schedule.most_rows is not None and len(running) * self.setup.spec.k > schedule.most_rows:
             rows = itertools.accumulate(sentence.struct.rows for sentence in running.values())
             n = sum(1 for so_far in rows if so_far <= schedule.most_rows)
-            # of those that have waited longest, one at least
+            # sentences that have waited longest, at least one
             running, most = dict(itertools.islice(running.items(), max(1, n))), 1
-            for request in running:  # to the end of the turn
+            for request in running:  # move them to the end of the queue
                 self.sentences[request] = self.sentences.pop(request)
         if len(running) == len(self.running):
             return self.step_all(most)
@@ -156,13 +156,11 @@ class CompiledSearch(CompiledSearcher):
         try:
             return self.step_all(most)
         finally:
-            self.keep()
+            self.refresh_running()
 
     def step_all(self, most: int) -> list[Request]:
-        """Add a token to every row of the batch, at most so often; stop when a sentence ends.
-
-        Return those that have ended.
-        """
+        """Add at most `most` tokens to every row of the batch; stop when a sentence ends. Return
+        the requests that have ended."""
         if not self.running:
             return []
         assert self.reader is not None
@@ -177,11 +175,11 @@ class CompiledSearch(CompiledSearcher):
         if result == SearchResult.GOES_ON:
             return []
         ended = [request for request, sentence in self.running.items() if not sentence.is_live]
-        self.keep()
+        self.refresh_running()
         return ended
 
     def enlarge(self) -> None:
-        """Make room for positions of the live sentences; those that have ended lose their slots."""
+        """Make room for more positions of the live sentences; ended ones lose their slots."""
         assert self.reader is not None
         live = sorted(
             (sentence.struct for sentence in self.running.values()), key=lambda struct: struct.slot
@@ -191,8 +189,8 @@ class CompiledSearch(CompiledSearcher):
             struct.slot = slot
 
     def take(self, request: Request) -> list[Hypothesis] | None:
-        """The hypotheses; None where some continuations were impossible: the loop knows
-        how to go on from there."""
+        """Return the hypotheses; None if some continuations were impossible: then the loop searches
+        the sentence."""
         sentence, found = self.sentences[request], None
         state, stats = sentence.struct, self.setup.stats
         if sentence.result == SearchResult.FINISHED:
@@ -213,11 +211,11 @@ class CompiledSearch(CompiledSearcher):
         return found
 
     def cancel(self, requests: Collection[Request]) -> None:
-        """Forget requests; with the last of them goes the KV cache."""
+        """Drop requests; the KV cache is freed with the last one."""
         for request in requests:
             self.spare.append(self.sentences.pop(request))
         if any(request in self.running for request in requests):
-            self.keep()
+            self.refresh_running()
         if not self.sentences:
             self.reader = None
 
@@ -231,8 +229,8 @@ class CompiledSearch(CompiledSearcher):
         )
 
 
-def free(setup: SearchSetup) -> SearchSetup:
-    """The same search where no sentence has constraints."""
+def without_constraints(setup: SearchSetup) -> SearchSetup:
+    """Return the setup of the same search, for sentences without constraints."""
     strategies = replace(
         setup.strategies,
         select=setup.strategies.select.unconstrained(),
@@ -242,7 +240,7 @@ def free(setup: SearchSetup) -> SearchSetup:
 
 
 def rules_of(setup: SearchSetup) -> ctypes.Structure:
-    """What a search that `knows` accepts does, as kernels/beam.cpp reads it."""
+    """Return the rules of a search that `supports` accepts, as kernels/beam.cpp reads them."""
     spec, strategies, known = setup.spec, setup.strategies, setup.processors
     fields: dict[str, Any] = {
         "children": 2 * spec.k,

@@ -1,9 +1,8 @@
 """The compiled twin of the loop for sentences with required phrases (kernels/constrained.cpp).
 
 It runs dynamic beam allocation and the early end, and no other strategy. The loop (loop.py) is the
-definition: hypotheses are the same, to the last bit. The steps of a few rows that go on for long
-cost the loop more than their rows do. Sentences that start together are a group with a KV cache of
-its own.
+definition: hypotheses are equal, to the last bit. It is faster for the many steps with a few rows.
+Sentences that start together are a group with a KV cache of its own.
 """
 
 from __future__ import annotations
@@ -20,28 +19,28 @@ from fairseq_ext.search.compiled import FIRST_POSITIONS, FIRST_STEPS
 from fairseq_ext.search.finished import Hypothesis, n_best
 from fairseq_ext.search.log_probs import MANY
 from fairseq_ext.search.phrases.sentence import SentenceConstraints
-from fairseq_ext.search.pool import OfPool, Pool
+from fairseq_ext.search.pool import PerPoolCache, Pool
 from fairseq_ext.search.protocols import SearchSetup
 from fairseq_ext.search.scheduler import CompiledSearcher, Request, common_prefix
 
 
 class ConstrainedSearch(CompiledSearcher):
-    """Beam search of sentences with phrases that must appear, and no other constraints."""
+    """Beam search of sentences with required phrases and no other constraints."""
 
     def __init__(self, setup: SearchSetup):
         self.setup = setup
-        self.banks = OfPool(setup.strategies.select.banks)
+        self.banks = PerPoolCache(setup.strategies.select.banks)
         self.clear()
 
     def clear(self) -> None:
-        """Forget all requests, also those of a call that an exception has ended anywhere."""
-        # the group of each, and its place there
-        self.at: dict[Request, tuple[ConstrainedGroup, int]] = {}
+        """Drop all requests, also those of a call that an exception ended."""
+        # the group of each request, and its place there
+        self.place_of_request: dict[Request, tuple[ConstrainedGroup, int]] = {}
 
     @staticmethod
-    def knows(setup: SearchSetup) -> bool:
-        """Whether kernels/constrained.cpp knows a generator's search, the decoder and
-        the phrases left aside."""
+    def supports(setup: SearchSetup) -> bool:
+        """Whether kernels/constrained.cpp supports a generator's search; decoder and phrases are
+        checked later."""
         strategies = setup.strategies
         return (
             strategies.stop.estimate is not None
@@ -55,25 +54,25 @@ class ConstrainedSearch(CompiledSearcher):
 
     @property
     def live(self) -> int:
-        return len(self.at)
+        return len(self.place_of_request)
 
     @property
     def rows(self) -> int:
         return sum(group.rows for group in self.groups())
 
     def groups(self) -> list[ConstrainedGroup]:
-        """The groups that have requests."""
-        return list(dict.fromkeys(group for group, _ in self.at.values()))
+        """Return the groups that have requests."""
+        return list(dict.fromkeys(group for group, _ in self.place_of_request.values()))
 
-    def may_take(self, constraints: SentenceConstraints | None) -> bool:
+    def supports_constraints(self, constraints: SentenceConstraints | None) -> bool:
         if constraints is None or constraints.banned or constraints.prefix:
             return False
         return bool(constraints.any_of) and self.setup.decoder.is_compiled
 
-    def takes(self, pool: Pool) -> bool:
+    def supports_pool(self, pool: Pool) -> bool:
         is_known = (
             pool.prefix is None
-            and not pool.alone
+            and not pool.encodes_separately
             and pool.length.device.type == "cpu"
             and self.setup.decoder.is_compiled
         )
@@ -88,7 +87,7 @@ class ConstrainedSearch(CompiledSearcher):
         banks = self.banks(requests[0].batch)
         assert banks is not None
         group = ConstrainedGroup(self.setup, banks, requests)
-        self.at |= {request: (group, i) for i, request in enumerate(requests)}
+        self.place_of_request |= {request: (group, i) for i, request in enumerate(requests)}
 
     def step(self, most: int = 1) -> list[Request]:
         groups = self.groups()
@@ -99,16 +98,16 @@ class ConstrainedSearch(CompiledSearcher):
         ]
 
     def take(self, request: Request) -> list[Hypothesis]:
-        group, i = self.at.pop(request)
-        return group.found(i)
+        group, i = self.place_of_request.pop(request)
+        return group.hypotheses(i)
 
     def cancel(self, requests: Collection[Request]) -> None:
         for request in requests:
-            group, i = self.at.pop(request)
+            group, i = self.place_of_request.pop(request)
             group.search.drop_(i)
 
     def common_prefix(self, request: Request) -> list[int]:
-        group, i = self.at[request]
+        group, i = self.place_of_request[request]
         return common_prefix(
             [
                 *group.search.tokens(i),
@@ -132,11 +131,11 @@ class ConstrainedGroup:
         settings = self.settings(max(limits), banks.highest, max(lists))
         self.search = CompiledConstrainedSearch(settings, banks, sentences, limits, pool.bos, lists)
         self.most_rows = len(limits) * setup.spec.k
-        self.returned = 0  # sentences that have ended and were returned
+        self.returned = 0  # number of ended sentences that were returned
 
     def settings(self, limit: int, highest: int, nbest: int) -> ConstrainedSettings:
-        """What holds for sentences that have at most `limit` tokens before EOS, `highest` required
-        ones and an n-best list of `nbest`."""
+        """Return the settings for sentences with at most `limit` tokens before EOS, at most
+        `highest` required ones, and an n-best list of `nbest`."""
         setup, known, estimate = (
             self.setup,
             self.setup.processors,
@@ -157,14 +156,14 @@ class ConstrainedGroup:
 
     @property
     def rows(self) -> int:
-        """Rows of the sentences that have not ended."""
+        """Number of rows of the sentences that have not ended."""
         return int(self.search.arrays["first"][self.search.struct.live])
 
     def step(self, most: int = 1) -> list[int]:
-        """Add tokens to every row, so many or fewer. Return the sentences that have ended, by
-        their places in the group.
+        """Add at most `most` tokens to every row. Return the places in the group of the sentences
+        that have ended.
 
-        Raises NotANumber where the model gives NaN.
+        Raises NotANumber if the model gives NaN.
         """
         search, reader, state, stats = (
             self.search,
@@ -186,6 +185,6 @@ class ConstrainedGroup:
         self.returned += len(ended)
         return ended
 
-    def found(self, i: int) -> list[Hypothesis]:
-        """The hypotheses of the i-th sentence, best first."""
+    def hypotheses(self, i: int) -> list[Hypothesis]:
+        """Return the hypotheses of the i-th sentence, best first."""
         return n_best(self.search.hypotheses(i), self.setup.spec.scoring)

@@ -1,8 +1,7 @@
-"""Finished hypotheses, and the score by which they compete.
+"""Finished hypotheses, and the scores that they are ranked by.
 
-They are kept as tensors until their sentence is final, so that collecting them costs no
-synchronisation.
-
+They are kept as tensors until their sentence is final, so that collecting them does not wait for a
+device.
 Shapes: N sentences in the pool, m hypotheses finished in one step, L tokens of the longest of them.
 """
 
@@ -23,10 +22,10 @@ from fairseq_ext.search.pool import Pool
 
 @dataclass(frozen=True)
 class Ending:
-    """How the search of a sentence ended: its certificate, and what the end has saved against
-    the run to the length limit."""
+    """The end of a sentence's search: its certificate, and the work saved against a search to the
+    length limit."""
 
-    gap: float  # what its answer may lack, in nats, 0 where it is proved the best
+    gap: float  # bound of the score that the answer lacks, in nats; 0 if it is proved the best
     steps: int
     rows: int
 
@@ -39,13 +38,15 @@ class Hypothesis:
     score: float
     positional_scores: Tensor  # (L,)
     attention: Tensor | None = None  # (source width, L)
-    ending: Ending | None = None  # of its sentence, where the stop strategy proves something of it
-    unmet: tuple[tuple[str, str], ...] = ()  # constraints that it does not meet: text, reason
-    utility: float | None = None  # expected, where --mbr chooses
-    # texts of glossary terms that it has, but not in the place of what translates them
+    ending: Ending | None = None  # of its sentence, if the stop strategy has certificates
+    unmet: tuple[tuple[str, str], ...] = ()  # unmet constraints: text, reason
+    utility: float | None = None  # expected utility, with --mbr
+    # texts of glossary terms that it has in another place than that of their translation
     elsewhere: tuple[str, ...] = ()
     placements: tuple[Placement, ...] = ()  # of each glossary term of its sentence
-    left: tuple[tuple[str, str], ...] = ()  # texts of terms that are not placed, and the reason
+    left_terms: tuple[
+        tuple[str, str], ...
+    ] = ()  # texts of terms that are not placed, and the reason
 
 
 def n_best(
@@ -55,11 +56,11 @@ def n_best(
     rewarded: float = 0.0,
     ending: Ending | None = None,
 ) -> list[Hypothesis]:
-    """Return the hypotheses of a compiled search, best first, of equals those that come
-    first, at most so many.
+    """Return the hypotheses of a compiled search, best first (of equal ones the first), at most
+    `most`.
 
-    found: of each its tokens (L,) with EOS, and sums of log-probabilities (L,); rewarded: target
-    length that a bounded reward counts up to.
+    found: for each its tokens (L,) with EOS, and sums of log-probabilities (L,); rewarded: target
+    length up to which a bounded reward counts.
     """
     scored = []
     for tokens, cumulative in found:
@@ -80,23 +81,23 @@ def n_best(
     return out
 
 
-# takes a sentence's pool number and its hypotheses, best first
+# called with a sentence's pool number and its hypotheses, best first
 OnFinal = Callable[[int, list[Hypothesis]], None]
 
 
 @dataclass
 class FinishedStep:
-    """What finished in one step."""
+    """The hypotheses that finished in one step."""
 
-    tokens: Tensor  # (m, L) without the first one, with EOS; shorter ones stand on the right
+    tokens: Tensor  # (m, L) without the first one, with EOS; shorter ones padded on the left
     cumulative: Tensor  # (m, L) sums of log-probabilities
     score: Tensor  # (m,)
     attention: Tensor | None  # (m, L, source)
-    lag: list[int] | None  # by how much each is shorter than L; None: by nothing
+    lag: list[int] | None  # number of tokens by which each is shorter than L; None: 0
     values: list[float] | None = None  # score, on the host
 
     def hypothesis(self, i: int) -> Hypothesis:
-        """The i-th hypothesis, in tensors of its own."""
+        """Return the i-th hypothesis, in tensors of its own."""
         if self.values is None:
             self.values = self.score.tolist()
         first = self.lag[i] if self.lag is not None else 0
@@ -109,19 +110,18 @@ class FinishedStep:
 
 @dataclass
 class Finished:
-    """What each sentence of the pool has finished so far."""
+    """The finished hypotheses of each sentence of the pool."""
 
     count: Tensor  # (N,) hypotheses of each sentence
-    # (N, nbest) best scores of each sentence, best first, else -inf; only what stop strategies
-    # have given to `rank_`
+    # (N, nbest) best scores of each sentence, best first, else -inf; only those that stop
+    # strategies have passed to `rank_`
     best: Tensor
     total: Tensor  # (N,) highest sum of log-probabilities of each sentence's hypotheses
-    # (N, 4) of each sentence, by stop strategies that prove something: its gap, the steps
-    # and the rows that are saved
+    # (N, 4) for each sentence, if it ends here, by stop strategies with certificates: its gap,
+    # the saved steps and rows, and the rows that its steps so far did not have; -inf: none
     ending: Tensor
-    # if it ends here, and the rows that its steps so far have not had; -inf: none
     # each sentence's hypotheses, in the order in which they finished
-    of: list[list[tuple[FinishedStep, int]]]
+    hypotheses: list[list[tuple[FinishedStep, int]]]
 
     @staticmethod
     def empty(sentences: int, m: int, device: torch.device) -> Finished:
@@ -136,13 +136,13 @@ class Finished:
         )
 
     def start_(self, sentence: int, nbest: int) -> None:
-        """Forget a sentence's hypotheses: another one is in its place, with an n-best
-        list of this length.
+        """Drop a sentence's hypotheses: another sentence is in its place, with an n-best list of
+        this length.
 
-        subtle: `best` is as wide as the longest list; a shorter one has +inf in front, so that its
-        last entry is the last column as well.
+        subtle: `best` is as wide as the longest list; a shorter one begins with +inf, so that the
+        last column has the last entry of every list.
         """
-        self.of[sentence] = []
+        self.hypotheses[sentence] = []
         self.count[sentence] = 0
         self.total[sentence] = -torch.inf
         self.ending[sentence] = -torch.inf
@@ -160,7 +160,7 @@ class Finished:
     def collect_(
         self, beam: Beam, candidates: Candidates, done: Tensor, scoring: Scoring, pool: Pool
     ) -> None:
-        """Keep the candidates that finish; done (S, c) lies on the host."""
+        """Add the candidates that finish; done (S, c) is on the host."""
         place = done.flatten().nonzero()[:, 0]
         of = (place // done.size(1)).tolist()
         sentence = [beam.live[i] for i in of]
@@ -184,17 +184,17 @@ class Finished:
         self.total.scatter_reduce_(0, owner, last.to(self.total.dtype), "amax")
 
     def add_(self, sentence: list[int], step: FinishedStep) -> None:
-        """Add what finished in one step; sentence: m pool numbers."""
+        """Add the hypotheses of one step; sentence: m pool numbers."""
         for i, s in enumerate(sentence):
-            self.of[s].append((step, i))
+            self.hypotheses[s].append((step, i))
 
     def take(self, sentence: int, answers: list[int] | None = None) -> list[Hypothesis]:
-        """Return a sentence's hypotheses, best first, and forget them; answers: numbers of those
-        to return, None for all.
+        """Return a sentence's hypotheses, best first, and drop them; answers: numbers of those to
+        return, None for all.
 
         Equal scores keep the order in which they finished.
         """
-        found, self.of[sentence] = self.of[sentence], []
+        found, self.hypotheses[sentence] = self.hypotheses[sentence], []
         if answers is not None:
             found = [found[i] for i in answers]
         gap, steps, beyond, missed = self.ending[sentence].tolist()
@@ -212,8 +212,7 @@ class Finished:
 
 @dataclass
 class Scoring:
-    """From the sum of log-probabilities to the score by which hypotheses compete, and what
-    a live one can still reach.
+    """The score of a hypothesis from its sum of log-probabilities, and a bound for live ones.
 
     Lengths count EOS. rewarded: the target length up to which every token is rewarded, ratio x
     source length without EOS + offset.
@@ -227,15 +226,15 @@ class Scoring:
     bounded: bool = True  # False: every target token is rewarded
 
     def rewarded(self, pool: Pool, sentence: Tensor) -> Tensor:
-        """(S,) target length of each sentence that the reward counts up to, at least 0, in double
-        precision whatever the model's."""
+        """Return (S,) target length of each sentence up to which the reward counts, at least 0, in
+        float64 for every model."""
         return ((pool.length[sentence] - 1).double() * self.ratio + self.offset).clamp(min=0)
 
     def __call__(self, total: Tensor, length: int | Tensor, rewarded: Tensor) -> Tensor:
-        """Score of finished hypotheses: total (any shape), all of this length, or of lengths
-        that broadcast against it."""
+        """Return the score of finished hypotheses: total (any shape), all of this length, or of
+        lengths that broadcast against it."""
         if self.normalize:
-            if isinstance(length, Tensor):  # rounded once, as a number from the host is
+            if isinstance(length, Tensor):  # rounded once, as a number of the host is
                 return total / (length.double() ** self.lenpen).to(total.dtype)
             return total / length**self.lenpen
         if not self.reward:
@@ -247,8 +246,8 @@ class Scoring:
         )
 
     def divisors(self, lengths: int) -> tuple[Tensor, Tensor]:
-        """What totals of these lengths, from 0, are divided by (lengths,) in float32, as `__call__`
-        does where the length is a number, and where it is a tensor; only without a reward."""
+        """Return the divisors (lengths,) in float32 of totals of these lengths, from 0: those of
+        `__call__` for a number as the length, and for a tensor; only without a reward."""
         if not self.normalize:
             return torch.ones(lengths), torch.ones(lengths)
         numbers = torch.tensor(
@@ -257,9 +256,9 @@ class Scoring:
         return numbers.float(), (torch.arange(lengths).clamp(min=1).double() ** self.lenpen).float()
 
     def bound(self, total: Tensor, step: int | Tensor, longest: Tensor, rewarded: Tensor) -> Tensor:
-        """The best score that a live hypothesis of step tokens can end with: log-probabilities
-        are never positive, so its total can only fall. longest: the most target tokens of its
-        sentence, EOS included."""
+        """Return the best score that a live hypothesis of `step` tokens can end with:
+        log-probabilities are never positive, so its total can only fall. longest: the largest
+        number of target tokens of its sentence, EOS included."""
         if self.normalize:
             return total / (
                 longest**self.lenpen if self.lenpen > 0 else (step + 1.0) ** self.lenpen

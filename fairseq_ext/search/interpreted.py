@@ -1,9 +1,8 @@
 """The loop as a searcher: requests start and are cancelled between any two steps.
 
-Each has an n-best list of its own. The sentences are those of one batch, or come and go in an
-`OpenPool`. The hypotheses of a sentence are those that the search finds for it alone, whatever
-comes and goes beside it, so long as no strategy shares anything between sentences (`shares` of the
-softmax).
+Each request has an n-best list of its own. The sentences are those of one batch, or come and go in
+an `OpenPool`. The hypotheses of a sentence do not depend on the other sentences, unless these share
+a shortlist (`--shortlist-share batch`, `--lsh-share batch`).
 """
 
 from __future__ import annotations
@@ -28,17 +27,17 @@ from fairseq_ext.search.scheduler import Request, Searcher, common_prefix
 class LoopSearch(Searcher):
     """Beam search with every strategy.
 
-    pool: the batch whose sentences are requested, or an OpenPool for those of any batch.
+    pool: the batch of the requested sentences, or an OpenPool for sentences of any batch.
     """
 
     def __init__(self, setup: SearchSetup, pool: Pool):
         self.setup, self.pool = setup, pool
-        self.at: dict[int, Request] = {}  # by pool number
+        self.request_of_sentence: dict[int, Request] = {}  # by pool number
         self.place: dict[Request, int] = {}  # the pool number of each
 
     @cached_property
     def search(self) -> Search:
-        """The state of the loop, made when the first request comes."""
+        """The state of the loop, made with the first request."""
         if not isinstance(self.pool, OpenPool):
             return Search(self.setup, self.pool)
         search = Search(replace(self.setup, strategies=replace(self.setup.strategies)), self.pool)
@@ -47,11 +46,11 @@ class LoopSearch(Searcher):
 
     @property
     def live(self) -> int:
-        return len(self.at)
+        return len(self.request_of_sentence)
 
     @property
     def rows(self) -> int:
-        return self.search.groups.rows if self.at else 0
+        return self.search.groups.rows if self.request_of_sentence else 0
 
     @torch.no_grad()
     def admit(self, requests: Sequence[Request]) -> None:
@@ -62,16 +61,16 @@ class LoopSearch(Searcher):
                 search.finished.start_(place, request.nbest)
             if not search.strategies.softmax.is_full:
                 self.pool.required = search.strategies.select.required_ids(self.pool)
-        self.at |= zip(places, requests, strict=True)
+        self.request_of_sentence |= zip(places, requests, strict=True)
         self.place |= zip(requests, places, strict=True)
         start(search, places)
 
     def put(self, pool: OpenPool, arrivals: Pool, sentences: Sequence[int]) -> list[int]:
-        """Put sentences into the pool; return their places. The row state of live rows is
-        fitted to the changed pool.
+        """Put sentences into the pool; return their places. The row state of live rows is adapted
+        to the changed pool.
 
-        While no sentence of the pool has constraints, the faster strategy of
-        `Select.unconstrained` selects.
+        While no sentence of the pool has constraints, `Select.unconstrained` selects, which is
+        faster.
         """
         strategies, beams, places = (
             self.search.strategies,
@@ -85,41 +84,43 @@ class LoopSearch(Searcher):
         before, select = strategies.select, self.setup.strategies.select
         before.follow(beams, pool, change)
         strategies.select = (
-            select if any(given is not EMPTY for given in pool.given) else select.unconstrained()
+            select
+            if any(given is not EMPTY for given in pool.constraints_of_place)
+            else select.unconstrained()
         )
         for beam in beams if strategies.select is not before else ():
             beam.aux.clear()
-            # whatever such a sentence has chosen, it has begun no phrase
+            # no phrase has begun in such a sentence
             strategies.select.start(beam, pool)
         return places
 
     def step(self, most: int = 1) -> list[Request]:
         for _ in range(most):
             if ended := advance_group(self.search):
-                return [self.at[place] for place in ended]
+                return [self.request_of_sentence[place] for place in ended]
         return []
 
     def set_aside(self) -> None:
-        if self.at:
+        if self.request_of_sentence:
             self.search.groups.set_aside()
 
     def take(self, request: Request) -> list[Hypothesis]:
         place = self.place[request]
         found = self.search.finished.take(place, self.search.strategies.stop.answers(place))
-        self.leave(request)
+        self.free_place(request)
         return found
 
     def cancel(self, requests: Collection[Request]) -> None:
         self.search.groups.drop({self.place[request] for request in requests})
         for request in requests:
-            self.leave(request)
+            self.free_place(request)
 
-    def leave(self, request: Request) -> None:
-        """Make the place of a request free."""
+    def free_place(self, request: Request) -> None:
+        """Free the place of a request."""
         place = self.place.pop(request)
-        del self.at[place]
+        del self.request_of_sentence[place]
         if isinstance(self.pool, OpenPool):
-            self.pool.leave_(place)
+            self.pool.free_place_(place)
 
     def common_prefix(self, request: Request) -> list[int]:
         place, rows = self.place[request], []
@@ -127,11 +128,11 @@ class LoopSearch(Searcher):
             beam = group.beam
             if place in beam.live:
                 i = beam.live.index(place)
-                first, behind = beam.bounds()[i : i + 2].tolist()
+                first, end = beam.bounds()[i : i + 2].tolist()
                 lag = 0 if beam.lags is None else beam.lags[i]
-                possible = beam.last_score()[first:behind] > -torch.inf
-                rows += beam.tokens[first:behind, 1 + lag :][possible].tolist()
-        for finished, i in self.search.finished.of[place]:
+                possible = beam.last_score()[first:end] > -torch.inf
+                rows += beam.tokens[first:end, 1 + lag :][possible].tolist()
+        for finished, i in self.search.finished.hypotheses[place]:
             rows.append(
                 finished.tokens[i, finished.lag[i] if finished.lag is not None else 0 :].tolist()
             )
@@ -140,16 +141,14 @@ class LoopSearch(Searcher):
 
 # ---- A pool whose sentences come and go while the search runs
 #
-# It has a fixed number of places, used again.
-#
-# A sentence has a place, its pool number, from its start to its end. Sentences that wait are not in
-# the pool.
+# It has a fixed number of places, used again. A sentence has a place, its pool number, from its
+# start to its end. Waiting sentences are not in the pool.
 #
 # Shapes: N places, T source columns of the longest sentence, P tokens of the longest prefix.
 
 
 class OpenPool(Pool):
-    """Places for sentences. An empty place is a sentence without tokens that nobody starts."""
+    """Places for sentences. An empty place is a sentence without tokens that never starts."""
 
     def __init__(self, places: int, pad: int, device: torch.device):
         super().__init__(
@@ -161,24 +160,23 @@ class OpenPool(Pool):
             pad=pad,
         )
         self.seeds = [0] * places
-        self.min_len_beside_prefix = True  # each sentence's own prefix counts
-        self.free = list(range(places))  # a heap
+        self.min_len_after_own_prefix = True  # each sentence's own prefix counts
+        self.free_places = list(range(places))  # a heap
         # the sentences of the last `put_`, which start now
-        self.newcomers: tuple[Pool, list[int]] | None = None
+        self.arrivals: tuple[Pool, list[int]] | None = None
         self.sources = [self.length[:0]] * places  # (T,) without padding
-        self.prefixes = [self.length[:0]] * places  # (P,) the same of the prefixes
+        self.prefixes = [self.length[:0]] * places  # (P,) without padding
         self.leads = [0] * places
-        self.given: list[SentenceConstraints] = [EMPTY] * places
+        self.constraints_of_place: list[SentenceConstraints] = [EMPTY] * places
         # sentence ends that a translation may have (--constraint-end)
         self.ends_allowed = [1] * places
         self.refresh_()
 
     def put_(self, arrivals: Pool, sentences: Sequence[int]) -> list[int]:
-        """Give sentences of another pool a place each; return the places in their order.
-
-        Fails where too few are free.
+        """Give sentences of another pool a place each; return the places in their order. Fails if
+        too few are free.
         """
-        places = [heapq.heappop(self.free) for _ in sentences]
+        places = [heapq.heappop(self.free_places) for _ in sentences]
         for i, place in zip(sentences, places, strict=True):
             self.sources[place] = arrivals.source(i)
             self.max_len[place], self.ids[place] = arrivals.max_len[i], arrivals.ids[i]
@@ -192,27 +190,27 @@ class OpenPool(Pool):
             given = EMPTY if arrivals.constraints is None else arrivals.constraints[i]
             if arrivals.ends is not None:
                 self.ends_allowed[place] = int(arrivals.ends.allowed[i])
-            self.given[place] = EMPTY if given.is_free else given
+            self.constraints_of_place[place] = EMPTY if given.is_free else given
         self.lead = self.leads
         self.bos = arrivals.bos
-        if arrivals.constraints is not None:  # else those that are live keep theirs
+        if arrivals.constraints is not None:  # else live sentences keep theirs
             self.constraints, self.ordered, self.boundaries = (
-                self.given,
+                self.constraints_of_place,
                 arrivals.ordered,
                 arrivals.boundaries,
             )
             self.banned_in_any_case = arrivals.banned_in_any_case
         if arrivals.ends is not None:
             self.ends = replace(arrivals.ends, allowed=torch.tensor(self.ends_allowed))
-        self.newcomers = arrivals, list(sentences)
+        self.arrivals = arrivals, list(sentences)
         self.refresh_()
         return places
 
-    def leave_(self, place: int) -> None:
-        """Make a place free, whose sentence has ended."""
+    def free_place_(self, place: int) -> None:
+        """Free the place of a sentence that has ended."""
         self.sources[place] = self.prefixes[place] = self.length[:0]
-        self.max_len[place], self.leads[place], self.given[place] = 0, 0, EMPTY
-        heapq.heappush(self.free, place)
+        self.max_len[place], self.leads[place], self.constraints_of_place[place] = 0, 0, EMPTY
+        heapq.heappush(self.free_places, place)
 
     def refresh_(self) -> None:
         """Build the pool's tensors again from its places."""
@@ -228,6 +226,7 @@ class OpenPool(Pool):
         self.version += 1
 
     def inputs(self, sentences: list[int]) -> dict[str, Tensor]:
-        """The encoder's input for the newcomers, which start together, as their own pool has it."""
-        assert self.newcomers is not None and len(sentences) == len(self.newcomers[1])
-        return self.newcomers[0].inputs(self.newcomers[1])
+        """Return the encoder's input for the sentences that start together, as their own pool has
+        it."""
+        assert self.arrivals is not None and len(sentences) == len(self.arrivals[1])
+        return self.arrivals[0].inputs(self.arrivals[1])

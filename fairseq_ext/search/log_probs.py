@@ -1,4 +1,4 @@
-"""Log-probabilities of the next token, of every word or of a shortlist, and the best of them.
+"""Log-probabilities of the next token, of every word or of a shortlist, and the best words.
 
 Shapes: n live rows, V vocabulary, C = V or the length of a shortlist.
 """
@@ -11,7 +11,7 @@ from torch import Tensor
 from fairseq_ext.kernels.library import library
 from fairseq_ext.kernels.log_probs import best_of_sentences, block_ngrams_, repeated_ngrams, topk
 
-# so many of each row, and of each sentence, the compiled top-k keeps sorted by insertion
+# the largest k of each row, and of each sentence, for which the compiled top-k sorts by insertion
 FEW, MANY = 64, 256
 BLOCK = 64  # columns of one block of the two-stage top-k
 
@@ -19,21 +19,21 @@ BLOCK = 64  # columns of one block of the two-stage top-k
 class LogProbs:
     """Log-probabilities of the next token: of every word, or of a shortlist.
 
-    What is stored has columns that need not be words, and of some softmaxes (--softmax screened) is
-    not exact, so it is private: `topk`, `at` and `dense` are the ways in. Methods whose names end
-    in _ change the log-probabilities in place.
+    Its columns need not be words, and with some softmaxes (--softmax screened) its values are not
+    exact, so they are private: read them by `topk`, `scores_at` and `dense`. Methods whose names
+    end in _ change the log-probabilities in place.
     """
 
     def __init__(self, value: Tensor, ids: Tensor | None = None, vocabulary: int = 0):
         self._value = value  # (n, C) with C = V, or the length of the shortlist
         # None: all words; (C,) ascending: the words of every row's shortlist; (n, C): each row's
-        # own, which may repeat its last word behind it, with -inf
+        # own, padded with its last word at -inf
         self._ids = ids
         self._vocabulary = vocabulary  # V, for a shortlist
 
     @property
     def size(self) -> int:
-        """How many words each row scores."""
+        """Number of words that each row scores."""
         return self._value.size(1)
 
     @property
@@ -50,7 +50,7 @@ class LogProbs:
         return self._value.device
 
     def topk(self, k: int, without: tuple[Tensor, Tensor] | None = None) -> tuple[Tensor, Tensor]:
-        """The k best of each row, best first: scores (n, k) and tokens (n, k).
+        """Return the k best of each row, best first: scores (n, k) and tokens (n, k).
 
         without: rows (n,) and words (V,), masks: words that are left out in those rows."""
         value = self._value
@@ -60,9 +60,9 @@ class LogProbs:
         score, column = value.max(1, keepdim=True) if k == 1 else blockwise_topk(value, k)
         return score, self._words(column)
 
-    def at(self, token: Tensor) -> Tensor:
-        """Log-probabilities (n, m) of tokens (n or 1, m); -inf where a token is
-        not on the shortlist."""
+    def scores_at(self, token: Tensor) -> Tensor:
+        """Return log-probabilities (n, m) of tokens (n or 1, m); -inf for a token that is not on
+        the shortlist."""
         if self._ids is None:
             return self._value.gather(1, token.expand(self._value.size(0), -1))
         column, known = self._column(token)
@@ -71,26 +71,25 @@ class LogProbs:
         )
 
     def dense(self) -> Tensor:
-        """Log-probabilities (n, V) of all words, to be read only; -inf where a word is
-        not on the shortlist."""
+        """Return log-probabilities (n, V) of all words, read-only; -inf for a word that is not on
+        the shortlist."""
         if self._ids is None:
             return self._value
         everything = self._value.new_full((self._value.size(0), self._vocabulary), -torch.inf)
         return everything.scatter_reduce_(1, self._ids.expand_as(self._value), self._value, "amax")
 
     def dense_for_library(self) -> Tensor | None:
-        """`dense` where it costs nothing and the compiled library can read it,
-        in float32; else None."""
+        """Return `dense` if that needs no work and the compiled library can read it, in float32;
+        else None."""
         return self._value if self._ids is None and self._is_compiled() else None
 
     def _is_compiled(self) -> bool:
         return self._value.dtype == torch.float32 and is_compiled(self._value)
 
     def best_of_sentences(self, c: int, before: Tensor, first: Tensor) -> tuple[Tensor, ...] | None:
-        """The c best continuations of each sentence, as kernels/log_probs.py returns them, with
-        words in place of columns.
-
-        None where the compiled library cannot read the rows, or c is too large for it.
+        """Return the c best continuations of each sentence, as kernels/log_probs.py does, with
+        words instead of columns; None if the compiled library cannot read the rows, or c is too
+        large for it.
         """
         return (
             None if c > MANY or not self._is_compiled() else self._compiled_best(c, before, first)
@@ -103,29 +102,29 @@ class LogProbs:
         return row, self._ids[column] if self._ids.dim() == 1 else self._ids[row, column], score
 
     def mass(self, rows: Tensor) -> tuple[Tensor, Tensor]:
-        """Of rows (m,), by number: the log of the sum of probabilities, and how many
-        words are possible."""
+        """Return for rows (m,), by number: the log of the sum of probabilities, and the number of
+        possible words."""
         value = self._value[rows]
         return value.logsumexp(1), (value > -torch.inf).sum(1)
 
     def has_nan(self, all_words: bool = False) -> Tensor:
-        """Whether a row has NaN (a tensor of one bool): in its first word, where the model's
-        NaN are, or in any."""
+        """Return whether a row has NaN (a tensor of one bool): in its first word, where NaN of the
+        model are, or in any word."""
         return (self._value if all_words else self._value[:, 0]).isnan().any()
 
     def is_listed(self, token: Tensor) -> Tensor:
-        """Whether tokens (n or 1, m) are scored."""
+        """Return whether tokens (n or 1, m) are scored."""
         return self._column(token)[1]
 
     def _words(self, column: Tensor) -> Tensor:
-        """The words that columns (n, m) hold."""
+        """Return the words of columns (n, m)."""
         if self._ids is None:
             return column
         return self._ids[column] if self._ids.dim() == 1 else self._ids.gather(1, column)
 
     def _column(self, token: Tensor) -> tuple[Tensor, Tensor]:
-        """Columns that hold tokens (n or 1, m), and whether each token is on its
-        row's shortlist at all."""
+        """Return the columns of tokens (n or 1, m), and whether each token is on its row's
+        shortlist."""
         if self._ids is None:
             return token, torch.ones_like(token, dtype=torch.bool)
         if self._ids.dim() == 2:
@@ -136,7 +135,7 @@ class LogProbs:
         return column, self._words(column) == token
 
     def _of_columns(self, words: Tensor) -> Tensor:
-        """What (V,) or (n, V) has of each column: (C,) or (n, C)."""
+        """Return values (V,) or (n, V) of words as values of columns, (C,) or (n, C)."""
         if self._ids is None:
             return words
         return (
@@ -152,7 +151,7 @@ class LogProbs:
             value.fill_(-torch.inf) if rows is None else value.masked_fill_(rows, -torch.inf)
         elif self.device.type == "cpu":
             self.add_(token, -torch.inf, rows)
-        else:  # more to write, and far fewer operations to launch
+        else:  # it writes more, with far fewer operations to launch
             banned = self._ids == token
             self._value.masked_fill_(banned if rows is None else rows[:, None] & banned, -torch.inf)
 
@@ -166,8 +165,7 @@ class LogProbs:
         self._value.scatter_add_(1, column, penalty)
 
     def ban_words_(self, rows: Tensor, words: Tensor) -> None:
-        """Make the words of a mask (V,) impossible in the rows of a mask (n,), of
-        which there are few."""
+        """Make the words of a mask (V,) impossible in the rows of a mask (n,), which has few."""
         words = self._of_columns(words)
         if rows.device.type == "cpu":
             self._value[rows] = self._value[rows].masked_fill(
@@ -177,8 +175,7 @@ class LogProbs:
             self._value.masked_fill_(rows[:, None] & words, -torch.inf)
 
     def ban_repeated_(self, tokens: Tensor, n: int) -> None:
-        """Ban every token that would complete an n-gram that its row's history, tokens
-        (n, T), already holds."""
+        """Ban every token that would complete an n-gram of its row's history, tokens (n, T)."""
         if tokens.size(1) < n:
             return
         if self._is_compiled() and tokens.stride(1) == 1:
@@ -204,29 +201,29 @@ class LogProbs:
         self._value = self._value + self._of_columns(amount)
 
     def make_exact_(self, rows: Tensor) -> None:
-        """Make what is stored of the rows of a mask (n,) exact, for `mass`."""
+        """Make the stored values of the rows of a mask (n,) exact, for `mass`."""
 
     def reorder_(self, row: Tensor) -> None:
-        """Row i becomes what row[i] was, among rows of one sentence."""
+        """Replace row i by row[i], among rows of one sentence."""
         self._value = self._value[row]
 
     def only_(self, token: Tensor, rows: Tensor) -> None:
         """Make all but tokens (n, m) impossible where the mask rows (n,) is true; -1 for none."""
         column, _ = self._column(token.clamp(min=0))
-        kept = self.at(token.clamp(min=0)).masked_fill_(token < 0, -torch.inf)
+        kept = self.scores_at(token.clamp(min=0)).masked_fill_(token < 0, -torch.inf)
         alone = torch.full_like(self._value, -torch.inf).scatter_reduce_(1, column, kept, "amax")
         self._value = torch.where(rows[:, None], alone, self._value)
 
 
 def is_compiled(value: Tensor) -> bool:
-    """Whether the compiled library can read a tensor: contiguous, on a CPU, and
-    the library is there."""
+    """Whether the compiled library can read a tensor: contiguous, on a CPU, and the library is
+    available."""
     return value.device.type == "cpu" and value.is_contiguous() and library() is not None
 
 
 def blockwise_topk(value: Tensor, k: int) -> tuple[Tensor, Tensor]:
-    """torch.topk(value, k) along the last dimension of (n, C), faster for long rows: the k best of
-    a row lie in the k blocks whose maxima are best, so only those blocks are sorted."""
+    """Return torch.topk(value, k) along the last dimension of (n, C), faster for long rows: the k
+    best of a row are in the k blocks with the best maxima, so only those are sorted."""
     n, C = value.shape
     if k <= FEW and value.dtype == torch.float32 and is_compiled(value):
         return topk(value, k)

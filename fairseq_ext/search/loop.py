@@ -1,8 +1,8 @@
 """The one decoding loop: beam search over groups of flat rows, and the state of a search.
 
 Its extension points are in protocols.py. A pass through the numbered steps adds one token to every
-row of a group. The host waits for the device once a pass, in step (8). scheduler.py says when
-sentences start (1) and which passes are made; interpreted.py gives them their hypotheses.
+row of a group. The host waits for the device once a pass, in step (8). scheduler.py decides when
+sentences start (1) and which passes are made; interpreted.py returns hypotheses.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from torch import Tensor
 from fairseq_ext.core.errors import NotANumber
 from fairseq_ext.model.protocol import Regroupable
 from fairseq_ext.search.beam import Attention, Beam, upload
-from fairseq_ext.search.candidates import StopDecision, continued, going_on, survivors
+from fairseq_ext.search.candidates import StopDecision, next_beam, rows_per_sentence, survivors
 from fairseq_ext.search.finished import Finished
 from fairseq_ext.search.pool import Pool
 from fairseq_ext.search.protocols import Schedule, SearchSetup
@@ -38,7 +38,7 @@ def advance_group(search: Search) -> list[int]:
 
 
 def start(search: Search, sentences: list[int]) -> None:
-    """(1) Encode these sentences; they become a group of one row each."""
+    """(1) Encode these sentences; they are a group of one row each."""
     pool = search.pool
     search.groups.set_aside()
     search.decoder.admit(pool.inputs(sentences))
@@ -55,8 +55,8 @@ def start(search: Search, sentences: list[int]) -> None:
 
 
 def advance(search: Search, beam: Beam) -> Beam:
-    """The beam with one token more in every row: finished hypotheses go to `search.finished`,
-    final sentences leave."""
+    """Return the beam with one more token in every row. Finished hypotheses go to
+    `search.finished`; final sentences are removed."""
     decoder, pool, strategies, stats, finished = (
         search.decoder,
         search.pool,
@@ -64,13 +64,13 @@ def advance(search: Search, beam: Beam) -> Beam:
         search.stats,
         search.finished,
     )
-    # (2) sentences that have reached their length may only end
+    # (2) sentences at their length limit may only end
     limits = [pool.max_len[s] <= length for s, length in zip(beam.live, beam.steps(), strict=True)]
     at_limit = upload(limits, beam.device) if any(limits) else None
     # (3) the decoder reads each row's last token
     features = decoder.step(beam.tokens)
     stats.count_step(beam.rows, 1)
-    # placeholder rows (score -inf; a forced prefix leaves them) are no expansions
+    # placeholder rows (score -inf, from a forced prefix) do not count as expansions
     stats.expand(
         beam.rows if search.variable or not beam.longest else (beam.last_score() > -torch.inf).sum()
     )
@@ -81,19 +81,19 @@ def advance(search: Search, beam: Beam) -> Beam:
     log_probs = strategies.softmax(decoder, features, beam, pool)
     broken = log_probs.has_nan()
     log_probs = search.processors(log_probs, beam, pool, at_limit)
-    if search.processors.lm is not None:  # NaN of its own
+    if search.processors.lm is not None:  # the language model may give NaN, too
         broken = broken | log_probs.has_nan(all_words=True)
-    # (6) the best continuations of each sentence, (7) less those that pruning drops
+    # (6) the best continuations of each sentence, (7) without pruned ones
     candidates = strategies.select(beam, log_probs, pool)
     for prune in strategies.prune:
         keep = prune(candidates, beam, pool, finished)
         stats.drop((~keep & (candidates.score > -torch.inf))[:, : candidates.width])
         candidates.score = candidates.score.masked_fill(~keep, -torch.inf)
-    # (8) which candidates are finished, which continue, which sentences are final: the
-    #     only wait for the device
+    # (8) finished candidates, candidates that continue, final sentences: the only wait for the
+    #     device
     decision = strategies.stop(candidates, beam, pool, finished, at_limit)
     done, final, counts, is_broken = fetch(
-        decision, broken, going_on(candidates, decision) if search.variable else None
+        decision, broken, rows_per_sentence(candidates, decision) if search.variable else None
     )
     if is_broken:
         source = "the model" if search.processors.lm is None else "the model or the language model"
@@ -101,14 +101,14 @@ def advance(search: Search, beam: Beam) -> Beam:
         raise NotANumber(f"{source} gives NaN at target position {beam.longest} of {which}")
     if done is not None and bool(done.any()):
         finished.collect_(beam, candidates, done, search.spec.scoring, pool)
-    # (9) the surviving candidates are the next beam, and the decoder's rows follow
+    # (9) the surviving candidates are the next beam; the decoder selects their rows
     rows = survivors(candidates, decision, beam.live, final, counts)
     if rows is None:
         return beam.empty()
-    following = continued(beam, rows)
+    following = next_beam(beam, rows)
     decoder.select(
         rows.row,
-        rows.kept,
+        rows.sentence_index,
         0 if rows.counts is not None else rows.width,
         following.sentence_of_row(),
     )
@@ -118,8 +118,8 @@ def advance(search: Search, beam: Beam) -> Beam:
 def fetch(
     decision: StopDecision, broken: Tensor, counts: Tensor | None
 ) -> tuple[Tensor | None, Tensor, Tensor | None, bool]:
-    """Bring done (S, c), final (S,), counts (S,) of rows and the NaN flag to the
-    host in one transfer."""
+    """Return done (S, c), final (S,), counts (S,) of rows and the NaN flag on the host, after one
+    transfer."""
     if decision.done is None or decision.done.device.type == "cpu":
         return decision.done, decision.final, counts, bool(broken)
     S, c = decision.done.shape
@@ -141,11 +141,11 @@ def fetch(
 
 # ---- Live rows in groups
 #
-# The decoder holds one of them at a time.
+# The decoder holds one group at a time.
 #
-# Sentences that start together are one group. Groups become one where the decoder can step them
-# together: when their rows have equally many tokens, or at any time if the decoder allows it and
-# the schedule does not want its sentences level. A group too wide for one decoder call is divided.
+# Sentences that start together are one group. Groups are joined if the decoder can step them
+# together: if their rows have equally many tokens, or at any time if the decoder allows it and the
+# schedule does not step the shortest first. A group too wide for one decoder call is divided.
 
 
 @dataclass
@@ -153,12 +153,12 @@ class Group:
     """Rows that are stepped together."""
 
     beam: Beam
-    # what the decoder gave when the group was set aside; None while the decoder holds it
+    # the decoder's rows of a group that is set aside; None while the decoder holds it
     rows: Any = None
 
 
 class Groups:
-    """All live rows, the group that was stepped last in front."""
+    """All live rows, in groups; the group of the last step is first."""
 
     def __init__(self, decoder: Regroupable, schedule: Schedule, joins_any_step: bool):
         self.decoder = decoder
@@ -169,26 +169,26 @@ class Groups:
 
     @property
     def live(self) -> int:
-        """Live sentences of all groups."""
+        """Number of live sentences of all groups."""
         return sum(len(group.beam.live) for group in self.groups)
 
     @property
     def rows(self) -> int:
-        """Live rows of all groups."""
+        """Number of live rows of all groups."""
         return sum(group.beam.rows for group in self.groups)
 
     def set_aside(self) -> None:
-        """Take the decoder's rows out of it and keep them with their group, if it holds any."""
+        """Take the decoder's rows out of it and keep them with their group, if it holds one."""
         if self.groups and self.groups[0].rows is None:
             self.groups[0].rows = self.decoder.set_aside()
 
     def add(self, beam: Beam) -> None:
-        """Put sentences that the decoder has just admitted in front, as a group."""
+        """Add sentences that the decoder has just admitted as the first group."""
         self.groups.insert(0, Group(beam))
 
     def put(self, beam: Beam) -> None:
-        """Store the beam of the group that was stepped, in front; drop the group where none
-        of its sentences is live."""
+        """Store the beam of the group that was stepped; drop the group if none of its sentences is
+        live."""
         if beam.live:
             self.groups[0].beam = beam
         else:
@@ -196,15 +196,15 @@ class Groups:
             del self.groups[0]
 
     def next(self) -> Beam:
-        """Bring the group that is stepped next into the decoder, joined with those that
-        fit; return its beam."""
+        """Bring the group of the next step into the decoder, joined with all that can be; return
+        its beam."""
         if (
             len(self.groups) == 1
             and self.groups[0].rows is None
             and not self.too_wide(self.groups[0].beam)
         ):
             return self.groups[0].beam
-        # the one with the fewest tokens, or the one whose turn it is
+        # the group with the fewest tokens, or the next in turn
         chosen = min(self.groups, key=lambda g: g.beam.longest) if self.level else self.groups[-1]
         if chosen.rows is not None:
             self.set_aside()
@@ -223,7 +223,7 @@ class Groups:
         return chosen.beam
 
     def drop(self, sentences: Collection[int]) -> None:
-        """Take the rows of these sentences out, whichever group they are in."""
+        """Remove the rows of these sentences from their groups."""
         for group in list(self.groups):
             beam = group.beam
             kept = [i for i, sentence in enumerate(beam.live) if sentence not in sentences]
@@ -243,14 +243,14 @@ class Groups:
             self.decoder.select(
                 row, sentence, 0 if part.counts is not None else part.width, part.sentence_of_row()
             )
-            self.groups.insert(0, group)  # the one that the decoder holds stands in front
+            self.groups.insert(0, group)  # the decoder holds the first one
 
     def has_room(self, rows: int) -> bool:
-        """Whether one decoder call may take so many rows."""
+        """Whether one decoder call may have `rows` rows."""
         return self.most_rows is None or rows <= self.most_rows
 
     def too_wide(self, beam: Beam) -> bool:
-        """Whether a group must be divided; a sentence is not, however many rows it has."""
+        """Whether a group must be divided; a single sentence never is."""
         return len(beam.live) > 1 and not self.has_room(beam.rows)
 
     def can_join(self, a: Beam, b: Beam) -> bool:
@@ -261,8 +261,8 @@ class Groups:
         )
 
     def divide(self, group: Group) -> Group:
-        """Leave as many sentences in the group, which the decoder holds, as one call may
-        take; return the others."""
+        """Divide a group: the decoder keeps as many sentences as one call may have; return the
+        others."""
         beam = group.beam
         counts = [beam.width] * len(beam.live) if beam.counts is None else beam.counts.tolist()
         taken, rows = 1, counts[0]
@@ -291,7 +291,7 @@ class Groups:
         return left
 
 
-# ---- The state of a search, which the functions above work on
+# ---- The state of a search
 
 
 class Search:
@@ -303,7 +303,7 @@ class Search:
         self.pool = pool
         self.device = pool.length.device
         self.finished = Finished.empty(len(pool), setup.spec.nbest, self.device)
-        # a language model reads rows of one length only
+        # a language model needs rows of equal length
         self.groups = Groups(
             setup.decoder, setup.strategies.schedule, joins_any_step=setup.processors.lm is None
         )
@@ -312,6 +312,6 @@ class Search:
 
     @property
     def variable(self) -> bool:
-        """Whether sentences may have fewer rows than the beam, as the strategies say of the
-        sentences that have started."""
+        """Whether sentences may have fewer rows than the beam, by the strategies and the sentences
+        that have started."""
         return self.strategies.variable

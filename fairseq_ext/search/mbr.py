@@ -1,6 +1,6 @@
 """Minimum Bayes risk (`--mbr`): the choice of a candidate, the utilities, and the flags.
 
-The hypothesis with the highest expected utility is chosen, where each other one may be right.
+It chooses the hypothesis with the highest expected utility, if each of the others may be right.
 
     S. Kumar and W. Byrne. Minimum Bayes-Risk Decoding for Statistical Machine Translation.
     NAACL 2004.

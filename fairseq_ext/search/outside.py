@@ -1,7 +1,7 @@
-"""Checks what strategies from outside the package return (FAIRSEQ_EXT_STRATEGIES).
+"""Checks of the results of strategies from outside the package (FAIRSEQ_EXT_STRATEGIES).
 
-Without that, a wrong shape, row or order would give another translation, and no message. On a GPU
-the checks wait for the device, so a strategy's first answers are checked, and no others.
+Without them, a wrong shape, row or order would change translations without a message. On a GPU the
+checks wait for the device, so only a strategy's first results are checked.
 
 Shapes: S live sentences, c candidates a sentence, n live rows, V vocabulary, C words of a
 shortlist.
@@ -31,20 +31,20 @@ BASES: dict[str, type] = {
     "softmax": Softmax,
     "prune": Prune,
 }
-# where they are arguments
+# attributes of arguments
 READ_ONLY = {
     Beam: ("tokens", "score"),
     Candidates: ("row", "token", "score"),
     Finished: ("count", "total"),
 }
 ROUNDING = 1e-3  # nats
-CHECKED = 100  # answers: all steps of a usual batch
+CHECKED = 100  # results: all steps of a usual batch
 
 
 def watched(strategy: Strategy, made: Any, eos: int, words: int) -> Any:
-    """What a builder has made; its first answers are checked if it comes from outside the package.
-    words: of the target dictionary.
-    Errors: UsageError, also at these steps."""
+    """Return what a builder made; if it comes from outside the package, its first results are
+    checked. words: of the target dictionary.
+    Errors: UsageError, also during these steps."""
     if not strategy.build.__module__.startswith(OUTSIDE_MODULE):
         return made
 
@@ -57,11 +57,19 @@ def watched(strategy: Strategy, made: Any, eos: int, words: int) -> Any:
     base = BASES.get(strategy.point, object)
     if not isinstance(made, base) or not callable(made):
         raise wrong(
-            f"builds {kind_of(made)}, not a {base.__name__ if base is not object else 'driver'}"
+            f"builds {describe_value(made)}, not a "
+            f"{base.__name__ if base is not object else 'driver'}"
         )
     if strategy.point == "decoding":
         return made
-    check: Callable[..., str | None] = globals()[f"flaw_of_{strategy.point}"]
+    checks: dict[str, Callable[..., str | None]] = {
+        "softmax": softmax_error,
+        "select": select_error,
+        "prune": prune_error,
+        "stop": stop_error,
+        "schedule": schedule_error,
+    }
+    check = checks[strategy.point]
     kind, left = type(made), CHECKED
 
     def call(self: Any, *arguments: Any, **named: Any) -> Any:
@@ -98,14 +106,14 @@ def watched(strategy: Strategy, made: Any, eos: int, words: int) -> Any:
     return made
 
 
-def kind_of(value: Any) -> str:
-    """What a value is, in a message."""
+def describe_value(value: Any) -> str:
+    """Return a description of a value, for a message."""
     if isinstance(value, Tensor):
         return f"a {str(value.dtype).removeprefix('torch.')} tensor of shape {tuple(value.shape)}"
     return "nothing (a return is missing)" if value is None else f"a {type(value).__name__}"
 
 
-def flaw_of_softmax(
+def softmax_error(
     found: Any,
     decoder: Any,
     features: Any,
@@ -115,9 +123,9 @@ def flaw_of_softmax(
     eos: int,
     at_most_0: bool,
 ) -> str | None:
-    """What is wrong with a softmax's answer; None: nothing."""
+    """Return what is wrong with the result of a softmax; None for nothing."""
     if not isinstance(found, LogProbs):
-        return f"returns {kind_of(found)}, not LogProbs"
+        return f"returns {describe_value(found)}, not LogProbs"
     value, ids = found._value, found._ids
     if (
         value.dim() != 2
@@ -125,7 +133,7 @@ def flaw_of_softmax(
         or (beam is not None and len(value) != beam.rows)
     ):
         return (
-            f"returns {kind_of(value)}, not log-probabilities (n, V) of the "
+            f"returns {describe_value(value)}, not log-probabilities (n, V) of the "
             f"{'' if beam is None else f'{beam.rows} '}rows"
         )
     if ids is not None and (
@@ -140,7 +148,7 @@ def flaw_of_softmax(
     if at_most_0 and bool((value > ROUNDING).any()):
         return 'returns log-probabilities above 0, without denies=("scores of at most 0",)'
     if beam is not None and pool is not None:
-        ends = found.at(torch.full((1, 1), eos, device=value.device))[:, 0] > -torch.inf
+        ends = found.scores_at(torch.full((1, 1), eos, device=value.device))[:, 0] > -torch.inf
         last = torch.tensor(
             [pool.max_len[s] <= length for s, length in zip(beam.live, beam.steps(), strict=True)],
             device=value.device,
@@ -160,20 +168,20 @@ def flaw_of_softmax(
     return None
 
 
-def flaw_of_select(
+def select_error(
     found: Any, beam: Beam, log_probs: LogProbs, pool: Pool, *, eos: int, at_most_0: bool
 ) -> str | None:
-    """The same of a select strategy's."""
+    """Return what is wrong with the result of a select strategy; None for nothing."""
     if not isinstance(found, Candidates):
-        return f"returns {kind_of(found)}, not Candidates"
+        return f"returns {describe_value(found)}, not Candidates"
     S, parts = len(beam.live), (found.row, found.token, found.score)
     if any(
         not isinstance(x, Tensor) or x.dim() != 2 or len(x) != S or x.shape != found.row.shape
         for x in parts
     ):
         return (
-            f"returns {', '.join(map(kind_of, parts))}: row, token and score must all be of shape "
-            f"(S, c), with S = {S} sentences"
+            f"returns {', '.join(map(describe_value, parts))}: row, token and score must "
+            f"all be of shape (S, c), with S = {S} sentences"
         )
     if (
         found.row.dtype != torch.long
@@ -181,7 +189,8 @@ def flaw_of_select(
         or not found.score.dtype.is_floating_point
     ):
         return (
-            f"returns {', '.join(map(kind_of, parts))}: row and token must be int64, score a float"
+            f"returns {', '.join(map(describe_value, parts))}: row and token must be "
+            "int64, score a float"
         )
     if bool(found.score.isnan().any()):
         return "returns NaN for a score"
@@ -221,19 +230,19 @@ def flaw_of_select(
     return None
 
 
-def flaw_of_prune(
+def prune_error(
     found: Any, candidates: Candidates, *others: Any, eos: int, at_most_0: bool
 ) -> str | None:
-    """The same of a pruner's."""
-    return flaw_of_mask("", found, candidates.score.shape)
+    """Return what is wrong with the result of a pruner; None for nothing."""
+    return mask_error("", found, candidates.score.shape)
 
 
-def flaw_of_stop(
+def stop_error(
     found: Any, candidates: Candidates, *others: Any, eos: int, at_most_0: bool
 ) -> str | None:
-    """The same of a stop strategy's."""
+    """Return what is wrong with the result of a stop strategy; None for nothing."""
     if not isinstance(found, StopDecision):
-        return f"returns {kind_of(found)}, not a StopDecision"
+        return f"returns {describe_value(found)}, not a StopDecision"
     shape = candidates.score.shape
     masks = (
         ("done ", found.done, shape),
@@ -244,16 +253,14 @@ def flaw_of_stop(
         (
             flaw
             for name, mask, of in masks
-            if (mask is not None or of != shape) and (flaw := flaw_of_mask(name, mask, of))
+            if (mask is not None or of != shape) and (flaw := mask_error(name, mask, of))
         ),
         None,
     )
 
 
-def flaw_of_schedule(
-    found: Any, waiting: int, *others: Any, eos: int, at_most_0: bool
-) -> str | None:
-    """The same of a schedule's."""
+def schedule_error(found: Any, waiting: int, *others: Any, eos: int, at_most_0: bool) -> str | None:
+    """Return what is wrong with the result of a schedule; None for nothing."""
     is_number = isinstance(found, int) and 0 <= found <= waiting
     return (
         None
@@ -262,8 +269,8 @@ def flaw_of_schedule(
     )
 
 
-def flaw_of_mask(name: str, found: Any, shape: torch.Size) -> str | None:
-    """What is wrong with a mask."""
+def mask_error(name: str, found: Any, shape: torch.Size) -> str | None:
+    """Return what is wrong with a mask; None for nothing."""
     if isinstance(found, Tensor) and found.dtype == torch.bool and found.shape == shape:
         return None
-    return f"returns {name}{kind_of(found)}, not a mask (bool) of shape {tuple(shape)}"
+    return f"returns {name}{describe_value(found)}, not a mask (bool) of shape {tuple(shape)}"

@@ -29,36 +29,37 @@ class Pool:
     net_input: dict[str, Tensor]  # the model's encoder input, a row a sentence
     # (N,) source tokens of each sentence, EOS included, or frames of speech; padding excluded
     length: Tensor
-    max_len: list[int]  # most target tokens before EOS, per sentence
+    max_len: list[int]  # target tokens before EOS, at most, by sentence
     ids: Tensor  # (N,) the data set's sentence numbers
     bos: int  # first target token
-    prefix: Tensor | None = None  # (N, P) target tokens that are forced first, padded behind
-    # how many of those the command forces (a language, a prompt), before the constraints'
-    # own; None: none
+    prefix: Tensor | None = None  # (N, P) target tokens that are forced first, padded on the right
+    # number of those that the command forces (a language, a prompt), before the constraints' own;
+    # None: 0
     lead: list[int] | None = None
-    # minimum length holds for sentences whose prefix is shorter (fairseq: for none)
-    min_len_beside_prefix: bool = False
+    # the minimum length applies to a sentence as soon as its own prefix has ended (fairseq: to all
+    # sentences when all prefixes have ended)
+    min_len_after_own_prefix: bool = False
     pad: int = 1
-    # of each sentence; None: the search has none
+    # of each sentence; None: no sentence has any
     constraints: list[SentenceConstraints] | None = None
     boundaries: Boundaries | None = None  # between the target's words, where phrases count as words
-    # whether banned phrases are compared without case, where there are boundaries
+    # whether banned phrases are compared without case, if there are boundaries
     banned_in_any_case: bool = False
-    # what follows the end of a sentence is forbidden (--constraint-end)
+    # sentence ends that are allowed (--constraint-end)
     ends: SentenceEnds | None = None
-    ordered: bool = False  # required phrases must come in the order given
-    # ids that a shortlist must hold for each sentence, as `select` says
+    ordered: bool = False  # required phrases must appear in the given order
+    # ids that each sentence's shortlist must contain, from `Select.required_ids`
     required: Sequence[Collection[int]] | None = None
     # line of the draft file of each sentence, -1 for none; None: its number
     draft_lines: list[int] | None = None
-    # of each sentence's samples; empty: none are drawn
+    # seed of each sentence's samples; empty: no sampling
     seeds: list[int] = field(default_factory=list)
     numbered: bool = True  # ids come from the data set, not from the place in the batch
     # the sentences to decode, in the order in which they start; None: all
     to_decode: list[int] | None = None
-    # a sentence is encoded beside others of its length only: padding would change
+    # a sentence is encoded only with others of its length: padding would change
     # its encoder's output
-    alone: bool = False
+    encodes_separately: bool = False
     version: int = 0  # counts the changes of a pool whose sentences come and go (interpreted.py)
     _limit: Tensor | None = field(default=None, repr=False)
 
@@ -66,21 +67,21 @@ class Pool:
         return len(self.max_len)
 
     def limit(self) -> Tensor:
-        """(N,) most target tokens before EOS, in double precision."""
+        """(N,) the largest number of target tokens before EOS, in float64."""
         if self._limit is None or len(self._limit) < len(self):
             self._limit = torch.tensor(self.max_len, dtype=torch.float64, device=self.length.device)
         return self._limit
 
     def forced(self, sentence: int) -> tuple[int, ...]:
-        """The target tokens that a sentence starts with."""
+        """Return the target tokens that a sentence starts with."""
         return (
             ()
             if self.prefix is None
             else tuple(token for token in self.prefix[sentence].tolist() if token != self.pad)
         )
 
-    def force_behind_(self, phrases: Sequence[Sequence[int]]) -> None:
-        """Force these tokens, of each sentence, behind those that are forced already."""
+    def extend_prefix_(self, phrases: Sequence[Sequence[int]]) -> None:
+        """Add forced tokens of each sentence after those that are forced already."""
         rows = [[*self.forced(i), *phrase] for i, phrase in enumerate(phrases)]
         width = max(map(len, rows))
         self.prefix = torch.tensor(
@@ -88,12 +89,12 @@ class Pool:
         )
 
     def sentences_to_decode(self) -> Sequence[int]:
-        """The sentences to decode, in the order in which they start."""
+        """Return the sentences to decode, in the order in which they start."""
         return range(len(self)) if self.to_decode is None else self.to_decode
 
     def inputs(self, sentences: list[int]) -> dict[str, Tensor]:
-        """The model's input for these sentences, no wider than the longest of them
-        (an LSTM insists on it)."""
+        """Return the model's input for these sentences, no wider than the longest of them, as an
+        LSTM requires."""
         inputs = {
             name: value for name, value in self.net_input.items() if name != "prev_output_tokens"
         }
@@ -104,12 +105,12 @@ class Pool:
             name: value[index] if isinstance(value, Tensor) else value
             for name, value in inputs.items()
         }
-        first, behind = self.used_columns(sentences)
-        inputs["src_tokens"] = inputs["src_tokens"][:, first:behind]
+        first, end = self.used_columns(sentences)
+        inputs["src_tokens"] = inputs["src_tokens"][:, first:end]
         return inputs
 
     def first_column(self, sentences: list[int]) -> int:
-        """How many columns of padding `inputs` cuts off in front of these sentences."""
+        """Return the number of padding columns that `inputs` drops on the left."""
         if self.are_all(sentences):
             return 0
         return self.used_columns(sentences)[0]
@@ -117,20 +118,22 @@ class Pool:
     def are_all(self, sentences: list[int]) -> bool:
         """Whether these are all sentences, in their order."""
         return (
-            not self.alone and len(sentences) == len(self) and sentences == list(range(len(self)))
+            not self.encodes_separately
+            and len(sentences) == len(self)
+            and sentences == list(range(len(self)))
         )
 
     def used_columns(self, sentences: list[int]) -> tuple[int, int]:
-        """The first source column that these sentences need, and the one behind the last."""
+        """Return the first source column that these sentences need, and the one after the last."""
         tokens = self.net_input["src_tokens"]
-        if tokens.dim() == 3:  # speech (N, T, F), padded behind
+        if tokens.dim() == 3:  # speech (N, T, F), padded on the right
             return 0, int(self.length[sentences].max())
         used = tokens[sentences].ne(self.pad).any(0).nonzero()[:, 0].tolist()
         return used[0], used[-1] + 1
 
-    def together(self, sentences: list[int]) -> list[list[int]]:
-        """These sentences in parts that may be encoded in one call."""
-        if not self.alone:
+    def encoder_batches(self, sentences: list[int]) -> list[list[int]]:
+        """Return these sentences in parts that may be encoded in one call."""
+        if not self.encodes_separately:
             return [sentences]
         parts: dict[int, list[int]] = {}
         for sentence, length in zip(sentences, self.length[sentences].tolist(), strict=True):
@@ -138,7 +141,7 @@ class Pool:
         return list(parts.values())
 
     def source(self, sentence: int) -> Tensor:
-        """A sentence's source without padding: tokens (L,), or frames of speech (L, F)."""
+        """Return a sentence's source without padding: tokens (L,), or frames of speech (L, F)."""
         source = self.net_input["src_tokens"][sentence]
         return (
             source[: int(self.length[sentence])]
@@ -147,26 +150,26 @@ class Pool:
         )
 
 
-class OfPool(Generic[T]):
-    """What a strategy makes once for each pool: kept as long as the pool lives, made anew when
-    its sentences have changed.
+class PerPoolCache(Generic[T]):
+    """A value for each pool: cached as long as the pool lives, made again when its sentences have
+    changed.
 
-    subtle: live rows of a pool refer to what was made for it, so that it must outlast
-    calls with other pools.
+    subtle: the state of a pool's live rows refers to the value, so it must survive calls with other
+    pools.
     """
 
     def __init__(self, make: Callable[[Pool], T]):
         self.make = make
         # (length, version), value
-        self.made: weakref.WeakKeyDictionary[Pool, tuple[tuple[int, int], T]] = (
+        self.cache: weakref.WeakKeyDictionary[Pool, tuple[tuple[int, int], T]] = (
             weakref.WeakKeyDictionary()
         )
 
     def __call__(self, pool: Pool) -> T:
         state = (len(pool), pool.version)
-        kept = self.made.get(pool)
+        kept = self.cache.get(pool)
         if kept is None or kept[0] != state:
             kept = None
-            self.made.pop(pool, None)  # first, so that two of them never lie in memory together
-            kept = self.made[pool] = (state, self.make(pool))
+            self.cache.pop(pool, None)  # first, so that memory never has both
+            kept = self.cache[pool] = (state, self.make(pool))
         return kept[1]

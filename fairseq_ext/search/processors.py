@@ -1,7 +1,7 @@
 """Logits processors: length limits, prefixes, banned tokens and n-grams, penalties and a language
 model, in fairseq's order.
 
-They change the log-probabilities of a step, whatever the strategies.
+They change the log-probabilities of a step, with every strategy.
 
 Shapes: m positions (the n rows of a beam, or all positions of blocks), C scored words, S live
 sentences, T longest history.
@@ -22,21 +22,21 @@ from fairseq_ext.search.pool import Pool
 
 @dataclass
 class Positions:
-    """What the logits processors know of the m positions of log-probabilities (m, C): the rows of a
-    beam, or all positions of blocks."""
+    """The m positions of log-probabilities (m, C), which are the rows of a beam or all positions of
+    blocks, as logits processors need them."""
 
-    at_limit: Tensor | None  # (m,) positions that may hold EOS only; None: none
-    # (m,) the prefix token of each position, pad where no prefix reaches it; None: nowhere
+    at_limit: Tensor | None  # (m,) positions where only EOS is allowed; None: none
+    # (m,) prefix token of each position, pad after the prefix; None: no prefix anywhere
     forced: Tensor | None
-    short: Tensor | bool  # (m,) positions that EOS comes too early for; False: none, True: all
-    free: Tensor | bool  # (m,) positions behind the prefixes
-    # (m, T) the tokens before each position, on the right; NOT_YET before them
+    too_short: Tensor | bool  # (m,) positions where EOS is too early; False: none, True: all
+    after_prefix: Tensor | bool  # (m,) positions after the prefixes
+    # (m, T) the tokens before each position, padded on the left with NOT_YET
     history: Callable[[], Tensor]
 
 
 @dataclass
 class LogitsProcessors:
-    """Every processor that the stock flags ask for."""
+    """The logits processors of the stock flags."""
 
     pad: int
     unk: int
@@ -44,7 +44,7 @@ class LogitsProcessors:
     unk_penalty: float = 0.0
     min_len: int = 1  # target tokens before EOS, at least
     no_repeat_ngram: int = 0  # 0: off
-    suppress: Tensor | None = None  # tokens that are never chosen
+    suppress: Tensor | None = None  # tokens that are never allowed
     lm: torch.nn.Module | None = None
     lm_weight: float = 1.0
 
@@ -56,8 +56,8 @@ class LogitsProcessors:
     def __call__(
         self, log_probs: LogProbs, beam: Beam, pool: Pool, at_limit: Tensor | None
     ) -> LogProbs:
-        """Apply all processors to a beam; at_limit (S,): sentences that must end now,
-        None when there is none."""
+        """Apply all processors to a beam; at_limit (S,): sentences that must end now, None for
+        none."""
         if self.lm is not None:
             add_language_model(log_probs, beam, self.lm, self.lm_weight)
         sentence = (
@@ -70,7 +70,7 @@ class LogitsProcessors:
         )
         rows = None if sentence is None else beam.live_index()[sentence]  # (n,) pool numbers
         limit = None if at_limit is None or sentence is None else at_limit[sentence]
-        at = self.positions(pool, rows, step, limit, beam.chosen)
+        at = self.positions(pool, rows, step, limit, beam.generated_tokens)
         self.apply_(log_probs, at)
         if at.forced is not None and beam.width > 1:
             repeat_ended(
@@ -88,26 +88,26 @@ class LogitsProcessors:
         at_limit: Tensor | None,
         history: Callable[[], Tensor],
     ) -> Positions:
-        """Positions of these sentences (m,), pool numbers, each behind `step` tokens, one
-        number or (m,). at_limit (m,) and history as in `Positions`. sentence may be None where
-        the pool has no prefix."""
-        short: Tensor | bool = step < self.min_len
-        free: Tensor | bool = True
+        """Return the positions of these sentences (m,), pool numbers, after `step` tokens, an int
+        or (m,). at_limit (m,) and history as in `Positions`. sentence may be None if the pool has
+        no prefix."""
+        too_short: Tensor | bool = step < self.min_len
+        after_prefix: Tensor | bool = True
         forced = None
         if pool.prefix is not None:
             P = pool.prefix.size(1)
-            free = step >= min(P, max(pool.max_len))
-            if free is not True:
+            after_prefix = step >= min(P, max(pool.max_len))
+            if after_prefix is not True:
                 column = torch.as_tensor(step, device=pool.prefix.device)
                 forced = pool.prefix[sentence, column.clamp(max=P - 1)].masked_fill(
                     column >= P, self.pad
                 )
-                # fairseq: the minimum length holds behind the prefixes only
-                behind = forced == self.pad
-                allowed = behind if pool.min_len_beside_prefix else free
-                short = short if short is False else allowed if short is True else short & allowed
-                free = behind if pool.min_len_beside_prefix else free
-        return Positions(at_limit, forced, short, free, history)
+                # fairseq: the minimum length applies when all prefixes have ended
+                if pool.min_len_after_own_prefix:
+                    after_prefix = forced == self.pad
+                if too_short is not False:
+                    too_short = after_prefix if too_short is True else too_short & after_prefix
+        return Positions(at_limit, forced, too_short, after_prefix, history)
 
     def apply_(self, log_probs: LogProbs, at: Positions) -> None:
         """Apply all processors but the language model, in fairseq's order."""
@@ -125,15 +125,15 @@ class LogitsProcessors:
                 else (at.forced != self.pad) & ~at.at_limit
             )
             log_probs.only_(at.forced.masked_fill(~rows, self.eos)[:, None], rows)
-        ban_where(log_probs, self.eos, at.short)
+        ban_where(log_probs, self.eos, at.too_short)
         for token in self.suppress.tolist() if self.suppress is not None else ():
-            ban_where(log_probs, token, at.free)
+            ban_where(log_probs, token, at.after_prefix)
         if self.no_repeat_ngram:
             log_probs.ban_repeated_(at.history(), self.no_repeat_ngram)
 
 
 def ban_where(log_probs: LogProbs, token: int, where: Tensor | bool) -> None:
-    """Make a token impossible where the mask (m,) is true, or everywhere, or nowhere."""
+    """Make a token impossible where the mask (m,) is true; True: everywhere, False: nowhere."""
     if isinstance(where, Tensor):
         log_probs.ban_(token, where)
     elif where:
@@ -141,8 +141,8 @@ def ban_where(log_probs: LogProbs, token: int, where: Tensor | bool) -> None:
 
 
 def add_language_model(log_probs: LogProbs, beam: Beam, lm: torch.nn.Module, weight: float) -> None:
-    """Shallow fusion: add the weighted log-probabilities of a fairseq language model over
-    the same dictionary."""
+    """Add the weighted log-probabilities of a fairseq language model over the same dictionary
+    (shallow fusion)."""
     out = lm(beam.tokens)
     probs = lm.get_normalized_probs(out, log_probs=True, sample=None)  # type: ignore[operator]
     lm_log_probs = probs[:, -1, :]
@@ -150,8 +150,8 @@ def add_language_model(log_probs: LogProbs, beam: Beam, lm: torch.nn.Module, wei
 
 
 def repeat_ended(log_probs: LogProbs, beam: Beam, ends: Tensor) -> None:
-    """Where a prefix ends its sentence (rows ends (n,)), copy the sentence's best row over its
-    others, as fairseq does.
+    """Copy a sentence's best row over its others if a prefix ends the sentence (rows ends (n,)), as
+    fairseq does.
 
     subtle: so the n-best list of such a sentence holds the same hypothesis k times.
     """

@@ -1,14 +1,13 @@
-"""Strategies by name, and the capabilities by which strategies and options rule each other out.
+"""Strategies by name, and the capabilities by which strategies and options exclude each other.
 
-A strategy tells the flags that it brings, what it needs and what it denies to others.
-A strategy is one file: `search/strategies/<point>/<name>.py`, or one outside the package that the
-environment variable FAIRSEQ_EXT_STRATEGIES names (several are separated by colons). Nothing else
-names it. docs/strategy.md shows one that is whole and says what it is made of: the strategy
-(search/protocols.py), its flags, what its builder and its check are given, and each word of its
-register line.
+A strategy declares its flags, what it needs and what it denies to others. It is one file:
+`search/strategies/<point>/<name>.py`, or one outside the package that the environment variable
+FAIRSEQ_EXT_STRATEGIES names (several are separated by colons). No other file names it.
+docs/strategy.md has a complete example and its parts: the strategy (search/protocols.py), its
+flags, the arguments of its builder and its check, and each word of its register line.
 
-`plugin/flags_dataclass.py` gathers the flags, `search/checks.py` derives refusals,
-`plugin/search_setup.py` builds what the flags name. `tests/test_neutral.py`,
+`plugin/flags_dataclass.py` collects the flags, `search/checks.py` derives refusals,
+`plugin/search_setup.py` builds the strategies of the flags. `tests/test_neutral.py`,
 `tests/test_compose.py` and `tests/test_strategies_cli.py` run every neutral and example setting,
 alone and with all others.
 """
@@ -41,22 +40,22 @@ DEFAULT = {
     "decoding": "beam",
 }
 POINTS = tuple(DEFAULT)
-# folders whose files register themselves; those of strategies have one folder an extension point
+# folders whose files register themselves; that of strategies has a folder for each extension point
 FOLDERS = ("constraints", "strategies")
-FILES = ("mbr",)  # others of this folder that do
-# selections that flags of fairseq's choose
+FILES = ("mbr",)  # other files of this folder that do
+# selections that fairseq's flags choose
 STOCKS = {"sampling": "--sampling", "diverse": "--diverse-beam-groups"}
 OUTSIDE = "FAIRSEQ_EXT_STRATEGIES"
-OUTSIDE_MODULE = "fairseq_ext_outside_"  # how the names of their modules begin
-# names of flags that no file from outside may bring: fairseq's own (plugin/flags_dataclass.py)
-TAKEN: set[str] = set()
+OUTSIDE_MODULE = "fairseq_ext_outside_"  # prefix of the names of their modules
+# names of fairseq's own flags, which a file from outside may not use (plugin/flags_dataclass.py)
+STOCK_FLAG_NAMES: set[str] = set()
 Setting = Mapping[str, Any]  # values of flags by field name, ours and stock's
 
 
 @dataclass(frozen=True)
 class Feature:
-    """What its own flags switch on, whatever the strategies: a source of constraints, a choice
-    among hypotheses, a file of results.
+    """A group of flags that does not depend on a strategy: a source of constraints, a choice among
+    hypotheses, a file of results.
 
     A field of its flags may declare, as metadata: what it `needs` and `denies` when it is given
     (CAPABILITIES, or those of each value), that it `gives` constraints, which phrases it `shapes`,
@@ -66,11 +65,11 @@ class Feature:
 
     name: str
     flags: type  # dataclass
-    check: Callable | None = None  # as of a strategy
+    check: Callable | None = None  # as for a strategy
     # (flags, generation config) -> its part of the signature, or ""
     signature: Callable | None = None
-    constrains: bool = False  # its flags are read by strategies that take constraints
-    page: str = ""  # of its flags
+    constrains: bool = False  # strategies with constraints read its flags
+    page: str = ""  # documentation of its flags
 
 
 FEATURES: dict[str, Feature] = {}
@@ -79,7 +78,7 @@ FEATURES: dict[str, Feature] = {}
 def register_feature(name: str, flags: type, **declared: Any) -> None:
     """Register a feature. declared: other fields of `Feature`."""
     FEATURES[name] = Feature(name, flags, **declared)
-    for each in sorted(FEATURES):  # whatever the order of imports
+    for each in sorted(FEATURES):  # independent of the order of imports
         FEATURES[each] = FEATURES.pop(each)
 
 
@@ -93,22 +92,21 @@ class Strategy:
     flags: type | None = None  # dataclass of its flags; several strategies may share one
     # (flags, generation config) -> None; raises UsageError with one sentence
     check: Callable | None = None
-    # (flags, generation config) -> what the signature says of it besides its name and flags
-    tell: Callable | None = None
+    # (flags, generation config) -> text for the signature in addition to its name and flags
+    signature_part: Callable | None = None
     needs: frozenset[str] = frozenset()  # of CAPABILITIES
     denies: frozenset[str] = frozenset()
     neutral: tuple[Setting, ...] = ()  # settings at which it equals fairseq
-    example: tuple[Setting, ...] = ()  # settings at which it does its work
+    example: tuple[Setting, ...] = ()  # settings at which it has an effect
     paper: str = ""
     constrained: bool = False  # whether it takes required and banned phrases
-    samples: bool = False  # of a select: whether it samples, by the numbers of sentences
-    # of a schedule: whether sentences start beside live ones, so that it wants many at
-    # once to take them from
+    samples: bool = False  # select: whether it samples, by the numbers of sentences
+    # schedule: whether sentences start while others are live, so that it needs large batches
     refills: bool = False
 
     @property
     def flag(self) -> str:
-        """How a user writes it."""
+        """The flag as a user writes it."""
         return f"--prune-{self.name}" if self.point == "prune" else f"--{self.point} {self.name}"
 
     @property
@@ -118,7 +116,7 @@ class Strategy:
 
 
 def file_of(module: str) -> str:
-    """The file of a module, below the package where it lies there."""
+    """Return the file of a module, below the package if it lies there."""
     file, package = Path(sys.modules[module].__file__ or ""), Path(__file__).parents[1]
     return file.relative_to(package).as_posix() if file.is_relative_to(package) else str(file)
 
@@ -139,8 +137,8 @@ def register(
     """Register a builder under an extension point ("prune" for one that its flags switch on).
     declared: other fields of `Strategy`.
 
-    Errors: UsageError for a name that is taken, an unknown point, an unknown capability, or flags
-    that are no dataclass of their own.
+    Errors: UsageError for a name that is in use, an unknown point, an unknown capability, or flags
+    that are not a dataclass of their own.
     """
     table = PRUNERS if point == "prune" else STRATEGIES.get(point)
     if table is None:
@@ -151,8 +149,7 @@ def register(
     where = f"the register line of {point} {name}"
     if isinstance(needs, str) or isinstance(denies, str):
         raise UsageError(
-            f"{where}: needs and denies are tuples, so write a comma behind a single "
-            'word, ("beam",)'
+            f'{where}: needs and denies are tuples, so write a comma after a single word, ("beam",)'
         )
     unknown = [c for c in (*needs, *denies) if c not in CAPABILITIES]
     if unknown:
@@ -204,7 +201,7 @@ def load_own() -> None:
 
 
 def load_strategies() -> None:
-    """Have all strategies and features register themselves, those from outside the package too."""
+    """Make all strategies and features register themselves, also those from outside the package."""
     load_own()
     for file in filter(None, os.environ.get(OUTSIDE, "").split(os.pathsep)):
         load_outside(Path(file))
@@ -213,7 +210,7 @@ def load_strategies() -> None:
 def load_outside(file: Path) -> None:
     """Import one strategy file from outside the package, once.
 
-    Errors: UsageError where it is not there.
+    Errors: UsageError if it does not exist.
     """
     name = OUTSIDE_MODULE + file.stem
     if name in sys.modules:
@@ -227,7 +224,7 @@ def load_outside(file: Path) -> None:
     give_old_path()
     try:
         spec.loader.exec_module(module)
-        refuse_taken(module)
+        refuse_existing_flags(module)
     except BaseException as error:
         del sys.modules[name]
         if isinstance(error, UsageError) or not isinstance(error, Exception):
@@ -251,7 +248,7 @@ def give_old_path() -> None:
         name = f"{name}.{part}"
         if name not in sys.modules:
             sys.modules[name] = types.ModuleType(name)
-            sys.modules[name].__path__ = []  # nothing else is found there
+            sys.modules[name].__path__ = []  # no other module is found there
         setattr(parent, part, sys.modules[name])
         parent = sys.modules[name]
     found = importlib.import_module(f"{__package__}.strategies.stop.length_reward")
@@ -259,16 +256,16 @@ def give_old_path() -> None:
     setattr(parent, "length_reward", found)  # noqa: B010  mypy knows no attribute of this name
 
 
-def refuse_taken(module: types.ModuleType) -> None:
-    """Refuse flags of a file from outside the package whose names fairseq has
-    (raises UsageError)."""
+def refuse_existing_flags(module: types.ModuleType) -> None:
+    """Refuse flags of a file from outside the package with names of fairseq's flags (raises
+    UsageError)."""
     for kind in vars(module).values():
         own = (
             vars(kind).get("__annotations__", {})
             if dataclasses.is_dataclass(kind) and kind.__module__ == module.__name__
             else {}
         )
-        if again := TAKEN & own.keys():
+        if again := STOCK_FLAG_NAMES & own.keys():
             raise UsageError(
                 f"{module.__file__}: fairseq has a flag --{min(again).replace('_', '-')} already: "
                 "choose another name"
@@ -276,7 +273,7 @@ def refuse_taken(module: types.ModuleType) -> None:
 
 
 def all_strategies() -> list[Strategy]:
-    """Every registered strategy, fairseq's own first at each extension point; pruners last."""
+    """Return all registered strategies, fairseq's own first at each point, pruners last."""
     load_strategies()
     return [STRATEGIES[point][name] for point in POINTS for name in names_of(point)] + list(
         PRUNERS.values()
@@ -284,53 +281,53 @@ def all_strategies() -> list[Strategy]:
 
 
 def names_of(point: str) -> list[str]:
-    """The names of an extension point's strategies, fairseq's own first."""
+    """Return the names of an extension point's strategies, fairseq's own first."""
     return sorted(STRATEGIES[point], key=lambda name: name != DEFAULT[point])
 
 
 def choice(flags: Any, point: str) -> str:
-    """The name of the strategy that the flags choose at an extension point."""
+    """Return the name of the strategy that the flags choose at an extension point."""
     return str(vars(flags)[point] or DEFAULT[point])
 
 
 def refills(flags: Any) -> bool:
-    """Whether the schedule that the flags choose starts sentences beside live ones."""
+    """Whether the schedule of the flags starts sentences while others are live."""
     return STRATEGIES["schedule"][choice(flags, "schedule")].refills
 
 
 def samples(flags: Any) -> bool:
-    """Whether the select strategy that the flags choose samples, by the numbers of sentences."""
+    """Whether the select strategy of the flags samples, by the numbers of sentences."""
     return STRATEGIES["select"][choice(flags, "select")].samples
 
 
-def in_use(flags: Any) -> list[Strategy]:
-    """The strategy of every extension point, fairseq's own included, and the pruners that
+def strategies_in_use(flags: Any) -> list[Strategy]:
+    """Return the strategy of every extension point, fairseq's own included, and the pruners that
     their flags switch on."""
     return [STRATEGIES[point][choice(flags, point)] for point in POINTS] + [
         s for s in PRUNERS.values() if changed(flags, s)
     ]
 
 
-def chosen(flags: Any) -> list[Strategy]:
-    """The strategies that the flags switch on, fairseq's own left out."""
-    return [s for s in in_use(flags) if s.name != DEFAULT.get(s.point)]
+def non_default_strategies(flags: Any) -> list[Strategy]:
+    """Return the strategies that the flags switch on, without fairseq's own."""
+    return [s for s in strategies_in_use(flags) if s.name != DEFAULT.get(s.point)]
 
 
 def flags_of(strategy: Strategy) -> dict[str, dataclasses.Field]:
-    """The flags that a strategy reads, by name; one that takes constraints reads those of their
-    sources."""
+    """Return the flags that a strategy reads, by name; a strategy with constraints also reads those
+    of their sources."""
     kinds = [f.flags for f in FEATURES.values() if f.constrains and strategy.constrained]
     return fields_of([*kinds, strategy.flags])
 
 
 def fields_of(kinds: Iterable[type | None]) -> dict[str, dataclasses.Field]:
-    """The fields of dataclasses of flags, by name."""
+    """Return the fields of dataclasses of flags, by name."""
     fields = (field for kind in kinds if kind for field in dataclasses.fields(kind))
     return {field.name: field for field in fields if field.name != "_name"}
 
 
 def changed(flags: Any, strategy: Strategy) -> dict[str, Any]:
-    """The strategy's flags that differ from their defaults."""
+    """Return the strategy's flags that differ from their defaults."""
     return {
         name: value
         for name, field in flags_of(strategy).items()
@@ -338,16 +335,16 @@ def changed(flags: Any, strategy: Strategy) -> dict[str, Any]:
     }
 
 
-# ---- What flags declare
+# ---- Declarations of flags
 
 
 def typed(name: str) -> str:
-    """A flag as a user types it."""
+    """Return a flag as a user types it."""
     return "--" + name.replace("_", "-")
 
 
 def all_fields() -> dict[str, dataclasses.Field]:
-    """The flags of all strategies and features, by name."""
+    """Return the flags of all strategies and features, by name."""
     kinds = [s.flags for s in all_strategies()] + [f.flags for f in FEATURES.values()]
     return fields_of(kinds)
 
@@ -358,8 +355,8 @@ def is_given(flags: Any, field: dataclasses.Field) -> bool:
 
 
 def declared(key: str, flags: Any = None) -> dict[str, Any]:
-    """What flags declare under a key of their metadata, by name. flags: of those that are given
-    there only."""
+    """Return what flags declare under a key of their metadata, by name. flags: only of those that
+    are given there."""
     return {
         name: field.metadata[key]
         for name, field in all_fields().items()
@@ -368,13 +365,13 @@ def declared(key: str, flags: Any = None) -> dict[str, Any]:
 
 
 def gives_constraints(flags: Any) -> str | None:
-    """The first flag of ours by which the command gives constraints; None where there is none."""
+    """Return our first flag by which the command gives constraints; None if there is none."""
     return next((typed(name) for name in declared("gives", flags)), None)
 
 
 def constraint_flag(flags: Any, generation: Any) -> str | None:
-    """A flag by which the command gives constraints of any kind; None where there is none."""
-    # ours first: where there are any, the task has set the stock flag itself
+    """Return a flag by which the command gives constraints of any kind; None if there is none."""
+    # ours first: if there are any, the task has set the stock flag itself
     return gives_constraints(flags) or ("--constraints" if generation.constraints else None)
 
 
@@ -384,7 +381,7 @@ def constrained(flags: Any, generation: Any) -> bool:
 
 
 def ways(flag: str) -> str:
-    """The way out for a flag that has no phrases to shape."""
+    """Return the way out for a flag that has no phrases to shape."""
     shapes = all_fields()[flag[2:].replace("-", "_")].metadata.get("shapes", "phrases")
     files = [typed(name) for name, kind in declared("gives").items() if shapes in ("phrases", kind)]
     return (
@@ -392,14 +389,11 @@ def ways(flag: str) -> str:
     )
 
 
-# ---- What rules what out
+# ---- Capabilities: what excludes what
 #
-# The capabilities that strategies and options need or deny, and the sentence that refuses two of
-# them together. The register lines declare them of strategies, checks.py of options.
-
-
-# What a strategy or an option can need, and the sentence for one that denies it. Each sentence
-# goes on with the way out.
+# The capabilities that strategies and options need or deny, with the sentence for one that needs it
+# and one that denies it. The register lines declare those of strategies, checks.py those of
+# options. The way out is added to each sentence.
 CAPABILITIES = {
     "search loop": "{denier} replaces beam search, so {needer} cannot work with it",
     "beam": "{needer} belongs to beam search, and {denier} has no beam",
@@ -413,7 +407,7 @@ CAPABILITIES = {
     "softmax's own order": "{denier} can raise words that {needer} has ruled out",
     "attention": "{needer} reads the attention of every token, which {denier} does not keep",
     "several tokens a call": "{denier} reads one token a call, and {needer} reads several",
-    "repeatable calls": "{denier} draws anew at every call, so {needer} cannot verify drafts",
+    "repeatable calls": "{denier} draws again at every call, so {needer} cannot verify drafts",
     "one process": "{needer} is written by one process, and {denier} starts several",
     "output layer": "{needer} reads the output layer of a plain Transformer decoder, and "
     "{denier} has none",
@@ -428,8 +422,7 @@ CAPABILITIES = {
 
 @dataclass(frozen=True)
 class Part:
-    """What takes part in a run and can rule others out: a strategy, or an option
-    of ours or of stock."""
+    """A part of a run that can exclude others: a strategy, or an option of ours or of stock."""
 
     flag: str
     needs: frozenset[str] = frozenset()
@@ -437,7 +430,7 @@ class Part:
 
 
 def refusal(parts: list[Part]) -> str | None:
-    """The sentence for the first two parts that cannot work together; None where all can."""
+    """Return the sentence for the first two parts that exclude each other; None if none do."""
     for needer in parts:
         for denier in parts:
             for capability in sorted(needer.needs & denier.denies):

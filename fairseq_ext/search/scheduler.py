@@ -19,25 +19,22 @@ from fairseq_ext.search.pool import Pool
 from fairseq_ext.search.protocols import Schedule, SearchSetup
 
 # ---- Requests, and the queue
-#
-# A request is a sentence on its way from the door (a command, the Python API, an engine) to its
-# hypotheses.
 
 
 @dataclass(eq=False)
 class Request:
-    """One sentence to decode, and the only record of it: a door that knows more of its
-    sentences adds fields."""
+    """One sentence to decode, from its caller (a command, the Python API, an engine) to its
+    hypotheses. A caller may add fields in a subclass."""
 
-    number: int  # as the door numbers it
-    nbest: int  # length of the n-best list that its search is for
-    most: int | None = None  # hypotheses that the door takes; None: all that are found
-    pool: Pool | None = None  # the batch that it is encoded in; None until there is one
-    sentence: int = 0  # its pool number
+    number: int  # chosen by the caller; unique among the requests of a Scheduler
+    nbest: int  # length of the n-best list that is searched
+    most: int | None = None  # hypotheses to return, at most; None: all
+    pool: Pool | None = None  # the batch that it is encoded in; None before that
+    sentence: int = 0  # its number in that pool
 
     @property
     def batch(self) -> Pool:
-        """The batch that it is encoded in, when there is one."""
+        """The batch that it is encoded in."""
         assert self.pool is not None
         return self.pool
 
@@ -46,14 +43,14 @@ R = TypeVar("R", bound=Request)
 
 
 class WholeBatch(Schedule):
-    """Start every sentence at once (`--schedule batch`)."""
+    """Starts every sentence at once (`--schedule batch`)."""
 
     def __call__(self, waiting: int, live: int, rows: int, since: int) -> int:
         return waiting
 
 
 class Scheduler(Generic[R]):
-    """Requests that wait, first come first served. They start when the schedule says so."""
+    """Waiting requests, first come first served; the schedule decides when they start."""
 
     def __init__(self, schedule: Schedule):
         self.schedule = schedule
@@ -64,20 +61,18 @@ class Scheduler(Generic[R]):
         return len(self.waiting)
 
     def add(self, request: R, first: bool = False) -> None:
-        """Put a request behind all that wait, or before them."""
+        """Add a request after all that wait, or before them."""
         self.waiting[request.number] = request
         if first:
             self.waiting.move_to_end(request.number, last=False)
 
     def cancel(self, number: int) -> None:
-        """Forget a request, if it waits here."""
+        """Drop a request, if it waits here."""
         self.waiting.pop(number, None)
 
     def start(self, live: int, rows: int) -> list[R]:
-        """Take out the requests that start now, beside so many sentences and their rows.
-
-        To be asked before each step.
-        """
+        """Remove and return the requests that start now; live, rows: of the sentences that are
+        being decoded. Call it before each step."""
         self.since += 1
         n = self.schedule(len(self.waiting), live, rows, self.since) if self.waiting else 0
         if n:
@@ -85,7 +80,7 @@ class Scheduler(Generic[R]):
         return [self.waiting.popitem(last=False)[1] for _ in range(n)]
 
     def steps(self, live: int, rows: int) -> int:
-        """How many steps may pass before it is asked again, unless a sentence ends."""
+        """Return how many steps may pass until the next call of `start`, unless a sentence ends."""
         if not self.waiting:
             return STEPS
         # where rows are counted, any step may make room for a new sentence
@@ -98,19 +93,19 @@ class Scheduler(Generic[R]):
 def search_all(
     schedule: Schedule, searcher: Searcher, pool: Pool, nbest: int, stats: Stats, answer: OnFinal
 ) -> None:
-    """Decode the pool's sentences `to_decode`; give `answer` each of them as soon as it is final.
+    """Decode the pool's sentences `to_decode`; call `answer` with each as soon as it is final.
 
-    nbest: length of their lists.
+    nbest: length of each sentence's n-best list.
     """
     scheduler: Scheduler[Request] = Scheduler(schedule)
     has_started = False
     for sentence in pool.sentences_to_decode():
         scheduler.add(Request(sentence, nbest, pool=pool, sentence=sentence))
     while True:
-        if newcomers := scheduler.start(searcher.live, searcher.rows):
+        if arrivals := scheduler.start(searcher.live, searcher.rows):
             if has_started and stats.refills is not None:
                 stats.refill()
-            searcher.admit(newcomers)
+            searcher.admit(arrivals)
             has_started = True
         if not searcher.live:
             return
@@ -120,11 +115,9 @@ def search_all(
                 answer(request.sentence, found)
 
 
-# ---- The protocol of all searchers
+# ---- The protocol of all searchers: requests go in, steps are made, hypotheses come out
 #
-# Requests go in, steps are made, hypotheses come out.
-#
-# The loop (loop.py) is the definition of beam search; compiled.py and constrained.py are its
+# The loop (interpreted.py) is the definition of beam search; compiled.py and constrained.py are its
 # compiled twins, and the driver of parallel decoding (search/parallel/driver.py) is the fourth. A
 # command adds all sentences of a batch and steps until none is live; a worker of an engine adds and
 # cancels requests between any two steps.
@@ -139,68 +132,67 @@ class Searcher(ABC):
     @property
     @abstractmethod
     def live(self) -> int:
-        """Requests that are being decoded."""
+        """Number of requests that are being decoded."""
 
     @property
     @abstractmethod
     def rows(self) -> int:
-        """Their rows."""
+        """Number of their rows."""
 
-    def may_take(self, constraints: SentenceConstraints | None) -> bool:
-        """Whether a sentence with these constraints is for this search, as far as they
-        say; by default it is."""
+    def supports_constraints(self, constraints: SentenceConstraints | None) -> bool:
+        """Whether this search supports a sentence with these constraints, as far as they decide;
+        true by default."""
         return True
 
-    def takes(self, pool: Pool) -> bool:
-        """Whether this search knows all that the sentences of a pool ask for;
-        by default it does."""
+    def supports_pool(self, pool: Pool) -> bool:
+        """Whether this search supports the sentences of a pool; true by default."""
         return True
 
     @abstractmethod
     def admit(self, requests: Sequence[Request]) -> None:
-        """Encode requests of one pool; they are live then."""
+        """Encode requests of one pool, which are live then."""
 
     @abstractmethod
     def step(self, most: int = 1) -> list[Request]:
-        """Add a token to rows, as the schedule says, at most so often; stop when a sentence ends.
+        """Add at most `most` tokens to rows, as the schedule says; stop when a sentence ends.
 
-        Return the requests that have ended, each of which must be taken. Errors: NotANumber
-        where the model gives NaN.
+        Return the requests that have ended; call `take` for each. Errors: NotANumber if the model
+        gives NaN.
         """
 
     @abstractmethod
     def take(self, request: Request) -> list[Hypothesis] | None:
-        """The hypotheses of a request that has ended, best first; it is forgotten then. None: it
-        has not, and goes on in another search.
+        """Return the hypotheses of a request that has ended, best first, and drop it. None: it has
+        not ended, and continues in another search.
 
-        Errors: NotANumber where the model gives NaN for it.
+        Errors: NotANumber if the model gives NaN for it.
         """
 
     @abstractmethod
     def cancel(self, requests: Collection[Request]) -> None:
-        """Forget requests without an answer; their rows are free for the next step."""
+        """Drop requests without an answer; their rows are free for the next step."""
 
     @abstractmethod
     def common_prefix(self, request: Request) -> list[int]:
-        """The tokens that every hypothesis of a live request begins with, so
-        that its answer does."""
+        """Return the tokens that every hypothesis of a live request begins with, and so will its
+        answer."""
 
     def set_aside(self) -> None:  # noqa: B027  most hold no rows in it between two steps
         """Leave the decoder to another search until the next step."""
 
 
 class CompiledSearcher(Searcher):
-    """A search that pools share, one after another."""
+    """A search that is used for pools one after another."""
 
     @abstractmethod
     def clear(self) -> None:
-        """Forget all requests, also those of a call that an exception has ended."""
+        """Drop all requests, also those of a call that an exception ended."""
 
 
 def common_prefix(rows: Sequence[Sequence[int]]) -> list[int]:
-    """The tokens that all rows begin with; none where there are no rows."""
+    """Return the tokens that all rows begin with; none if there are no rows."""
     first, last = (list(edge(map(tuple, rows), default=())) for edge in (min, max))
-    # of rows in order, what the outermost two have in common all have
+    # if rows are sorted, the first and the last have in common what all have
     same = next(
         (i for i, (a, b) in enumerate(zip(first, last, strict=False)) if a != b),
         min(len(first), len(last)),
@@ -210,18 +202,19 @@ def common_prefix(rows: Sequence[Sequence[int]]) -> list[int]:
 
 # ---- The searches of a generator as one
 #
-# A request goes to the first that knows all that it asks for; the loop knows everything.
+# A request goes to the first search that supports it; the loop supports every request.
 
 
 class Searchers(Searcher):
     """Several searches that share a decoder; the last one takes every request.
 
-    last: makes that one where `searchers` lacks it, when a request needs it.
+    last: a function that makes the last search when a request needs it; None if `searchers` ends
+    with it.
     """
 
     def __init__(self, searchers: Sequence[Searcher], last: Callable[[], Searcher] | None = None):
         self.searchers, self.make_last = list(searchers), last
-        self.at: dict[Request, Searcher] = {}  # that has it; in the order in which they came
+        self.searcher_of_request: dict[Request, Searcher] = {}  # in the order of their start
 
     @property
     def last(self) -> Searcher:
@@ -241,20 +234,22 @@ class Searchers(Searcher):
 
     def admit(self, requests: Sequence[Request]) -> None:
         pool = requests[0].batch
-        taker = next((each for each in self.searchers if each.takes(pool)), None) or self.last
+        taker = (
+            next((each for each in self.searchers if each.supports_pool(pool)), None) or self.last
+        )
         parts = [requests]
-        if pool.alone:
+        if pool.encodes_separately:
             of_sentence = {request.sentence: request for request in requests}
             parts = [
                 [of_sentence[sentence] for sentence in part]
-                for part in pool.together(list(of_sentence))
+                for part in pool.encoder_batches(list(of_sentence))
             ]
         for part in parts:
             for searcher in self.searchers:
                 if searcher is not taker:
                     searcher.set_aside()
             taker.admit(part)
-            self.at |= dict.fromkeys(part, taker)
+            self.searcher_of_request |= dict.fromkeys(part, taker)
 
     def step(self, most: int = 1) -> list[Request]:
         busy = [searcher for searcher in self.searchers if searcher.live]
@@ -263,25 +258,25 @@ class Searchers(Searcher):
         ]
 
     def take(self, request: Request) -> list[Hypothesis] | None:
-        found = self.at.pop(request).take(request)
+        found = self.searcher_of_request.pop(request).take(request)
         if found is None:
             self.last.admit([request])
-            self.at[request] = self.last
+            self.searcher_of_request[request] = self.last
         return found
 
     def cancel(self, requests: Collection[Request]) -> None:
         for request in requests:
-            self.at.pop(request).cancel([request])
+            self.searcher_of_request.pop(request).cancel([request])
 
     def common_prefix(self, request: Request) -> list[int]:
-        return self.at[request].common_prefix(request)
+        return self.searcher_of_request[request].common_prefix(request)
 
 
 class BeamSearch:
     """The driver of --decoding beam.
 
-    compiled: the compiled searches that know the strategies; loop: makes the search that takes
-    every sentence of a pool.
+    compiled: the compiled searches that support the strategies; loop: makes the search that
+    supports every sentence of a pool.
     """
 
     def __init__(
@@ -294,8 +289,7 @@ class BeamSearch:
 
     @torch.no_grad()
     def __call__(self, pool: Pool, answer: OnFinal) -> None:
-        """Decode the pool's sentences `to_decode`; give `answer` each of them as
-        soon as it is final."""
+        """Decode the pool's sentences `to_decode`; call `answer` with each when it is final."""
         self.clear()
         try:
             search_all(
@@ -306,11 +300,11 @@ class BeamSearch:
                 self.setup.stats,
                 answer,
             )
-        except BaseException:  # whose memory goes now; the next call clears what this one leaves
+        except BaseException:  # free their memory now; the next call clears the searches
             self.clear()
             raise
 
     def clear(self) -> None:
-        """Empty the compiled searches, which are used again."""
+        """Clear the compiled searches, which are used again."""
         for searcher in self.compiled:
             searcher.clear()

@@ -8,7 +8,7 @@ a page for people.
 | app.py | the application, its routes, and which sites may use them |
 | service.py | what the routes share: answers that are waited for, errors |
 | glossaries.py | glossaries that are kept by name |
-| models.py | one model that stays, or those of a folder; two models one behind the other |
+| models.py | one model that stays, or those of a folder; chains of two models |
 | model_folder.py | the models of a folder, in which they come and go |
 | metrics.py | counts and histograms for Prometheus |
 | bodies.py | JSON and forms as UTF-8, checked by pydantic models |
@@ -47,7 +47,7 @@ class Settings:
     max_queue: int = 1000  # requests that wait
     deadline: float = 60.0  # seconds from a request's arrival to its answer
     grace: float = 10.0  # seconds for running requests after SIGTERM
-    # names that the server answers to, beside loopback's and `host`
+    # names that the server answers to, in addition to loopback's and `host`
     allowed_hosts: tuple[str, ...] = ()
     # of pages of other sites that may use it through a browser; "*" for any
     allowed_origins: tuple[str, ...] = ()
@@ -69,7 +69,7 @@ class Settings:
 
 
 def default_folder() -> Path:
-    """Where glossaries are kept: fairseq_ext/glossaries in $XDG_DATA_HOME, else
-    in ~/.local/share."""
+    """Return the folder for glossaries: fairseq_ext/glossaries in $XDG_DATA_HOME, else in
+    ~/.local/share."""
     base = os.environ.get("XDG_DATA_HOME")
     return (Path(base) if base else Path.home() / ".local" / "share") / "fairseq_ext" / "glossaries"

@@ -30,7 +30,7 @@ EXIT_CODES = "exit codes: 0 ended by SIGTERM or Ctrl-C; 1 an error, which is tol
 
 
 def parser(name: str = "python -m fairseq_ext.serve") -> ArgumentParser:
-    """What is ours on the command line; everything else is a decoding flag.
+    """Return the parser of our part of the command line; all other flags are decoding flags.
 
     name: of the command.
     """
@@ -188,12 +188,12 @@ def parser(name: str = "python -m fairseq_ext.serve") -> ArgumentParser:
 
 
 def names(text: str) -> tuple[str, ...]:
-    """The names of a list with commas."""
+    """Return the names of a list with commas."""
     return tuple(filter(None, (name.strip() for name in text.split(","))))
 
 
 def settings_of(args: Any) -> Settings:
-    """The server's own flags (raises UsageError)."""
+    """Return the server's own flags (raises UsageError)."""
     from fairseq_ext.serve.guard import Keys, is_loopback
 
     above_0 = (
@@ -271,14 +271,14 @@ def settings_of(args: Any) -> Settings:
 
 
 def needed(*names: str) -> None:
-    """UsageError where a package of the extra `serve` is not installed."""
+    """Raise UsageError if a package of the extra `serve` is not installed."""
     missing = [name for name in names if importlib.util.find_spec(name) is None]
     if missing:
         raise UsageError(str(explain(ModuleNotFoundError(name=missing[0]))))
 
 
 def listening(settings: Settings) -> socket.socket:
-    """The socket (raises UsageError where it cannot be had)."""
+    """Return the listening socket (raises UsageError if there is none)."""
     family = socket.AF_INET6 if ":" in settings.host else socket.AF_INET
     found = socket.socket(family)
     found.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -316,7 +316,8 @@ def serve(models: Models, settings: Settings, sock: socket.socket) -> int:
     class Uvicorn(uvicorn.Server):
         @contextlib.contextmanager
         def capture_signals(self) -> Iterator[None]:
-            """As uvicorn's, but the signal is over when the server is: the exit code is 0."""
+            """Handle signals as uvicorn does, except that a signal is over when the server is: the
+            exit code is 0."""
             before = {
                 number: signal.signal(number, self.stop)
                 for number in (signal.SIGINT, signal.SIGTERM)
@@ -356,7 +357,7 @@ def serve(models: Models, settings: Settings, sock: socket.socket) -> int:
 
 
 def main(argv: list[str] | None = None) -> int:
-    """The exit code."""
+    """Run the command; return the exit code."""
     try:
         args, others = parser().parse_known_args(argv)
         needed(*SERVER_PACKAGES)

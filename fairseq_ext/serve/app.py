@@ -1,12 +1,12 @@
-"""The application: routes of translation and of kept glossaries, and checks of the site that asks.
+"""The application: routes of translation and of stored glossaries, and checks of the origin.
 
 The models' running search takes requests in. Each has its own constraints, glossaries and
 n-best list. Where several pairs of languages are served, the query says which is meant:
 `?source=de&target=en`.
 
 An error is an object `{"error": "one sentence"}` with a status that says whose fault it is.
-A record of a list that cannot be translated has its error in its own place and costs no
-other one its translation.
+A record of a list that cannot be translated has its error in its own place, and the others are
+translated.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ class Server(Service):
 
     @asynccontextmanager
     async def lifespan(self, app: FastAPI) -> AsyncIterator[None]:
-        """The engines end with the server."""
+        """End the engines with the server."""
         yield
         self.closing = True
         await run_in_threadpool(self.models.close)
@@ -80,7 +80,7 @@ class Server(Service):
     # ---- routes
 
     def add_routes(self) -> None:
-        """All routes; what a route does is the method of its name."""
+        """Add all routes; each is handled by the method of its name."""
         app = self.app
         app.add_middleware(
             SameSite, hosts=self.settings.hosts, origins=self.settings.allowed_origins
@@ -148,7 +148,7 @@ class Server(Service):
         return Streamed(stream, shown)
 
     async def get_model(self, request: Request) -> Any:
-        """What is loaded, and how translations are made."""
+        """Return what is loaded, and how translations are made."""
         self.check(request.headers)
         pair, others = (
             self.pair_of(request) if request.query_params else self.pairs()[0],
@@ -188,13 +188,13 @@ class Server(Service):
         return Response(self.metrics.text(), media_type="text/plain; version=0.0.4; charset=utf-8")
 
     async def page(self) -> Response:
-        """The page."""
+        """Return the page."""
         return HTMLResponse(
             PAGE.read_text(encoding="utf-8"), headers={"Content-Security-Policy": POLICY}
         )
 
     async def refused(self, request: Request, error: Exception) -> Response:
-        """An error as JSON."""
+        """Return an error as JSON."""
         return refusal(error, request.url.path)
 
 
@@ -251,24 +251,24 @@ class GlossaryRoutes:
         )(self.delete)
 
     def glossaries(self, request: Request) -> Glossaries:
-        """Those of the request's pair."""
+        """Return the glossaries of the request's pair."""
         return self.service.glossaries(self.service.pair_of(request))
 
     async def names(self, request: Request) -> Any:
-        """The names of the glossaries that are kept here."""
+        """Return the names of the stored glossaries."""
         self.service.check(request.headers)
         return {"glossaries": self.glossaries(request).names()}
 
     async def terms(self, request: Request) -> Any:
-        """The terms of a glossary file (TSV, CSV, XLSX, JSONL, TBX or TMX, as its name ends), and
-        what is wrong with its other lines."""
+        """Return the terms of a glossary file (TSV, CSV, XLSX, JSONL, TBX or TMX, by its name), and
+        the errors of its other lines."""
         self.service.check(request.headers)
         pair = self.service.pair_of(request)
         body = await read_body(request, self.service.settings)
         return await run_in_threadpool(self.read_terms, body, pair)
 
     def read_terms(self, body: bytes, pair: Pair) -> dict[str, Any]:
-        """The same for the body of a request."""
+        """Return the same for the body of a request."""
         way = (
             'the request needs "name", of the file, and "content", its text, or "base64", its bytes'
         )
@@ -284,7 +284,7 @@ class GlossaryRoutes:
         return self.read_file(file_name(given.name), content, pair)
 
     def read_file(self, name: str, content: bytes, pair: Pair) -> dict[str, Any]:
-        """The same for a file of this name."""
+        """Return the same for a file of this name."""
         errors, terms = LineErrors(), dict[str, list[str]]()
         suffix = PurePath(name).suffix.lower()
         with tempfile.NamedTemporaryFile(suffix=suffix if suffix in READERS else "") as file:
@@ -337,7 +337,7 @@ class GlossaryRoutes:
         return JSONResponse({"name": name, "bytes": len(body)}, 201 if is_new else 200)
 
     async def get(self, name: str, request: Request) -> Response:
-        """A glossary as it was put."""
+        """Return a glossary as it was put."""
         self.service.check(request.headers)
         return Response(
             self.glossaries(request).read(name),
@@ -353,13 +353,13 @@ class GlossaryRoutes:
 
 # ---- Which sites may use the server
 #
-# What a page of somebody else's site could have a browser send is refused: requests under a name
+# What a page of another site could have a browser send is refused: requests under a name
 # that is not this server's (DNS rebinding), from another origin, JSON that a form could have sent,
 # and changes without a header that no form can send.
 
 
 LOOPBACK = ("localhost", "127.0.0.1", "::1")
-# what browsers send across sites unasked
+# what browsers send across sites without a preflight request
 FORMS = ("", "application/x-www-form-urlencoded", "multipart/form-data", "text/plain")
 
 
@@ -386,7 +386,7 @@ class SameSite:
         await self.app(scope, receive, send)
 
     def check(self, method: str, path: str, headers: Headers) -> None:
-        """HTTPException 403 or 415 for what is refused."""
+        """Raise HTTPException 403 or 415 for a refused request."""
         for name, url in (
             ("Host", "//" + headers.get("host", "")),
             ("Origin", headers.get("origin", "//localhost")),
@@ -400,7 +400,8 @@ class SameSite:
             raise HTTPException(
                 415, "the body is JSON: say so with the header Content-Type: application/json"
             )
-        # subtle: no form sends the header Authorization, and a page of another site must ask first
+        # subtle: no form sends the header Authorization, and a script of another site can send it
+        # only after a preflight request
         if (
             method in ("PUT", "DELETE")
             and kind in FORMS
@@ -411,7 +412,7 @@ class SameSite:
 
 
 def host_of(url: str) -> str:
-    """The name or address in a URL, without its port; "" where there is none."""
+    """Return the name or address in a URL, without its port; "" if there is none."""
     try:
         return (urlsplit(url).hostname or "").rstrip(".")
     except ValueError:

@@ -20,7 +20,7 @@ from starlette.datastructures import Headers, UploadFile
 from starlette.formparsers import MultiPartException, MultiPartParser
 
 from fairseq_ext.core.errors import UsageError, cut
-from fairseq_ext.search.constraints.lines import TOO_DEEP, flaw, no_key_twice
+from fairseq_ext.search.constraints.lines import TOO_DEEP, json_error, refuse_duplicate_keys
 
 LARGE = 1 << 16  # bytes of a body that takes long enough for others to be served meanwhile
 MOST_FIELDS = 1000  # of a form
@@ -33,7 +33,7 @@ Model = TypeVar("Model", bound=BaseModel)
 
 
 async def apart(read: Callable[..., Read], body: bytes, *more: Any) -> Read:
-    """What `read` makes of a body; in a thread where that is large."""
+    """Return the result of `read` for a body; a large one is read in a thread."""
     return read(body, *more) if len(body) < LARGE else await run_in_threadpool(read, body, *more)
 
 
@@ -41,7 +41,7 @@ async def apart(read: Callable[..., Read], body: bytes, *more: Any) -> Read:
 
 
 def read_json(body: bytes) -> Any:
-    """The JSON value of a body (raises UsageError)."""
+    """Return the JSON value of a body (raises UsageError)."""
     try:
         value = DECODER.decode(text := utf_8(body, "the body"))
     except UsageError:
@@ -50,7 +50,7 @@ def read_json(body: bytes) -> Any:
         raise UsageError(f"the body {TOO_DEEP}") from None
     except ValueError as error:
         raise UsageError(f"the body is not valid JSON ({error}): correct it") from None
-    if (found := flaw(value)) is not None:
+    if (found := json_error(value)) is not None:
         raise UsageError(f"the body {found}")
     if "\\u" in text:  # UTF-8 has no other way to write half a character
         try:
@@ -68,12 +68,13 @@ def refuse_constant(name: str) -> None:
 
 
 DECODER = json.JSONDecoder(
-    object_pairs_hook=no_key_twice("the request"), parse_constant=refuse_constant
+    object_pairs_hook=refuse_duplicate_keys("the request"), parse_constant=refuse_constant
 )
 
 
 def key_in(body: bytes) -> str | None:
-    """The text of "api_key" in a JSON body, which is not parsed: its sender is not known yet."""
+    """Return the text of "api_key" in a JSON body, which is not parsed, since its sender is not
+    known yet."""
     found = KEY.search(body)
     try:
         return None if found is None else json.loads(found[1])
@@ -85,7 +86,7 @@ def key_in(body: bytes) -> str | None:
 
 
 def utf_8(content: bytes, what: str) -> str:
-    """The text of bytes; what: for the message (raises UsageError)."""
+    """Return the text of bytes; what: for the message (raises UsageError)."""
     try:
         return content.decode("utf-8")
     except UnicodeDecodeError as error:
@@ -95,7 +96,8 @@ def utf_8(content: bytes, what: str) -> str:
 
 
 def urlencoded(content: bytes, what: str, lists: Collection[str] = ()) -> dict[str, Any]:
-    """The fields of an urlencoded form or of a query; lists: as of `once` (raises UsageError)."""
+    """Return the fields of an urlencoded form or of a query; lists: as for `once` (raises
+    UsageError)."""
     text = utf_8(content, what)
     try:
         pairs = parse_qsl(text, keep_blank_values=True, errors="strict", max_num_fields=MOST_FIELDS)
@@ -126,8 +128,8 @@ def once(
 async def read_form(
     headers: Mapping[str, str], body: bytes, lists: Collection[str] = ()
 ) -> dict[str, Any]:
-    """The fields of a form, texts and UploadFiles; urlencoded where its header does not say
-    multipart. lists: as of `once` (raises UsageError)."""
+    """Return the fields of a form, texts and UploadFiles; it counts as urlencoded unless its header
+    says multipart. lists: as for `once` (raises UsageError)."""
     kind, options = parse_options_header(headers.get("content-type", ""))
     charset = options.get(b"charset", b"").decode("latin-1").lower()
     if charset not in UTF_8:
@@ -139,14 +141,14 @@ async def read_form(
     # every byte as it is
     header = b'multipart/form-data; charset=latin-1; boundary="' + boundary + b'"'
 
-    async def whole() -> AsyncGenerator[bytes, None]:
+    async def in_one_part() -> AsyncGenerator[bytes, None]:
         yield body
 
     try:
         if not boundary:
             raise MultiPartException("its header has no boundary")
         given = await MultiPartParser(
-            Headers(raw=[(b"content-type", header)]), whole(), max_fields=MOST_FIELDS
+            Headers(raw=[(b"content-type", header)]), in_one_part(), max_fields=MOST_FIELDS
         ).parse()
     except (MultiPartException, ValueError) as error:
         why = cut(str(getattr(error, "message", error)).rstrip("."))
@@ -164,7 +166,7 @@ async def read_form(
 
 
 def file_name(path: str) -> str:
-    """The name of a file that a client has sent, without its folders (raises UsageError)."""
+    """Return the name of a file that a client has sent, without its folders (raises UsageError)."""
     name = PurePath(path.replace("\\", "/")).name
     if any(unicodedata.category(character) == "Cc" for character in name):
         raise UsageError("a file name has a control character: rename the file")
@@ -179,7 +181,7 @@ def file_name(path: str) -> str:
 def checked(
     kind: type[Model], value: Any, sentence: Callable[[str, str], str], where: str = ""
 ) -> Model:
-    """A value as the model of a request.
+    """Return a value as the model of a request.
 
     sentence: what is said of a field and the kind of its error, by pydantic's names; a validator
     of the model may raise UsageError itself. where: the validators' context.
@@ -198,8 +200,8 @@ def checked(
 def described(
     kinds: Mapping[str, dict[str, Any]], examples: Mapping[str, Any] | None = None
 ) -> dict[str, Any]:
-    """How a body is described in the documentation. kinds: schemas by content type; examples: of
-    the JSON."""
+    """Return the description of a body for the documentation. kinds: schemas by content type;
+    examples: of the JSON."""
     content = {kind: {"schema": schema} for kind, schema in kinds.items()}
     if examples:
         content["application/json"]["examples"] = {

@@ -27,7 +27,7 @@ from fairseq_ext.core.errors import UsageError, cut
 from fairseq_ext.core.language_codes import name_of, two_letters
 from fairseq_ext.engine.jobs import GlossaryFile
 from fairseq_ext.serve import default_folder
-from fairseq_ext.serve.bodies import described, file_name
+from fairseq_ext.serve.bodies import file_name
 from fairseq_ext.serve.deepl_glossaries import (
     DeepLGlossaries,
     Entries,
@@ -36,11 +36,19 @@ from fairseq_ext.serve.deepl_glossaries import (
     tsv,
     without_paths,
 )
-from fairseq_ext.serve.deepl_languages import LISTED, base, full_name, matching, target_codes
+from fairseq_ext.serve.deepl_languages import (
+    LISTED,
+    base,
+    full_name,
+    likely,
+    matching,
+    target_codes,
+)
 from fairseq_ext.serve.deepl_requests import (
     DocumentKey,
     DocumentRequest,
     GlossaryChange,
+    Kind,
     LanguageType,
     NewDictionary,
     NewGlossary,
@@ -48,18 +56,19 @@ from fairseq_ext.serve.deepl_requests import (
     PairOf,
     TextRequest,
     Translation,
+    WriteRequest,
+    description,
     fields_of,
     read,
     unsupported,
 )
 from fairseq_ext.serve.deepl_texts import Tagged
 from fairseq_ext.serve.documents import Documents
-from fairseq_ext.serve.libretranslate import FORM, READ, candidates
+from fairseq_ext.serve.libretranslate import READ, candidates
 from fairseq_ext.serve.models import Pair
 from fairseq_ext.serve.service import ERRORS, Service
 from fairseq_ext.text.files import ENDINGS, beginning
 
-EXAMPLE = {"text": ["Der Patient hat einen Port."], "source_lang": "DE", "target_lang": "EN-GB"}
 UNLIMITED = 1_000_000_000_000  # what DeepL says of an account without a limit
 MOST_GLOSSARIES = 1000  # of an owner, as in DeepL's API
 QUOTA = 456  # the status of DeepL's API for a limit of an account
@@ -70,7 +79,7 @@ class DeepL:
 
     def __init__(self, service: Service):
         self.service = service
-        self.kept: dict[str, DeepLGlossaries] = {}
+        self.by_owner: dict[str, DeepLGlossaries] = {}
         self.documents = Documents(service)
         self.characters: Counter[str] = Counter()  # that each owner has sent
 
@@ -102,18 +111,9 @@ class DeepL:
             ("GET", all_of + "/entries", self.entries, None),
             ("PUT", all_of + "/dictionaries", self.replace, NewDictionary),
             ("DELETE", all_of + "/dictionaries", self.delete_dictionary, None),
-            ("POST", "/v2/write/rephrase", self.write, None),
-            ("POST", "/v2/write/correct", self.write, None),
+            ("POST", "/v2/write/rephrase", self.write, WriteRequest),
+            ("POST", "/v2/write/correct", self.write, WriteRequest),
         ):
-            more: dict[str, Any] = {}
-            if kind is not None:
-                schema = kind.model_json_schema()
-                if parts := schema.pop("$defs", None):  # Swagger looks for them elsewhere
-                    schema["properties"]["dictionaries"]["items"] = parts["NewDictionary"]
-                is_file = kind is DocumentRequest
-                types = ["multipart/form-data"] if is_file else ["application/json", FORM]
-                example = {"a text": EXAMPLE} if kind is TextRequest else None
-                more = described(dict.fromkeys(types, schema), example)
             app.add_api_route(
                 path,
                 route,
@@ -121,16 +121,16 @@ class DeepL:
                 summary=(route.__doc__ or "").partition(".")[0],
                 tags=["DeepL"],
                 responses=answers,
-                openapi_extra=more,
+                openapi_extra=description(kind),
             )
 
     # ---- the owner of a request, and its languages
 
     def owner(self, request: Request) -> str:
-        """Whose glossaries and documents a request is about; HTTPException 403 for one without a
-        key that the server knows."""
+        """Return the owner of a request's glossaries and documents; raise HTTPException 403 without
+        a key that the server knows."""
         keys = self.service.keys
-        key = keys.given(request.headers)
+        key = keys.of_headers(request.headers)
         if not keys.admit(key):
             raise HTTPException(
                 403, "this server does not know the key: send Authorization: DeepL-Auth-Key KEY"
@@ -140,19 +140,19 @@ class DeepL:
         return hashlib.sha256((key or "").encode("utf-8", "surrogatepass")).hexdigest()[:32]
 
     def glossaries(self, owner: str) -> DeepLGlossaries:
-        """The glossaries of an owner."""
-        if owner not in self.kept:
+        """Return the glossaries of an owner."""
+        if owner not in self.by_owner:
             folder = self.service.settings.glossary_folder or default_folder()
-            self.kept[owner] = DeepLGlossaries(folder / "deepl" / owner)
-        return self.kept[owner]
+            self.by_owner[owner] = DeepLGlossaries(folder / "deepl" / owner)
+        return self.by_owner[owner]
 
-    async def fields(self, request: Request) -> dict[str, Any]:
-        """The fields of a request."""
-        return await fields_of(request, self.service.settings)
+    async def read(self, kind: type[Kind], request: Request) -> Kind:
+        """Return a request (raises UsageError)."""
+        return read(kind, await fields_of(request, self.service.settings))
 
     async def pair_of(self, text: str, source: str | None, target: str) -> tuple[Pair, str]:
-        """The languages of a text and of its translation as the models name them, equal where
-        nothing is to be translated, and the first as DeepL does. source: None where it is to be
+        """Return the languages of a text and of its translation as the models name them, equal if
+        no translation is needed, and the first as DeepL names it. source: None if it is to be
         detected. Errors: UsageError."""
         pairs = self.service.pairs()
         targets = matching(target, list(dict.fromkeys(t for _, t in pairs)))
@@ -166,8 +166,7 @@ class DeepL:
                 raise unsupported("source_lang", source)
         else:
             codes = list(dict.fromkeys(code for pair in pairs for code in pair))
-            ranked = await run_in_threadpool(candidates, [text], codes)
-            sources = [each["language"] for each in ranked]
+            sources = likely(await run_in_threadpool(candidates, [text], codes), target)
             if two_letters(sources[0]) == two_letters(target):
                 return (sources[0], sources[0]), two_letters(sources[0]).upper()
         for pair in ((s, t) for s in sources for t in targets):
@@ -179,7 +178,7 @@ class DeepL:
         )
 
     def terms(self, owner: str, what: Translation) -> list[tuple[Glossary, GlossaryFile]]:
-        """The glossaries of a request (raises UsageError, Missing)."""
+        """Return the glossaries of a request (raises UsageError, Missing)."""
         named = [*([what.glossary_id] if what.glossary_id else []), *what.glossary_ids]
         if named and not what.source_lang:
             raise UsageError("a glossary needs the language of the text: add source_lang")
@@ -201,14 +200,15 @@ class DeepL:
     async def translate(self, request: Request) -> Any:
         """Translate texts."""
         owner = self.owner(request)
-        what = read(TextRequest, await self.fields(request))
+        what = await self.read(TextRequest, request)
         what.refuse()
         if not what.text:
             raise UsageError("Parameter 'text' not specified")
         if len(what.text) > (most := self.service.settings.max_lines):
             raise UsageError(f"{len(what.text)} texts are more than {most}: send fewer at once")
         terms = self.terms(owner, what)
-        texts = [Tagged.of(text, what) for text in what.text]
+        files = [file for _, file in terms]
+        texts = [Tagged.from_text(text, what) for text in what.text]
         found = [await self.pair_of(each, what.source_lang, what.target_lang) for each in what.text]
         out = list(what.text)
         groups: dict[Pair, list[int]] = defaultdict(list)
@@ -216,26 +216,21 @@ class DeepL:
             if pair[0] != pair[1]:
                 groups[pair].append(i)
         for pair, places in groups.items():
-            requests = [
-                {**texts[i].request, "glossaries": [file for _, file in terms]} for i in places
-            ]
-            for i, answer in zip(
-                places, await self.service.answered(request, requests, pair), strict=True
-            ):
+            requests = [{**texts[i].request, "glossaries": files} for i in places]
+            answers = await self.service.answered(request, requests, pair)
+            for i, answer in zip(places, answers, strict=True):
                 if isinstance(answer, UsageError):
                     raise UsageError(without_paths(str(answer), terms))
                 out[i] = texts[i].read(answer.text)
         self.characters[owner] += sum(map(len, what.text))
-        more = (
-            {"model_type_used": what.model_type.removeprefix("prefer_")} if what.model_type else {}
-        )
+        used = what.model_type.removeprefix("prefer_")
         return {
             "translations": [
                 {
                     "detected_source_language": source,
                     "text": text,
                     **({"billed_characters": len(given)} if what.show_billed_characters else {}),
-                    **more,
+                    **({"model_type_used": used} if used else {}),
                 }
                 for given, text, (_, source) in zip(what.text, out, found, strict=True)
             ]
@@ -244,7 +239,7 @@ class DeepL:
     async def languages(self, request: Request) -> Any:
         """List the languages. With type=target, those that texts are translated into."""
         self.owner(request)
-        what = read(LanguageType, await self.fields(request))
+        what = await self.read(LanguageType, request)
         pairs = self.service.pairs()
         if what.type == "source":
             codes = {two_letters(source).upper() for source, _ in pairs}
@@ -263,7 +258,7 @@ class DeepL:
     async def write(self, request: Request) -> Any:
         """Improve a text. No model here can."""
         self.owner(request)
-        target = (await self.fields(request)).get("target_lang", "")
+        target = (await self.read(WriteRequest, request)).target_lang or "texts"
         raise UsageError(f"Value for 'target_lang' not supported: no model improves {cut(target)}")
 
     # ---- documents
@@ -271,13 +266,13 @@ class DeepL:
     async def upload(self, request: Request) -> Any:
         """Translate a document. The answer has its identifier and key."""
         owner = self.owner(request)
-        what = read(DocumentRequest, await self.fields(request))
+        what = await self.read(DocumentRequest, request)
         what.refuse()
         name = file_name(what.filename or what.file.filename or "")
         ending = PurePath(name).suffix.lower()
         if ending not in ENDINGS:
             raise UsageError(
-                f"documents named {cut(ending) or cut(name)!r} are not read: send one of "
+                f"the file extension of {cut(name)!r} is not supported: send one of "
                 f"{', '.join(sorted(ENDINGS))}"
             )
         if what.output_format and f".{what.output_format.lower()}" != ending:
@@ -288,12 +283,12 @@ class DeepL:
             text = ""
             if not what.source_lang:
                 limits = READ, name, self.service.settings.max_unpacked
-                text = await asyncio.to_thread(beginning, str(document.given), *limits)
+                text = await asyncio.to_thread(beginning, str(document.input), *limits)
             pair, _ = await self.pair_of(text, what.source_lang, what.target_lang)
         except BaseException as error:
             self.documents.delete(document)
             if isinstance(error, UsageError):
-                raise UsageError(str(error).replace(str(document.given), name)) from None
+                raise UsageError(str(error).replace(str(document.input), name)) from None
             raise
         self.documents.start(document, pair, [file for _, file in terms])
         return {"document_id": document.id, "document_key": document.key}
@@ -301,11 +296,11 @@ class DeepL:
     async def document_status(self, document_id: str, request: Request) -> Any:
         """Say how far a document is."""
         owner = self.owner(request)
-        what = read(DocumentKey, await self.fields(request))
+        what = await self.read(DocumentKey, request)
         found = self.documents.get(document_id, what.document_key, owner)
         out: dict[str, Any] = {"document_id": found.id, "status": found.status}
-        if found.left is not None:
-            out["seconds_remaining"] = round(found.left)
+        if found.seconds_left is not None:
+            out["seconds_remaining"] = round(found.seconds_left)
         if found.status == "done":
             out["billed_characters"] = found.characters
         if found.status == "error":
@@ -315,16 +310,16 @@ class DeepL:
     async def download(self, document_id: str, request: Request) -> Any:
         """Fetch a translated document. It is deleted then."""
         owner = self.owner(request)
-        what = read(DocumentKey, await self.fields(request))
+        what = await self.read(DocumentKey, request)
         found = self.documents.get(document_id, what.document_key, owner)
         if found.status == "error":
             raise UsageError(f"the document was not translated: {found.message}")
         if found.status != "done":
             raise HTTPException(503, "the document is not translated yet: ask again")
         self.characters[owner] += found.characters
-        self.documents.found.pop(found.id, None)
+        self.documents.documents.pop(found.id, None)
         return FileResponse(
-            found.made,
+            found.output,
             filename=found.name,
             media_type="application/octet-stream",
             background=BackgroundTask(shutil.rmtree, found.folder, ignore_errors=True),
@@ -338,8 +333,10 @@ class DeepL:
         pairs = permutations(LISTED, 2)
         return {"supported_languages": [{"source_lang": s, "target_lang": t} for s, t in pairs]}
 
-    async def made(self, owner: str, name: str, dictionaries: Mapping[Pair, Entries]) -> Glossary:
-        """A new glossary; HTTPException 456 where the owner has `MOST_GLOSSARIES` already."""
+    async def add_glossary(
+        self, owner: str, name: str, dictionaries: Mapping[Pair, Entries]
+    ) -> Glossary:
+        """Add a glossary; raise HTTPException 456 if the owner has `MOST_GLOSSARIES` already."""
         kept = self.glossaries(owner)
         if len(await run_in_threadpool(kept.all)) >= MOST_GLOSSARIES:
             raise HTTPException(
@@ -350,8 +347,8 @@ class DeepL:
     async def create_of_one(self, request: Request) -> Any:
         """Create a glossary of one dictionary."""
         owner = self.owner(request)
-        what = read(NewGlossary, await self.fields(request))
-        made = await self.made(owner, what.name, {what.pair(): what.read()})
+        what = await self.read(NewGlossary, request)
+        made = await self.add_glossary(owner, what.name, {what.pair(): what.read()})
         return JSONResponse(made.shown_alone(), 201)
 
     async def list_of_one(self, request: Request) -> Any:
@@ -360,7 +357,7 @@ class DeepL:
         return {"glossaries": [each.shown_alone() for each in found if len(each.dictionaries) == 1]}
 
     def of_one(self, request: Request, identifier: str) -> Glossary:
-        """A glossary of one dictionary (raises UsageError, Missing)."""
+        """Return a glossary of one dictionary (raises UsageError, Missing)."""
         found = self.glossaries(self.owner(request)).get(identifier)
         if len(found.dictionaries) != 1:
             raise UsageError(
@@ -375,7 +372,7 @@ class DeepL:
 
     async def entries_of_one(self, glossary_id: str, request: Request) -> Response:
         """Read the entries of a glossary of one dictionary. As TSV, or as CSV where the header
-        Accept asks for it; HTTPException 415 for anything else."""
+        Accept says so; HTTPException 415 for anything else."""
         found = self.of_one(request, glossary_id)
         entries = self.glossaries(self.owner(request)).entries(found, found.dictionaries[0].pair)
         accepted = request.headers.get("accept", "*/*").lower()
@@ -392,8 +389,8 @@ class DeepL:
     async def create(self, request: Request) -> Any:
         """Create a glossary of several dictionaries."""
         owner = self.owner(request)
-        what = read(NewMultilingualGlossary, await self.fields(request))
-        return JSONResponse((await self.made(owner, what.name, what.read())).shown(), 201)
+        what = await self.read(NewMultilingualGlossary, request)
+        return JSONResponse((await self.add_glossary(owner, what.name, what.read())).shown(), 201)
 
     async def list_all(self, request: Request) -> Any:
         """List the glossaries."""
@@ -407,7 +404,7 @@ class DeepL:
     async def patch(self, glossary_id: str, request: Request) -> Any:
         """Rename a glossary, or add entries to its dictionaries."""
         kept = self.glossaries(self.owner(request))
-        what = read(GlossaryChange, await self.fields(request))
+        what = await self.read(GlossaryChange, request)
         if what.name is None and not what.dictionaries:
             raise UsageError("nothing is to be changed: send a name or dictionaries")
         found = await run_in_threadpool(kept.change, glossary_id, what.name, what.read(), True)
@@ -417,7 +414,7 @@ class DeepL:
         """Read the entries of a glossary. Of one dictionary where source_lang and target_lang
         name it, else of all."""
         kept = self.glossaries(self.owner(request))
-        fields = await self.fields(request)
+        fields = await fields_of(request, self.service.settings)
         found = kept.get(glossary_id)
         one = {"source_lang", "target_lang"} & {*fields}
         pairs = [read(PairOf, fields).pair()] if one else [d.pair for d in found.dictionaries]
@@ -436,7 +433,7 @@ class DeepL:
     async def replace(self, glossary_id: str, request: Request) -> Any:
         """Replace a dictionary of a glossary, or add one."""
         kept = self.glossaries(self.owner(request))
-        what = read(NewDictionary, await self.fields(request))
+        what = await self.read(NewDictionary, request)
         new = {what.pair(): what.read()}
         found = await run_in_threadpool(kept.change, glossary_id, None, new, False)
         return kept.dictionary(found, what.pair()).shown()
@@ -444,6 +441,6 @@ class DeepL:
     async def delete_dictionary(self, glossary_id: str, request: Request) -> Response:
         """Delete a dictionary of a glossary."""
         kept = self.glossaries(self.owner(request))
-        pair = read(PairOf, await self.fields(request)).pair()
+        pair = (await self.read(PairOf, request)).pair()
         await run_in_threadpool(kept.delete_dictionary, glossary_id, pair)
         return Response(status_code=204)

@@ -38,7 +38,7 @@ LONGEST = 1024  # bytes of a term, and of a glossary's name, as in DeepL's API
 
 
 class Dictionary(BaseModel):
-    """What is known of one dictionary. digest: of its file for the engine."""
+    """The record of one dictionary. digest: of its file for the engine."""
 
     source_lang: str
     target_lang: str
@@ -50,7 +50,7 @@ class Dictionary(BaseModel):
         return self.source_lang, self.target_lang
 
     def shown(self) -> dict[str, Any]:
-        """The dictionary as it is answered."""
+        """Return the dictionary for an answer."""
         return self.model_dump(exclude={"digest"})
 
 
@@ -63,16 +63,16 @@ class Glossary(BaseModel):
     dictionaries: list[Dictionary]
 
     def find(self, pair: Pair) -> Dictionary | None:
-        """The dictionary of a pair of languages."""
+        """Return the dictionary of a pair of languages."""
         return next((each for each in self.dictionaries if each.pair == pair), None)
 
     def shown(self) -> dict[str, Any]:
-        """The glossary as /v3 answers it."""
+        """Return the glossary for an answer of /v3."""
         found = [each.shown() for each in self.dictionaries]
         return {**self.model_dump(exclude={"dictionaries"}), "dictionaries": found}
 
     def shown_alone(self) -> dict[str, Any]:
-        """The glossary as /v2 answers it, which knows one dictionary of each."""
+        """Return the glossary for an answer of /v2, with one dictionary each."""
         (only,) = self.dictionaries
         return {**self.model_dump(exclude={"dictionaries"}), **only.shown(), "ready": True}
 
@@ -85,7 +85,7 @@ class DeepLGlossaries:
         self.lock = threading.Lock()  # of changes
 
     def all(self) -> list[Glossary]:
-        """All of them, the oldest first."""
+        """Return all glossaries, the oldest first."""
         found = []
         for file in self.folder.glob("*/glossary.json"):
             with contextlib.suppress(OSError):  # it is being deleted
@@ -93,7 +93,7 @@ class DeepLGlossaries:
         return sorted(found, key=lambda each: (each.creation_time, each.glossary_id))
 
     def path(self, identifier: str) -> Path:
-        """The folder of an identifier (raises UsageError for what cannot be one)."""
+        """Return the folder of an identifier (raises UsageError for an invalid one)."""
         try:
             return self.folder / str(uuid.UUID(identifier))
         except ValueError:
@@ -102,7 +102,7 @@ class DeepLGlossaries:
             ) from None
 
     def get(self, identifier: str) -> Glossary:
-        """The glossary of an identifier (raises UsageError, Missing)."""
+        """Return the glossary of an identifier (raises UsageError, Missing)."""
         try:
             content = (self.path(identifier) / "glossary.json").read_bytes()
         except FileNotFoundError:
@@ -110,7 +110,7 @@ class DeepLGlossaries:
         return Glossary.model_validate_json(content)
 
     def dictionary(self, glossary: Glossary, pair: Pair) -> Dictionary:
-        """The dictionary of a pair (raises Missing)."""
+        """Return the dictionary of a pair (raises Missing)."""
         if (found := glossary.find(pair)) is None:
             raise Missing(
                 f"the glossary '{cut(glossary.name)}' has no dictionary from {pair[0].upper()} to "
@@ -119,7 +119,7 @@ class DeepLGlossaries:
         return found
 
     def entries(self, glossary: Glossary, pair: Pair) -> Entries:
-        """The entries of a dictionary (raises Missing)."""
+        """Return the entries of a dictionary (raises Missing)."""
         self.dictionary(glossary, pair)
         path = self.path(glossary.glossary_id) / f"{'-'.join(pair)}.tsv"
         try:
@@ -129,7 +129,7 @@ class DeepLGlossaries:
         return dict(line.split("\t") for line in lines if line)  # type: ignore[misc]
 
     def file(self, glossary: Glossary, pair: Pair) -> GlossaryFile:
-        """A dictionary for the engine (raises Missing)."""
+        """Return the file of a dictionary for the engine (raises Missing)."""
         found = self.dictionary(glossary, pair)
         path = self.path(glossary.glossary_id) / f"{'-'.join(pair)}.jsonl"
         return GlossaryFile(str(path), found.digest)
@@ -150,7 +150,7 @@ class DeepLGlossaries:
         adds: bool,
     ) -> Glossary:
         """Rename a glossary (None: as it is) and write dictionaries of it. adds: the entries of a
-        dictionary that is there stay where they are not replaced. Errors: as of `get`."""
+        dictionary that is there stay where they are not replaced. Errors: those of `get`."""
         with self.lock:
             glossary = self.get(identifier)
             glossary.name = name or glossary.name
@@ -200,7 +200,7 @@ class DeepLGlossaries:
 
 
 def engine_lines(entries: Entries) -> Iterable[bytes]:
-    """The lines of a file for the engine, without the terms that no sentence can hold."""
+    """Return the lines of a file for the engine, without terms that no sentence can have."""
     for source, target in entries.items():
         try:
             checked(source, [target], "")
@@ -211,7 +211,8 @@ def engine_lines(entries: Entries) -> Iterable[bytes]:
 
 
 def without_paths(said: str, terms: Sequence[tuple[Glossary, GlossaryFile]]) -> str:
-    """A sentence of the engine with the names of glossaries for those of their files."""
+    """Return a message of the engine with the names of glossaries instead of those of their
+    files."""
     for glossary, file in terms:
         said = said.replace(file.path, f"glossary '{cut(glossary.name)}'")
     return said.replace("--glossary: ", "")
@@ -233,7 +234,7 @@ def csv_text(entries: Entries) -> str:
 
 
 def read_entries(text: str, format: str, pair: Pair) -> Entries:
-    """The entries of a text in the format "tsv" or "csv".
+    """Return the entries of a text in the format "tsv" or "csv".
 
     Errors: UsageError for a line that is none, a term that comes twice, and for no entries.
     """
@@ -266,7 +267,7 @@ def read_entries(text: str, format: str, pair: Pair) -> Entries:
 
 
 def csv_rows(text: str) -> Iterable[list[str]]:
-    """The rows of CSV with commas (raises UsageError for wrong quotes)."""
+    """Return the rows of CSV with commas (raises UsageError for wrong quotes)."""
     table = csv.reader(io.StringIO(text, newline=""), strict=True)
     try:
         yield from table
@@ -277,7 +278,8 @@ def csv_rows(text: str) -> Iterable[list[str]]:
 
 
 def checked_term(term: str, where: str) -> str:
-    """The term (raises UsageError for one that is empty, too long or has control characters)."""
+    """Return the term (raises UsageError for one that is empty, too long or has control
+    characters)."""
     if not term:
         raise UsageError(f"{where} has an empty term: write both terms")
     if any(unicodedata.category(each) in ("Cc", "Zl", "Zp") for each in term):

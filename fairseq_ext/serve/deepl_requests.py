@@ -14,15 +14,16 @@ from pydantic import AfterValidator, BaseModel, BeforeValidator, Field
 
 from fairseq_ext.core.errors import UsageError, cut
 from fairseq_ext.serve import Settings
-from fairseq_ext.serve.bodies import apart, checked, read_form, read_json, urlencoded
+from fairseq_ext.serve.bodies import apart, checked, described, read_form, read_json, urlencoded
 from fairseq_ext.serve.deepl_glossaries import LONGEST, Entries, read_entries
-from fairseq_ext.serve.deepl_languages import KNOWN, base
+from fairseq_ext.serve.deepl_languages import CODES, base
 from fairseq_ext.serve.guard import read_body
+from fairseq_ext.serve.libretranslate import FORM
 from fairseq_ext.serve.model_folder import Pair
 
 
 def split_at_commas(value: Any) -> Any:
-    """A list of names, each of which may be several with commas between them."""
+    """Return a list of names from items that may be several, separated by commas."""
     values = [value] if isinstance(value, str) else value
     if not isinstance(values, list) or not all(isinstance(each, str) for each in values):
         return values
@@ -30,17 +31,17 @@ def split_at_commas(value: Any) -> Any:
 
 
 def as_list(value: Any) -> Any:
-    """A list of one or several."""
+    """Return a list of one or several values."""
     return [value] if isinstance(value, str) else value
 
 
 def lower(value: Any) -> Any:
-    """A word in lower case."""
-    return value.lower() if isinstance(value, str) else value
+    """Return a word in lower case; a whole number as a word."""
+    return str(value).lower() if isinstance(value, str) or type(value) is int else value
 
 
 def short(name: str) -> str:
-    """The name of a glossary (raises UsageError for one that is too long)."""
+    """Return the name of a glossary (raises UsageError for one that is too long)."""
     if (size := len(name.encode())) > LONGEST:
         raise UsageError(f"the glossary's name has {size} bytes and may have {LONGEST}: shorten it")
     return name
@@ -53,7 +54,7 @@ GlossaryName = Annotated[Name, AfterValidator(short)]
 
 
 class Translation(BaseModel):
-    """What a request for a text and one for a document share."""
+    """The common fields of requests for texts and for documents."""
 
     target_lang: Name
     source_lang: str | None = None
@@ -66,7 +67,7 @@ class Translation(BaseModel):
     translation_memory_id: str | None = None
 
     def refuse(self) -> None:
-        """UsageError for what the models here cannot do."""
+        """Raise UsageError for a request that the models here cannot serve."""
         requested = {"formality": self.formality in ("less", "more")}
         for name in ("style_id", "translation_memory_id", "custom_instructions"):
             requested[name] = bool(getattr(self, name, None))
@@ -96,6 +97,12 @@ class TextRequest(Translation):
     show_billed_characters: bool = False
 
 
+class WriteRequest(BaseModel):
+    """A request to improve a text."""
+
+    target_lang: str = ""
+
+
 class DocumentRequest(Translation):
     """A request to translate a document."""
 
@@ -105,13 +112,13 @@ class DocumentRequest(Translation):
 
 
 class DocumentKey(BaseModel):
-    """What an upload was answered."""
+    """The answer to an upload."""
 
     document_key: str
 
 
 class LanguageType(BaseModel):
-    """Which languages are listed."""
+    """The choice of listed languages."""
 
     type: Literal["source", "target"] = "source"
 
@@ -126,7 +133,7 @@ class PairOf(BaseModel):
         """Its languages without regions (raises UsageError)."""
         found = base(self.source_lang), base(self.target_lang)
         for name, code in zip(("source_lang", "target_lang"), found, strict=True):
-            if code not in KNOWN:
+            if code not in CODES:
                 raise unsupported(name, getattr(self, name))
         if found[0] == found[1]:
             raise UsageError(f"a dictionary from {found[0].upper()} to itself: name two languages")
@@ -140,7 +147,7 @@ class NewDictionary(PairOf):
     entries_format: Annotated[Literal["tsv", "csv"], BeforeValidator(lower)] = "tsv"
 
     def read(self) -> Entries:
-        """Its entries (raises UsageError)."""
+        """Return the entries of its dictionaries by their pairs (raises UsageError)."""
         return read_entries(self.entries, self.entries_format, self.pair())
 
 
@@ -151,13 +158,13 @@ class NewGlossary(NewDictionary):
 
 
 class GlossaryChange(BaseModel):
-    """What changes of a glossary of several dictionaries."""
+    """The changes of a glossary of several dictionaries."""
 
     name: GlossaryName | None = None
     dictionaries: list[NewDictionary] = []
 
     def read(self) -> dict[Pair, Entries]:
-        """The entries of its dictionaries by their pairs (raises UsageError)."""
+        """Return the entries of the changed dictionaries by their pairs (raises UsageError)."""
         found: dict[Pair, Entries] = {}
         for each in self.dictionaries:
             if (pair := each.pair()) in found:
@@ -175,6 +182,21 @@ class NewMultilingualGlossary(GlossaryChange):
     dictionaries: Annotated[list[NewDictionary], Field(min_length=1)]
 
 
+EXAMPLE = {"text": ["Der Patient hat einen Port."], "source_lang": "DE", "target_lang": "EN-GB"}
+
+
+def description(kind: type[BaseModel] | None) -> dict[str, Any]:
+    """Return the description of a body for the documentation; None: of a request without one."""
+    if kind is None:
+        return {}
+    schema = kind.model_json_schema()
+    if parts := schema.pop("$defs", None):  # Swagger looks for them elsewhere
+        schema["properties"]["dictionaries"]["items"] = parts["NewDictionary"]
+    types = ["multipart/form-data"] if kind is DocumentRequest else ["application/json", FORM]
+    example = {"a text": EXAMPLE} if kind is TextRequest else None
+    return described(dict.fromkeys(types, schema), example)
+
+
 Kind = TypeVar("Kind", bound=BaseModel)
 # fields of forms that may come several times
 LISTS = frozenset(
@@ -186,12 +208,12 @@ NESTED = re.compile(r"dictionaries\[(\d{1,3})\][.\[](\w+)\]?")
 
 
 def unsupported(name: str, value: Any) -> UsageError:
-    """The error of a value that is none of those that are known."""
+    """Return the error of an unknown value."""
     return UsageError(f"Value for '{name}' not supported: {cut(str(value))}")
 
 
 def read(kind: type[Kind], fields: dict[str, Any]) -> Kind:
-    """The request of these fields (raises UsageError)."""
+    """Return the request of these fields (raises UsageError)."""
 
     def sentence(name: str, why: str) -> str:
         if why == "missing":
@@ -202,7 +224,8 @@ def read(kind: type[Kind], fields: dict[str, Any]) -> Kind:
 
 
 def nested(fields: dict[str, Any]) -> dict[str, Any]:
-    """The fields of a form, where `dictionaries[0].source_lang` is a field of a list's item."""
+    """Return the fields of a form, where `dictionaries[0].source_lang` is a field of a list's
+    item."""
     out: dict[str, Any] = {}
     items: dict[int, dict[str, Any]] = defaultdict(dict)
     for name, value in fields.items():
@@ -214,8 +237,8 @@ def nested(fields: dict[str, Any]) -> dict[str, Any]:
 
 
 async def fields_of(request: Request, settings: Settings) -> dict[str, Any]:
-    """The fields of a request: of its query and of its body, JSON or a form (raises UsageError,
-    and as `read_body`)."""
+    """Return the fields of a request: of its query and of its body, JSON or a form (raises
+    UsageError, and errors of `read_body`)."""
     found = urlencoded(request.scope["query_string"], "the query", LISTS)
     body = await read_body(request, settings)
     kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()

@@ -29,8 +29,8 @@ class Tagged:
     is_wrapped: bool = False
 
     @classmethod
-    def of(cls, text: str, what: TextRequest) -> Tagged:
-        """A text of a request (raises UsageError for XML that is not well-formed)."""
+    def from_text(cls, text: str, what: TextRequest) -> Tagged:
+        """Return a text of a request (raises UsageError for XML that is not well-formed)."""
         options: dict[str, Any] = {"splits": what.split_sentences != "0"}
         request: dict[str, Any] = {"format": what.tag_handling or "text", "options": options}
         made = cls(request)
@@ -47,7 +47,7 @@ class Tagged:
         return made
 
     def protected(self, text: str, names: Sequence[str], format: str) -> str:
-        """The text whose elements of these names say that they are not translated."""
+        """Return the text with a mark on elements of these names that they are not translated."""
         while (token := f"x{uuid.uuid4().hex}") in text:
             pass
         self.mark = f' translate="no" {token}=""' if format == "xml" else f" translate=no {token}"
@@ -58,14 +58,14 @@ class Tagged:
         return tag.sub(lambda found: found[0] + self.mark, text)
 
     def read(self, translation: str) -> str:
-        """A translation without what was added to its source."""
+        """Return a translation without the additions to its source."""
         if self.is_wrapped:
             translation = translation[len(ROOT) + 2 : -len(ROOT) - 3]
         return translation.replace(self.mark, "") if self.mark else translation
 
 
 def inline_names(text: str, what: TextRequest) -> set[str]:
-    """The names of the elements of XML that do not part sentences.
+    """Return the names of the elements of XML that do not separate sentences.
 
     Without outline detection these are all but the splitting tags; with it, those of elements that
     stand next to text, and the non-splitting tags, but no splitting tag. Errors: UsageError for

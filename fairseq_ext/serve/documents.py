@@ -33,7 +33,7 @@ from fairseq_ext.text.splitter import plain_ends
 from fairseq_ext.text.stopping import until
 
 logger = logging.getLogger("fairseq_ext")
-KEPT = 3600.0  # seconds for which a translated file can be fetched
+KEEP_SECONDS = 3600.0  # seconds for which a translated file can be fetched
 AT_ONCE = 2  # files that are translated at once; their segments share the engine's queue
 MOST = 100  # files of one owner
 
@@ -82,19 +82,18 @@ class Document:
     characters: int = 0
     total: int = 0
     since: float = 0.0  # when its translation began, by time.monotonic()
-    ended: float | None = None
     task: asyncio.Task[None] | None = None
 
     @property
-    def given(self) -> Path:
+    def input(self) -> Path:
         return self.folder / "given" / self.name
 
     @property
-    def made(self) -> Path:
+    def output(self) -> Path:
         return self.folder / "made" / self.name
 
     @property
-    def left(self) -> float | None:
+    def seconds_left(self) -> float | None:
         """Seconds until it is done, where that can be said."""
         if self.status != "translating" or not 0 < self.characters:
             return None
@@ -107,15 +106,14 @@ class Documents:
 
     def __init__(self, service: Service):
         self.service = service
-        self.found: dict[str, Document] = {}
+        self.documents: dict[str, Document] = {}
         self.folder: tempfile.TemporaryDirectory | None = None
         self.places = asyncio.Semaphore(AT_ONCE)
 
     def new(self, owner: str, name: str, content: bytes) -> Document:
-        """A document whose translation is not started; HTTPException 429 where its owner has
+        """Add a document whose translation is not started; raise HTTPException 429 if its owner has
         `MOST` already."""
-        self.purge()
-        if sum(each.owner == owner for each in self.found.values()) >= MOST:
+        if sum(each.owner == owner for each in self.documents.values()) >= MOST:
             raise HTTPException(
                 429,
                 f"{MOST} documents wait to be fetched: fetch one first",
@@ -125,16 +123,16 @@ class Documents:
             self.folder = tempfile.TemporaryDirectory(prefix="fairseq_ext-documents-")
         folder = Path(tempfile.mkdtemp(dir=self.folder.name))
         made = Document(owner, folder, name, uuid.uuid4().hex, secrets.token_hex(32))
-        for path in (made.given, made.made):
+        for path in (made.input, made.output):
             path.parent.mkdir()
-        made.given.write_bytes(content)
-        self.found[made.id] = made
+        made.input.write_bytes(content)
+        self.documents[made.id] = made
         return made
 
     def get(self, identifier: str, key: str, owner: str) -> Document:
-        """A document; HTTPException 404 where the owner has none of this identifier and key."""
-        self.purge()
-        found = self.found.get(identifier)
+        """Return a document; raise HTTPException 404 if the owner has none of this identifier and
+        key."""
+        found = self.documents.get(identifier)
         if (
             found is None
             or found.owner != owner
@@ -145,15 +143,8 @@ class Documents:
 
     def delete(self, document: Document) -> None:
         """Delete a document and its files."""
-        self.found.pop(document.id, None)
+        self.documents.pop(document.id, None)
         shutil.rmtree(document.folder, ignore_errors=True)
-
-    def purge(self) -> None:
-        """Delete the documents that were not fetched in time."""
-        limit = time.monotonic() - KEPT
-        for each in [*self.found.values()]:
-            if each.ended is not None and each.ended < limit:
-                self.delete(each)
 
     def start(self, document: Document, pair: Pair, glossaries: Sequence[GlossaryFile]) -> None:
         """Translate a document in a task of its own; one of the same language is copied."""
@@ -163,7 +154,7 @@ class Documents:
         """Translate a document; what is wrong becomes its message."""
         try:
             if pair[0] == pair[1]:
-                shutil.copyfile(document.given, document.made)
+                shutil.copyfile(document.input, document.output)
             else:
                 async with self.places:
                     await self.translate(document, pair, glossaries)
@@ -171,12 +162,12 @@ class Documents:
         except HTTPException as error:
             document.status, document.message = "error", str(error.detail)
         except (UsageError, RuntimeError, OSError) as error:
-            said = str(error).replace(str(document.given), document.name)
+            said = str(error).replace(str(document.input), document.name)
             document.status, document.message = "error", said
         finally:
             if document.status not in ("done", "error"):
                 document.status, document.message = "error", "the translation was interrupted"
-            document.ended = time.monotonic()
+            asyncio.get_running_loop().call_later(KEEP_SECONDS, self.delete, document)
 
     async def translate(
         self, document: Document, pair: Pair, glossaries: Sequence[GlossaryFile]
@@ -185,7 +176,7 @@ class Documents:
         HTTPException 504, and what the engine does. Where the engine's queue is full, it waits."""
         deadline = self.service.settings.deadline
         document.total = await asyncio.to_thread(
-            characters, document.given, document.made, self.service.settings.max_unpacked
+            characters, document.input, document.output, self.service.settings.max_unpacked
         )
         async with self.service.models.using(pair, without_client) as model:
 
@@ -199,7 +190,7 @@ class Documents:
             while True:
                 document.characters = 0
                 work = translating(
-                    self.service, counted, document.given, document.made, glossaries=glossaries
+                    self.service, counted, document.input, document.output, glossaries=glossaries
                 )
                 async with work as (job, engine):
                     while not job.done():
@@ -217,17 +208,17 @@ class Documents:
 
 
 def characters(given: Path, target: Path, max_unpacked: int) -> int:
-    """The characters of a file's segments; target: a file that may be written. max_unpacked,
-    errors: as of `translate`."""
+    """Return the number of characters of a file's segments; target: a file that may be written.
+    max_unpacked and errors: see `translate`."""
     found = 0
 
-    def through(text: str, format: str) -> Iterator[str]:
+    def count(text: str, format: str) -> Iterator[str]:
         nonlocal found
         for item in passes(format, plain_ends)[-1](text):
             found += 0 if isinstance(item, str) else len(item.plain)
         yield text
 
-    translate(str(given), str(target), through, given.name, max_unpacked)
+    translate(str(given), str(target), count, given.name, max_unpacked)
     return found
 
 

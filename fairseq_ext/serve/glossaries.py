@@ -33,7 +33,7 @@ class Glossaries:
         self.digests: dict[str, tuple[tuple[int, int, int], str]] = {}
 
     def path(self, name: str) -> Path:
-        """The file of a name (raises UsageError for a name that cannot be one)."""
+        """Return the file of a name (raises UsageError for an invalid name)."""
         if not NAME.fullmatch(name):
             raise UsageError(
                 "a glossary's name has 1 to 64 letters, digits, dots, hyphens and underscores, a "
@@ -42,7 +42,7 @@ class Glossaries:
         return self.folder / f"{name}.tsv"
 
     def names(self) -> list[str]:
-        """All names, sorted."""
+        """Return all names, sorted."""
         return (
             sorted(file.stem for file in self.folder.glob("*.tsv") if NAME.fullmatch(file.stem))
             if self.folder.is_dir()
@@ -50,7 +50,7 @@ class Glossaries:
         )
 
     def file(self, name: str) -> GlossaryFile:
-        """The present version of a glossary (raises Missing)."""
+        """Return the current version of a glossary (raises Missing)."""
         path = self.path(name)
         try:
             found = path.stat()
@@ -64,7 +64,7 @@ class Glossaries:
         return GlossaryFile(str(path), self.digests[name][1])
 
     def read(self, name: str) -> bytes:
-        """The content of a glossary (raises Missing)."""
+        """Return the content of a glossary (raises Missing)."""
         return Path(self.file(name).path).read_bytes()
 
     def write(self, name: str, content: bytes) -> bool:

@@ -1,4 +1,4 @@
-"""Who may ask, how much and how long: API keys, the largest body, limits of connections.
+"""Limits of clients: API keys, the largest body, limits of connections.
 
 A key file has a line a key: the SHA-256 of the key in hexadecimal, and behind a space a name,
 if you like; `#` begins a comment. `python -m fairseq_ext.serve.guard NAME` makes a key: it
@@ -50,17 +50,17 @@ class Keys:
         return any(found)
 
     @staticmethod
-    def given(headers: Mapping[str, str]) -> str | None:
-        """The key of a request's headers."""
+    def of_headers(headers: Mapping[str, str]) -> str | None:
+        """Return the key of a request's headers."""
         scheme, _, key = headers.get("authorization", "").partition(" ")
         return (key.strip() if scheme.lower() in SCHEMES else None) or headers.get("x-api-key")
 
     def check(self, headers: Mapping[str, str], also: str | None = None) -> None:
-        """HTTPException 401 for a request without a key, 403 for a wrong one.
+        """Raise HTTPException 401 for a request without a key, 403 for a wrong one.
 
         also: a key that came elsewhere.
         """
-        key = self.given(headers) or also
+        key = self.of_headers(headers) or also
         if self.admit(key):
             return
         if not key:
@@ -75,7 +75,7 @@ class Keys:
 
 
 def read_hashes(path: str) -> list[str]:
-    """The hashes of a key file (raises UsageError)."""
+    """Return the hashes of a key file (raises UsageError)."""
     found = []
     for number, line in enumerate(Lines(path, "--api-keys")):
         text = line.partition("#")[0].split()
@@ -106,8 +106,8 @@ LINGER = 1.0
 
 
 async def read_body(request: Request, settings: Settings) -> bytes:
-    """The body of a request; HTTPException 408 for one that takes longer than `read_timeout`,
-    413 for one of more than `max_body` bytes.
+    """Return the body of a request; raise HTTPException 408 if it takes longer than `read_timeout`,
+    413 if it has more than `max_body` bytes.
 
     Of the latter the rest is not kept: for `LINGER` seconds it is read and dropped, so
     that a client that is still sending reads the answer and not "connection reset"; then
@@ -124,7 +124,7 @@ async def read_body(request: Request, settings: Settings) -> bytes:
 
 
 async def whole_body(request: Request, most: int) -> bytes:
-    """The same without a limit of time."""
+    """Return the body without a limit of time."""
     announced = request.headers.get("content-length", "")
     parts = request.stream()
     body = bytearray()
@@ -155,28 +155,28 @@ async def drop(parts: AsyncIterator[bytes]) -> None:
 # A connection is closed whose request has not come whole after `timeout` seconds, which takes
 # nothing of its answer for so long, whose header is too long, or that sends too many requests at
 # once. Where there are `most` connections, a new one takes the place of the one that has waited
-# longest for a request; where all of them are at work, it is told to come again.
+# longest for a request; where all of them are at work, it gets status 503.
 # At the end of the server a connection that is idle stays for `LINGER` seconds: a request that is
 # on its way is answered, with `Connection: close`, and not lost.
 
 
 KEPT_BACK = 100  # open files for all else: pipes to workers, glossaries, the library
-MOST = 1000  # connections where the system allows so many
+MOST = 1000  # connections, where the system allows as many
 HEAD = 1 << 16  # most bytes of a header
-AHEAD = 32  # most requests of a connection that are not answered
+MAX_PIPELINED = 32  # most requests of a connection that are not answered
 CHECKS = 4  # times in a timeout that all connections are looked at
 LATE = "the request has not come within {:g} seconds"
 LONG = f"the header has more than {HEAD} bytes: send fewer"
 
 
 def most_connections() -> int:
-    """How many connections the limit of open files leaves room for."""
+    """Return the number of connections that the limit of open files allows."""
     allowed = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
     return MOST if allowed == resource.RLIM_INFINITY else max(1, min(MOST, allowed - KEPT_BACK))
 
 
 def response(status: str, sentence: str, more: str = "") -> bytes:
-    """A response that no application gives."""
+    """Return a response of the server itself."""
     body = f'{{"error":"{sentence}"}}'
     headers = (
         "Content-Type: application/json\r\n"
@@ -188,7 +188,7 @@ def response(status: str, sentence: str, more: str = "") -> bytes:
 
 
 def protocol(most: int, timeout: float) -> type[asyncio.Protocol]:
-    """The protocol of a server's connections."""
+    """Return the protocol of a server's connections."""
     alive: set[Connection] = set()
 
     def check_all() -> None:
@@ -257,7 +257,7 @@ def protocol(most: int, timeout: float) -> type[asyncio.Protocol]:
         def on_headers_complete(self) -> None:
             self.head, self.is_expected = 0, False
             self.requests += 1
-            if self.requests > AHEAD:
+            if self.requests > MAX_PIPELINED:
                 return self.transport.abort()
             super().on_headers_complete()
 

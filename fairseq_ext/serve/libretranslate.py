@@ -33,10 +33,10 @@ from fairseq_ext.serve.bodies import (
     read_json,
     urlencoded,
 )
-from fairseq_ext.serve.documents import KEPT, translating
+from fairseq_ext.serve.documents import KEEP_SECONDS, translating
 from fairseq_ext.serve.guard import read_body
 from fairseq_ext.serve.models import Pair
-from fairseq_ext.serve.service import ERRORS, Service, ended, waits
+from fairseq_ext.serve.service import ERRORS, Service, ended
 from fairseq_ext.text.archives import Report
 from fairseq_ext.text.files import ENDINGS, beginning
 
@@ -52,11 +52,11 @@ EXAMPLE = {
 
 # ---- Requests
 #
-# Fields that nobody knows are passed over, as LibreTranslate does: clients send more than it reads.
+# Unknown fields are ignored, as LibreTranslate does: clients send more than it reads.
 
 
 class Fields(BaseModel):
-    """What all requests may have."""
+    """The fields that all requests may have."""
 
     model_config = ConfigDict(strict=True)
 
@@ -99,12 +99,12 @@ Kind = TypeVar("Kind", bound=Fields)
 
 
 def bad(text: str) -> HTTPException:
-    """An error of the request."""
+    """Return the response to a wrong request."""
     return HTTPException(400, text)
 
 
 def read(kind: type[Kind], fields: dict[str, Any]) -> Kind:
-    """The request of these fields (raises UsageError); those that are empty are not there."""
+    """Return the request of these fields (raises UsageError); empty ones are dropped."""
     given = {
         name: value
         for name, value in fields.items()
@@ -156,8 +156,8 @@ class LibreTranslate:
         app.get("/spec", include_in_schema=False)(lambda: JSONResponse(app.openapi()))
 
     async def fields(self, request: Request) -> dict[str, Any]:
-        """The fields of a request that may ask."""
-        service, given = self.service, self.service.keys.given(request.headers)
+        """Return the fields of a request whose key is right."""
+        service, given = self.service, self.service.keys.of_headers(request.headers)
         if given:
             service.check(request.headers)
         body = await read_body(request, service.settings)
@@ -176,7 +176,7 @@ class LibreTranslate:
         return found
 
     def admit(self, key: Any) -> None:
-        """HTTPException for a key that is none of the server's."""
+        """Raise HTTPException for a key that is not one of the server's."""
         if not self.service.keys.admit(key if isinstance(key, str) else None):
             raise (
                 HTTPException(403, "Invalid API key")
@@ -185,11 +185,11 @@ class LibreTranslate:
             )
 
     def codes(self) -> list[str]:
-        """The languages that are served."""
+        """Return the served languages."""
         return list(dict.fromkeys(code for pair in self.service.pairs() for code in pair))
 
     def pair(self, source: str, target: str) -> None:
-        """HTTPException for a pair that is not served."""
+        """Raise HTTPException for a pair that is not served."""
         pairs = self.service.pairs()
         for language in (source, target):
             if not any(language in pair for pair in pairs):
@@ -203,8 +203,8 @@ class LibreTranslate:
     async def pair_of(
         self, text: str, source: str, target: str
     ) -> tuple[str, str, dict[str, Any] | None]:
-        """The languages of a text and of its translation, as the models name them, and where the
-        first was to be detected, how."""
+        """Return the languages of a text and of its translation, as the models name them, and how
+        the first was detected, if it was."""
         pairs, codes = self.service.pairs(), self.codes()
         source, target = (
             next((each for each in codes if two_letters(each) == code), code)
@@ -261,7 +261,7 @@ class LibreTranslate:
         return out if what.several else {name: value[0] for name, value in out.items()}
 
     async def detect(self, request: Request) -> Any:
-        """The language of a text, of those that are served."""
+        """Return the language of a text, among the served ones."""
         what = read(OfTexts, await self.fields(request))
         return await run_in_threadpool(candidates, what.texts, self.codes())
 
@@ -274,7 +274,7 @@ class LibreTranslate:
         name = file_name(what.file.filename)
         if PurePath(name).suffix.lower() not in ENDINGS:
             raise bad("Invalid request: file format not supported")
-        folder = self.kept()
+        folder = self.files_folder()
         out, report = folder / f"{uuid.uuid4()}.{name}", Report()
         with tempfile.TemporaryDirectory(dir=folder) as work:
             given = Path(work) / name
@@ -290,37 +290,38 @@ class LibreTranslate:
             if pair[0] == pair[1]:
                 given.rename(out)
             else:
-                report = await self.through(request, given, out, (pair[0], pair[1]))
+                report = await self.written(request, given, out, (pair[0], pair[1]))
         url = request.url_for("download_file", name=quote(out.name))
         left = [*report.kinds, *(f"{part}: {reason}" for part, reason in report.parts)]
         return {"translatedFileUrl": str(url), **({"notTranslated": left} if left else {})}
 
-    async def through(self, request: Request, given: Path, target: Path, pair: Pair) -> Report:
+    async def written(self, request: Request, given: Path, target: Path, pair: Pair) -> Report:
         """Translate one file into another, as long as the client is there and something is
         done within each deadline."""
         service, deadline = self.service, self.service.settings.deadline
-        async with service.using(request, pair) as model:
-            await waits(request)
-            async with translating(service, model, given, target) as (job, engine):
-                await ended(
-                    request, job, deadline, lambda: engine.moved + deadline - time.monotonic()
-                )
-                return job.result()
+        async with (
+            service.using(request, pair) as model,
+            translating(service, model, given, target) as (job, engine),
+        ):
+            await ended(request, job, deadline, lambda: engine.moved + deadline - time.monotonic())
+            return job.result()
 
-    def kept(self) -> Path:
-        """The folder of translated files, without old ones."""
-        if self.folder is None or not Path(self.folder.name).is_dir():  # somebody may clear /tmp
+    def files_folder(self) -> Path:
+        """Return the folder of translated files, without old ones."""
+        if (
+            self.folder is None or not Path(self.folder.name).is_dir()
+        ):  # another program may clear /tmp
             self.folder = tempfile.TemporaryDirectory(prefix="fairseq_ext-files-")
         for old in Path(self.folder.name).iterdir():
             with contextlib.suppress(OSError):
-                if old.is_file() and time.time() - old.stat().st_mtime > KEPT:
+                if old.is_file() and time.time() - old.stat().st_mtime > KEEP_SECONDS:
                     old.unlink()
         return Path(self.folder.name)
 
     async def download_file(self, name: str) -> Any:
-        """A translated file."""
+        """Return a translated file."""
         # looked for by its name: no path is made of what a client has sent
-        path = next((each for each in self.kept().iterdir() if each.name == name), None)
+        path = next((each for each in self.files_folder().iterdir() if each.name == name), None)
         if path is None or not path.is_file():
             raise bad("Invalid filename")
         return FileResponse(
@@ -332,7 +333,7 @@ class LibreTranslate:
         raise HTTPException(403, "Suggestions are disabled on this server.")
 
     async def languages(self) -> Any:
-        """What can be translated."""
+        """Return the pairs that can be translated."""
         targets: dict[str, list[str]] = {code: [] for code in self.codes()}
         for source, target in sorted(self.service.pairs()):
             targets[source].append(target)
@@ -342,7 +343,7 @@ class LibreTranslate:
         ]
 
     async def settings(self) -> Any:
-        """What a page asks for."""
+        """Return the settings that a page needs."""
         (source, target), *_ = self.service.pairs()
         has_keys = self.service.keys.hashes is not None
         return {
@@ -363,13 +364,14 @@ class LibreTranslate:
 # ---- The language of a text, of those that are served, by the package lingua
 
 
-MOST = 3  # candidates that are told
+MOST = 3  # candidates in an answer
 READ = 2000  # characters that are looked at
 
 
 @cache
 def detector(codes: tuple[str, ...]) -> Any:
-    """From lingua, for languages of these codes; None where it knows fewer than two of them.
+    """Return lingua's detector for languages of these codes; None if it knows fewer than two of
+    them.
 
     Errors: UsageError where it is missing.
     """
@@ -389,7 +391,7 @@ def detector(codes: tuple[str, ...]) -> Any:
 
 
 def candidates(texts: Sequence[str], served: Sequence[str]) -> list[dict[str, Any]]:
-    """The most likely languages of texts together, with their confidence in per cent.
+    """Return the most probable languages of texts together, with their confidence in per cent.
 
     served: codes, such as `de` or `pt_BR`.
     """

@@ -16,7 +16,7 @@ SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.2, 0.3, 0.5, 0.75, 1.0, 2.0, 5.0, 10
 
 
 class OfEngines(Collector):
-    """What the engines count by themselves."""
+    """The metrics that the engines count."""
 
     def __init__(self, models: Models):
         self.models = models
@@ -75,7 +75,7 @@ class Metrics:
         self.latency.observe(answer.queued + answer.decoded)
 
     def text(self) -> bytes:
-        """All of them in Prometheus's form."""
+        """Return all metrics in Prometheus's form."""
         return generate_latest(self.registry)
 
 

@@ -1,4 +1,4 @@
-"""The models behind a server, and pairs of them that go through a third language.
+"""The models of a server, and pairs of languages that go through a third one.
 
 They are one that stays (`Models`), of one pair of languages or of all pairs of many, or those of a
 folder (`ModelsOfFolder`), one folder a pair.
@@ -6,10 +6,10 @@ folder (`ModelsOfFolder`), one folder a pair.
     models/de-en    as plugin/loading/model.py reads it
     models/en-pt_BR
 
-The latter are loaded at first use. Those that nobody uses are dropped, the least recently used
+The latter are loaded at first use. Those that are not in use are dropped, the least recently used
 first, where there are `most` already, and where memory is short for another. Pairs without a model
-may go through a third language. A folder that comes is found; one that cannot be loaded is not
-served until a file of it changes.
+may go through a third language. New folders are found. One that cannot be loaded is not served
+until a file of it changes.
 """
 
 from __future__ import annotations
@@ -42,8 +42,8 @@ from fairseq_ext.engine.tickets import Busy
 from fairseq_ext.serve.model_folder import ModelFolder, Pair
 
 logger = logging.getLogger("fairseq_ext")
-# bytes of a model's processes: so many times its checkpoint's, and what Python and torch take
-ASKS, BASE = 3, 500 << 20
+# bytes of a model's processes: times its checkpoint's, plus what Python and torch take
+PER_CHECKPOINT, BASE = 3, 500 << 20
 CLOSES = 0.5  # seconds in which the processes of a model that is dropped give their memory back
 SOON = {"Retry-After": "2"}
 Waits = Callable[[], Awaitable[None]]
@@ -52,8 +52,8 @@ Hold = Callable[[], Callable[[], None]]
 
 @dataclass(frozen=True)
 class Model:
-    """What translates one pair. submit: as of Engine; hold: keeps it loaded until what it
-    returns is called."""
+    """The translator of one pair. submit: that of Engine; hold: keeps it loaded until the function
+    that it returns is called."""
 
     submit: Callable[..., Future[Answer]]
     description: Description
@@ -78,7 +78,7 @@ class Models:
         self.any_pair = any_pair
         # the most recently used last
         self.engines: dict[Any, Engine] = {} if engine is None else {None: engine}
-        self.gone, self.gone_restarts = Work(), 0  # of engines that are dropped
+        self.dropped_work, self.dropped_restarts = Work(), 0  # of engines that are dropped
 
     @cached_property
     def served(self) -> Served:
@@ -94,7 +94,7 @@ class Models:
         return Served(list(itertools.permutations(found.languages, 2)), None, True)
 
     def pairs(self) -> list[Pair]:
-        """The pairs of languages that are served (HTTPException 503 before that is known)."""
+        """Return the served pairs of languages (HTTPException 503 before they are known)."""
         return self.served.pairs
 
     @property
@@ -108,7 +108,8 @@ class Models:
         return self.served.several
 
     def ready_line(self) -> str:
-        """What is served (raises UsageError where it cannot be loaded), when the model is there."""
+        """Return a line that names what is served, when the model is loaded (raises UsageError if
+        it cannot be)."""
         model = self.engines[None].wait()
         said = (
             f"{len(model.languages)} languages"
@@ -119,9 +120,9 @@ class Models:
 
     @contextlib.asynccontextmanager
     async def using(self, pair: Pair, waits: Waits) -> AsyncIterator[Model]:
-        """The model of a pair that is served; it is not dropped inside of this context.
+        """Return the model of a served pair; it is not dropped inside of this context.
 
-        waits: raises an error where nobody waits for it any more. Errors: of `waits`,
+        waits: raises an error where the client has disconnected. Errors: of `waits`,
         HTTPException 429, 503.
         """
         engine = self.engines[None]
@@ -136,15 +137,17 @@ class Models:
 
     def work(self) -> Work:
         """Counts of all work so far."""
-        found = Work(**vars(self.gone))
+        found = Work(**vars(self.dropped_work))
         for engine in list(self.engines.values()):
             found.add(engine.work())
         return found
 
     @property
     def restarts(self) -> int:
-        """Workers that died and were replaced."""
-        return self.gone_restarts + sum(engine.restarts for engine in list(self.engines.values()))
+        """Number of workers that died and were replaced."""
+        return self.dropped_restarts + sum(
+            engine.restarts for engine in list(self.engines.values())
+        )
 
     def counts(self) -> tuple[int, int]:
         """Requests that are not answered, and of these the ones in a queue."""
@@ -179,7 +182,7 @@ class Users:
 
 
 class ModelsOfFolder(Models):
-    """Those of a folder.
+    """The models of a folder.
 
     given: flags of all of them; options: of their engines. Errors: UsageError for
     what cannot be read.
@@ -196,8 +199,8 @@ class ModelsOfFolder(Models):
         super().__init__()
         self.most, self.pivot, self.options = most, pivot, options
         self.folder = ModelFolder(folder, given)
-        self.found = self.folder.found  # flags of the models that are served
-        known = {code for pair in self.folder.seen for code in pair}
+        self.flags_of = self.folder.served  # flags of the models that are served
+        known = {code for pair in self.folder.stamps for code in pair}
         if pivot is not None and pivot not in known:
             raise UsageError(
                 f"--pivot {pivot} is the language of no model of {folder}: use one of "
@@ -216,7 +219,7 @@ class ModelsOfFolder(Models):
 
     @property
     def served(self) -> Served:  # type: ignore[override]
-        direct, by = sorted(self.found), self.pivot
+        direct, by = sorted(self.flags_of), self.pivot
         over = [
             (s, t)
             for s, a in direct
@@ -227,7 +230,7 @@ class ModelsOfFolder(Models):
 
     @contextlib.asynccontextmanager
     async def using(self, pair: Pair, waits: Waits) -> AsyncIterator[Model]:
-        flags = self.found.get(pair)
+        flags = self.flags_of.get(pair)
         if flags is None:
             if self.pivot is None or self.pivot in pair:  # it has gone since it was looked for
                 raise HTTPException(503, f"{'-'.join(pair)} is not served any more", SOON)
@@ -236,9 +239,9 @@ class ModelsOfFolder(Models):
                 self.using((self.pivot, pair[1]), waits) as second,
             ):
                 yield Model(
-                    through(first.submit, second.submit, second.hold),
+                    pivoted(first.submit, second.submit, second.hold),
                     replace(second.description, source=pair[0], languages=()),
-                    lambda: both(first.hold(), second.hold()),
+                    lambda: joined_hold(first.hold(), second.hold()),
                 )
             return
         hold = self.users[pair].hold
@@ -270,7 +273,7 @@ class ModelsOfFolder(Models):
             release()
 
     async def engine(self, pair: Pair, flags: Mapping[str, Any], waits: Waits) -> Engine:
-        """The engine of a pair, which is started where there is none."""
+        """Return the engine of a pair, started if necessary."""
         if pair not in self.engines:
             async with self.loading:
                 if pair not in self.engines:
@@ -281,13 +284,13 @@ class ModelsOfFolder(Models):
         return engine
 
     async def make_room(self, checkpoint: str) -> None:
-        """Drop models that nobody uses, as far as this one's place or memory asks for it."""
-        asks = BASE + ASKS * sum(
+        """Drop models that are not in use, until there is room and memory for this one."""
+        needed = BASE + PER_CHECKPOINT * sum(
             os.path.getsize(path) for path in checkpoint.split(":") if os.path.exists(path)
         )
         while (
             is_full := self.most is not None and len(self.engines) >= self.most
-        ) or available() < asks:
+        ) or available() < needed:
             idle = next((each for each in self.engines if not self.users[each].count), None)
             if idle is not None:
                 await self.drop(idle, self.engines[idle])
@@ -307,8 +310,8 @@ class ModelsOfFolder(Models):
             return False
         del self.engines[pair]
         logger.info("%s-%s is dropped", *pair)
-        self.gone.add(engine.work())
-        self.gone_restarts += engine.restarts
+        self.dropped_work.add(engine.work())
+        self.dropped_restarts += engine.restarts
         await run_in_threadpool(engine.close)
         await asyncio.sleep(CLOSES)
         return True
@@ -318,8 +321,8 @@ class ModelsOfFolder(Models):
         return True
 
 
-def both(first: Callable[[], None], second: Callable[[], None]) -> Callable[[], None]:
-    """One function that calls two."""
+def joined_hold(first: Callable[[], None], second: Callable[[], None]) -> Callable[[], None]:
+    """Return one function that calls two."""
 
     def call() -> None:
         first()
@@ -348,21 +351,21 @@ def available() -> float:
     return found
 
 
-# ---- Two models one behind the other
+# ---- Two models in a chain
 #
 # For a pair of languages that has no model: sentence by sentence, through a third language.
 
 
 Submit = Callable[..., Future[Answer]]
-AGAIN = 0.2  # seconds after which the second model is asked again, where its queue is full
+RETRY = 0.2  # seconds until the second model is tried again, where its queue is full
 # added to the number of a sentence for the second model, whose samples do not follow
 # those of the first
-BEHIND = 1 << 62
+SECOND = 1 << 62
 
 
-def through(first: Submit, second: Submit, hold: Hold = lambda: lambda: None) -> Submit:
-    """`submit` of both: phrases that are asked for, and the n-best list, are the second's; the seed
-    is both's. hold: of the second, which must not be dropped while the first is at work. Errors:
+def pivoted(first: Submit, second: Submit, hold: Hold = lambda: lambda: None) -> Submit:
+    """`submit` through two models: required phrases and the n-best list go to the second, the seed
+    to both. hold: of the second, which must not be dropped while the first is at work. Errors:
     UsageError for a glossary, whose source terms the second does not see."""
 
     def submit(
@@ -403,20 +406,20 @@ def through(first: Submit, second: Submit, hold: Hold = lambda: lambda: None) ->
                         done.result().text,
                         align=align,
                         seed=seed,
-                        number=number + BEHIND,
+                        number=number + SECOND,
                         **request,
                     )
                 )
             except Busy:
-                Timer(AGAIN, half, [done]).start()
+                Timer(RETRY, half, [done]).start()
             except BaseException as error:
                 resolve(out, error)
             else:
-                running[-1].add_done_callback(partial(whole, done.result()))
+                running[-1].add_done_callback(partial(answer_whole, done.result()))
                 if out.done():  # cancelled meanwhile
                     running[-1].cancel()
 
-        def whole(middle: Answer, done: Future[Answer]) -> None:
+        def answer_whole(middle: Answer, done: Future[Answer]) -> None:
             if done.cancelled() or (error := done.exception()) is not None:
                 return None if done.cancelled() else resolve(out, error)
             answer, of_middle = done.result(), middle.hypotheses[0].words

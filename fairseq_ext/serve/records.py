@@ -154,7 +154,7 @@ class Record:
 def read_records(
     body: bytes, most: int, glossary: Callable[[str], GlossaryFile]
 ) -> tuple[list[Record], bool]:
-    """The records of a body, and whether they came as a list (raises UsageError)."""
+    """Return the records of a body, and whether they came as a list (raises UsageError)."""
     value = read_json(body)
     several = isinstance(value, list)
     records = value if several else [value]
@@ -170,7 +170,7 @@ def read_records(
 
 
 def read_record(value: Any, where: str, glossary: Callable[[str], GlossaryFile]) -> Record:
-    """One record, checked as far as that can be done without the model (raises UsageError)."""
+    """Return one record, checked as far as possible without the model (raises UsageError)."""
 
     def sentence(name: str, kind: str) -> str:
         if name == "source":
@@ -201,13 +201,13 @@ def read_record(value: Any, where: str, glossary: Callable[[str], GlossaryFile])
 
 
 def is_one_sentence(request: dict[str, Any]) -> bool:
-    """Whether a request asks for phrases, of which nobody knows in which sentence of a
-    text they must stand."""
+    """Whether a request requires phrases: its source is then one sentence, as no field says in
+    which sentence of a text they must stand."""
     return any(request.get(name) for name in ("constraints", "any_of", "prefix"))
 
 
 def answer_json(record: Record, answer: Answer) -> dict[str, Any]:
-    """The answer to a record."""
+    """Return the answer to a record."""
     hypotheses = []
     for h in answer.hypotheses:
         detail = {"tokens": h.tokens, "token_scores": h.positional_scores} if record.detail else {}
@@ -237,8 +237,12 @@ def answer_json(record: Record, answer: Answer) -> dict[str, Any]:
             else {}
         ),
         **(
-            {"left": [{"source": source, "reason": reason} for source, reason in answer.left]}
-            if answer.left
+            {
+                "untranslated": [
+                    {"source": source, "reason": reason} for source, reason in answer.untranslated
+                ]
+            }
+            if answer.untranslated
             else {}
         ),
         **({"alignment": answer.hypotheses[0].words} if record.request.get("align") else {}),

@@ -1,13 +1,13 @@
-"""What the routes share: models, who may ask, what is allowed, answers, errors."""
+"""Common parts of the routes: models, keys, limits, answers, errors."""
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import time
 from collections.abc import AsyncIterator, Callable, Collection, Iterator, Mapping, Sequence
 from concurrent.futures import Future
-from contextlib import AbstractAsyncContextManager
 from functools import partial
 from itertools import chain, islice
 from typing import Any
@@ -37,10 +37,11 @@ from fairseq_ext.text.splitter import splitter
 from fairseq_ext.text.stopping import Stopped, until
 
 LONG = 5000  # characters
+BRIEF = 0.02  # seconds in which no client hangs up: whether it has takes 0.06 ms to find out
 
 
 def whole_line(line: str) -> list[int]:
-    """The end of a line that is not split into sentences."""
+    """Return the end of a line that is not split into sentences."""
     return [len(line)]
 
 
@@ -51,15 +52,15 @@ class Service:
         self.models, self.settings = models, settings
         self.keys = Keys(settings.api_keys)
         self.metrics = Metrics(models)
-        self.kept: dict[Pair, Glossaries] = {}
+        self.glossaries_of: dict[Pair, Glossaries] = {}
         self.closing = False
 
     def check(self, headers: Mapping[str, str]) -> None:
-        """HTTPException 401 or 403 for those who may not ask."""
+        """Raise HTTPException 401 or 403 for a missing or wrong key."""
         self.keys.check(headers)
 
     def pairs(self) -> list[Pair]:
-        """The pairs of languages that are served (HTTPException 503 where none is)."""
+        """Return the served pairs of languages (HTTPException 503 if there are none)."""
         if self.closing:
             raise HTTPException(503, "the server is closing", SOON)
         if not (found := self.models.pairs()):
@@ -67,7 +68,8 @@ class Service:
         return found
 
     def pair_of(self, request: Request) -> Pair:
-        """The pair that the request's query names (`?source=de&target=en`), else the only one.
+        """Return the pair that the request's query names (`?source=de&target=en`), else the only
+        one.
 
         Errors: UsageError, HTTPException 503.
         """
@@ -85,18 +87,19 @@ class Service:
         return known[0]
 
     def glossaries(self, pair: Pair) -> Glossaries:
-        """Those of a pair of languages."""
-        if pair not in self.kept:
+        """Return the glossaries of a pair of languages."""
+        if pair not in self.glossaries_of:
             folder, name = self.settings.glossary_folder, "-".join(pair)
-            self.kept[pair] = Glossaries(
+            self.glossaries_of[pair] = Glossaries(
                 (folder or default_folder()) / name
                 if folder is None or self.models.several
                 else folder
             )
-        return self.kept[pair]
+        return self.glossaries_of[pair]
 
     async def read(self, request: Request) -> tuple[list[records.Record], bool, Pair]:
-        """The records of a request that may ask, whether they are a list, and their pair."""
+        """Return the records of a request whose key is right, whether they are a list, and their
+        pair."""
         self.check(request.headers)
         pair = self.pair_of(request)
         body = await read_body(request, self.settings)
@@ -109,10 +112,15 @@ class Service:
         )
         return *found, pair
 
-    def using(self, request: Request, pair: Pair) -> AbstractAsyncContextManager[Model]:
-        """The model of a pair, as of `Models.using`; Gone where the client has hung up before it
-        is loaded."""
-        return self.models.using(pair, partial(waits, request))
+    @contextlib.asynccontextmanager
+    async def using(self, request: Request, pair: Pair) -> AsyncIterator[Model]:
+        """Return the model of a pair, see `Models.using`; raise Disconnected if the client
+        disconnects before it is loaded."""
+        begin = time.monotonic()
+        async with self.models.using(pair, partial(waits, request)) as model:
+            if time.monotonic() - begin > BRIEF:
+                await waits(request)
+            yield model
 
     def submit(
         self,
@@ -124,8 +132,8 @@ class Service:
         options: Mapping[str, Any] | None = None,
         **request: Any,
     ) -> Future[Answer]:
-        """A future of the translation of a text, sentence by sentence; of one sentence where it
-        must hold phrases. Errors as of `Engine.submit`. items: as of `prepared`; options: of
+        """Return a future of the translation of a text, sentence by sentence; of one sentence if it
+        must have phrases. Errors: those of `Engine.submit`. items: see `prepared`; options: of
         `passes`."""
         if is_one_sentence(request):
             return model.submit(source, on_partial=on_partial, **request)
@@ -148,7 +156,7 @@ class Service:
         splits: bool = True,
         inline: Collection[str] | None = None,
     ) -> list[Pass]:
-        """The passes of a format, for the languages of a model.
+        """Return the passes of a format, for the languages of a model.
 
         numbers: of the segments; splits: whether a line is split into sentences; inline: names of
         the inline elements of XML, where the text does not say them.
@@ -162,8 +170,8 @@ class Service:
         )
 
     async def prepared(self, request: dict[str, Any], model: Model) -> dict[str, Any]:
-        """The request with the items of its text where that is long: to find the first takes time,
-        in which others are served. Errors: HTTPException 504 at the deadline."""
+        """Return the request with the items of its text if that is long: to find the first takes
+        time, in which others are served. Errors: HTTPException 504 at the deadline."""
         if len(request["source"]) < LONG or is_one_sentence(request):
             return request
         first, *others = self.passes(
@@ -185,10 +193,12 @@ class Service:
     async def answered(
         self, request: Request, requests: Sequence[dict[str, Any]], pair: Pair
     ) -> list[Answer | UsageError]:
-        """The answers to these requests, keywords of `submit`."""
+        """Return the answers to these requests, keywords of `submit`."""
         async with self.using(request, pair) as model:
+            begin = time.monotonic()
             ready = [await self.prepared(each, model) for each in requests]
-            await waits(request)
+            if time.monotonic() - begin > BRIEF:
+                await waits(request)
             futures: list[Future[Answer]] = submit_all(partial(self.submit, model), ready)
             found = await answers(request, futures, self.settings.deadline)
         for answer in found:
@@ -199,25 +209,25 @@ class Service:
 
 # ---- Answers that a client waits for
 #
-# It waits up to the deadline and as long as it is there. What nobody waits for is cancelled:
+# It waits until the deadline, or until it disconnects. Then its requests are cancelled:
 # its rows are free.
 
 
-class Gone(Exception):
-    """The client has hung up."""
+class Disconnected(Exception):
+    """The client has disconnected."""
 
 
 async def waits(request: Request) -> None:
-    """Gone where the client has hung up, as it may while a model is loaded; its body has
-    been read."""
+    """Raise Disconnected where the client has disconnected, as it may while a model is loaded;
+    its body has been read."""
     if await request.is_disconnected():
-        raise Gone
+        raise Disconnected
 
 
 def submit_all(
     submit: Callable[..., Future[Answer]], requests: Sequence[dict[str, Any]]
 ) -> list[Future[Answer]]:
-    """A future of each request, or none: errors as of `submit`."""
+    """Return a future of each request, or of none: errors are those of `submit`."""
     futures: list[Future[Answer]] = []
     try:
         for request in requests:
@@ -232,15 +242,15 @@ def submit_all(
 async def answers(
     request: Request, futures: Sequence[Future[Answer]], deadline: float
 ) -> list[Answer | UsageError]:
-    """The answers, in order, a UsageError where a request cannot be used.
+    """Return the answers, in order, with a UsageError for a request that cannot be used.
 
-    Errors: HTTPException 504 at the deadline, Gone, what the engine raises.
+    Errors: HTTPException 504 at the deadline, Disconnected, what the engine raises.
     """
     waiting = asyncio.gather(
         *(asyncio.wrap_future(future) for future in futures), return_exceptions=True
     )
-    # what comes of those that are cancelled is looked at, else asyncio logs it with every
-    # client that hangs up
+    # errors of those that are cancelled are read, else asyncio logs them for every client that
+    # disconnects
     waiting.add_done_callback(lambda done: done.cancelled() or done.exception())
     end = time.monotonic() + deadline
     try:
@@ -261,14 +271,14 @@ async def ended(
 ) -> None:
     """Return when the work is done.
 
-    left: seconds that it still has, of the deadline. Errors: HTTPException 504, Gone.
+    left: seconds that it still has, of the deadline. Errors: HTTPException 504, Disconnected.
     """
-    gone = asyncio.ensure_future(hung_up(request))
+    gone = asyncio.ensure_future(wait_for_disconnect(request))
     both: set[asyncio.Future[Any]] = {work, gone}
     try:
         while not work.done():
             if gone.done():
-                raise Gone
+                raise Disconnected
             if (seconds := left()) <= 0:
                 raise late(deadline)
             await asyncio.wait(both, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
@@ -277,13 +287,13 @@ async def ended(
 
 
 def late(deadline: float) -> HTTPException:
-    """The answer to a request whose deadline has passed."""
+    """Return the answer to a request whose deadline has passed."""
     said = f"the translation took more than {deadline:g} seconds: ask for less at once, or later"
     return HTTPException(504, said)
 
 
-async def hung_up(request: Request) -> None:
-    """Return when the client has hung up; its body has been read."""
+async def wait_for_disconnect(request: Request) -> None:
+    """Return when the client has disconnected; its body has been read."""
     while (await request.receive())["type"] != "http.disconnect":
         pass
 
@@ -303,18 +313,18 @@ class Stream:
         self.latest: Partial | None = None
         self.deadline = self.loop.time() + deadline
         self.seconds = deadline
-        self.future = submit(**request, on_partial=self.heard)
+        self.future = submit(**request, on_partial=self.on_partial)
 
-    def heard(self, part: Partial) -> None:
-        """In a thread of the engine's."""
+    def on_partial(self, part: Partial) -> None:
+        """Handle a partial result, in a thread of the engine's."""
         self.latest = part
         self.loop.call_soon_threadsafe(self.changed.set)
 
     async def events(self, shown: Any) -> AsyncIterator[bytes]:
-        """The events; shown: from an answer to its JSON."""
+        """Yield the events; shown: from an answer to its JSON."""
         answer = asyncio.wrap_future(self.future)
         answer.add_done_callback(lambda _: self.changed.set())
-        told = 0
+        reported = 0
         try:
             while True:
                 await asyncio.wait_for(self.changed.wait(), self.deadline - self.loop.time())
@@ -322,11 +332,11 @@ class Stream:
                 if answer.done():
                     yield event("answer", shown(answer.result()))
                     return
-                if self.latest is not None and self.latest.tokens > told:
-                    told = self.latest.tokens
+                if self.latest is not None and self.latest.tokens > reported:
+                    reported = self.latest.tokens
                     # of a long text, the next part has as long
                     self.deadline = self.loop.time() + self.seconds
-                    yield event("partial", {"text": self.latest.text, "tokens": told})
+                    yield event("partial", {"text": self.latest.text, "tokens": reported})
         except asyncio.TimeoutError:
             yield event(
                 "error",
@@ -357,7 +367,7 @@ class Streamed(StreamingResponse):
 
 
 def event(name: str, value: Any) -> bytes:
-    """One server-sent event."""
+    """Return one server-sent event."""
     return f"event: {name}\ndata: {json.dumps(value, ensure_ascii=False)}\n\n".encode()
 
 
@@ -373,12 +383,12 @@ REFUSED = (
     Busy,
     Closed,
     WorkerDied,
-    Gone,
+    Disconnected,
     ClientDisconnect,
     RuntimeError,
 )
-DEEPL = ("/v2/", "/v3/")  # how the paths of DeepL's API begin
-GONE = 499  # nobody reads the answer; the status that proxies log
+DEEPL = ("/v2", "/v3")  # how the paths of DeepL's API begin
+CLIENT_CLOSED = 499  # the status that proxies log where the client has disconnected
 ERRORS = {
     code: {"description": what}
     for code, what in {
@@ -396,12 +406,12 @@ ERRORS = {
 
 
 def refusal(error: Exception, path: str) -> Response:
-    """An error of one of the kinds REFUSED as JSON. path: of the request."""
+    """Return an error of one of the kinds REFUSED as JSON. path: of the request."""
     headers: dict[str, str] = {}
     if isinstance(error, StarletteHTTPException):
         status, sentence, headers = error.status_code, str(error.detail), dict(error.headers or {})
-    elif isinstance(error, (Gone, ClientDisconnect)):
-        status, sentence = GONE, "the client has hung up"
+    elif isinstance(error, (Disconnected, ClientDisconnect)):
+        status, sentence = CLIENT_CLOSED, "the client has hung up"
     elif isinstance(error, UsageError):
         status, sentence = 404 if isinstance(error, Missing) else 400, str(error)
     elif isinstance(error, Busy):

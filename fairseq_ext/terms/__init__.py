@@ -1,12 +1,12 @@
-"""Terms in text: `python -m fairseq_ext.terms score` says how well translations use the
-terms they were asked for.
+"""Terms in text: `python -m fairseq_ext.terms score` counts the required terms that
+translations have.
 
 | file | what is in it |
 | --- | --- |
 | __main__.py | the commands `score` and `expand`; inflected forms of a glossary's targets |
 | score.py | all scores of a system, and whether two systems differ |
 | metrics.py | the formulas |
-| cases.py | a sentence beside its translation, with the terms that count |
+| cases.py | a sentence with its translation, with the terms that count |
 | formats.py | test sets and translations as files |
 
 No module of this folder needs fairseq or torch: a score is computed from text alone.

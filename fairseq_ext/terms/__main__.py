@@ -34,7 +34,7 @@ READERS: dict[str, Callable[[Files], tuple[list[Sentence], str | None]]] = {
 
 
 def parser() -> ArgumentParser:
-    """The command line."""
+    """Return the parser of the command line."""
     top = ArgumentParser(
         "python -m fairseq_ext.terms",
         description="Terminology in translations.",
@@ -86,14 +86,14 @@ def parser() -> ArgumentParser:
     add(
         "--terms-file",
         metavar="F",
-        help="WMT23: a JSON list a line (default: NAME.term.proper beside NAME.LANG); "
+        help="WMT23: a JSON list a line (default: NAME.term.proper next to NAME.LANG); "
         "text: a glossary",
     )
     add(
         "--sources",
         metavar="F",
         help="source lines, WMT21: the SGM of sources (default: none; WMT23: NAME.SOURCE "
-        "beside --references)",
+        "next to --references)",
     )
     add(
         "--glossary-match",
@@ -155,7 +155,8 @@ def parser() -> ArgumentParser:
 def lemmatizers(
     args: Namespace, source_lang: str | None
 ) -> tuple[Lemmatizer | None, Lemmatizer | None]:
-    """For the source's and the target's language."""
+    """Return the lemmatizers of the source's and of the target's language; None with --lemmas
+    none."""
     if args.lemmas == "none":
         return None, None
     flag = "--lemmas simplemma"
@@ -211,7 +212,8 @@ def expand_command(args: Namespace) -> None:
 
 
 def main(argv: list[str] | None = None) -> int:
-    """The exit code: 0, or 1 after an error, which is told in one sentence."""
+    """Run the command; return the exit code: 0, or 1 after an error, whose message is one
+    sentence."""
     args = parser().parse_args(argv)
     try:
         args.run(args)
@@ -239,7 +241,7 @@ Lemmas = tuple[str, ...]
 def forms_in(
     lines: Iterable[str], targets: Iterable[str], lemma: Lemmatizer
 ) -> dict[str, Counter[str]]:
-    """For each target, the forms that the lines have, with how often they occur."""
+    """Return for each target its forms in the lines, with their numbers of occurrences."""
     targets_of: defaultdict[Lemmas, list[str]] = defaultdict(list)
     # lemma of a first word -> lengths of the targets that start with it
     lengths: defaultdict[str, set[int]] = defaultdict(set)
@@ -276,8 +278,8 @@ def forms_in(
 def expand(
     entries: Sequence[Entry], lines: Iterable[str], lemma: Lemmatizer, least: int = 1
 ) -> tuple[list[Entry], int]:
-    """The entries with the forms of their targets behind them, the most frequent first, and
-    how many forms are new.
+    """Return the entries with the forms of their targets added, the most frequent first, and the
+    number of new forms.
 
     least: occurrences that a form must have.
     """

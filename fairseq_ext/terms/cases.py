@@ -1,4 +1,4 @@
-"""A sentence of a test set beside a system's translation, with the terms that count;
+"""A sentence of a test set with a system's translation, with the terms that count;
 what a test set holds."""
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class Case:
     sentence: Sentence
     reference: Text
     hypothesis: Text
-    asked: tuple[ExpectedTerm, ...]
+    required: tuple[ExpectedTerm, ...]
 
 
 def cases_of(
@@ -42,7 +42,7 @@ def cases_of(
     of_source: Lemmatizer | None,
     of_target: Lemmatizer | None,
 ) -> list[Case]:
-    """A case for each line.
+    """Return a case for each line.
 
     A term counts where the source holds it, found as a success is (metrics.py), or where
     the test set marks it.
@@ -65,17 +65,17 @@ def cases_of(
 
 
 def claim(
-    asked: Sequence[ExpectedTerm], text: Text, cased: bool, lemmas: bool, whole: bool
+    required: Sequence[ExpectedTerm], text: Text, cased: bool, lemmas: bool, whole: bool
 ) -> list[tuple[Text, Place] | None]:
-    """For each term, in order, the target and place of the first occurrence in the text that no
-    term before it has; None if none is left.
+    """Return for each term, in order, the target and place of its first occurrence in the text that
+    no term before it has; None if none is left.
 
     Two occurrences that start at the same place are one: of *tension* and *tension artérielle*, one
     "tension artérielle" serves one.
     """
     taken: set[Place] = set()
     claims: list[tuple[Text, Place] | None] = []
-    for each in asked:
+    for each in required:
         found = (
             (target, place)
             for target in each.targets
@@ -89,13 +89,13 @@ def claim(
 
 
 def reference_spans(case: Case) -> list[Span]:
-    """Where the line's reference has its terms: as the test set marks them, else where their words
-    first occur, case-sensitive; terms that it does not have are left out.
+    """Return the places of terms in the line's reference: as the test set marks them, else the
+    first occurrence of their words, case-sensitive; terms that it does not have are left out.
 
     Each place serves one term.
     """
-    marked = [asked.term.place for asked in case.asked if asked.term.place is not None]
-    others = [asked for asked in case.asked if asked.term.place is None]
+    marked = [each.term.place for each in case.required if each.term.place is not None]
+    others = [each for each in case.required if each.term.place is None]
     found = claim(others, case.reference, cased=True, lemmas=False, whole=True)
     return marked + [
         (place, place + len(target.words)) for target, (place, _) in filter(None, found)
@@ -127,8 +127,8 @@ class Sentence:
 
 
 def targets_of(value: object, where: str) -> tuple[str, ...]:
-    """Target forms from JSON: a string, `a|b` for alternatives, or a list of strings;
-    UsageError for anything else."""
+    """Return target forms from JSON: a string, `a|b` for alternatives, or a list of strings (raises
+    UsageError for another value)."""
     given = value.split("|") if isinstance(value, str) else value
     if (
         not isinstance(given, list)
@@ -142,7 +142,8 @@ def targets_of(value: object, where: str) -> tuple[str, ...]:
 
 
 def terms_of(pairs: Iterable[tuple[object, object]], where: str) -> tuple[Term, ...]:
-    """Terms from (source, targets) pairs of JSON; UsageError for a source that is no text."""
+    """Return the terms of (source, targets) pairs of JSON (raises UsageError for a source that is
+    not text)."""
     found = []
     for source, targets in pairs:
         if not isinstance(source, str) or not source.strip():
@@ -186,7 +187,7 @@ class Text:
         return self.words if self.lemma is None else [self.lemma(word) for word in self.words]
 
     def units(self, cased: bool, lemmas: bool) -> list[str]:
-        """Words or lemmas, with their case or in lower case."""
+        """Return the words or the lemmas, with their case or in lower case."""
         if (cased, lemmas) not in self.forms:
             units = self.lemmas if lemmas else self.words
             self.forms[cased, lemmas] = units if cased else [unit.lower() for unit in units]
@@ -200,7 +201,7 @@ class Text:
 
 @cache
 def text_of(raw: str, lemma: Lemmatizer | None) -> Text:
-    """The `Text`, made once."""
+    """Return the `Text`, made once."""
     return Text(raw, lemma)
 
 
@@ -212,8 +213,8 @@ def found_in(term: Text, text: Text) -> bool:
 
 
 def places(term: list[str], units: list[str], whole: bool) -> list[Place]:
-    """Where the units of a term occur in the units of a sentence, overlapping occurrences
-    too, from left to right.
+    """Return the places where the units of a term occur in the units of a sentence, overlapping
+    ones too, from left to right.
 
     whole: only as whole units; else also as parts of longer ones, as `art` in `cart`.
     """
@@ -228,19 +229,19 @@ def places(term: list[str], units: list[str], whole: bool) -> list[Place]:
     starts = [0]  # of the units, in the joined text
     for unit in units:
         starts.append(starts[-1] + len(unit) + 1)
-    sought, text = JOINT.join(term), JOINT.join(units)
+    needle, text = JOINT.join(term), JOINT.join(units)
     found: list[Place] = []
-    at = text.find(sought)
+    at = text.find(needle)
     while at >= 0:
         number = bisect_right(starts, at) - 1
         found.append((number, at - starts[number]))
-        at = text.find(sought, at + 1)
+        at = text.find(needle, at + 1)
     return found
 
 
 def places_of(term: Text, text: Text, cased: bool, lemmas: bool, whole: bool) -> list[Place]:
-    """Where a term occurs in a sentence; lemmas: occurrences of its words, then
-    those of its lemmas."""
+    """Return the places of a term in a sentence; lemmas: occurrences of its words, then those of
+    its lemmas."""
     found = places(term.units(cased, False), text.units(cased, False), whole)
     if lemmas and text.lemma is not None:
         found += [
@@ -253,7 +254,7 @@ def places_of(term: Text, text: Text, cased: bool, lemmas: bool, whole: bool) ->
 
 @dataclass(frozen=True)
 class Files:
-    """What the command says of the test set."""
+    """The files of the test set, as the command names them."""
 
     references: str  # --references
     target_lang: str  # --target-lang
@@ -265,8 +266,8 @@ class Files:
 
 
 def objects(path: str, flag: str) -> Iterator[tuple[Any, str]]:
-    """Each line of a JSONL file as its value and how messages name the line; UsageError for
-    a line that is not JSON."""
+    """Yield each line of a JSONL file as its value and its name in messages (raises UsageError for
+    a line that is not JSON)."""
     lines = Lines(path, flag)
     for number in range(len(lines)):
         where = lines.where(number)
@@ -280,13 +281,13 @@ def objects(path: str, flag: str) -> Iterator[tuple[Any, str]]:
 
 
 def text_lines(path: str, flag: str) -> list[str]:
-    """The lines of a text file without space around them."""
+    """Return the lines of a text file, without space around them."""
     lines = Lines(path, flag)
     return [lines[number].strip() for number in range(len(lines))]
 
 
 def text_field(record: dict[str, Any], name: str, where: str) -> str:
-    """A text field of a record; UsageError where it is missing or no text."""
+    """Return a text field of a record (raises UsageError if it is missing or not text)."""
     if not isinstance(record.get(name), str):
         raise UsageError(
             f"{where} has no text under '{name}': it has "
@@ -296,7 +297,7 @@ def text_field(record: dict[str, Any], name: str, where: str) -> str:
 
 
 def same_length(given: dict[str, int]) -> None:
-    """UsageError unless all files (what -> its lines) have as many lines as the first."""
+    """Raise UsageError unless all files (what -> its lines) have as many lines as the first."""
     (first, lines), *others = given.items()
     for what, number in others:
         if number != lines:

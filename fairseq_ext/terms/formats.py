@@ -39,8 +39,8 @@ TASKS = ("proper", "random")  # dictionaries of the shared tasks
 
 
 def read_tsv(files: Files) -> tuple[list[Sentence], str | None]:
-    """A sentence for each line of --references, and --source-lang; UsageError for a
-    wrong number of columns."""
+    """Read a sentence for each line of --references, and --source-lang (raises UsageError for a
+    wrong number of columns)."""
     lines = Lines(files.references, "--references")
     found = []
     for number in range(len(lines)):
@@ -59,8 +59,8 @@ def read_tsv(files: Files) -> tuple[list[Sentence], str | None]:
 
 
 def read_jsonl(files: Files) -> tuple[list[Sentence], str | None]:
-    """A sentence for each line of --references, and --source-lang; UsageError for a line without
-    its fields, and for a --terms that no line has."""
+    """Read a sentence for each line of --references, and --source-lang (raises UsageError for a
+    line without its fields, and for a --terms that no line has)."""
     records = list(objects(files.references, "--references"))
     for record, where in records:
         if not isinstance(record, dict):
@@ -78,7 +78,8 @@ def read_jsonl(files: Files) -> tuple[list[Sentence], str | None]:
 
 
 def key_of(files: Files, records: list[dict[str, Any]]) -> str:
-    """The key under which lines have their terms; UsageError for a --terms that no line has."""
+    """Return the key under which lines have their terms (raises UsageError for a --terms that no
+    line has)."""
     name = files.terms or "terms"
     if not files.terms or not records or any(name in record for record in records):
         return name
@@ -91,8 +92,8 @@ def key_of(files: Files, records: list[dict[str, Any]]) -> str:
 
 
 def pairs_of(given: Any, where: str) -> list[tuple[object, object]]:
-    """(source, targets) pairs of an object or of a list of objects; UsageError
-    for anything else."""
+    """Return the (source, targets) pairs of an object or of a list of objects (raises UsageError
+    for another value)."""
     if isinstance(given, dict):
         return list(given.items())
     if isinstance(given, list) and all(isinstance(each, dict) for each in given):
@@ -112,8 +113,8 @@ def pairs_of(given: Any, where: str) -> list[tuple[object, object]]:
 
 
 def read_text(files: Files) -> tuple[list[Sentence], str | None]:
-    """A sentence for each line of --references, and --source-lang; UsageError for a missing file
-    or one of another length."""
+    """Read a sentence for each line of --references, and --source-lang (raises UsageError for a
+    missing file or one of another length)."""
     if not files.sources or not files.terms_file:
         raise UsageError(
             "--format text has its sources and terms in files of their own: add --sources and "
@@ -183,7 +184,7 @@ class Reader(HTMLParser):
         super().__init__(convert_charrefs=True)
         self.path, self.document = path, ""
         self.segments: list[Segment] = []
-        self.open: Segment | None = None
+        self.segment: Segment | None = None
         self.term: tuple[dict[str, str], int] | None = None
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
@@ -191,33 +192,33 @@ class Reader(HTMLParser):
         if tag == "doc":
             self.document = given.get("docid", str(len(self.segments)))
         elif tag == "seg":
-            self.open = Segment(given.get("id", ""), self.document)
-        elif tag == "term" and self.open is not None:
-            self.term = given, len(words_of(self.open.text))
+            self.segment = Segment(given.get("id", ""), self.document)
+        elif tag == "term" and self.segment is not None:
+            self.term = given, len(words_of(self.segment.text))
 
     def handle_data(self, data: str) -> None:
-        if self.open is not None:
-            self.open.text += data
+        if self.segment is not None:
+            self.segment.text += data
 
     def handle_endtag(self, tag: str) -> None:
-        if self.open is None:
+        if self.segment is None:
             return
         if tag == "term" and self.term is not None:
-            self.open.terms.append((*self.term, len(words_of(self.open.text))))
+            self.segment.terms.append((*self.term, len(words_of(self.segment.text))))
             self.term = None
         elif tag == "seg":
             if self.term is not None:
                 raise UsageError(
-                    f"segment {self.open.number} of {self.path} has a <term> without its "
+                    f"segment {self.segment.number} of {self.path} has a <term> without its "
                     "end: write </term>"
                 )
-            self.open.text = " ".join(self.open.text.split())
-            self.segments.append(self.open)
-            self.open = None
+            self.segment.text = " ".join(self.segment.text.split())
+            self.segments.append(self.segment)
+            self.segment = None
 
 
 def segments(path: str, flag: str) -> list[Segment]:
-    """The segments of an SGM file; UsageError where it has none."""
+    """Return the segments of an SGM file (raises UsageError if it has none)."""
     reader = Reader(path)
     reader.feed("\n".join(text_lines(path, flag)))
     reader.close()
@@ -227,8 +228,8 @@ def segments(path: str, flag: str) -> list[Segment]:
 
 
 def read_wmt21(files: Files) -> tuple[list[Sentence], str | None]:
-    """A sentence for each segment of --references, and --source-lang; --sources, if given, is the
-    SGM file of the source side.
+    """Read a sentence for each segment of --references, and --source-lang; --sources, if given, is
+    the SGM file of the source side.
 
     As in the task's own script, the reference's wording is one of the allowed targets.
     """
@@ -275,9 +276,9 @@ def read_wmt21(files: Files) -> tuple[list[Sentence], str | None]:
 
 
 def read_wmt23(files: Files) -> tuple[list[Sentence], str | None]:
-    """A sentence for each line of --references, and the source language.
+    """Read a sentence for each line of --references, and the source language.
 
-    --sources and --terms-file default to the files of the task's names beside --references.
+    --sources and --terms-file default to the files of the task's names next to --references.
     """
     stem = Path(files.references).with_suffix("")
     terms_file = files.terms_file or f"{stem}.term.{files.terms or 'proper'}"
@@ -305,8 +306,8 @@ def read_wmt23(files: Files) -> tuple[list[Sentence], str | None]:
 
 
 def languages(pairs: Any, where: str, files: Files) -> list[str]:
-    """The languages besides the target that a line's terms name; UsageError for a line that
-    is no list of objects."""
+    """Return the languages other than the target that a line's terms name (raises UsageError for a
+    line that is not a list of objects)."""
     if not isinstance(pairs, list) or not all(isinstance(pair, dict) for pair in pairs):
         raise UsageError(
             f"{where} is not a list of terms: a WMT23 line is a JSON list of objects, [] for none"
@@ -315,11 +316,11 @@ def languages(pairs: Any, where: str, files: Files) -> list[str]:
 
 
 def term_of(pair: dict[str, Any], source_lang: str, target_lang: str, where: str) -> Term:
-    """A term of one of the line's objects."""
+    """Return the term of one of the line's objects."""
     if not isinstance(pair.get(source_lang), str) or target_lang not in pair:
         raise UsageError(
-            f"{where} has a term without '{source_lang}' or '{target_lang}': it has "
-            f"{', '.join(map(repr, pair))}"
+            f"{where} has a term with {', '.join(map(repr, pair)) or 'nothing'}: write it under "
+            f"'{source_lang}' and '{target_lang}'"
         )
     return Term(pair[source_lang].strip(), targets_of(pair[target_lang], where))
 
@@ -333,7 +334,7 @@ NOT_LANGUAGES = ("proper", "random", "noterm", "terms")
 
 
 def read_wmt25(files: Files) -> tuple[list[Sentence], str | None]:
-    """A sentence for each line of --references, and the source language.
+    """Read a sentence for each line of --references, and the source language.
 
     The source language is the first key that is neither the target language nor a dictionary;
     --terms names the dictionary.
@@ -370,7 +371,7 @@ def read_wmt25(files: Files) -> tuple[list[Sentence], str | None]:
 
 
 def read_hypotheses(path: str, flag: str, target_lang: str) -> list[str]:
-    """The translations in the order of the test set.
+    """Read the translations, in the order of the test set.
 
     A name in .sgm or .xml is SGM; a name in .jsonl, or a first line that is a JSON object, is
     JSONL: `--results-file` (sorted by its sentence numbers), `python -m fairseq_ext.corpus` (the
@@ -394,8 +395,8 @@ def read_hypotheses(path: str, flag: str, target_lang: str) -> list[str]:
 
 
 def numbered(records: list[tuple[dict[str, Any], str]], path: str, flag: str) -> list[str]:
-    """The translations of a results file by sentence number; UsageError where
-    a number is missing."""
+    """Return the translations of a results file by sentence number (raises UsageError if a number
+    is missing)."""
     found: dict[int, str] = {}
     for record, where in records:
         if not isinstance(record.get("id"), int) or not isinstance(record.get("text"), str):
@@ -411,7 +412,7 @@ def numbered(records: list[tuple[dict[str, Any], str]], path: str, flag: str) ->
 
 
 def translation(record: dict[str, Any], target_lang: str, where: str) -> str:
-    """The translation in a line of corpus output or of a submission; a sentence that could
+    """Return the translation in a line of corpus output or of a submission; a sentence that could
     not be translated is empty."""
     hypotheses = record.get("hypotheses")
     if isinstance(hypotheses, list):

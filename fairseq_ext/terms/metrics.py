@@ -35,47 +35,48 @@ from fairseq_ext.terms.cases import (
 # or the lower-cased lemmas of the term, joined by a mark, are a substring of the text's, joined in
 # the same way. A substring may begin and end inside a word. The task takes its lemmas from stanza.
 #
-# `term_success_words` counts the same pairs and asks for whole words: the words of the target,
+# `term_success_words` counts the same pairs and requires whole words: the words of the target,
 # or their lemmas, in a row, both in lower case.
 
 
-Counts = list[tuple[int, int]]  # a line's (met, asked)
+Counts = list[tuple[int, int]]  # a line's (met, required)
 
 
 def success(cases: Sequence[Case]) -> Counts:
-    """Terms met and asked for in each line, as substrings."""
+    """Return the numbers of terms met and required in each line, matched as substrings."""
     return [
         (
-            sum(any(found_in(t, case.hypothesis) for t in asked.targets) for asked in case.asked),
-            len(case.asked),
+            sum(any(found_in(t, case.hypothesis) for t in each.targets) for each in case.required),
+            len(case.required),
         )
         for case in cases
     ]
 
 
 def success_words(cases: Sequence[Case]) -> Counts:
-    """Terms met and asked for in each line, as whole words."""
+    """Return the numbers of terms met and required in each line, matched as whole words."""
     return [
         (
             sum(
                 any(
                     places_of(t, case.hypothesis, cased=False, lemmas=True, whole=True)
-                    for t in asked.targets
+                    for t in each.targets
                 )
-                for asked in case.asked
+                for each in case.required
             ),
-            len(case.asked),
+            len(case.required),
         )
         for case in cases
     ]
 
 
 def share(counts: Iterable[tuple[int, int]]) -> float | None:
-    """Met of asked over all lines, 0 to 1; None where nothing was asked."""
-    met = asked = 0
-    for of_line, of_line_asked in counts:
-        met, asked = met + of_line, asked + of_line_asked
-    return met / asked if asked else None
+    """Return the share of required terms that are met over all lines, 0 to 1; None if none was
+    required."""
+    met = required = 0
+    for of_line, of_line_required in counts:
+        met, required = met + of_line, required + of_line_required
+    return met / required if required else None
 
 
 # ---- Exact match accuracy
@@ -85,7 +86,7 @@ def share(counts: Iterable[tuple[int, int]]) -> float | None:
 # Alam et al. 2021, "On the Evaluation of Machine Translation for Terminology Consistency",
 # https://arxiv.org/abs/2106.11891:
 #
-#     accuracy = terms matched / terms asked for, summed over all sentences
+#     accuracy = terms matched / required terms, summed over all sentences
 #
 # - once: an occurrence in the translation serves one term (as in the WMT21 task); overlapping: each
 #   term is looked up by itself.
@@ -96,10 +97,10 @@ def share(counts: Iterable[tuple[int, int]]) -> float | None:
 def exact_match(
     cases: Sequence[Case], lemmas: bool
 ) -> dict[str, dict[str, dict[str, float | None]]]:
-    """{once, overlapping} -> {words, substring} -> {cased, uncased, and with _lemmas} -> accuracy,
-    0 to 1, None without terms.
+    """Return {once, overlapping} -> {words, substring} -> {cased, uncased, and with _lemmas} ->
+    accuracy, 0 to 1, None without terms.
 
-    lemmas: whether there are any.
+    lemmas: whether the cases have lemmas.
     """
     readings = [("cased", True, False), ("uncased", False, False)]
     readings += [("cased_lemmas", True, True), ("uncased_lemmas", False, True)] if lemmas else []
@@ -118,12 +119,12 @@ def exact_match(
 def counts(
     cases: Sequence[Case], once: bool, whole: bool, cased: bool, lemmas: bool
 ) -> list[tuple[int, int]]:
-    """Terms matched and asked for in each line."""
+    """Return the numbers of terms matched and required in each line."""
     if once:
         matched = [
             sum(
                 found is not None
-                for found in claim(case.asked, case.hypothesis, cased, lemmas, whole)
+                for found in claim(case.required, case.hypothesis, cased, lemmas, whole)
             )
             for case in cases
         ]
@@ -132,13 +133,13 @@ def counts(
             sum(
                 any(
                     places_of(target, case.hypothesis, cased, lemmas, whole)
-                    for target in asked.targets
+                    for target in each.targets
                 )
-                for asked in case.asked
+                for each in case.required
             )
             for case in cases
         ]
-    return [(number, len(case.asked)) for number, case in zip(matched, cases, strict=True)]
+    return [(number, len(case.required)) for number, case in zip(matched, cases, strict=True)]
 
 
 # ---- Window overlap
@@ -158,13 +159,13 @@ def counts(
 
 
 def window_overlap(cases: Sequence[Case], n: int) -> float | None:
-    """The score for windows of n words, 0 to 1; None where no reference has a term."""
+    """Return the score for windows of n words, 0 to 1; None if no reference has a term."""
     values = [of_sentence(case, spans, n) for case in cases if (spans := reference_spans(case))]
     return sum(values) / len(values) if values else None
 
 
 def of_sentence(case: Case, spans: list[Span], n: int) -> float:
-    """A sentence's value."""
+    """Return a sentence's value."""
     reference, hypothesis = case.reference.words, case.hypothesis.words
     by_wording: defaultdict[tuple[str, ...], list[Span]] = defaultdict(list)
     for start, end in spans:
@@ -191,15 +192,15 @@ def of_sentence(case: Case, spans: list[Span], n: int) -> float:
 
 
 def window(words: list[str], span: Span, n: int) -> Counter[str]:
-    """The n words before a span and the n words behind it."""
+    """Return the n words before a span and the n words after it."""
     before = [word for word in reversed(words[: span[0]]) if is_word(word)][:n]
     behind = [word for word in words[span[1] :] if is_word(word)][:n]
     return Counter(before + behind)
 
 
 def overlap(of_reference: Counter[str], of_hypothesis: Counter[str]) -> float:
-    """The share of the reference's window that the translation's has; 0 where the term
-    is the whole sentence."""
+    """Return the share of the reference's window that the translation's has; 0 if the term is the
+    whole sentence."""
     return (of_reference & of_hypothesis).total() / of_reference.total() if of_reference else 0.0
 
 
@@ -222,7 +223,7 @@ WEIGHT = 2
 
 
 def one_minus_term(cases: Sequence[Case], weight: int = WEIGHT) -> float | None:
-    """The score; None where there are no sentences with a reference."""
+    """Return the score; None if no sentence has a reference."""
     rates = []
     for case in cases:
         words = case.reference.words
@@ -235,7 +236,8 @@ def one_minus_term(cases: Sequence[Case], weight: int = WEIGHT) -> float | None:
 
 
 def cost(hypothesis: list[str], reference: list[str], weights: list[int]) -> int:
-    """Shifts and weighted edits from hypothesis to reference; weights: of the reference's words."""
+    """Return the number of shifts and weighted edits from hypothesis to reference; weights: of the
+    reference's words."""
     shifts, shifted = shift(hypothesis, reference)
     row = [0]
     for weight in weights:
@@ -249,7 +251,7 @@ def cost(hypothesis: list[str], reference: list[str], weights: list[int]) -> int
 
 
 def shift(hypothesis: list[str], reference: list[str]) -> tuple[int, list[str]]:
-    """The number of shifts that TER makes, and the words in their new order."""
+    """Return the number of shifts that TER makes, and the words in their new order."""
     distance, shifts, tried = lib_ter.BeamEditDistance(reference), 0, 0
     while True:
         gain, moved, tried = lib_ter._shift(hypothesis, reference, distance, tried)
@@ -274,31 +276,31 @@ def shift(hypothesis: list[str], reference: list[str]) -> tuple[int, list[str]]:
 
 
 def consistency(cases: Sequence[Case]) -> float | None:
-    """The score, 0 to 1; None where no document has a term twice."""
+    """Return the score, 0 to 1; None if no document has a term twice."""
     sentences: defaultdict[tuple[str, ...], list[tuple[ExpectedTerm, Text]]] = defaultdict(list)
     for case in cases:
         of_line = {
-            (case.sentence.document, *words_of(asked.term.source.lower())): asked
-            for asked in case.asked
+            (case.sentence.document, *words_of(each.term.source.lower())): each
+            for each in case.required
         }
-        for term, asked in of_line.items():
-            sentences[term].append((asked, case.hypothesis))
+        for term, each in of_line.items():
+            sentences[term].append((each, case.hypothesis))
     frequent = total = 0
     for group in sentences.values():
         if len(group) > 1:
-            known = list(dict.fromkeys(target for asked, _ in group for target in asked.targets))
+            known = list(dict.fromkeys(target for each, _ in group for target in each.targets))
             used = Counter(
                 translation
-                for asked, text in group
-                for translation in translation_in(text, [*asked.targets, *known])
+                for each, text in group
+                for translation in translation_in(text, [*each.targets, *known])
             )
             frequent, total = frequent + max(used.values(), default=0), total + len(group)
     return frequent / total if total else None
 
 
 def translation_in(text: Text, targets: Sequence[Text]) -> list[tuple[str, ...]]:
-    """The lemmas of the first of the targets that a sentence holds, in a list; an empty
-    list if it holds none."""
+    """Return the lemmas of the first of the targets that a sentence has, in a list; an empty list
+    if it has none."""
     found = (
         target
         for target in targets
@@ -321,17 +323,17 @@ END = regex.compile(r"(?:[.!?…]+[\p{Pe}\p{Pf}\"']*(?=\s|$)|[。！？]+[\p{Pe}
 
 
 def after_final_punctuation(cases: Sequence[Case]) -> float | None:
-    """The share among the terms that the translations hold as words, 0 to 1; None
-    where they hold none."""
+    """Return the share of terms after final punctuation among the terms that the translations have
+    as words, 0 to 1; None if they have none."""
     return share(of_line(case) for case in cases)
 
 
 def of_line(case: Case) -> tuple[int, int]:
-    """Terms behind, and terms found."""
+    """Return the numbers of terms after final punctuation, and of terms found."""
     allowed = max(1, len(END.findall(case.reference.raw)))
     found = [
         each
-        for each in claim(case.asked, case.hypothesis, cased=False, lemmas=True, whole=True)
+        for each in claim(case.required, case.hypothesis, cased=False, lemmas=True, whole=True)
         if each is not None
     ]
     ends = [match.end() for match in END.finditer(normalize("NFKC", case.hypothesis.raw))]

@@ -33,7 +33,7 @@ WINDOWS = (2, 3)  # words on either side, as in the WMT21 task
 
 @dataclass(frozen=True)
 class EvaluationSet:
-    """What systems are scored on. The lemmatizers are None where there are no lemmas."""
+    """The test set that systems are scored on. The lemmatizers are None if there are no lemmas."""
 
     sentences: Sequence[Sentence]
     of_source: words.Lemmatizer | None
@@ -41,7 +41,8 @@ class EvaluationSet:
     description: str  # for the signature: format, terms and languages
 
     def cases(self, hypotheses: Sequence[str], flag: str) -> list[Case]:
-        """The lines of a system; UsageError for another number of lines than the test set's."""
+        """Return the lines of a system (raises UsageError for another number of lines than the test
+        set's)."""
         if len(hypotheses) != len(self.sentences):
             found, lines = (
                 counted(len(hypotheses), "translation"),
@@ -54,8 +55,8 @@ class EvaluationSet:
 
 
 def translation_metrics() -> dict[str, BLEU | CHRF]:
-    """BLEU (13a, order 4) and chrF2++ (character order 6, word order 2) of sacrebleu, as
-    the WMT25 task sets them."""
+    """Return BLEU (13a, order 4) and chrF2++ (character order 6, word order 2) of sacrebleu, with
+    the settings of the WMT25 task."""
     return {
         "bleu": BLEU(tokenize="13a", max_ngram_order=4),
         "chrf2pp": CHRF(char_order=6, word_order=2),
@@ -65,8 +66,8 @@ def translation_metrics() -> dict[str, BLEU | CHRF]:
 def score(
     test_set: EvaluationSet, hypotheses: Sequence[str], flag: str = "--hypotheses"
 ) -> dict[str, Any]:
-    """Every score by its name. BLEU and chrF2++ are percentages, the others shares; None where a
-    score has nothing to count.
+    """Return every score by its name. BLEU and chrF2++ are percentages, the others shares; None for
+    a score with nothing to count.
 
     Formulas: metrics.py.
     """
@@ -83,7 +84,7 @@ def score(
         **values,
         "term_success": share(success(cases)),
         "term_success_words": share(success_words(cases)),
-        "terms": sum(len(case.asked) for case in cases),
+        "terms": sum(len(case.required) for case in cases),
         "sentences": len(cases),
         "exact_match": exact_match(cases, test_set.of_target is not None),
         "window_overlap": {str(n): window_overlap(cases, n) for n in WINDOWS},
@@ -96,8 +97,8 @@ def score(
 
 
 def table(scores: Mapping[str, Any]) -> str:
-    """The scores as a table: one a line, its name in the first column; the signature
-    is the last line."""
+    """Return the scores as a table: one a line, its name in the first column; the signature is the
+    last line."""
     rows = list(
         flat(
             {
@@ -124,7 +125,7 @@ def table(scores: Mapping[str, Any]) -> str:
 
 
 def flat(scores: Mapping[str, Any], name: str = "") -> Iterator[tuple[str, Any]]:
-    """(name, value) of all scores, nested names joined by spaces."""
+    """Yield (name, value) of all scores, nested names joined by spaces."""
     for key, value in scores.items():
         full = f"{name} {key}".strip()
         if isinstance(value, Mapping):
@@ -134,8 +135,8 @@ def flat(scores: Mapping[str, Any], name: str = "") -> Iterator[tuple[str, Any]]
 
 
 def shown(value: Any) -> str:
-    """A value as text: numbers with four digits behind the point, a bar where there
-    is nothing to count."""
+    """Return a value as text: numbers with four decimal digits, a bar if there is nothing to
+    count."""
     return "-" if value is None else f"{value:.4f}" if isinstance(value, float) else str(value)
 
 
@@ -157,8 +158,8 @@ SHARES = {"term_success": success, "term_success_words": success_words}
 def compare(
     test_set: EvaluationSet, hypotheses: Sequence[str], baseline: Sequence[str], samples: int
 ) -> dict[str, dict[str, Any]]:
-    """For BLEU, chrF2++ and both term successes: `score`, `baseline`, `difference`
-    (score - baseline) and `p`."""
+    """Return for BLEU, chrF2++ and both term successes: `score`, `baseline`, `difference` (score -
+    baseline) and its p-value `p`."""
     references = [sentence.reference for sentence in test_set.sentences]
     named: list[tuple[str, Sequence[str]]] = [
         ("baseline", list(baseline)),
@@ -184,7 +185,7 @@ def compare(
 
 
 def row(score: float | None, baseline: float | None, p: float | None) -> dict[str, Any]:
-    """One line of the comparison."""
+    """Return one line of the comparison."""
     difference = None if score is None or baseline is None else score - baseline
     return {
         "score": score,
@@ -195,8 +196,9 @@ def row(score: float | None, baseline: float | None, p: float | None) -> dict[st
 
 
 def p_value(system: Counts, baseline: Counts, samples: int) -> float | None:
-    """p for the difference of two shares; None where nothing was asked."""
-    counts = np.array([system, baseline], dtype=np.int64)  # (2, lines, 2): met, asked
+    """Return the p-value of the difference between the shares of met terms of two systems, by
+    bootstrap resampling of lines; None if no term was required."""
+    counts = np.array([system, baseline], dtype=np.int64)  # (2, lines, 2): met, required
     if not counts[..., 1].sum():
         return None
     seed = os.environ.get("SACREBLEU_SEED", "12345")
@@ -204,8 +206,8 @@ def p_value(system: Counts, baseline: Counts, samples: int) -> float | None:
         len(system), size=(samples, len(system))
     )
     # (samples, 2) each
-    met, asked = np.moveaxis(np.stack([counts[:, drawn].sum(axis=1) for drawn in lines]), -1, 0)
-    shares = met / np.maximum(asked, 1)
+    met, required = np.moveaxis(np.stack([counts[:, drawn].sum(axis=1) for drawn in lines]), -1, 0)
+    shares = met / np.maximum(required, 1)
     differences = np.abs(shares[:, 0] - shares[:, 1])
     observed = abs(np.subtract(*(counts[..., 0].sum(axis=1) / counts[..., 1].sum(axis=1))))
     return float((1 + (differences - differences.mean() > observed).sum()) / (1 + samples))

@@ -17,21 +17,22 @@ from fairseq_ext.plugin.loading.model import add_model, flags_of
 from fairseq_ext.text import MAX_UNPACKED
 
 if TYPE_CHECKING:
-    from fairseq_ext.text.files import Through
+    from fairseq_ext.text.files import TranslateText
     from fairseq_ext.translator import Translator
 
 SHOWN = 5  # segments that are named of those that stay as they are
 
 
 def parser() -> ArgumentParser:
-    """What is ours on the command line; everything else is a decoding flag."""
+    """Return the parser of our part of the command line; all other flags are decoding flags."""
     parse = ArgumentParser(
         "python -m fairseq_ext.text",
         description="Translate texts and files as they are: sentence by sentence, with what stands "
         "around and between them.",
         epilog="Every other flag is one of fairseq-interactive's or of this package (python -m "
         "fairseq_ext). exit codes: 0 all is translated; 1 an error, which is told in one sentence; "
-        "3 some of it stays as it was, as standard error says",
+        "2 the same, where IN is an archive (docx, pptx, odt, epub) that is damaged, encrypted or "
+        "too large; 3 some of it stays as it was, as standard error says",
         allow_abbrev=False,
     )
     commands = parse.add_subparsers(required=True, metavar="translate")
@@ -60,25 +61,25 @@ def parser() -> ArgumentParser:
 
 def through_translator(
     translator: Translator, protect: Sequence[str], left: list[tuple[str, str]]
-) -> Through:
+) -> TranslateText:
     """By a translator, with a bar for each text; what stays as it is goes to `left`."""
     from fairseq_ext.text.files import counted as counting
     from fairseq_ext.text.in_lines import translated
 
     translate, numbers = translator.of_segments, itertools.count()
 
-    def through(text: str, format: str) -> Iterator[str]:
+    def translate_text(text: str, format: str) -> Iterator[str]:
         *before, last = translator.passes(format, protect, numbers)
         for items in before:
             text = "".join(translated(items(text), translate, left))
         with tqdm(total=len(text), unit=" characters", unit_scale=True, dynamic_ncols=True) as bar:
             yield from translated(counting(bar, last(text)), translate, left)
 
-    return through
+    return translate_text
 
 
 def main(argv: list[str] | None = None) -> int:
-    """The exit code."""
+    """Run the command; return the exit code."""
     try:
         args, others = parser().parse_known_args(argv)
         from fairseq_ext.text.files import translate
@@ -100,7 +101,9 @@ def main(argv: list[str] | None = None) -> int:
         )
     except UsageError as error:
         report(type(error), error, error.__traceback__)
-        return 1
+        from fairseq_ext.text.archives import WrongArchive
+
+        return 2 if isinstance(error, WrongArchive) else 1
     for source, reason in left[:SHOWN]:
         print(f"left as it was: '{cut(source)}' ({reason})", file=sys.stderr)
     if found.kinds:

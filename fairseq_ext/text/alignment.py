@@ -1,4 +1,4 @@
-"""Which word of a translation stands for which word of its source, by cross-attention.
+"""Alignment of the words of a translation with those of its source, by cross-attention.
 
 It is found as in search/constraints/word_alignment.py: of each target word, the source word that
 the model attends to most when it writes it, on the average of all layers and heads (`assigned`).
@@ -40,8 +40,7 @@ class Aligner:
     def pairs(
         self, sources: Sequence[str], hypotheses: Sequence[Translation]
     ) -> list[Pairs | None]:
-        """Of each translation, the pairs of words; None where the model does not say
-        what it attends to."""
+        """Return the pairs of words of each translation; None if the model has no attention."""
         if self.attention is None:
             return [None] * len(sources)
         translator, reading = self.translator, self.attention
@@ -78,7 +77,8 @@ class Aligner:
         return out
 
     def of_sentence(self, source: str, hypothesis: Translation, weights: Tensor) -> Pairs:
-        """The pairs of one translation, given the attention (L, T) of its tokens, ends included."""
+        """Return the pairs of one translation, from the attention (L, T) of its tokens, ends
+        included."""
         pieces = self.translator.pieces(source, self.translator.bpe)  # type: ignore[attr-defined]
         sources = words_in(source, pieces, self.text_of)
         targets = words_in(hypothesis.text, hypothesis.tokens, self.text_of)
@@ -107,7 +107,7 @@ class Aligner:
 
 
 def assigned(table: Tensor) -> list[int]:
-    """The source word of each target word, -1 for none, by attention (target, source).
+    """Return the source word of each target word, -1 for none, by attention (target, source).
 
     The surest word chooses first. A source word that has been chosen yields to a free
     one that is attended to nearly as much: "the" is written with an eye on its noun, and
@@ -128,7 +128,7 @@ def assigned(table: Tensor) -> list[int]:
 def words_in(
     text: str, pieces: Sequence[str], decode: Callable[[Sequence[str]], str]
 ) -> list[tuple[Span, list[int]]]:
-    """The words of a text with the places of their pieces; the pieces' own text may be
+    """Return the words of a text with the places of their pieces; the pieces' own text may be
     normalised otherwise."""
     spans = [match.span() for match in UNITS.finditer(text)]
     read = normalize("NFKC", decode(pieces)).rstrip()

@@ -11,6 +11,7 @@ import zlib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from functools import partial
+from pathlib import Path
 from typing import IO, Any
 
 import regex
@@ -30,7 +31,7 @@ PARTS = {
     ".epub": [(r"(?i).*\.(xhtml|html|htm)", HTML), (r"(?i).*\.ncx", XML)],
 }
 # parts with text that is not translated
-OTHERS = {
+NOT_TRANSLATED = {
     "charts": r".*/charts/chart[^/]*\.xml",
     "SmartArt": r".*/diagrams/data[^/]*\.xml",
     "embedded files": r".*/embeddings/.+|Object [^/]*/content\.xml",
@@ -47,11 +48,23 @@ DAMAGED = (
     ValueError,
 )
 ENCRYPTED, OLE = 0x1, b"\xd0\xcf\x11\xe0"
+# in an OLE file, the name of an office file with a password ([MS-OFFCRYPTO], 2.3.4.4); another is
+# of a program before 2007
+PACKAGE = "EncryptedPackage".encode("utf-16-le")
+# where archives name the parts that are encrypted in them (OpenDocument 1.3, part 2; OCF 3.3)
+MANIFESTS = {
+    "META-INF/manifest.xml": r"<(?:\w+:)?encryption-data\b",
+    "META-INF/encryption.xml": r"(?i)\bURI\s*=\s*[\"'][^\"'<>]*\.(?:xhtml|html|htm|ncx)[\"']",
+}
+
+
+class WrongArchive(UsageError):
+    """An archive that cannot be translated: damaged, encrypted, too large, or none."""
 
 
 @dataclass
 class Report:
-    """What of a file is not translated: kinds of things that are never, and parts that cannot be
+    """The parts of a file that are not translated: kinds that never are, and parts that cannot be
     read, each with the reason."""
 
     kinds: list[str] = field(default_factory=list)
@@ -62,29 +75,27 @@ def translate_archive(
     source: str,
     out: IO[bytes],
     ending: str,
-    through: Callable[[str, str], Iterator[str]],
+    translate_text: Callable[[str, str], Iterator[str]],
     name: str,
     limit: int = MAX_UNPACKED,
 ) -> Report:
     """Write an archive whose parts with text are translated.
 
     name: of the file, for messages; limit: bytes to which these parts may unpack together.
-    Errors: UsageError for a file that is no archive, is encrypted or damaged, or unpacks to more.
+    Errors: WrongArchive for a file that is none, is encrypted or damaged, or unpacks to more.
     """
     report = Report()
     try:
         old = zipfile.ZipFile(source)
     except DAMAGED:
-        with open(source, "rb") as file:
-            is_ole = file.read(4) == OLE
-        raise UsageError(
-            f"{name} must be an archive, as its ending says: save it again"
-            + (" without a password" if is_ole else "")
-        ) from None
+        raise WrongArchive(f"{name} {fault(Path(source), ending)}") from None
     with old, zipfile.ZipFile(out, "w", zipfile.ZIP_DEFLATED) as new:
+        checked(partial(check_encryption, old, limit, name), name)
         for info in old.infolist():
             report.kinds += [
-                kind for kind, pattern in OTHERS.items() if regex.fullmatch(pattern, info.filename)
+                kind
+                for kind, pattern in NOT_TRANSLATED.items()
+                if regex.fullmatch(pattern, info.filename)
             ]
             format = next(
                 (
@@ -101,7 +112,7 @@ def translate_archive(
             limit -= len(content)
             made: bytes | None = None
             try:
-                made = translated(content, format, info.filename, through, report)
+                made = translated(content, format, info.filename, translate_text, report)
             except UsageError as error:
                 report.parts.append((info.filename, str(error)))
             if made is None or made == content:
@@ -113,19 +124,38 @@ def translate_archive(
 
 
 def checked(action: Callable[[], Any], name: str) -> Any:
-    """Run an action with an archive (raises UsageError where the archive is wrong)."""
+    """Run an action with an archive (raises WrongArchive where the archive is wrong)."""
     try:
         return action()
     except NotImplementedError:
-        raise UsageError(
+        raise WrongArchive(
             f"{name} is packed in a way that is not read: save it again with its program"
         ) from None
     except RuntimeError:
-        raise UsageError(f"{name} needs a password: save it without") from None
+        raise WrongArchive(f"{name} needs a password: save it without") from None
     except DAMAGED as error:
         if isinstance(error, UsageError):
             raise
-        raise UsageError(f"{name} is damaged: save it again") from None
+        raise WrongArchive(f"{name} is damaged: save it again") from None
+
+
+def fault(source: Path, ending: str) -> str:
+    """Return what is wrong with a file that is no archive."""
+    content = source.read_bytes()
+    if not content.startswith(OLE):
+        return "must be an archive, as its ending says: save it again"
+    if PACKAGE in content:
+        return "needs a password: save it without"
+    return f"is of an older form than its ending says: save it as {ending[1:]} with its program"
+
+
+def check_encryption(old: zipfile.ZipFile, limit: int, name: str) -> None:
+    """Refuse an archive that names encrypted parts with text (raises RuntimeError)."""
+    for manifest, pattern in MANIFESTS.items():
+        if manifest in old.namelist():
+            content = unpacked(old, old.getinfo(manifest), limit, name)
+            if regex.search(pattern, content.decode("utf-8", "replace")):
+                raise RuntimeError
 
 
 def unpacked(old: zipfile.ZipFile, info: zipfile.ZipInfo, limit: int, name: str) -> bytes:
@@ -135,7 +165,7 @@ def unpacked(old: zipfile.ZipFile, info: zipfile.ZipInfo, limit: int, name: str)
         while piece := part.read(AT_ONCE):
             size += len(piece)
             if size > limit:
-                raise UsageError(
+                raise WrongArchive(
                     f"the text of {name} unpacks to more than is allowed: raise --max-unpacked, or "
                     "divide the file"
                 )
@@ -174,17 +204,17 @@ def translated(
     content: bytes,
     format: str,
     name: str,
-    through: Callable[[str, str], Iterator[str]],
+    translate_text: Callable[[str, str], Iterator[str]],
     report: Report,
 ) -> bytes:
     """Return a part whose text is translated (raises UsageError)."""
     if format != OFFICE:
         text, encoding = decoded(content, format, name)
-        return encoding.bom + b"".join(map(encoding.encode, through(text, format)))
+        return encoding.bom + b"".join(map(encoding.encode, translate_text(text, format)))
     part = Part(content)
     report.kinds += part.untranslated
     text = part.text()
-    made = "".join(through(text, format))
+    made = "".join(translate_text(text, format))
     if made == text:
         return content
     if left := part.write(made):

@@ -8,11 +8,11 @@ from dataclasses import dataclass, field
 
 import regex
 
-TEXT, OPEN, CLOSE, POINT, PLACEHOLDER = "text", "open", "close", "point", "placeholder"
+TEXT, OPENING, CLOSING, POINT, PLACEHOLDER = "text", "open", "close", "point", "placeholder"
 BLOCK, BREAK = "block", "break"  # atoms that part runs; one that may: a line break
 LEADS = "leads"  # name of a point that stands before a word: the mnemonic of a menu
 SHOWN = "shown"  # name of a placeholder that is read as the number which it shows: a field
-SPACE, WORD, OTHER = "space", "word", "other"  # what is next to a mark
+SPACE, WORD, NO_WORD = "space", "word", "other"  # what is next to a mark
 LETTER, WORDY = regex.compile(r"\p{L}"), regex.compile(r"\w")
 # punctuation that stands directly behind a word
 CLOSES = regex.compile(r"[\p{P}--[\p{Ps}\p{Pi}]]", regex.V1)
@@ -35,16 +35,16 @@ class Atom:
 
 @dataclass
 class Mark:
-    """What is taken out of a sentence: a tag around the characters [start, end) of the plain text,
-    or what stands at a place of it."""
+    """A part taken out of a sentence: a tag around the characters [start, end) of the plain text,
+    or the content of a place in it."""
 
     start: int
     end: int
     opening: str  # of what has no end: itself
     closing: str = ""
-    # what stands directly before and behind it: SPACE, WORD or OTHER
+    # what stands directly before and behind it: SPACE, WORD or NO_WORD
     near: tuple[str, str] = ("", "")
-    half: str = ""  # OPEN or CLOSE: of a tag whose other half stands in another sentence
+    half: str = ""  # OPENING or CLOSING: of a tag whose other half stands in another sentence
     inside: list[Mark] = field(default_factory=list)
     name: str = ""
 
@@ -72,7 +72,7 @@ class Segment:
 
 
 Item = str | Segment
-Edge = tuple[int, str]  # id() of a mark, and OPEN, CLOSE or POINT
+Edge = tuple[int, str]  # id() of a mark, and OPENING, CLOSING or POINT
 Track = list[tuple[str, int | Edge | None]]
 
 
@@ -81,7 +81,7 @@ def raw(atoms: Sequence[Atom]) -> str:
     return "".join(atom.raw for atom in atoms)
 
 
-def made(atoms: list[Atom], escape: Callable[[str], str]) -> Segment:
+def segment_of(atoms: list[Atom], escape: Callable[[str], str]) -> Segment:
     """Return the segment of balanced atoms."""
     reader = Reader(atoms)
     return Segment(
@@ -102,21 +102,21 @@ class Reader:
     def __init__(self, atoms: Sequence[Atom]):
         self.plain, self.origin = list[str](), list[int]()
         self.marks, self.stack, self.track = list[Mark](), list[Mark](), Track()
-        self.at, self.last = 0, ""
+        self.place, self.last = 0, ""
         following = [""] * len(atoms)  # of each atom, the first character that is read behind it
         for place in range(len(atoms) - 2, -1, -1):
             following[place] = atoms[place + 1].text[:1] or following[place + 1]
         for place, atom in enumerate(atoms):
             if atom.kind == TEXT:
                 self.text(atom)
-            elif atom.kind == CLOSE:
+            elif atom.kind == CLOSING:
                 while (mark := self.stack.pop()).half:  # of what is not nested
                     mark.end = len(self.plain)
                 mark.end, mark.closing = len(self.plain), atom.raw
-                self.track.append((atom.raw, (id(mark), CLOSE)))
+                self.track.append((atom.raw, (id(mark), CLOSING)))
             else:
                 self.mark(atom, following[place])
-            self.at += len(atom.raw)
+            self.place += len(atom.raw)
         for mark in self.stack:
             mark.end = len(self.plain)
         if self.plain[-1:] == [" "]:
@@ -125,11 +125,11 @@ class Reader:
     def text(self, atom: Atom) -> None:
         """Read text."""
         if atom.raw == atom.text:
-            for at, character in enumerate(atom.text, self.at):
+            for at, character in enumerate(atom.text, self.place):
                 self.add(character, character, at)
         else:
             for i, character in enumerate(atom.text):
-                self.add(character, "" if i else atom.raw, self.at)
+                self.add(character, "" if i else atom.raw, self.place)
         self.last = atom.text[-1:] or self.last
 
     def add(self, character: str, raw: str, at: int) -> None:
@@ -149,22 +149,22 @@ class Reader:
         if atom.text and atom.kind == PLACEHOLDER:
             pass
         elif atom.kind == PLACEHOLDER and near == (WORD, WORD):
-            self.add(" ", "", self.at)
+            self.add(" ", "", self.place)
         elif atom.kind == PLACEHOLDER and self.plain[-1:] == [" "] and CLOSES.match(behind):
             self.drop_space()
         if atom.kind == PLACEHOLDER and atom.text:
             mark = Mark(len(self.plain), 0, atom.raw, near=near, name=SHOWN)
             marks.append(mark)
-            self.track.append((atom.raw, (id(mark), OPEN)))
+            self.track.append((atom.raw, (id(mark), OPENING)))
             for character in atom.text:
-                self.add(character, "", self.at)
+                self.add(character, "", self.place)
             mark.end, self.last = len(self.plain), atom.text[-1]
-            self.track.append(("", (id(mark), CLOSE)))
+            self.track.append(("", (id(mark), CLOSING)))
             return
-        half = atom.name if atom.kind == POINT and atom.name in (OPEN, CLOSE) else ""
+        half = atom.name if atom.kind == POINT and atom.name in (OPENING, CLOSING) else ""
         at = len(self.plain)
         mark = Mark(at, at, atom.raw, near=near, half=half, name=atom.name)
-        if half == CLOSE:  # around all before it
+        if half == CLOSING:  # around all before it
             mark.start, mark.opening, mark.closing, mark.inside = (
                 self.stack[-1].start if self.stack else 0,
                 "",
@@ -173,12 +173,12 @@ class Reader:
             )
             marks.clear()
         marks.append(mark)
-        kind = half or (OPEN if atom.kind == OPEN else POINT)
+        kind = half or (OPENING if atom.kind == OPENING else POINT)
         self.track.append((atom.raw, (id(mark), kind)))
-        if OPEN in (atom.kind, half):
+        if OPENING in (atom.kind, half):
             self.stack.append(mark)
         elif atom.text:  # a line break
-            self.add(" ", "", self.at)
+            self.add(" ", "", self.place)
             self.last = " "
 
     def drop_space(self) -> None:
@@ -195,7 +195,7 @@ def kind_of(character: str) -> str:
     """Return what a character is for a mark that stands directly before or behind it."""
     if not character:
         return ""
-    return SPACE if character.isspace() else WORD if is_word(character) else OTHER
+    return SPACE if character.isspace() else WORD if is_word(character) else NO_WORD
 
 
 def keep_within(marks: Sequence[Mark], length: int) -> None:

@@ -27,7 +27,7 @@ WESTERN = ("ascii", "iso8859-1")
 
 
 class Encoding:
-    """How a file's bytes are text. bom: its first bytes."""
+    """The encoding of a file's text. bom: its first bytes."""
 
     def __init__(self, name: str, bom: bytes = b"", references: bool = False):
         self.name, self.bom = name, bom

@@ -28,7 +28,7 @@ from fairseq_ext.text.formats import passes
 from fairseq_ext.text.splitter import plain_ends
 
 # from a text and its format to its translation, in parts
-Through = Callable[[str, str], Iterator[str]]
+TranslateText = Callable[[str, str], Iterator[str]]
 TEXTS = {
     ".txt": "text",
     ".md": "markdown",
@@ -48,7 +48,7 @@ ENDINGS = frozenset([*TEXTS, *PARTS])
 def translate(
     source: str,
     target: str,
-    through: Through,
+    translate_text: TranslateText,
     name: str | None = None,
     max_unpacked: int = MAX_UNPACKED,
 ) -> Report:
@@ -72,14 +72,14 @@ def translate(
     try:
         with atomic_write(target) as out:
             if ending in PARTS:
-                return translate_archive(source, out, ending, through, name, max_unpacked)
+                return translate_archive(source, out, ending, translate_text, name, max_unpacked)
             format = TEXTS[ending]
             text, encoding = decoded(content, format, name)
             if format == "po":
-                catalogue(text, encoding, out, through)
+                catalogue(text, encoding, out, translate_text)
             else:
                 out.write(encoding.bom)
-                for part in through(text, format):
+                for part in translate_text(text, format):
                     out.write(encoding.encode(part))
                     out.flush()  # where it is a pipe
     except OSError as error:
@@ -90,9 +90,9 @@ def translate(
     return Report()
 
 
-def catalogue(text: str, encoding: Encoding, out: IO[bytes], through: Through) -> None:
+def catalogue(text: str, encoding: Encoding, out: IO[bytes], translate_text: TranslateText) -> None:
     """Write a po file, in UTF-8 where its own encoding lacks a character."""
-    made = "".join(through(text, "po"))
+    made = "".join(translate_text(text, "po"))
     try:
         out.write(encoding.bom + encoding.encode(made))
     except UnicodeEncodeError:
@@ -102,13 +102,13 @@ def catalogue(text: str, encoding: Encoding, out: IO[bytes], through: Through) -
 def beginning(
     source: str, most: int, name: str | None = None, max_unpacked: int = MAX_UNPACKED
 ) -> str:
-    """So many characters of a file's sentences, without what stands between them.
+    """Return the first `most` characters of a file's sentences, without what is between them.
 
-    name, max_unpacked, errors: as of `translate`.
+    name, max_unpacked, errors: see `translate`.
     """
     found: list[str] = []
 
-    def through(text: str, format: str) -> Iterator[str]:
+    def translate_text(text: str, format: str) -> Iterator[str]:
         size = sum(map(len, found))
         for item in passes(format, plain_ends)[-1](text):
             if not isinstance(item, str):
@@ -119,7 +119,7 @@ def beginning(
         yield text
 
     with tempfile.TemporaryDirectory() as folder, suppress(Enough):
-        translate(source, str(Path(folder) / Path(source).name), through, name, max_unpacked)
+        translate(source, str(Path(folder) / Path(source).name), translate_text, name, max_unpacked)
     return "\n".join(found)[:most]
 
 

@@ -35,7 +35,7 @@ def passes(
 ) -> list[Pass]:
     """Yield the passes of a format (raises UsageError).
 
-    ends: of `splitter`; protect: regular expressions of what stays as it is; leads: as of `led`;
+    ends: of `splitter`; protect: regular expressions of what stays as it is; leads: see `led`;
     numbers: of the segments (default: from 0 on); inline: names of the inline elements of XML,
     where the text does not say them.
     """

@@ -15,27 +15,27 @@ from fairseq_ext.text.marks import Projection
 from fairseq_ext.text.segments import halves
 
 Translate = Callable[[Sequence[Segment]], Sequence[Translation | UsageError]]
-FIRST, TOGETHER = 32, 500  # segments and what stands between them: the beginning is there soon
+FIRST, MOST = 32, 500  # segments and what stands between them: the beginning is there soon
 
 
 @dataclass
 class TextTranslation:
-    """A translated text. left: segments that stay as they are, each with the reason."""
+    """A translated text. untranslated: segments that stay as they are, each with the reason."""
 
     text: str
-    left: list[tuple[str, str]] = field(default_factory=list)
+    untranslated: list[tuple[str, str]] = field(default_factory=list)
 
 
 def translated(
-    items: Iterable[Item], translate: Translate, left: list[tuple[str, str]]
+    items: Iterable[Item], translate: Translate, untranslated: list[tuple[str, str]]
 ) -> Iterator[str]:
-    """Each item's translation, in order; what stays as it is goes to `left`.
+    """Yield each item's translation, in order; unchanged parts go to `untranslated`.
 
     Items are read as they are needed.
     """
     reading, size = iter(items), FIRST
     while part := list(islice(reading, size)):
-        size = min(2 * size, TOGETHER)
+        size = min(2 * size, MOST)
         answers = iter(translate([item for item in part if isinstance(item, Segment)]))
         for item in part:
             if isinstance(item, str):
@@ -43,10 +43,10 @@ def translated(
                 continue
             found = next(answers)
             if parts := pieces(item, found):
-                yield "".join(translated(parts, translate, left))
+                yield "".join(translated(parts, translate, untranslated))
             else:
                 if not isinstance(found, Translation):
-                    left.append((item.source, str(found)))
+                    untranslated.append((item.source, str(found)))
                 yield rendered(item, found)[0]
 
 
@@ -60,7 +60,7 @@ def pieces(item: Segment, found: object) -> list[Item]:
 
 
 def rendered(item: Item, found: object) -> tuple[str, Projection | None]:
-    """Return what an item comes to, and how its characters have moved there; one without a
+    """Return the translation of an item, and how its characters have moved; one without a
     translation (found) stays as it is."""
     if isinstance(item, str):
         return item, None

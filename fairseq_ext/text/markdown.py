@@ -43,7 +43,7 @@ NOTE = regex.compile(
     rb"(?m)^[ \t]*\K(?:(?:!!!|\?\?\?\+?)[ \t]+(?=\w)|===[+!]?[ \t]+(?=\")|"
     rb"\[\^[^\]\s]+\]:[ \t]*(?=\S)|:(?=[ \t]{1,3}\S))"
 )
-BEFORE = regex.compile(r"(?m)^[ \t]*\K(?:!!!|\?\?\?|===|\[\^)[^\n]*")
+NOTE_HEAD = regex.compile(r"(?m)^[ \t]*\K(?:!!!|\?\?\?|===|\[\^)[^\n]*")
 FRONT_END = regex.compile(rb"\A---[ \t]*\r?\n(?:(?:[\w.-]+:|[ \t#-])[^\n]*\n)*?(\.\.\.)[ \t]*\r?\n")
 TITLED = regex.compile(r"^(?:title|description|summary|subtitle|abstract|sidebar_label)$")
 YAML = regex.compile(
@@ -125,7 +125,7 @@ class Document:
                 closing = HASHES.search(self.text, *span)
                 span = span[0], closing.start() if closing else span[1]
             line = self.text.rfind("\n", 0, span[0]) + 1
-            if kind == "inline" and (note := BEFORE.fullmatch(self.text, line, span[0])):
+            if kind == "inline" and (note := NOTE_HEAD.fullmatch(self.text, line, span[0])):
                 span = note.start(), span[1]
             self.blocks.append((kind, span, [(next(at), next(at)) for _ in inside]))
 
@@ -209,7 +209,7 @@ def continuations(node: Any) -> list[Any]:
 def of_markdown(
     text: str, ends: Callable[[str], list[int]], protect: Sequence[str] = ()
 ) -> Iterator[Item]:
-    """Yield the items of Markdown. ends, protect: as of `of_text`."""
+    """Yield the items of Markdown. ends, protect: see `of_text`."""
     yield from Document(text, protect).items(ends, False)
 
 

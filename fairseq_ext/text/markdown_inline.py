@@ -1,4 +1,4 @@
-"""What is inline in Markdown: emphasis, links, code, tags, and text."""
+"""Inline parts of Markdown: emphasis, links, code, tags, and text."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from typing import Any
 import regex
 
 from fairseq_ext.text import markup
-from fairseq_ext.text.atoms import BREAK, CLOSE, OPEN, PLACEHOLDER, TEXT, Atom, Item, raw
+from fairseq_ext.text.atoms import BREAK, CLOSING, OPENING, PLACEHOLDER, TEXT, Atom, Item, raw
 from fairseq_ext.text.html_tokens import tokens
-from fairseq_ext.text.markup import ENTITY, KEPT, text_atoms
+from fairseq_ext.text.markup import ENTITY, VERBATIM, text_atoms
 from fairseq_ext.text.placeholders import KINDS
 from fairseq_ext.text.segments import of_run
 from fairseq_ext.text.xml_tokens import places
@@ -97,7 +97,7 @@ class Inline:
         size = sum(end - start for start, end in code)
         depth = letters = plain = 0  # plain: those that are not emphasised
         for atom in self.atoms:
-            depth += (atom.kind == OPEN) - (atom.kind == CLOSE)
+            depth += (atom.kind == OPENING) - (atom.kind == CLOSING)
             here = sum(map(str.isalpha, atom.text)) if atom.kind == TEXT else 0
             letters, plain = letters + here, plain + (0 if depth else here)
         if not plain:
@@ -143,9 +143,9 @@ class Inline:
             while last < len(marks) - first and marks[-1 - last][1] == end - last:
                 last += 1
             inner = self.text[start : start + first], self.text[end - last : end]
-            yield Atom(OPEN, inner[0], name=kind)
+            yield Atom(OPENING, inner[0], name=kind)
             yield from self.of_children(node, start + first, end - last)
-            yield Atom(CLOSE, inner[1], name=kind)
+            yield Atom(CLOSING, inner[1], name=kind)
         elif kind in LINKS:
             yield from self.of_link(node, start, end)
         elif kind == "html_tag":
@@ -195,9 +195,9 @@ class Inline:
         if all(atom.kind != TEXT or not any(map(str.isalpha, atom.text)) for atom in inside):
             yield Atom(PLACEHOLDER, whole)
         else:
-            yield Atom(OPEN, self.text[start:first], name="link")
+            yield Atom(OPENING, self.text[start:first], name="link")
             yield from inside
-            yield Atom(CLOSE, self.text[last:end], name="link")
+            yield Atom(CLOSING, self.text[last:end], name="link")
 
     def of_text(self, start: int, end: int) -> Iterator[Atom]:
         """Yield the atoms of text."""
@@ -254,16 +254,16 @@ def kept_elements(atoms: list[Atom]) -> list[Atom]:
     out: list[Atom] = []
     for atom in atoms:
         out.append(atom)
-        if atom.kind == CLOSE:
+        if atom.kind == CLOSING:
             start = next(
                 (
                     i
                     for i in range(len(out) - 1, -1, -1)
-                    if out[i].name == atom.name and out[i].kind == OPEN
+                    if out[i].name == atom.name and out[i].kind == OPENING
                 ),
                 None,
             )
-            if start is not None and (atom.name in KEPT or PROTECTED.search(out[start].raw)):
+            if start is not None and (atom.name in VERBATIM or PROTECTED.search(out[start].raw)):
                 whole = raw(out[start:])
                 del out[start:]
                 out.append(Atom(PLACEHOLDER, whole))
@@ -286,12 +286,12 @@ def linked(atoms: list[Atom]) -> list[Atom]:
             first, second = out[place].text[:at], out[place].text[at + 1 :]
             out[place : place + 1] = [
                 Atom(TEXT, first, first),
-                Atom(OPEN, "[", name="link"),
+                Atom(OPENING, "[", name="link"),
                 Atom(TEXT, second, second),
             ]
             rest = atom.text[end.end() :]
             atom = Atom(TEXT, rest, rest)
-            out += [Atom(CLOSE, end[0], name="link"), atom]
+            out += [Atom(CLOSING, end[0], name="link"), atom]
     return out
 
 

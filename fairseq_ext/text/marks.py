@@ -3,7 +3,7 @@ around which they stood.
 
 A tag goes around the run of target words most of which stand for words of its inside, and few for
 others: the sum of +1 and -1 is greatest (Kadane); where there is none, around the word nearest
-to its place. A tag in a tag goes within that run; tags beside each other share no word. What has
+to its place. A tag in a tag goes within that run; tags next to each other share no word. What has
 no inside, such as a placeholder or `<br>`, goes behind the word that stands for the one before it,
 else in front of the one that stands for the one behind it.
 
@@ -24,32 +24,36 @@ import regex
 from fairseq_ext.core.words import UNITS
 from fairseq_ext.search.phrases.places import Span
 from fairseq_ext.text.atoms import (
-    CLOSE,
     CLOSES,
+    CLOSING,
     LEADS,
     LETTER,
-    OPEN,
+    OPENING,
     POINT,
     SHOWN,
     SPACE,
     WORD,
     WORDY,
-    Edge,
     Mark,
     Segment,
     is_word,
 )
-from fairseq_ext.text.units import UNKNOWN, Source, unknown_signs
+from fairseq_ext.text.units import UNKNOWN, Source, Written, flat, is_hollow, unknown_signs
 
 # characters of source and target words that stand for each other
 Pairs = Sequence[tuple[Span, Span]]
+QUOTES = regex.compile(r"[\"\p{Pi}\p{Pf}「」『』]")
+QUOTE_END = regex.compile(rf"[^{QUOTES.pattern[1:-1]}„‚]*+[\"“”«»‘」』]")
 
 
 def ended(text: str, source: str) -> str:
-    """Return a translation without the full stop that its source, such as a heading, does not have.
+    """Return a translation without the full stop that its source, such as a heading, does not have,
+    and with the quotation mark that ends its source and begins in an earlier sentence.
 
     source: "" where it may have none.
     """
+    if QUOTE_END.fullmatch(source) and QUOTES.search(text[-3:]) is None:
+        text += '"'
     return (
         text[:-1]
         if regex.search(r"(?<![.。])[.。]$", text) and (not source or WORDY.search(source[-1:]))
@@ -93,11 +97,14 @@ class Projection:
                 )
         self.spread()
         self.signs = unknown_signs(source.plain, self.text, self.words)
+        for i in [i for i, sign in self.signs.items() if sign and is_word(sign[0])]:
+            is_behind = i > 0 and self.words[i - 1][1] == self.words[i][0]  # a part of the word
+            self.unit[i] = self.unit[i - 1 if is_behind else i + 3]
         # of each unit, the character at which its source unit starts
         self.source = [None if unit is None else source.units[unit][0] for unit in self.unit]
 
     def by_pairs(self, spans: Sequence[Span], pairs: Pairs) -> Iterator[int | None]:
-        """Of each target word, the number of its source word, by pairs."""
+        """Return the number of the source word of each target word, by pairs."""
         known = sorted(pairs, key=lambda pair: pair[1])
         starts = [target[0] for _, target in known]
         for start, end in spans:
@@ -190,26 +197,25 @@ class Projection:
                 self.used.add(following)
                 self.put(raw, start)
                 return
-        points = [i for i, each in enumerate(edges) if each.mark is not None]
+        points = [i for i, each in enumerate(edges) if each.mark and not is_hollow(each.mark)]
         if before is None:
             self.put(self.from_source.around[0])
-            if points[:1] == [0] and self.segment.touches[0]:
+            if self.segment.touches[0] and points and all(e.mark for e in edges[: points[0]]):
                 self.put(" ")
         at = 0
         for place in [*points, len(edges)]:  # the tags between two points, or units and points
             tags = edges[at:place]
-            closing = [each.raw for each in tags if each.kind == CLOSE]
-            opening = [each.raw for each in tags if each.kind == OPEN]
+            first = next((i for i, each in enumerate(tags) if each.kind == OPENING), len(tags))
             left = edges[at - 1].mark if at else None
             right = edges[place].mark if place < len(edges) else None
-            self.put("".join(closing))
+            self.put("".join(each.raw for each in tags[:first]))
             self.put(self.space(before, left, right, behind, space), start)
-            self.put("".join(opening))
+            self.put("".join(each.raw for each in tags[first:]))
             if place < len(edges):
                 self.put(edges[place].raw)
             at = place + 1
         if behind is None:
-            if points[-1:] == [len(edges) - 1] and self.segment.touches[1]:
+            if self.segment.touches[1] and points and all(e.mark for e in edges[points[-1] :]):
                 self.put(" ")
             self.put(self.from_source.around[1])
 
@@ -226,7 +232,8 @@ class Projection:
         if left is None and right is None:
             return space
         if left is not None and right is not None:
-            return " " if SPACE in (left.near[1], right.near[0]) else ""
+            is_joined = (id(left), id(right)) in self.from_source.joined
+            return " " if SPACE in (left.near[1], right.near[0]) and not is_joined else ""
         unit = before if left is None else behind
         if unit is None:
             return ""
@@ -252,13 +259,13 @@ class Projection:
             yield from range(at, low)
             if low < high:
                 if mark.opening:
-                    yield Written(OPEN, mark.opening, [(id(mark), OPEN)])
+                    yield Written(OPENING, mark.opening, [(id(mark), OPENING)])
                 yield from self.tokens(mark.inside, low, high)
                 if mark.name == SHOWN:
                     self.hidden.add(low)
-                    yield Written(CLOSE, "", [(id(mark), CLOSE)])
+                    yield Written(CLOSING, "", [(id(mark), CLOSING)])
                 elif mark.closing:
-                    yield Written(CLOSE, mark.closing, [(id(mark), CLOSE)])
+                    yield Written(CLOSING, mark.closing, [(id(mark), CLOSING)])
                 at = high
             else:
                 yield Written(POINT, *flat(mark), mark)
@@ -282,10 +289,12 @@ class Projection:
                 -10_000 if word in taken else self.vote(word, mark) for word in range(first, behind)
             ]
             if mark.half:  # from a word to the end, or from the beginning to a word
-                sums = list(accumulate(votes if mark.half == CLOSE else reversed(votes), initial=0))
+                sums = list(
+                    accumulate(votes if mark.half == CLOSING else reversed(votes), initial=0)
+                )
                 count = sums.index(max(sums))
                 found[i] = (
-                    (first, first + count) if mark.half == CLOSE else (behind - count, behind)
+                    (first, first + count) if mark.half == CLOSING else (behind - count, behind)
                 )
                 taken |= set(range(*found[i]))
                 continue
@@ -399,7 +408,7 @@ class Projection:
         # not inside of these; outside of half a tag is one side alone
         for i, (low, high) in ranges.items():
             if marks[i].half:
-                place = max(place, high) if marks[i].half == CLOSE else min(place, low)
+                place = max(place, high) if marks[i].half == CLOSING else min(place, low)
         return next(
             (high for i, (low, high) in ranges.items() if low < place < high and not marks[i].half),
             place,
@@ -421,27 +430,3 @@ class Projection:
                 break
             place, count = place + 1, count - 1
         return place
-
-
-class Written:
-    """A tag, or all of a mark without words (mark), between two words of a translation."""
-
-    def __init__(self, kind: str, raw: str, edges: list[Edge], mark: Mark | None = None):
-        self.kind, self.raw, self.edges, self.mark = kind, raw, edges, mark
-
-
-def flat(mark: Mark) -> tuple[str, list[Edge]]:
-    """Return a mark without words: what it is, and its edges in their order."""
-    raw, edges = mark.opening, list[Edge]()
-    if mark.opening:
-        edges.append((id(mark), OPEN if mark.closing or mark.half == OPEN else POINT))
-    for other in mark.inside:
-        text, more = flat(other)
-        raw, edges = raw + text, edges + more
-    if mark.closing:
-        edges.append((id(mark), CLOSE))
-    raw += mark.closing
-    is_emphasis = bool(mark.opening and mark.closing) and not raw.strip(
-        "*_~"
-    )  # which is text around nothing
-    return "" if is_emphasis else raw, edges

@@ -1,7 +1,7 @@
 """HTML as segments: block elements part them, inline tags are marks of them, and what is no text
 for people is kept.
 
-The source is cut where its tags are and never written anew, so whatever is no translated text comes
+The source is cut where its tags are and never serialised, so whatever is no translated text comes
 out byte for byte: well-formed where it was. An element that HTML does not know is inline, as in a
 browser.
 """
@@ -17,8 +17,8 @@ from fairseq_ext.text import html_tokens
 from fairseq_ext.text.atoms import (
     BLOCK,
     BREAK,
-    CLOSE,
-    OPEN,
+    CLOSING,
+    OPENING,
     PLACEHOLDER,
     POINT,
     TEXT,
@@ -43,8 +43,10 @@ BLOCKS = frozenset(
 VOID = frozenset(
     "area base br col embed frame hr img input link meta param source track wbr".split()
 )
-KEPT = frozenset("code kbd samp var tt pre script style svg math object xmp iframe".split())
-PARTING = frozenset("pre script style object xmp iframe".split())  # kept, and no part of a sentence
+VERBATIM = frozenset("code kbd samp var tt pre script style svg math object xmp iframe".split())
+SEPARATE = frozenset(
+    "pre script style object xmp iframe".split()
+)  # kept, and no part of a sentence
 # attributes that people read, of all elements or of some
 READ = frozenset("title alt placeholder aria-label aria-description aria-placeholder".split())
 READ_OF = {
@@ -75,7 +77,7 @@ def escape(text: str) -> str:
 def of_markup(
     text: str, ends: Callable[[str], list[int]], protect: Sequence[str] = ()
 ) -> Iterator[Item]:
-    """Return the items of HTML. ends, protect: as of `of_text`."""
+    """Return the items of HTML. ends, protect: see `of_text`."""
     front = FRONT.match(text)
     if front:
         yield front[0]
@@ -121,7 +123,7 @@ def read_values(text: str, tag: Token) -> Iterator[tuple[int, int]]:
 
 def is_kept(text: str, tag: Token) -> bool:
     """Return whether a start tag's element is not translated."""
-    return tag.name in KEPT or is_protected(text, tag)
+    return tag.name in VERBATIM or is_protected(text, tag)
 
 
 def is_protected(text: str, tag: Token) -> bool:
@@ -149,7 +151,7 @@ def parts(text: str, xhtml: bool) -> Iterator[Token | tuple[Token, int]]:
 
 
 def ends_of(text: str, found: list[Token], xhtml: bool) -> dict[int, int]:
-    """Of the tokens that start an element that is not translated, where it ends.
+    """Return the ends of elements that are not translated, by the tokens that start them.
 
     One whose end tag is missing ends in front of the next block, and one that is a block itself in
     front of the next of its name.
@@ -160,7 +162,7 @@ def ends_of(text: str, found: list[Token], xhtml: bool) -> dict[int, int]:
     for number, token in enumerate(found):
         name = token.name
         if token.kind == START:
-            if (token.is_closed and (xhtml or name in KEPT)) or (not xhtml and name in VOID):
+            if (token.is_closed and (xhtml or name in VERBATIM)) or (not xhtml and name in VOID):
                 if is_kept(text, token):
                     ends[number] = token.end
             elif is_kept(text, token) or name in waiting:
@@ -189,7 +191,7 @@ def atoms(
     xhtml: bool | None = None,
     entities: regex.Pattern[str] | None = ENTITY,
 ) -> Iterator[Atom]:
-    """Yield the atoms of HTML; those of kind BLOCK part segments. entities: as of `text_atoms`."""
+    """Yield the atoms of HTML; those of kind BLOCK part segments. entities: see `text_atoms`."""
     xhtml = bool(XHTML.search(text[:4000])) if xhtml is None else xhtml
     waiting: list[Atom] = []  # a start tag of sup or sub, and what is in it
     for part in parts(text, xhtml):
@@ -198,11 +200,11 @@ def atoms(
             waiting += found
             last = waiting[-1]
             inside = "".join(atom.raw for atom in waiting[1:-1])
-            if last.kind == CLOSE and last.name == waiting[0].name and NOTE.fullmatch(inside):
+            if last.kind == CLOSING and last.name == waiting[0].name and NOTE.fullmatch(inside):
                 waiting = [Atom(PLACEHOLDER, "".join(atom.raw for atom in waiting))]
             elif last.kind == TEXT and NOTE.fullmatch("".join(a.raw for a in waiting[1:])):
                 continue
-        elif len(found) == 1 and found[0].kind == OPEN and found[0].name in ("sup", "sub"):
+        elif len(found) == 1 and found[0].kind == OPENING and found[0].name in ("sup", "sub"):
             waiting = found
             continue
         yield from waiting or found
@@ -221,7 +223,7 @@ def of_part(
     if isinstance(part, tuple):
         token, end = part
         name = token.name
-        is_block = name in PARTING or (name in BLOCKS and name not in KEPT)
+        is_block = name in SEPARATE or (name in BLOCKS and name not in VERBATIM)
         yield Atom(BLOCK if is_block else PLACEHOLDER, text[token.start : end])
         return
     raw = text[part.start : part.end]
@@ -238,11 +240,11 @@ def of_part(
     elif part.name in BLOCKS:
         yield Atom(BLOCK, raw)
     elif part.kind == END:
-        yield Atom(CLOSE, raw, name=part.name)
+        yield Atom(CLOSING, raw, name=part.name)
     elif (part.is_closed and xhtml) or part.name in VOID:
         yield Atom(POINT, raw)
     else:
-        yield Atom(OPEN, raw, name=part.name)
+        yield Atom(OPENING, raw, name=part.name)
 
 
 def text_atoms(

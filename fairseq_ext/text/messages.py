@@ -19,7 +19,7 @@ DEEPEST = 20  # levels of plural forms
 MNEMONIC = regex.compile(
     r"(?:(?<![\w&])|(?<=(?<!\w)\p{Lu}\p{Ll}*)(?=.\p{Ll}+(?!\w)))[_&](?=\p{L})(?!\w*;)(?![^_&]*[_&])"
 )
-BEFORE = regex.compile(r"[^_&]*")
+HEAD = regex.compile(r"[^_&]*")
 
 
 def atoms_of(
@@ -64,7 +64,7 @@ def atoms_of(
 def message_atoms(text: str, protect: Sequence[str], breaks: bool) -> Iterator[Atom]:
     """Yield the atoms of a text as it is read."""
     parts = icu(text)
-    first = BEFORE.match(text).end()  # type: ignore[union-attr]
+    first = HEAD.match(text).end()  # type: ignore[union-attr]
     mnemonic = MNEMONIC.match(text, first) if len(parts) == 1 else None
     for start, end, kind in parts:
         if kind == BLOCK:

@@ -1,7 +1,7 @@
 """docx, pptx and odt: the paragraphs of their parts as text (paragraphs.py), and paragraphs of
 translations again.
 
-A part is read with lxml. Only the text of a paragraph's runs is written anew, in runs with the
+A part is read with lxml. Only the text of a paragraph's runs is replaced, by runs with the
 formatting of the words that it stands for; all else is the node that was there: pictures, fields,
 footnotes, formulas, deletions. A paragraph whose text has not changed is left alone.
 """
@@ -222,7 +222,7 @@ class Paragraph:
             return True
         before = copy.deepcopy(self.element)
         try:
-            made = self.made(text)
+            made = self.new_runs(text)
         except (ValueError, IndexError, etree.XMLSyntaxError):
             self.element[:], self.element.text = before[:], before.text
             return False
@@ -239,7 +239,7 @@ class Paragraph:
             self.element.append(child)
         return True
 
-    def made(self, text: str) -> list[Any]:
+    def new_runs(self, text: str) -> list[Any]:
         """Return the content of a translation: texts and nodes.
 
         Errors: ValueError where a mark is missing, doubled or not nested.

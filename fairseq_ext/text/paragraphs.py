@@ -20,8 +20,8 @@ import regex
 from fairseq_ext.text.atoms import (
     BLOCK,
     BREAK,
-    CLOSE,
-    OPEN,
+    CLOSING,
+    OPENING,
     PLACEHOLDER,
     POINT,
     TEXT,
@@ -43,7 +43,7 @@ KINDS = {"p": BLOCK, "o": POINT, "f": PLACEHOLDER, "t": BLOCK, "b": BREAK}
 def of_paragraphs(
     text: str, ends: Callable[[str], list[int]], protect: Sequence[str] = ()
 ) -> Iterator[Item]:
-    """Yield the items of such a text. ends, protect: as of `of_text`."""
+    """Yield the items of such a text. ends, protect: see `of_text`."""
     yield from of_atoms(atoms(text, protect), ends, escape)
 
 
@@ -66,6 +66,6 @@ def atoms(text: str, protect: Sequence[str]) -> Iterator[Atom]:
             at = character.end()  # type: ignore[union-attr]
             yield Atom(TEXT, character[0], html.unescape(character[1]))  # type: ignore[index]
         elif kind == "r":
-            yield Atom(CLOSE if tag["close"] else OPEN, tag[0], name="r")
+            yield Atom(CLOSING if tag["close"] else OPENING, tag[0], name="r")
         else:
             yield Atom(KINDS[kind], tag[0], tag["text"] or "")

@@ -1,5 +1,5 @@
-"""What stays as it is in every translation: URLs, e-mail addresses, `{name}`, `%s`, `%1$d`, and
-what --protect names.
+"""Parts that stay unchanged in every translation: URLs, e-mail addresses, `{name}`, `%s`, `%1$d`,
+and matches of --protect.
 
 A placeholder is taken out of its sentence and put back by word alignment (marks.py), whatever the
 model does: exactly once, unchanged. So the rest of the sentence is translated as it is without it.
@@ -110,7 +110,7 @@ BETWEEN = re.compile(r"\s*[-–—:&/|+=*×x·•→@#^~]{0,2}\s*")  # of two pl
 
 @cache
 def pattern(protect: tuple[str, ...], of_markup: bool) -> re.Pattern[str]:
-    """What finds placeholders.
+    """Return the pattern that finds placeholders.
 
     protect: regular expressions of more of them; of_markup: entities are characters.
     Errors: UsageError for one that is none.
@@ -133,7 +133,7 @@ def find(text: str, protect: Sequence[str] = (), of_markup: bool = False) -> lis
     """Return where placeholders stand, with the brackets or quotes that hold nothing else; those
     with nothing but a sign such as `:` or `/` between them are one.
 
-    of_markup: as of `pattern`.
+    of_markup: see `pattern`.
     """
     found: list[tuple[int, int]] = []
     for match in pattern(tuple(protect), of_markup).finditer(text):

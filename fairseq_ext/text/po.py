@@ -49,7 +49,7 @@ def of_po(
     """Yield the items of a po file, where the text of an entry without a translation is its
     translation.
 
-    ends, protect: as of `of_text`. Errors: UsageError for a line that is none of a po file.
+    ends, protect: see `of_text`. Errors: UsageError for a line that is none of a po file.
     """
     eol = "\r\n" if "\r\n" in text else "\n"
     count, at = 0, 0

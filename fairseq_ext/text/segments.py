@@ -2,7 +2,7 @@
 is kept between them.
 
 A run of text is a list of atoms: text, tags, placeholders. It is cut where its sentences
-end; `items` are segments and kept strings whose sources, one behind the other, are the text,
+end; `items` are segments and kept strings whose sources, joined in order, are the text,
 character for character. A segment has one plain sentence, and marks: what was taken out of it.
 A segment of more tokens than the model takes is cut again (`halves`): at punctuation, else
 at a space, else anywhere.
@@ -20,17 +20,17 @@ import regex
 from fairseq_ext.text.atoms import (
     BLOCK,
     BREAK,
-    CLOSE,
+    CLOSING,
     LETTER,
-    OPEN,
+    OPENING,
     PLACEHOLDER,
     POINT,
     TEXT,
     Atom,
     Item,
     Segment,
-    made,
     raw,
+    segment_of,
 )
 from fairseq_ext.text.placeholders import find
 from fairseq_ext.text.stopping import checked
@@ -40,11 +40,13 @@ CUTS = (
     regex.compile(r"\s+"),
     regex.compile(r"(?<=.)(?=.)"),
 )
-# of an item of a list, a quotation, somebody who speaks
+# of an item of a list, a quotation, a speaker
 BULLET = regex.compile(r"\s*(?:[-–—*•·‣▪◦+>]|\d{1,3}[.)]|[a-z]\))\s+(?=\S)")
-# characters of a segment: no model takes so many, and to segment them would keep others waiting
+# characters of a segment: no model takes as many, and segmenting more would delay other requests
 LONGEST = 3000
 SPACES = regex.compile(r"\s")
+BRACKETS = {"(": ")", "[": "]"}
+OPENS, CLOSES = regex.compile(r"[(\[](?=\S)"), regex.compile(r"(?<![\s:;=-])[)\]]\Z")  # not :-)
 STANDS_IN = "\ufffc"  # what is read of a placeholder, see splitter.py
 TAB = regex.compile(r"(\t+)")
 DASH = regex.compile(r"\s*(?:[-–—]\s+(?=\S))?")  # in front of a sentence
@@ -169,7 +171,7 @@ def cut(atoms: Sequence[Atom], ends: Sequence[int]) -> Iterator[list[Atom]]:
     """Yield the atoms of each sentence, given where sentences end in what is read."""
     sentence, at, left = list[Atom](), 0, set(ends)
     for atom in atoms:
-        if sentence and at in left and atom.kind != CLOSE:
+        if sentence and at in left and atom.kind != CLOSING:
             yield sentence
             sentence = []
             left.remove(at)  # tags at the beginning of a sentence belong to it
@@ -197,11 +199,13 @@ def balanced(atoms: list[Atom]) -> list[Atom]:
     two sentences, the end stands in the second."""
     open_tags, matched = list[int](), set[int]()
     for place, atom in enumerate(atoms):
-        if atom.kind == OPEN:
+        if atom.kind == OPENING:
             open_tags.append(place)
-        elif atom.kind == CLOSE and open_tags and atoms[open_tags[-1]].name == atom.name:
+        elif atom.kind == CLOSING and open_tags and atoms[open_tags[-1]].name == atom.name:
             matched |= {open_tags.pop(), place}
-    lone = [atom.kind in (OPEN, CLOSE) and place not in matched for place, atom in enumerate(atoms)]
+    lone = [
+        atom.kind in (OPENING, CLOSING) and place not in matched for place, atom in enumerate(atoms)
+    ]
     return [
         Atom(POINT, atom.raw, name=atom.kind) if is_lone else atom
         for atom, is_lone in zip(atoms, lone, strict=True)
@@ -213,11 +217,11 @@ def collapsed(atoms: list[Atom]) -> list[Atom]:
     out: list[Atom] = []
     for atom in atoms:
         out.append(atom)
-        if atom.kind == CLOSE:
+        if atom.kind == CLOSING:
             start = len(out) - 2
             while start >= 0 and out[start].kind == TEXT and not out[start].text.strip():
                 start -= 1
-            if start >= 0 and out[start].kind == OPEN:
+            if start >= 0 and out[start].kind == OPENING:
                 inside = out[start:]
                 del out[start:]
                 space = " " if any(each.text for each in inside) else ""
@@ -246,21 +250,23 @@ def trimmed(atoms: list[Atom], escape: Callable[[str], str]) -> Iterator[Item]:
             break
     behind = before_colon(atoms, first, behind)
     lead, core, trail = atoms[:first], atoms[first:behind], atoms[behind:]
-    if core and core[0].kind == TEXT and core[0].raw == core[0].text:
+    if core and is_plain(core[0]):
         stripped = core[0].text[DASH.match(core[0].text).end() :]  # type: ignore[union-attr]
         space = core[0].text[: len(core[0].text) - len(stripped)]
         lead, core = [*lead, Atom(TEXT, space, space)], [Atom(TEXT, stripped, stripped), *core[1:]]
-    if core and core[-1].kind == TEXT and core[-1].raw == core[-1].text:
+    if core and is_plain(core[-1]):
         stripped = core[-1].text.rstrip()
         space = core[-1].text[len(stripped) :]
         core, trail = (
             [*core[:-1], Atom(TEXT, stripped, stripped)],
             [Atom(TEXT, space, space), *trail],
         )
+    opening, core, closing = without_brackets(core)
+    lead, trail = [*lead, *opening], [*closing, *trail]
     if kept := raw(lead):
         yield kept
     if core:
-        segment = made(core, escape)
+        segment = segment_of(core, escape)
         around = [atom for atom in lead if atom.raw][-1:], [atom for atom in trail if atom.raw][:1]
         segment.touches = tuple(  # type: ignore[assignment]
             any(atom.kind == PLACEHOLDER for atom in side) for side in around
@@ -268,6 +274,32 @@ def trimmed(atoms: list[Atom], escape: Callable[[str], str]) -> Iterator[Item]:
         yield segment if LETTER.search(segment.plain) else raw(core)
     if kept := raw(trail):
         yield kept
+
+
+def without_brackets(atoms: list[Atom]) -> tuple[list[Atom], list[Atom], list[Atom]]:
+    """Return the bracket in front of a sentence, the sentence, and the bracket behind it, where
+    they hold all of it, or it and others: a model may lose them."""
+    shown, waiting, pairs = read(atoms), list[int](), dict[int, int]()  # pairs: end to start
+    for at, character in enumerate(shown):
+        if character in BRACKETS:
+            waiting.append(at)
+        elif waiting and character == BRACKETS[shown[waiting[-1]]]:
+            pairs[at] = waiting.pop()
+    last = len(shown) - 1
+    opening, closing = list[Atom](), list[Atom]()
+    is_whole = pairs.get(last) == 0
+    if (is_whole or (OPENS.match(shown) and 0 in waiting)) and is_plain(atoms[0]):
+        opening, rest = [Atom(TEXT, shown[0], shown[0])], atoms[0].text[1:]
+        atoms = [Atom(TEXT, rest, rest), *atoms[1:]]
+    if (is_whole or (CLOSES.search(shown) and last not in pairs)) and is_plain(atoms[-1]):
+        closing, rest = [Atom(TEXT, shown[last], shown[last])], atoms[-1].text[:-1]
+        atoms = [*atoms[:-1], Atom(TEXT, rest, rest)]
+    return opening, atoms, closing
+
+
+def is_plain(atom: Atom) -> bool:
+    """Return whether an atom is text that is written as it is read."""
+    return atom.kind == TEXT and atom.raw == atom.text
 
 
 def before_colon(atoms: Sequence[Atom], first: int, behind: int) -> int:
@@ -295,9 +327,9 @@ def matching(atoms: Sequence[Atom]) -> dict[int, int]:
     """Return the place of each opening tag to that of its closing tag, in balanced atoms."""
     open_tags, found = list[int](), dict[int, int]()
     for place, atom in enumerate(atoms):
-        if atom.kind == OPEN:
+        if atom.kind == OPENING:
             open_tags.append(place)
-        elif atom.kind == CLOSE:
+        elif atom.kind == CLOSING:
             found[open_tags.pop()] = place
     return found
 
@@ -314,7 +346,7 @@ def led(items: Iterable[Item], leads: Collection[str]) -> Iterator[Item]:
                 item = item.source
             elif own or lead:
                 atoms = item.atoms if own else [Atom(TEXT, "", f"{lead} "), *item.atoms]
-                item = replace(made(atoms, item.escape), lead=lead)
+                item = replace(segment_of(atoms, item.escape), lead=lead)
         yield item
 
 

@@ -18,7 +18,7 @@ BREAK = regex.compile(rf"(?<!{SHORT}|\d|\.){END}(?={START})|[。！？](?=\s*\p{
 
 
 def warning(text: str, where: str) -> str:
-    """What to say of a source that holds several sentences; "" for one.
+    """Return the warning for a source with several sentences; "" for one.
 
     where: how messages name it.
     """

@@ -1,5 +1,5 @@
-"""Where the sentences of a line end: by the package sentencex, corrected by one short list; without
-the package, by a plain rule."""
+"""The ends of the sentences of a line: by the package sentencex, corrected by one short list;
+without the package, by a plain rule."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ from fairseq_ext.text.stopping import check
 logger = logging.getLogger("fairseq_ext")
 PLACEHOLDER = "\ufffc"  # stands for a placeholder in the line
 WORD = "Xyzzy"  # what sentencex reads in its place: a word that may begin a sentence
+LONGEST_BRACKET = 2000
 CLOSING = r"[\p{Pe}\p{Pf}\"'“‘]*"
 MONTHS = "Januar|Jänner|Februar|März|April|Mai|Juni|Juli|August|September|Oktober|November|Dezember"
 # abbreviations of three letters and more that stand before numbers
@@ -49,6 +50,13 @@ MORE = tuple(
 )
 # a bracket that holds a whole sentence ends one: (Das war gestern.) Heute
 BRACKET = regex.compile(r"(?<=[.!?…][\p{Pf}\"'“‘]*[)\]])\s+(?=[\p{Pi}\"'„‚(\[]*\p{Lu})")
+# a quotation or a bracket of whole sentences, within which sentencex sees no end
+QUOTATION = regex.compile(
+    "|".join(
+        rf"[{marks[0]}][^{marks}]{{4,{LONGEST_BRACKET}}}+(?<=[.!?…。！？।؟۔])[{marks[1:]}]"
+        for marks in ("„“”", "“”", "»«", "«»", "‚‘", '""', "()", r"[\]", "（）", "「」", "『』")
+    )
+)
 # where sentencex sees an end and none is: in front of it, and behind it
 SHORT = (
     r"Abb|Abs|Anh|Bd|Kap|Tab|Ziff|Rdnr|Anm|[Aa]rt|[Ff]ig|[Nn]o|[Nn]r|[Nn]ro|[Nn]úm|[Pp]ág|[Pp]ag|"
@@ -83,19 +91,18 @@ NO_END = tuple(
         (r"(?<![.!?…][\p{Pf}\"'“‘]*)[)\]\"'“”’‘»]+\s+$", r"\p{Ll}"),  # (laut!) und
     )
 )
-PARTED, FINISHED = regex.compile(r"[.!?]$"), regex.compile(GLUED + "$")
+ENDS_WITH_MARK, FINISHED = regex.compile(r"[.!?]$"), regex.compile(GLUED + "$")
 BEGUN = regex.compile(r"\p{Lu}\p{Ll}+\s|[^\p{Latin}\p{Cyrillic}\p{N}\p{P}\p{S}]")
 CLOSED = regex.compile(r"[\p{Pe}\p{Pf}“‘\"']+(?=\s|$)\s*")
 AT_ONCE = 10_000  # characters
-BEHIND = 40  # characters in front of an end that say whether it is one
+BEFORE_END = 40  # characters in front of an end that say whether it is one
 LAST = 24  # and those behind it
-LONGEST_BRACKET = 2000
 
 
 @cache
 def splitter(language: str | None) -> Callable[[str], list[int]]:
-    """From a line to the ends of its sentences, in characters, white space behind them included;
-    the last is the line's. Placeholders of the line are `PLACEHOLDER`."""
+    """Return a function from a line to the ends of its sentences, in characters, white space after
+    them included; the last is the line's. Placeholders of the line are `PLACEHOLDER`."""
     try:
         from sentencex import get_sentence_boundaries
     except ImportError:
@@ -116,6 +123,7 @@ def ends_of(line: str, split: Callable[[str], list[dict[str, int]]]) -> list[int
     """Return the ends by sentencex (split), and by the lists above."""
     text = line.replace(PLACEHOLDER, WORD)
     found = set(ends_in_parts(text, split))
+    found.update(ends_in_quotations(text, found, split))
     for pattern in MORE:
         found.update(match.end() for match in pattern.finditer(text))
     found = {end for end in behind_closing(text, sorted(found)) if not is_inside(text, end)}
@@ -142,6 +150,19 @@ def ends_in_parts(text: str, split: Callable[[str], list[dict[str, int]]]) -> It
         at = ends[-1] if ends and ends[-1] > at else at + len(part)
 
 
+def ends_in_quotations(
+    text: str, ends: set[int], split: Callable[[str], list[dict[str, int]]]
+) -> Iterator[int]:
+    """Yield the ends within quotations and brackets that begin where a sentence does, or behind a
+    colon. ends: those of the text."""
+    first = len(text) - len(text.lstrip())
+    for match in QUOTATION.finditer(text):
+        start, at = match.start(), match.start() + 1
+        if start in ends or start == first or text[max(0, start - 2) : start].strip() == ":":
+            within = [at + end for end in ends_in_parts(text[at : match.end() - 1], split)]
+            yield from within[:-1]
+
+
 def behind_closing(text: str, ends: list[int]) -> Iterator[int]:
     """Yield the ends, where a mark that closes what is before an end does not begin what is behind
     it: `‚Ja.‘ Dann`."""
@@ -152,11 +173,11 @@ def behind_closing(text: str, ends: list[int]) -> Iterator[int]:
 
 def is_inside(text: str, end: int) -> bool:
     """Return whether an end of sentencex's stands inside of a sentence."""
-    before = text[max(0, end - BEHIND) : end]
+    before = text[max(0, end - BEFORE_END) : end]
     behind = text[end : end + LAST]
     if behind.startswith("-") and not before[-1:].isspace():  # „Hallo!“-Beispiel
         return True
-    if PARTED.search(before) and not CLOSED.match(behind):
+    if ENDS_WITH_MARK.search(before) and not CLOSED.match(behind):
         return not (FINISHED.search(before) and BEGUN.match(behind))
     return any(one.search(before) and other.match(behind) for one, other in NO_END)
 

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Sequence
 import regex
 
 from fairseq_ext.text import segments
-from fairseq_ext.text.atoms import BLOCK, CLOSE, OPEN, POINT, Atom, Item
+from fairseq_ext.text.atoms import BLOCK, CLOSING, OPENING, POINT, Atom, Item
 from fairseq_ext.text.markup import ENTITY, text_atoms
 
 TIMES = regex.compile(r"[^\n]*-->[^\n]*\n?")
@@ -27,7 +27,7 @@ SPEAKER = regex.compile(r"\s*[-–—](?=\s*\S)\s*")
 def of_subtitles(
     text: str, ends: Callable[[str], list[int]], protect: Sequence[str] = ()
 ) -> Iterator[Item]:
-    """Yield the items of a file of subtitles. ends, protect: as of `of_text`."""
+    """Yield the items of a file of subtitles. ends, protect: see `of_text`."""
     is_vtt = text.lstrip("\ufeff").startswith("WEBVTT")
     cue: list[str] = []
     in_cue = False
@@ -78,4 +78,4 @@ def line_atoms(line: str, is_vtt: bool, protect: Sequence[str]) -> Iterator[Atom
             yield Atom(POINT, tag[0], " " if tag[0].startswith("\\") else "")
         else:
             is_end = tag["close"] or tag["end"]
-            yield Atom(CLOSE if is_end else OPEN, tag[0], name=name.lower())
+            yield Atom(CLOSING if is_end else OPENING, tag[0], name=name.lower())

@@ -1,17 +1,19 @@
 """A segment as units, words and punctuation, and what is between them; signs that a model does not
-know."""
+know; tags between the units of a translation."""
 
 from __future__ import annotations
 
 import bisect
 import html
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from itertools import pairwise
+
+import regex
 
 from fairseq_ext.core.words import UNITS, is_word
 from fairseq_ext.search.phrases.places import Span
-from fairseq_ext.text.atoms import SOFT, Segment
+from fairseq_ext.text.atoms import CLOSING, OPENING, POINT, SOFT, Edge, Mark, Segment
 
 
 class Source:
@@ -63,6 +65,13 @@ class Source:
             if bounds
             else ["", ""]
         )
+        # marks, by id(), between which nothing stands, not even white space
+        refs = [ref for _, ref in track]
+        self.joined = {
+            (ref[0], following[0])
+            for ref, following in pairwise(refs)
+            if isinstance(ref, tuple) and isinstance(following, tuple)
+        }
         self.is_tight = [
             behind == before
             for before, behind in zip(
@@ -73,7 +82,7 @@ class Source:
         ]
 
     def text(self, unit: int) -> str:
-        """What is read of a unit."""
+        """Return the text of a unit."""
         return self.plain[slice(*self.units[unit])]
 
     def word_at(self, character: int) -> int:
@@ -82,12 +91,15 @@ class Source:
 
 
 UNKNOWN = "<unk>"  # what a model writes for what its dictionary lacks
+WITH_UNKNOWN = regex.compile(rf"\w*(?:{UNKNOWN}\w*)+")
+MOST_UNKNOWN = 4  # parts of a word around letters that a model does not know
 COMMON = frozenset(".,;:!?()-–\"'")  # signs that each model knows
 
 
 def unknown_signs(source: str, text: str, units: Sequence[Span]) -> dict[int, str]:
-    """Return what stands for the units of `<unk>` in a translation: the signs of its source that it
-    lacks (Tom & Jerry), in their order, in place of the first of each three."""
+    """Return what stands for the units of `<unk>` in a translation, in place of the first of each
+    three: the letters of the source's word that is equal else (Paweł), and the signs of the source
+    that the translation lacks (Tom & Jerry), in their order."""
     if UNKNOWN not in text or UNKNOWN in source:
         return {}
     there = Counter(UNITS.findall(text.replace(UNKNOWN, " ")))
@@ -96,8 +108,54 @@ def unknown_signs(source: str, text: str, units: Sequence[Span]) -> dict[int, st
         if not is_word(unit) and unit not in COMMON:
             there[unit] -= 1
             lacking += [unit] if there[unit] < 0 else []
+    letters = dict(unknown_letters(source, text))
     found = dict[int, str]()
     for i, (start, _) in enumerate(units):
-        if lacking and text.startswith(UNKNOWN, start):
-            found |= {i: lacking.pop(0), i + 1: "", i + 2: ""}
+        if text.startswith(UNKNOWN, start) and (lacking or start in letters):
+            sign = letters[start] if start in letters else lacking.pop(0)
+            found |= {i: sign, i + 1: "", i + 2: ""}
     return found
+
+
+def unknown_letters(source: str, text: str) -> Iterator[tuple[int, str]]:
+    """Yield where `<unk>` stands in words of a translation, and the source's letters for it."""
+    words = list(dict.fromkeys(UNITS.findall(source)))
+    for token in WITH_UNKNOWN.finditer(text):
+        parts = token[0].split(UNKNOWN)
+        if len(parts) > MOST_UNKNOWN or not any(parts):
+            continue
+        pattern = regex.compile(r"(\w+?)".join(map(regex.escape, parts)))
+        match = next(filter(None, map(pattern.fullmatch, words)), None)
+        at = token.start()
+        for part, letters in zip(parts, match.groups() if match else (), strict=False):
+            yield at + len(part), letters
+            at += len(part) + len(UNKNOWN)
+
+
+class Written:
+    """A tag, or all of a mark without words (mark), between two words of a translation."""
+
+    def __init__(self, kind: str, raw: str, edges: list[Edge], mark: Mark | None = None):
+        self.kind, self.raw, self.edges, self.mark = kind, raw, edges, mark
+
+
+def flat(mark: Mark) -> tuple[str, list[Edge]]:
+    """Return a mark without words: what it is, and its edges in their order."""
+    raw, edges = mark.opening, list[Edge]()
+    if mark.opening:
+        edges.append((id(mark), OPENING if mark.closing or mark.half == OPENING else POINT))
+    for other in mark.inside:
+        text, more = flat(other)
+        raw, edges = raw + text, edges + more
+    if mark.closing:
+        edges.append((id(mark), CLOSING))
+    raw += mark.closing
+    is_emphasis = bool(mark.opening and mark.closing) and not raw.strip(
+        "*_~"
+    )  # which is text around nothing
+    return "" if is_emphasis else raw, edges
+
+
+def is_hollow(mark: Mark) -> bool:
+    """Return whether a mark without words shows nothing: a tag around nothing, or around such."""
+    return bool(mark.opening and mark.closing) and all(map(is_hollow, mark.inside))

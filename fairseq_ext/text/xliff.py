@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import regex
 
 from fairseq_ext.core.errors import UsageError
-from fairseq_ext.text.atoms import BLOCK, BREAK, CLOSE, OPEN, PLACEHOLDER, POINT, Atom, Item
+from fairseq_ext.text.atoms import BLOCK, BREAK, CLOSING, OPENING, PLACEHOLDER, POINT, Atom, Item
 from fairseq_ext.text.markup import ANY_ENTITY, XML_ENTITY, escape
 from fairseq_ext.text.messages import atoms_of
 from fairseq_ext.text.segments import of_atoms
@@ -37,7 +37,7 @@ class Unit:
     is_translated: bool
     source: tuple[int, int] | None = None
     target: tuple[int, int] | None = None
-    behind: int = 0  # the token behind which a target goes
+    anchor: int = 0  # the token after which a target goes
 
 
 def of_xliff(
@@ -45,7 +45,7 @@ def of_xliff(
 ) -> Iterator[Item]:
     """Yield the items of XLIFF, where the source of a unit without a target is its target too.
 
-    ends, protect: as of `of_text`. Errors: UsageError for what is not well-formed, or no XLIFF.
+    ends, protect: see `of_text`. Errors: UsageError for what is not well-formed, or no XLIFF.
     """
     found = tokens(text, "the XLIFF")
     root = next(token for token in found if token.kind == START)
@@ -55,7 +55,7 @@ def of_xliff(
     for unit in units(text, found):
         source = found[unit.source[0]]  # type: ignore[index]
         if unit.target is None:
-            start = end = found[unit.behind].end
+            start = end = found[unit.anchor].end
             opening, closing = opened(text, source), f"</{prefix(source)}target>"
         else:
             first, last = found[unit.target[0]], found[unit.target[1]]
@@ -95,11 +95,11 @@ def units(text: str, found: Sequence[Token]) -> Iterator[Unit]:
             if token.local in ("source", "target", "seg-source") and parent is not None:
                 last = end_of(found, number)
                 if token.local == "source":
-                    parent.source, parent.behind = (number, last), last
+                    parent.source, parent.anchor = (number, last), last
                 elif token.local == "target":
                     parent.target = number, last
                 else:
-                    parent.behind = last
+                    parent.anchor = last
                 number = last + 1
                 continue
             said = token.attributes.get("translate")
@@ -184,19 +184,19 @@ def source_atoms(
             elif is_protected and name not in STARTS:
                 yield Atom(PLACEHOLDER, whole)
             elif name in STARTS:
-                yield Atom(OPEN, whole, name=f"span {key}")
+                yield Atom(OPENING, whole, name=f"span {key}")
             elif name in ENDS:
-                yield Atom(CLOSE, whole, name=f"span {key}")
+                yield Atom(CLOSING, whole, name=f"span {key}")
             elif name in LONE or end == number + 1:
                 is_text = name in ("x", "ph")
                 yield Atom(PLACEHOLDER if is_text else POINT, whole)
             else:
-                yield Atom(OPEN, raw, name=name)
+                yield Atom(OPENING, raw, name=name)
                 number += 1
                 continue
             number = end
         elif token.kind == END:
-            yield Atom(CLOSE, raw, name=token.local)
+            yield Atom(CLOSING, raw, name=token.local)
         else:
             yield Atom(POINT if token.kind == COMMENT else PLACEHOLDER, raw)
         number += 1

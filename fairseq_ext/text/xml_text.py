@@ -7,7 +7,7 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 import regex
 
 from fairseq_ext.text import markup
-from fairseq_ext.text.atoms import BLOCK, CLOSE, OPEN, PLACEHOLDER, POINT, Atom, Item
+from fairseq_ext.text.atoms import BLOCK, CLOSING, OPENING, PLACEHOLDER, POINT, Atom, Item
 from fairseq_ext.text.markup import ANY_ENTITY, escape
 from fairseq_ext.text.segments import of_atoms
 from fairseq_ext.text.xml_tokens import (
@@ -65,7 +65,7 @@ def of_xml(
                 run.append(Atom(POINT, raw))  # <x/>
                 number += 1
             else:
-                run.append(Atom(OPEN if token.kind == START else CLOSE, raw, name=token.name))
+                run.append(Atom(OPENING if token.kind == START else CLOSING, raw, name=token.name))
         else:
             is_point = token.kind in (COMMENT, INSTRUCTION)
             run.append(Atom(POINT if is_point else BLOCK, raw))

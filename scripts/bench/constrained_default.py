@@ -19,7 +19,7 @@ from report import before_over_ours
 from text import Text
 
 from fairseq_ext.search.phrases.pieces import normal
-from fairseq_ext.search.phrases.places import end_of
+from fairseq_ext.search.phrases.places import find_phrase
 
 MOST = 1.05  # times the time
 INSIDE = ["--constraint-boundary", "none", "--constraint-case", "exact"]
@@ -87,4 +87,4 @@ def unchanged(
 
 def stands(phrase: str, line: str) -> bool:
     """Whether a phrase stands as words in a line."""
-    return end_of(normal(phrase), normal(line), 0, True)[1] >= 0
+    return find_phrase(normal(phrase), normal(line), 0, True)[1] >= 0

@@ -38,7 +38,7 @@ def convert(text: Text) -> Path:
         str(text.model / "checkpoint.pt"), str(text.folder), text.source, text.target
     )
     try:
-        with quiet(), checkpoints.safe():  # the converter loads with weights_only
+        with quiet(), checkpoints.safe_globals():  # the converter loads with weights_only
             return Path(converter.convert(str(folder)))
     except (ValueError, RuntimeError, KeyError, TypeError, pickle.UnpicklingError) as error:
         reason = (str(error).strip() or type(error).__name__).splitlines()[0]

@@ -78,7 +78,7 @@ def layer(V, d, dtype, rows_list):
                 base=torch.arange(min(6000, V // 2), device=there),
                 temperature=1.0,
                 share="batch",
-                measured=ShortlistMeter(Stats(), 5, 0),
+                meter=ShortlistMeter(Stats(), 5, 0),
             )
         finally:
             strategy.kernels_for = real

@@ -82,7 +82,7 @@ def converted(args: argparse.Namespace) -> str:
         import fairseq_ext  # noqa: F401  lets fairseq be imported
         from fairseq_ext.plugin.compat import checkpoints
 
-        with checkpoints.safe():  # the converter loads with weights_only
+        with checkpoints.safe_globals():  # the converter loads with weights_only
             FairseqConverter(str(args.path), str(args.data), args.src, args.tgt).convert(
                 str(args.converted)
             )

@@ -112,14 +112,14 @@ class OutputLayer:
         )
         before = resident()
         meter = ShortlistMeter(Stats(), 5, 0)
-        self.top = ShortlistSoftmax(measured=meter, **common)  # type: ignore
+        self.top = ShortlistSoftmax(meter=meter, **common)  # type: ignore
         self.mib["top"] = resident() - before
         before = resident()
         self.lsh = LSH(
             Parameters(16, 3, 100, 1, "direct"),
             2,
             None,
-            measured=ShortlistMeter(Stats(), 5, 0),
+            meter=ShortlistMeter(Stats(), 5, 0),
             **common,
         )
         self.lsh.probed = True
@@ -281,7 +281,7 @@ def page(out: list[dict[str, Any]]) -> str:
                 + " |"
             )
         if "mib" in runs[0]:
-            lines += ["", f"MiB of the weights, {runs[0]['mib']['weights']:,.0f}; beside them: "]
+            lines += ["", f"MiB of the weights, {runs[0]['mib']['weights']:,.0f}; in addition: "]
             lines[-1] += (
                 ", ".join(
                     f"{name} {mib:,.0f}"

@@ -116,12 +116,12 @@ def strategies() -> str:
 def flag_files() -> str:
     """Return the table of the files in which flags do their work that no strategy's
     file declares."""
-    from fairseq_ext.plugin.flag_help import WORK, all_flags, works_in
+    from fairseq_ext.plugin.flag_help import WORK, all_flags, implementing_file
 
     named = [name for names in WORK.values() for name in names.split()]
     flags: dict[str, list[str]] = {}
     for name in dict.fromkeys([*all_flags(), *named]):
-        file = works_in(name)
+        file = implementing_file(name)
         if name in named or not file.startswith("search/strategies/"):
             flags.setdefault(file, []).append(f"`--{name.replace('_', '-')}`")
     return table(

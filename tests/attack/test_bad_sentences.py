@@ -67,7 +67,7 @@ BAD_LINES = {2: "nowhere", 5: "\ten1", 6: "</s>"}
 REASONS = {2: "contains the piece 'nowhere'", 5: "has an empty phrase", 6: "contains '</s>'"}
 
 
-@drawn(2)
+@drawn(1)
 @pytest.mark.parametrize(
     "how",
     [["--batch-size", 1], ["--batch-size", 4], ["--cpu-workers", 2], ["--schedule", "stream"]],
@@ -142,7 +142,7 @@ WAYS = [
 ]
 
 
-@drawn(2)
+@drawn(1)
 @pytest.mark.parametrize("how", WAYS, ids=str)
 def test_nan_in_some_sentences_costs_no_other_in_generate(tiny, nan, tmp_path, how):
     """Their statistics and results are those of the sentences that were translated, once each."""
@@ -173,6 +173,7 @@ def test_nan_in_some_sentences_costs_no_other_in_generate(tiny, nan, tmp_path, h
         assert again.status == 3 and told(again) == told(done) and texts(again) == texts(done)
 
 
+@drawn(1)
 @pytest.mark.parametrize("what", ["constraints", "too long", "NaN"])
 def test_strict_ends_generate_at_the_first_behind_what_came_before(tiny, nan, tmp_path, what):
     flags, model = ["--batch-size", 3], tiny / "model.pt"
@@ -216,6 +217,7 @@ def test_nan_in_a_line_costs_no_other_in_interactive(tiny, nan):
         assert texts(done) == {i: "" if i in poisoned else line for i, line in texts(right).items()}
 
 
+@drawn(1)
 @pytest.mark.parametrize("size", [1, 4, 8])
 def test_strict_prints_all_lines_before_one_with_nan_and_none_behind_it(tiny, nan, tmp_path, size):
     """fairseq-interactive makes batches of lines of like length, so lines before it may be decoded
@@ -336,6 +338,7 @@ def test_a_sentence_whose_every_word_was_forbidden_says_which_constraints_it_lac
     assert f"constraints not met: {SENTENCES} of {SENTENCES}" in done.stderr
 
 
+@drawn(1)
 @pytest.mark.skipif(library() is None, reason="there is no compiled library")
 @pytest.mark.parametrize(
     "lists",

@@ -317,7 +317,7 @@ INDEXES = {
 
 @pytest.mark.parametrize("name", INDEXES)
 def test_an_index(tmp_path, caplog, name, monkeypatch):
-    """It is built anew, with one line that says why."""
+    """It is built again, with one line that says why."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     kind, array, place, value, reason = INDEXES[name]
     weight = torch.randn(50, 8, generator=torch.Generator().manual_seed(1))
@@ -329,6 +329,6 @@ def test_an_index(tmp_path, caplog, name, monkeypatch):
     arrays[array][place] = value
     array_file.save(file, *layout[:2], made_from, arrays, compress=False)
     again = _lsh_index.load_or_build(weight, None, parameters, checkpoint)
-    assert f"is built anew, because {reason}" in caplog.text and torch.equal(
+    assert f"is built again, because {reason}" in caplog.text and torch.equal(
         again.words, right.words
     )

@@ -109,6 +109,7 @@ SHARED = {
 }
 
 
+@drawn(4)
 @pytest.mark.parametrize("name", SHARED)
 def test_nothing_is_written_over_a_file_that_the_command_names(tiny, tmp_path, glossary, name):
     arguments, sentence = SHARED[name]
@@ -156,7 +157,7 @@ PLACES = {
 }
 
 
-@drawn(9)
+@drawn(5)
 @pytest.mark.parametrize("flag", ["--stats-file", "--results-file", "--glossary-report"])
 @pytest.mark.parametrize("name", PLACES)
 def test_a_place_that_cannot_be_written_is_one_sentence_and_stays_as_it_is(

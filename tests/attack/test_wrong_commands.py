@@ -514,7 +514,7 @@ def filled(arguments: list, files: dict[str, Path]) -> list[str]:
     return [str(a).format(**files) if "{" in str(a) else str(a) for a in arguments]
 
 
-@drawn(30)
+@drawn(9)
 @pytest.mark.parametrize("name", WRONG | FLAGS)
 def test_wrong_flags_get_one_sentence(name, files):
     arguments, sentence = (WRONG | FLAGS)[name]
@@ -526,6 +526,7 @@ def test_wrong_flags_get_one_sentence(name, files):
     )
 
 
+@drawn(4)
 @pytest.mark.parametrize("name", USAGE)
 def test_what_argparse_refuses(name, files):
     arguments, sentence = USAGE[name]
@@ -557,6 +558,7 @@ def test_a_segmentation_that_is_not_installed_gets_one_sentence(files, monkeypat
     )
 
 
+@drawn(2)
 @pytest.mark.parametrize("name", ["empty", "file", "model", "folder"])
 def test_what_is_no_sentencepiece_model_gets_one_sentence(name, files):
     said = refused(
@@ -622,7 +624,7 @@ def test_no_limit_of_tokens_is_none_as_in_fairseq(files):
         )
 
 
-@drawn(10)
+@drawn(3)
 @pytest.mark.parametrize("name", CHECKPOINTS | DAMAGED)
 def test_wrong_checkpoints_get_one_sentence(name, files, tmp_path):
     change, sentence = (CHECKPOINTS | DAMAGED)[name]
@@ -705,7 +707,7 @@ def of_other_words(data: bytes) -> bytes:
     return b"\xff\x7f" * (len(data) // 2)
 
 
-@drawn(3)
+@drawn(2)
 @pytest.mark.parametrize("readers", [0, 1])
 @pytest.mark.parametrize(
     ("file", "change"),
@@ -796,6 +798,7 @@ def test_missing_data_gets_one_sentence(files, tmp_path):
     )
 
 
+@drawn(1)
 @pytest.mark.parametrize(
     "more",
     [[*WINDOW, "--draft-file", "{empty}"], ["--avoid-file", "{empty}"], ["--glossary", "{empty}"]],

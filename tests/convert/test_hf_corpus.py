@@ -10,7 +10,7 @@ import time
 
 import pytest
 from corpus_jobs import one_process, parts, records, write_text
-from sizes import ALL
+from sizes import ALL, drawn
 
 pytest.importorskip("transformers", reason="the oracle is not installed")
 
@@ -29,6 +29,7 @@ PAIRS = {
 }
 
 
+@drawn(0)  # long
 @pytest.mark.parametrize("kind", PAIRS if os.environ.get(ALL) else ["OPUS-MT"])
 def test_a_corpus_is_translated_as_python_does(kind, tmp_path, monkeypatch):
     """With --all by two workers, and the first run is killed."""

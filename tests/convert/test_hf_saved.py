@@ -15,6 +15,7 @@ pytest.importorskip("transformers", reason="the oracle is not installed")
 
 import transformers  # noqa: E402
 from hf_models import Made, make  # noqa: E402
+from sizes import covering
 from test_hf_models import lines  # noqa: E402
 
 from fairseq_ext.convert import bart, fsmt, marian  # noqa: E402
@@ -83,6 +84,7 @@ def test_what_transformers_5_saves_has_its_tokens(made, tmp_path, kind):
     assert listed == (made(kind).out / "languages.txt").read_text().split()
 
 
+@covering(1)
 @pytest.mark.parametrize("kind", MANY)
 @pytest.mark.parametrize("form", ["saved", "with SentencePiece's file"])
 def test_a_token_that_a_user_added_is_a_word_and_no_language(made, tmp_path, kind, form):

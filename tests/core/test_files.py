@@ -7,10 +7,10 @@ import resource
 import signal
 import stat
 import subprocess
-import sys
 import threading
 
 import pytest
+import warm
 
 from fairseq_ext.core.errors import UsageError
 from fairseq_ext.core.files import Lines, atomic_write, is_stream, replace, umask
@@ -99,7 +99,7 @@ def test_what_is_open_already_is_not_replaced(path):
         "replace('/dev/stdout', [b'second\\n'])"
     )
     with path.open("wb") as out:
-        subprocess.run([sys.executable, "-c", code], stdout=out, check=True)
+        subprocess.run([warm.python(), "-c", code], stdout=out, check=True)
     assert path.read_bytes() == b"first\nsecond\n"
 
 

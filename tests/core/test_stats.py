@@ -8,6 +8,7 @@ import pytest
 import torch
 from json_counts import close
 from models import WORDS, batch, build, dictionary, generators, parted, run
+from sizes import drawn
 
 from fairseq_ext.core.stats import Items, Mean, Ratio, Section, Setting, Stats
 from fairseq_ext.search.phrases.sentence import SentenceConstraints
@@ -285,6 +286,7 @@ def means(section: Section) -> list[tuple[tuple[str, ...], Ratio]]:
     return out
 
 
+@drawn(9)
 @pytest.mark.parametrize(("strategies", "flags", "generation"), RUNS, ids=str)
 def test_parts_add_up_to_the_whole_in_every_key(strategies, flags, generation, tmp_path):
     whole, parts = counted(strategies, flags, generation, tmp_path)
@@ -303,6 +305,7 @@ def test_parts_add_up_to_the_whole_in_every_key(strategies, flags, generation, t
         assert not values or min(values) - 1e-9 <= mean.value() <= max(values) + 1e-9
 
 
+@drawn(9)
 @pytest.mark.parametrize(("strategies", "flags", "generation"), RUNS, ids=str)
 def test_counts_say_what_they_are_called(strategies, flags, generation, tmp_path):
     whole, parts = counted(strategies, flags, generation, tmp_path)

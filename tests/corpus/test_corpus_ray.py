@@ -150,6 +150,7 @@ def test_workers_killed_at_random_moments_change_nothing(started, alone, tmp_pat
     assert (done.errors, done.sentences, parts(out)) == (0, 800, [])
 
 
+@drawn(0)  # long
 @pytest.mark.skipif(not os.environ.get(ALL), reason="test_corpus.py has one small case: --all")
 def test_samples_of_one_worker_of_two_and_of_killed_ones_are_the_same_bytes(started, tmp_path):
     inputs, flags = (

@@ -17,12 +17,12 @@ from fairseq_ext.engine.jobs import Answer, GlossaryFile, Job, Partial
 from fairseq_ext.engine.worker import STEPS, load
 from fairseq_ext.kernels.beam import SearchResult
 from fairseq_ext.kernels.library import library
-from fairseq_ext.plugin.calls import Translation, pool_of, pool_without_constraints
+from fairseq_ext.plugin.calls import Translation, make_pool, pool_without_constraints
 from fairseq_ext.search.compiled import CompiledSearch
 from fairseq_ext.search.constrained import ConstrainedSearch
 from fairseq_ext.search.interpreted import LoopSearch
 from fairseq_ext.search.scheduler import Request, Searchers
-from fairseq_ext.search.strategies.stop.early import Shorter
+from fairseq_ext.search.strategies.stop.early import LengthRetry
 
 ROOT = Path(__file__).parents[2]
 MODEL = ROOT / "checkpoints" / "demo"
@@ -97,7 +97,7 @@ def same_as_alone(translator: Translator, each: Job, answer: Answer) -> None:
     )
 
 
-@drawn(2)
+@drawn(1)
 @pytest.mark.parametrize(
     "flags",
     [
@@ -192,9 +192,9 @@ def test_what_comes_to_its_length_limit_is_searched_again_as_offline(monkeypatch
         load({**flags, "stream_width": 3}),
         Translator(**flags, constraints="unordered"),
     )
-    better, again = Shorter.better, []
+    better, again = LengthRetry.choose, []
     monkeypatch.setattr(
-        Shorter, "better", lambda self, *found: again.append(self) or better(self, *found)
+        LengthRetry, "choose", lambda self, *found: again.append(self) or better(self, *found)
     )
     draw = random.Random(4)
     jobs = [
@@ -206,6 +206,7 @@ def test_what_comes_to_its_length_limit_is_searched_again_as_offline(monkeypatch
     assert again and again.count(decoding.shorter) * 2 == len(again)  # as often there as here
 
 
+@drawn(1)
 @pytest.mark.parametrize("flags", [{"constraint_end": True}, {"constraint_bonus": 1.0}], ids=str)
 def test_flags_of_constrained_search_give_what_they_give_offline(flags):
     """Requests come and go while others run, with required phrases and without."""
@@ -255,8 +256,7 @@ def test_phrases_of_live_requests_outlast_others_that_leave_and_start(translator
     same_as_alone(translator, long, done[1])
 
 
-@drawn(2)
-@pytest.mark.skipif(library() is None, reason="there is no compiled library")
+@drawn(1)
 @pytest.mark.parametrize(
     "flags",
     [
@@ -268,39 +268,21 @@ def test_phrases_of_live_requests_outlast_others_that_leave_and_start(translator
     ],
     ids=str,
 )
-def test_requests_are_decoded_in_compiled_steps_beside_others(flags, monkeypatch):
-    shared = []
-    admit = LoopSearch.admit
-    monkeypatch.setattr(
-        LoopSearch,
-        "admit",
-        lambda self, requests: shared.append(len(requests)) or admit(self, requests),
-    )
+def test_requests_beside_others_get_their_own_answers_under_other_flags(flags):
     decoding, translator = load({**FLAGS, **flags}), Translator(**FLAGS | flags)
-
-    def in_loop(*jobs: Job) -> int:
-        """How many of these requests started in the loop's search; their answers are right."""
-        shared.clear()
-        found = answers(decoding, list(jobs))
-        n = sum(shared)
-        for each, answer in zip(jobs, found, strict=True):
-            same_as_alone(translator, each, answer)
-        return n
-
-    assert in_loop(*map(job, LINES)) == 0
-    assert in_loop(job(LINES[0], nbest=1), job(LINES[1], streams=True)) == 0
-    phrases = [
+    jobs = [*map(job, LINES[:8]), job(LINES[0], nbest=1), job(LINES[1], streams=True)]
+    jobs += [
         job(LINES[i], nbest=1 + i % decoding.generator.spec.k, **fields)
         for i, fields in enumerate(PHRASES)
     ]
-    assert in_loop(*phrases, job(LINES[8])) == 0
     if flags.get("beam") != 1:
-        constrained = [
+        jobs += [
             job(LINES[0], constraints=["very"]),
             job(LINES[1], avoid=["very"]),
             job(LINES[2], prefix=["My"]),
         ]
-        assert in_loop(*constrained, *map(job, LINES[3:])) == 2
+    for each, answer in zip(jobs, answers(decoding, jobs), strict=True):
+        same_as_alone(translator, each, answer)
 
 
 @pytest.mark.skipif(library() is None, reason="there is no compiled library")
@@ -384,6 +366,7 @@ def test_what_a_model_cannot_score_is_told_to_the_one_who_asked(monkeypatch):
     )
 
 
+@drawn(2)
 @pytest.mark.parametrize("beside", [[], LINES[1:3]], ids=["alone", "beside others"])
 @pytest.mark.parametrize("fields", [{}, {"avoid": ["very"]}], ids=str)
 def test_a_translation_that_cannot_be_made_text_is_told_to_the_one_who_asked(
@@ -432,6 +415,7 @@ def test_a_certificate_is_given_to_a_request_that_finds_nobody():
     assert answer.gap == 0.0
 
 
+@drawn(1)
 @pytest.mark.parametrize("method", ["window", "jacobi"])
 def test_parallel_decoding_gives_greedy_translations_and_tells_what_is_verified(method):
     decoding, greedy = (
@@ -486,7 +470,7 @@ def test_a_pool_that_is_made_without_the_task_is_the_one_that_the_task_makes():
     tokens = [translator.encode(line) for line in LINES[:5]]
     ours, its = (
         pool_without_constraints(translator, tokens),
-        pool_of(translator, tokens, [None] * 5),
+        make_pool(translator, tokens, [None] * 5),
     )
     order = its.ids.tolist()  # fairseq sorts a batch by length
     assert torch.equal(ours.net_input["src_tokens"][order], its.net_input["src_tokens"])
@@ -565,7 +549,7 @@ def test_a_place_serves_one_of_equal_terms(decoding, terms, held):
     text = {"house": "The house has a port."}.get(held[0], "The patient has a port.")
     asked = Job("Der Patient hat einen Port.", None, terms=tuple(terms.items()))
     requirements = decoding.requirements
-    wanted, found = requirements.of(asked, decoding.translator.encode(asked.source))
+    wanted, found = requirements.of_job(asked, decoding.translator.encode(asked.source))
     reported = requirements.report(asked, wanted, found, Translation(text, [], 0.0, []))
     assert [c.term for c in reported] == list(terms)
     assert [text[slice(*c.spans[0])] if c.spans else None for c in reported] == held

@@ -15,7 +15,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 from fairseq_ext.core.errors import UsageError
 from fairseq_ext.core.supervision import LONGEST, MUCH, STARTS, State
 from fairseq_ext.engine.callbacks import Threads
-from fairseq_ext.engine.dispatch import AHEAD, CLOSED, TICK, Dispatch, Worker
+from fairseq_ext.engine.dispatch import CLOSED, FILL, TICK, Dispatch, Worker
 from fairseq_ext.engine.tickets import Closed, Ticket, WorkerDied
 
 TIMEOUT, WIDTH = 10.0, 2
@@ -62,6 +62,8 @@ class Engine(RuleBasedStateMachine):
                     assert not rest[0].reply.done() and rest[1] == rest[0].number
                 elif kind == "kill":
                     self.end(rest[0])
+                elif kind == "replace":
+                    assert not rest[0].tickets and not self.processes.pop(rest[0]).has
                 else:
                     process = self.processes.get(rest[0])
                     assert process is None or process.is_loaded
@@ -118,7 +120,8 @@ class Engine(RuleBasedStateMachine):
 
     @rule(index=INDEX, is_final=st.booleans())
     def refuse_to_start(self, index: int, is_final: bool) -> None:
-        if found := self.chosen(index, is_loaded=False):
+        """Of a worker that is loaded, its fork server may not have said that it has forked it."""
+        if found := self.chosen(index):
             worker, _ = found
             del self.processes[worker]
             self.dispatch.on_failed_start(worker, UsageError("no room"), self.now, is_final)
@@ -165,6 +168,13 @@ class Engine(RuleBasedStateMachine):
             self.end(found[0])
             self.carry_out()
 
+    @rule(index=INDEX)
+    def load_elsewhere(self, index: int) -> None:
+        """A worker's weights are no longer those that new ones share."""
+        if found := self.chosen(index, is_loaded=True):
+            self.dispatch.on_outdated(found[0])
+            self.carry_out()
+
     @rule(seconds=st.sampled_from([0.1, 1.0, 3.0, 30.0]))
     def pass_time(self, seconds: float) -> None:
         """Time in which the loop runs."""
@@ -185,7 +195,7 @@ class Engine(RuleBasedStateMachine):
     @rule(seconds=st.sampled_from([30.0, 1e5]))
     def suspend(self, seconds: float) -> None:
         """Time in which nothing runs, for which no worker is to blame."""
-        before = dict(self.processes)
+        before = {w: each for w, each in self.processes.items() if not w.is_outdated}
         self.now += seconds
         if not self.dispatch.is_closing and all(w.still < TIMEOUT / 2 for w in before):
             self.dispatch.on_time(self.now, lambda worker: self.processes[worker].cpu)
@@ -236,7 +246,7 @@ class Engine(RuleBasedStateMachine):
             if self.dispatch.is_over:
                 continue
             assert worker.load == sum(ticket.size for ticket in worker.tickets.values())
-            assert len(worker.tickets) <= math.ceil(AHEAD * WIDTH)
+            assert len(worker.tickets) <= math.ceil(FILL * WIDTH)
             assert not worker.tickets or worker.state is State.READY
             suspects = [t for t in worker.tickets.values() if t.deaths]
             assert not suspects or len(worker.tickets) == 1, "a suspect is alone"
@@ -329,7 +339,7 @@ def test_what_is_silence_and_what_is_not():
     engine, dispatch = machine()
     worker = dispatch.workers[0]
     (process,) = processes(engine)
-    engine.pass_time(30.0)  # it loads, and uses CPU time
+    engine.pass_time(TIMEOUT * (MUCH + 5))  # it loads, and uses CPU time
     assert engine.processes[worker] is process
     engine.load(0)
     process.is_stopped = True
@@ -404,3 +414,60 @@ def test_closing_with_grace_ends_when_all_is_answered_or_the_time_is_over():
             engine.processes[dispatch.workers[0]].is_silent = True
             engine.pass_time(30.0)
             assert dispatch.is_over and str(engine.answers[1][0]) == CLOSED
+
+
+def test_an_outdated_worker_gets_no_request_and_is_replaced_where_another_is_ready():
+    engine, dispatch = machine(2)
+    outdated, other = dispatch.workers
+    engine.load(0)
+    engine.submit(1)
+    dispatch.on_outdated(outdated)
+    before = engine.processes[outdated]
+    engine.submit(1)
+    engine.pass_time(1.0)
+    assert before.has == [1, 2], "no other one is ready"
+    engine.answer(0, 0, False)
+    engine.answer(0, 0, False)
+    engine.pass_time(1.0)
+    assert engine.processes[outdated] is before
+    engine.load(0)
+    engine.submit(1)
+    assert list(other.tickets) == [3]
+    engine.pass_time(1.0)
+    assert engine.processes[outdated] is not before and not outdated.is_outdated
+    assert dispatch.restarts == 0
+
+
+def test_outdated_workers_are_replaced_one_after_another():
+    """The new process that forks them may end or be stopped, too."""
+    engine, dispatch = machine(3)
+    new, *outdated = dispatch.workers
+    for _ in range(3):
+        engine.load(0)
+    before = [engine.processes[worker] for worker in outdated]
+    for worker in outdated:
+        dispatch.on_outdated(worker)
+    engine.pass_time(3.0)
+    assert [w.state for w in outdated] == [State.STARTING, State.READY]
+    engine.end(outdated[0])
+    engine.pass_time(3.0)
+    assert engine.processes[outdated[1]] is before[1]
+    engine.load(0)
+    engine.pass_time(1.0)
+    assert engine.processes[outdated[1]] is not before[1]
+
+
+def test_an_outdated_worker_goes_on_while_the_new_one_has_a_suspect():
+    engine, dispatch = machine(2)
+    new, outdated = dispatch.workers
+    engine.load(0)
+    engine.submit(1)
+    engine.end(new)
+    engine.pass_time(1.0)
+    engine.load(1)
+    assert new.has_suspect
+    engine.load(0)
+    engine.submit(1)
+    dispatch.on_outdated(outdated)
+    engine.submit(1)
+    assert list(outdated.tickets) == [2, 3] and dispatch.room == 1

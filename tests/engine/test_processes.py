@@ -3,6 +3,7 @@ and nothing waits for ever."""
 
 import math
 import os
+import pickle
 import resource
 import signal
 import socket
@@ -10,17 +11,21 @@ import subprocess
 import sys
 import threading
 import time
+from functools import partial
 from pathlib import Path
 
 import pytest
 from forked import in_fork
+from sizes import drawn
 from test_callbacks import answers, until
 from test_decoding import FLAGS, LINES
 from test_engine import PATIENCE, workers_of
 
 from fairseq_ext import Engine, Translator, UsageError
 from fairseq_ext.core.channel import Channel
-from fairseq_ext.core.process_pool import ForkServer, Pool, Process, cpu_seconds
+from fairseq_ext.core.process_pool import Event, ForkServer, Pool, Process, cpu_seconds
+from fairseq_ext.engine.dispatch import Worker
+from fairseq_ext.engine.jobs import Description
 from fairseq_ext.engine.loop import Loop
 from fairseq_ext.engine.tickets import Closed
 
@@ -85,6 +90,7 @@ def test_a_worker_that_is_stopped_is_replaced_and_its_requests_are_answered(engi
     until(lambda: len(workers_of(engine)) == 2 and stopped not in workers_of(engine))
 
 
+@drawn(1)
 @pytest.mark.parametrize("stopped", ["worker", "fork server"])
 def test_closing_waits_for_no_process_that_is_stopped(stopped):
     engine = Engine(**FLAGS)
@@ -178,6 +184,7 @@ def test_some_seconds_without_file_descriptors_end_nothing(engine, expected):
     until(lambda: len(workers_of(engine)) == 2)
 
 
+@drawn(0)  # long
 def test_a_fork_server_that_is_killed_while_it_loads_is_replaced(expected):
     with Engine(**FLAGS, cpu_workers=3) as engine:
         waiting = [engine.submit(line) for line in LINES[:8]]
@@ -190,6 +197,75 @@ def test_a_fork_server_that_is_killed_while_it_loads_is_replaced(expected):
             killed.add(engine.fork_server.process.pid)
             engine.fork_server.process.kill()
         assert [future.result(PATIENCE).text for future in waiting] == expected
+
+
+def test_workers_with_weights_of_a_killed_fork_server_are_replaced(engine, expected):
+    """Each fork server loads the weights again: old workers would keep the old copy."""
+    old = workers_of(engine)
+    busy = [engine.submit(line) for line in LINES[:8]]
+    engine.fork_server.process.kill()
+    os.kill(old[0], signal.SIGKILL)
+    assert [each.result(PATIENCE).text for each in busy] == expected
+    until(lambda: not any(Path(f"/proc/{pid}").exists() for pid in old))
+    until(lambda: len(workers_of(engine)) == 2)
+    assert [engine.submit(line).result(PATIENCE).text for line in LINES[:8]] == expected
+
+
+@pytest.fixture
+def pretended(monkeypatch):
+    """The loop of an engine with two workers, and a fork server that has requests for both; all
+    processes are pretended."""
+    loop = Loop(None, 2, 60.0)
+    channel, theirs = Channel.pair()
+    loop.fork_server.process = Process(channel)
+    loop.pool.add(loop.fork_server.process)
+    loop.carry_out(0.0)
+    yield loop
+    loop.pool.end()
+    theirs.close()
+
+
+def forked(loop: Loop, number: int) -> None:
+    """The fork server says that it has forked a worker."""
+    message = pickle.dumps(("forked", number, os.getpid(), True))
+    loop.on_event(Event(loop.fork_server.process, [message], False), 0.0)
+
+
+def is_loaded(loop: Loop, worker: Worker) -> None:
+    message = pickle.dumps(Description("", "", "", 1, 1, 4, None, ""))
+    loop.on_event(Event(loop.processes[worker], [message], False), 0.0)
+
+
+@pytest.mark.parametrize("is_named_first", [True, False])
+def test_old_workers_are_outdated_whichever_message_of_a_new_one_comes_first(
+    pretended, is_named_first
+):
+    """The fork server and the worker write to two pipes."""
+    old, new = pretended.dispatch.workers
+    forked(pretended, 1)
+    is_loaded(pretended, old)
+    pretended.on_event(Event(pretended.fork_server.process, [], True), 0.0)
+    channel, theirs = Channel.pair()
+    pretended.fork_server.process = Process(channel)
+    pretended.dispatch.on_time(1.0, lambda worker: None)
+    pretended.carry_out(1.0)
+    steps = [partial(forked, pretended, 3), partial(is_loaded, pretended, new)]
+    for step in steps if is_named_first else steps[::-1]:
+        step()
+    assert old.is_outdated and not new.is_outdated
+    theirs.close()
+
+
+def test_a_worker_that_answers_before_its_fork_server_has_named_it_loses_no_request(pretended):
+    """The fork server is killed between the two; nothing tells the worker's process id."""
+    worker, _ = pretended.dispatch.workers
+    is_loaded(pretended, worker)
+    future = pretended.submit(lambda number: b"", 1, None, None)
+    pretended.turn()
+    assert list(worker.tickets) == [1]
+    pretended.on_event(Event(pretended.fork_server.process, [], True), 0.0)
+    assert not worker.tickets and list(pretended.dispatch.suspects) == [1]
+    future.cancel()
 
 
 def test_workers_whose_end_was_read_before_that_of_the_fork_server_are_not_named_again():
@@ -276,6 +352,15 @@ def test_nothing_is_read_from_a_pipe_that_was_closed_and_whose_number_another_fi
     os.close(number)
     theirs.close()
     pool.end()
+
+
+def test_a_channel_that_is_closed_ends_although_a_forked_process_has_it_too():
+    channel, theirs = Channel.pair()
+    shared = os.dup(channel.fileno())
+    channel.close()
+    assert Channel(theirs).read() == ([], True)
+    os.close(shared)
+    theirs.close()
 
 
 def test_a_file_descriptor_that_the_system_drops_is_not_taken_for_the_next_one():

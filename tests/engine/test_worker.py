@@ -1,4 +1,5 @@
-"""A worker's memory: what requests leave behind, and when it goes back to the system."""
+"""A worker: its heartbeat, what requests leave behind in its memory, and when that goes back to the
+system."""
 
 import contextlib
 import gc
@@ -7,6 +8,7 @@ import pickle
 import socket
 import threading
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -15,7 +17,7 @@ from fairseq_ext.core.channel import Channel
 from fairseq_ext.core.errors import UsageError
 from fairseq_ext.engine import requirements, worker
 from fairseq_ext.engine.decoding import Decoding
-from fairseq_ext.engine.jobs import Answer, GlossaryFile, Job
+from fairseq_ext.engine.jobs import Answer, GlossaryFile, Job, Work
 from fairseq_ext.kernels.library import give_back_memory
 from fairseq_ext.search.checks import refused_by_engine
 
@@ -77,10 +79,9 @@ def test_requests_leave_nothing_for_the_garbage_collector(decoding):
         gc.enable()
 
 
-def test_a_worker_without_requests_gives_memory_back_once(decoding, monkeypatch):
-    given_back: list[float] = []
-    monkeypatch.setattr(worker, "give_back_memory", lambda: given_back.append(time.monotonic()))
-    monkeypatch.setattr(worker, "IDLE_MS", 200)
+@contextlib.contextmanager
+def served(decoding: Decoding) -> Iterator[Channel]:
+    """The engine's end of the pipe to a worker, which lives in a thread."""
     ours, theirs = map(Channel, socket.socketpair())
 
     def serve():
@@ -90,28 +91,51 @@ def test_a_worker_without_requests_gives_memory_back_once(decoding, monkeypatch)
     thread = threading.Thread(target=serve, daemon=True)
     thread.start()
     ours.receive()  # what it has loaded
-    for number in range(2):
-        ours.send(pickle.dumps(("add", number, job(LINES[0]))))
-        while not any(
-            isinstance(what, Answer)
-            for message in ours.receive()
-            for _, what in pickle.loads(message)
-        ):
-            pass
-        answered = time.monotonic()
-        # a collection takes seconds beside other tests' objects
-        while len(given_back) == number and time.monotonic() < answered + 60:
-            time.sleep(0.02)
-        time.sleep(0.5)  # and not again
-        assert len(given_back) == number + 1 and given_back[-1] - answered > 0.15
+    yield ours
     ours.close()
     thread.join(10)
     assert not thread.is_alive()
 
 
+def until_answered(ours: Channel) -> list[object]:
+    """What a worker sends, up to an answer or error."""
+    found: list[object] = []
+    while not any(isinstance(what, (Answer, Exception)) for what in found):
+        found += [what for message in ours.receive() for _, what in pickle.loads(message)]
+    return found
+
+
+def test_a_worker_that_works_sends_counts_between_steps(decoding, monkeypatch):
+    """They are its heartbeat."""
+    monkeypatch.setattr(worker, "REPORT", 0.0)
+    decoding.take_work()  # of the tests before
+    with served(decoding) as ours:
+        ours.send(pickle.dumps(("add", 0, job(" ".join(LINES)))))
+        found = until_answered(ours)
+    at = next(i for i, what in enumerate(found) if isinstance(what, Answer))
+    before = [what.steps for what in found[:at] if isinstance(what, Work)]
+    assert len(before) > 10 and max(before) < 5
+
+
+def test_a_worker_without_requests_gives_memory_back_once(decoding, monkeypatch):
+    given_back: list[float] = []
+    monkeypatch.setattr(worker, "give_back_memory", lambda: given_back.append(time.monotonic()))
+    monkeypatch.setattr(worker, "IDLE_MS", 200)
+    with served(decoding) as ours:
+        for number in range(2):
+            ours.send(pickle.dumps(("add", number, job(LINES[0]))))
+            until_answered(ours)
+            answered = time.monotonic()
+            # a collection takes seconds beside other tests' objects
+            while len(given_back) == number and time.monotonic() < answered + 60:
+                time.sleep(0.02)
+            time.sleep(0.5)  # and not again
+            assert len(given_back) == number + 1 and given_back[-1] - answered > 0.15
+
+
 def test_glossaries_of_requests_are_kept_by_their_size(decoding, monkeypatch):
     kept = decoding.requirements
-    monkeypatch.setattr(requirements, "KEPT_BYTES", 1000)
+    monkeypatch.setattr(requirements, "CACHE_BYTES", 1000)
     for number in range(20):
         terms = {f"Wort{number} {i}": "word" for i in range(20)}
         kept.named(Job("", terms=tuple(terms.items())))

@@ -4,7 +4,6 @@ MODEL RESULT PART...`. What it found of each part is a JSON object in the file R
 import gc
 import json
 import os
-import random
 import signal
 import sys
 import threading
@@ -14,7 +13,6 @@ from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
-import numpy as np
 import torch
 
 import fairseq_ext
@@ -56,18 +54,6 @@ def in_a_child(run: Callable[[], object]) -> list:
         sys.exit(0)  # as a program that ends: exit handlers run
     status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
     return json.loads(Path(path).read_text()) if status == 0 else ["status", status]
-
-
-def states() -> list[object]:
-    return [torch.random.get_rng_state().tolist(), random.getstate(), str(np.random.get_state())]
-
-
-def random_numbers() -> object:
-    before = states()
-    translator = Translator(**FLAGS, seed=3, select="sampling", sampling_topk=5)
-    made = states() == before
-    translator.translate(LINES, seed=4)
-    return [made, states() == before]
 
 
 def forks() -> object:

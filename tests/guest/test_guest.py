@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from sizes import drawn
 
 HERE = Path(__file__).parent
 DEMO = HERE.parents[1] / "checkpoints" / "demo"
@@ -98,6 +99,7 @@ assert "fairseq_ext.plugin.tasks" in sys.modules
 """
 
 
+@drawn(0)  # long
 def test_nothing_changes_under_pytest_and_in_a_thread(tmp_path):
     body = "".join(f"    {line}\n" for line in IN_A_THREAD.splitlines())
     (tmp_path / "test_theirs.py").write_text(
@@ -108,6 +110,7 @@ def test_nothing_changes_under_pytest_and_in_a_thread(tmp_path):
     assert done.returncode == 0 and "1 passed" in done.stdout, done.stdout
 
 
+@drawn(0)  # long
 def test_nothing_changes_in_a_notebook(tmp_path, monkeypatch):
     nbclient, nbformat = pytest.importorskip("nbclient"), pytest.importorskip("nbformat")
     monkeypatch.setenv("JUPYTER_PATH", str(tmp_path))

@@ -1,20 +1,19 @@
-"""Programs that run for long: random numbers, forks, forgotten engines, closed streams."""
+"""Programs that run for long: forks, forgotten engines, closed streams."""
 
 import json
-import os
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
-from sizes import ALL
+from sizes import drawn
 
 HERE = Path(__file__).parent
 DEMO = HERE.parents[1] / "checkpoints" / "demo"
 TEXTS = ["The offer is checked tomorrow.", "The doctor opens the folder."]  # docs/python.md
 
 
-needs_all = pytest.mark.skipif(not os.environ.get(ALL), reason="more programs: --all")
+pytestmark = drawn(0)  # long
 
 
 def run(folder: Path, *parts: str, streams: str = "") -> dict:
@@ -34,11 +33,7 @@ def run(folder: Path, *parts: str, streams: str = "") -> dict:
 
 @pytest.fixture(scope="module")
 def found(tmp_path_factory) -> dict:
-    return run(tmp_path_factory.mktemp("found"), "random_numbers", "forks", "engines")
-
-
-def test_making_a_translator_leaves_the_random_state_and_so_do_samples(found):
-    assert found["random_numbers"] == [True, True]
+    return run(tmp_path_factory.mktemp("found"), "forks", "engines")
 
 
 @pytest.mark.parametrize("when", ["after a load", "made in a child", "during a call, another"])
@@ -82,8 +77,8 @@ def test_an_engine_that_is_forgotten_answers_what_is_open_and_ends_its_processes
     [
         ("streams", "<&- >&- 2>&-"),
         ("daemon", ""),
-        pytest.param("streams", ">&-", marks=needs_all),
-        pytest.param("no_streams", "", marks=needs_all),
+        ("streams", ">&-"),
+        ("no_streams", ""),
     ],
 )
 def test_closed_standard_streams_are_no_obstacle(tmp_path, part, closed):

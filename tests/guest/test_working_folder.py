@@ -14,6 +14,7 @@ from pathlib import Path
 import httpx
 import pytest
 from conftest import BIN
+from sizes import drawn
 
 from fairseq_ext.core.child import search_path
 from fairseq_ext.kernels.library import library
@@ -104,6 +105,7 @@ def test_the_server_and_its_workers(hostile):
     assert not list(hostile.glob("*.run"))
 
 
+@drawn(0)  # long
 def test_a_folder_that_pythonpath_names_is_searched(tmp_path):
     """So is the folder in which the package lies, as for somebody who works on it."""
     (tmp_path / "theirs.py").write_text("print('theirs')\n")

@@ -17,7 +17,10 @@ sys.path.append(str(HERE.parents[1] / "scripts"))
 
 from fuzz_kernels import environment, sanitized  # noqa: E402
 
-pytestmark = pytest.mark.skipif(building.compiler() is None, reason="there is no C++ compiler")
+pytestmark = [
+    pytest.mark.skipif(building.compiler() is None, reason="there is no C++ compiler"),
+    pytest.mark.timeout(3000),
+]
 RANDOM = [  # of beam, constrained, transformer and parallel
     "kernels/test_kernels.py",
     "kernels/test_ngrams.py",

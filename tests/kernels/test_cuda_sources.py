@@ -18,6 +18,7 @@ from pathlib import Path
 import pytest
 import torch
 from cuda_executor import SOURCE, Executor, KernelError
+from sizes import drawn
 
 from fairseq_ext.kernels import lsh_cuda, lsh_torch
 
@@ -174,9 +175,7 @@ def run(kernel, seed: int) -> None:
 
 @pytest.mark.parametrize("kernel", KERNELS, ids=lambda kernel: kernel.__name__)
 def test_a_kernel_gives_what_torch_gives_in_any_order_of_its_threads(kernel, launches, request):
-    for seed in range(
-        1000 if request.config.getoption("--all") else 2 if SANITIZED in os.environ else 4
-    ):
+    for seed in range(1000 if request.config.getoption("--all") else 2):
         run(kernel, seed)
     assert kernel.__name__ in launches and (
         kernel is not compact_write or "compact_count" in launches
@@ -306,6 +305,7 @@ PLANTED = {  # what is replaced by what, in which kernel, and what is told
 }
 
 
+@drawn(6)
 @pytest.mark.parametrize("name", PLANTED)
 def test_a_planted_error_is_caught(name, folder, monkeypatch):
     right, wrong, kernel, told = PLANTED[name]
@@ -328,6 +328,7 @@ def test_arguments_that_a_kernel_does_not_take_are_refused(launches):
         lsh_cuda.launch("gather_rows", (0,), codes, codes.long(), codes, 1)
 
 
+@drawn(0)  # long
 def test_kernels_pass_the_address_and_undefined_behaviour_sanitizers(request):
     """Which end the process at the planted error, the last of these tests."""
     asan = subprocess.run(

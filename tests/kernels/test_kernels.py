@@ -12,6 +12,7 @@ import torch
 import torch.nn.functional as F
 from model.decoder_rows import MODELS, Rows, model_of
 from models import batch, build, generators, run, same
+from sizes import covering, drawn
 
 from fairseq_ext.core.errors import UsageError
 from fairseq_ext.kernels import library as building
@@ -52,6 +53,7 @@ def no_library(monkeypatch):
 # ---- linear maps, softmax, top-k
 
 
+@covering(2)
 @needs_library
 @pytest.mark.parametrize("after", ["none", "relu", "gelu", "silu"])
 @pytest.mark.parametrize("with_bias", [True, False])
@@ -172,6 +174,7 @@ def test_of_equal_continuations_the_first_come_first():
 # ---- layers
 
 
+@covering(1)
 @needs_library
 @pytest.mark.parametrize("h", [16, 32, 64, 128])
 @pytest.mark.parametrize("activation", ["relu", "gelu"])
@@ -241,6 +244,7 @@ def test_activations_it_does_not_know_run_as_torch_operations():
 # ---- without the library
 
 
+@drawn(5)
 @pytest.mark.parametrize("name", MODELS)
 def test_without_the_library_torch_operations_equal_teacher_forcing(name, no_library):
     rows = Rows([model_of(2, torch.float32, **MODELS[name])], [3, 1, 7, 0], 5)

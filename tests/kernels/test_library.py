@@ -15,7 +15,9 @@ import sys
 from pathlib import Path
 
 import pytest
+import warm
 from forked import in_fork
+from sizes import drawn
 
 from fairseq_ext.core import command_line
 from fairseq_ext.core.files import untrusted_reason
@@ -170,6 +172,7 @@ def test_a_built_library_is_private_and_used_again(small, caplog, capsys, monkey
     assert sorted(path.suffix for path in small.iterdir()) == [".sha256", ".so"]
 
 
+@drawn(3)
 @needs_compiler
 @pytest.mark.parametrize("harm", ["half", "bit", "other", "digest", "no digest", "empty digest"])
 def test_anything_else_than_what_was_built_is_built_anew(small, tmp_path, caplog, harm):
@@ -239,6 +242,7 @@ def test_another_users_library_is_not_loaded(small, caplog):
     shutil.rmtree(elsewhere.parent)
 
 
+@drawn(1)
 @needs_compiler
 @pytest.mark.parametrize("first", ["library", "torch"])
 def test_there_is_one_openmp_runtime(first):
@@ -263,7 +267,7 @@ def test_two_processes_build_it_once(small, tmp_path):
         "import sys; from pathlib import Path; from fairseq_ext.kernels import library as b; "
         "b.HEADERS = []; b.SOURCES = [Path(sys.argv[1])]; print(b.build().stat().st_mtime_ns)"
     )
-    command = [sys.executable, "-c", code, tmp_path / "works.cpp"]
+    command = [warm.python(), "-c", code, tmp_path / "works.cpp"]
     running = [subprocess.Popen(command, stdout=subprocess.PIPE, text=True) for _ in range(2)]
     times = [process.communicate(timeout=120)[0] for process in running]
     assert times[0] == times[1] != ""

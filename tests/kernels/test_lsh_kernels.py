@@ -10,6 +10,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from search.counted_steps import use_kernels
+from sizes import drawn
 
 from fairseq_ext.kernels import lsh as lsh_compiled
 from fairseq_ext.kernels import lsh_cuda, lsh_torch
@@ -256,6 +257,7 @@ def test_the_words_found_in_one_call_are_those_of_the_functions(
     assert all(seconds >= 0 for seconds in finder.seconds) and sum(finder.seconds) > 0
 
 
+@drawn(36)
 @pytest.mark.parametrize(
     "found", [[], [0], [9], [30, 31, 32, 33, 34], [0, 5, 6, 7, 20, 29, 33, 69]], ids=str
 )

@@ -7,6 +7,7 @@ import models
 import pytest
 import torch
 from models import ARCHITECTURES, alone, batch, build, dictionary, forced, generators
+from sizes import covering
 
 from fairseq_ext.model.stock import FairseqBackend
 from fairseq_ext.search.pool import Pool
@@ -76,6 +77,7 @@ class Storm:
         return [sum(counts[:i]) for i in range(len(counts))]
 
 
+@covering(2)
 @pytest.mark.parametrize(
     "lengths",
     [[3, 1, 7, 0, 5], [4, 4, 4, 4], [6, 2]],

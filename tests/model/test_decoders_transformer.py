@@ -22,7 +22,7 @@ from fairseq_ext.model.transformer.weights import read_weights
 # ---- one token a step
 
 
-@covering(2)
+@covering(1)
 @pytest.mark.parametrize("dtype", TOLERANCE)
 @pytest.mark.parametrize("widths", ["uniform", "ragged", "mixed"])
 @pytest.mark.parametrize("name", MODELS)
@@ -43,6 +43,7 @@ def test_bart_and_transformer_align_run_on_it(seed, device):
             rows.select(uniform=True, may_drop=True)
 
 
+@covering(1)
 @pytest.mark.parametrize("dtype", TOLERANCE)
 @pytest.mark.parametrize("sentences", [1, 20])
 @pytest.mark.parametrize("width", [1, 5])
@@ -81,6 +82,7 @@ def test_sinusoidal_positions_go_on_beyond_the_table(device):
 # ---- blocks, and rows at different lengths
 
 
+@covering(1)
 @pytest.mark.parametrize("dtype", TOLERANCE)
 @pytest.mark.parametrize("width", [1, 3])
 @pytest.mark.parametrize("sentences", [1, 3, 20])
@@ -117,6 +119,7 @@ def test_a_single_row_forgets_drafts_without_using_more_positions(dtype):
 # ---- groups of rows
 
 
+@covering(1)
 @pytest.mark.parametrize("dtype", TOLERANCE)
 @pytest.mark.parametrize("seed", range(4))
 def test_merged_groups_go_on_as_if_they_had_been_alone(seed, dtype, device):
@@ -185,6 +188,7 @@ def test_other_encoders_run_as_fairseqs_own_modules():
 # ---- what the search sees
 
 
+@covering(1)
 @pytest.mark.parametrize("beam", [1, 5, 20])
 @pytest.mark.parametrize(
     "architecture", ["transformer", "transformer-pre-norm", "transformer-tied", "bart"]

@@ -18,7 +18,7 @@ from fairseq_ext.model.transformer.cuda_graph import Buffers
 # ---- the storm of decoder_rows.py, recorded
 
 
-@covering(2)
+@covering(1)
 @pytest.mark.parametrize("dtype", TOLERANCE)
 @pytest.mark.parametrize("widths", ["uniform", "ragged", "mixed"])
 @pytest.mark.parametrize("name", MODELS)
@@ -50,6 +50,7 @@ def test_recorded_and_eager_steps_give_the_same_features(dtype, patience, device
             rows.select(uniform=step % 3 > 0, may_drop=step > 3)
 
 
+@covering(1)
 @pytest.mark.parametrize("dtype", TOLERANCE)
 @pytest.mark.parametrize("sentences", [1, 20])
 @pytest.mark.parametrize("width", [1, 5])
@@ -84,6 +85,7 @@ def test_sentences_that_leave_stay_in_the_buffers_until_half_have_left(device):
 # ---- blocks
 
 
+@covering(1)
 @pytest.mark.parametrize("dtype", TOLERANCE)
 @pytest.mark.parametrize("width", [1, 3])
 @pytest.mark.parametrize("sentences", [1, 3])
@@ -109,6 +111,7 @@ def test_rows_at_different_lengths_can_be_reordered(uniform, dtype, device):
 # ---- groups of rows
 
 
+@covering(1)
 @pytest.mark.parametrize("dtype", TOLERANCE)
 @pytest.mark.parametrize("seed", range(4))
 def test_groups_that_take_turns_and_merge_keep_their_histories(seed, dtype, device):

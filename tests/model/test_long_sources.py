@@ -3,10 +3,12 @@
 import pytest
 import torch
 from models import ARCHITECTURES, batch, build, generators, run, same
+from sizes import covering
 
 LONG = [1023, 3, 700, 0]  # words
 
 
+@covering(1)
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32], ids=str)
 @pytest.mark.parametrize(
     "flags",

@@ -7,7 +7,7 @@ from fairseq.dataclass.configs import GenerationConfig
 from models import build, task
 
 import fairseq_ext  # noqa: F401
-from fairseq_ext.plugin.input import OneBatch
+from fairseq_ext.plugin.input import SingleBatchIterator
 
 
 def batches(lines: list[torch.Tensor], **more):
@@ -45,7 +45,7 @@ def flat(value):
 @pytest.mark.parametrize("n", [0, 1, 9])
 def test_the_batch_is_fairseqs(n):
     ours, stock = batches([line(n)], max_tokens=None, max_positions=(64, 64))
-    assert isinstance(ours, OneBatch)
+    assert isinstance(ours, SingleBatchIterator)
     assert [flat(batch) for batch in ours.next_epoch_itr(shuffle=False)] == [
         flat(batch) for batch in stock.next_epoch_itr(shuffle=False)
     ]
@@ -60,9 +60,9 @@ def test_several_lines_and_stocks_own_search_take_the_iterator():
     """fairseq's iterator draws a random number, on which what stock's searches draw
     behind it may depend."""
     assert not isinstance(
-        batches([line(3), line(4)], max_tokens=None, max_positions=(64, 64))[0], OneBatch
+        batches([line(3), line(4)], max_tokens=None, max_positions=(64, 64))[0], SingleBatchIterator
     )
     assert not isinstance(
         batches([line(3)], max_tokens=None, max_positions=(64, 64), match_source_len=True)[0],
-        OneBatch,
+        SingleBatchIterator,
     )

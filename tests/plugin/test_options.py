@@ -86,7 +86,7 @@ def test_defaults_are_fairseqs_own_behaviour():
     for point, name in NEUTRAL.items():
         assert registry.names_of(point)[0] == name
         assert registry.choice(task("translation_ext").cfg, point) == name
-    assert registry.chosen(flags()) == []
+    assert registry.non_default_strategies(flags()) == []
 
 
 def test_every_flag_of_stock_is_kept_with_its_default():
@@ -127,7 +127,9 @@ def test_every_flag_of_ours_tells_its_default():
 
 
 def test_chosen_names_what_is_switched_on(made_up):
-    assert [s.name for s in registry.chosen(flags(stop="patient", trim_below=0.1))] == [
+    assert [
+        s.name for s in registry.non_default_strategies(flags(stop="patient", trim_below=0.1))
+    ] == [
         "patient",
         "trim",
     ]

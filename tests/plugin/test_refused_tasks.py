@@ -65,7 +65,7 @@ FILES = {
 }
 
 
-@drawn(7)
+@drawn(4)
 @pytest.mark.parametrize(
     "task, flags, sentence",
     [

@@ -53,7 +53,7 @@ def refused(tiny, path, *flags, data=None) -> str:
     return done.stderr
 
 
-@drawn(3)
+@drawn(1)
 @pytest.mark.parametrize("flag", NAMED)
 def test_a_file_with_another_content_is_refused_by_its_flag(tiny, tmp_path, flag):
     content, other, beside = NAMED[flag]
@@ -82,6 +82,7 @@ def test_another_beam_and_another_dictionary_are_told(tiny, tmp_path):
     assert "differs in the target dictionary (" in refused(tiny, path, data=data)
 
 
+@drawn(2)
 @pytest.mark.parametrize(
     "line, change, said",
     [

@@ -28,7 +28,7 @@ def speech(request) -> Speech:
     return request.getfixturevalue(request.param)
 
 
-@drawn(2)
+@drawn(1)
 @pytest.mark.parametrize("beam", [1, 5])
 def test_generate_equals_stock(speech, beam):
     search = ["--beam", beam, "--batch-size", 4]
@@ -138,6 +138,7 @@ def test_optimal_ending_finds_scores_no_worse_and_proves_them(plain, tmp_path):
     )
 
 
+@drawn(3)
 @pytest.mark.parametrize(
     "flags, named",
     [

@@ -18,10 +18,10 @@ def test_the_file_follows_the_run(tmp_path, monkeypatch):
     path, stats = tmp_path / "stats.json", Stats()
     file = StatsFile(str(path), stats)
     stats.sentences = 3
-    file.follow()
+    file.write_occasionally()
     assert json.loads(path.read_text())["sentences"] == 0  # too soon
     monkeypatch.setattr(results, "SECONDS_BETWEEN_WRITES", 0.0)
-    file.follow()
+    file.write_occasionally()
     assert json.loads(path.read_text())["sentences"] == 3
 
 
@@ -36,7 +36,7 @@ def test_a_place_that_cannot_be_written_is_one_sentence(tmp_path, monkeypatch):
     file = StatsFile(str(tmp_path / "later" / "stats.json"), Stats())
     shutil.rmtree(tmp_path / "later")
     monkeypatch.setattr(results, "SECONDS_BETWEEN_WRITES", 0.0)
-    file.follow()  # there may be room at the end
+    file.write_occasionally()  # there may be room at the end
     with pytest.raises(UsageError, match="cannot be written"):
         file.write()
 

@@ -64,14 +64,14 @@ def same_rows(expected: str, got: str) -> None:
             )
 
 
-@drawn(8)
+@drawn(4)
 @pytest.mark.parametrize("beam", [1, 5])
 def test_generate_equals_stock(made, beam):
     stock = generate_forked(*made.stock, "--beam", beam).stdout
     same_rows(stock, generate_forked(*made.ours, "--beam", beam).stdout)
 
 
-@drawn(4)
+@drawn(1)
 def test_a_stream_equals_the_batch(made):
     stock = generate_forked(*made.stock, "--beam", 3).stdout
     same_rows(
@@ -82,11 +82,13 @@ def test_a_stream_equals_the_batch(made):
     )
 
 
+@drawn(1)
 def test_parallel_decoding_equals_greedy(one_of_few):
     stock = generate_forked(*one_of_few.stock, "--beam", 1).stdout
     same_rows(stock, generate_forked(*one_of_few.ours, "--beam", 1, "--decoding", "window").stdout)
 
 
+@drawn(1)
 def test_optimal_ending_finds_scores_no_worse(one_of_few, tmp_path):
     search = ["--beam", 3, "--unnormalized"]
     stock = rows(generate_forked(*one_of_few.stock, *search).stdout, "H")
@@ -100,7 +102,7 @@ def test_optimal_ending_finds_scores_no_worse(one_of_few, tmp_path):
     assert certificates["proved"] + certificates["open"] == len(stock)
 
 
-@drawn(4)
+@drawn(1)
 def test_interactive_equals_stock_and_meets_what_is_typed(made):
     search = ["--beam", 5, "--buffer-size", 4]
     text = "".join(line + "\n" for line in LINES)
@@ -114,7 +116,7 @@ def test_interactive_equals_stock_and_meets_what_is_typed(made):
         assert f"w{20 + number}" in words.split()
 
 
-@drawn(4)
+@drawn(2)
 def test_a_prefix_stands_behind_what_the_task_forces(made, tmp_path):
     """A language token, or the prompt of a language model, comes first; then the user's prefix;
     then what else must be there."""
@@ -152,13 +154,13 @@ def answers(engine: Intake, jobs: list[Job]) -> list[Answer]:
     return [found[number] for number in range(len(jobs))]
 
 
-@drawn(2)
+@drawn(1)
 def test_workers_give_what_one_process_gives(one_of_few):
     stock = generate_forked(*one_of_few.stock, "--beam", 3).stdout
     same_rows(stock, generate_forked(*one_of_few.ours, "--beam", 3, "--cpu-workers", 2).stdout)
 
 
-@drawn(4)
+@drawn(1)
 def test_a_folder_in_python_an_engine_and_the_corpus_command_give_what_the_command_gives(
     made, tmp_path, monkeypatch
 ):
@@ -231,7 +233,7 @@ def large(tmp_path_factory) -> Made:
     )
 
 
-@drawn(1)
+@drawn(0)  # long
 @pytest.mark.parametrize("beam", [1, 5])
 def test_generate_with_128000_words_equals_stock(large, beam):
     stock = generate_forked(*large.stock, "--beam", beam).stdout
@@ -239,6 +241,7 @@ def test_generate_with_128000_words_equals_stock(large, beam):
     same_rows(stock, generate_forked(*large.ours, "--beam", beam, "--softmax", "screened").stdout)
 
 
+@drawn(0)  # long
 def test_constraints_are_met_among_128000_words(large):
     typed = "".join(f"w{i} w77777\tw{127_999 - i}\tw{64_000 + i} w5\n" for i in range(4))
     out = interactive_forked(

@@ -32,7 +32,7 @@ def decode(
     return own.inference_step(generator, models, sample, prefix), own, generator
 
 
-@drawn(4)
+@drawn(2)
 @pytest.mark.parametrize(
     "flags",
     [
@@ -96,6 +96,7 @@ def test_an_error_of_a_sentence_is_raised_here_and_workers_live_on():
     own.session.command.workers.stop()
 
 
+@drawn(2)
 @pytest.mark.parametrize(
     "error",
     [UsageError("no room"), ArithmeticError("no number"), OSError("no disk")],
@@ -318,7 +319,7 @@ def counts(tiny, tmp_path, workers: int, flags: list) -> dict:
     return json.loads((tmp_path / "stats.json").read_text())
 
 
-@drawn(3)
+@drawn(1)
 @pytest.mark.parametrize("name", COUNTED)
 def test_the_command_counts_with_two_processes_what_it_counts_with_one(tiny, tmp_path, name):
     flags, section = COUNTED[name]

@@ -55,8 +55,8 @@ def test_topk_gives_words_not_columns():
 def test_at_is_minus_infinity_off_the_shortlist():
     for log_probs in both():
         words = torch.tensor([[0, 2, 5], [9, 11, 3], [4, 4, 2]])
-        assert torch.equal(log_probs.at(words), log_probs.dense().gather(1, words))
-    assert both()[1].at(torch.tensor([[0], [11], [4]])).eq(-INF).all()
+        assert torch.equal(log_probs.scores_at(words), log_probs.dense().gather(1, words))
+    assert both()[1].scores_at(torch.tensor([[0], [11], [4]])).eq(-INF).all()
 
 
 @pytest.mark.parametrize("word", [0, 2, 9, 11])

@@ -18,6 +18,7 @@ from models import (
     same,
     same_as_plain,
 )
+from sizes import drawn
 from table_model import called_through
 
 from fairseq_ext.search.log_probs import LogProbs
@@ -77,6 +78,7 @@ def test_ragged_path_keeps_attention_with_its_row():
         assert [h["alignment"] for h in mine] == [h["alignment"] for h in theirs]
 
 
+@drawn(8)
 @pytest.mark.parametrize("seed", range(4))
 @pytest.mark.parametrize("architecture", ["transformer", "bart", "lstm", "fconv", "lightconv"])
 def test_pruned_rows_equal_brute_force_one_sentence_at_a_time(architecture, seed):
@@ -138,6 +140,7 @@ def test_rows_of_one_sentence_are_neighbours_and_best_first(prune):
 # ---- sentences that start late, words that are not scored
 
 
+@drawn(10)
 @pytest.mark.parametrize("at_once", [1, 2, 4])
 @pytest.mark.parametrize("architecture", ARCHITECTURES)
 def test_starting_sentences_in_groups_changes_nothing(architecture, at_once):

@@ -7,7 +7,7 @@ import random
 import pytest
 import torch
 from models import batch, build, dictionary, generators, run
-from sizes import covering
+from sizes import covering, drawn
 
 from fairseq_ext.core.errors import NotANumber
 from fairseq_ext.kernels.library import library
@@ -47,6 +47,7 @@ def generator(model, search: str, **flags):
     return generators([model], {**ours, **flags}, max_len_b=8, **stock).ours
 
 
+@covering(2)
 @pytest.mark.parametrize("numbers", NUMBERS)
 @pytest.mark.parametrize("search", SEARCHES)
 @pytest.mark.parametrize("side", ["encoder", "decoder"])
@@ -80,7 +81,7 @@ WEIGHTS = [
 ]
 
 
-@covering(1)
+@drawn(23)
 @pytest.mark.parametrize("numbers", NUMBERS)
 @pytest.mark.parametrize("search", SEARCHES)
 @pytest.mark.parametrize("architecture, weight", WEIGHTS)

@@ -12,6 +12,7 @@ import torch
 from demo_text import DEMO
 from models import batch, build, dictionary, generators, run
 from sacrebleu.metrics import BLEU, CHRF, TER
+from sizes import drawn
 from test_cli import EXT, generate, interactive, sentence
 
 from fairseq_ext import Translator, UsageError
@@ -145,6 +146,21 @@ def test_weights_of_many_references_are_those_of_the_drawn_ones():
     found = made.expected_utilities(names[:4], names, weights, "")
     kept = found > -np.inf
     assert kept.any() and found[kept] == pytest.approx((utilities @ weights)[kept])
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_candidates_are_dropped_by_the_weights_of_the_drawn_references(seed):
+    """The first candidate is the better one of the references that have weight, and only of them:
+    it alone is left."""
+    heavy = np.random.default_rng(seed).permutation(40) < 20
+    utilities = np.stack([np.where(heavy, 1.0, 0.0), np.where(heavy, 0.0, 1.0)])
+    made = risk(mbr_prune=0.9)
+    made.utility = lambda candidates, references, source: utilities[[*map(int, candidates)]][
+        :, [*map(int, references)]
+    ]
+    weights = np.where(heavy, 1.0, 1e-9)
+    found = made.expected_utilities(["0", "1"], [str(i) for i in range(40)], weights, "")
+    assert found.tolist() == [pytest.approx(1.0), -np.inf]
 
 
 def test_aggregated_references_are_scored_as_their_authors_do():
@@ -288,7 +304,7 @@ DOORS = dict(
 LINES = ["Das Angebot wird morgen geprüft."]
 
 
-def test_doors_agree():
+def test_doors_agree(warm_processes):
     flags = {"sampling": True, "sampling_epsilon": 0.02, "seed": 3}
     given = DOORS | flags | {"mbr": "chrf"}
     answers = Translator(str(DEMO / "checkpoint.pt"), str(DEMO), **given).translate(LINES, nbest=6)[
@@ -389,6 +405,7 @@ def test_a_utility_that_fails_costs_its_own_sentence(tiny):
     )
 
 
+@drawn(6)
 @pytest.mark.parametrize(
     "flags, said",
     [

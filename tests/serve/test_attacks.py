@@ -10,6 +10,7 @@ from urllib.parse import quote_from_bytes, unquote, urlsplit
 import httpx
 import pytest
 from serving import FLAGS, JSON, TSV, listening
+from sizes import drawn
 from test_connections import raw
 
 from fairseq_ext import Engine
@@ -80,6 +81,7 @@ def answered(response: httpx.Response, what: object) -> None:
         refused(response, 400, 403, 404, 413)
 
 
+@drawn(3)
 @pytest.mark.parametrize("route", ROUTES)
 def test_every_field_takes_every_kind_of_value(quiet, route):
     base, fields = ROUTES[route]

@@ -1,5 +1,6 @@
 """The command: what it says, what it refuses, and how it ends."""
 
+import contextlib
 import hashlib
 import os
 import re
@@ -9,12 +10,15 @@ import subprocess
 import sys
 import threading
 import time
+from pathlib import Path
 
 import httpx
 import pytest
+import warm
 from forked import forked
 from libretranslatepy import LibreTranslateAPI
 from serving import FLAGS, ROOT, TSV, started  # noqa: F401  (a fixture)
+from sizes import drawn
 
 from fairseq_ext.serve.__main__ import main
 
@@ -101,6 +105,45 @@ def test_it_says_where_it_listens_and_ends_at_sigterm_when_what_runs_is_answered
         httpx.get(f"{url}/health")
 
 
+def children_of(pid: int) -> list[int]:
+    """Process ids of what the threads of a process have started."""
+    tasks = Path(f"/proc/{pid}/task").glob("*/children")
+    return [int(child) for task in tasks for child in task.read_text().split()]
+
+
+def test_stopped_workers_hold_neither_health_nor_the_end_of_the_server(started):  # noqa: F811
+    process, url, _ = started("--cpu-workers", "2", "--beam", "1", "--grace", "1")
+    (fork_server,) = children_of(process.pid)
+    end = time.monotonic() + 60
+    while len(workers := children_of(fork_server)) < 2:
+        assert time.monotonic() < end
+        time.sleep(0.05)
+    for worker in workers:
+        os.kill(worker, signal.SIGSTOP)
+    ended = []
+
+    def translate() -> None:
+        with contextlib.suppress(httpx.TransportError):
+            httpx.post(f"{url}/v1/translate", json={"source": SOURCE}, timeout=120)
+        ended.append(True)
+
+    clients = [threading.Thread(target=translate) for _ in range(60)]  # more than workers take
+    for client in clients:
+        client.start()
+    pending = re.compile("^fairseq_ext_pending 60", re.M)
+    end = time.monotonic() + 60
+    while not pending.search(httpx.get(f"{url}/metrics", timeout=10).text):
+        assert time.monotonic() < end
+        time.sleep(0.05)
+    assert httpx.get(f"{url}/health", timeout=5).json() == {"status": "ok"}
+    process.send_signal(signal.SIGTERM)
+    assert process.wait(30) == 0
+    for client in clients:
+        client.join(30)
+    assert len(ended) == 60
+    assert not Path(f"/proc/{fork_server}").exists()
+
+
 def test_what_cannot_be_is_refused_in_one_sentence(tmp_path):
     keys = tmp_path / "keys"
     keys.write_text("secret\n", encoding="utf-8")
@@ -161,6 +204,7 @@ def test_a_port_that_is_taken_is_told_before_a_worker_is_started(monkeypatch, ca
     assert "error: cannot listen on 127.0.0.1:" in capsys.readouterr().err
 
 
+@drawn(0)  # long
 def test_a_server_whose_standard_output_is_closed_starts():
     words = [sys.executable, "-m", "fairseq_ext.serve", *NEEDED, "--port", "0"]
     with subprocess.Popen(
@@ -188,7 +232,7 @@ def test_a_folder_without_a_checkpoint_is_told(tmp_path):
 
 def test_a_key_is_made_with_the_line_for_its_file():
     command, environment = (
-        [sys.executable, "-m", "fairseq_ext.serve.guard", "me"],
+        [warm.python(), "-m", "fairseq_ext.serve.guard", "me"],
         {**os.environ, "PYTHONPATH": str(ROOT)},
     )
     done = subprocess.run(command, capture_output=True, text=True, env=environment)

@@ -4,11 +4,13 @@ import hashlib
 import io
 import json
 import os
+import random
 import shutil
 import subprocess
 import time
 import uuid
 import zipfile
+from collections import Counter
 from xml.sax.saxutils import escape
 
 import pytest
@@ -21,7 +23,7 @@ from sizes import ALL
 from fairseq_ext.serve import deepl as routes
 from fairseq_ext.serve import documents
 from fairseq_ext.serve.deepl_glossaries import csv_text, read_entries, tsv
-from fairseq_ext.serve.deepl_requests import TextRequest, read
+from fairseq_ext.serve.deepl_requests import DocumentRequest, TextRequest, read
 from fairseq_ext.serve.deepl_texts import Tagged
 
 if os.environ.get(ALL):
@@ -80,6 +82,18 @@ def test_texts_and_lists_of_them(api, client, plain):
     assert found["text"] == plain
 
 
+def test_words_of_several_languages_are_translated(two_ways):
+    """They are believed to be in the target language only where that is clear."""
+    for text, source in (
+        ("proton beam, " * 3, "EN"),
+        ("Das Haus ist am Morgen geschlossen.", "DE"),
+    ):
+        fields = {"text": text, "target_lang": "DE"}
+        (found,) = two_ways.post("/v2/translate", json=fields).json()["translations"]
+        assert found["detected_source_language"] == source
+        assert (found["text"] == text) == (source == "DE")
+
+
 def test_languages_and_usage(api):
     assert [(each.code, each.name) for each in api.get_source_languages()] == [("DE", "German")]
     targets = [(each.code, each.supports_formality) for each in api.get_target_languages()]
@@ -92,13 +106,16 @@ def test_languages_and_usage(api):
     assert ("de", "en") in {(each.source_lang, each.target_lang) for each in listed}
 
 
-def test_sentences_are_split_as_the_request_says(api, plain):
+def test_sentences_are_split_as_the_request_says(api, client, plain):
     def translated(split):
         return api.translate_text(f"{SOURCE}\n{SOURCE}", split_sentences=split, **PAIR).text
 
     assert translated("1") == f"{plain}\n{plain}"
     assert translated("nonewlines") == f"{plain} {plain}"
     assert "\n" not in translated("0")
+    numbers = {"text": f"{SOURCE}\n{SOURCE}", "split_sentences": 1, **PAIR}
+    (found,) = client.post("/v2/translate", json=numbers).json()["translations"]
+    assert found["text"] == f"{plain}\n{plain}", "a number in JSON"
 
 
 @pytest.mark.parametrize("kind", ["xml", "html"])
@@ -156,7 +173,7 @@ def elements(draw, depth=2):
 def test_what_is_added_to_tags_is_taken_out_again(text, names, kind):
     """A translation that changes nothing returns the text, and the marked text is well-formed."""
     fields = {"text": text, "target_lang": "EN", "ignore_tags": [*names], "tag_handling": kind}
-    tagged = Tagged.of(text, read(TextRequest, fields))
+    tagged = Tagged.from_text(text, read(TextRequest, fields))
     marked = tagged.request["source"]
     assert tagged.read(marked) == text
     if kind == "xml":
@@ -213,9 +230,92 @@ def test_bodies_that_are_none(client):
             assert answer.status_code == 400 and list(answer.json()) == ["message"], (path, body)
     large = client.post("/v2/translate", json={"text": "a" * (1 << 16), **PAIR})
     assert large.status_code == 413 and "message" in large.json()
-    for path, status in (("/v2/nothing", 404), ("/v2/translate", 405)):
+    for path, status in (("/v2", 404), ("/v2/nothing", 404), ("/v2/translate", 405)):
         answer = client.get(path)
         assert answer.status_code == status and list(answer.json()) == ["message"]
+
+
+def routes_of(client):
+    """The methods and paths of DeepL's API, as the documentation of the server names them."""
+    paths = client.get("/openapi.json").json()["paths"]
+    return [
+        (method.upper(), path)
+        for path, methods in paths.items()
+        for method in methods
+        if path.startswith(("/v2/", "/v3/"))
+    ]
+
+
+# a value of each kind of JSON, texts that some field may hold, and marks of the formats
+VALUES = (
+    *(None, True, 0, -1, 1.5, 10**30, "", " ", "\0", "\u2028", "x" * 2000, "..", "*", "a(b", "<"),
+    *("DE", "EN-XX", "en", "xml", "html", "tsv", "csv", "more", "nonewlines", "1", NOBODY),
+    *("a\tb", "a\tb\tc", '"a', "a,b,c,d", "<a>", "</a>", "<a/>", "&x;", "<!DOCTYPE a [<!ENTITY x"),
+    *([], {}, [None], ["a"], [[]], [{}], {"a": 1}, [5], ["a", 5], ["a"] * 400, [[[[["x"]]]]]),
+    *([{"source_lang": "de"}], [{"source_lang": "de", "target_lang": "en", "entries": ["a"]}]),
+)
+BODIES = (b"{", b"[]", b"null", b"\xff", b"[" * 5000, b'{"text": "\\ud800"}', b"a=%ff", b"a=1&a=2")
+FORM = "application/x-www-form-urlencoded"
+KINDS = ("application/json", FORM, "multipart/form-data", "multipart/form-data; boundary=x", "")
+
+
+def malformed(random, fields, path):
+    """A request's keywords for httpx: most of its fields are right, some are not."""
+    body = {"source_lang": "DE", "target_lang": "EN", "entries": "a\tb", "entries_format": "tsv"}
+    body |= {"text": "", "name": "n", "document_key": "x", "dictionaries": [dict(body)]}
+    for name in random.sample(fields, random.randint(1, 3)):
+        body[name] = random.choice(VALUES)
+    found = {"headers": {"Authorization": "DeepL-Auth-Key x"}, "params": {}}
+    if random.random() < 0.2:
+        found["params"] = {random.choice(fields): str(random.choice(VALUES))}
+    way = random.random()
+    if way < 0.5:
+        found["content"] = json.dumps(body)
+        found["headers"]["Content-Type"] = "application/json"
+    elif way < 0.75:
+        found["data"] = {name: str(value) for name, value in body.items()}
+        name = random.choice(
+            ["a.txt", "a.xml", "a.docx", "a.po", "..", "", "a", '"', "a." + "x" * 300]
+        )
+        if path == "/v2/document" or way > 0.7:
+            content = random.choice(BODIES)
+            found["files"] = {random.choice(["file", "file", "text"]): (name, content)}
+    else:
+        found["content"] = random.choice(BODIES)
+        found["headers"]["Content-Type"] = random.choice(KINDS)
+    return found
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_malformed_requests_of_all_routes_get_deepl_s_error_form(client, api, seed):
+    chosen, statuses = random.Random(seed), Counter()
+    identifiers = [NOBODY, "x", "%00", "%2e%2e", "%ff", "a" * 3000, "{" + NOBODY + "}"]
+    glossary = api.create_glossary("kept", "DE", "EN", TERMS)
+    identifiers += [glossary.glossary_id] * 4
+    fields = sorted({*TextRequest.model_fields, *DocumentRequest.model_fields, *OTHER_FIELDS})
+    for method, path in routes_of(client) * 3:
+        for name in ("{glossary_id}", "{document_id}"):
+            path = path.replace(name, chosen.choice(identifiers))
+        asked = malformed(chosen, fields, path)
+        answer = client.request(method, path, **asked)
+        statuses[answer.status_code] += 1
+        if answer.is_error:
+            assert answer.status_code < 500, (method, path, asked, answer.text)
+            ((field, said),) = answer.json().items()
+            assert field == "message" and said.strip() and "\n" not in said, (path, asked, said)
+            assert "Traceback" not in said and "pydantic" not in said, (path, asked, said)
+    assert sum(statuses.values()) > 60 and statuses[400] > 15, statuses
+    for each in api.list_multilingual_glossaries():
+        api.delete_multilingual_glossary(each)
+
+
+OTHER_FIELDS = ("name", "entries", "entries_format", "dictionaries", "document_key", "type")
+
+
+@pytest.mark.parametrize("wrong", [{"a": 1}, [{"entries": None}], 5, [], "\0"])
+def test_a_wrong_language_of_a_text_to_improve(client, wrong):
+    answer = client.post("/v2/write/rephrase", json={"text": ["a"], "target_lang": wrong})
+    assert answer.status_code == 400 and "'target_lang' not supported" in answer.json()["message"]
 
 
 def test_what_no_model_here_can_do(api, client):
@@ -454,6 +554,14 @@ def test_a_document_is_translated_and_deleted(api, plain, glossary):
     assert found == b"It stays."
 
 
+def test_a_limit_of_documents(client, monkeypatch):
+    monkeypatch.setattr(documents, "MOST", 0)
+    given = {"file": ("a.txt", b"Guten Tag, Frau Nowak.")}
+    answer = client.post("/v2/document", data=PAIR, files=given)
+    assert answer.status_code == 429 and list(answer.json()) == ["message"]
+    assert int(answer.headers["Retry-After"]) > 0
+
+
 def test_an_archive_is_a_document(api, plain):
     body = f"<w:p><w:r><w:t>{SOURCE}</w:t></w:r></w:p>"
     main = "http://schemas.openxmlformats.org/wordprocessingml/2006/main"
@@ -473,7 +581,7 @@ def test_wrong_documents(api, client):
         given = {"filename": "a.txt", **PAIR, **options}
         return lambda: api.translate_document_upload(b"Guten Tag", **given)
 
-    assert "'.pdf' are not read" in refused(upload(filename="a.pdf"))
+    assert "file extension of 'a.pdf' is not supported" in refused(upload(filename="a.pdf"))
     assert "'output_format' not supported" in refused(upload(output_format="docx"))
     assert "'target_lang' not supported" in refused(upload(target_lang="FR"))
     assert "formality" in refused(upload(formality="more"))
@@ -488,13 +596,24 @@ def test_wrong_documents(api, client):
         assert "Not found" in refused(lambda wrong=wrong: api.translate_document_get_status(wrong))
 
 
-def test_a_document_that_nobody_fetches_is_deleted(api, monkeypatch):
-    handle = api.translate_document_upload(b"Guten Tag, Frau Nowak.", filename="a.txt", **PAIR)
-    while not (status := api.translate_document_get_status(handle)).done:
-        assert status.ok, status.error_message
+@pytest.mark.parametrize("name", ["a.txt", "a.docx"])  # a translated one, and a wrong one
+def test_a_document_that_nobody_fetches_is_deleted(api, monkeypatch, name):
+    """At its time, not at the next request."""
+    made = []
+    new = documents.Documents.new
+    monkeypatch.setattr(documents, "KEEP_SECONDS", 1.0)
+    monkeypatch.setattr(
+        documents.Documents, "new", lambda *args: made.append(new(*args)) or made[0]
+    )
+    handle = api.translate_document_upload(b"Guten Tag, Frau Nowak.", filename=name, **PAIR)
+    ended = ("done", "error")
+    while api.translate_document_get_status(handle).status.value not in ended:
         time.sleep(0.05)
-    monkeypatch.setattr(documents, "KEPT", 0.0)
-    time.sleep(0.01)
+    assert made[0].input.exists()
+    end = time.monotonic() + 30
+    while made[0].folder.exists():
+        assert time.monotonic() < end
+        time.sleep(0.05)
     assert "Not found" in refused(lambda: api.translate_document_get_status(handle))
 
 
@@ -527,7 +646,26 @@ def test_each_key_has_glossaries_and_documents_of_its_own(serving, tmp_path):
         own = {"Authorization": "DeepL-Auth-Key one"}
         assert guarded.get("/v1/model", headers=own).status_code == 200, "it is a key like others"
         assert guarded.get("/v2/usage", headers={"X-API-Key": "one"}).status_code == 200
+        for method, path in routes_of(guarded):
+            answer = guarded.request(method, path, headers={"Authorization": "DeepL-Auth-Key x"})
+            assert answer.status_code == 403 and list(answer.json()) == ["message"], path
+        # the second key asks for what the first one has
+        fields = {"document_key": handle.document_key, "name": "mine", **PAIR, "entries": "a\tb"}
+        ids = {"{glossary_id}": made.glossary_id, "{document_id}": handle.document_id}
+        other = {"Authorization": "DeepL-Auth-Key two"}
+        asked = [route for route in routes_of(guarded) if "{" in route[1]]
+        for method, path in asked:
+            for name, value in ids.items():
+                path = path.replace(name, value)
+            answer = guarded.request(method, path, json=fields, headers=other)
+            assert answer.status_code == 404 and list(answer.json()) == ["message"], path
+        assert len(asked) >= 11
+        named = {"glossary_id": made.glossary_id, **PAIR}
+        given = {"file": ("a.txt", b"Guten Tag.")}
+        answer = guarded.post("/v2/document", data=named, files=given, headers=other)
+        assert answer.status_code == 404
         assert [each.name for each in one.list_glossaries()] == ["of one"]
+        assert one.get_glossary_entries(made) == TERMS
 
 
 def test_pages_of_other_sites_change_nothing(client):

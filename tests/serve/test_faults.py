@@ -264,9 +264,17 @@ def test_a_client_that_hangs_up_in_the_middle_of_a_stream_is_cancelled(client, e
     assert nothing_pending(engine)
 
 
-@pytest.mark.parametrize("path", ["/v1/translate", "/v1/translate/stream", "/translate_file"])
+@pytest.mark.parametrize(
+    ("path", "given"),
+    [
+        *(("/v1/translate", {"source": SOURCE}), ("/v1/translate/stream", {"source": SOURCE})),
+        ("/translate", {"q": SOURCE, "source": "de", "target": "en"}),
+        ("/v2/translate", {"text": [SOURCE], "source_lang": "DE", "target_lang": "EN"}),
+        ("/translate_file", None),
+    ],
+)
 def test_a_client_that_has_gone_while_the_model_was_loaded_costs_no_work(
-    client, engine, settings, monkeypatch, path
+    client, engine, settings, monkeypatch, path, given
 ):
     """A server that waits for its model, and hears then that nobody waits for it."""
     submitted, (begun, loaded) = [], (threading.Event(), threading.Event())
@@ -285,8 +293,8 @@ def test_a_client_that_has_gone_while_the_model_was_loaded_costs_no_work(
             yield model
 
     monkeypatch.setattr(server.models, "using", slow)
-    body, kind = json.dumps({"source": SOURCE}).encode(), "application/json"
-    if path == "/translate_file":
+    body, kind = json.dumps(given).encode(), "application/json"
+    if given is None:
         form = {"files": {"file": ("a.txt", b"Akte")}, "data": {"source": "de", "target": "en"}}
         request = client.build_request("POST", path, **form)
         body, kind = request.read(), request.headers["content-type"]

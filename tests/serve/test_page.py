@@ -1,6 +1,7 @@
 """The page in headless Chromium: type, add a term, see it highlighted; wrong input shows
 the server's sentence."""
 
+import json
 import os
 import re
 import shutil
@@ -12,18 +13,10 @@ import pytest
 import sizes
 from serving import listening
 
-from fairseq_ext.serve.app import Server
-from fairseq_ext.serve.models import Models, Served
-
 CHROMIUM = (
     shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 )
-if os.environ.get(sizes.ALL):
-    import playwright.sync_api as playwright
-
-    assert CHROMIUM is not None, "no Chromium: apt-get install chromium"
-else:
-    playwright = pytest.importorskip("playwright.sync_api")
+playwright = pytest.importorskip("playwright.sync_api")
 pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="no Chromium: apt-get install chromium")
 SOURCE = "Der Patient hat einen Port."
 SHOTS = os.environ.get("FAIRSEQ_EXT_SCREENSHOTS")  # a folder for screenshots, to look at
@@ -169,6 +162,16 @@ def test_a_glossary_file_is_dropped_on_the_page(page):
     page.wait_for_function("document.querySelectorAll('#bases li').length === 4")
 
 
+def test_a_term_of_a_term_base_that_the_model_cannot_write_is_marked(page):
+    page.fill("#source", SOURCE)
+    terms = "Patient\tmoonlight\nPort\t漢\nChef\t字\n".encode()
+    page.set_input_files("#file", {"name": "a.tsv", "mimeType": "text/plain", "buffer": terms})
+    page.wait_for_selector("#chips .unmet")
+    assert page.locator("#chips .unmet").inner_text() == "Port → 漢\nnot used"
+    assert page.locator("#chips .met").inner_text() == "Patient → moonlight"
+    assert "“漢” is not met" in page.inner_text("#error")
+
+
 def test_two_term_bases_that_disagree(page):
     page.fill("#source", SOURCE)
     for name, terms in (("a.tsv", b"Port\thouse\nChef\tboss\n"), ("b.tsv", b"Port\tharbour\n")):
@@ -236,6 +239,29 @@ def test_terms_are_placed_as_a_glossary_s_and_shown_so(page, client):
     shot(page, "elsewhere-and-unmet")
 
 
+@pytest.mark.parametrize("why", [True, "two places of the source are alike"])
+def test_a_doubtful_term_is_marked(page, why):
+    """Of terms in their places as well."""
+
+    def answer(route):
+        found = route.fetch()
+        name, _, data = found.text().rpartition("\ndata: ")
+        content = json.loads(data)
+        for each in content["constraints"]:
+            each["doubtful"] = why
+        route.fulfill(response=found, body=f"{name}\ndata: {json.dumps(content)}\n\n")
+
+    page.route("**/v1/translate/stream?*", answer)
+    page.fill("#source", SOURCE)
+    add(page, "term", "Patient", "moonlight")
+    translated(page)
+    assert page.locator("#text mark").get_attribute("class") == "elsewhere"
+    assert page.locator(".chip.elsewhere small").inner_text() == "check it"
+    said = page.locator(".chip").get_attribute("title")
+    assert said == ("in place" if why is True else why)
+    page.unroute_all()
+
+
 def test_the_documentation_needs_no_network(page, client):
     """`page` fails at a request to anywhere else."""
     page.goto(f"{client.base_url}/docs")
@@ -251,16 +277,25 @@ def test_the_documentation_needs_no_network(page, client):
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 @pytest.mark.parametrize("width", [1280, 375])
-def test_it_is_usable_at_each_width_in_light_and_dark(browser, client, width, scheme):
+def test_a_round_trip_at_each_width_in_light_and_dark(browser, two_ways, width, scheme):
+    """Paste, term base, translate, copy, swap, reload."""
     context = browser.new_context(
         bypass_csp=True, viewport={"width": width, "height": 740}, color_scheme=scheme
     )
+    context.grant_permissions(["clipboard-read", "clipboard-write"])
     page = context.new_page()
-    page.goto(str(client.base_url))
+    page.goto(str(two_ways.base_url))
     page.wait_for_function("document.getElementById('model').textContent.startsWith('beam')")
-    page.fill("#source", SOURCE)
-    add(page, "term", "Patient", "patient")
-    translated(page)
+    page.evaluate("text => navigator.clipboard.writeText(text)", SOURCE)
+    page.focus("#source")
+    page.keyboard.press("Control+V")
+    assert page.input_value("#source") == SOURCE
+    terms = {"name": "a.tsv", "mimeType": "text/plain", "buffer": b"Patient\tmoonlight\n"}
+    page.set_input_files("#file", terms)
+    page.wait_for_selector("#chips .met")
+    text = translated(page)
+    assert "moonlight" in text
+    page.click("summary")  # what is behind it, too
     assert page.evaluate("document.documentElement.scrollWidth") <= width, (
         "nothing is wider than the screen"
     )
@@ -272,6 +307,18 @@ def test_it_is_usable_at_each_width_in_light_and_dark(browser, client, width, sc
     first = sum(map(int, re.findall(r"\d+", colours[0])[:3]))
     assert (first == light) == (scheme == "light")
     shot(page, f"5-{width}-{scheme}")
+    page.click("#copy")
+    page.wait_for_function("document.getElementById('copy').textContent === 'Copied'")
+    assert page.evaluate("navigator.clipboard.readText()") == text
+    page.click("#swap")
+    back = translated(page)
+    assert page.input_value("#source") == text and page.inner_text("#to") == "German"
+    page.reload()
+    page.wait_for_function("document.getElementById('model').textContent.startsWith('beam')")
+    assert translated(page) == back and page.input_value("#source") == text
+    page.click("#swap")
+    translated(page)
+    assert page.inner_text("#to") == "English" and page.locator("#bases li").count() == 1
     context.close()
 
 
@@ -346,6 +393,7 @@ def test_a_document_is_translated_with_its_progress(page, client):
     name = {"name": "a.txt", "mimeType": "text/plain", "buffer": f"{SOURCE}\n".encode()}
     page.set_input_files("#document", name)
     page.wait_for_selector("#done:visible")
+    assert page.inner_text("#left") == "Translated"
     with page.expect_download() as download:
         page.get_by_role("button", name="Download a.txt").click()
     plain = client.post("/v1/translate", json={"source": SOURCE}).json()["text"]
@@ -364,23 +412,14 @@ def test_a_document_is_translated_with_its_progress(page, client):
     assert page.locator("#progress").is_visible()
     page.wait_for_selector("#done:visible")
     page.unroute_all()
+    add(page, "term", "Patient", "moonlight")
+    page.set_input_files("#document", name)
+    said = "Translated without these terms"
+    page.wait_for_function(f"document.getElementById('left').textContent === '{said}'")
     wrong = {"name": "b.docx", "mimeType": "text/plain", "buffer": b"no archive"}
     page.set_input_files("#document", wrong)
     page.wait_for_function("document.getElementById('error').textContent.includes('b.docx')")
     assert not page.locator("#progress").is_visible()
-
-
-@pytest.fixture(scope="module")
-def two_ways(engine, settings):
-    """A server of two pairs of languages, one engine behind both: what it says of the second is no
-    translation, but the page cannot know."""
-
-    class TwoWays(Models):
-        served = Served([("de", "en"), ("en", "de")], ("de", "en"))
-
-    models = TwoWays(engine)
-    with listening(engine, settings, Server(models, settings)) as made:
-        yield made
 
 
 def test_languages_are_detected_and_swapped(browser, two_ways):

@@ -16,7 +16,7 @@ from fairseq_ext.engine.jobs import Answer, Job
 from fairseq_ext.engine.worker import load
 from fairseq_ext.plugin.calls import Translation
 from fairseq_ext.serve import Settings
-from fairseq_ext.serve.models import through
+from fairseq_ext.serve.models import pivoted
 from fairseq_ext.text.__main__ import through_translator
 from fairseq_ext.text.files import translate
 
@@ -41,7 +41,7 @@ def drawn(seed: int, backend: str = "auto") -> list[tuple[str, float]]:
     return [(h.text, round(h.score, 4)) for h in found]
 
 
-def test_the_server_draws_by_a_requests_seed():
+def test_the_server_draws_by_a_requests_seed(warm_processes):
     with (
         Engine(**SAMPLES, select="sampling", seed=3) as engine,
         listening(engine, Settings(max_lines=8)) as client,
@@ -70,7 +70,7 @@ def test_the_server_draws_by_a_requests_seed():
             assert wrong.status_code == 400 and said in wrong.json()["error"]
 
 
-def test_each_sentence_of_a_text_has_its_own_samples_by_every_door(tmp_path):
+def test_each_sentence_of_a_text_has_its_own_samples_by_every_door(warm_processes, tmp_path):
     """The i-th draws as the i-th line of a file does, though all are equal."""
     line, format = "Der Patient hat einen Port.", "html"
     text, page = f"{line} {line}\n{line}  {line}", f"<p title='{line}'>{line} {line}</p>"
@@ -128,7 +128,7 @@ def test_both_models_of_a_pair_draw_by_the_seed():
         asked.append((source, request.get("seed"), request.get("number")))
         return future
 
-    both = through(submit, submit)
+    both = pivoted(submit, submit)
     assert both("a", seed=7, number=2).result().text == "a''" and both("b").result().text == "b''"
     assert [(source, seed) for source, seed, _ in asked] == [
         ("a", 7),

@@ -182,7 +182,7 @@ def test_a_paragraph_is_translated_sentence_by_sentence(client, translator, line
     assert (
         answer["text"] == f"{expected[0]} {expected[1]}\n\n{expected[2]} "
         and "warnings" not in answer
-        and "left" not in answer
+        and "untranslated" not in answer
     )
     for (a, b), (c, d) in answer["alignment"]:
         assert (
@@ -252,6 +252,9 @@ def test_a_file_is_translated_and_fetched(client, lines):
         "files": {"file": ("a b.md", f"# {lines[0]}\n\n`code`\n".encode())},
         "data": {"source": "auto", "target": "en"},
     }
+    encrypted = io.BytesIO()
+    with zipfile.ZipFile(encrypted, "w") as archive:
+        archive.writestr("META-INF/manifest.xml", "<encryption-data/>")
     found = client.post("/translate_file", **sent)
     url = found.json()["translatedFileUrl"]
     fetched = client.get(url)
@@ -266,6 +269,10 @@ def test_a_file_is_translated_and_fetched(client, lines):
         (
             {"files": {"file": ("a.docx", b"x")}},
             "a.docx must be an archive, as its ending says: save it again",
+        ),
+        (
+            {"files": {"file": ("a.odt", encrypted.getvalue())}},
+            "a.odt needs a password: save it without",
         ),
         ({"data": {"source": "de"}}, "Invalid request: missing target parameter"),
     ):

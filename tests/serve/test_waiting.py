@@ -8,7 +8,7 @@ import pytest
 
 pytest.importorskip("fastapi")
 
-from fairseq_ext.serve.service import Gone, answers
+from fairseq_ext.serve.service import Disconnected, answers
 
 
 class HungUp:
@@ -22,7 +22,7 @@ def test_a_client_that_hangs_up_cancels_its_requests_and_leaves_nothing_in_the_l
     futures: list[Future] = [Future(), Future()]
 
     async def wait() -> None:
-        with pytest.raises(Gone):
+        with pytest.raises(Disconnected):
             await answers(HungUp(), futures, 10.0)
         for _ in range(5):
             await asyncio.sleep(0)

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 import sacrebleu
+import warm
 from sizes import drawn
 
 from fairseq_ext.terms.__main__ import main
@@ -135,6 +136,6 @@ def test_the_check_against_published_scores_fails_outside_its_bounds(
         "".join("\t".join(map(str, line)) + "\n" for line in lines)
     )
     done = subprocess.run(
-        [sys.executable, SCRIPT, tmp_path], capture_output=True, text=True, timeout=120
+        [warm.python(), SCRIPT, tmp_path], capture_output=True, text=True, timeout=120
     )
     assert done.returncode == status, done.stdout + done.stderr

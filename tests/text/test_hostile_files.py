@@ -2,6 +2,7 @@
 
 import gc
 import io
+import re
 import time
 import zipfile
 
@@ -11,6 +12,7 @@ from sizes import drawn
 from through import capitals, done, marked, through
 
 from fairseq_ext import UsageError
+from fairseq_ext.text.__main__ import main
 from fairseq_ext.text.files import translate
 from fairseq_ext.text.formats import passes
 from fairseq_ext.text.splitter import splitter
@@ -58,20 +60,29 @@ def changed(content: bytes, **fields: int) -> bytes:
     """An archive whose parts say otherwise how they are packed."""
     made, at = bytearray(content), 0
     while (at := made.find(b"PK\1\2", at)) >= 0:
-        where = {"flag": 8, "method": 10}
+        where = {"flag": 8, "utf_8": 9, "method": 10}
         for name, value in fields.items():
             made[at + where[name]] = value
         at += 4
     at = 0
     while (at := made.find(b"PK\3\4", at)) >= 0:
-        where = {"flag": 6, "method": 8}
+        where = {"flag": 6, "utf_8": 7, "method": 8}
         for name, value in fields.items():
             made[at + where[name]] = value
         at += 4
     return bytes(made)
 
 
+def ole(*names: str) -> bytes:
+    """The header and the directory of a compound file ([MS-CFB], 2.2 and 2.6)."""
+    header = b"\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1".ljust(512, b"\0")
+    return header + b"".join(name.encode("utf-16-le").ljust(128, b"\0") for name in names)
+
+
 TEXT = archive({"word/document.xml": "".join(f"<a{i}/>" for i in range(99))})
+
+
+NAMED = docx("x").replace(b"word/document.xml", b"\xff" * 17)
 
 
 @pytest.mark.parametrize(
@@ -81,12 +92,51 @@ TEXT = archive({"word/document.xml": "".join(f"<a{i}/>" for i in range(99))})
         (changed(docx("x"), method=97), "is packed in a way that is not read: save it again"),
         (docx("x")[:-40], "must be an archive, as its ending says: save it again"),
         (TEXT[:60] + b"\0" * 60 + TEXT[120:], "is damaged: save it again"),
-        (b"\xd0\xcf\x11\xe0" + b"x" * 100, "save it again without a password"),
+        (ole("Root Entry", "EncryptionInfo", "EncryptedPackage"), "needs a password: save it "),
+        (ole("Root Entry", "WordDocument"), "is of an older form than its ending says: save it as"),
         (b"", "must be an archive"),
+        (changed(NAMED, utf_8=8), "must be an archive"),
+        (docx("x").replace(b"word/document.xml", b"n" * 17, 1), "is damaged: save it again"),
+        (docx("<w:p><w:r><w:t>" + "Hund " * 500), "unpacks to more than is allowed: raise --max"),
     ],
 )
-def test_archives_that_are_wrong(content, message, tmp_path):
-    assert message in refused(tmp_path, "a.docx", content)
+def test_archives_that_are_wrong(content, message, tmp_path, monkeypatch, capsys):
+    """With one sentence and status 2."""
+    assert message in refused(tmp_path, "a.docx", content, max_unpacked=2000)
+    monkeypatch.setattr("fairseq_ext.text.__main__.through_translator", lambda *_: through())
+    monkeypatch.setattr("fairseq_ext.translator.Translator", lambda **flags: None)
+    monkeypatch.chdir(tmp_path)
+    files, flags = ["a.docx", "b.docx"], ["--data", ".", "--path", "x", "--max-unpacked", "2000"]
+    assert main(["translate", *files, *flags]) == 2
+    assert re.fullmatch(rf"error: .*a\.docx.*{message}.*\n", capsys.readouterr().err)
+    assert not (tmp_path / "b.docx").exists()
+
+
+MANIFEST = (
+    '<manifest xmlns:m="urn:oasis:names:tc:opendocument:xmlns:manifest:1.0"><m:file-entry '
+    'm:full-path="{}"><m:encryption-data/></m:file-entry></manifest>'
+)
+ENCRYPTION = (
+    '<encryption xmlns:e="http://www.w3.org/2001/04/xmlenc#"><e:EncryptedData><e:CipherData>'
+    '<e:CipherReference URI="{}"/></e:CipherData></e:EncryptedData></encryption>'
+)
+
+
+@pytest.mark.parametrize(
+    ("name", "manifest", "text", "part", "refuses"),
+    [
+        ("a.odt", "META-INF/manifest.xml", MANIFEST, "content.xml", True),
+        ("a.epub", "META-INF/encryption.xml", ENCRYPTION, "a/b.xhtml", True),
+        ("a.epub", "META-INF/encryption.xml", ENCRYPTION, "a/font.otf", False),  # obfuscated
+    ],
+)
+def test_encrypted_parts_of_archives(name, manifest, text, part, refuses, tmp_path):
+    """As LibreOffice saves an odt with a password, and as books are protected from copies."""
+    content = archive({manifest: text.format(part), part: b"\x8f\xa2" * 20})
+    if refuses:
+        assert "needs a password: save it without" in refused(tmp_path, name, content)
+    else:
+        assert done(tmp_path, name, content, through()) == content
 
 
 def test_a_part_that_cannot_be_read_is_copied_and_named(tmp_path):
@@ -180,7 +230,7 @@ def seconds(format: str, text: str) -> float:
         gc.enable()
 
 
-@drawn(8)
+@drawn(3)
 @pytest.mark.parametrize(("format", "opening"), OPENINGS)
 def test_twice_as_long_a_text_takes_twice_as_long(format, opening):
     count = 500

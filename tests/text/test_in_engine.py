@@ -12,7 +12,7 @@ from serving import FLAGS
 
 from fairseq_ext import Translator, UsageError
 from fairseq_ext.engine.jobs import Answer
-from fairseq_ext.engine.text import AHEAD, OPEN, TextRequest
+from fairseq_ext.engine.text import MAX_RUNNING, MAX_SLOTS, TextRequest
 from fairseq_ext.plugin.calls import Translation
 from fairseq_ext.text.segments import of_text
 from fairseq_ext.text.splitter import plain_ends
@@ -77,7 +77,7 @@ def test_one_bad_segment_stays_and_a_text_of_them_is_refused(engine, translator)
         for found in translator.translate(["Der Patient hat einen Port.", "Er ist sehr alt."])
     ]
     assert answer.text == f"{others[0]} Er ist alt.  {others[1]}"
-    ((source, reason),) = answer.left
+    ((source, reason),) = answer.untranslated
     assert source == "Er ist alt." and "no room for this one" in reason
     with pytest.raises(UsageError, match="a symbol that no translation holds"):
         engine.submit_text("Der Patient hat einen Port. Er ist sehr alt.", avoid=["</s>"]).result(
@@ -162,20 +162,20 @@ def test_a_long_text_is_read_and_told_as_it_goes():
 
     text = "".join(f"Satz {chr(97 + i % 26)} {i}.\n" for i in range(2000))
     request = TextRequest(submit, text, [items], {}, on_text=told.append)
-    assert len(asked) == AHEAD and read < 3 * AHEAD and not told
+    assert len(asked) == MAX_RUNNING and read < 3 * MAX_RUNNING and not told
     for number in range(1, 1500):  # all but the first: it takes its time
         if number < len(asked):
             answer(number)
-    assert not told and len(asked) < 2 * OPEN and len(request.slots) < 2 * OPEN
+    assert not told and len(asked) < 2 * MAX_SLOTS and len(request.slots) < 2 * MAX_SLOTS
     answer(0)
     assert (
         "".join(told).startswith("SATZ A 0.\nSATZ B 1.\n")
         and not request.future.done()
-        and len(request.slots) < 2 * OPEN
+        and len(request.slots) < 2 * MAX_SLOTS
     )
     number = next(i for i, (_, future) in enumerate(asked) if not future.done())
     while number < len(asked):
         if not asked[number][1].done():
             answer(number)
         number += 1
-    assert "".join(told) == text.upper() and request.future.result(1).left == []
+    assert "".join(told) == text.upper() and request.future.result(1).untranslated == []

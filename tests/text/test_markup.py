@@ -209,6 +209,9 @@ def test_code_of_servers_in_a_page_is_kept():
         ("<p>Tom &amp; Jerry &lt; x</p>", "Tom <unk> Jerry < x", "<p>Tom &amp; Jerry &lt; x</p>"),
         ("<p>‚Hund‘ und § 5</p>", "<unk>Dog<unk> and <unk> 5", "<p>‚Dog‘ and § 5</p>"),
         ("<p>Ein Hund</p>", "A <unk>", "<p>A &lt;unk&gt;</p>"),
+        ("<b>Paweł</b> &amp; ich", "Pawe<unk> <unk> me", "<b>Paweł</b> &amp; me"),
+        ("<b>Łukaszów</b>", "<unk>ukasz<unk>w", "<b>Łukaszów</b>"),
+        ("<b>Paweł</b>", "Paula<unk>", "<b>Paula&lt;unk&gt;</b>"),
         ("<p>&lt;unk&gt; & b</p>", "a <unk>", "<p>a &lt;unk&gt;</p>"),
     ],
 )
@@ -295,6 +298,31 @@ def test_a_tag_whose_word_has_no_translation_goes_around_another(text, translati
         assert re.search(r"<b>\w+</b>", out) and not re.search(r"<\w>\W*</", out)
 
 
+@pytest.mark.parametrize(
+    ("translation", "expected"),
+    [
+        ("It sleeps.", "It <a><b></b><i>sleeps</i><u></u></a>."),
+        ("Cat.", "<a><b>Cat</b><i></i><u></u></a>."),
+        ("Look: cat!", "Look: <a><b></b><i></i><u>cat</u></a>!"),
+    ],
+)
+def test_tags_around_nothing_bring_no_space(translation, expected):
+    """A link with fewer words than formats: a format is lost, and neither text nor the link."""
+    text = "Die <a><b>alte</b> <i>kleine</i> <u>Katze</u></a> schläft."
+    assert "".join(through(lambda _: translation, known=False)(text, "html")) == expected
+
+
+@pytest.mark.parametrize("translation", ["It is here", "Packet", "Here is the new packet for you"])
+@pytest.mark.parametrize(
+    "text", ["Das Paket<wbr><!-- a --> kommt", "Das <wbr><!-- a -->Paket kommt"]
+)
+def test_points_that_stand_together_bring_no_space(text, translation):
+    """Such as the beginning and the end of a bookmark."""
+    out = "".join(through(lambda _: translation, known=False)(text, "html"))
+    assert "<wbr><!-- a -->" in out
+    assert re.sub("<wbr><!-- a -->", "", out).strip() == translation
+
+
 @pytest.mark.parametrize("value", ["„Der Hund“: gut", "Nummer # 5", "Er sagt 'ja'"])
 def test_front_matter_stays_valid(value, tmp_path):
     """A translation with other quotation marks and colons than its source has, without quotes."""
@@ -316,7 +344,7 @@ def translator() -> Translator:
 def test_a_page_is_translated_with_its_attributes(translator):
     found = translator.translate_text(PAGE, "html")
     assert (
-        not found.left
+        not found.untranslated
         and Tags(re.sub("<(li|br|img|!)[^>]*>", "", found.text)).seen
         == Tags(re.sub("<(li|br|img|!)[^>]*>", "", PAGE)).seen
     )

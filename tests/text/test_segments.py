@@ -244,6 +244,32 @@ def test_a_sign_between_two_placeholders_stays_there(sign):
     assert [text[a:b] for a, b in find(text)] == [f"{{a}}{sign}{{b}}"]
 
 
+@pytest.mark.parametrize(
+    ("text", "read", "written"),
+    [
+        ("(Der Hund rennt.)", ["Der Hund rennt."], "(X)"),
+        (
+            "Ja. (Er rennt. Sie [auch].) Gut",
+            ["Ja.", "Er rennt.", "Sie [auch].", "Gut"],
+            "X (X X) X",
+        ),
+        ("„Er rennt. Sie auch.“ Gut", ["„Er rennt.", "Sie auch.“", "Gut"], 'X X" X'),
+        ("[Wie folgt:]", ["Wie folgt:"], "[X]"),
+        ("(Wahl) Ein Wort (ja)", ["(Wahl) Ein Wort (ja)"], "X"),
+        ("(a) Eins", ["(a) Eins"], "X"),
+        ("Gut :-)", ["Gut :-)"], "X"),
+        ("(Der Hund", ["Der Hund"], "(X"),
+        ("(\u200b)", [], "(\u200b)"),
+        ("(" * 5000, [], "(" * 5000),
+    ],
+)
+def test_brackets_around_sentences_stay(text, read, written):
+    """Whatever the model makes of them."""
+    seen = list[str]()
+    assert "".join(through(lambda _: "X", seen, known=False)(text, "text")) == written
+    assert [each for each in seen if each] == read
+
+
 def test_protected_expressions():
     assert [(a, b) for a, b in find("in 5 km und ACME", ["\\d+ km", "ACME"])] == [(3, 7), (12, 16)]
     with pytest.raises(UsageError, match=r"--protect \( must be a regular expression"):

@@ -23,6 +23,11 @@ Der Hund bellt.|Die Katze nicht. |Node.js geht.
 Er sagte: „Komm her!“ |Dann ging er.
 Er rief (laut!) und ging.
 (Das war gestern.) |Heute nicht.
+(Sie rennt gern. |Er schläft.) |Heute nicht.
+Sie (er schläft. Gut.) rennt.
+Er sagte: „Ich gehe. |Du bleibst hier.“ |Dann ging er.
+»Ich gehe jetzt! |Du bleibst!«, sagte er. |Gut.
+„Ich gehe. Du bleibst“, sagte er.
 Siehe Kap. 3. |Dort steht es.
 Wir warten… |Dann gehen wir.
 Er kam usw. |Dann ging er.

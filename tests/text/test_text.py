@@ -52,7 +52,9 @@ def test_sentences_of_a_paragraph_are_translated_as_if_alone(translator, lines):
     expected = [found[0].text for found in translator.translate(lines[:6])]
     text = "  {} {}\n\n\t{}  {}\r\n{} {}\n".format(*lines[:6])
     found = translator.translate_text(text)
-    assert found.text == "  {} {}\n\n\t{}  {}\r\n{} {}\n".format(*expected) and not found.left
+    assert (
+        found.text == "  {} {}\n\n\t{}  {}\r\n{} {}\n".format(*expected) and not found.untranslated
+    )
 
 
 def test_a_sentence_longer_than_the_model_is_cut_and_none_is_lost(translator, lines):
@@ -64,7 +66,7 @@ def test_a_sentence_longer_than_the_model_is_cut_and_none_is_lost(translator, li
         first == translator.translate([lines[0]])[0][0].text
         and len(second.split()) > 200
         and third
-        and not found.left
+        and not found.untranslated
     )
 
 
@@ -113,7 +115,7 @@ def test_what_cannot_be_translated_stays_and_is_told(translator, monkeypatch):
     )
     alone = translator.translate(["Er ist sehr alt."])[0][0].text
     assert found.text == f"{alone} Der Patient {{x}} hat einen Port. {alone}"
-    assert found.left == [("Der Patient {x} hat einen Port.", "line 2 is refused")]
+    assert found.untranslated == [("Der Patient {x} hat einen Port.", "line 2 is refused")]
 
 
 def test_a_text_comes_in_parts(translator, lines):

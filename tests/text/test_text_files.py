@@ -6,12 +6,12 @@ import os
 import re
 import shutil
 import subprocess
-import sys
 import zipfile
 from collections import Counter
 from pathlib import Path
 
 import pytest
+import warm
 from lxml import etree
 from serving import FLAGS
 from sizes import ALL
@@ -178,7 +178,7 @@ def test_the_command(tmp_path):
     (tmp_path / "a.md").write_text(
         "# Der Patient hat einen Port.\n\nEr ist *sehr* alt. {x}\n", encoding="utf-8"
     )
-    command = [sys.executable, "-m", "fairseq_ext.text", "translate", "a.md"]
+    command = [warm.python(), "-m", "fairseq_ext.text", "translate", "a.md"]
     model = ["--data", FLAGS["data"], "--cpu", "--beam", "2"]
     ran = subprocess.run([*command, "b.md", *model], cwd=tmp_path, capture_output=True, text=True)
     assert ran.returncode == 0, ran.stderr
@@ -204,7 +204,7 @@ def test_the_command(tmp_path):
 def test_the_command_says_what_of_a_file_is_not_translated(tmp_path):
     """Parts that are never, with status 0; parts that cannot be read, with status 3."""
     parts = {"word__document": DOCX, "word__charts__chart1": "<c>Hund</c>"}
-    command = [sys.executable, "-m", "fairseq_ext.text", "translate", "a.docx", "b.docx"]
+    command = [warm.python(), "-m", "fairseq_ext.text", "translate", "a.docx", "b.docx"]
     model = ["--data", FLAGS["data"], "--cpu", "--beam", "2"]
     for more, status in (({}, 0), ({"word__header1": "<w:p>"}, 3)):
         (tmp_path / "a.docx").write_bytes(archive(**parts, **more))

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from fairseq_ext.core.words import UNITS
 from fairseq_ext.text.atoms import Segment
-from fairseq_ext.text.files import Through, translate
+from fairseq_ext.text.files import TranslateText, translate
 from fairseq_ext.text.formats import passes
 from fairseq_ext.text.marks import Projection
 from fairseq_ext.text.splitter import splitter
@@ -33,7 +33,7 @@ def through(
     seen: list[str] | None = None,
     known: bool = True,
     language: str = "de",
-) -> Through:
+) -> TranslateText:
     """A translation by a function of each sentence.
 
     seen: gets the sentences; known: whether it is known which word has become which.
@@ -59,7 +59,7 @@ def through(
     return run
 
 
-def done(folder: Path, name: str, content: bytes, way: Through) -> bytes:
+def done(folder: Path, name: str, content: bytes, way: TranslateText) -> bytes:
     """A file's translation."""
     (folder / name).write_bytes(content)
     translate(str(folder / name), str(folder / f"out-{name}"), way)

@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from models import batch, build, dictionary, generators, run
+from sizes import drawn
 
 from fairseq_ext import UsageError
 from fairseq_ext.search.parallel.blocks import Iteration
@@ -153,6 +154,7 @@ WORDS = (
 ).split()
 
 
+@drawn(3)
 @pytest.mark.parametrize("length, block", [(1, 1), (5, 5), (14, 14), (20, 3), (60, 60), (60, 5)])
 def test_no_label_covers_another_or_leaves_the_picture(length, block):
     """Short and long outputs, wide and narrow words: the boxes that matplotlib draws the texts
@@ -237,6 +239,7 @@ def test_a_graph_without_plain_text_is_read_with_its_tokens():
     assert (graph.source_text, graph.text) == ("a b", "c")
 
 
+@drawn(0)  # long
 def test_a_huge_picture_is_drawn_with_fewer_dots(tmp_path):
     """matplotlib refuses more than 2**16 dots a side."""
     pytest.importorskip("matplotlib")

@@ -1,4 +1,4 @@
-"""What is changed of other packages (patches.py), and when (startup.py).
+"""Changes of other packages (patches.py), and when they are made (startup.py).
 
 | file | what is in it |
 | --- | --- |
@@ -8,5 +8,5 @@
 | checkpoints.py | checkpoints and their settings run no code |
 | repairs.py, uncompiled.py | repairs of fairseq; its three compiled modules in Python |
 | fast_start.py, lazy.py | a quick start of commands |
-| probes.py, tiny_decode.py | what the doctor runs |
+| probes.py, tiny_decode.py | code that the doctor runs |
 """

@@ -1,8 +1,8 @@
 """fairseq's loading of checkpoints and their settings, changed so that no code of theirs runs.
 
 A refusal is one sentence that names the way out.
-startup.py loads this file by its path, while fairseq is being imported. torch is imported
-where it is used.
+startup.py loads this file by its path, while fairseq is being imported, so torch is imported in
+functions.
 """
 
 import argparse
@@ -22,15 +22,15 @@ from collections.abc import Callable, Iterator
 from types import ModuleType
 
 ALLOW = "FAIRSEQ_EXT_ALLOW_GLOBALS"
-# the first whose torch.load runs no code unless told to (CVE-2025-32434 is of those before)
+# the first release whose torch.load runs no code by default (CVE-2025-32434 concerns older ones)
 SAFE_TORCH = (2, 6)
-CALL = b"\nbytearray\n"
-reading = threading.RLock()
+BYTEARRAY_OPCODE = b"\nbytearray\n"
+safe_globals_lock = threading.RLock()
 
 
-def plain_classes() -> list:
-    """The few classes that real fairseq checkpoints hold, fairseq's own enums among them, and
-    those that the user trusts."""
+def allowed_classes() -> list:
+    """Return the few classes that real fairseq checkpoints hold, fairseq's own enums among them,
+    and those that the user trusts."""
     import numpy
     from fairseq.dataclass import constants
 
@@ -56,17 +56,17 @@ def plain_classes() -> list:
 
 
 @contextlib.contextmanager
-def safe() -> Iterator[None]:
-    """Let torch's code-free loader read those classes for as long as the context lasts.
+def safe_globals() -> Iterator[None]:
+    """Let torch's code-free loader read those classes inside the context.
 
     One thread at a time: torch has one list.
     """
     import torch
 
-    with reading:
+    with safe_globals_lock:
         known = torch.serialization.get_safe_globals()
         with torch.serialization.safe_globals(
-            [each for each in plain_classes() if each not in known]
+            [each for each in allowed_classes() if each not in known]
         ):
             yield
 
@@ -75,12 +75,12 @@ def allow_plain_classes(module: ModuleType) -> None:
     """Let the functions of fairseq that read checkpoints read those classes."""
     for name in ("load_checkpoint_to_cpu", "load_ema_from_checkpoint", "_broadcast_object_slow"):
         if hasattr(module, name):
-            setattr(module, name, safe()(getattr(module, name)))
+            setattr(module, name, safe_globals()(getattr(module, name)))
 
 
 def explain_refused_checkpoints(checkpoint_utils: ModuleType) -> None:
-    """Turn torch's refusal of a class in a checkpoint into one sentence that names the
-    class and the opt-in."""
+    """Turn torch's refusal of a class in a checkpoint into one sentence that names the class and
+    the opt-in."""
     stock = checkpoint_utils.load_checkpoint_to_cpu
 
     def load_checkpoint_to_cpu(path, *args, **kwargs):
@@ -94,11 +94,11 @@ def explain_refused_checkpoints(checkpoint_utils: ModuleType) -> None:
             )
         try:
             if os.path.isfile(path):
-                refuse_any_length(path)
+                refuse_bytearray_calls(path)
             return stock(path, *args, **kwargs)
         except (OSError, MemoryError):
             raise
-        except Exception as error:  # the unpickler fails in any way on a file of another kind
+        except Exception as error:  # for a file of another kind the unpickler may raise anything
             is_other = isinstance(error, RuntimeError) and not re.search(
                 "PytorchStreamReader|weights_only", str(error)
             )
@@ -123,16 +123,16 @@ def explain_refused_checkpoints(checkpoint_utils: ModuleType) -> None:
     checkpoint_utils.load_checkpoint_to_cpu = load_checkpoint_to_cpu  # type: ignore[attr-defined]
 
 
-def refuse_any_length(path: str) -> None:
-    """OSError for a pickle that calls bytearray: torch's loader lets it, and by its argument a few
-    bytes of a file take all memory."""
+def refuse_bytearray_calls(path: str) -> None:
+    """Raise OSError for a pickle that calls bytearray: torch's loader allows it, and a few bytes of
+    a file could take all memory."""
     import torch
 
     with open(path, "rb") as file:
-        packed = file.read(4) == b"PK\3\4"  # an archive, whose weights stand apart from the pickle
+        packed = file.read(4) == b"PK\3\4"  # an archive, with the weights outside the pickle
         with contextlib.closing(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)) as data:
             if (torch._C.PyTorchFileReader(path).get_record("data.pkl") if packed else data).find(
-                CALL
+                BYTEARRAY_OPCODE
             ) >= 0:
                 raise OSError(
                     f"{path} is not a checkpoint that fairseq can read: its pickle calls "
@@ -141,9 +141,8 @@ def refuse_any_length(path: str) -> None:
 
 
 def build_plain_transformers(checkpoint_utils: ModuleType) -> None:
-    """Let our tasks build architectures that only have another name than fairseq's
-    Transformer (plugin/loading/checkpoint.py), and tell in a sentence why one cannot be built
-    (plugin/loading/checkpoint.py)."""
+    """Let our tasks build architectures that are fairseq's Transformer under another name, and
+    report in one sentence why a model cannot be built (plugin/loading/checkpoint.py)."""
     stock, load = (
         checkpoint_utils._upgrade_state_dict,
         checkpoint_utils.load_model_ensemble_and_task,
@@ -186,9 +185,9 @@ def build_plain_transformers(checkpoint_utils: ModuleType) -> None:
 # sums of lists or of tuples, and a list or tuple times a whole number. It refuses everything else.
 
 
-MOST_CHARACTERS = 10_000  # of a string; fairseq's longest default has under 200
-MOST_ITEMS = 10_000  # of one list
-SHOWN = 80  # characters of a refused string that the message quotes
+MAX_CHARACTERS = 10_000  # of a string; fairseq's longest default has under 200
+MAX_ITEMS = 10_000  # of one list
+MAX_QUOTED = 80  # characters of a refused string that the message quotes
 SIGNS: dict[type, Callable] = {ast.UAdd: operator.pos, ast.USub: operator.neg}
 OPERATORS: dict[type, Callable] = {
     ast.Add: operator.add,
@@ -197,7 +196,7 @@ OPERATORS: dict[type, Callable] = {
 }
 CONTAINERS: dict[type, Callable] = {ast.List: list, ast.Tuple: tuple, ast.Set: set}
 NUMBERS, SEQUENCES = (int, float), (list, tuple)
-WORDS = {
+NODE_NAMES = {
     ast.Call: "a call",
     ast.Name: "a name",
     ast.Attribute: "an attribute",
@@ -213,27 +212,27 @@ WORDS = {
 
 
 class Refused(ValueError):
-    """A configuration string that is no literal; the text is one sentence."""
+    """A configuration string that is not a literal; the text is one sentence."""
 
 
 def replace_eval(module: ModuleType) -> None:
-    """Give a module of fairseq another `eval`, before it runs: the strings that fairseq evaluates
+    """Give a module of fairseq another `eval` before it runs: the strings that fairseq evaluates
     come from checkpoints."""
     module.eval = literal  # type: ignore[attr-defined]
 
 
 def literal(text: str, *scopes: object) -> object:
-    """The value of a configuration string. `scopes`: the mappings that `eval` takes;
-    a literal needs none.
+    """Return the value of a configuration string. `scopes`: the mappings that `eval` takes; a
+    literal needs none.
 
-    Errors: TypeError if `text` is no string, as from `eval` (fairseq's eval_bool relies on it);
+    Errors: TypeError if `text` is not a string, as from `eval` (fairseq's eval_bool relies on it);
     Refused for anything but a literal.
     """
     if not isinstance(text, str):
         raise TypeError(f"a configuration string is expected, not {type(text).__name__}")
     try:
-        if len(text) > MOST_CHARACTERS:
-            raise Refused(f"it has more than {MOST_CHARACTERS} characters")
+        if len(text) > MAX_CHARACTERS:
+            raise Refused(f"it has more than {MAX_CHARACTERS} characters")
         return value(ast.parse(text.strip(), mode="eval").body)
     except (
         Refused,
@@ -245,7 +244,7 @@ def literal(text: str, *scopes: object) -> object:
         MemoryError,
     ) as error:
         why = str(error) if isinstance(error, Refused) else "it cannot be read"
-        shown = ascii(text if len(text) <= SHOWN else text[:SHOWN] + "...")
+        shown = ascii(text if len(text) <= MAX_QUOTED else text[:MAX_QUOTED] + "...")
         raise Refused(
             f"the setting {shown} is not evaluated because {why}: only numbers, lists and their "
             "sums and products are; do not trust a checkpoint that holds another expression, or "
@@ -254,7 +253,7 @@ def literal(text: str, *scopes: object) -> object:
 
 
 def value(node: ast.AST) -> object:
-    """The value of one part of a parsed string."""
+    """Return the value of one part of a parsed string."""
     if isinstance(node, ast.Constant):
         return node.value
     if isinstance(node, (ast.List, ast.Tuple, ast.Set)):
@@ -270,17 +269,16 @@ def value(node: ast.AST) -> object:
         if isinstance(number, NUMBERS):
             return SIGNS[type(node.op)](number)
     if isinstance(node, ast.BinOp) and type(node.op) in OPERATORS:
-        return combined(type(node.op), value(node.left), value(node.right))
-    called = f" of {ast.unparse(node.func)[:SHOWN]}" if isinstance(node, ast.Call) else ""
-    named = f" ({node.id[:SHOWN]})" if isinstance(node, ast.Name) else ""
-    raise Refused(
-        f"it holds {WORDS.get(type(node), f'an expression ({type(node).__name__})')}{called}{named}"
-    )
+        return evaluate_binary(type(node.op), value(node.left), value(node.right))
+    called = f" of {ast.unparse(node.func)[:MAX_QUOTED]}" if isinstance(node, ast.Call) else ""
+    named = f" ({node.id[:MAX_QUOTED]})" if isinstance(node, ast.Name) else ""
+    what = NODE_NAMES.get(type(node), f"an expression ({type(node).__name__})")
+    raise Refused(f"it holds {what}{called}{named}")
 
 
-def combined(kind: type, left, right) -> object:
-    """A sum, difference or product of two numbers, a sum of two lists or tuples, or a list or
-    tuple times a whole number."""
+def evaluate_binary(kind: type, left, right) -> object:
+    """Return a sum, difference or product of two numbers, a sum of two lists or tuples, or a list
+    or tuple times a whole number."""
     if isinstance(left, NUMBERS) and isinstance(right, NUMBERS):
         return OPERATORS[kind](left, right)
     if kind is ast.Add and type(left) is type(right) and isinstance(left, SEQUENCES):
@@ -291,6 +289,6 @@ def combined(kind: type, left, right) -> object:
         length = len(right) * left
     else:
         raise Refused("it adds or multiplies something else than numbers and lists")
-    if length > MOST_ITEMS:
-        raise Refused(f"it makes a list of more than {MOST_ITEMS} items")
+    if length > MAX_ITEMS:
+        raise Refused(f"it makes a list of more than {MAX_ITEMS} items")
     return OPERATORS[kind](left, right)

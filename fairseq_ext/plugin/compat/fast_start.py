@@ -1,5 +1,4 @@
-"""A quick start of commands: configuration without hydra's parser, and fewer
-collections of garbage.
+"""A quick start of commands: configuration without hydra's parser, and fewer garbage collections.
 
 patches.py loads this module by its path, while fairseq is being imported: it imports the
 standard library only.
@@ -17,48 +16,49 @@ from types import ModuleType
 
 # ---- fairseq's configuration without hydra's parser
 #
-# It is composed as hydra does it. The parser reads some 400 settings in 0.8 s, this in 0.05 s.
+# It is composed as in hydra, whose parser reads some 400 settings in 0.8 s; this takes 0.05 s.
 #
 # fairseq turns its command line into settings `group.name=value`, one for each field, and hydra
 # parses each by a grammar. Nearly all values are numbers, words in quotes, true, false or null,
-# which `value_of` reads as the grammar does; hydra's own parser reads the others. What follows
-# is hydra's: the structured configuration of fairseq, the chosen entry of each group, the
-# settings (hydra 1.3, _internal/config_loader_impl.py). Where that fails, hydra itself composes,
-# and tells its own error.
+# which `value_of` reads as the grammar does; hydra's own parser reads the others. The other steps
+# are hydra's: the structured configuration of fairseq, the chosen entry of each group, the settings
+# (hydra 1.3, _internal/config_loader_impl.py). If that fails, hydra itself composes, and reports
+# its own error.
 
 
 WORDS = {"null": None, "True": True, "False": False}
-WHOLE = re.compile(r"[+-]?(0|[1-9][0-9]*)")
-FRACTION = re.compile(r"[+-]?[0-9]+\.[0-9]+(e[+-]?[0-9]+)?|[+-]?[0-9]+e[+-]?[0-9]+")
+INTEGER = re.compile(r"[+-]?(0|[1-9][0-9]*)")
+FLOAT = re.compile(r"[+-]?[0-9]+\.[0-9]+(e[+-]?[0-9]+)?|[+-]?[0-9]+e[+-]?[0-9]+")
 QUOTED = re.compile(r"'[^'\\]*'")
 NUMBERS = re.compile(r"\[([0-9.e+-]+(, [0-9.e+-]+)*)?\]")
 
 
 def value_of(text: str, override: str) -> object:
-    """The value that hydra's grammar reads from `text`, which ends the setting `override`."""
+    """Return the value that hydra's grammar reads from `text`, the value of the setting
+    `override`."""
     if text in WORDS:
         return WORDS[text]
-    if WHOLE.fullmatch(text):
+    if INTEGER.fullmatch(text):
         return int(text)
-    if FRACTION.fullmatch(text):
+    if FLOAT.fullmatch(text):
         return float(text)
     if QUOTED.fullmatch(text):
         return text[1:-1]
     items = text[1:-1].split(", ") if NUMBERS.fullmatch(text) else [""]
     if items == [""] and text == "[]":
         return []
-    if all(WHOLE.fullmatch(item) or FRACTION.fullmatch(item) for item in items):
-        return [int(item) if WHOLE.fullmatch(item) else float(item) for item in items]
+    if all(INTEGER.fullmatch(item) or FLOAT.fullmatch(item) for item in items):
+        return [int(item) if INTEGER.fullmatch(item) else float(item) for item in items]
     from hydra.core.override_parser.overrides_parser import OverridesParser
 
     return OverridesParser.create().parse_override(override).value()
 
 
 def compose(overrides: list[str]):
-    """The configuration of these settings (DictConfig), as hydra's compose("config", overrides,
-    strict=False) in fairseq/config gives it.
+    """Return the configuration of these settings (DictConfig), as hydra's compose("config",
+    overrides, strict=False) in fairseq/config does.
 
-    Errors: those of omegaconf and hydra for settings that do not fit.
+    Errors: those of omegaconf and hydra for invalid settings.
     """
     from fairseq.dataclass.configs import FairseqConfig
     from hydra.core.config_store import ConfigStore
@@ -78,14 +78,14 @@ def compose(overrides: list[str]):
 
 
 def replace_compose(utils: ModuleType) -> None:
-    """Let fairseq.dataclass.utils compose here."""
+    """Let fairseq.dataclass.utils use `compose`."""
     stock = utils.compose
     folder = os.path.join(os.path.dirname(os.path.dirname(utils.__file__ or "")), "config")
 
     def composed(config_name: str, overrides: list[str], strict: bool = False):
         try:
             return compose(overrides)
-        except Exception:  # whatever is wrong with a setting, hydra finds and tells
+        except Exception:  # hydra reports what is wrong with a setting
             from hydra import initialize_config_dir
 
             if lazy := sys.modules.get("fairseq_ext.plugin.compat.lazy"):
@@ -97,7 +97,7 @@ def replace_compose(utils: ModuleType) -> None:
     utils.initialize = lambda config_path: contextlib.nullcontext()  # type: ignore[attr-defined]
 
 
-# ---- What else makes commands start quickly, together with lazy.py
+# ---- Other parts of a quick start, together with lazy.py
 
 
 PLAIN = {bool, int, float, type(None)}
@@ -105,18 +105,18 @@ FEW_COLLECTIONS = (200_000, 50, 100)  # of the garbage collector, for gc.set_thr
 
 
 def spare_collections() -> None:
-    """Let the garbage collector look through what is imported less often, and not at all at the
-    end: that takes a second in all.
+    """Let the garbage collector run less often during imports, and not at all at the end: that
+    saves a second in all.
 
-    What torch and fairseq import are a million objects that stay to the end, and are then looked
-    through thrice before Python ends.
+    The imports of torch and fairseq make a million objects that stay to the end, where Python would
+    look through them three times.
     """
     gc.set_threshold(*FEW_COLLECTIONS)
     atexit.register(gc.freeze)
 
 
 def leave_out_default_model(options: ModuleType) -> None:
-    """Let fairseq-generate have no --arch where none is given, as fairseq-interactive: its default,
+    """Let fairseq-generate have no --arch unless one is given, as fairseq-interactive: its default,
     a speech model, is for other tasks."""
     stock = options.parse_args_and_arch
 
@@ -136,11 +136,11 @@ def leave_out_default_model(options: ModuleType) -> None:
 
 
 def read_plain_values(utils: ModuleType) -> None:
-    """Give a plain value of a configuration at once: omegaconf takes 40 us, and fairseq-interactive
-    asks 23 times for each line.
+    """Return plain values of a configuration directly: omegaconf takes 40 us, and
+    fairseq-interactive reads 23 for each line.
 
-    Plain are numbers, truth values, None, groups that are there, and strings without interpolation.
-    Whatever else, omegaconf gives.
+    Plain are numbers, truth values, None, existing groups, and strings without interpolation;
+    omegaconf returns the others.
     """
     from omegaconf import DictConfig, ValueNode
 
@@ -161,8 +161,8 @@ def read_plain_values(utils: ModuleType) -> None:
 
 
 def log_as_stock(tasks: ModuleType) -> bool:
-    """Send the log of a command of fairseq's to standard error, as it goes in stock: there a task
-    that few use says so when it is imported, before the command would choose standard output."""
+    """Send the log of a command of fairseq's to standard error, as in stock, where the import of a
+    rarely used task sets up logging before the command would choose standard output."""
     of_fairseq = "fairseq_cli" in sys.modules
     if of_fairseq:
         logging.basicConfig(

@@ -1,15 +1,15 @@
-"""Runs the files of fairseq's models, tasks, criterions, ... when they are first needed, not
-all of them at every start.
+"""Runs the files of fairseq's models, tasks, criterions, ... when they are first needed, not all
+of them at every start.
 
 `import fairseq` runs some 200 files, each of which registers names: tasks, architectures,
 optimizers. A command that translates needs a dozen of them. Here such a file becomes a module that
-runs at the first look at one of its attributes, and fairseq's registries become dictionaries that
-know which names the files behind them register (`names_in` reads that from their text): a look-up
-of a name runs the files that register it, a look-up of a name that none registers runs all, and so
-does everything that asks for all entries. So the registries are whole for whoever reads them.
+runs at the first access of one of its attributes. fairseq's registries become dictionaries with the
+names that each file would register (`registered_names` reads them from its text): a look-up of a
+name runs the files that register it; a look-up of an unknown name, or of all entries, runs all
+files. So every reader sees complete registries.
 
-startup.py imports this module while fairseq is being imported, so it imports the
-standard library only.
+startup.py imports this module while fairseq is being imported, so it imports the standard library
+only.
 """
 
 import importlib.abc
@@ -20,7 +20,7 @@ from importlib.machinery import ModuleSpec
 from pathlib import Path
 from types import FunctionType, ModuleType
 
-# packages of fairseq whose every file is run at import because of what it registers
+# packages of fairseq whose every file runs at import because of its registrations
 FOLDERS = (
     "fairseq.criterions",
     "fairseq.data.encoders",
@@ -30,9 +30,9 @@ FOLDERS = (
     "fairseq.scoring",
     "fairseq.tasks",
 )
-# packages that fairseq imports for what they register
-ALONE = ("fairseq.benchmark", "fairseq.model_parallel")
-REGISTERS = re.compile(
+# packages that fairseq imports only for their registrations
+STANDALONE_PACKAGES = ("fairseq.benchmark", "fairseq.model_parallel")
+REGISTER_CALL = re.compile(
     r"@(?:\w+\.)?register_(\w+)\(\s*(?:model_name=)?[\"']([^\"']+)[\"'](?:\s*,"
     r"\s*(?:arch_name=)?[\"']([^\"']+)[\"'])?"
 )
@@ -45,24 +45,26 @@ MODEL_DICTIONARIES = (
     "ARCH_CONFIG_REGISTRY",
 )
 TASK_DICTIONARIES = ("TASK_REGISTRY", "TASK_DATACLASS_REGISTRY")
-# what register_KIND fills, where it has another name
-KIND = {"model_architecture": "model", "scorer": "scoring"}
+# register_X -> the kind of registry, if it has another name
+REGISTRY_OF_DECORATOR = {"model_architecture": "model", "scorer": "scoring"}
 
 waiting: dict[str, ModuleSpec] = {}  # modules that have not run
-known: dict[str, dict[str, list[str]]] = {}  # kind -> name -> modules that register it
+registering_modules: dict[
+    str, dict[str, list[str]]
+] = {}  # kind -> name -> modules that register it
 
 
 def is_lazy(fullname: str) -> bool:
-    """Whether a module of fairseq runs when it is needed; the packages whose files register run at
+    """Whether a module of fairseq runs when it is needed; packages whose files register run at
     once, and so do their own parts."""
     if fullname in FOLDERS:
         return False
     package, _, name = fullname.rpartition(".")
-    return fullname in ALONE or (package in FOLDERS and not name.startswith("_"))
+    return fullname in STANDALONE_PACKAGES or (package in FOLDERS and not name.startswith("_"))
 
 
 class LazyLoader(importlib.abc.Loader):
-    """Gives a module the attributes of its spec and a `__getattr__` that runs it."""
+    """A loader that gives a module the attributes of its spec and a `__getattr__` that runs it."""
 
     def __init__(self, loader: importlib.abc.Loader) -> None:
         self.loader = loader
@@ -74,11 +76,11 @@ class LazyLoader(importlib.abc.Loader):
         assert module.__spec__ is not None
         name = module.__name__
         waiting[name] = module.__spec__
-        for kind, each in names_in(module.__spec__):
-            known.setdefault(kind, {}).setdefault(each, []).append(name)
+        for kind, each in registered_names(module.__spec__):
+            registering_modules.setdefault(kind, {}).setdefault(each, []).append(name)
 
         def missing(attribute: str) -> object:
-            # inspect and its like ask every module for such
+            # inspect and similar modules read this of every module
             if attribute.startswith("__") and attribute != "__all__":
                 raise AttributeError(attribute)
             run(name)
@@ -90,8 +92,8 @@ class LazyLoader(importlib.abc.Loader):
         return getattr(self.loader, name)
 
 
-class Made(importlib.abc.Loader):
-    """Loader that returns a module which its package has imported meanwhile, and runs nothing."""
+class AlreadyImportedLoader(importlib.abc.Loader):
+    """A loader for a module that its package has imported meanwhile; it runs nothing."""
 
     def __init__(self, module: ModuleType, loader: importlib.abc.Loader) -> None:
         self.module, self.loader = module, loader
@@ -107,7 +109,7 @@ class Made(importlib.abc.Loader):
 
 
 def run(name: str) -> None:
-    """Run a module that is waiting, if it is."""
+    """Run a pending module."""
     spec = waiting.pop(name, None)
     if spec is None:
         return
@@ -118,51 +120,54 @@ def run(name: str) -> None:
 
 
 def run_all() -> None:
-    """Run every module that is waiting, in the order in which fairseq imports them."""
+    """Run every pending module, in the order in which fairseq imports them."""
     while waiting:
         run(next(iter(waiting)))
 
 
-def later(spec: ModuleSpec) -> ModuleSpec:
-    """Change a module's spec so that the module waits until it is needed, if it may wait; return
-    the spec. Its packages run first."""
+def make_lazy(spec: ModuleSpec) -> ModuleSpec:
+    """Change a module's spec so that the module runs when it is needed, if it may; return the spec.
+    Its packages run first."""
     parents = spec.name.split(".")
     for i in range(2, len(parents)):
         run(".".join(parents[:i]))
     assert spec.loader is not None
     made = sys.modules.get(spec.name)
     if made is not None:
-        spec.loader = Made(made, spec.loader)
-        # subtle: where a module is there already, Python goes on with the spec that it has
+        spec.loader = AlreadyImportedLoader(made, spec.loader)
+        # subtle: if a module exists already, Python continues with its spec
         made.__spec__ = spec
     elif is_lazy(spec.name):
         spec.loader = LazyLoader(spec.loader)
     return spec
 
 
-def names_in(spec: ModuleSpec) -> Iterator[tuple[str, str]]:
-    """The kind (model, task, criterion, ...) and name of what a module, or a package with
-    all its files, registers."""
+def registered_names(spec: ModuleSpec) -> Iterator[tuple[str, str]]:
+    """Yield the kind (model, task, criterion, ...) and name of each registration in a module, or in
+    all files of a package."""
     assert spec.origin is not None
     path = Path(spec.origin)
     for file in sorted(path.parent.rglob("*.py")) if path.name == "__init__.py" else [path]:
-        for kind, first, second in REGISTERS.findall(file.read_text(encoding="utf-8")):
-            yield KIND.get(kind, kind), second if kind == "model_architecture" else first
+        for kind, first, second in REGISTER_CALL.findall(file.read_text(encoding="utf-8")):
+            yield (
+                REGISTRY_OF_DECORATOR.get(kind, kind),
+                second if kind == "model_architecture" else first,
+            )
 
 
 class Registry(dict):
-    """A registry of fairseq with the names of the files that have not run; kind: of `known`."""
+    """A registry of fairseq with the names of pending files; kind: of `registering_modules`."""
 
     def __init__(self, kind: str, entries: dict, lists_names: bool) -> None:
         super().__init__(entries)
         self.kind = kind
-        # keys are all names of the kind, so that they are known without running files
+        # its keys are all names of the kind, so that they are known without running files
         self.lists_names = lists_names
 
     def find(self, name: object) -> None:
         """Run the files that register a name."""
         unknown = not dict.__contains__(self, name)
-        for module in known.get(self.kind, {}).get(name, ()) if unknown else ():  # type: ignore
+        for module in registering_modules.get(self.kind, {}).get(name, ()) if unknown else ():  # type: ignore
             run(module)
 
     def __contains__(self, name: object) -> bool:
@@ -189,14 +194,16 @@ class Registry(dict):
         return Names(self)
 
     def __iter__(self) -> Iterator:
-        if self.lists_names:  # known without running files
-            return iter(dict.fromkeys([*known.get(self.kind, ()), *super().__iter__()]))
+        if self.lists_names:  # the names are known without running files
+            return iter(
+                dict.fromkeys([*registering_modules.get(self.kind, ()), *super().__iter__()])
+            )
         run_all()
         return super().__iter__()
 
 
-def of_all(name: str) -> Callable:
-    """A method of dictionaries that sees all entries."""
+def method_over_all_entries(name: str) -> Callable:
+    """Return a method of dictionaries that includes all entries."""
 
     def method(self, *others):
         run_all()
@@ -206,7 +213,7 @@ def of_all(name: str) -> Callable:
 
 
 for each in ("__len__", "values", "items", "copy", "__eq__", "__repr__"):
-    setattr(Registry, each, of_all(each))
+    setattr(Registry, each, method_over_all_entries(each))
 
 
 class Names(KeysView):
@@ -234,8 +241,8 @@ def replace_dictionaries(module: ModuleType) -> None:
 
 
 def replace_set_up(registry: ModuleType) -> None:
-    """Make the registries that fairseq.registry sets up lazy: its functions find
-    them in their closures."""
+    """Make the registries that fairseq.registry sets up lazy: its functions have them in their
+    closures."""
     stock = registry.setup_registry
 
     def setup_registry(registry_name: str, *arguments, **more):
@@ -244,7 +251,9 @@ def replace_set_up(registry: ModuleType) -> None:
             return None
         build, register, *_ = made
         kind = registry_name.removeprefix("--").replace("-", "_")
-        lazy = [in_closure(build, name, kind) for name in ("REGISTRY", "DATACLASS_REGISTRY")]
+        lazy = [
+            replace_in_closure(build, name, kind) for name in ("REGISTRY", "DATACLASS_REGISTRY")
+        ]
         registry.REGISTRIES[kind] |= dict(
             zip(("registry", "dataclass_registry"), lazy, strict=True)
         )
@@ -253,9 +262,9 @@ def replace_set_up(registry: ModuleType) -> None:
     registry.setup_registry = setup_registry  # type: ignore[attr-defined]
 
 
-def in_closure(function: FunctionType, name: str, kind: str) -> Registry:
-    """Put a lazy registry in the place of a dictionary that a function, and those beside
-    it, have closed over."""
+def replace_in_closure(function: FunctionType, name: str, kind: str) -> Registry:
+    """Replace a dictionary in the closure of a function, which others may share, by a lazy
+    registry."""
     assert function.__closure__ is not None
     cell = function.__closure__[function.__code__.co_freevars.index(name)]
     cell.cell_contents = Registry(kind, cell.cell_contents, name == "REGISTRY")

@@ -1,11 +1,11 @@
 """Every change that this package makes to another: fairseq, hydra, omegaconf, torch, Python's own
 library. `python -m fairseq_ext.doctor` lists those in force.
 
-What stands in EVERYWHERE is what stock fairseq 0.12.2 needs on current Python, torch, numpy and
-hydra, and what keeps a checkpoint from running code; any program that imports fairseq has it. What
-stands in COMMANDS is made in the process of a command alone (core/command_line.py).
+EVERYWHERE has the changes that stock fairseq 0.12.2 needs on current Python, torch, numpy and
+hydra, and those that keep a checkpoint from running code; any program that imports fairseq gets
+them. COMMANDS has those that are made in the process of a command alone (core/command_line.py).
 
-startup.py loads this file by its path, while fairseq is being imported, and has the changes made.
+startup.py loads this file by its path, while fairseq is being imported, and makes the changes.
 """
 
 import importlib
@@ -19,15 +19,14 @@ PACKAGE = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file
 
 
 class Patch(NamedTuple):
-    what: str  # is changed
+    what: str  # the changed function or module
     why: str
-    # the function that does it, in a file beside this one or in a module of the package; it gives
-    # False where nothing needs it
+    # the function that makes the change, in a file of this folder or in a module of the package; it
+    # returns False if no change is needed
     change: str
-    # of fairseq, which the function is given; without any it is called once
+    # modules of fairseq that the function gets; without any it is called once
     modules: tuple[str, ...] = ()
-    # before the module runs, and what the function gives is a context for that;
-    # else after it has run
+    # called before the module runs, and returns a context for that; else called after it
     early: bool = False
 
 
@@ -74,14 +73,14 @@ EVERYWHERE = (
     ),
     Patch(
         "load_checkpoint_to_cpu in fairseq.checkpoint_utils",
-        "a checkpoint that is refused is told in one sentence, with the way out",
+        "a refused checkpoint is reported in one sentence, with the way out",
         "checkpoints.explain_refused_checkpoints",
         ("fairseq.checkpoint_utils",),
     ),
     Patch(
         "_upgrade_state_dict and load_model_ensemble_and_task in fairseq.checkpoint_utils",
         "our tasks build architectures that are a plain Transformer under a name of their own, and "
-        "tell why a model cannot be built",
+        "report why a model cannot be built",
         "checkpoints.build_plain_transformers",
         ("fairseq.checkpoint_utils",),
     ),
@@ -93,14 +92,14 @@ EVERYWHERE = (
     ),
     Patch(
         "fairseq.modules.transformer_layer.TransformerEncoderLayerBase.__init__",
-        "fairseq calls torch's fused encoder layer without the mask type that torch 2 asks for, "
+        "fairseq calls torch's fused encoder layer without the mask type that torch 2 needs, "
         "and fails on padded batches",
         "repairs.avoid_fused_encoder_layer",
         ("fairseq.modules.transformer_layer",),
     ),
     Patch(
         "fairseq.data.iterators.CountingIterator.__init__",
-        "fairseq always asks for pinned memory, and torch warns where there is no GPU",
+        "fairseq always requests pinned memory, and torch warns where there is no GPU",
         "repairs.pin_no_memory",
         ("fairseq.data.iterators",),
     ),
@@ -139,7 +138,7 @@ EVERYWHERE = (
 COMMANDS = (
     Patch(
         "sys.path",
-        "files of the working folder are not the command's to run",
+        "a command does not run files of the working folder",
         "fairseq_ext.core.command_line.leave_out_working_folder",
     ),
     Patch(
@@ -149,24 +148,24 @@ COMMANDS = (
     ),
     Patch(
         "logging.Handler.handleError, an exit handler, standard error where it is closed",
-        "output that nobody takes ends a command with its own status",
+        "a closed output ends a command with its own status",
         "fairseq_ext.core.exit.watch_output",
     ),
     Patch(
         "warnings.filters, and a log filter of fairseq.tasks.text_to_speech",
-        "what hydra, torch, Ray and fairseq say of fairseq's age",
+        "warnings of hydra, torch, Ray and fairseq because of fairseq's age",
         "repairs.silence_notices",
     ),
 )
 QUICK = (  # not for --help, which lists names in the order in which fairseq's files register them
     Patch(
         "the garbage collector's thresholds, an exit handler",
-        "a million objects that stay are not looked through again and again",
+        "a million permanent objects are not scanned repeatedly",
         "fairseq_ext.plugin.compat.fast_start.spare_collections",
     ),
     Patch(
         "omegaconf.DictConfig.__getattr__",
-        "plain values are given at once: omegaconf takes 40 us, and a line asks 23 times",
+        "plain values are read directly: omegaconf takes 40 us, and a line reads 23",
         "fairseq_ext.plugin.compat.fast_start.read_plain_values",
         ("fairseq.dataclass.utils",),
     ),
@@ -191,7 +190,7 @@ QUICK = (  # not for --help, which lists names in the order in which fairseq's f
 )
 INVALID_BYTES = Patch(  # made by plugin/input.py; repairs.py says whether it is in force
     "sys.stdin, fileinput and a log filter in fairseq_cli.interactive",
-    "invalid UTF-8 is its line's fault and not the session's",
+    "invalid UTF-8 is an error of its line, not of the session",
     "fairseq_ext.plugin.compat.repairs.keep_invalid_bytes",
 )
 in_force: list[Patch] = []
@@ -211,7 +210,7 @@ def load_by_path(module: str) -> ModuleType:
 
 
 def make(patch: Patch, *arguments):
-    """Make a change; what its function gives."""
+    """Make a change; return the result of its function."""
     place, _, function = patch.change.rpartition(".")
     module = (
         importlib.import_module(place)
@@ -225,10 +224,10 @@ def make(patch: Patch, *arguments):
 
 
 def register_named_tasks(options: ModuleType) -> None:
-    """Import fairseq_ext, and with it its tasks, where the command names one; and let --user-dir
+    """Import fairseq_ext, and with it its tasks, if the command names one; and let --user-dir
     fairseq_ext mean the installed package.
 
-    Errors: UsageError for an unknown *_ext task, in one line that lists those there are.
+    Errors: UsageError for an unknown *_ext task, in one line that lists the known ones.
     """
     stock, own = options.utils.import_user_module, load_by_path("fairseq_ext.core.command_line")
 
@@ -276,8 +275,8 @@ def refuse_two(folders: list[str]) -> None:
 
 
 def refuse_wrong_folder(folder: str) -> None:
-    """Refuse what is no user directory, and one under whose name Python knows another module: it
-    would be taken for that (UsageError)."""
+    """Refuse a path that is not a user directory, and one with the name of another module, which
+    Python would import instead (raises UsageError)."""
     path = os.path.abspath(folder)
     if os.path.exists(path) and not os.path.isdir(path):
         raise importlib.import_module("fairseq_ext.core.errors").UsageError(

@@ -1,6 +1,5 @@
-"""Code that doctor.py runs in processes of its own, because it may die or because this process
-must not be what it finds.
-"""
+"""Code that doctor.py runs in processes of its own, because it may crash, or because it must not
+see the state of this process."""
 
 from __future__ import annotations
 
@@ -10,7 +9,7 @@ import subprocess
 
 from fairseq_ext.core import child
 
-LONGEST = 300  # seconds that a probe may take
+LONGEST = 300  # seconds
 
 HOOK_PROBE = (
     "import sys; sys.exit(not any(type(f).__name__ in ('FairseqExtStart', 'Hook') for f "
@@ -35,7 +34,7 @@ os._exit(0)  # to look through all modules at the end takes as long as to import
 
 
 def probe(code: str, *arguments: str) -> subprocess.CompletedProcess[str]:
-    """Run code in a fresh Python, away from this one and from the working directory; it may die."""
+    """Run code in a new Python process, outside the working directory; it may crash."""
     return subprocess.run(
         child.python("-c", code, *arguments),
         cwd=os.path.abspath(os.sep),
@@ -49,7 +48,7 @@ def probe(code: str, *arguments: str) -> subprocess.CompletedProcess[str]:
 
 
 def last_line(done: subprocess.CompletedProcess[str]) -> str:
-    """How a probe ended: its signal, or the last line that it said."""
+    """Return how a probe ended: its signal, or the last line of its output."""
     if done.returncode < 0:
         return signal.Signals(-done.returncode).name
     return (done.stderr.strip().splitlines() or [f"exit code {done.returncode}"])[-1]

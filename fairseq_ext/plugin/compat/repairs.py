@@ -1,8 +1,8 @@
-"""Repairs of fairseq 0.12.2 for current Python, torch, numpy and hydra, and for
-lines of invalid bytes.
+"""Repairs of fairseq 0.12.2 for current Python, torch, numpy and hydra, and for lines of invalid
+bytes.
 
-startup.py loads this file by its path, while fairseq is being imported; patches.py says which
-module of fairseq each is for.
+startup.py loads this file by its path, while fairseq is being imported; patches.py names the module
+of fairseq that each is for.
 """
 
 from __future__ import annotations
@@ -26,12 +26,11 @@ importing, counting = 0, threading.Lock()  # modules of fairseq that are being i
 
 @contextlib.contextmanager
 def dataclass_defaults(*module: ModuleType) -> Iterator[None]:
-    """Accept a fairseq dataclass instance as the default of a field, for as long
-    as the context lasts.
+    """Accept a fairseq dataclass instance as the default of a field, inside the context.
 
     Python >= 3.11 takes "has no __hash__" for "is mutable" and refuses such a default. fairseq
-    reads the default itself (not a factory), so the instance stays the default and its class is
-    given identity hashing, which Python 3.10 never asked for.
+    reads the default itself (not a factory), so the instance stays the default and its class gets
+    identity hashing, which Python 3.10 did not require.
     """
     global importing
     with counting:
@@ -48,7 +47,7 @@ def dataclass_defaults(*module: ModuleType) -> Iterator[None]:
 
 
 def get_field(cls, name, annotation, *more):
-    """As dataclasses._get_field, which it calls."""
+    """Replace dataclasses._get_field, which it calls."""
     default = getattr(cls, name, dataclasses.MISSING)
     value = default.default if isinstance(default, dataclasses.Field) else default
     kind = type(value)
@@ -59,7 +58,7 @@ def get_field(cls, name, annotation, *more):
 
 def read_optional_types(utils: ModuleType) -> None:
     """Take X for the type of an option whose field is X | None, as Python 3.14 writes Optional[X]:
-    fairseq knows the older text."""
+    fairseq reads the older form only."""
     stock = utils.interpret_dc_type
 
     @functools.wraps(stock)
@@ -73,9 +72,9 @@ def read_optional_types(utils: ModuleType) -> None:
 
 
 def avoid_fused_encoder_layer(transformer_layer: ModuleType) -> None:
-    """Keep fairseq from torch's fused encoder layer, which it calls without the mask type that
-    torch >= 2 asks for: a checkpoint of a post-norm Transformer would fail on every padded batch.
-    fairseq's own layers beside it compute the same."""
+    """Keep fairseq from using torch's fused encoder layer, which it calls without the mask type
+    that torch >= 2 requires: a checkpoint of a post-norm Transformer would fail on every padded
+    batch. fairseq's own layers compute the same."""
     layer = transformer_layer.TransformerEncoderLayerBase
     stock = layer.__init__
 
@@ -88,13 +87,12 @@ def avoid_fused_encoder_layer(transformer_layer: ModuleType) -> None:
 
 
 def pin_no_memory(iterators: ModuleType) -> None:
-    """Have fairseq's batches ask for pinned memory only where there is a GPU:
-    torch warns elsewhere."""
+    """Let fairseq's batches use pinned memory only if there is a GPU: torch warns elsewhere."""
     stock = iterators.CountingIterator.__init__
 
     @functools.wraps(stock)
     def initialise(self, iterable, *args, **kwargs):
-        loader = getattr(iterable, "_iterable", iterable)  # behind a buffer
+        loader = getattr(iterable, "_iterable", iterable)  # inside a buffer
         if getattr(loader, "pin_memory", False):
             loader.pin_memory = iterators.torch.cuda.is_available()
         stock(self, iterable, *args, **kwargs)
@@ -103,9 +101,8 @@ def pin_no_memory(iterators: ModuleType) -> None:
 
 
 def silence_notices() -> None:
-    """Ignore what hydra 1.3 says about the way fairseq calls it (where fast_start.py gives
-    up), what Ray says of its future, and fairseq's advice to install a package that only
-    training to speak would use."""
+    """Ignore warnings of hydra 1.3 on fairseq's calls (if fast_start.py fails), of Ray on its
+    future, and fairseq's advice to install a package that only training to speak would use."""
     for message in (
         r"\s*The version_base parameter is not specified",
         r"hydra\.experimental\.(initialize|compose)\(\) is no longer experimental",
@@ -120,8 +117,9 @@ def silence_notices() -> None:
 
 
 def set_up_no_log(module: ModuleType) -> contextlib.AbstractContextManager | bool:
-    """Keep a module of fairseq from setting up the log of a program that imports our package, by
-    a context; a program that imports fairseq first, or one of its commands, has what stock does."""
+    """Return a context that keeps a module of fairseq from setting up the log of a program that
+    imports our package; a program that imports fairseq first, and fairseq's commands, behave as
+    stock."""
     return (
         without_log(vars(module))
         if "fairseq_ext" in sys.modules and "fairseq_cli" not in sys.modules
@@ -151,8 +149,8 @@ def give_arguments(module: ModuleType) -> None:
 
 
 def give_numpy_long(module: ModuleType) -> bool:
-    """Give a module of fairseq a numpy with `compat.long`, which numpy 2 no longer has;
-    whether it lacks it."""
+    """Give a module of fairseq a numpy with `compat.long`, which numpy 2 does not have; return
+    whether it was missing."""
     numpy = module.np
     lacks = not hasattr(numpy, "compat")
     if lacks:
@@ -164,8 +162,8 @@ def give_numpy_long(module: ModuleType) -> bool:
 
 # ---- Invalid bytes
 #
-# fairseq-interactive reads bytes that are not valid UTF-8, so that they are their line's
-# fault and not the session's.
+# fairseq-interactive reads bytes that are not valid UTF-8 as lone surrogates, so that they are an
+# error of their line and not of the session.
 
 
 COMMAND = "fairseq_cli.interactive"
@@ -178,8 +176,7 @@ def is_loaded(command: str) -> bool:
 
 
 def keep_invalid_bytes() -> None:
-    """Have the command's reading keep them as lone surrogates, from standard input
-    and from --input."""
+    """Let the command read them as lone surrogates, from standard input and from --input."""
     logging.getLogger(COMMAND).addFilter(holds_here)
     if isinstance(sys.stdin, io.TextIOWrapper):
         sys.stdin.reconfigure(errors="surrogateescape")
@@ -191,11 +188,11 @@ def keep_invalid_bytes() -> None:
 
 
 def are_kept() -> bool:
-    """Whether this process keeps them, for the doctor."""
+    """Whether this process does so, for the doctor."""
     return holds_here in logging.getLogger(COMMAND).filters
 
 
 def holds_here(record: logging.LogRecord) -> bool:
-    """Whether a line of the command's log is true: our phrases are segmented for the target side,
-    and need no shared vocabulary."""
+    """Whether a line of the command's log is correct: our phrases are segmented for the target
+    side, and need no shared vocabulary."""
     return "assumes a shared subword vocabulary" not in str(record.msg)

@@ -1,11 +1,11 @@
 """Lets stock fairseq 0.12.2 run on current Python, torch and hydra, and starts our commands.
 
-The installed file `fairseq_ext.pth` puts a small import finder into every interpreter. In a
-command of ours it drops the working folder from the search path, and Ctrl-C ends the process at
-once until the package is imported. When `fairseq` itself is first asked for, the finder runs this
-module, whose `Hook` makes the changes that patches.py lists, each when the module of fairseq
-runs that it is for. A command of fairseq's that names an *_ext task becomes the package's own
-(core/command_line.py); in any other program nothing else is done.
+The installed file `fairseq_ext.pth` puts a small import finder into every interpreter. In a command
+of ours it removes the working folder from the search path, and lets Ctrl-C end the process at once
+until the package is imported. When `fairseq` is first imported, the finder runs this module, whose
+`Hook` makes the changes of patches.py, each when its module of fairseq runs. A command of fairseq's
+that names an *_ext task becomes the package's own (core/command_line.py); any other program is not
+changed further.
 """
 
 import contextlib
@@ -18,8 +18,8 @@ from types import ModuleType
 
 
 def patches() -> ModuleType:
-    """patches.py, loaded by its path where it is not loaded: importing the package would import
-    fairseq, which is being imported."""
+    """Return patches.py, loaded by its path if it is not loaded: an import of the package would
+    import fairseq, which is being imported."""
     name = "fairseq_ext.plugin.compat.patches"
     if name not in sys.modules:
         spec = importlib.util.spec_from_file_location(
@@ -32,18 +32,18 @@ def patches() -> ModuleType:
 
 
 class Hook(importlib.abc.MetaPathFinder):
-    """A finder that finds nothing: it has patches made as the modules of fairseq run.
+    """A finder that finds nothing: it makes patches as the modules of fairseq run.
 
-    commands: those of a command as well.
+    commands: the patches of a command.
     """
 
     def __init__(self) -> None:
-        self.asked = False
+        self.is_started = False
         self.commands: tuple = ()
 
     def find_spec(self, fullname, path=None, target=None):
-        if fullname in ("fairseq", "fairseq_cli") and not self.asked:
-            self.asked = True
+        if fullname in ("fairseq", "fairseq_cli") and not self.is_started:
+            self.is_started = True
             if patches().load_by_path("fairseq_ext.core.command_line").command():
                 importlib.import_module("fairseq_ext")
         if not fullname.startswith("fairseq."):
@@ -56,7 +56,7 @@ class Hook(importlib.abc.MetaPathFinder):
                 [p for p in all_patches if fullname in p.modules or p.modules == patches().ALL],
             )
             if self.commands:
-                spec = patches().load_by_path("fairseq_ext.plugin.compat.lazy").later(spec)
+                spec = patches().load_by_path("fairseq_ext.plugin.compat.lazy").make_lazy(spec)
         return spec
 
     def own_process(self) -> None:
@@ -97,18 +97,18 @@ class Loader(importlib.abc.Loader):
 def register() -> Hook:
     """Put the hook in front of the import system, once; return it."""
     for finder in sys.meta_path:
-        if type(finder).__name__ == "Hook" and hasattr(finder, "asked"):
+        if type(finder).__name__ == "Hook" and hasattr(finder, "is_started"):
             return finder  # type: ignore[return-value]
     sys.meta_path.insert(0, Hook())
     return sys.meta_path[0]  # type: ignore[return-value]
 
 
 def own_this_process() -> None:
-    """Make this process a command's own: how it ends, what it says of errors, Ctrl-C, and a quick
-    start (patches.py has the list).
+    """Make this process a command's own: its end, its error messages, Ctrl-C, and a quick start
+    (patches.py has the list).
 
-    `fairseq_ext/__init__.py` calls it for a command, and nobody else. --verbose, which every
-    command takes, shows tracebacks.
+    Only `fairseq_ext/__init__.py` calls it, for a command. --verbose, which every command takes,
+    shows tracebacks.
     """
     own = patches().load_by_path("fairseq_ext.core.command_line")
     if own.own_command:

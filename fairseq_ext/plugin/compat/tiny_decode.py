@@ -12,8 +12,8 @@ from fairseq.tasks import TASK_DATACLASS_REGISTRY, TASK_REGISTRY
 import fairseq_ext.plugin.tasks  # noqa: F401
 
 
-def both() -> tuple[list[list[int]], ...]:
-    """Each sentence's best tokens, by our generator and by fairseq's."""
+def decode_with_both_generators() -> tuple[list[list[int]], ...]:
+    """Return each sentence's best tokens, by our generator and by fairseq's."""
     words = Dictionary()
     ids = [words.add_symbol(f"w{i}") for i in range(20)]
     task = TASK_REGISTRY["translation_ext"](

@@ -1,6 +1,6 @@
-"""What fairseq's three compiled modules do for translation, where fairseq was installed without
-a compiler (`python -m fairseq_ext.doctor --install-fairseq`): batches by size, blocks of a language
-model's text, and the n-gram counts of its BLEU.
+"""Python versions of fairseq's three compiled modules, for translation, if fairseq was installed
+without a compiler (`python -m fairseq_ext.doctor --install-fairseq`): batches by size, blocks of a
+language model's text, and the n-gram counts of its BLEU.
 
 startup.py loads this file by its path, while fairseq is being imported.
 """
@@ -17,9 +17,11 @@ import numpy as np
 
 
 def batch_by_size_vec(indices, sizes, most_tokens: int, most_sentences: int, multiple: int) -> list:
-    """indices (n,) in batches, sizes (n,) being their tokens: each of at most so many tokens,
-    padding included, and sentences; a number of sentences that `multiple` divides, or fewer than
-    it, wherever a batch may go on. A limit of 0 or less is none.
+    """Divide sentences `indices` (n,) with `sizes` (n,) tokens into batches.
+
+    A batch has at most `most_tokens` tokens, padding included, and at most `most_sentences`
+    sentences; if it could hold more sentences, their number is a multiple of `multiple` or less
+    than it. A limit of 0 or less is none.
 
     Errors: AssertionError for a sentence longer than a batch.
     """
@@ -27,7 +29,7 @@ def batch_by_size_vec(indices, sizes, most_tokens: int, most_sentences: int, mul
         f"Sentences lengths should not exceed max_tokens={most_tokens}"
     )
     ends: list[int] = []
-    start = good = 0  # where the batch begins, and where it could end: what lies behind is its tail
+    start = good = 0  # where the batch begins, and the last place where it may end
     longest = longest_of_tail = 0
     for i, size in enumerate(np.asarray(sizes).tolist()):
         longest_of_tail = max(longest_of_tail, size)
@@ -48,13 +50,13 @@ def batch_by_size_vec(indices, sizes, most_tokens: int, most_sentences: int, mul
 
 
 def batch_by_size_fn(indices, size_of: Callable, *limits: int) -> list:
-    """The same where a function gives a sentence's tokens."""
+    """Do the same as `batch_by_size_vec`, with a function that returns a sentence's tokens."""
     return batch_by_size_vec(indices, [size_of(i) for i in indices], *limits)
 
 
 def slices(sizes, break_mode: str, block_size: int, document_sep_len: int):
-    """Where each block of a text begins and ends, (blocks, 2): a sentence each (`eos`), or
-    so many tokens (`none`)."""
+    """Return the start and the end of each block of a text, (blocks, 2): one sentence each (`eos`),
+    or `block_size` tokens (`none`)."""
     ends = sizes.cumsum()
     if break_mode == "none":
         ends = np.minimum(np.arange(block_size, ends[-1] + block_size, block_size), ends[-1])
@@ -67,8 +69,8 @@ def slices(sizes, break_mode: str, block_size: int, document_sep_len: int):
 
 
 def sentences_of(sizes, blocks):
-    """In which sentence each block begins, how far behind that sentence's first token, and in
-    which it ends: (blocks, 3)."""
+    """Return the sentence in which each block begins, its offset in that sentence, and the sentence
+    in which it ends: (blocks, 3)."""
     ends = sizes.cumsum()
     first, last = (
         np.searchsorted(ends, place, "right") for place in (blocks[:, 0], blocks[:, 1] - 1)
@@ -77,7 +79,7 @@ def sentences_of(sizes, blocks):
 
 
 class Counts:
-    """The functions of libbleu."""
+    """The functions of libbleu, in Python."""
 
     @staticmethod
     def bleu_zero_init(stat) -> None:
@@ -93,8 +95,8 @@ class Counts:
     @staticmethod
     def bleu_add(stat, reference_length, reference, length, output, pad, eos) -> None:
         def words(count, first) -> list[int]:
-            """Without padding on the left, and without that and ends on the right, where
-            at least one word stays."""
+            """Return the words without padding on the left, and without padding and EOS on the
+            right, at least one word."""
             found = (
                 list((ctypes.c_int * count.value).from_address(first.value)) if count.value else []
             )
@@ -131,7 +133,7 @@ TWINS: dict[str, dict[str, Callable | None]] = {
 
 
 def stand_in(module: ModuleType) -> bool:
-    """Give fairseq these where its compiled modules are missing; whether they are."""
+    """Replace fairseq's compiled modules if they are missing; return whether they are."""
     if importlib.util.find_spec("fairseq.data.data_utils_fast") is not None:
         return False
     for name, functions in TWINS.items():
@@ -141,7 +143,7 @@ def stand_in(module: ModuleType) -> bool:
 
 
 def count_ngrams(module: ModuleType) -> bool:
-    """Let fairseq.scoring.bleu's Scorer count here where libbleu is missing; whether it is."""
+    """Let fairseq.scoring.bleu's Scorer count here if libbleu is missing; return whether it is."""
     if importlib.util.find_spec("fairseq.libbleu") is not None:
         return False
 

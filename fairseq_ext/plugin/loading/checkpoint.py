@@ -1,4 +1,4 @@
-"""What a checkpoint must hold before a model is built of it, and plain Transformers of other names.
+"""Checks of a checkpoint before a model is built from it; plain Transformers under other names.
 
 A damaged checkpoint takes neither hours nor all memory, and opens no other file.
 """
@@ -21,12 +21,12 @@ from omegaconf import DictConfig, OmegaConf
 
 from fairseq_ext.core.errors import UsageError, cut
 
-# of settings whose names end so
-MOST = {"_layers": 1000, "_heads": 1000, "_dim": 100_000, "_positions": 1_000_000}
-# of fairseq's examples/latent_depth, which has no count of layers to come to
+# the largest value of settings, by the ending of their names
+MAX_VALUES = {"_layers": 1000, "_heads": 1000, "_dim": 100_000, "_positions": 1_000_000}
+# a setting of fairseq's examples/latent_depth, which has no number of layers there
 UNLIMITED = ("target_layers", -1)
 NUMBERS = ("dropout", "normalize_before")  # endings of names whose values are read in decoding only
-NEEDED = ("dropout", "attention_dropout")  # others may be None
+REQUIRED_NUMBERS = ("dropout", "attention_dropout")  # may not be None
 FILES = (
     "encoder_embed_path",
     "decoder_embed_path",
@@ -36,25 +36,27 @@ FILES = (
 
 
 def check_(state: Any) -> None:
-    """UsageError for what is no checkpoint of a model; files that its training began with
-    are forgotten, in place."""
+    """Raise UsageError for anything but the checkpoint of a model; remove names of files that its
+    training began with, in place."""
     if not isinstance(state, Mapping):
-        return  # which fairseq tells
+        return  # fairseq reports it
     weights = state.get("model")
     if not isinstance(weights, Mapping):
-        raise wrong('has no weights ("model")')
+        raise checkpoint_error('has no weights ("model")')
     for name, weight in weights.items():
         if not isinstance(weight, torch.Tensor):
-            raise wrong(f"has {type(weight).__name__} in the place of the weight {name}")
+            raise checkpoint_error(f"has {type(weight).__name__} in the place of the weight {name}")
         if weight.is_meta or weight.layout is not torch.strided:
-            raise wrong(f"has the weight {name} without its numbers, or in a sparse form")
+            raise checkpoint_error(
+                f"has the weight {name} without its numbers, or in a sparse form"
+            )
     for name, kinds in (
         ("args", (Namespace,)),
         ("cfg", (Mapping, DictConfig)),
         ("task_state", (Mapping,)),
     ):
         if state.get(name) is not None and not isinstance(state[name], kinds):
-            raise wrong(f'has {type(state[name]).__name__} in the place of "{name}"')
+            raise checkpoint_error(f'has {type(state[name]).__name__} in the place of "{name}"')
     groups = state.get("cfg")
     holder = (
         state["args"]
@@ -65,20 +67,22 @@ def check_(state: Any) -> None:
     )
     settings = plain(holder)
     for name, value in settings.items():
-        most = next((most for ending, most in MOST.items() if name.endswith(ending)), None)
+        most = next((most for ending, most in MAX_VALUES.items() if name.endswith(ending)), None)
         if (
             most is not None
             and isinstance(value, int)
             and not 0 <= value <= most
             and (name, value) != UNLIMITED
         ):
-            raise wrong(f"has {name}={value}, and 0 to {most} are allowed")
+            raise checkpoint_error(f"has {name}={value}, and 0 to {most} are allowed")
         if (
             name.endswith(NUMBERS)
             and not isinstance(value, (int, float))
-            and (value is not None or name in NEEDED)
+            and (value is not None or name in REQUIRED_NUMBERS)
         ):
-            raise wrong(f"has {name}={cut(repr(value))}, and a number or a truth value is needed")
+            raise checkpoint_error(
+                f"has {name}={cut(repr(value))}, and a number or a truth value is needed"
+            )
         if name in FILES and value:
             if isinstance(holder, Namespace):
                 setattr(holder, name, None)
@@ -88,8 +92,8 @@ def check_(state: Any) -> None:
 
 
 def refuse_oversize(settings: Mapping[str, Any], room: int) -> None:
-    """UsageError for settings of a model that would hold more than `room` numbers, from the
-    products that its matrices have."""
+    """Raise UsageError for settings of a model with more than `room` parameters, from the sizes of
+    its matrices."""
     for side in ("encoder", "decoder"):
         layers, width, inner = (
             settings.get(f"{side}_{name}") for name in ("layers", "embed_dim", "ffn_embed_dim")
@@ -97,14 +101,14 @@ def refuse_oversize(settings: Mapping[str, Any], room: int) -> None:
         if isinstance(layers, int) and isinstance(width, int):
             inner = max(width, inner) if isinstance(inner, int) else width
             if layers * width * inner > room:
-                raise wrong(
+                raise checkpoint_error(
                     f"has far fewer weights than {layers} layers of width {width} and "
                     f"{inner} in its {side}"
                 )
 
 
-def wrong(what: str) -> UsageError:
-    """The error for a checkpoint."""
+def checkpoint_error(what: str) -> UsageError:
+    """Return the error for a checkpoint."""
     return UsageError(
         f"the checkpoint {what}: it is damaged, or of another kind; name one as fairseq-train "
         "has saved it"
@@ -112,7 +116,7 @@ def wrong(what: str) -> UsageError:
 
 
 def unbuilt(paths: Any, error: Exception) -> UsageError:
-    """The error where no model could be built of a checkpoint, for whatever reason."""
+    """Return the error for checkpoints from which no model can be built, for any reason."""
     why = cut(str(error) or "no reason is given")
     return UsageError(
         f"no model can be built of {', '.join(paths)} ({type(error).__name__}: {why}): "
@@ -121,7 +125,7 @@ def unbuilt(paths: Any, error: Exception) -> UsageError:
 
 
 def plain(settings: Any) -> dict[str, Any]:
-    """A group of settings as a dictionary, in whichever form it is saved; {} for none."""
+    """Return a group of settings as a dictionary, in whichever form it is saved; {} for none."""
     if isinstance(settings, Namespace):
         return dict(vars(settings))
     if isinstance(settings, DictConfig):
@@ -129,13 +133,12 @@ def plain(settings: Any) -> dict[str, Any]:
     return dict(settings) if isinstance(settings, Mapping) else {}
 
 
-# ---- Plain Transformers of other names
+# ---- Plain Transformers under other names
 #
-# Nobody has registered their architecture here, and their settings are those of
-# a plain Transformer.
-# Many user directories register nothing but a name for sizes of fairseq's own Transformer, and
-# checkpoints save the sizes themselves. Such a one is built as `transformer`. The weights must then
-# fit strictly, name by name and size by size, which fairseq checks.
+# Many user directories only register a name for sizes of fairseq's own Transformer, and checkpoints
+# save the sizes themselves. If the architecture of a checkpoint is not registered here, and its
+# settings are those of a plain Transformer, the model is built as `transformer`. Its weights must
+# then match strictly, name by name and size by size, which fairseq checks.
 
 
 logger = logging.getLogger("fairseq_ext")
@@ -154,7 +157,7 @@ NEEDED_SETTINGS += (
     "activation_fn",
     "no_token_positional_embeddings",
 )
-# of other releases of fairseq: settings of training, and of how files are read
+# settings of other releases of fairseq: of training, and of how files are read
 OTHER_RELEASES = frozenset(
     (
         "arch _name raw_text lazy_load log_keys remove_bpe min_lr max_sentences "
@@ -170,7 +173,7 @@ CHOICES = ("criterion", "optimizer", "lr_scheduler")
 
 @functools.cache
 def known_settings() -> frozenset[str]:
-    """Every setting of fairseq's own that a checkpoint of a plain Transformer may hold."""
+    """Return every setting of fairseq's own that a checkpoint of a plain Transformer may hold."""
     from fairseq.models.transformer import TransformerModel, base_architecture
 
     known = set(OTHER_RELEASES)
@@ -195,8 +198,8 @@ def known_settings() -> frozenset[str]:
     return frozenset(known | set(vars(sizes)) | set(vars(default)))
 
 
-def refusal(settings: Mapping[str, Any]) -> str | None:
-    """Why settings do not describe a plain Transformer; None where they do."""
+def not_plain_reason(settings: Mapping[str, Any]) -> str | None:
+    """Return why settings do not describe a plain Transformer; None if they do."""
     lacking = [name for name in NEEDED_SETTINGS if name not in settings]
     if lacking:
         return f"its settings lack {lacking[0]}"
@@ -210,10 +213,10 @@ def refusal(settings: Mapping[str, Any]) -> str | None:
 
 
 def build_as_plain_(state: dict[str, Any]) -> None:
-    """Name the architecture of a loaded checkpoint `transformer`, in place, where it is unknown and
-    a plain Transformer by its settings.
+    """Name the architecture of a loaded checkpoint `transformer`, in place, if it is not registered
+    and its settings are those of a plain Transformer.
 
-    Errors: UsageError, which says why, where it is unknown and something else.
+    Errors: UsageError with the reason, if it is not registered and something else.
     """
     groups = state.get("cfg")
     holder = (
@@ -227,7 +230,11 @@ def build_as_plain_(state: dict[str, Any]) -> None:
     name = settings.get("arch") or settings.get("_name")
     if not name or name in ARCH_MODEL_REGISTRY or name in MODEL_REGISTRY:
         return
-    reason = "it is spread over several files" if "fsdp_metadata" in state else refusal(settings)
+    reason = (
+        "it is spread over several files"
+        if "fsdp_metadata" in state
+        else not_plain_reason(settings)
+    )
     if reason is not None:
         raise UsageError(
             f"the checkpoint's architecture {name} is not registered here, and {reason}: "
@@ -252,8 +259,8 @@ def build_as_plain_(state: dict[str, Any]) -> None:
 
 
 def rename_(holder: Namespace, settings: Mapping[str, Any]) -> None:
-    """Settings that fairseq can read: the architecture's name, and no other name
-    that is unknown here."""
+    """Write the architecture's name into settings, and remove other names that are not registered
+    here."""
     holder.arch = "transformer"
     if "_name" in settings:
         holder._name = "transformer"

@@ -1,4 +1,4 @@
-"""What a data folder tells: its dictionaries, its segmentation, the text that it was made from."""
+"""The content of a data folder: its dictionaries, its segmentation, the text it was made from."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ from fairseq_ext.search.phrases.pieces import MARKS, SEPARATOR, SHARE, kind_of
 
 # ---- Warnings of a wrong dictionary
 #
-# With one of the right size and other words a model gives nonsense and no error.
-# fairseq's checkpoints do not hold their dictionaries. What shows them: the checkpoint's folder
-# and the data folder that it was trained on, where they hold dict.LANGUAGE.txt, and a state of its
-# task, where that holds a dictionary.
+# With a dictionary of the right size and other words, a model's output is nonsense, without an
+# error. fairseq's checkpoints do not hold their dictionaries. The warnings compare with the
+# dictionaries (dict.LANGUAGE.txt) in the checkpoint's folder and in its training data folder, and
+# with one in the saved state of its task.
 
 
 logger = logging.getLogger("fairseq_ext")
@@ -31,7 +31,7 @@ def warn_of_other_words(task: Any, settings: CommandSettings) -> None:
     """Log a warning for each dictionary of a task that differs from one that its checkpoint
     was trained with.
 
-    task: one of ours, which knows what the checkpoint says of itself; settings: of the run.
+    task: one of ours, with the checkpoint's settings; settings: of the run.
     """
     data, languages = settings.data.split(os.pathsep)[0], settings.languages
     for side, dictionary, language in (
@@ -64,13 +64,13 @@ def known_dictionaries(
     trained_on: str | None,
     state: Mapping[str, Any],
 ) -> Iterator[tuple[str, Sequence[str]]]:
-    """(where it is, its words by id) of each dictionary of this side that the checkpoint shows and
-    that is not the file in use."""
+    """Yield (place, words by id) of each dictionary of this side of the model that can be found and
+    is not the file in use."""
     kept = state.get(f"{side}_dictionary", state.get("dictionary"))
     words = getattr(kept, "symbols", kept)
     if isinstance(words, (list, tuple)) and all(isinstance(word, str) for word in words):
         yield "that in the state of its task", words
-    in_use = os.path.join(data, f"dict.{language}.txt")
+    strategies_in_use = os.path.join(data, f"dict.{language}.txt")
     for folder in (
         os.path.dirname(os.path.abspath(checkpoint)) if checkpoint else None,
         trained_on,
@@ -79,16 +79,18 @@ def known_dictionaries(
         if (
             language
             and os.path.isfile(path)
-            and not (os.path.exists(in_use) and os.path.samefile(path, in_use))
+            and not (
+                os.path.exists(strategies_in_use) and os.path.samefile(path, strategies_in_use)
+            )
         ):
             try:
                 yield path, Dictionary.load(path).symbols
-            except (OSError, ValueError, RuntimeError):  # not one that fairseq could have used
+            except (OSError, ValueError, RuntimeError):  # fairseq could not have used it
                 continue
 
 
 def difference(ours: Sequence[str], theirs: Sequence[str]) -> str | None:
-    """How many of the ids that both have stand for other words; None where all are the same."""
+    """Return how many of the ids in both dictionaries have different words; None for none."""
     both = min(len(ours), len(theirs))
     other = [i for i in range(both) if ours[i] != theirs[i]]
     if not other:
@@ -102,10 +104,10 @@ def difference(ours: Sequence[str], theirs: Sequence[str]) -> str | None:
 
 # ---- The segmentation of a folder
 #
-# Which model of subwords it holds, and what its dictionaries tell of the text they were made from.
+# Its subword model, and the marks of segmentation in its dictionaries.
 
 
-# flags of files
+# flags that name files
 SAVED = (
     "sentencepiece_model",
     "target_sentencepiece_model",
@@ -113,16 +115,16 @@ SAVED = (
     "gpt2_encoder_json",
     "gpt2_vocab_bpe",
 )
-CODES = ("bpecodes", "code", "codes")  # merges, as fairseq's archives and others name them
-CODE_SUFFIXES = (".code", ".codes")  # ende30k.fastbpe.code, of an archive of WMT19
-SUFFIX = ".model"  # of SentencePiece's
-# as Moses writes ' " & < > [ ] |
+CODES = ("bpecodes", "code", "codes")  # lists of merges, as fairseq's archives and others name them
+CODE_SUFFIXES = (".code", ".codes")  # such as ende30k.fastbpe.code, of an archive of WMT19
+SUFFIX = ".model"  # of SentencePiece
+# Moses' escapes of ' " & < > [ ] |
 ESCAPED = re.compile(r"^&(apos|quot|amp|lt|gt|#91|#93|#124);", re.MULTILINE)
 
 
 def segmentation_files(folder: str) -> list[str]:
-    """The names of a folder's SentencePiece models and lists of BPE merges; of
-    equal files the first."""
+    """Return the names of a folder's SentencePiece models and lists of BPE merges; of equal files
+    the first."""
     out: list[str] = []
     for name in sorted(
         name
@@ -138,12 +140,12 @@ def segmentation_files(folder: str) -> list[str]:
 
 
 def flag_of(name: str) -> str:
-    """The flag that takes such a file."""
+    """Return the flag for such a file."""
     return "sentencepiece_model" if name.endswith(SUFFIX) else "bpe_codes"
 
 
 def kind_of_codes(path: str) -> str:
-    """The --bpe of a list of merges: fastBPE writes how often each pair was seen behind it."""
+    """Return the --bpe for a list of merges: fastBPE adds the frequency to each pair."""
     with open(path, encoding="utf-8") as lines:
         first = next(lines, "").split()
     return (
@@ -154,7 +156,7 @@ def kind_of_codes(path: str) -> str:
 
 
 def is_moses(folder: str) -> bool:
-    """Whether a folder's dictionaries have what Moses' tokenizer makes of quotes and brackets."""
+    """Whether a folder's dictionaries have Moses' escapes of quotes and brackets."""
     return any(
         ESCAPED.search(path.read_text(encoding="utf-8", errors="replace"))
         for path in Path(folder).glob("dict.*txt")
@@ -164,11 +166,11 @@ def is_moses(folder: str) -> bool:
 def segmentation_flags(
     folder: str, given: Mapping[str, Any], saved: Mapping[str, Any]
 ) -> dict[str, Any]:
-    """The flags of a folder's segmentation (bpe, its file, tokenizer) that are not given; {} where
-    the folder has no file for one.
+    """Return the flags of a folder's segmentation (bpe, its file, tokenizer) that are not given; {}
+    if the folder has no file for one.
 
-    saved: the checkpoint's settings, which may name files of the folder. Errors: UsageError, naming
-    the choices, where it has several.
+    saved: the checkpoint's settings, which may name files of the folder. Errors: UsageError, which
+    lists the choices, if there are several.
     """
     files = {name: os.path.join(folder, str(saved[name])) for name in SAVED if saved.get(name)}
     if (
@@ -206,20 +208,20 @@ def segmentation_flags(
 
 # ---- A warning where text is not segmented
 #
-# Text comes as people write it to a dictionary of subwords, and no flag says how to segment it.
-# The dictionary bears the marks of a segmentation (▁ or @@), and the lines bear none. Lines that
-# are segmented already, as fairseq's recipes pipe them in, are left in peace.
+# Warn if the dictionary has marks of a segmentation (▁ or @@), the first lines have none, and no
+# flag names a segmentation. Lines that are segmented already, as in fairseq's recipes, cause no
+# warning.
 
 MARK = {"sentencepiece": "▁", "subword-nmt": SEPARATOR}
 FLAG = {"sentencepiece": "sentencepiece_model", "subword-nmt": "bpe_codes"}
 
 
-class RawText:
-    """Watches the lines of a run that has no --bpe, until it is known whether they are segmented.
+class SegmentationCheck:
+    """Checks the lines of a run without --bpe, until it is known whether they are segmented.
 
-    kind: the segmentation of the dictionary, None for none. folder: where its model may lie.
-    has_word: where --remove-bpe undoes the segmentation of the output, whether the dictionary has
-    a word; a line of such words is as good segmented as not.
+    kind: the segmentation of the dictionary, None for none. folder: that may have its model.
+    has_word: with --remove-bpe, whether the dictionary has a word; lines of such words may be
+    segmented or not.
     """
 
     def __init__(
@@ -227,8 +229,8 @@ class RawText:
     ):
         self.kind, self.folder, self.has_word = kind, folder, has_word
 
-    def look(self, lines: Sequence[str]) -> None:
-        """Warn if these are the first lines that tell, and are not segmented."""
+    def check(self, lines: Sequence[str]) -> None:
+        """Warn if these are the first lines that show it, and are not segmented."""
         text = [line for line in lines if line.strip()]
         if self.kind is None or not text:
             return
@@ -253,7 +255,8 @@ class RawText:
 
 
 def advice(kind: str, folder: str) -> str:
-    """The flags that segment text as a dictionary was; with the folder's file, where it has one."""
+    """Return the flags that segment text as a dictionary was, with the folder's file if it has
+    one."""
     files = [
         os.path.join(folder, name)
         for name in segmentation_files(folder)
@@ -271,7 +274,7 @@ def advice(kind: str, folder: str) -> str:
 
 
 def kind_of_files(paths: Sequence[str]) -> str | None:
-    """The segmentation of dictionary files by the marks of their words, without loading
+    """Return the segmentation of dictionary files, from the marks in their words, without loading
     them; None for none."""
     for path in paths:
         with open(path, encoding="utf-8", errors="replace") as lines:
@@ -282,8 +285,8 @@ def kind_of_files(paths: Sequence[str]) -> str | None:
     return None
 
 
-def tell_segmented_output(dictionary: Dictionary, folder: str) -> None:
-    """Warn where translations of a binarised data set stay in pieces."""
+def warn_segmented_output(dictionary: Dictionary, folder: str) -> None:
+    """Warn if translations of a binarised data set are printed as pieces."""
     kind = kind_of(dictionary, None)
     if kind is not None:
         way = "--remove-bpe sentencepiece" if kind == "sentencepiece" else "--remove-bpe"

@@ -1,6 +1,6 @@
-"""Which language is the source and which the target, also for multilingual tasks.
+"""The source and the target language, also of multilingual tasks.
 
-It is told by the flags, the data directory's files, or the checkpoint's own settings.
+They come from the flags, the data directory's files, or the checkpoint's own settings.
 """
 
 from __future__ import annotations
@@ -25,28 +25,28 @@ DICTIONARY = re.compile(r"dict\.(.+)\.txt")
 
 
 def languages_of(folder: str) -> list[str]:
-    """The languages whose dictionaries (dict.XX.txt) a folder has."""
+    """Return the languages of the dictionaries (dict.XX.txt) in a folder."""
     return sorted(found[1] for name in os.listdir(folder) if (found := DICTIONARY.fullmatch(name)))
 
 
 def language_pair(
     data: str, checkpoint: str | None, source: str | None, target: str | None
 ) -> tuple[str, str]:
-    """The source and the target language; source, target: as the flags name them.
+    """Return the source and the target language; source, target: as the flags name them.
 
-    data: fairseq's data directory, or several joined by colons. checkpoint: a file. Where a flag
-    is missing, it is taken from the names of binarised files, as fairseq does, else from the
-    dictionaries: of two languages the checkpoint's own settings say which is which.
-    Errors: UsageError, naming the choices, where all this leaves a choice.
+    data: fairseq's data directory, or several joined by colons. checkpoint: a file. A language
+    without a flag is taken from the names of binarised files, as in fairseq, else from the
+    dictionaries; the checkpoint's settings say which of two languages is the source.
+    Errors: UsageError, which lists the choices, if there are several.
     """
     folder = split_paths(data)[0]
     given = [name for name in (source, target) if name]
     if len(given) == 2:
         return source, target  # type: ignore[return-value]
     pair, known = tuple(infer_language_pair(folder)), languages_of(folder)
-    # a dictionary that is missing is told by fairseq
+    # fairseq reports a missing dictionary
     if set(given) <= set(pair) and set(pair) & set(known):
-        return of_pair(pair, source, target)
+        return orient_pair(pair, source, target)
     if not known:
         raise UsageError(
             f"{folder} has no dictionary of a language (dict.XX.txt): name the folder with "
@@ -56,7 +56,7 @@ def language_pair(
     if (
         saved is not None
         and source in (None, saved[0])
-        and target != own_target(folder, checkpoint, target)
+        and target != dictionary_language(folder, checkpoint, target)
     ):
         return saved[0], str(target)
     if (
@@ -66,15 +66,15 @@ def language_pair(
     ):
         return saved
     if len(known) == 2 and given and given[0] in known:
-        return of_pair(tuple(known), source, target)
-    raise UsageError(ask(folder, known, source, target, saved))
+        return orient_pair(tuple(known), source, target)
+    raise UsageError(languages_missing_message(folder, known, source, target, saved))
 
 
-def own_target(data: str | None, checkpoint: str | None, target: str | None) -> str | None:
-    """The target language by which a folder names its dictionary, for one that is a word of the
-    source's, as >>fra<< of OPUS-MT's models.
+def dictionary_language(data: str | None, checkpoint: str | None, target: str | None) -> str | None:
+    """Return the target language that names the folder's dictionary, if `target` is a tag of the
+    source dictionary, such as >>fra<< of OPUS-MT's models.
 
-    Errors: UsageError, naming the choices, for a language that such a model does not have.
+    Errors: UsageError, which lists the choices, for a language that such a model does not have.
     """
     folder = split_paths(data or "")[0]
     saved = (
@@ -97,8 +97,8 @@ def own_target(data: str | None, checkpoint: str | None, target: str | None) -> 
     return saved[1] if words else target
 
 
-def of_pair(pair: tuple, source: str | None, target: str | None) -> tuple[str, str]:
-    """The pair, the other way round where a flag says so."""
+def orient_pair(pair: tuple, source: str | None, target: str | None) -> tuple[str, str]:
+    """Return the pair, in the other order if a flag requires it."""
     turned = (source is not None and source != pair[0]) or (
         target is not None and target != pair[1]
     )
@@ -106,7 +106,7 @@ def of_pair(pair: tuple, source: str | None, target: str | None) -> tuple[str, s
 
 
 def saved_pair(checkpoint: str | None) -> tuple[str, str] | None:
-    """The languages that a checkpoint was trained for; None where it does not name two."""
+    """Return the languages that a checkpoint was trained for; None if it does not name two."""
     if checkpoint is None or not os.path.isfile(checkpoint):
         return None
     task = saved_settings(checkpoint)["task"]
@@ -114,23 +114,23 @@ def saved_pair(checkpoint: str | None) -> tuple[str, str] | None:
     return (source, target) if source and target else None
 
 
-def ask(
+def languages_missing_message(
     folder: str,
     known: list[str],
     source: str | None,
     target: str | None,
     saved: tuple[str, str] | None,
 ) -> str:
-    """The sentence that asks for the languages."""
+    """Return the message that requests the languages."""
     missing = [
         flag for flag, given in (("--source-lang", source), ("--target-lang", target)) if not given
     ]
-    told = f", and the checkpoint was trained from {saved[0]} to {saved[1]}" if saved else ""
+    trained = f", and the checkpoint was trained from {saved[0]} to {saved[1]}" if saved else ""
     if len(known) == 1:
         way = " and ".join(missing)
         return (
-            f"{folder} has a dictionary of {known[0]} alone{told}: add {way}, or name the folder "
-            "that has both dictionaries"
+            f"{folder} has a dictionary of {known[0]} alone{trained}: add {way}, or name the "
+            "folder that has both dictionaries"
         )
     listed = ", ".join(known[:-1]) + f" and {known[-1]}"
     which = (
@@ -141,30 +141,29 @@ def ask(
         which = " and ".join(missing) + f", each one of {', '.join(known)}"
     return (
         f"{folder} has dictionaries of "
-        f"{listed}{told or ', which does not tell the source from the target'}: add {which}"
+        f"{listed}{trained or ', which does not say which is the source'}: add {which}"
     )
 
 
 def name_languages_(settings: Any, checkpoint: str | None) -> None:
-    """Write the languages into a task's settings where its command names none
-    (raises UsageError)."""
+    """Write the languages into a task's settings if its command names none (raises UsageError)."""
     if settings.data and (settings.source_lang is None or settings.target_lang is None):
         pair = language_pair(settings.data, checkpoint, settings.source_lang, settings.target_lang)
         settings.source_lang, settings.target_lang = pair
 
 
-# ---- What a multilingual task must be told of its languages
+# ---- The languages of a multilingual task
 #
-# What is wrong there ends deep in fairseq, or in text of another language.
+# Without these checks, a wrong language ends deep in fairseq, or in text of another language.
 
 
-# tasks that are told the pairs of their training
+# tasks with the language pairs of their training
 PAIRED = (TranslationMultiSimpleEpochTask, MultilingualTranslationTask)
 
 
 def check_languages(task: type[FairseqTask], name: str, settings: DictConfig | Namespace) -> None:
-    """UsageError where a command that translates names languages that its task cannot have, or
-    none. task: the class; name: its --task; settings: its own."""
+    """Raise UsageError if a command that translates names no languages, or ones that its task
+    cannot have. task: the class; name: its --task; settings: its own."""
     if not setting(settings, "common_eval", "path") or not issubclass(
         task, (*PAIRED, TranslationFromPretrainedBARTTask)
     ):
@@ -193,8 +192,8 @@ def check_languages(task: type[FairseqTask], name: str, settings: DictConfig | N
 def known_languages(
     task: type[FairseqTask], name: str, settings: DictConfig | Namespace
 ) -> list[str]:
-    """The languages of a task, in the order of its flags (raises UsageError where
-    they do not tell)."""
+    """Return the languages of a task, in the order of its flags (raises UsageError if they do not
+    name them)."""
     langs = getattr(settings, "langs", None)
     if not issubclass(task, PAIRED):
         if not langs:
@@ -222,6 +221,6 @@ def known_languages(
 
 
 def pairs_of(settings: DictConfig | Namespace) -> list[str]:
-    """What --lang-pairs names."""
+    """Return the pairs of --lang-pairs."""
     pairs = settings.lang_pairs
     return [pair.strip() for pair in (pairs.split(",") if isinstance(pairs, str) else pairs)]

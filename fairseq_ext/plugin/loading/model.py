@@ -31,8 +31,7 @@ from fairseq_ext.plugin.loading.settings import (
 
 # ---- A model folder
 #
-# It holds all of a model: checkpoint, dictionaries, segmentation. What it does not
-# tell is asked for.
+# It holds all of a model: checkpoint, dictionaries, segmentation. Flags name what it lacks.
 #
 #     checkpoints/demo                checkpoint.pt, dict.de.txt, dict.en.txt, spm.model
 #     an archive of fairseq's own     model.pt, or model1.pt to model4.pt; dict.en.txt, dict.de.txt;
@@ -51,10 +50,10 @@ FILES = (
     "source_dict",
     "target_dict",
 )
-MANY = "translation_multi_simple_epoch_ext"
-# what else the checkpoints of multilingual tasks know of their languages
+MULTILINGUAL_TASK = "translation_multi_simple_epoch_ext"
+# flags of languages in the checkpoints of multilingual tasks
 LANGUAGES = {
-    MANY: (
+    MULTILINGUAL_TASK: (
         "langs",
         "lang_pairs",
         "encoder_langtok",
@@ -71,14 +70,14 @@ LANGUAGES = {
     "multilingual_language_modeling_ext": ("langs", "add_bos_token"),
 }
 # tasks without source and target
-OF_PROMPTS = ("language_modeling_ext", "multilingual_language_modeling_ext")
+PROMPT_TASKS = ("language_modeling_ext", "multilingual_language_modeling_ext")
 
 
 def folder_named(folder: str) -> str:
-    """Return the folder; for the name "demo", where there is no such folder, that of the demo
-    model: the clone's, or the one of the installed wheel fairseq_ext_demo.
+    """Return the folder; for the name "demo", if there is no such folder, that of the demo model:
+    the clone's, or the one of the installed wheel fairseq_ext_demo.
 
-    Raises UsageError where there is neither.
+    Raises UsageError if there is neither.
     """
     if folder != "demo" or os.path.isdir(folder):
         return folder
@@ -95,8 +94,8 @@ def folder_named(folder: str) -> str:
 
 
 def checkpoint_of(folder: str) -> str:
-    """The checkpoint of a folder (raises UsageError, naming the choices, where there are several,
-    and where there is none)."""
+    """Return the checkpoint of a folder (raises UsageError if there is none, or if there are
+    several, which it lists)."""
     names = sorted(name for name in os.listdir(folder) if name.endswith(".pt"))
     if not names:
         raise UsageError(f"{folder} has no checkpoint (*.pt): name one by --path")
@@ -111,9 +110,9 @@ def checkpoint_of(folder: str) -> str:
     return os.path.join(folder, names[0])
 
 
-def within(folder: str, path: str) -> str:
-    """Paths joined by colons; those that there are in the folder, and not from here,
-    are the folder's."""
+def resolve_in_folder(folder: str, path: str) -> str:
+    """Return paths joined by colons, those that exist in the folder and not in the working
+    directory with the folder's name."""
     return ":".join(
         os.path.join(folder, part)
         if not os.path.exists(part) and os.path.exists(os.path.join(folder, part))
@@ -123,14 +122,14 @@ def within(folder: str, path: str) -> str:
 
 
 def find_model(folder: str, given: Mapping[str, Any], any_pair: bool = False) -> dict[str, Any]:
-    """The keywords of `Translator`: those given, and what the folder tells of the others.
+    """Return the keywords of `Translator`: those given, and others from the folder's files.
 
     folder: of the model, or "demo" (`folder_named`). given: keywords of `Translator`; path and
     those of FILES may name a file of the folder. Found are path, data, the task that the checkpoint
-    was trained for, source_lang and target_lang, bpe with its file, and tokenizer. any_pair: where
-    all languages share a dictionary and neither is given, the first two will do.
-    Errors: UsageError for a folder that is not there, and where it leaves a choice, which
-    the sentence names.
+    was trained for, source_lang and target_lang, bpe with its file, and tokenizer. any_pair: if all
+    languages share a dictionary and neither is given, take the first two.
+    Errors: UsageError for a folder that does not exist, and where it leaves a choice, which the
+    message names.
     """
     folder = folder_named(folder)
     if not os.path.isdir(folder):
@@ -139,11 +138,13 @@ def find_model(folder: str, given: Mapping[str, Any], any_pair: bool = False) ->
             "and dictionaries"
         )
     flags = {name: value for name, value in given.items() if value is not None}
-    flags |= {name: within(folder, str(flags[name])) for name in FILES if name in flags}
+    flags |= {name: resolve_in_folder(folder, str(flags[name])) for name in FILES if name in flags}
     if "user_dir" in flags:
-        # it may have the checkpoint's task
+        # the folder may have the checkpoint's task
         utils.import_user_module(Namespace(user_dir=str(flags["user_dir"])))
-    path = within(folder, str(flags["path"])) if "path" in flags else checkpoint_of(folder)
+    path = (
+        resolve_in_folder(folder, str(flags["path"])) if "path" in flags else checkpoint_of(folder)
+    )
     first = path.split(":")[0]
     task = saved_settings(first)["task"] if os.path.isfile(first) else {}
     found: dict[str, Any] = {
@@ -151,17 +152,21 @@ def find_model(folder: str, given: Mapping[str, Any], any_pair: bool = False) ->
         "data": folder,
         "task": flags.get("task") or task_of(task),
     }
-    found |= of_languages(task, found["task"]) | shared_files(folder, task, {**found, **flags})
-    if found["task"] not in OF_PROMPTS and not (
+    found |= language_flags(task, found["task"]) | shared_files(folder, task, {**found, **flags})
+    if found["task"] not in PROMPT_TASKS and not (
         flags.get("source_lang") and flags.get("target_lang")
     ):
         pair = flags.get("source_lang"), flags.get("target_lang")
         if "fixed_dictionary" not in found:
             pair = language_pair(folder, first, *pair)
-        elif any_pair and pair == (None, None) and len(known := listed(found)) > 1:
+        elif any_pair and pair == (None, None) and len(known := listed_languages(found)) > 1:
             pair = known[0], known[1]
         else:
-            there = f", each one of {cut(', '.join(known))}" if (known := listed(found)) else ""
+            there = (
+                f", each one of {cut(', '.join(known))}"
+                if (known := listed_languages(found))
+                else ""
+            )
             raise UsageError(
                 f"{folder} has one dictionary for all languages: add --source-lang and "
                 f"--target-lang{there}"
@@ -179,10 +184,10 @@ def find_model(folder: str, given: Mapping[str, Any], any_pair: bool = False) ->
 
 
 def shared_files(folder: str, settings: dict[str, Any], known: Mapping[str, Any]) -> dict[str, Any]:
-    """The flags of the files that all languages of M2M-100's task share and that the folder has:
-    their dictionary, where there is none of a language, and the list of them, where the checkpoint
+    """Return the flags of files of the folder that all languages of M2M-100's task share: their
+    dictionary, unless there is one for each language, and the list of languages, if the checkpoint
     was trained with one. known: flags that are given or found."""
-    if known["task"] != MANY:
+    if known["task"] != MULTILINGUAL_TASK:
         return {}
     saved = {
         name: os.path.basename(settings.get(name) or "")
@@ -198,9 +203,9 @@ def shared_files(folder: str, settings: dict[str, Any], known: Mapping[str, Any]
     return {name: path for name, path in out.items() if path}
 
 
-def listed(flags: Mapping[str, Any]) -> list[str]:
-    """The languages that the flags of M2M-100's task name; none where they leave
-    it to --lang-pairs."""
+def listed_languages(flags: Mapping[str, Any]) -> list[str]:
+    """Return the languages that the flags of M2M-100's task name; none if only --lang-pairs names
+    them."""
     if path := flags.get("lang_dict"):
         with open(path, encoding="utf-8") as lines:
             return lines.read().split()
@@ -208,7 +213,7 @@ def listed(flags: Mapping[str, Any]) -> list[str]:
 
 
 def file_of(folder: str, *names: str) -> str | None:
-    """The first of these files that the folder has."""
+    """Return the first of these files that the folder has."""
     return next(
         (path for name in names if name and os.path.isfile(path := os.path.join(folder, name))),
         None,
@@ -216,13 +221,14 @@ def file_of(folder: str, *names: str) -> str | None:
 
 
 def task_of(settings: dict[str, Any]) -> str:
-    """The task of ours that a checkpoint was trained for; translation_ext where there is none."""
+    """Return the task of ours that a checkpoint was trained for; translation_ext if there is
+    none."""
     name = f"{settings.get('_name')}_ext"
     return name if name in TASK_REGISTRY else "translation_ext"
 
 
-def of_languages(settings: dict[str, Any], task: str) -> dict[str, Any]:
-    """The flags of a multilingual task, as the checkpoint was trained with them."""
+def language_flags(settings: dict[str, Any], task: str) -> dict[str, Any]:
+    """Return the flags of a multilingual task, as in the checkpoint's training."""
     found = {name: settings.get(name) for name in LANGUAGES.get(task, ())}
     return {
         name: ",".join(value) if isinstance(value, list) else value
@@ -253,8 +259,8 @@ def add_model(parse: ArgumentParser, needed: bool = True) -> None:
 
 
 def flags_of(args: Any, others: list[str], any_pair: bool = False) -> dict[str, Any]:
-    """Keywords of `Translator` and `Engine` for the model that these flags name and its decoding,
-    the other flags. any_pair, errors: as of `find_model`."""
+    """Return keywords of `Translator` and `Engine`: for the model that these flags name, and for
+    its decoding, by the other flags. any_pair, errors: see `find_model`."""
     pair = {
         name: value
         for name in ("source_lang", "target_lang")
@@ -269,22 +275,23 @@ def flags_of(args: Any, others: list[str], any_pair: bool = False) -> dict[str, 
 
 
 def configuration(arguments: list[str]) -> Any:
-    """fairseq's configuration of fairseq-interactive, given its arguments (raises UsageError)."""
+    """Return fairseq's configuration of fairseq-interactive with these arguments (raises
+    UsageError)."""
     return convert_namespace_to_omegaconf(
         parse(options.get_interactive_generation_parser(), arguments)
     )
 
 
 class LoadedModel:
-    """A checkpoint, or an ensemble, and what makes tokens of text and text of tokens.
-    cfg: of `configuration`.
+    """A checkpoint, or an ensemble, with its conversion of text to tokens and back. cfg: from
+    `configuration`.
 
-    Errors: UsageError for a task that reads no text; what fairseq raises for files it cannot read.
+    Errors: UsageError for a task that reads no text; fairseq's errors for files it cannot read.
     """
 
     def __init__(self, cfg: Any):
         self.cfg = cfg
-        # plain values, since a look into fairseq's configuration takes 10 us
+        # plain values, since reading fairseq's configuration takes 10 us
         self.max_tokens = cfg.dataset.max_tokens
         self.max_sentences = cfg.dataset.batch_size or (None if self.max_tokens else 64)
         self.cuda = torch.cuda.is_available() and not cfg.common.cpu
@@ -306,7 +313,7 @@ class LoadedModel:
         for model in self.models:
             if cfg.common.fp16:
                 model.half()
-            elif cfg.common.bf16:  # which fairseq's commands take no notice of
+            elif cfg.common.bf16:  # fairseq's commands ignore it
                 model.bfloat16()
             if self.cuda:
                 model.cuda()
@@ -318,36 +325,36 @@ class LoadedModel:
         )
 
     def encode(self, line: str) -> Tensor:
-        """Source tokens of a line of text, EOS included."""
+        """Return source tokens of a line of text, EOS included."""
         return self.tokens(line, self.task.source_dictionary, self.bpe)
 
     def target_tokens(self, line: str) -> Tensor:
-        """The same of the target."""
+        """Return target tokens of a line of text, EOS included."""
         return self.tokens(
             line, self.task.target_dictionary, self.task.session.sentences.segmenter.bpe
         )
 
     def tokens(self, line: str, dictionary: Any, bpe: Any) -> Tensor:
-        """Tokens of a line of text, EOS included; EOS alone for a line of nothing but spaces."""
-        # as the dictionary's encode_line, which puts numbers into a tensor one by one
+        """Return tokens of a line of text, EOS included; EOS alone for a line of spaces."""
+        # like the dictionary's encode_line, which fills a tensor token by token
         return torch.tensor([*map(dictionary.index, self.pieces(line, bpe)), dictionary.eos()])
 
     def pieces(self, line: str, bpe: Any) -> list[str]:
-        """Subword pieces of a line of text, segmented by `bpe`; none for one of
-        nothing but spaces."""
+        """Return subword pieces of a line of text, segmented by `bpe`; none for a line of
+        spaces."""
         line = line if line.strip() else ""
         for step in (self.tokenizer, bpe) if line else ():
             line = step.encode(line) if step is not None else line
         return line.split()
 
     def decode(self, text: str) -> str:
-        """Plain text from subword text."""
+        """Return plain text of subword text."""
         return self.task.session.sentences.segmenter.decode(text)
 
     def checked(self, line: str, where: str, side: int = 0) -> Tensor:
-        """Source tokens of a line, or target tokens (side 1), EOS included.
+        """Return source tokens of a line, or target tokens (side 1), EOS included.
 
-        Errors: SentenceError for what cannot be translated.
+        Errors: SentenceError for a line that cannot be translated.
         """
         if not isinstance(line, str):
             raise SentenceError(f"{where} is {cut(repr(line))}: give text")
@@ -361,19 +368,19 @@ class LoadedModel:
         return encoded
 
     def check_length(self, tokens: Tensor, where: str, side: int = 0) -> None:
-        """SentenceError for source tokens (L,), or target tokens (side 1), that are more
-        than the model takes."""
+        """Raise SentenceError for more source tokens (L,), or target tokens (side 1), than the
+        model takes."""
         limit = self.max_positions[1] if side else source_limit(self.max_positions)
         if (error := too_long(where, tokens.numel(), limit, self.batch_limit)) is not None:
             raise error
 
     @cached_property
     def batch_limit(self) -> int | None:
-        """--max-tokens, where a sentence has to fit into a batch."""
+        """Return --max-tokens if a sentence has to fit into a batch."""
         return None if str(self.task.session.flags.schedule) == "stream" else self.max_tokens
 
     def batches(self, tokens: list[Tensor]) -> Iterator[dict[str, Any]]:
-        """fairseq's batches of encoded lines, each (L,)."""
+        """Yield fairseq's batches of encoded lines, each (L,)."""
         dataset = self.task.build_dataset_for_inference(tokens, [t.numel() for t in tokens])
         epochs = self.task.get_batch_iterator(
             dataset=dataset,
@@ -381,6 +388,6 @@ class LoadedModel:
             max_sentences=self.max_sentences,
             max_positions=self.max_positions,
         )
-        # torch's loader draws a seed as it starts: not from the caller's numbers
+        # torch's loader draws a seed as it starts: keep the caller's random state
         with torch.random.fork_rng(devices=[]):
             return epochs.next_epoch_itr(shuffle=False)

@@ -1,5 +1,4 @@
-"""Settings of commands and of checkpoints: read, made of keywords, and the
-length limits in them."""
+"""Settings of commands and of checkpoints, settings from keywords, and length limits."""
 
 from __future__ import annotations
 
@@ -9,6 +8,7 @@ import os
 import sys
 from argparse import ArgumentParser, Namespace
 from collections.abc import Mapping
+from numbers import Number
 from typing import Any
 
 import torch
@@ -16,13 +16,13 @@ from fairseq import checkpoint_utils, options
 from fairseq.utils import resolve_max_positions, split_paths
 from omegaconf import DictConfig, OmegaConf
 
-from fairseq_ext.core.errors import SentenceError, UsageError
+from fairseq_ext.core.errors import SentenceError, UsageError, cut
 from fairseq_ext.plugin.compat import checkpoints
 from fairseq_ext.plugin.loading.checkpoint import plain
 
 
 def setting(settings: DictConfig | Namespace, group: str, name: str) -> Any:
-    """A flag of the command, which fairseq keeps in a group of its configuration; None where
+    """Return a flag of the command, which fairseq keeps in a group of its configuration; None if
     the settings do not have it.
 
     settings: a task's. Legacy tasks have all arguments of the command; for others fairseq keeps the
@@ -31,7 +31,7 @@ def setting(settings: DictConfig | Namespace, group: str, name: str) -> Any:
     if isinstance(settings, DictConfig):
         whole = settings._get_parent()
         return None if whole is None else OmegaConf.select(whole, f"{group}.{name}")  # type: ignore
-    # a Namespace of fairseq's holds what its command was given
+    # a Namespace of fairseq's has all arguments of its command
     return getattr(settings, name, None)
 
 
@@ -43,14 +43,14 @@ def segments_text(settings: DictConfig | Namespace) -> bool:
 
 
 def checkpoint_of(settings: DictConfig | Namespace) -> str | None:
-    """The first file that --path names; None where a task's settings name none that is there."""
+    """Return the first file of --path; None if a task's settings name no existing one."""
     path = setting(settings, "common_eval", "path")
     first = split_paths(path)[0] if path else ""
     return first if os.path.isfile(first) else None
 
 
 def shows_bar(settings: DictConfig | Namespace) -> bool:
-    """Whether the command draws progress bars: on a terminal, unless --no-progress-bar is given."""
+    """Whether the command shows progress bars: on a terminal, unless --no-progress-bar is given."""
     return (
         sys.stderr is not None
         and sys.stderr.isatty()
@@ -59,33 +59,31 @@ def shows_bar(settings: DictConfig | Namespace) -> bool:
 
 
 def longest_source(task: Any, models: list) -> int | None:
-    """How many source tokens the models take; None for any number."""
+    """Return how many source tokens the models take; None for any number."""
     return source_limit(
         resolve_max_positions(task.max_positions(), *[model.max_positions() for model in models])
     )
 
 
-# ---- The settings that training has saved in a checkpoint
-#
-# They are read without its weights where the file allows.
+# ---- The settings that training has saved in a checkpoint: read without its weights if possible
 
 
 def saved_settings(path: str) -> dict[str, dict[str, Any]]:
-    """The settings of the task and the model, {"task": ..., "model": ...}, each with
-    its name as "_name".
+    """Return the settings of the task and the model, {"task": ..., "model": ...}, each with its
+    name as "_name".
 
-    Errors: OSError for a file that is no checkpoint.
+    Errors: OSError for a file that is not a checkpoint.
     """
     try:
-        with checkpoints.safe():
+        with checkpoints.safe_globals():
             state = torch.load(path, map_location="cpu", mmap=True, weights_only=True)
     except FileNotFoundError:
         raise
-    except Exception:  # older files cannot be mapped; what is wrong with others is told here
+    except Exception:  # older files cannot be mapped; errors of other files are raised below
         state = checkpoint_utils.load_checkpoint_to_cpu(path)
     if not isinstance(state, Mapping):
         return {"task": {}, "model": {}}
-    if state.get("args") is not None:  # of fairseq before 0.10: all in one
+    if state.get("args") is not None:  # fairseq before 0.10: all in one
         flat = plain(state["args"])
         return {
             "task": {**flat, "_name": flat.get("task", "translation")},
@@ -98,15 +96,48 @@ def saved_settings(path: str) -> dict[str, dict[str, Any]]:
 # ---- Flags as keywords: `beam=5, cpu=True` is `--beam 5 --cpu`
 
 
-def as_arguments(flags: Mapping[str, Any]) -> list[str]:
-    """Keyword flags as command-line arguments: True sets a switch, False and None leave it
-    out, a list repeats values."""
-    out: list[str] = []
+def text_of(name: str, value: Any, others: str = "") -> str:
+    """Return a keyword that is text or a path, as text; others: other allowed kinds, for the
+    message.
+
+    Errors: UsageError for other values, and for text that no command line can have.
+    """
+    text = os.fspath(value) if isinstance(value, os.PathLike) else value
+    if isinstance(text, str):
+        with contextlib.suppress(UnicodeEncodeError):
+            if b"\0" not in os.fsencode(text):
+                return str(text)
+    raise UsageError(f"{name} is {cut(repr(value))}: give text or a path{others}")
+
+
+def checked(flags: Mapping[str, Any]) -> dict[str, Any]:
+    """Return keyword flags with plain values: text (paths become text), numbers, True, False, None,
+    or lists of text and numbers (raises UsageError for others)."""
+    out: dict[str, Any] = {}
     for name, value in flags.items():
+        values = value if isinstance(value, (list, tuple)) else [value]
+        plain = [
+            each
+            if isinstance(each, Number) or value is None
+            else text_of(name, each, ", a number, True or False")
+            for each in values
+        ]
+        out[name] = plain if values is value else plain[0]
+    return out
+
+
+def as_arguments(flags: Mapping[str, Any]) -> list[str]:
+    """Return keyword flags as command-line arguments: True sets a switch, False and None leave it
+    out, a list repeats values.
+
+    Errors: UsageError for a value of another type.
+    """
+    out: list[str] = []
+    for name, value in checked(flags).items():
         if value is None or value is False:
             continue
         out.append("--" + name.replace("_", "-"))
-        if isinstance(value, (list, tuple)):
+        if isinstance(value, list):
             out += [str(v) for v in value]
         elif value is not True:
             out.append(str(value))
@@ -114,8 +145,8 @@ def as_arguments(flags: Mapping[str, Any]) -> list[str]:
 
 
 def as_keywords(words: list[str]) -> dict[str, Any]:
-    """Command-line arguments as keyword flags: ["--beam", "5", "--cpu"] is {"beam":
-    "5", "cpu": True}.
+    """Return command-line arguments as keyword flags: ["--beam", "5", "--cpu"] is {"beam": "5",
+    "cpu": True}.
 
     Errors: UsageError for a value without a flag.
     """
@@ -137,7 +168,7 @@ def as_keywords(words: list[str]) -> dict[str, Any]:
 
 
 def parse(parser: ArgumentParser, argv: list[str]) -> Namespace:
-    """fairseq's parsing, with UsageError where a command would end."""
+    """Parse as fairseq does; raise UsageError where a command would end."""
     said = io.StringIO()
     try:
         with contextlib.redirect_stderr(said):
@@ -152,12 +183,12 @@ def parse(parser: ArgumentParser, argv: list[str]) -> Namespace:
 
 
 class TooLong(SentenceError):
-    """A sentence has more tokens than there may be; its halves may have fewer."""
+    """A sentence has more tokens than allowed; its halves may have fewer."""
 
 
 def source_limit(limits: Any) -> int | None:
-    """The most source tokens, from what fairseq says of source and target, or of each pair of
-    languages; None for any number."""
+    """Return the maximal number of source tokens, from fairseq's limits for source and target, or
+    for each pair of languages; None for no limit."""
     if isinstance(limits, dict):
         return min(
             (limit for limit in map(source_limit, limits.values()) if limit is not None),
@@ -166,18 +197,20 @@ def source_limit(limits: Any) -> int | None:
     return limits[0] if isinstance(limits, tuple) else limits
 
 
-def limit_of(most: int | None) -> int | None:
-    """--max-tokens as a limit: fairseq takes 0 and what is below for none."""
+def max_tokens_limit(most: int | None) -> int | None:
+    """Return --max-tokens as a limit: as in fairseq, 0 and less mean none."""
     return most if most and most > 0 else None
 
 
-def too_long(where: str, tokens: int, of_model: int | None, of_batch: int | None) -> TooLong | None:
-    """The error of a sentence of so many tokens; None for one that fits.
+def too_long(
+    where: str, tokens: int, model_limit: int | None, batch_limit: int | None
+) -> TooLong | None:
+    """Return the error of a sentence of this number of tokens; None if it fits.
 
-    where: how messages name it; of_model, of_batch: the most that the model and --max-tokens
-    take, None for any number.
+    where: how messages name it; model_limit, batch_limit: of the model and of --max-tokens
+    (None: no limit).
     """
-    for most, who in ((of_model, "the model"), (limit_of(of_batch), "--max-tokens")):
+    for most, who in ((model_limit, "the model"), (max_tokens_limit(batch_limit), "--max-tokens")):
         if most is not None and tokens > most:
             return TooLong(
                 f"{where} has {tokens} tokens and {who} takes {most}: shorten or split it"

@@ -1,9 +1,9 @@
 """Phrases that rows must not contain, as one automaton over tokens for each sentence.
 
-search/phrases/automaton.py makes it, so that overlapping phrases are all blocked, and so is every
-segmentation of their text where the target's words are known. A row's state is one number; the
-tokens that would finish a phrase are banned before the search sees them. Where a phrase counts as a
-whole word, the token behind it decides: the word must go on.
+search/phrases/automaton.py builds it, so that overlapping phrases are all banned, and so is every
+segmentation of their text if the target's words are known. A row's state is one number; tokens that
+would complete a phrase are banned before the search sees them. If a phrase counts as a whole word,
+the token after it decides: it must continue the word.
 
 Shapes: N sentences, M states of all automata, n rows, B tokens banned in a state at most, V
 vocabulary.
@@ -20,12 +20,12 @@ import torch
 from torch import Tensor
 
 from fairseq_ext.search.log_probs import LogProbs
-from fairseq_ext.search.phrases.automaton import Automaton, Pattern, of_texts, of_tokens
+from fairseq_ext.search.phrases.automaton import Automaton, Pattern, text_automaton, token_automaton
 from fairseq_ext.search.phrases.pieces import OUT, START, Boundaries, folded
 from fairseq_ext.search.phrases.sentence import Phrase
 from fairseq_ext.search.registry import register_feature
 
-KEPT = 64  # automata of sentences' phrases that a compiler keeps
+CACHE_SIZE = 64  # automata of sentences' phrases in a compiler's cache
 
 
 @dataclass
@@ -53,43 +53,51 @@ register_feature("constraints: banned", AvoidFlags, constrains=True)
 
 @dataclass
 class BannedTable:
-    """The automata of N sentences, their states numbered through."""
+    """The automata of N sentences, with their states numbered consecutively."""
 
     start: Tensor  # (N,) the state of each sentence before the first token
     key: Tensor  # (E,) ascending: state x vocabulary + token of every arc
-    target: Tensor  # (E,) the state it leads to
+    target: Tensor  # (E,) the next state of every arc
     base: Tensor  # (M,) the first root of each state's automaton
-    root: Tensor  # (M,) the root whose arcs count where a state has none
-    # (M,) bool: a phrase has come and is violated unless the next token continues the word
+    root: Tensor  # (M,) the root whose arcs are used if a state has none for a token
+    # (M,) bool: a phrase is complete, and violated unless the next token continues the word
     pending: Tensor
-    finishing: Tensor  # (M, B) tokens that would finish a phrase, padded with -1
-    # (M, B) tokens that lead to a pending state, padded with -1; without those that its root has
-    closing: Tensor
-    # (V,) the root behind each token, -1: as before; (1,) where the target's words are not known
-    behind: Tensor
-    glued: Tensor  # (V,) bool: tokens that continue a word; (1,) where that is not known
+    completing_tokens: Tensor  # (M, B) tokens that would complete a phrase, padded with -1
+    # (M, B) tokens that lead to a pending state, except for those of its root, padded with -1
+    pending_tokens: Tensor
+    # (V,) the root after each token, -1: unchanged; (1,) if the target's words are not known
+    root_after_token: Tensor
+    continues_word: Tensor  # (V,) bool: tokens that continue a word; (1,) if that is not known
     vocabulary: int
-    of_list: dict[tuple[Phrase, ...], int]  # start state of each list of phrases
+    start_of_list: dict[tuple[Phrase, ...], int]  # start state of each list of phrases
 
     def ban_(self, log_probs: LogProbs, state: Tensor, last: Tensor | None = None) -> None:
-        """Make impossible what would violate a phrase in rows (n,) of these states.
+        """Ban tokens that would violate a phrase in rows (n,) of these states.
 
-        last (n,) bool: rows that end behind the next token.
+        last (n,) bool: rows that end after the next token.
         """
         root = self.root[state]
-        log_probs.ban_each_(torch.cat([self.finishing[state], self.finishing[root]], dim=1))
-        if self.glued.numel() == 1:
+        log_probs.ban_each_(
+            torch.cat([self.completing_tokens[state], self.completing_tokens[root]], dim=1)
+        )
+        if self.continues_word.numel() == 1:
             return
         pending = self.pending[state]
         if state.device.type != "cpu" or bool(pending.any()):
-            log_probs.ban_words_(pending, ~self.glued)
+            log_probs.ban_words_(pending, ~self.continues_word)
         if last is not None and (state.device.type != "cpu" or bool(last.any())):
-            closing = torch.cat([self.closing[state], self.closing[root]], dim=1)
-            log_probs.ban_each_(closing.masked_fill(~last[:, None], -1))
+            pending_tokens = torch.cat(
+                [self.pending_tokens[state], self.pending_tokens[root]], dim=1
+            )
+            log_probs.ban_each_(pending_tokens.masked_fill(~last[:, None], -1))
 
     def advance(self, state: Tensor, token: Tensor) -> Tensor:
-        """States after a token, any shape."""
-        behind = self.behind[token] if self.behind.numel() > 1 else self.behind
+        """Return the states after a token, any shape."""
+        behind = (
+            self.root_after_token[token]
+            if self.root_after_token.numel() > 1
+            else self.root_after_token
+        )
         behind = torch.where(behind < 0, self.root[state], self.base[state] + behind)
         for at in (self.root[state], state):
             key = at * self.vocabulary + token
@@ -99,34 +107,37 @@ class BannedTable:
 
 
 class BannedCompiler:
-    """Makes the automata of banned phrases, each once.
+    """A compiler of the automata of banned phrases, with a cache.
 
     any_case: texts are compared without case.
     """
 
     def __init__(self, boundaries: Boundaries | None, any_case: bool):
         self.boundaries, self.any_case = boundaries, any_case
-        self.known: dict[tuple[Phrase, ...], Automaton] = {}
-        # the last: of a pool whose sentences come and go most have the lists of those before them
+        self.cache: dict[tuple[Phrase, ...], Automaton] = {}
+        # the last table: in a pool whose sentences come and go, most have the same lists as before
         self.table: BannedTable | None = None
 
     def __call__(self, phrases: tuple[Phrase, ...]) -> Automaton:
-        """The automaton of these phrases."""
-        if phrases not in self.known:
-            if len(self.known) >= KEPT:
-                self.known.clear()
-            self.known[phrases] = self.compiled(phrases)
-        return self.known[phrases]
+        """Return the automaton of these phrases."""
+        if phrases not in self.cache:
+            if len(self.cache) >= CACHE_SIZE:
+                self.cache.clear()
+            self.cache[phrases] = self.compile(phrases)
+        return self.cache[phrases]
 
-    def compiled(self, phrases: tuple[Phrase, ...]) -> Automaton:
+    def compile(self, phrases: tuple[Phrase, ...]) -> Automaton:
         if self.boundaries is None:
-            return of_tokens([Pattern(phrase) for phrase in phrases])
+            return token_automaton([Pattern(phrase) for phrase in phrases])
         pieces = self.boundaries.pieces
         texts = dict.fromkeys(map(pieces.text_of, phrases))
         texts = dict.fromkeys(map(folded, texts)) if self.any_case else texts
-        index = pieces.without_case if self.any_case else pieces.as_written
-        return of_texts(
-            [Pattern(text) for text in texts], index, self.boundaries.whole, self.boundaries.unseen
+        index = pieces.folded_index if self.any_case else pieces.exact_index
+        return text_automaton(
+            [Pattern(text) for text in texts],
+            index,
+            self.boundaries.whole_words,
+            self.boundaries.unseen,
         )
 
 
@@ -136,10 +147,10 @@ def build_banned(
     device: torch.device,
     compiler: BannedCompiler | None = None,
 ) -> BannedTable:
-    """The automata for each sentence's banned phrases; equal lists share one.
+    """Return the automata of each sentence's banned phrases; equal lists share one.
 
-    compiler: where automata are kept, and the last table, which is used again if it
-    has all of the lists.
+    compiler: the cache of automata, with the last table, which is used again if it has all of the
+    lists.
     """
     compiler = BannedCompiler(None, False) if compiler is None else compiler
     boundaries = compiler.boundaries
@@ -152,12 +163,12 @@ def build_banned(
     if (
         known is not None
         and known.start.device == device
-        and all(name in known.of_list for name in of_object.values())
+        and all(name in known.start_of_list for name in of_object.values())
     ):
         return replace(
             known,
             start=torch.tensor(
-                [known.of_list[name] for name in names], dtype=torch.long, device=device
+                [known.start_of_list[name] for name in names], dtype=torch.long, device=device
             ),
         )
     first: dict[tuple[Phrase, ...], int] = {}
@@ -176,22 +187,22 @@ def build_banned(
     ]
     arcs.sort()
     pending = [flag for _, automaton in parts for flag in automaton.pending]
-    finishing: list[list[int]] = [[] for _ in range(states)]
-    closing: list[list[int]] = [[] for _ in range(states)]
+    completing_tokens: list[list[int]] = [[] for _ in range(states)]
+    pending_tokens: list[list[int]] = [[] for _ in range(states)]
     for state, token, hits, target in arcs:
         if hits:
-            finishing[state].append(token)
+            completing_tokens[state].append(token)
         elif pending[target]:
-            closing[state].append(token)
+            pending_tokens[state].append(token)
     base = np.repeat(
         [base for base, _ in parts], [len(automaton.context) for _, automaton in parts]
     )
     root = (base + [context for _, automaton in parts for context in automaton.context]).tolist()
-    closing = [
-        each if root[state] == state else sorted({*each} - {*closing[root[state]]})
-        for state, each in enumerate(closing)
+    pending_tokens = [
+        each if root[state] == state else sorted({*each} - {*pending_tokens[root[state]]})
+        for state, each in enumerate(pending_tokens)
     ]
-    behind = torch.tensor([OUT]) if boundaries is None else boundaries.behind
+    behind = torch.tensor([OUT]) if boundaries is None else boundaries.context_after
 
     def tensor(values: Sequence) -> Tensor:
         return torch.tensor(values, dtype=torch.long, device=device)
@@ -207,13 +218,13 @@ def build_banned(
         base=tensor(base.tolist()),
         root=tensor(root),
         pending=torch.tensor(pending, device=device),
-        finishing=padded(finishing),
-        closing=padded(closing),
-        behind=behind.to(device),
-        glued=(torch.zeros(1, dtype=torch.bool) if boundaries is None else boundaries.glued).to(
-            device
-        ),
+        completing_tokens=padded(completing_tokens),
+        pending_tokens=padded(pending_tokens),
+        root_after_token=behind.to(device),
+        continues_word=(
+            torch.zeros(1, dtype=torch.bool) if boundaries is None else boundaries.continues_word
+        ).to(device),
         vocabulary=vocabulary,
-        of_list=first,
+        start_of_list=first,
     )
     return compiler.table

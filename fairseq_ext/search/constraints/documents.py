@@ -1,11 +1,11 @@
-"""Forms that a document keeps (`--glossary-documents`): the target form that it first has for a
-source term of the glossary.
+"""Consistent forms of terms in a document (`--glossary-documents`): a document keeps the first
+target form of each source term of the glossary.
 
-The first line of a document that holds a term decides, in the order of the text: what its
-translation has is kept, with its inflections (`dressing`: `dressings` too, by their lemmas), and
-the other target forms are left out for the lines behind it. So a line is decoded after those that
-decide for it, however lines are batched: a line that waits for none is of level 0, one that waits
-for lines of level n of n + 1.
+The first line of a document with a term decides, in the order of the text: the form in its
+translation is kept, with its inflections (`dressing`: also `dressings`, by their lemmas), and the
+other target forms are not allowed in later lines. So a line is decoded after the lines that decide
+for it, however lines are batched: a line that waits for no other has level 0, one that waits for
+lines of level n has level n + 1.
 """
 
 from __future__ import annotations
@@ -25,9 +25,10 @@ Key = tuple[str | int, str]  # a document and a source term
 
 
 def lemmas_of(language: str) -> Callable[[str], str]:
-    """The lemmas of a language; its words where simplemma has none.
+    """Return a function that returns the lemma of a word of a language; the word itself if
+    simplemma has none.
 
-    Errors: UsageError where simplemma is not installed.
+    Errors: UsageError if simplemma is not installed.
     """
     try:
         return lemmatizer(language, FLAG)
@@ -38,7 +39,7 @@ def lemmas_of(language: str) -> Callable[[str], str]:
 
 
 class Documents:
-    """The documents of a text, whose lines come in one or several parts.
+    """The documents of a text, whose lines are read in one or several parts.
 
     where: `blank`, or a file with the name of each line's document; language: of the target.
     """
@@ -50,16 +51,16 @@ class Documents:
 
     def clear(self) -> None:
         """Start a text."""
-        self.number = 0  # of the document, where blank lines part them
-        self.of_line: dict[int, str | int] = {}  # of the part at hand
-        self.deciding: dict[Key, int] = {}  # the line
-        self.kept: dict[Key, str] = {}  # what it has
+        self.number = 0  # of the document, if blank lines separate documents
+        self.document_of_line: dict[int, str | int] = {}  # document by line, in the current part
+        self.deciding: dict[Key, int] = {}  # the line that decides
+        self.kept_form: dict[Key, str] = {}  # the form in its translation
 
     def levels(self, lines: Iterable[tuple[int, Sequence[str] | None]]) -> dict[int, int]:
-        """The level of each line of the next part, by its number. lines: number and source terms;
-        None for the terms of a blank line.
+        """Return the level of each line of the next part, by its number. lines: number and source
+        terms; None for the terms of a blank line.
 
-        Errors: UsageError where the file has fewer lines.
+        Errors: UsageError if the file has fewer lines.
         """
         found: dict[int, int] = {}
         for number, terms in lines:
@@ -67,7 +68,7 @@ class Documents:
                 self.begin(number)
             if terms is None and self.names is None:
                 self.number += 1
-            document = self.of_line[number] = self.document(number)
+            document = self.document_of_line[number] = self.document(number)
             waits_for = {
                 self.deciding.setdefault((document, term), number) for term in terms or ()
             } - {number}
@@ -75,7 +76,7 @@ class Documents:
         return found
 
     def check_size(self, sentences: int) -> None:
-        """UsageError unless a file of documents has a line for each of so many sentences."""
+        """Raise UsageError unless a file of documents has as many lines as there are sentences."""
         if self.names is not None and len(self.names) != sentences:
             raise UsageError(
                 f"{FLAG} {self.names.path} has {counted(len(self.names), 'line')} and the input "
@@ -83,17 +84,17 @@ class Documents:
             )
 
     def begin(self, first: int) -> None:
-        """Begin a part; what is over is forgotten."""
+        """Begin a part; drop the data of documents that are complete."""
         if first == 0:
             self.clear()
-        self.of_line.clear()
+        self.document_of_line.clear()
         if self.names is None:
-            for of_key in (self.deciding, self.kept):
+            for of_key in (self.deciding, self.kept_form):
                 for key in [key for key in of_key if key[0] != self.number]:
                     del of_key[key]  # type: ignore[attr-defined]
 
     def document(self, line: int) -> str | int:
-        """The document of a line."""
+        """Return the document of a line."""
         if self.names is None:
             return self.number
         if line >= len(self.names):
@@ -101,27 +102,27 @@ class Documents:
         return self.names[line]
 
     def forms(self, line: int, term: str, targets: Sequence[str]) -> tuple[str, ...]:
-        """Those of a term's target forms that a line may have."""
-        kept = self.kept.get((self.of_line.get(line, ""), term))
+        """Return the target forms of a term that a line may have."""
+        kept = self.kept_form.get((self.document_of_line.get(line, ""), term))
         return tuple(
             form for form in targets if kept is None or self.lemmas(form) == self.lemmas(kept)
         )
 
     def lemmas(self, form: str) -> list[str]:
-        """The lemmas of a target form, in small letters."""
+        """Return the lemmas of a target form, in lower case."""
         return [self.lemma(word).lower() for word in words_of(form)]
 
-    def keep(self, line: int, term: str, form: str | None) -> None:
-        """A line's translation has this form of a term, or none."""
-        key = self.of_line.get(line, ""), term
+    def record_form(self, line: int, term: str, form: str | None) -> None:
+        """Note the form of a term in a line's translation, or that it has none."""
+        key = self.document_of_line.get(line, ""), term
         if form is not None and self.deciding.get(key) == line:
-            self.kept.setdefault(key, form)
+            self.kept_form.setdefault(key, form)
 
 
 @dataclass
 class BatchesByLevel:
     """Replaces fairseq's EpochBatchIterator: each sentence comes after the sentences that decide
-    the form of a term for it.
+    the form of one of its terms.
 
     levels: returns the level of each sentence of the data set; called at the first batch.
     """

@@ -33,18 +33,18 @@ def mentions_of(constraints: SentenceConstraints, functions: Collection[str]) ->
 
 @dataclass(eq=False)
 class Candidate:
-    """A hypothesis of the draft, and what becomes of it."""
+    """One draft hypothesis and its versions with terms."""
 
     draft: Hypothesis
     tokens: list[int]  # what follows the tokens that the command forces (a language, a prompt)
     text: str  # of these, in NFKC
-    held: list[bool]  # whether it has each term already
+    has_term: list[bool]  # whether it has each term already
     has: Collection[Alternatives] = ()  # the phrases of the terms that it has at least once
     words: WordAlignment | None = None  # of each mention; None: not aligned yet
     spans: list[Span] = field(default_factory=list)  # of its tokens in the text, once aligned
-    # where terms go that have no word: an empty span
+    # places of terms without a word: an empty span
     inserted: dict[SourceTerm, Span] = field(default_factory=dict)
-    # with its terms, one for each choice of forms: by their worth
+    # versions with the terms, one for each choice of forms, with their ranking scores
     finals: list[tuple[float, Hypothesis]] = field(default_factory=list)
 
     def standing(self, terms: Sequence[SourceTerm]) -> list[Span]:
@@ -52,18 +52,18 @@ class Candidate:
         text = Text(self.text, False)
         return [
             span
-            for term, is_held in zip(terms, self.held, strict=True)
+            for term, is_held in zip(terms, self.has_term, strict=True)
             if is_held
             for form in term.targets
             for span in text.places(normal(form), term.case)
         ]
 
     def place(self, term: SourceTerm, first: int) -> Span | None:
-        """The word of a term whose mentions are numbered from `first`: of the first
+        """Return the word of a term whose mentions are numbered from `first`: that of the first
         mention that has one."""
         assert self.words is not None
         return next(
-            filter(None, self.words.found[first : first + len(term.mentions)]),
+            filter(None, self.words.span_of_mention[first : first + len(term.mentions)]),
             self.inserted.get(term),
         )
 
@@ -89,20 +89,20 @@ class Sentence:
 
     def all_places(self, candidate: Candidate) -> list[tuple[SourceTerm, Span | None]]:
         """The terms that a candidate lacks, and the words of each."""
-        each = zip(self.constraints.terms, candidate.held, self.first_mentions, strict=True)
+        each = zip(self.constraints.terms, candidate.has_term, self.first_mentions, strict=True)
         return [
             (term, candidate.place(term, first)) for term, is_held, first in each if not is_held
         ]
 
     def places(self, candidate: Candidate) -> list[tuple[SourceTerm, Span | None]]:
         """The same without the terms that are left."""
-        left = self.left(candidate)
+        left = self.left_terms(candidate)
         return [each for each in self.all_places(candidate) if each[0] not in left]
 
-    def left(self, candidate: Candidate) -> list[SourceTerm]:
+    def left_terms(self, candidate: Candidate) -> list[SourceTerm]:
         """The further mentions of terms (--glossary-repeat each) for which a candidate has no word:
         it may have a pronoun there."""
-        if all(candidate.held) or candidate.words is None:
+        if all(candidate.has_term) or candidate.words is None:
             return []
         places, left = self.all_places(candidate), []
         known = {(term.source, term.phrases) for term, word in places if word is not None}
@@ -118,9 +118,9 @@ class Sentence:
     ) -> tuple[Placement, ...]:
         """How each term got its place in a version of a candidate. displaced: the words in whose
         place terms stand."""
-        left, out = self.left(candidate), []
+        left, out = self.left_terms(candidate), []
         for term, is_held, first in zip(
-            self.constraints.terms, candidate.held, self.first_mentions, strict=True
+            self.constraints.terms, candidate.has_term, self.first_mentions, strict=True
         ):
             if term in left or not term.phrases:
                 out.append(Placement("left", doubtful=True))
@@ -131,23 +131,23 @@ class Sentence:
                 out.append(Placement("inserted", doubtful=True))
             else:
                 places = range(first, first + len(term.mentions))
-                mention = next(i for i in places if candidate.words.found[i] is not None)
+                mention = next(i for i in places if candidate.words.span_of_mention[i] is not None)
                 weight = round(candidate.words.weight[mention], 3)
                 is_doubtful = candidate.words.is_doubtful(mention)
                 out.append(Placement("aligned", displaced[term], weight, is_doubtful))
         return tuple(out)
 
-    def open(self, first: int) -> list[Candidate]:
+    def incomplete(self, first: int) -> list[Candidate]:
         """Those of the first candidates that lack a term."""
-        return [each for each in self.candidates[:first] if not all(each.held)]
+        return [each for each in self.candidates[:first] if not all(each.has_term)]
 
     def rank(self, place: int) -> int:
-        """0 for the best candidate, 1 for those that are searched where it lacks a word, 2 for
-        others: so that the answer does not depend on how many hypotheses are asked for."""
+        """Return 0 for the best candidate, 1 for those that are searched if it lacks a word, 2 for
+        others: so that the answer does not depend on the requested number of hypotheses."""
         return 1 + (place >= SEARCHED) if place else 0
 
     @property
-    def wordless(self) -> tuple[SourceTerm, ...]:
+    def unaligned_terms(self) -> tuple[SourceTerm, ...]:
         """The terms for which the best draft has no word, but for those that the
         search was to bring in."""
         places = [] if self.candidates[0].words is None else self.places(self.candidates[0])
@@ -163,7 +163,7 @@ class Sentence:
 
     def is_complete(self, candidate: Candidate) -> bool:
         """Whether a candidate has each term, or a word in whose place it can stand."""
-        return all(candidate.held) or (
+        return all(candidate.has_term) or (
             candidate.words is not None
             and all(word is not None for _, word in self.places(candidate))
         )

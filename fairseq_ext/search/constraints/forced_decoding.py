@@ -20,11 +20,11 @@ from fairseq_ext.model.protocol import AttendingDecoder, BlockDecoder
 from fairseq_ext.search.phrases.sentence import Dictionary
 
 Pair = tuple[int, Sequence[int]]  # the number of a source, and target tokens, EOS included
-TOKENS = 2000  # most target tokens of one call, padding included
-# on a CPU, where padding costs as much as tokens: the longest pair of a call has so many
-# times those of the shortest
-ALIKE = 1.1
-SCORES = 50_000_000  # most log-probabilities of one call, target tokens x vocabulary: 200 MB
+TOKENS = 2000  # target tokens of one call, padding included, at most
+# on a CPU, where padding costs as much as tokens: largest ratio of the lengths of two pairs in a
+# call
+MAX_LENGTH_RATIO = 1.1
+SCORES = 50_000_000  # log-probabilities of one call, target tokens x vocabulary, at most: 200 MB
 
 
 @dataclass
@@ -38,10 +38,10 @@ class Sources:
 
 
 class ForcedDecoding:
-    """Reads pairs by a decoder's models.
+    """Forced decoding of pairs by a decoder's models.
 
-    attends: whether the decoder is an AttendingDecoder; left_pad: whether sources
-    are padded in front; temperature: the search's, which log-probabilities are of.
+    attends: whether the decoder is an AttendingDecoder; left_pad: whether sources are padded on the
+    left; temperature: that of the search's log-probabilities.
     """
 
     def __init__(
@@ -59,7 +59,7 @@ class ForcedDecoding:
 
     @contextmanager
     def keeping(self, sources: Iterable[Sequence[int]]) -> Iterator[None]:
-        """Keep what the search's encoders make of these sources, until it is forgotten."""
+        """Cache the encoder output of these sources in the search, until `forget`."""
         if not self.attends:
             yield
             return
@@ -71,14 +71,14 @@ class ForcedDecoding:
             kept.clear()
 
     def forget(self, sources: Iterable[Sequence[int]]) -> None:
-        """Keep nothing more of these sources."""
+        """Drop the cached encoder output of these sources."""
         for source in sources if self.attends else ():
             cast(AttendingDecoder, self.decoder).encoder_cache.pop(tuple(source), None)
 
     @torch.no_grad()
     def encode(self, sources: Sequence[Sequence[int]], device: torch.device) -> Sources:
-        """The sources (tokens, EOS included) in one call of the encoders."""
-        order = sorted(range(len(sources)), key=lambda i: -len(sources[i]))  # an LSTM insists on it
+        """Encode the sources (tokens, EOS included) in one call of the encoders."""
+        order = sorted(range(len(sources)), key=lambda i: -len(sources[i]))  # an LSTM requires it
         lengths = [len(source) for source in sources]
         padded = self.padded([sources[i] for i in order], self.left_pad, device)
         self.decoder.admit(
@@ -98,23 +98,23 @@ class ForcedDecoding:
     def log_probs(
         self, sources: Sources, pairs: Sequence[Pair], bos: int, known: Sequence[Tensor] = ()
     ) -> list[Tensor]:
-        """The log-probabilities (L,) of each pair's target tokens; bos: the first input of the
-        decoder; known: those of each pair's first tokens, which are then not asked for."""
+        """Return the log-probabilities (L,) of each pair's target tokens; bos: the first input of
+        the decoder; known: those of each pair's first tokens, which are not computed again."""
 
         def reader(inputs: Tensor, target: Tensor, numbers: Sequence[int]) -> Tensor:
             features = self.decoder.step(inputs, inputs.size(1))
-            out, is_asked = torch.zeros(target.shape, device=target.device), target.ne(self.pad)
+            out, is_requested = torch.zeros(target.shape, device=target.device), target.ne(self.pad)
             for row, i in enumerate(numbers if known else ()):
                 out[row, : len(known[i])] = known[i]
-                is_asked[row, : len(known[i])] = False
-            if not bool(is_asked.any()):
+                is_requested[row, : len(known[i])] = False
+            if not bool(is_requested.any()):
                 return out
-            # (those asked for, V)
+            # (requested ones, V)
             scores = self.decoder.log_probs(
-                [x.reshape(-1, x.size(-1))[is_asked.flatten()] for x in features],
+                [x.reshape(-1, x.size(-1))[is_requested.flatten()] for x in features],
                 self.temperature,
             )
-            out[is_asked] = scores.gather(1, target[is_asked][:, None])[:, 0].float()
+            out[is_requested] = scores.gather(1, target[is_requested][:, None])[:, 0].float()
             return out
 
         return [
@@ -141,8 +141,8 @@ class ForcedDecoding:
         return self.read(reader, sources, pairs, bos)
 
     def attention(self, sources: Sources, pairs: Sequence[Pair], bos: int) -> list[Tensor]:
-        """The attention (L, T) to each pair's source in the steps that predict its target tokens,
-        as the decoder averages it."""
+        """Return the attention (L, T) to each pair's source in the steps that predict its target
+        tokens, averaged by the decoder."""
         decoder = cast(AttendingDecoder, self.decoder)
         read = self.read(
             lambda inputs, *others: decoder.source_attention(inputs), sources, pairs, bos
@@ -163,13 +163,15 @@ class ForcedDecoding:
         pairs: Sequence[Pair],
         bos: int,
     ) -> list[Tensor]:
-        """What a reader says of the inputs (N, L) and the target (N, L) of some pairs, padded, and
-        of their numbers, on the CPU."""
+        """Return the results of a reader on the CPU, in batches: it gets inputs (N, L), target
+        (N, L), padded, and the numbers of some pairs."""
         out: list[Tensor] = [torch.empty(0)] * len(pairs)
         order = sorted(range(len(pairs)), key=lambda i: len(pairs[i][1]))
         while order:
             lengths = [len(pairs[i][1]) for i in order]
-            longest = lengths[0] * ALIKE + 1 if sources.device.type == "cpu" else self.tokens
+            longest = (
+                lengths[0] * MAX_LENGTH_RATIO + 1 if sources.device.type == "cpu" else self.tokens
+            )
             fits = (
                 n * length <= self.tokens and length <= longest
                 for n, length in enumerate(lengths, 1)
@@ -194,7 +196,7 @@ class ForcedDecoding:
         return out
 
     def padded(self, rows: Sequence[Sequence[int]], left: bool, device: torch.device) -> Tensor:
-        """Rows of tokens as one tensor."""
+        """Return rows of tokens as one tensor."""
         width = max(map(len, rows))
         filled = [
             [self.pad] * (width - len(r)) + list(r)

@@ -1,5 +1,5 @@
-"""Constraints as Python gives them (lists of phrases) to what the search takes:
-`SentenceConstraints` of each line."""
+"""Constraints from Python (lists of phrases), as the search reads them: `SentenceConstraints` of
+each line."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ Entry = TypeVar("Entry", covariant=True)
 
 
 class ListOf(Protocol[Entry]):
-    """A sequence of any kind but str: type checkers refuse a text in the place of a list of texts.
+    """A sequence of any kind but str: type checkers refuse a text in place of a list of texts.
 
-    A str is a `Sequence[str]` of its characters. It is no `ListOf[str]`, since its `in` takes
-    nothing but text.
+    A str is a `Sequence[str]` of its characters. It is not a `ListOf[str]`, since its `in` accepts
+    only text.
     """
 
     def __getitem__(self, index: int, /) -> Entry: ...
@@ -30,29 +30,30 @@ class ListOf(Protocol[Entry]):
     def __iter__(self) -> Iterator[Entry]: ...
 
 
-# of one line: each a phrase, or a list of phrases that any one of meets
+# constraints of one line: each a phrase, or a list of alternative phrases
 Phrases = ListOf[str | ListOf[str]]
 Avoid = ListOf[str] | ListOf[ListOf[str]]  # phrases of all lines, or of each line
 
 
 @dataclass
-class Given:
-    """The constraints of a call: of n lines. None says that the call has none of the kind."""
+class CallConstraints:
+    """The constraints of a call with n lines. None: the call has none of the kind."""
 
     constraints: ListOf[Phrases] | None = None  # n lists of phrases that must appear
     # phrases that must not appear, in any line, or n lists of them
     avoid: Avoid | None = None
-    prefixes: ListOf[str | None] | None = None  # n: what each line starts with
-    seed: int | None = None  # of their samples
-    first: int = 0  # lines of the call before these n, for messages and for the files of the flags
-    # of the n in their text, where they are sentences of one (default: from `first` on)
+    prefixes: ListOf[str | None] | None = None  # n beginnings of translations
+    seed: int | None = None  # of the samples of these lines
+    # number of lines of the call before these, for messages and for the flags' files
+    first: int = 0
+    # numbers of the n lines in their text, if they are sentences of one (default: from `first` on)
     numbers: Sequence[int] | None = None
 
     def __bool__(self) -> bool:
         return any(given is not None for given in (self.constraints, self.avoid, self.prefixes))
 
     def check(self, count: int) -> None:
-        """Refuse arguments that are not for this number of lines (raises UsageError)."""
+        """Refuse arguments for another number of lines (raises UsageError)."""
         for name, given in (
             ("constraints", self.constraints),
             ("avoid", self.avoid),
@@ -71,24 +72,24 @@ class Given:
 
     @property
     def bans_everywhere(self) -> bool:
-        """Whether `avoid` is of all lines together: it is a set, or has no list."""
+        """Whether `avoid` is for all lines together: it is a set, or contains no list."""
         return self.avoid is not None and (
             isinstance(self.avoid, AbstractSet)
             or not any(isinstance(e, Iterable) and not isinstance(e, str) for e in self.avoid)
         )
 
-    def of_line(
+    def for_line(
         self, place: int, tokens: Tensor, source: ConstraintSource, unknown: Sequence[str] = ()
     ) -> SentenceConstraints:
-        """The constraints of a line, those of the flags (source) included. place: among
-        the n; tokens: (L,); unknown: as of SourceText.
+        """Return the constraints of a line, including those of the flags (source). place: among the
+        n; tokens: (L,); unknown: see SourceText.
 
-        Errors: UsageError, naming the line, for phrases that cannot be used.
+        Errors: UsageError, which names the line, for phrases that cannot be used.
         """
         number = self.first + place
         where = f"line {number + 1}"
         phrases = items(
-            () if self.constraints is None else of_line(self.constraints, place),
+            () if self.constraints is None else entry_of_line(self.constraints, place),
             f"constraints of {where}",
         )
         banned = (
@@ -96,7 +97,7 @@ class Given:
             if self.avoid is None
             else self.avoid
             if self.bans_everywhere
-            else of_line(self.avoid, place)
+            else entry_of_line(self.avoid, place)
         )
         prefix = None if self.prefixes is None else self.prefixes[place]
         fields: dict[str, list[Any]] = {
@@ -105,27 +106,41 @@ class Given:
                 texts([p] if isinstance(p, str) else p, f"a constraint of {where}") for p in phrases
             ],
             "avoid": texts(banned, f"avoid of {where}"),
-            "prefix": texts([] if prefix in (None, "") else [prefix], f"prefixes of {where}"),
+            "prefix": texts([] if is_empty(prefix) else [prefix], f"prefixes of {where}"),
         }
         if [] in fields["any_of"]:
             raise UsageError(f"a constraint of {where} is an empty list: remove it")
         return source.sentence(number, tokens, source.of_fields(fields, where), unknown=unknown)
 
 
-def of_line(given: Any, place: int) -> Any:
-    """A line's entry of a list; None counts as no phrases."""
+def entry_of_line(given: Any, place: int) -> Any:
+    """Return a line's entry of a list; None counts as no phrases."""
     return () if given[place] is None else given[place]
 
 
-def check_list(given: Any, name: str, unordered: bool = False, once: bool = False) -> None:
-    """Refuse an argument that is no list (raises UsageError).
+def is_empty(prefix: Any) -> bool:
+    """Whether it is no prefix: None, or a text without characters."""
+    return prefix is None or (isinstance(prefix, str) and not prefix)
 
-    unordered: a set will do; once: so will what can be read only once.
+
+def is_iterable(given: Any) -> bool:
+    """Whether it has entries; arrays without dimensions have an `__iter__` that raises."""
+    try:
+        iter(given)
+    except TypeError:
+        return False
+    return True
+
+
+def check_list(given: Any, name: str, unordered: bool = False, once: bool = False) -> None:
+    """Refuse an argument that is not a list (raises UsageError).
+
+    unordered: a set is allowed; once: so is an object that can be read only once.
     """
     if isinstance(given, str):
         raise UsageError(f"{name} is one string, and a list is needed: put it into a list")
     others = (bytes, bytearray, Mapping, *(() if unordered else (AbstractSet,)))
-    if isinstance(given, others) or not isinstance(given, Iterable):
+    if isinstance(given, others) or not is_iterable(given):
         raise UsageError(f"{name} is {cut(repr(given))}, and a list is needed: give one")
     if not once and not isinstance(given, Sized):
         raise UsageError(
@@ -134,7 +149,7 @@ def check_list(given: Any, name: str, unordered: bool = False, once: bool = Fals
 
 
 def check_texts(given: Any, name: str) -> None:
-    """Refuse an argument that is no list or set of texts (raises UsageError)."""
+    """Refuse an argument that is not a list or set of texts (raises UsageError)."""
     check_list(given, name, unordered=True)
     for each in given:
         if not isinstance(each, str):
@@ -142,14 +157,14 @@ def check_texts(given: Any, name: str) -> None:
 
 
 def items(given: Any, what: str) -> list[Any]:
-    """The entries of a list; UsageError for anything else."""
-    if isinstance(given, (str, bytes, bytearray, Mapping)) or not isinstance(given, Iterable):
+    """Return the entries of a list (raises UsageError for anything else)."""
+    if isinstance(given, (str, bytes, bytearray, Mapping)) or not is_iterable(given):
         raise UsageError(f"{what} is {cut(repr(given))}: give a list of phrases")
     return list(given)
 
 
 def texts(given: Any, what: str) -> list[str]:
-    """The phrases of a list; UsageError for an entry that is not text."""
+    """Return the phrases of a list (raises UsageError for an entry that is not text)."""
     found = items(given, what)
     for phrase in found:
         if not isinstance(phrase, str):

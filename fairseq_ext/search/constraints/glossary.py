@@ -1,7 +1,7 @@
 """Glossary terms as required phrases (`--glossary`).
 
-Where the source of a sentence holds a term of the file, its translation is required.
-Formats: core/glossary.py. How a term is found (--glossary-match): core/words.py. What it asks for:
+If the source of a sentence has a term of the file, its translation is required. Formats:
+core/glossary.py. How a term is found (--glossary-match): core/words.py. Its constraint:
 - Any one of the term's targets. Lines of the file with the same source term are alternatives; a
   line that is there twice counts once.
 - --glossary-repeat once: a term gives its constraint once, however often it occurs, as the second
@@ -35,9 +35,9 @@ from fairseq_ext.search.registry import is_given, register_feature, typed
 
 logger = logging.getLogger("fairseq_ext")
 SEPARATOR = "‖"  # parts terms that go through an encoder together
-FEW_TERMS = 8  # too few terms to tell labels from names
+FEW_TERMS = 8  # with fewer terms, capitals are taken for those of labels
 LABELS = 0.25  # least share of targets with a capital in a file of labels
-TOGETHER = 250  # terms in one call of an encoder
+BATCH_SIZE = 250  # terms in one call of an encoder
 
 
 @dataclass
@@ -105,7 +105,7 @@ class GlossaryFlags:
 
 @dataclass(frozen=True)
 class GlossaryOptions:
-    """What the flags say of the glossary."""
+    """The settings of the glossary, from the flags."""
 
     path: str  # --glossary
     match: str = "surface"  # --glossary-match
@@ -119,15 +119,15 @@ class GlossaryOptions:
 class Term:
     """A source term of the file."""
 
-    source: str  # as the file first has it
-    line: int  # where
-    targets: dict[str, int] = field(default_factory=dict)  # as the file has them, with their lines
-    # their tokens, once they were asked for; none where the dictionary cannot write them
+    source: str  # as in its first line
+    line: int  # number of that line
+    targets: dict[str, int] = field(default_factory=dict)  # target -> its line
+    # tokens of the targets, once they are needed; none if the dictionary cannot write them
     forms: tuple[Phrase, ...] | None = None
-    writable: tuple[str, ...] = ()  # the targets that it can write
+    writable: tuple[str, ...] = ()  # the targets that the dictionary can write
     lacks: str = ""  # why it can write none
-    cased: Cased = EXACT  # the same in the case in which they count
-    case: str = ""  # in which case the file says that they count
+    cased: Cased = EXACT  # the case in which they count, with other spellings
+    case: str = ""  # the same, by the file
 
     @property
     def text(self) -> str:
@@ -137,10 +137,10 @@ class Term:
 
 @dataclass
 class Required:
-    """What one mention of a term asks for."""
+    """The requirement of one mention of a term."""
 
     term: Term
-    phrases: tuple[Phrase, ...]  # any one of them
+    phrases: tuple[Phrase, ...]  # alternatives
     matches: list[Match]  # the mention, or all of them with --glossary-repeat once
     cased: Cased  # in which case they count
 
@@ -149,14 +149,14 @@ class Glossary:
     """The terms of a file. merged: lines whose source term an earlier line has.
 
     Lines that cannot be used are left out, with a warning. Errors: UsageError for them with
-    --strict, and where no line is left; for a match `lemma` without lemmas.
+    --strict, and if no line is left; for a match `lemma` without lemmas.
     """
 
     def __init__(self, options: GlossaryOptions, segmenter: Segmenter):
         self.options, self.segmenter = options, segmenter
         self.terms: list[Term] = []
         self.merged = 0
-        self.seen: set[int] = set()  # terms that a sentence had
+        self.used_terms: set[int] = set()  # terms that a sentence had
         self.unusable: set[int] = set()  # lines with a target that cannot be required
         with without_garbage_collection():
             lemma = (
@@ -176,7 +176,7 @@ class Glossary:
         )
 
     def read(self) -> None:
-        """Take in the file."""
+        """Read the file."""
         options, errors = self.options, LineErrors()
         entries = read(options.path, "--glossary", options.languages, errors)
         self.check_targets(entries, errors)
@@ -193,11 +193,11 @@ class Glossary:
         return Glossary, (self.options, self.segmenter)
 
     def where(self, line: int) -> str:
-        """How messages name a line."""
+        """Return the name of a line in messages."""
         return f"line {line} of {self.options.path}"
 
     def add(self, entry: Entry, words: Sequence[str], errors: LineErrors) -> None:
-        """One line of the file."""
+        """Add one line of the file."""
         if not words:
             errors.add(
                 UsageError(
@@ -217,11 +217,10 @@ class Glossary:
 
     def check_targets(self, entries: Sequence[Entry], errors: LineErrors) -> None:
         """Report targets that cannot be required, and warn of those that the dictionary cannot
-        write. Lines are looked at one by one only where words that no line before them had are
-        such, many lines together."""
+        write. Many lines are checked together; single lines only if new words of them fail."""
         known: set[str] = set()  # words that can be written
         unwritable = LineErrors()
-        for some in together(entries):
+        for some in batches(entries):
             new = dict.fromkeys(
                 word
                 for entry in some
@@ -254,16 +253,16 @@ class Glossary:
             )
 
     def source_words(self, terms: Sequence[str]) -> Iterator[list[str]]:
-        """The words of each source term, sent through the encoders as sources are
-        (they may normalise)."""
+        """Yield the words of each source term, after the encoders of sources, which may normalise
+        them."""
         segmented = self.segmenter.takes_pieces
-        for some in together(terms):
-            texts = some if segmented else encoded_together(some, self.segmenter.normalised)
+        for some in batches(terms):
+            texts = some if segmented else encode_batch(some, self.segmenter.normalised)
             for text in texts:
                 yield words_of(text, segmented)
 
     def forms(self, term: Term) -> tuple[Phrase, ...]:
-        """The token phrases of a term's targets."""
+        """Return the token phrases of a term's targets."""
         if term.forms is None:
             each = {
                 target: self.segmenter.alternatives([target], self.where(line))
@@ -276,10 +275,10 @@ class Glossary:
         return term.forms
 
     def cased(self, term: Term) -> Cased:
-        """The case in which a term's targets count, and how a search spells them."""
+        """Return the case in which a term's targets count, with the search's spellings."""
         case, targets = self.case_of(term), list(term.targets)
         low = [lowered(target) for target in targets] if case == "fitted" else []
-        if self.target_language in NOUNS_HAVE_CAPITALS:
+        if two_letters(self.options.languages.target or "") in NOUNS_HAVE_CAPITALS:
             low = []
         spelled = (
             form for target in [*targets, *low] for form in self.segmenter.spellings(target, case)
@@ -289,14 +288,9 @@ class Glossary:
         )
         return Cased(case, tuple(dict.fromkeys(spelled)), running)
 
-    @property
-    def target_language(self) -> str:
-        """The two-letter code of the target language."""
-        return two_letters(self.options.languages.target or "")
-
     def case_of(self, term: Term) -> str:
-        """The case in which a term's targets count: of --constraint-case, of its entry, else that
-        of the sentence, but for targets with a case of their own."""
+        """Return the case in which a term's targets count: by --constraint-case, by its entry, else
+        that of the sentence, except for targets with a case of their own."""
         if self.options.case is not None:
             return self.options.case
         has_capital = any(target[:1].isupper() for target in term.targets)
@@ -314,16 +308,19 @@ class Glossary:
         return len(self.terms) < FEW_TERMS or capitals >= LABELS * len(targets)
 
     @property
-    def unseen(self) -> list[str]:
-        """The source terms that no sentence has had."""
-        return [term.source for number, term in enumerate(self.terms) if number not in self.seen]
+    def unused_terms(self) -> list[str]:
+        """The source terms that no sentence had."""
+        return [
+            term.source for number, term in enumerate(self.terms) if number not in self.used_terms
+        ]
 
     def required(self, words: Sequence[str]) -> list[Required]:
-        """What a sentence of these words asks for, in the order of the terms' first places."""
+        """Return the requirements of a sentence of these words, in the order of the terms' first
+        places."""
         found: list[Required] = []
         once: dict[int, Required] = {}
         for match in self.matcher.matches(words):
-            self.seen.add(match.term)
+            self.used_terms.add(match.term)
             if self.options.repeat == "once" and match.term in once:
                 once[match.term].matches.append(match)
                 continue
@@ -335,8 +332,8 @@ class Glossary:
 
 @contextlib.contextmanager
 def without_garbage_collection() -> Iterator[None]:
-    """A time in which Python does not look for garbage: over 100,000 new terms, all of which stay,
-    that takes longer than the rest."""
+    """Switch off garbage collection: with over 100,000 new terms, all of which stay, it would take
+    longer than the rest."""
     was_on = gc.isenabled()
     gc.disable()
     try:
@@ -346,26 +343,26 @@ def without_garbage_collection() -> Iterator[None]:
             gc.enable()
 
 
-def together(items: Sequence) -> Iterator[Sequence]:
-    """The items in runs that go through an encoder in one call."""
-    for start in range(0, len(items), TOGETHER):
-        yield items[start : start + TOGETHER]
+def batches(items: Sequence) -> Iterator[Sequence]:
+    """Yield the items in batches for one call of an encoder each."""
+    for start in range(0, len(items), BATCH_SIZE):
+        yield items[start : start + BATCH_SIZE]
 
 
-def encoded_together(texts: Sequence[str], step: Callable[[str], str]) -> list[str]:
-    """Each text after `step`, which is called once for all: an encoder takes most
-    of its time to start.
+def encode_batch(texts: Sequence[str], step: Callable[[str], str]) -> list[str]:
+    """Return each text after `step`, which is called once for all: an encoder takes most of its
+    time to start.
 
-    subtle: the texts are parted by a sign of its own; where the step did not keep every one of
-    them, each text goes by itself.
+    subtle: the texts are separated by a sign; if the step did not keep all of them, it is called
+    for each text.
     """
     found = step(f" {SEPARATOR} ".join(texts)).split(SEPARATOR)
     return found if len(found) == len(texts) else [step(text) for text in texts]
 
 
 def places_terms(flags: Any) -> bool:
-    """Whether terms of the glossary are written in the place of what translates their source terms,
-    once `choose_placement` has run."""
+    """Whether terms of the glossary replace the words that translate their source terms, after
+    `choose_placement`."""
     return str(flags.glossary_placement) == "align"
 
 
@@ -375,11 +372,11 @@ def repeat_mode(flags: Any) -> str:
 
 
 def choose_placement(flags: Any, generation: Any, segmented: bool, of_requests: bool) -> Any:
-    """Return the flags with a placement of the glossary's terms where the command names none.
+    """Return the flags with a placement of the glossary's terms if the command names none.
 
-    segmented: --bpe or --tokenizer says what words are; of_requests: glossaries come with requests.
+    segmented: --bpe or --tokenizer defines words; of_requests: glossaries are passed with requests.
 
-    Errors: UsageError for --glossary-placement align beside what it would not keep to.
+    Errors: UsageError for --glossary-placement align with a flag that it would not obey.
     """
     if not (flags.glossary or of_requests) or str(flags.glossary_placement) == "free":
         return flags
@@ -396,7 +393,7 @@ def choose_placement(flags: Any, generation: Any, segmented: bool, of_requests: 
         return replace(flags, glossary_placement=placement)
     if against is not None:
         raise UsageError(
-            f"--glossary-placement align writes terms behind the search, in which {against} works: "
+            f"--glossary-placement align writes terms after the search, in which {against} works: "
             "leave one of the two out"
         )
     if not segmented:
@@ -408,9 +405,9 @@ def choose_placement(flags: Any, generation: Any, segmented: bool, of_requests: 
 
 
 def check_glossary(flags: Any, of_requests: bool = False) -> None:
-    """UsageError for a flag of the glossary's without a glossary.
+    """Raise UsageError for a flag of the glossary without a glossary.
 
-    of_requests: glossaries may come with requests.
+    of_requests: glossaries may be passed with requests.
     """
     given = [each.name for each in fields(GlossaryFlags) if is_given(flags, each)]
     if given and not flags.glossary and not of_requests:
@@ -418,7 +415,7 @@ def check_glossary(flags: Any, of_requests: bool = False) -> None:
 
 
 def glossary_options(flags: Any, languages: Languages) -> GlossaryOptions | None:
-    """The glossary that the flags name; languages: those of the run."""
+    """Return the glossary that the flags name; languages: those of the run."""
     path = flags.glossary
     return (
         GlossaryOptions(
@@ -435,7 +432,7 @@ def glossary_options(flags: Any, languages: Languages) -> GlossaryOptions | None
 
 
 def signature(flags: Any, generation: Any) -> str:
-    """Return the part of the signature that says that terms are placed; "" where none are."""
+    """Return the part of the signature for placed terms; "" if terms are not placed."""
     return "glossary:align" if places_terms(flags) else ""
 
 

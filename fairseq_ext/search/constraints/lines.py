@@ -1,7 +1,7 @@
-"""How constraints arrive: the two formats of `--constraints-file`, and fairseq's packed tensors.
+"""The formats of constraints: those of `--constraints-file`, and fairseq's packed tensors.
 
-- Tab-separated: one line a sentence in corpus order, phrases parted by tabs; an empty line for
-  none. A phrase that starts with the word `<s>` is what the translation must start with.
+- Tab-separated: one line a sentence in corpus order, phrases separated by tabs; an empty line for
+  none. A phrase that starts with the word `<s>` is the beginning of the translation.
 - JSONL (a name in .jsonl or .json; or any name but .tsv and a first line that starts with "{"): an
   object a line, or an empty line. `{"constraints": [["two", "words"], "two words"], "any_of":
   [["x", "y z"]], "avoid": ["w"], "prefix": "p"}`: a phrase is a string or its list of words; an
@@ -30,12 +30,12 @@ from fairseq_ext.search.phrases.sentence import (
     Phrase,
     SentenceConstraints,
     merge,
-    unusable,
+    unusable_reason,
     within_limits,
 )
 
 KEYS = ("constraints", "any_of", "avoid", "prefix")
-DEEPEST = 100  # lists and objects in one another, which Python's own limit would end somewhere else
+DEEPEST = 100  # nested lists and objects; Python's own limit depends on the caller
 TOO_DEEP = f"has lists and objects nested more than {DEEPEST} deep: make it flat"
 
 
@@ -47,7 +47,7 @@ def is_json(lines: Lines) -> bool:
     for number in range(len(lines)):
         try:
             line = lines[number].strip()
-        except UsageError:  # not text: that line's fault alone
+        except UsageError:  # invalid text is an error of its line alone
             continue
         if line:
             return line.startswith("{")
@@ -55,7 +55,7 @@ def is_json(lines: Lines) -> bool:
 
 
 def parse_tabs(line: str, where: str) -> dict[str, Any]:
-    """A line of phrases parted by tabs, in the form of `parse_json`."""
+    """Parse a line of phrases separated by tabs, in the form of `parse_json`."""
     phrases = [text.strip() for text in line.split("\t")]
     if not all(phrases):
         raise UsageError(f"{where} has an empty phrase: remove one of the tabs around it")
@@ -63,8 +63,8 @@ def parse_tabs(line: str, where: str) -> dict[str, Any]:
 
 
 def parse_json(line: str, where: str) -> dict[str, Any]:
-    """A JSON line: constraints, avoid and prefix as lists of phrases, any_of as a list of lists;
-    a phrase as one string."""
+    """Parse a JSON line: constraints, avoid and prefix as lists of phrases, any_of as a list of
+    lists; a phrase as one string."""
     value = json_object(line, where)
     unknown = [key for key in value if key not in KEYS]
     if unknown:
@@ -74,23 +74,24 @@ def parse_json(line: str, where: str) -> dict[str, Any]:
     return fields_of(value, where)
 
 
-def no_key_twice(where: str) -> Callable[[list[tuple[str, Any]]], dict[str, Any]]:
-    """What makes an object of its pairs as JSON is read, and raises UsageError for a key given
-    twice; where: of what, for the message."""
+def refuse_duplicate_keys(where: str) -> Callable[[list[tuple[str, Any]]], dict[str, Any]]:
+    """Return an `object_pairs_hook` that raises UsageError for a key given twice; where: for the
+    message."""
 
-    def made(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    def object_of_pairs(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
         found = dict(pairs)
         if len(found) < len(pairs):
             raise UsageError(f"{where} has a key twice: join their values")
         return found
 
-    return made
+    return object_of_pairs
 
 
 def json_object(line: str, where: str, keys: Sequence[str] = KEYS) -> dict[str, Any]:
-    """The object of a JSON line; UsageError for anything else, and for a key given twice."""
+    """Return the object of a JSON line (raises UsageError for anything else, and for a key given
+    twice)."""
     try:
-        value = json.loads(line, object_pairs_hook=no_key_twice(where))
+        value = json.loads(line, object_pairs_hook=refuse_duplicate_keys(where))
     except UsageError:
         raise
     except (ValueError, RecursionError) as error:
@@ -99,14 +100,13 @@ def json_object(line: str, where: str, keys: Sequence[str] = KEYS) -> dict[str, 
         ) from None
     if not isinstance(value, dict):
         raise UsageError(f"{where} is not a JSON object: write one with the keys {', '.join(keys)}")
-    if (found := flaw(value)) is not None:
+    if (found := json_error(value)) is not None:
         raise UsageError(f"{where} {found}")
     return value
 
 
-def flaw(value: Any) -> str | None:
-    """What keeps a JSON value from being written again, as the end of a sentence;
-    None where nothing does."""
+def json_error(value: Any) -> str | None:
+    """Return why a JSON value cannot be written again, as the end of a sentence; None if it can."""
     level = [value]
     for _ in range(DEEPEST + 1):
         following: list[Any] = []
@@ -124,13 +124,13 @@ def flaw(value: Any) -> str | None:
 
 
 def shown(value: Any) -> str:
-    """A value as a message quotes it: in JSON, or as Python writes it."""
+    """Return a value as a message quotes it: in JSON, or as Python writes it."""
     return cut(json.dumps(value, default=repr))
 
 
 def fields_of(value: dict[str, Any], where: str) -> dict[str, Any]:
-    """The constraint fields of an object, checked, in the form of `parse_json`; other
-    keys are not looked at."""
+    """Return the constraint fields of an object, checked, in the form of `parse_json`; other keys
+    are ignored."""
 
     def phrase(item: Any, key: str) -> str:
         words = [item] if isinstance(item, str) else item
@@ -164,14 +164,12 @@ def fields_of(value: dict[str, Any], where: str) -> dict[str, Any]:
     }
 
 
-# ---- Constraints that fairseq's command has packed in its tensors
-#
-# plugin/input.py packs ours.
+# ---- Constraints in the tensors of fairseq's commands (plugin/input.py packs ours)
 
 
 def keys_of(packed: Tensor) -> list[int]:
-    """The key of each row (N, W) that `pack` of plugin/input.py made, zeros added behind or
-    not; -1 for a row of fairseq's own packing."""
+    """Return the key of each row (N, W) that `pack` of plugin/input.py made, with or without zeros
+    after it; -1 for a row of fairseq's own packing."""
     keys = []
     for row in packed.tolist():
         end = 1
@@ -189,13 +187,13 @@ def from_packed(
     unknown: Sequence[str] = (),
     case: str = "exact",
 ) -> SentenceConstraints:
-    """One row (W,) of fairseq's packed constraints, as `fairseq-interactive --constraints` makes
-    them of tab-separated fields.
+    """Return the constraints of one row (W,) of fairseq's packed constraints, as
+    `fairseq-interactive --constraints` makes them of tab-separated fields.
 
     number: of the sentence, from 0, for messages. segmenter: recovers the text, for the report
-    and for the form that a word has inside a sentence where that differs from its form alone
-    (phrases/segmenter.py); without it phrases are taken as they are. unknown: what the first
-    `<unk>` stood for, for the message. case: as --constraint-case.
+    and for the form that a word has inside a sentence if that differs from its form alone
+    (phrases/segmenter.py); without it phrases are used as they are. unknown: the text of the first
+    `<unk>`, for the message. case: as --constraint-case.
     Errors: UsageError for empty phrases, `<unk>`, `</s>`, `<pad>`, and more than the limits allow.
     """
     where = f"line {number + 1} of the input"
@@ -209,8 +207,8 @@ def from_packed(
             for token in phrase
         ]
         text = " ".join(pieces) if segmenter is None else segmenter.decode(" ".join(pieces))
-        if segmenter is not None and segmenter.is_of_target:
-            # which the source's segmentation has put there
+        if segmenter is not None and segmenter.has_target_bpe:
+            # from the source's segmentation
             text = LANGUAGE.sub("", text, count=1).lstrip()
             pieces = segmenter.pieces(text)
             phrase = tuple(map(dictionary.index, pieces))
@@ -220,16 +218,16 @@ def from_packed(
             if not forms:
                 found = replace(found, unmet=(*found.unmet, (text, reason)))
                 continue
-        elif wrong := unusable(phrase, pieces, dictionary):
+        elif wrong := unusable_reason(phrase, pieces, dictionary):
             near = (
-                segmenter.nearest(text)
+                segmenter.spelling_hint(text)
                 if segmenter is not None and dictionary.unk() in phrase
                 else ""
             )
             raise UsageError(f"in {where}, the phrase '{text}' {wrong}{near}")
         elif segmenter is not None:
             again = segmenter.phrases(text, where)
-            forms = again if phrase in again else forms  # decoding does not always lead back
+            forms = again if phrase in again else forms  # decoding may not be reversible
         if is_prefix:
             found = merge(found, SentenceConstraints((), (), prefix=phrase, prefix_text=text))
         else:
@@ -242,11 +240,11 @@ def from_packed(
 
 
 def unpack(row: Tensor, bos: int, where: str) -> list[Phrase]:
-    """The phrases of a packed row (W,), all of which fairseq's `unpack_constraints` would return
-    too, save those with `<s>`.
+    """Return the phrases of a packed row (W,), also those with `<s>`, which fairseq's
+    `unpack_constraints` omits.
 
-    subtle: `<s>` is token 0, which also ends a phrase. No phrase may be empty, so a 0 where a
-    phrase starts is `<s>`; if it was an empty phrase after all, the phrases do not come out even.
+    subtle: `<s>` is token 0, which also ends a phrase. No phrase may be empty, so a 0 at the start
+    of a phrase is `<s>`; if it was an empty phrase, the number of phrases is wrong.
     """
     values, at, phrases = row.tolist(), 1, []
     for _ in range(values[0]):

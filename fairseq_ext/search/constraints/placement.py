@@ -1,15 +1,14 @@
-"""A glossary term stands where its source term was translated (`--glossary-placement align`).
+"""Glossary terms in the place of the words that they replace (`--glossary-placement align`).
 
 A sentence is translated without its terms (the draft). The words that translate its source terms
-are found and the terms written in their place (word_alignment.py); of several target forms the one
-that the model likes best stays. So what the decoder reads before and behind a term is what it
-understands, and a term that the model has never seen derails nothing. A term that the draft has
-already is left as it is. Other hypotheses are asked only where the best has no word for a term: one
-that scores nearly as well is no better with the terms. Where none has a word for it, the sentence
-is searched again with that term forced (--select dba), and its other terms are written into what
-comes out; a beam of one or two, which searches badly, has the term inserted where it is the most
-likely. Where what comes out breaks another constraint, the sentence is searched with all its terms
-forced.
+are found and replaced by the terms (word_alignment.py); of several target forms the one with the
+best model score stays. So the decoder reads probable words before and after a term, and a term that
+the model does not know has no effect on the rest. A term that the draft has already is left
+unchanged. Other hypotheses are used only if the best has no word for a term: with the terms, one
+with nearly the same score is not better. If none has a word for it, the sentence is searched again
+with that term forced (--select dba), and its other terms are written into the result; with a beam
+of one or two, which searches badly, the term is inserted where it is the most probable. If the
+result breaks another constraint, the sentence is searched with all its terms forced.
 
 Scores are the model's for the final text.
 """
@@ -38,7 +37,7 @@ from fairseq_ext.search.constraints.renderings import Renderings
 from fairseq_ext.search.constraints.term_writer import TermWriter
 from fairseq_ext.search.constraints.word_alignment import (
     WordAlignment,
-    without,
+    remove_tokens,
     word_spans,
 )
 from fairseq_ext.search.finished import Hypothesis, OnFinal
@@ -59,17 +58,17 @@ from fairseq_ext.search.phrases.sentence import (
 from fairseq_ext.search.pool import Pool
 from fairseq_ext.search.protocols import SearchSpec
 
-TOGETHER = 128  # sentences whose hypotheses are scored in one call
+BATCH_SIZE = 128  # sentences whose hypotheses are scored in one call
 Driver = Callable[[Pool, OnFinal], None]
 # narrower beams have a forced term at the start of the sentence: there it is inserted
-SEARCHING = 3
+MIN_BEAM_TO_FORCE = 3
 FORMS = 6  # most combinations of target forms of a hypothesis
-LEFT = "a further mention for which the draft has no word of its own"
-TRUST = 0.1  # weight of the score with terms beside that of the draft
+LEFT_REASON = "a further mention for which the draft has no word of its own"
+PLACED_WEIGHT = 0.1  # weight of the score with terms, that of the draft having 1
 
 
 class GlossaryPlacement:
-    """A driver of three.
+    """A driver of three others.
 
     draft: searches first, where a sentence has terms alone; other_draft: where it has other phrases
     too; forced: what placement could not serve. score: forced decoding by the models; text: how
@@ -108,7 +107,7 @@ class GlossaryPlacement:
         self.writer.language = target
 
     def __call__(self, pool: Pool, answer: OnFinal) -> None:
-        """Give `answer` each sentence's hypotheses."""
+        """Call `answer` with each sentence's hypotheses."""
         given = pool.constraints
         if given is None or not any(each.terms for each in given):
             return self.forced(pool, answer)
@@ -120,8 +119,8 @@ class GlossaryPlacement:
             for sentence, found in zip(waiting, self.placed(pool, waiting), strict=True):
                 if found is not None:
                     answer(sentence.number, found)
-                elif sentence.wordless:
-                    again[sentence.number] = (*sentence.required, *sentence.wordless)
+                elif sentence.unaligned_terms:
+                    again[sentence.number] = (*sentence.required, *sentence.unaligned_terms)
                 else:
                     left.append(sentence.number)
             self.score.forget(pool.source(sentence.number).tolist() for sentence in waiting)
@@ -133,7 +132,7 @@ class GlossaryPlacement:
             waiting.append(
                 self.sentence(pool, number, found, self.spec.nbest, required.get(number, ()))
             )
-            if len(waiting) == TOGETHER:
+            if len(waiting) == BATCH_SIZE:
                 settle()
 
         others = [each.without_terms() for each in given]
@@ -166,9 +165,9 @@ class GlossaryPlacement:
         nbest: int,
         required: tuple[SourceTerm, ...],
     ) -> Sentence:
-        """A sentence of the pool and its drafts, best first.
+        """Return a sentence of the pool with its drafts, best first.
 
-        required: terms that the search was to bring in.
+        required: terms that the search was forced to use.
         """
         assert pool.constraints is not None
         constraints = pool.constraints[number]
@@ -181,8 +180,8 @@ class GlossaryPlacement:
     def candidate(
         self, pool: Pool, constraints: SentenceConstraints, draft: Hypothesis, lead: int
     ) -> Candidate:
-        """A hypothesis with its text behind `lead` forced tokens, and which of the
-        sentence's terms it has."""
+        """Return a hypothesis with its text after `lead` forced tokens, and which of the sentence's
+        terms it has."""
         is_met: dict[tuple, list[bool]] = {}
         met = self.meets(pool)(draft.tokens.tolist(), constraints, pool.ordered)
         for phrases, is_there in zip(constraints.any_of, met, strict=True):
@@ -190,59 +189,52 @@ class GlossaryPlacement:
         has = {phrases for phrases, each in is_met.items() if any(each)}
         # of terms with the same target, one that the draft has may stand for any of them: all of
         # them look for their words, and one of these is that target
-        held = [all(is_met.get(term.phrases, ())) for term in constraints.terms]
-        tokens = draft.tokens[self.word_behind(draft.tokens.tolist(), lead) :].tolist()
+        has_term = [all(is_met.get(term.phrases, ())) for term in constraints.terms]
+        tokens = draft.tokens[self.writer.word_behind(draft.tokens.tolist(), lead) :].tolist()
         text = normalize("NFKC", self.text.text(tokens)).rstrip()
-        return Candidate(draft, tokens, text, held, has)
-
-    def word_behind(self, tokens: Sequence[int], lead: int) -> int:
-        """Where the first word begins behind `lead` tokens, which may end inside of one: what is
-        left of that is no word, and no term takes its place."""
-        while 0 < lead < len(tokens) - 1:
-            before, after = (self.text.text(tokens[:n]) for n in (lead, lead + 1))
-            if after.startswith(f"{before} "):
-                break
-            lead += 1
-        return lead
+        return Candidate(draft, tokens, text, has_term, has)
 
     def placed(self, pool: Pool, sentences: Sequence[Sentence]) -> list[list[Hypothesis] | None]:
         """The hypotheses of each sentence with its terms, best first; None for a sentence that
         placement cannot serve."""
-        for sentence, candidate in [(s, c) for s in sentences for c in s.candidates if all(c.held)]:
+        for sentence, candidate in [
+            (s, c) for s in sentences for c in s.candidates if all(c.has_term)
+        ]:
             placements = sentence.placements(candidate, {})
             final = replace(candidate.draft, placements=placements)
-            candidate.finals.append(((1 + TRUST) * final.score, final))
-        if lacking := [sentence for sentence in sentences if any(sentence.open(sentence.nbest))]:
+            candidate.finals.append(((1 + PLACED_WEIGHT) * final.score, final))
+        if lacking := [
+            sentence for sentence in sentences if any(sentence.incomplete(sentence.nbest))
+        ]:
             self.place_terms(pool, lacking)
-        # subtle: where the best draft is of no use (a phrase is banned), nbest changes nothing
+        # subtle: if the best draft cannot be used (a phrase is banned), nbest changes nothing
         unsuited = [
             sentence
             for sentence in sentences
             if sentence.nbest < SEARCHED
-            and any(sentence.open(SEARCHED))
+            and any(sentence.incomplete(SEARCHED))
             and not self.usable(pool, sentence, 1)
         ]
         if unsuited:
             for sentence in unsuited:
                 sentence.nbest = SEARCHED
             self.place_terms(pool, unsuited)
-        return [self.chosen(pool, sentence) for sentence in sentences]
+        return [self.ranked_hypotheses(pool, sentence) for sentence in sentences]
 
     def place_terms(self, pool: Pool, sentences: Sequence[Sentence]) -> None:
-        """Write the terms that hypotheses lack into them, and score what comes out."""
+        """Write missing terms into hypotheses, and score the results."""
         for source, sentence in enumerate(sentences):
             sentence.source = source
         sources = self.score.encode(
             [pool.source(sentence.number).tolist() for sentence in sentences], pool.length.device
         )
         self.render(pool, sentences)
-        new = [(s, c) for s in sentences for c in s.open(s.nbest) if c.words is None]
+        new = [(s, c) for s in sentences for c in s.incomplete(s.nbest) if c.words is None]
         self.align(pool, sources, new)
         lacking = [s for s in sentences if s.lacks(0)]
-        self.align(
-            pool, sources, [(s, c) for s in lacking for c in s.open(SEARCHED) if c.words is None]
-        )
-        if self.spec.k < SEARCHING:
+        new = [(s, c) for s in lacking for c in s.incomplete(SEARCHED) if c.words is None]
+        self.align(pool, sources, new)
+        if self.spec.k < MIN_BEAM_TO_FORCE:
             self.insert(pool, sources, [s for s in lacking if s.lacks(1)])
         jobs = [
             (sentence, candidate, tokens, placements)
@@ -265,7 +257,7 @@ class GlossaryPlacement:
                 placements=placements,
             )
             candidate.finals.append(
-                (candidate.draft.score + TRUST * float(total) / len(tokens), final)
+                (candidate.draft.score + PLACED_WEIGHT * float(total) / len(tokens), final)
             )
 
     def render(self, pool: Pool, sentences: Sequence[Sentence]) -> None:
@@ -288,8 +280,8 @@ class GlossaryPlacement:
     def scored(
         self, pool: Pool, sources: Sources, jobs: Sequence[tuple[Sentence, Candidate, list[int]]]
     ) -> list[Tensor]:
-        """The log-probabilities of tokens that were made of candidates, whose own hold up to the
-        first token that is another."""
+        """Return the log-probabilities of tokens made from candidates, whose own are used up to the
+        first changed token."""
         same = [
             len(commonprefix([tokens, candidate.draft.tokens.tolist()]))
             for _, candidate, tokens in jobs
@@ -334,7 +326,7 @@ class GlossaryPlacement:
         if not jobs:
             return
         sources_without = [
-            without(pool.source(s.number).tolist(), s.mentions[mention].tokens)
+            remove_tokens(pool.source(s.number).tolist(), s.mentions[mention].tokens)
             for s, _, mention, _ in jobs
         ]
         shortened = self.score.encode(sources_without, pool.length.device)
@@ -351,8 +343,8 @@ class GlossaryPlacement:
             candidate.words.differ_(of_mention)
 
     def insert(self, pool: Pool, sources: Sources, sentences: Sequence[Sentence]) -> None:
-        """Find a place for the terms that have no word in the best draft: behind the word where
-        they are the most likely."""
+        """Find a place for the terms without a word in the best draft: after the word where they
+        are the most probable."""
         jobs = []
         for sentence in sentences:
             best = sentence.candidates[0]
@@ -379,7 +371,8 @@ class GlossaryPlacement:
         for each combination of forms."""
         limit = pool.max_len[sentence.number]
         out = []
-        for candidate in filter(sentence.is_complete, sentence.open(len(sentence.candidates))):
+        incomplete = sentence.incomplete(len(sentence.candidates))
+        for candidate in filter(sentence.is_complete, incomplete):
             if candidate.finals:  # written before
                 continue
             places = sentence.places(candidate)
@@ -399,7 +392,7 @@ class GlossaryPlacement:
                     out.append((candidate, tokens, sentence.placements(candidate, displaced)))
         return out
 
-    def chosen(self, pool: Pool, sentence: Sentence) -> list[Hypothesis] | None:
+    def ranked_hypotheses(self, pool: Pool, sentence: Sentence) -> list[Hypothesis] | None:
         """The usable hypotheses: the answer, which does not depend on how many are wanted, and
         those that score no better, best first; None where there is none."""
         if not (out := self.usable(pool, sentence, len(sentence.candidates))):
@@ -408,8 +401,8 @@ class GlossaryPlacement:
         return [best, *sorted((h for h in rest if h.score <= best.score), key=lambda h: -h.score)]
 
     def usable(self, pool: Pool, sentence: Sentence, first: int) -> list[Hypothesis]:
-        """What the first candidates have become with their terms, where that meets all constraints;
-        of equal ones the first."""
+        """Return the versions with terms of the first candidates, if they meet all constraints; of
+        equal ones the first."""
         constraints, meets = sentence.constraints, self.meets(pool)
         lead = lead_of(pool, sentence.number)
         banned = self.banned_in(pool)(constraints) if constraints.banned else lambda tokens: None
@@ -426,26 +419,28 @@ class GlossaryPlacement:
                 and tokens.count(unk) <= candidate.draft.tokens.tolist().count(unk)
                 and banned(tokens[:-1]) is None
             )
-            placed = constraints.without(sentence.left(candidate))
+            placed = constraints.without_mentions(sentence.left_terms(candidate))
             if is_allowed and all(met_with_prefix(list(tokens), placed, pool.ordered, meets, lead)):
                 others = tuple(term.text for term in (*sentence.required, *candidate.inserted))
                 out[tokens] = replace(
                     final,
                     tokens=final.tokens.to(pool.length.device),
                     elsewhere=others,
-                    left=tuple((term.text, LEFT) for term in sentence.left(candidate)),
+                    left_terms=tuple(
+                        (term.text, LEFT_REASON) for term in sentence.left_terms(candidate)
+                    ),
                 )
         return list(out.values())
 
     def banned_in(
         self, pool: Pool
     ) -> Callable[[SentenceConstraints], Callable[[Phrase], str | None]]:
-        """How a banned phrase is found in tokens: as the search finds it."""
+        """Return how a banned phrase is found in tokens: as by the search."""
         if pool.boundaries is None:
             return banned_in_tokens
         return banned_in_texts(pool.boundaries, "any" if pool.banned_in_any_case else "exact")
 
 
 def lead_of(pool: Pool, sentence: int) -> int:
-    """How many tokens the command forces at the start of a sentence."""
+    """Return the number of tokens that the command forces at the start of a sentence."""
     return 0 if pool.lead is None else pool.lead[sentence]

@@ -1,7 +1,7 @@
 """The translations that a model gives to a source term by itself.
 
 The words of a draft that occur in them are the ones that translate the term. A beam search of a few
-short hypotheses reads all beginnings anew in each step, as they have a few tokens.
+short hypotheses reads all beginnings again in each step, as they have a few tokens.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""Which constraints the best hypotheses meet, and the report of the glossary.
+"""Counts of the constraints that the best hypotheses meet, and the report of the glossary.
 
-Counted on what is finished, not taken from the search's word.
+They are counted in finished hypotheses, independently of the search.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from fairseq_ext.search.constraints.glossary import Required
 from fairseq_ext.search.constraints.prefix import met_with_prefix
 from fairseq_ext.search.finished import Hypothesis
 from fairseq_ext.search.phrases.pieces import normal
-from fairseq_ext.search.phrases.places import Span, Text, Wanted, assigned
+from fairseq_ext.search.phrases.places import PhraseToFind, Span, Text, match_phrases
 from fairseq_ext.search.phrases.sentence import (
     Meets,
     Placement,
@@ -49,16 +49,16 @@ class ConstraintCounts(Section):
 
 @dataclass
 class GlossaryCounts(Section):
-    """The `glossary` section of the statistics: terms that sources hold."""
+    """The `glossary` section of the statistics: terms in sources."""
 
     key = "glossary"
     counts_answers = True
     terms: int = 0
-    sentences: int = 0  # that hold any
+    sentences: int = 0  # with terms
     # in the place of the words that translate the source term (--glossary-placement align)
     in_place: int | None = None
-    elsewhere: int | None = None  # where no word had to make place, or where the search put them
-    met: int | None = None  # wherever they stand (--glossary-placement free)
+    elsewhere: int | None = None  # in no word's place, or where the search put them
+    met: int | None = None  # anywhere (--glossary-placement free)
     unmet: int = 0
     doubtful: int | None = None  # terms whose place, or whose absence, a person should look at
 
@@ -74,18 +74,18 @@ class SentenceGoal:
 
 
 def report_constraints(
-    asked: SentenceGoal,
+    goal: SentenceGoal,
     found: list[Hypothesis],
     stats: Stats,
     ordered: bool = False,
     meets: Meets = met,
     soft: bool = False,
 ) -> list[Hypothesis]:
-    """Add a sentence's constraints to the statistics. Returns its hypotheses that meet all of them;
-    where none does, all, the one that meets most first, each flagged with what it lacks. meets:
+    """Add a sentence's constraints to the statistics. Return its hypotheses that meet all of them;
+    if there is none, all, the one that meets most first, each with its unmet constraints. meets:
     counts in tokens (met) or in text (search/phrases/places.py); soft: constraints were preferred,
     not forced, and hypotheses keep their order."""
-    number, constraints, lead = asked.number, asked.constraints, asked.lead
+    number, constraints, lead = goal.number, goal.constraints, goal.lead
     total = stats.section(ConstraintCounts)
     total.given += len(constraints.any_of) + len(constraints.unmet) + bool(constraints.prefix)
     total.unmet += [[number, text, reason] for text, reason in constraints.unmet]
@@ -96,7 +96,7 @@ def report_constraints(
     # subtle: a search that ran into a dead end ends a row as it is, also where complete
     # hypotheses were found before
     # a term that placement has left costs its hypothesis no place
-    left = [Counter(text for text, _ in h.left) for h in found]
+    left = [Counter(text for text, _ in h.left_terms) for h in found]
     complete = [
         i
         for i, each in enumerate(which)
@@ -109,8 +109,8 @@ def report_constraints(
     )
     best = which[kept[0]] if kept else met_with_prefix([], constraints, ordered, meets)
     total.met += sum(best)
-    reason = LEFT_OUT if soft else why(constraints, asked.limit - lead)
-    reasons = [dict(h.left) for h in found]
+    reason = LEFT_OUT if soft else unmet_reason(constraints, goal.limit - lead)
+    reasons = [dict(h.left_terms) for h in found]
     lacks = [
         tuple(
             (text, of.get(text, reason))
@@ -149,12 +149,11 @@ def count_terms(terms: Sequence[SourceTerm], best: Hypothesis, stats: Stats, pla
         total.met = (total.met or 0) + held.total()
 
 
-def report_unsearched(
+def report_skipped_sentence(
     number: int, constraints: SentenceConstraints, stats: Stats, reason: str
 ) -> list[tuple[str, str]]:
-    """Add the constraints of a sentence that is not searched to the statistics.
-
-    Returns them, each with the reason.
+    """Add the constraints of a sentence that is not searched to the statistics. Return them, each
+    with the reason.
     """
     prefix = (constraints.prefix_text,) if constraints.prefix else ()
     lacks = [*constraints.unmet, *((text, reason) for text in (*constraints.text, *prefix))]
@@ -165,8 +164,8 @@ def report_unsearched(
     return lacks
 
 
-def why(constraints: SentenceConstraints, limit: int) -> str:
-    """The reason why a sentence's constraints cannot all be met."""
+def unmet_reason(constraints: SentenceConstraints, limit: int) -> str:
+    """Return the reason why a sentence's constraints cannot all be met."""
     prefix = constraints.prefix
     left = [
         alternatives
@@ -184,17 +183,15 @@ def why(constraints: SentenceConstraints, limit: int) -> str:
     return "what would follow is forbidden (banned phrases, prefix or logits processors)"
 
 
-# ---- The report (`--glossary-report F`)
-#
-# One JSON line a sentence, what the glossary did there.
+# ---- The report (`--glossary-report F`): one JSON line a sentence
 #
 # `{"id": 3, "source": ..., "translation": ..., "terms": [{"term": "Ader", "line": 12, "targets":
 # ["vein", "lode"], "source_at": [[4, 8]], "form": "vein", "at": [6, 10]}]}`: which entries fired
 # (line of the file, places in the source), which target was used and where it stands in the
 # translation; `form` and `at` are null where the translation has none of them, or only such as
 # serve another term, by the definition that the search keeps to (--constraint-boundary,
-# --constraint-case). Where terms are placed, `found` says how a term got its place (draft, aligned,
-# inserted, searched, left), `displaced` the words of the draft in whose place it stands, `weight`
+# --constraint-case). Where terms are placed, `placed_by` says how a term got its place (draft,
+# aligned, inserted, searched, left), `displaced` the words of the draft in whose place it stands, `weight`
 # the score of their alignment, and `doubtful` that a person should look at it. Places are
 # characters, [start, end). source and translation are in NFKC, the translation with single spaces,
 # which is what the places count in. Lines come in the order in which batches finish. Each line is
@@ -203,11 +200,11 @@ def why(constraints: SentenceConstraints, limit: int) -> str:
 
 
 class GlossaryReport:
-    """The file. segmented, whole: as in `forms_used`. Errors: UsageError for a place
-    that cannot be written."""
+    """The file. segmented, whole: see `forms_used`. Errors: UsageError for a file that cannot be
+    written."""
 
     def __init__(self, path: str, segmented: bool, whole: bool | None = True):
-        self.path, self.segmented, self.whole, self.is_stream = (
+        self.path, self.segmented, self.whole_words, self.is_stream = (
             path,
             segmented,
             whole,
@@ -219,7 +216,7 @@ class GlossaryReport:
                 fcntl.lockf(self.file, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 self.file.truncate(0)
         except OSError as error:
-            # of the lock
+            # errors of the lock
             if error.errno in (errno.EAGAIN, errno.EACCES) and error.filename is None:
                 raise UsageError(
                     f"another run is writing to {path}: wait for it, or name another "
@@ -230,9 +227,8 @@ class GlossaryReport:
             ) from error
 
     def close(self) -> int:
-        """Have the file on disk.
-
-        Return the status: 1, and a sentence on standard error, where that fails.
+        """Write the file to disk. Return the status: 1, with a message on standard error, if that
+        fails.
         """
         try:
             with self.file:
@@ -244,7 +240,7 @@ class GlossaryReport:
         return 0
 
     def full(self, error: OSError) -> UsageError:
-        """The error for a file that takes no more; the lines before stay."""
+        """Return the error for a full disk; the earlier lines stay."""
         return UsageError(
             f"--glossary-report {self.path} cannot be written ({error.strerror}): make "
             "room and run again"
@@ -264,7 +260,7 @@ class GlossaryReport:
         terms: list[dict[str, Any]] = []
         placed = list(itertools.zip_longest(required, placements))
         present = [each for each, how in placed if not is_left(how)]
-        used = iter(forms_used(translation, present, self.segmented, self.whole))
+        used = iter(forms_used(translation, present, self.segmented, self.whole_words))
         for each, how in placed:
             form, at = (None, None) if is_left(how) else next(used)
             source_at = [(spans[match.start][0], spans[match.end - 1][1]) for match in each.matches]
@@ -286,11 +282,11 @@ class GlossaryReport:
 
 def is_left(placement: Placement | None) -> bool:
     """Whether a term was not placed."""
-    return placement is not None and placement.found == "left"
+    return placement is not None and placement.placed_by == "left"
 
 
 def word_spans(text: str, words: Sequence[str]) -> list[Span]:
-    """Where the words of a text (in NFKC) stand."""
+    """Return the places of the words of a text (in NFKC)."""
     return [
         (start, start + len(word))
         for start, word in zip(starts_of(text, words), words, strict=True)
@@ -300,14 +296,14 @@ def word_spans(text: str, words: Sequence[str]) -> list[Span]:
 def forms_used(
     translation: str, required: Sequence[Required], segmented: bool, whole: bool | None = True
 ) -> list[tuple[str | None, Span | None]]:
-    """For each requirement, the target that the translation (in NFKC) has and its place; a place
-    serves one requirement (search/phrases/places.py, there the other arguments)."""
+    """Return for each requirement the target in the translation (in NFKC) and its place; a place
+    serves one requirement (other arguments: search/phrases/places.py)."""
     targets = [list(each.term.targets) for each in required]
     wanted = [
-        Wanted([normal(normalize("NFKC", t)) for t in of], each.cased.mode)
+        PhraseToFind([normal(normalize("NFKC", t)) for t in of], each.cased.mode)
         for of, each in zip(targets, required, strict=True)
     ]
-    places = assigned(Text(translation, segmented, whole), wanted)
+    places = match_phrases(Text(translation, segmented, whole), wanted)
     return [
         (None, None) if place is None else (of[place[0]], place[1])
         for of, place in zip(targets, places, strict=True)

@@ -1,4 +1,4 @@
-"""The flags that say which constraints each sentence has, shared by every constrained search."""
+"""The flags of all constrained searches: which constraints each sentence has."""
 
 import os
 from dataclasses import dataclass, field
@@ -45,8 +45,8 @@ class ConstraintFlags:
     constraint_bonus: float | None = field(
         default=None,
         metadata={
-            "help": "prefer required phrases by so many nats for each of their tokens, instead of "
-            "forcing them (default: they are forced)",
+            "help": "prefer required phrases by this many nats for each of their tokens, instead "
+            "of forcing them (default: they are forced)",
             "range": (0, 1000, "bonus in nats"),
             "shapes": "required phrases",
             "denies": ("scores of at most 0", "softmax's own order"),
@@ -55,7 +55,7 @@ class ConstraintFlags:
 
 
 def check(flags: Any, generation: Any) -> None:
-    """UsageError for a bonus that the search would not read."""
+    """Raise UsageError for a bonus that the search would ignore."""
     if flags.constraint_bonus is not None and str(flags.select) not in ("bonus", "topk", "None"):
         raise UsageError(
             f"--constraint-bonus prefers phrases and --select {flags.select} forces them: leave "
@@ -67,16 +67,16 @@ register_feature("constraints", ConstraintFlags, constrains=True, check=check)
 
 
 def shaping(flags: Any, *kinds: str) -> str | None:
-    """The first flag that is given and shapes phrases of these kinds, as it is typed."""
+    """Return the first given flag that shapes phrases of these kinds, as it is typed."""
     given = (name for name, kind in declared("shapes", flags).items() if kind in kinds)
     return next((typed(name) for name in given), None)
 
 
 def check_phrases(flags: Any, has_typed: bool, corpus: bool) -> None:
-    """UsageError for a flag that shapes phrases of which the command has none.
+    """Raise UsageError for a flag that shapes phrases of which the command has none.
 
     has_typed: --constraints is given; corpus: sentences come from a data set, so that no phrases
-    can be typed behind them.
+    can be typed after them.
     """
     gives = declared("gives", flags).values()
     required = "required phrases" in gives
@@ -100,17 +100,17 @@ def check_phrases(flags: Any, has_typed: bool, corpus: bool) -> None:
 
 
 def may_ban(path: str | None) -> bool:
-    """Whether a constraints file can hold banned phrases; a pipe, which can be read
-    only once, is trusted."""
+    """Whether a constraints file may have banned phrases; assumed of a pipe, which can be read only
+    once."""
     return path is not None and (
         not os.path.isfile(path) or is_json(Lines(path, "--constraints-file"))
     )
 
 
 def expect_phrases(flags: Any, generation: Any) -> str | None:
-    """Return the flag that shapes phrases, where the search is to take constraints for it.
+    """Set up the search for constraints if a flag shapes phrases; return that flag.
 
-    For a task whose phrases come with each call (translator.py).
+    For a task whose phrases are passed with each call (translator.py).
     """
     if flags.select or str(flags.decoding) != "beam" or generation.constraints:
         return None
@@ -118,10 +118,10 @@ def expect_phrases(flags: Any, generation: Any) -> str | None:
 
 
 def case_of(flags: Any) -> str:
-    """--constraint-case of phrases that are no terms of a glossary."""
+    """Return --constraint-case of phrases that are not terms of a glossary."""
     return "exact" if flags.constraint_case is None else str(flags.constraint_case)
 
 
 def boundary_mode(flags: Any) -> str | None:
-    """--constraint-boundary, None where it is not given."""
+    """Return --constraint-boundary, None if it is not given."""
     return None if flags.constraint_boundary is None else str(flags.constraint_boundary)

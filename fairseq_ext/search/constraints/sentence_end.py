@@ -1,17 +1,17 @@
 """Nothing follows the end of a sentence, and required phrases come before it (`--constraint-end`).
 
-Constrained search puts a phrase that it has no place for behind everything else: "The children are
-jumping. canine." Under this rule a row behind its last sentence end may take EOS, further final
-punctuation, and quotes and brackets that close; and it may take the punctuation that would be that
-end only once it has all its phrases. How many sentence ends a translation may have is counted in
+Constrained search puts a phrase that has no better place after everything else: "The children are
+jumping. canine." Under this rule a row after its last sentence end may only take EOS, further final
+punctuation, and closing quotes and brackets; and it may take the punctuation of that last end only
+once it has all its phrases. The number of sentence ends that a translation may have is counted in
 the source, at least one.
 
-What a sentence end is: phrases/sentence_ends.py. Punctuation that a required phrase itself holds is
-none; an abbreviation is one unless the source has one there too.
+phrases/sentence_ends.py defines a sentence end. Punctuation of a required phrase is none; an
+abbreviation is one unless the source has one, too.
 
 Shapes: N sentences in the pool, S live ones, n rows, V vocabulary, F tokens of final punctuation, c
-candidates of a sentence. A row's state is 2 x sentence ends so far, plus 1 where the row stands
-behind one.
+candidates of a sentence. A row's state is 2 x sentence ends so far, plus 1 if its last token ends a
+sentence.
 """
 
 from __future__ import annotations
@@ -44,29 +44,29 @@ register_feature("constraints: sentence end", EndFlags, constrains=True)
 
 
 @dataclass
-class Rows:
-    """The rows (n,) of a step."""
+class EndRuleRows:
+    """The rows (n,) of a step, as the rule needs them."""
 
     state: Tensor
-    last: Tensor  # their last tokens
-    allowed: Tensor  # sentence ends that they may have
-    open: Tensor  # bool: must not end yet
-    ruled: Tensor  # bool: keep to the rule at all
+    last: Tensor  # last tokens
+    allowed: Tensor  # number of sentence ends that they may have
+    must_continue: Tensor  # bool: must not end yet
+    is_restricted: Tensor  # bool: the rule applies
     proposed: Tensor  # (n, Q) next tokens of their required phrases, -1 for none
 
 
-def forbid_(log_probs: LogProbs, tokens: EndTokens, rows: Rows, eos: int) -> None:
-    """Make impossible what breaks the rule."""
+def forbid_(log_probs: LogProbs, tokens: EndTokens, rows: EndRuleRows, eos: int) -> None:
+    """Ban tokens that break the rule."""
     ends, behind = rows.state // 2, rows.state % 2 == 1
-    # (1) final punctuation that would be the last, of rows that lack something
+    # (1) punctuation of the last sentence end, in rows with missing phrases
     final = tokens.final.nonzero()[:, 0]
-    gate = rows.open & rows.ruled & ~behind & (ends + 1 >= rows.allowed)
+    gate = rows.must_continue & rows.is_restricted & ~behind & (ends + 1 >= rows.allowed)
     attached = tokens.period[final] & tokens.abbreviates[rows.last][:, None]  # (n, F)
     own = (rows.proposed[:, :, None] == final).any(1)
     log_probs.ban_each_(torch.where(gate[:, None] & ~attached & ~own, final, -1))
-    # (2) all but EOS and what closes, of rows behind their last end
-    closed = rows.ruled & behind & (ends >= rows.allowed)
-    # as in most steps; asked where that does not mean to wait for a device
+    # (2) all but EOS and closing tokens, in rows after their last end
+    closed = rows.is_restricted & behind & (ends >= rows.allowed)
+    # as in most steps; only checked on a CPU, where it does not wait for a device
     if closed.device.type == "cpu" and not bool(closed.any()):
         return
     follows = tokens.final | tokens.closer
@@ -74,9 +74,7 @@ def forbid_(log_probs: LogProbs, tokens: EndTokens, rows: Rows, eos: int) -> Non
     log_probs.ban_words_(closed, ~follows)
 
 
-# ---- The rule over the rows of a beam
-#
-# For the searches with required phrases.
+# ---- The rule over the rows of a beam, for the searches with required phrases
 #
 # Row state: beam.aux["ends"]. Shapes: S live sentences, n rows, Q phrases, c candidates of a
 # sentence.
@@ -85,26 +83,26 @@ def forbid_(log_probs: LogProbs, tokens: EndTokens, rows: Rows, eos: int) -> Non
 class EndRule:
     """The rule for a pool's sentences.
 
-    ruled (N,): those that keep to it; forced (N,): tokens of the prefix, to which
-    it does not apply.
+    ruled (N,): sentences that the rule applies to; forced (N,): tokens of the prefix, to which it
+    does not apply.
     """
 
     def __init__(self, ends: SentenceEnds, ruled: Tensor, forced: Tensor, min_len: int, eos: int):
         device = ruled.device
         self.tokens, self.allowed = ends.tokens.to(device), ends.allowed.to(device)
-        self.ruled, self.forced, self.min_len, self.eos = ruled, forced, min_len, eos
+        self.is_restricted, self.forced, self.min_len, self.eos = ruled, forced, min_len, eos
 
     def start(self, beam: Beam) -> None:
-        """No sentence has ended yet."""
+        """Set the state in which no sentence has ended."""
         beam.aux["ends"] = torch.zeros(beam.rows, dtype=torch.long, device=beam.device)
 
     def forbid_(
         self, beam: Beam, log_probs: LogProbs, phrases: PhraseTable, forced: bool
     ) -> Tensor:
-        """Ban tokens that break the rule, in place; return the next tokens (n, Q)
-        of each row's phrases.
+        """Ban tokens that break the rule, in place; return the next tokens (n, Q) of each row's
+        phrases.
 
-        phrases: those of the S sentences; forced: phrases must be met, not only may.
+        phrases: those of the S sentences; forced: phrases must be met.
         """
         live, sentence = beam.live_index(), beam.sentence_of_row()
         state, count = (beam.by_sentence(beam.aux[name], 0) for name in ("state", "count"))
@@ -116,8 +114,8 @@ class EndRule:
         # (S, 1): EOS could not follow
         early = (done + 1 < self.min_len).expand(len(beam.live))[:, None]
         lacks = (phrases.bank(state, count) < phrases.total[:, None]) & forced
-        ruled = self.ruled[live] & (done >= self.forced[live])
-        rows = Rows(
+        ruled = self.is_restricted[live] & (done >= self.forced[live])
+        rows = EndRuleRows(
             beam.aux["ends"],
             beam.tokens[:, -1],
             self.allowed[live][sentence],
@@ -128,9 +126,9 @@ class EndRule:
         forbid_(log_probs, self.tokens, rows, self.eos)
         return torch.where(ruled[sentence][:, None], proposed, -2)  # -2: not counted at all
 
-    def after(self, beam: Beam, row: Tensor, token: Tensor, proposed: Tensor) -> Tensor:
-        """State (S, c) after the tokens (S, c) of rows (S, c); proposed: what
-        `forbid_` returned."""
+    def next_state(self, beam: Beam, row: Tensor, token: Tensor, proposed: Tensor) -> Tensor:
+        """Return the state (S, c) after the tokens (S, c) of rows (S, c); proposed: the result of
+        `forbid_`."""
         own = (proposed[row] == token[..., None]).any(-1)
-        state = self.tokens.after(beam.aux["ends"][row], beam.tokens[:, -1][row], token, own)
+        state = self.tokens.next_state(beam.aux["ends"][row], beam.tokens[:, -1][row], token, own)
         return torch.where(proposed[row][..., 0] == -2, beam.aux["ends"][row], state)

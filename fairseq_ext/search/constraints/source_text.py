@@ -1,8 +1,8 @@
 """Source sentences as text, recovered from their tokens.
 
-A word that the source dictionary lacks is `<unk>` among the tokens, whatever was written. Where the
-line itself is known (everywhere but in the data sets of fairseq-generate), its pieces stand for
-these tokens, so that a glossary's terms are found in what was written.
+A word that the source dictionary lacks is `<unk>` among the tokens. If the line itself is known
+(everywhere but in the data sets of fairseq-generate), its pieces replace these tokens, so that a
+glossary's terms are found in the written text.
 """
 
 from __future__ import annotations
@@ -22,23 +22,24 @@ Tokens = Tensor | Sequence[int]  # (L,), padded or not
 
 
 class SourceText:
-    """Reads source tokens. segmenter: from text to pieces and back; dictionary: of the source.
+    """The text of source tokens. segmenter: from text to pieces and back; dictionary: of the
+    source.
 
-    unknown, where a method takes it: the pieces of the line that the dictionary lacks, in their
-    order (Sentences.unknown_pieces).
+    Argument `unknown` of methods: the pieces of the line that the dictionary lacks, in their order
+    (Sentences.unknown_pieces).
     """
 
     def __init__(self, dictionary: Dictionary, segmenter: Segmenter):
         self.dictionary, self.segmenter = dictionary, segmenter
-        self.own_texts: dict[int, str] = {}  # of tokens, as token_spans keeps them
+        self.own_texts: dict[int, str] = {}  # of tokens: the cache of token_spans
 
     def text(self, tokens: Tokens, unknown: Sequence[str] = ()) -> str:
-        """A source sentence without the language that it may begin with; its pieces where the
-        command undoes no segmentation."""
+        """Return a source sentence without the language tag that it may begin with; its pieces if
+        the command does not join pieces."""
         return self.decoded(self.numbered(tokens, unknown), unknown)
 
     def words(self, tokens: Tokens, unknown: Sequence[str] = ()) -> list[str]:
-        """The words among which terms are looked for."""
+        """Return the words among which terms are searched."""
         return words_of(self.text(tokens, unknown), self.segmenter.takes_pieces)
 
     def tokens_of_words(
@@ -66,7 +67,7 @@ class SourceText:
         )
 
     def numbered(self, tokens: Tokens, unknown: Sequence[str]) -> list[int]:
-        """The tokens, where the i-th unknown one is a number i behind the dictionary's."""
+        """Return the tokens; the i-th unknown one is the number i after the dictionary's last."""
         ids = tokens.tolist() if isinstance(tokens, Tensor) else list(tokens)
         unk = self.dictionary.unk()
         if not unknown or ids.count(unk) != len(unknown):
@@ -75,9 +76,9 @@ class SourceText:
         return [next(behind) if token == unk else token for token in ids]
 
     def decoded(self, ids: Sequence[int], unknown: Sequence[str]) -> str:
-        """The text of `numbered` tokens."""
+        """Return the text of `numbered` tokens."""
         known = self.dictionary
-        # as by the dictionary's `string`, which is slower
+        # like the dictionary's `string`, which is slower
         left_out = (known.pad(), known.bos(), known.eos())
         pieces = [
             known[i] if i < len(known) else unknown[i - len(known)]
@@ -92,8 +93,8 @@ class SourceText:
 def unknown_pieces(
     line: str, tokens: Tensor, dictionary: Dictionary | None, encoders: Sequence[Any]
 ) -> tuple[str, ...]:
-    """The pieces of a line that the dictionary of its tokens (L,) lacks, in their order; none for
-    speech, which has no dictionary. encoders: --tokenizer and --bpe, or None."""
+    """Return the pieces of a line that the dictionary of its tokens (L,) lacks, in their order;
+    none for speech, which has no dictionary. encoders: --tokenizer and --bpe, or None."""
     if dictionary is None or dictionary.unk() not in tokens.tolist():
         return ()
     for step in encoders:

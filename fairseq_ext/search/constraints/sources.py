@@ -1,4 +1,4 @@
-"""The constraints of every sentence from files and flags, and the strategies that they choose."""
+"""The constraints of every sentence from files and flags, and the strategies for them."""
 
 from __future__ import annotations
 
@@ -38,9 +38,9 @@ from fairseq_ext.search.registry import STOCKS, constrained
 
 
 def choose_strategies(flags: Any, generation: Any) -> tuple[Any, Any]:
-    """Return the flags with the strategies that constraints choose where the command names none:
-    --select dba, or bonus where they are preferred only; --stop early where they are forced, unless
-    there is a --patience, which belongs to --stop count."""
+    """Return the flags with the strategies for constraints if the command names none: --select dba,
+    or bonus if constraints are only preferred; --stop early if they are forced, unless there is a
+    --patience, which belongs to --stop count."""
     own = (
         "sampling"
         if generation.sampling
@@ -70,21 +70,19 @@ def choose_strategies(flags: Any, generation: Any) -> tuple[Any, Any]:
 
 
 def is_ordered(flags: Any, generation: Any) -> bool:
-    """Whether phrases must appear in the order given: the stock flag says so; alone, our
-    files mean unordered."""
+    """Whether phrases must appear in the given order: if the stock flag says so; with our files
+    alone they need not."""
     return str(generation.constraints or "") == "ordered"
 
 
-# ---- Constraints from where users have them
-#
-# `--constraints-file`, `--avoid-file` and `--glossary`, as target tokens of each sentence.
+# ---- Constraints from files, as target tokens of each sentence
 #
 # Formats
-# - Constraints file: lines.py.
+# - `--constraints-file`: lines.py.
 # - `--avoid-file`: a phrase a line, for every sentence; blank lines are skipped.
-# - Glossary: glossary.py.
-# A sentence's constraints are ordered as written: `constraints`, `any_of`, then glossary terms as
-# they stand in the source.
+# - `--glossary`: glossary.py.
+# A sentence's constraints are ordered as written: `constraints`, `any_of`, then glossary terms in
+# the order of the source.
 #
 # How text becomes tokens: search/phrases/segmenter.py.
 
@@ -94,22 +92,21 @@ logger = logging.getLogger("fairseq_ext")
 
 @dataclass(frozen=True)
 class Matching:
-    """What counts as an occurrence of a phrase that is no term of a glossary."""
+    """The case and the boundaries in which phrases count, except for terms of a glossary."""
 
     required: str = "exact"  # --constraint-case
     banned: str = "exact"  # --avoid-case
-    boundaries: Boundaries | None = None  # of the target's words, where phrases count as words
+    boundaries: Boundaries | None = None  # of the target's words, if phrases count as words
 
 
 class ConstraintSource:
-    """The constraints of every sentence of a corpus, or of an interactive session. Lines of
-    the constraints file are read and checked when their sentence is asked for; --avoid-file
-    and --glossary at once.
+    """The constraints of every sentence of a corpus, or of an interactive session. Lines of the
+    constraints file are read and checked for their sentence; --avoid-file and --glossary at once.
 
     Files that are None give nothing. segmenter: of the target side; source: the source dictionary.
     `len` counts the lines of the constraints file.
-    Errors: UsageError, one sentence that names file and line, for everything in a file
-    that cannot be used.
+    Errors: UsageError, one sentence that names file and line, for everything in a file that cannot
+    be used.
     """
 
     def __init__(
@@ -140,7 +137,7 @@ class ConstraintSource:
         )
         self.glossary = Glossary(glossary, self.segmenter) if glossary else None
         self.named = bool(constraints_file or avoid_file or glossary)
-        # whether a sentence's constraints say where its source terms stand
+        # whether a sentence's constraints contain the places of its source terms
         self.locates_terms = False
         if avoid_file and not banned:
             logger.warning("--avoid-file %s has no phrases, so nothing is banned", avoid_file)
@@ -152,8 +149,8 @@ class ConstraintSource:
         return self.named
 
     def check_size(self, sentences: int) -> None:
-        """UsageError unless the constraints file, if there is one, has a line for each
-        of so many sentences."""
+        """Raise UsageError unless the constraints file, if there is one, has as many lines as there
+        are sentences."""
         if self.lines is not None and len(self.lines) != sentences:
             raise UsageError(
                 f"--constraints-file {self.lines.path} has {counted(len(self.lines), 'line')} and "
@@ -169,12 +166,12 @@ class ConstraintSource:
         glossaries: Sequence[Glossary] = (),
         unknown: Sequence[str] = (),
     ) -> SentenceConstraints:
-        """All constraints of sentence `number` (from 0, fairseq's sample id), whose source is
-        source_tokens (L,), padded or not; unknown: as of SourceText.
+        """Return all constraints of sentence `number` (from 0, fairseq's sample id), whose source
+        is source_tokens (L,), padded or not; unknown: see SourceText.
 
-        call: those that were typed behind the line, or come with a call or a request; glossaries:
-        of a request, besides that of the flags. A phrase of the line or of the call that is the
-        target of a term too is required once, and stands where the term does.
+        call: constraints that were typed after the line, or passed with a call or a request;
+        glossaries: of a request, in addition to that of the flags. A phrase of the line or of the
+        call that is also the target of a term is required once, in the place of the term.
         Errors: UsageError for a file that has no such line, a second prefix, too many phrases.
         """
         line = self.of_number(number)
@@ -188,7 +185,7 @@ class ConstraintSource:
         return replace(found, unknown=tuple(unknown)) if unknown else found
 
     def of_number(self, number: int) -> SentenceConstraints:
-        """The constraints that the files have for sentence `number`, terms left aside."""
+        """Return the constraints of the files for sentence `number`, without terms."""
         found = self.common
         if self.lines is not None:
             if number >= len(self.lines):
@@ -201,13 +198,13 @@ class ConstraintSource:
         return found
 
     def consistent(self, found: SentenceConstraints) -> SentenceConstraints:
-        """The constraints without those that banned phrases rule out: by their texts where the
+        """Return the constraints without those that banned phrases exclude: by their texts if the
         target's words are known."""
         return without_conflicts(found, self.look) if found.banned else found
 
     def check_lines(self) -> None:
-        """UsageError for a line of the constraints file that cannot be used, before
-        anything is translated."""
+        """Raise UsageError for a line of the constraints file that cannot be used, before anything
+        is translated."""
 
         def check(line: str, where: str) -> None:
             self.of_line(line, where)
@@ -216,13 +213,13 @@ class ConstraintSource:
             self.lines.for_each(check)
 
     def of_line(self, line: str, where: str) -> SentenceConstraints:
-        """The constraints of a line of the file, and those of --avoid-file."""
+        """Return the constraints of a line of the file, and those of --avoid-file."""
         if not line.strip(" "):
             return self.common
         return self.of_fields(self.parse(line, where), where)
 
     def of_fields(self, fields: dict[str, Any], where: str) -> SentenceConstraints:
-        """The constraints of what `parse_json` returns, and those of --avoid-file."""
+        """Return the constraints of a result of `parse_json`, and those of --avoid-file."""
         # a phrase that starts with <s> is a prefix as well
         bos = self.segmenter.dictionary.bos_word
         plain = [text for text in fields["constraints"] if text.split()[0] != bos]
@@ -269,9 +266,9 @@ class ConstraintSource:
         return within_limits(found, where)
 
     def banned_forms(self, text: str, where: str) -> dict[Phrase, str]:
-        """The forms of a banned phrase, none where the dictionary cannot write it.
+        """Return the forms of a banned phrase, none if the dictionary cannot write it.
 
-        Errors: UsageError where no translation is as long.
+        Errors: UsageError for a phrase longer than any translation.
         """
         text = text.strip()
         found, _ = self.segmenter.alternatives([text], where)
@@ -285,7 +282,7 @@ class ConstraintSource:
         return dict.fromkeys((*found, *self.segmenter.spellings(text, self.matching.banned)), text)
 
     def cased(self, texts: Sequence[str], case: str) -> Cased:
-        """In which case a constraint's phrases count, and how the search spells that."""
+        """Return in which case a constraint's phrases count, with the search's forms of it."""
         return Cased(
             case,
             tuple(
@@ -302,15 +299,15 @@ class ConstraintSource:
         source: Tensor | Sequence[int] = (),
         unknown: Sequence[str] = (),
     ) -> SentenceConstraints:
-        """The glossary terms of a source (tokens (L,), unknown: as of SourceText) added.
+        """Add the glossary terms of a source (tokens (L,), unknown: see SourceText).
 
-        A phrase that is required already and meets a term is that term's own, unless another term
-        has it; terms that another glossary has brought are left out. Where the limits are reached,
-        further terms are unmet: a long line is no reason to stop a corpus.
+        A phrase that is required already and meets a term is used for that term, unless another
+        term has it; terms that another glossary has added are left out. If the limits are reached,
+        further terms are unmet, so that a long line does not end a corpus run.
         """
         brought = {(term.source, frozenset(term.phrases)) for term in given.terms}
         taken = Counter(term.phrases for term in given.terms)
-        own: list[int] = []  # the phrases that no term has yet
+        own: list[int] = []  # phrases without a term
         for i, phrases in enumerate(given.any_of):
             if taken[phrases] > 0:
                 taken[phrases] -= 1
@@ -338,7 +335,7 @@ class ConstraintSource:
             )
             fitting = [i for i in own if set(any_of[i]) <= set(each.phrases)]
             if each.phrases and fitting:
-                # the same phrases, else the first that are some of them
+                # the same phrases, else the first that are a subset of them
                 i = max(fitting, key=lambda i: set(any_of[i]) == set(each.phrases))
                 own.remove(i)
                 forms = tuple(filter(self.segmenter.writable, text[i].split("|")))
@@ -389,8 +386,8 @@ class ConstraintSource:
     def narrowed(
         self, given: SentenceConstraints, forms: Callable[[str, Sequence[str]], tuple[str, ...]]
     ) -> SentenceConstraints:
-        """The constraints with fewer target forms for their glossary terms: forms(source term, its
-        target forms) -> those that are left."""
+        """Return the constraints with fewer target forms for their glossary terms. forms: returns
+        the allowed target forms, from the source term and its target forms."""
         any_of, cased, terms = list(given.any_of), list(given.cases), list(given.terms)
         for i, term in enumerate(terms):
             left = forms(term.source, term.targets)
@@ -409,7 +406,7 @@ class ConstraintSource:
         )
 
     def required(self, source: str) -> list[Required]:
-        """What the glossary asks for in a source sentence (`SourceText.text`)."""
+        """Return what the glossary requires for a source sentence (`SourceText.text`)."""
         return (
             []
             if self.glossary is None

@@ -61,9 +61,22 @@ class TermWriter:
         normal_form = normalize("NFKC", whole)
         if tokens is None or normalize("NFKC", self.text.text(tokens)).rstrip() != normal_form:
             pieces = segmenter.known_pieces(whole)
-            anew = [*map(segmenter.dictionary.index, pieces), self.eos]
+            resegmented = [*map(segmenter.dictionary.index, pieces), self.eos]
             # a term that the tokenizer itself spaces in another way ("5 %" is read as "5%") is no
-            # reason to cut the other words anew
-            if tokens is None or normalize("NFKC", self.text.text(anew)).rstrip() == normal_form:
-                tokens = anew
+            # reason to segment the other words again
+            if (
+                tokens is None
+                or normalize("NFKC", self.text.text(resegmented)).rstrip() == normal_form
+            ):
+                tokens = resegmented
         return [*lead.tolist(), *tokens]
+
+    def word_behind(self, tokens: Sequence[int], lead: int) -> int:
+        """Return the start of the first word after `lead` tokens, which may end inside of one: its
+        rest is not a word, and no term takes its place."""
+        while 0 < lead < len(tokens) - 1:
+            before, after = (self.text.text(tokens[:n]) for n in (lead, lead + 1))
+            if after.startswith(f"{before} "):
+                break
+            lead += 1
+        return lead

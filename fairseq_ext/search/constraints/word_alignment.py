@@ -34,13 +34,17 @@ from fairseq_ext.search.phrases.pieces import folded
 from fairseq_ext.search.phrases.places import Span, overlapping
 
 ATTENDED = 0.25  # least score of a word
-OTHER = 1 / 3  # share of the attention that counts where another source word is the strongest
+OTHER_WORD_SHARE = (
+    1 / 3
+)  # share of the attention that counts where another source word is the strongest
 RENDERED = 0.5  # weight of the renderings next to that of the attention
 IS_RENDERING = 0.25  # least share of the renderings that have a word
 IS_PHRASE = 0.5  # least share of those that have several words together
 LONGEST = 4  # words that translate a single source word
-SURE = 0.4  # least score of words that are not doubtful, where a rendering has one of them
-SURE_ALONE = 0.6  # else
+MIN_SURE_SCORE = (
+    0.4  # least score of words that are not doubtful, where a rendering has one of them
+)
+MIN_SURE_SCORE_ALONE = 0.6  # else
 DROP = 0.5  # nats
 WITH_UNKNOWN = re.compile(r"\w*(?:<unk>\w*)+")  # a word with unknown pieces
 
@@ -70,7 +74,7 @@ class Mention:
 
 
 class WordAlignment:
-    """The words of a translation that stand for mentions of source terms, no word for two.
+    """The words of a translation for mentions of source terms, at most one mention a word.
 
     text: in NFKC; spans: characters of each token; taken: spans in which no term is placed;
     functions: the target's function words, folded.
@@ -86,7 +90,7 @@ class WordAlignment:
     ):
         self.text, self.words, self.mentions = text, word_spans(text), mentions
         self.tokens = [overlapping(spans, *word) for word in self.words]
-        self.found: list[Span | None] = [None] * len(mentions)
+        self.span_of_mention: list[Span | None] = [None] * len(mentions)
         self.weight = [0.0] * len(mentions)  # score of the word that was found
         self.folded = [folded(text[slice(*word)]) for word in self.words]
         self.is_function = [word in functions for word in self.folded]
@@ -96,7 +100,9 @@ class WordAlignment:
         own = [
             {word for form in each.forms for word in words_of(folded(form))} for each in mentions
         ]
-        self.kinship = [[1.0 + is_akin(word, each) for word in self.folded] for each in own]
+        self.kinship = [
+            [1.0 + share_long_prefix(word, each) for word in self.folded] for each in own
+        ]
         # the strongest source word of each word; None: not known
         self.strongest: list[int | None] = [None] * len(self.words)
         # the source words of which a word is the strongest one
@@ -104,17 +110,17 @@ class WordAlignment:
 
     def is_doubtful(self, mention: int) -> bool:
         """Whether little speaks for the words that were found for a mention."""
-        span, weight = self.found[mention], self.weight[mention]
+        span, weight = self.span_of_mention[mention], self.weight[mention]
         agrees = span is not None and any(
             span[0] <= word[0] < span[1] and self.rendering(mention, w) >= IS_RENDERING
             for w, word in enumerate(self.words)
         )
-        return weight < (SURE if agrees else SURE_ALONE)
+        return weight < (MIN_SURE_SCORE if agrees else MIN_SURE_SCORE_ALONE)
 
     @property
     def unsure(self) -> list[int]:
-        """The mentions that have no word."""
-        return [mention for mention, word in enumerate(self.found) if word is None]
+        """The mentions without a word."""
+        return [mention for mention, word in enumerate(self.span_of_mention) if word is None]
 
     def rendering(self, mention: int, word: int) -> float:
         """The share of the renderings of a mention that have a word."""
@@ -140,7 +146,7 @@ class WordAlignment:
             m: [
                 self.kinship[m][w]
                 * (
-                    attention[m][w] * (1.0 if self.belongs(m, w) else OTHER)
+                    attention[m][w] * (1.0 if self.belongs(m, w) else OTHER_WORD_SHARE)
                     + RENDERED * self.rendering(m, w)
                 )
                 for w in range(len(self.words))
@@ -155,7 +161,7 @@ class WordAlignment:
         return strongest is None or not own or strongest in own
 
     def differ_(self, drops: dict[int, Tensor]) -> None:
-        """Find words by how far each token's log-probability falls without a mention (L,)."""
+        """Find words by the fall of each token's log-probability without a mention (L,)."""
         self.take_(
             {
                 m: [float(drop[of].sum()) if of else 0.0 for of in self.tokens]
@@ -179,7 +185,8 @@ class WordAlignment:
         """Whether no term stands in the place of a word."""
         start, end = self.words[word]
         return not self.is_taken[word] and not any(
-            found is not None and found[0] < end and start < found[1] for found in self.found
+            found is not None and found[0] < end and start < found[1]
+            for found in self.span_of_mention
         )
 
     def take_(self, scores: dict[int, list[float]], least: float) -> None:
@@ -190,7 +197,7 @@ class WordAlignment:
             best = max(free, key=scores[mention].__getitem__, default=None)
             if best is not None and scores[mention][best] >= least:
                 first, last = self.widened(mention, best)
-                self.found[mention] = self.words[first][0], self.words[last][1]
+                self.span_of_mention[mention] = self.words[first][0], self.words[last][1]
                 self.weight[mention] = scores[mention][best]
 
     def widened(self, mention: int, word: int) -> tuple[int, int]:
@@ -237,8 +244,8 @@ class WordAlignment:
 
 
 def word_spans(text: str) -> list[Span]:
-    """Where the words of a text in NFKC stand, punctuation left out; an unknown piece is a part of
-    its word (1<unk>2)."""
+    """Return the places of the words of a text in NFKC, without punctuation; an unknown piece is a
+    part of its word (1<unk>2)."""
     unknown = [found.span() for found in WITH_UNKNOWN.finditer(text)]
     words = words_of(text)
     known = [
@@ -249,24 +256,24 @@ def word_spans(text: str) -> list[Span]:
     return sorted(known + unknown)
 
 
-def is_akin(word: str, others: Collection[str]) -> bool:
-    """Whether a word and one of others, all in lower case, begin alike and differ in three
-    letters at the end at most."""
+def share_long_prefix(word: str, others: Collection[str]) -> bool:
+    """Whether a word and one of others, all in lower case, have the same beginning and differ in at
+    most three letters at the end."""
     return any(
         len(commonprefix([word, other])) >= max(5, len(word) - 3, len(other) - 3)
         for other in others
     )
 
 
-def without(source: Sequence[int], places: Sequence[int]) -> list[int]:
-    """A source without the tokens at these places."""
+def remove_tokens(source: Sequence[int], places: Sequence[int]) -> list[int]:
+    """Return a source without the tokens at these places."""
     left_out = set(places)
     return [token for place, token in enumerate(source) if place not in left_out]
 
 
 def widened(text: str, span: Span, term: str, taken: list[Span]) -> Span:
-    """The span with the neighbouring words that the term itself contains ("electric guitar" for the
-    term "six-string guitar"). An empty span, where a term is inserted, takes none in."""
+    """Return the span with neighbouring words that the term itself contains ("electric guitar" for
+    the term "six-string guitar"). An empty span, for an insertion, is unchanged."""
     if span[0] == span[1]:
         return span
     words, own = words_of(text), {folded(word) for word in words_of(term)}

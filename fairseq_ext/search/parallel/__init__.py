@@ -2,8 +2,8 @@
 
 | file | what is in it |
 | --- | --- |
-| driver.py | the searcher, and its compiled twin for a sentence alone |
-| blocks.py | one decoder call, the live rows, near ties, and what a method is asked |
+| driver.py | the searcher, and its compiled twin for a single sentence |
+| blocks.py | one decoder call, the live rows, near ties, the protocol of methods |
 | drafts.py | `--draft pad`, `repeat`, `none`; `--draft-file` |
 | ngram.py | `--draft ngram`, and its table |
 | graph.py | `--ddg-dir`: dependency graphs as JSON |

@@ -1,7 +1,6 @@
 """The live rows of parallel decoding and one decoder call on their blocks, near ties included.
 
-A call takes a block of tokens in and gives each position's best word. `Method` is what decides on
-blocks.
+A call reads a block of tokens and returns each position's best word. A `Method` decides on blocks.
 
 Shapes: n live rows, w block width, m = n x w positions, V vocabulary.
 """
@@ -32,15 +31,15 @@ class Best:
 
     word: np.ndarray  # (n, w)
     score: np.ndarray  # (n, w) its log-probability
-    # (n, w) how far that is before the second best, in nats; the log-probability
-    # where nobody asks for it
+    # (n, w) its distance from the second best, in nats; the log-probability if the margin is not
+    # requested
     margin: np.ndarray
     dtype: torch.dtype  # of the log-probabilities
 
 
 @dataclass
 class BlockReader:
-    """The decoder with what follows it: the softmax and the logits processors."""
+    """The decoder together with the softmax and the logits processors."""
 
     decoder: BlockDecoder
     softmax: Softmax
@@ -51,8 +50,8 @@ class BlockReader:
     ) -> Best:
         """Read each row's last token and its draft (n, w - 1).
 
-        read (n,): tokens that each row of the decoder has read, of which those beyond the verified
-        ones are forgotten; margin: whether the second best is asked for.
+        read (n,): number of tokens that the decoder has read of each row; those after the verified
+        ones are dropped. margin: whether the second best word is required.
         """
         n, w = len(rows), draft.shape[1] + 1
         # (n, w)
@@ -73,8 +72,8 @@ class BlockReader:
 
 
 def fetch(log_probs: LogProbs, margin: bool) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Every position's best word (m,), its log-probability and its margin, on the host
-    after one transfer."""
+    """Return every position's best word (m,), its log-probability and its margin, on the host after
+    one transfer."""
     if margin:
         best, words = log_probs.topk(2)
         value, token, apart = best[:, 0], words[:, 0], best[:, 0] - best[:, 1]
@@ -91,11 +90,9 @@ def fetch(log_probs: LogProbs, margin: bool) -> tuple[np.ndarray, np.ndarray, np
 
 # ---- The logits processors for blocks
 #
-# Rows stand at different steps, with several positions each.
-#
-# A position's history is its row's verified tokens and the draft before it, so that a processor
-# judges a position as the beam search would if the draft is right; where it is wrong the outcome is
-# not used.
+# Rows are at different steps, with several positions each. A position's history is its row's
+# verified tokens and the draft before it, so that a processor judges a position as in beam search
+# if the draft is right; if it is wrong, the result is not used.
 #
 # Shapes: n rows, w positions of each, m = n x w.
 
@@ -109,7 +106,7 @@ def process_blocks(
     step = (rows.length[:, None] + np.arange(w)).reshape(-1)
     limit = step >= rows.limit.repeat(w)
     sentence = None if pool.prefix is None else upload(rows.live.repeat(w), device)
-    # the host knows what need not be asked of the device
+    # values that the host knows need no transfer from the device
     early = int(step.min()) < max(
         processors.min_len, 0 if pool.prefix is None else pool.prefix.size(1)
     )
@@ -124,7 +121,7 @@ def process_blocks(
 
 
 def history(rows: Rows, draft: np.ndarray) -> Tensor:
-    """(m, T) the tokens before each position, on the right; NOT_YET before them."""
+    """Return (m, T) the tokens before each position, on the right; NOT_YET before them."""
     w = draft.shape[1] + 1
     longest = int(rows.length.max()) + w - 1
     text = np.full((len(rows), longest + 1), NOT_YET)
@@ -139,21 +136,21 @@ def history(rows: Rows, draft: np.ndarray) -> Tensor:
 
 # ---- Near ties
 #
-# In half precision, positions of a block are read again alone where their two best words are nearly
-# tied.
+# In half precision, positions of a block whose two best words are nearly tied are read again,
+# alone.
 
 
 @dataclass
 class NearTieCounts(Section):
-    """How often positions are read again: a part of the section `parallel` of the statistics."""
+    """Positions that are read again: a part of the section `parallel` of the statistics."""
 
     margin: Setting
     checked: int = 0  # positions verified in blocks
-    redone: int = 0  # of those, read again
+    redone: int = 0  # positions read again
     rate: Ratio = Ratio()  # redone of checked
 
     def count(self, checked: int, redone: int) -> None:
-        """Count positions that are verified in blocks, and those of them that are read again."""
+        """Count positions that are verified in blocks, and positions that are read again."""
         self.checked += checked
         self.redone += redone
         self.rate += Ratio(redone, checked)
@@ -167,9 +164,9 @@ class NearTies:
     In half precision a block and a single token round differently. A position whose two best words
     are closer than the margin is read again as greedy decoding reads it.
 
-    subtle: rows that stand at different lengths are read under a mask, which rounds differently
-    again; so in half precision near-ties can still differ from greedy's in a batch, while one
-    sentence at a time they do not.
+    subtle: rows of different lengths are read under a mask, which rounds differently again; so in
+    half precision near-ties can still differ from those of greedy decoding in a batch, but not for
+    a single sentence.
     """
 
     margin: float = 0.0
@@ -179,9 +176,9 @@ class NearTies:
         self.counts = NearTieCounts(Setting(self.margin))
 
     def verified_before(self, verified: np.ndarray, margin: np.ndarray) -> np.ndarray:
-        """(n,) verified outputs before the first near-tie.
+        """Return (n,) the number of verified outputs before the first near-tie.
 
-        verified (n,): all of them; margin (n, w): of each position.
+        verified (n,): number of verified outputs; margin (n, w): of each position.
         """
         place = np.arange(margin.shape[1])
         close = (margin < self.margin) & (place < verified[:, None])
@@ -190,9 +187,7 @@ class NearTies:
         return first
 
 
-# ---- The live rows
-#
-# Their tokens, scores, lengths and guesses, as numpy arrays.
+# ---- The live rows: their tokens, scores, lengths and guesses, as numpy arrays
 #
 # Shapes: n live rows, one a sentence, T most tokens, w block width.
 
@@ -209,14 +204,13 @@ class Rows:
     score: np.ndarray  # (n, T + 2) log-probability of each verified token
     length: np.ndarray  # (n,) verified tokens
     limit: np.ndarray  # (n,) most tokens before EOS
-    # (n, g) what the last call gave for the positions behind the verified ones; NONE
-    # where it gave nothing
+    # (n, g) outputs of the last call for the positions after the verified ones; NONE for no output
     guess: np.ndarray
-    redo: np.ndarray  # (n,) the next position is read alone (a near tie)
+    redo: np.ndarray  # (n,) whether the next position is read alone (a near tie)
 
     @staticmethod
     def start(pool: Pool, sentences: list[int]) -> Rows:
-        """Rows without tokens, one for each of these sentences."""
+        """Return rows without tokens, one for each of these sentences."""
         n, most = len(sentences), max(pool.max_len) + 2
         tokens = np.full((n, most), pool.bos)
         nothing = np.full((n, 0), NONE)
@@ -236,14 +230,14 @@ class Rows:
         return len(self.live)
 
     def last(self, m: int) -> np.ndarray:
-        """(n, m) the last m tokens of each row, the first token counted; NONE before it."""
+        """Return (n, m) the last m tokens of each row, the first token included; else NONE."""
         column = self.length[:, None] + np.arange(1 - m, 1)
         return np.where(
             column >= 0, np.take_along_axis(self.tokens, np.maximum(column, 0), 1), NONE
         )
 
     def room(self) -> int:
-        """The most tokens that any row can still take, EOS counted."""
+        """Return the largest number of tokens that any row can still take, including EOS."""
         return int((self.limit + 1 - self.length).max())
 
     def append_(self, out: np.ndarray, score: np.ndarray, count: np.ndarray) -> None:
@@ -254,19 +248,17 @@ class Rows:
         self.tokens[row, column] = out[row, place]
         self.score[row, column] = score[row, place]
         self.length = self.length + count
-        behind = count[:, None] + np.arange(w)
-        self.guess = np.where(
-            behind < w, np.take_along_axis(out, np.minimum(behind, w - 1), 1), NONE
-        )
+        index = count[:, None] + np.arange(w)
+        self.guess = np.where(index < w, np.take_along_axis(out, np.minimum(index, w - 1), 1), NONE)
 
     def keep(self, row: np.ndarray) -> Rows:
-        """These rows (n',)."""
+        """Return these rows (n',)."""
         parts = (self.live, self.tokens, self.score, self.length, self.limit, self.guess, self.redo)
         return Rows(*(part[row] for part in parts))
 
     @staticmethod
     def join(a: Rows, b: Rows) -> Rows:
-        """Both, a's first."""
+        """Return the rows of both, a's first."""
         wide = max(a.guess.shape[1], b.guess.shape[1])
         guess = [
             np.pad(x.guess, ((0, 0), (0, wide - x.guess.shape[1])), constant_values=NONE)
@@ -286,8 +278,8 @@ class Rows:
 
 @dataclass
 class Iteration:
-    """What one decoder call gave one row, for graph.py; the arrays are that row's
-    part of the block."""
+    """The result of one decoder call for one row, for graph.py; arrays are that row's part of the
+    block."""
 
     sentence: int  # pool number
     length: int  # verified tokens before the call
@@ -297,17 +289,17 @@ class Iteration:
     verified: int
 
 
-# ---- What the driver asks of a decoding method (search/strategies/decoding/)
+# ---- The protocol of a decoding method (search/strategies/decoding/)
 #
 # Shapes: n live rows, w block width.
 
 
-Trace = Callable[[Iteration], None]  # is told of every call of every row
+Trace = Callable[[Iteration], None]  # called for every row of every call
 
 
 class Method(ABC):
-    """A method of --decoding: how wide blocks are, what is drafted, how many verified
-    tokens are committed."""
+    """A method of --decoding: it decides on the width of blocks, drafts, and the number of verified
+    tokens that are committed."""
 
     @abstractmethod
     def start(self, pool: Pool) -> None:
@@ -315,21 +307,21 @@ class Method(ABC):
 
     @abstractmethod
     def draft(self, rows: Rows, most: int) -> np.ndarray:
-        """(n, w - 1) draft tokens, w - 1 <= most: what the next call reads behind
-        each row's last token."""
+        """Return (n, w - 1) draft tokens, w - 1 <= most, which the next call reads after each row's
+        last token."""
 
     def learn(  # noqa: B027
         self, rows: Rows, out: np.ndarray, verified: np.ndarray, w: int
     ) -> None:
-        """Take note of what came of the draft, before the commit: outputs (n, w), of which the
-        first verified (n,) are right."""
+        """Learn from the result of the draft, before the commit: outputs (n, w), of which the first
+        verified (n,) are right."""
 
     @abstractmethod
     def commit(self, rows: Rows, verified: np.ndarray, finished: np.ndarray, w: int) -> np.ndarray:
-        """(n,) how many of each row's verified outputs (n,), one at least, are kept; the last one
-        is EOS where finished (n,)."""
+        """Return (n,) how many of each row's verified outputs (n,) are committed, at least one; the
+        last one is EOS where finished (n,)."""
 
     def compiled(self, sentence: int) -> CompiledMethod | None:
-        """The compiled twin for a sentence that is alone (kernels/parallel.cpp); None: the
-        functions above serve."""
+        """Return the compiled twin for a single sentence (kernels/parallel.cpp); None: use the
+        methods above."""
         return None

@@ -21,33 +21,32 @@ Draft = tuple[np.ndarray, np.ndarray]
 
 
 class Drafter(ABC):
-    """Proposes the tokens that follow each row's verified ones."""
+    """A source of draft tokens, which follow each row's verified ones."""
 
-    def start(self, pool: Pool) -> None:  # noqa: B027  most need not know
+    def start(self, pool: Pool) -> None:  # noqa: B027  most have no state of a pool
         """Begin with a new pool."""
 
     @abstractmethod
     def propose(self, rows: Rows, most: int, least: float) -> Draft:
-        """At most `most` tokens a row; it may stop where no row's draft is right with probability
-        `least` any more. NONE: no proposal."""
+        """Return at most `most` tokens a row. It may stop where no row's draft is right with
+        probability `least` or more. NONE: no proposal."""
 
     def compiled(self, sentence: int) -> CompiledDrafter | None:
-        """The compiled twin for a sentence that is alone and has no tokens yet
-        (kernels/parallel.cpp); None: there is none. Only called where there is
-        a compiled library."""
+        """Return the compiled twin for a single sentence without tokens (kernels/parallel.cpp);
+        None: there is none. Only called if the compiled library is available."""
         return None
 
 
 def without_end(tokens: np.ndarray, sure: np.ndarray) -> Draft:
-    """The draft (n, m) up to the last column in which a row has a proposal."""
+    """Return the draft (n, m) up to the last column in which a row has a proposal."""
     column = np.arange(1, tokens.shape[1] + 1)
     m = int((column * (tokens != NONE).any(0)).max(initial=0))
     return tokens[:, :m], sure[:, :m]
 
 
 class Trajectory(Drafter):
-    """The previous call's outputs (Jacobi's iteration), and behind them a fixed token: PAD as in
-    the paper, or the last verified one."""
+    """The previous call's outputs (Jacobi's iteration), followed by a fixed token: PAD as in the
+    paper, or the last verified one."""
 
     def __init__(self, pad: int | None):
         self.pad = pad
@@ -63,7 +62,7 @@ class Trajectory(Drafter):
         return kernel.trajectory(NONE if self.pad is None else self.pad)
 
 
-class Nothing(Drafter):
+class NoDrafter(Drafter):
     """No drafts: greedy decoding."""
 
     def propose(self, rows: Rows, most: int, least: float) -> Draft:
@@ -76,59 +75,62 @@ class Nothing(Drafter):
 
 # ---- An earlier translation as the draft (`--draft-file`)
 #
-# For translating again after an edit of the source or of the model.
+# It is for translating again after a change of the source or of the model.
 #
-# As long as the output follows the old one, the rest of the old one is the draft. Where they part,
-# the last verified tokens are looked for in the old output, the longest match nearest to the
-# expected place first, and the draft goes on behind it; without a match the old output is taken to
-# have other words in the same number. So an edit in the middle costs a few calls, not the rest.
+# As long as the output equals the old one, the rest of the old one is the draft. After a
+# difference, the last verified tokens are searched for in the old output, the longest match nearest
+# to the expected place first, and the draft continues after it. Without a match, the old output is
+# assumed to have other words in the same number. So a change in the middle costs a few calls, not
+# the rest.
 #
 # Shapes: N sentences, n live rows, M old tokens.
 
 
 logger = logging.getLogger("fairseq_ext")
-TAIL = 3  # verified tokens that are looked for
-# probability that an old output which has been right so far stays right for a token more
-SURE = 0.9999
-REGAINED = 0.7  # of the doubt, after each token that the old output had right again
-WEAK = 0.6  # below it the other drafter is asked as well
-# the same by the length of the match where the outputs have parted
-FOUND = np.array([0.5, 0.8, 0.95, 0.97])
+TAIL = 3  # verified tokens that are searched for
+# probability that an old output which was right so far is right for one more token
+CONFIDENCE = 0.9999
+DOUBT_DECAY = 0.7  # factor of the doubt, after each token of the old output that was right again
+MIN_CONFIDENCE = 0.6  # below this probability the fallback drafter is used as well
+# probability after a difference, by the length of the match
+MATCH_CONFIDENCE = np.array([0.5, 0.8, 0.95, 0.97])
 
 
 class Previous(Drafter):
-    """Earlier outputs, and another drafter for sentences without one."""
+    """Earlier outputs, and a fallback drafter for sentences without one."""
 
-    def __init__(self, old: list[list[int]], other: Drafter):
+    def __init__(self, old: list[list[int]], fallback: Drafter):
         """old: every sentence's earlier output, EOS included."""
         self.old = old
-        self.other = other
-        self.is_told = False  # that sentences have no line
+        self.fallback = fallback
+        self.has_warned = False  # whether the log says that sentences have no line
 
     def start(self, pool: Pool) -> None:
-        self.other.start(pool)
+        self.fallback.start(pool)
         numbers = pool.ids.tolist() if pool.draft_lines is None else pool.draft_lines
         lines = [self.old[i] if 0 <= i < len(self.old) else [] for i in numbers]
         self.lines = lines
-        if max(numbers, default=-1) >= len(self.old) and not self.is_told:
+        if max(numbers, default=-1) >= len(self.old) and not self.has_warned:
             logger.warning(
                 "--draft-file has %s, and the input a sentence number %d: sentences without a line "
                 "are drafted as without the file",
                 counted(len(self.old), "line"),
                 max(numbers) + 1,
             )
-            self.is_told = True
+            self.has_warned = True
         width = max((len(line) for line in lines), default=0) + 1
         self.text = np.array([line + [NONE] * (width - len(line)) for line in lines])  # (N, M)
-        # place in the old output behind the verified tokens
+        # place in the old output after the verified tokens
         self.next = np.zeros(len(lines), np.int64)
-        self.told = np.zeros(len(lines), np.int64)  # verified tokens that `next` knows of
-        self.sure = np.full(len(lines), SURE)
+        self.tracked_length = np.zeros(
+            len(lines), np.int64
+        )  # number of verified tokens that `next` follows
+        self.confidence = np.full(len(lines), CONFIDENCE)
 
     def follow_(self, rows: Rows) -> None:
-        """Move `next` behind the newly verified tokens."""
+        """Move `next` after the newly verified tokens."""
         live = rows.live
-        fresh = rows.length - self.told[live]
+        fresh = rows.length - self.tracked_length[live]
         if not fresh.any():
             return
         m = int(fresh.max())
@@ -136,17 +138,17 @@ class Previous(Drafter):
         place = np.minimum(self.next[live][:, None] + column, self.text.shape[1] - 1)
         new = rows.tokens[
             np.arange(len(rows))[:, None],
-            np.minimum(self.told[live][:, None] + 1 + column, rows.tokens.shape[1] - 1),
+            np.minimum(self.tracked_length[live][:, None] + 1 + column, rows.tokens.shape[1] - 1),
         ]
-        parted = ((self.text[live[:, None], place] != new) & (column < fresh[:, None])).any(1)
-        self.sure[live] = 1 - (1 - self.sure[live]) * REGAINED ** (fresh * ~parted)
+        differ = ((self.text[live[:, None], place] != new) & (column < fresh[:, None])).any(1)
+        self.confidence[live] = 1 - (1 - self.confidence[live]) * DOUBT_DECAY ** (fresh * ~differ)
         self.next[live] += fresh
-        self.told[live] = rows.length
-        if parted.any():
-            self.find_(live[parted], rows.last(TAIL)[parted])
+        self.tracked_length[live] = rows.length
+        if differ.any():
+            self.find_(live[differ], rows.last(TAIL)[differ])
 
     def find_(self, live: np.ndarray, tail: np.ndarray) -> None:
-        """Look for the last verified tokens (n', TAIL) in the old outputs."""
+        """Search for the last verified tokens (n', TAIL) in the old outputs."""
         text = self.text[live]
         match = np.zeros(text.shape, np.int64)  # tokens of the tail that end here
         going = np.ones(text.shape, bool)
@@ -159,7 +161,7 @@ class Previous(Drafter):
         best = (match * 4 * text.shape[1] - distance).argmax(1)
         length = match[np.arange(len(live)), best]
         self.next[live] = np.where(length > 0, best + 1, self.next[live])
-        self.sure[live] = FOUND[length]
+        self.confidence[live] = MATCH_CONFIDENCE[length]
 
     def propose(self, rows: Rows, most: int, least: float) -> Draft:
         self.follow_(rows)
@@ -171,21 +173,28 @@ class Previous(Drafter):
             self.text[live[:, None], np.minimum(place, self.text.shape[1] - 1)],
             NONE,
         )
-        sure = np.where(tokens == NONE, 0.0, self.sure[live][:, None])
-        weak: np.ndarray = np.all(sure[:, :1] < WEAK, axis=1)
-        # rows whose old output is used up, was never there or has been lost track of
+        sure = np.where(tokens == NONE, 0.0, self.confidence[live][:, None])
+        weak: np.ndarray = np.all(sure[:, :1] < MIN_CONFIDENCE, axis=1)
+        # rows whose old output has ended, never existed, or has no match
         if weak.any():
-            others, others_sure = self.other.propose(rows, most, least)
+            others, others_sure = self.fallback.propose(rows, most, least)
             if others.shape[1]:
                 tokens, sure = filled(tokens, sure, weak, others, others_sure)
         return without_end(tokens, sure)
 
     def compiled(self, sentence: int) -> CompiledDrafter | None:
-        other = self.other.compiled(sentence)
+        other = self.fallback.compiled(sentence)
         return (
             None
             if other is None
-            else kernel.previous(self.lines[sentence], SURE, FOUND, REGAINED, WEAK, other)
+            else kernel.previous(
+                self.lines[sentence],
+                CONFIDENCE,
+                MATCH_CONFIDENCE,
+                DOUBT_DECAY,
+                MIN_CONFIDENCE,
+                other,
+            )
         )
 
 
@@ -196,7 +205,7 @@ def filled(
     others: np.ndarray,
     others_sure: np.ndarray,
 ) -> Draft:
-    """Where the mask rows (n,) is set, the other draft; the wider of the two decides the width."""
+    """Return `tokens` with the other draft in `rows` (mask (n,)), as wide as the wider draft."""
     m = max(tokens.shape[1], others.shape[1])
     pad = ((0, 0), (0, m - tokens.shape[1])), ((0, 0), (0, m - others.shape[1]))
     tokens, others = (

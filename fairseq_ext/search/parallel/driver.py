@@ -1,14 +1,13 @@
-"""The driver of parallel decoding, for many rows and, by its compiled twin, for a sentence alone.
+"""The driver of parallel decoding, for many rows and, by its compiled twin, for a single sentence.
 
 It is greedy decoding that reads a block of tokens a call instead of one, with greedy's own output.
-A call reads a row's last verified token and draft tokens behind it. What it gives for a position is
-final when every token it has read before that position was right, so the first output always is,
-and each draft token that equals the output before it makes one more final. Which drafts are
-offered, how wide a block is and when tokens are committed is a method's business
-(search/strategies/decoding/).
+A call reads a row's last verified token and draft tokens after it. Its output for a position is
+final if every token that it read before that position was right, so the first output always is, and
+each draft token that equals the output before it makes one more final. A method decides which
+drafts are read, how wide a block is and when tokens are committed (search/strategies/decoding/).
 
-Bookkeeping is numpy on the host, whole rows at a time; the device is waited for once a call. This
-is the definition; a sentence that is alone runs its compiled twin (below).
+Bookkeeping is numpy on the host, whole rows at a time, with one wait for the device a call. This is
+the definition; a single sentence runs its compiled twin (below).
 
 Shapes: N sentences in the pool, n live rows, one a sentence, w block width, T most tokens, V
 vocabulary.
@@ -51,11 +50,11 @@ class ParallelCounts(Section):
     tokens: int = 0  # committed
     tokens_per_call: Ratio = Ratio()  # of one row
     drafts_offered: int = 0  # draft tokens read
-    drafts_taken: int = 0
+    drafts_taken: int = 0  # draft tokens committed
     guard: NearTieCounts | None = None
 
     def count(self, calls: int, rows: int, tokens: int, offered: int, taken: int) -> None:
-        """Count decoder calls, their rows, and what came of them."""
+        """Count decoder calls, their rows, and their results."""
         self.calls += calls
         self.tokens += tokens
         self.tokens_per_call += Ratio(tokens, rows)
@@ -65,8 +64,8 @@ class ParallelCounts(Section):
 
 @dataclass
 class Outputs:
-    """What the last call gave the rows of sentences live (n,), which had `length` (n,) tokens: out
-    (n, w), of which verified (n,) are right."""
+    """The output of the last call for the rows of sentences live (n,), which had `length` (n,)
+    tokens: out (n, w), of which verified (n,) are right."""
 
     live: np.ndarray
     length: np.ndarray
@@ -78,7 +77,7 @@ class Outputs:
 class ParallelSearch(Searcher):
     """Requests of one pool at a time.
 
-    Each has one hypothesis, or none where every word was forbidden.
+    Each has one hypothesis, or none if every word was forbidden.
     """
 
     reader: BlockReader
@@ -98,28 +97,28 @@ class ParallelSearch(Searcher):
 
     @torch.no_grad()
     def __call__(self, pool: Pool, answer: OnFinal) -> None:
-        """The driver: decode the pool's sentences `to_decode`; give `answer` each of them
-        as soon as it is finished."""
+        """Run as a driver: decode the pool's sentences `to_decode`; call `answer` with each as soon
+        as it is finished."""
         self.clear()
         search_all(self.schedule, self, pool, 1, self.stats, answer)
 
     def clear(self) -> None:
-        """Forget all requests, also those of a call that an exception has ended anywhere."""
-        self.at: dict[int, Request] = {}  # by pool number; live or ended
-        self.found: dict[Request, list[Hypothesis]] = {}  # of those that have ended
+        """Drop all requests, also those of a call that an exception ended."""
+        self.request_of_sentence: dict[int, Request] = {}  # by pool number; live or ended
+        self.results: dict[Request, list[Hypothesis]] = {}  # of ended requests
 
     @property
     def live(self) -> int:
-        return len(self.at)
+        return len(self.request_of_sentence)
 
     @property
     def rows(self) -> int:
-        return len(self.at)
+        return len(self.request_of_sentence)
 
     def admit(self, requests: Sequence[Request]) -> None:
         pool, decoder = requests[0].batch, self.reader.decoder
         sentences = [request.sentence for request in requests]
-        if not self.at:
+        if not self.request_of_sentence:
             refuse(pool)
             self.pool, self.state, self.read = pool, Rows.start(pool, []), np.zeros(0, np.int64)
             self.method.start(pool)
@@ -133,10 +132,10 @@ class ParallelSearch(Searcher):
             Rows.join(fresh, self.state),
             np.concatenate([fresh.length, self.read]),
         )
-        self.at |= zip(sentences, requests, strict=True)
+        self.request_of_sentence |= zip(sentences, requests, strict=True)
         self.last: Outputs | None = None
-        # a sentence that is alone and stays alone has a compiled twin
-        self.alone: Iterator[Iteration | Decoded] | None = None
+        # a single sentence of a pool has a compiled twin
+        self.single_decoding: Iterator[Iteration | Decoded] | None = None
         self.is_alone = len(pool.sentences_to_decode()) == 1
 
     def step(self, most: int = 1) -> list[Request]:
@@ -148,13 +147,13 @@ class ParallelSearch(Searcher):
         return []
 
     def step_alone(self, most: int) -> list[Request] | None:
-        """The same of the only sentence; None where its method has no twin."""
-        if self.alone is None:
+        """Do the step for a single sentence; return None if its method has no twin."""
+        if self.single_decoding is None:
             every = self.trace is not None or most == 1
-            self.alone = decode_alone(
+            self.single_decoding = decode_alone(
                 self.method, self.reader, self.near_ties, self.pool, self.state, every
             )
-        for call in self.alone:
+        for call in self.single_decoding:
             if isinstance(call, Decoded):
                 return self.end_alone(call)
             self.last = Outputs(
@@ -168,23 +167,22 @@ class ParallelSearch(Searcher):
         return None
 
     def end_alone(self, decoded: Decoded) -> list[Request]:
-        """The only sentence has been decoded by the twin."""
+        """Finish the single sentence after the twin has decoded it."""
         self.stats.decoder_calls += decoded.calls
         self.stats.decoder_rows += decoded.calls
         self.stats.decoder_positions += decoded.positions
         self.counts.count(
-            decoded.calls, decoded.calls, decoded.kept, decoded.offered, decoded.taken
+            decoded.calls, decoded.calls, decoded.committed, decoded.offered, decoded.accepted
         )
-        request = self.at[int(self.state.live[0])]
-        self.found[request] = (
-            [] if decoded.lost else [self.hypothesis(self.state, 0, self.pool, decoded.dtype)]
+        request = self.request_of_sentence[int(self.state.live[0])]
+        self.results[request] = (
+            [] if decoded.all_banned else [self.hypothesis(self.state, 0, self.pool, decoded.dtype)]
         )
         return [request]
 
     def step_rows(self) -> list[Request]:
-        """One call of the decoder: every row gets a token or more.
-
-        Return the requests that have ended.
+        """Make one call of the decoder: every row gets at least one token. Return the requests that
+        have ended.
         """
         pool, rows, eos = self.pool, self.state, self.reader.processors.eos
         # (1) the method drafts, unless some row's next position must be read alone
@@ -196,8 +194,8 @@ class ParallelSearch(Searcher):
         out, score = best.word, best.score
         self.stats.count_step(len(rows), w)
         read = rows.length + w
-        # (4) outputs are right as far as the draft was, (5) and nothing follows EOS
-        #     or the length limit
+        # (4) outputs are right up to the first wrong draft token, (5) and end with EOS or at the
+        #     length limit
         verified = (draft == out[:, :-1]).cumprod(1).sum(1) + 1
         is_end = (out == eos) & (np.arange(w) < verified[:, None])
         finished = is_end.any(1)
@@ -225,45 +223,47 @@ class ParallelSearch(Searcher):
         self.counts.count(
             1, len(rows), int(count.sum()), draft.size, int(np.maximum(count - 1, 0).sum())
         )
-        # (6) what is kept becomes history, the other outputs guesses
+        # (6) committed outputs are history, the others guesses
         rows.append_(out, score, count)
-        # (7) finished rows leave
+        # (7) finished rows are removed
         # every word was forbidden
-        lost = ((score == -np.inf) & (np.arange(w) < count[:, None])).any(1)
-        done = (finished & (count == verified)) | lost
-        ended = [self.at[int(rows.live[r])] for r in done.nonzero()[0]]
+        all_banned = ((score == -np.inf) & (np.arange(w) < count[:, None])).any(1)
+        done = (finished & (count == verified)) | all_banned
+        ended = [self.request_of_sentence[int(rows.live[r])] for r in done.nonzero()[0]]
         for request, r in zip(ended, done.nonzero()[0].tolist(), strict=True):
-            self.found[request] = [] if lost[r] else [self.hypothesis(rows, r, pool, best.dtype)]
+            self.results[request] = (
+                [] if all_banned[r] else [self.hypothesis(rows, r, pool, best.dtype)]
+            )
         self.read = read
         if ended:
-            self.keep(~done)
+            self.keep_rows(~done)
         return ended
 
     def take(self, request: Request) -> list[Hypothesis]:
-        del self.at[request.sentence]
-        return self.found.pop(request)
+        del self.request_of_sentence[request.sentence]
+        return self.results.pop(request)
 
     def cancel(self, requests: Collection[Request]) -> None:
         for request in requests:
-            del self.at[request.sentence]
-            self.found.pop(request, None)
-        if self.at and requests:  # else the next requests start anew
-            self.keep(np.isin(self.state.live, list(self.at)))
+            del self.request_of_sentence[request.sentence]
+            self.results.pop(request, None)
+        if self.request_of_sentence and requests:  # else the next requests start with `clear`
+            self.keep_rows(np.isin(self.state.live, list(self.request_of_sentence)))
 
     def common_prefix(self, request: Request) -> list[int]:
         if self.last is None:
             return []
         r, i = (live.tolist().index(request.sentence) for live in (self.state.live, self.last.live))
-        behind = int(self.last.length[i]) + 1
+        end = int(self.last.length[i]) + 1
         return [
-            *self.state.tokens[r, 1:behind].tolist(),
+            *self.state.tokens[r, 1:end].tolist(),
             *self.last.out[i, : int(self.last.verified[i])].tolist(),
         ]
 
     def hypothesis(self, rows: Rows, r: int, pool: Pool, dtype: torch.dtype) -> Hypothesis:
-        """The finished row r, its positional scores of this type."""
-        device, behind = pool.length.device, int(rows.length[r]) + 1
-        tokens, score = rows.tokens[r, 1:behind].tolist(), rows.score[r, 1:behind].tolist()
+        """Return the finished row r, with positional scores of this type."""
+        device, end = pool.length.device, int(rows.length[r]) + 1
+        tokens, score = rows.tokens[r, 1:end].tolist(), rows.score[r, 1:end].tolist()
         total = torch.tensor(sum(score), dtype=torch.float64)
         sentence = upload(rows.live[r : r + 1], device)
         rewarded = self.scoring.rewarded(pool, sentence).cpu() if self.scoring.reward else total
@@ -274,8 +274,8 @@ class ParallelSearch(Searcher):
             positional,
         )
 
-    def keep(self, stays: np.ndarray) -> None:
-        """Drop the rows that do not stay (n,), here and in the decoder."""
+    def keep_rows(self, stays: np.ndarray) -> None:
+        """Drop the rows for which stays (n,) is false, here and in the decoder."""
         kept = stays.nonzero()[0]
         if len(kept):
             index = upload(kept, self.pool.length.device)
@@ -286,13 +286,13 @@ class ParallelSearch(Searcher):
 
 
 def refuse(pool: Pool) -> None:
-    """Raise UsageError for sentences that have no place in parallel decoding."""
+    """Raise UsageError for sentences that parallel decoding does not support."""
     if any(c.any_of or c.banned or c.prefix for c in pool.constraints or ()):
         raise UsageError(
             "constraints need a beam of rows, and --decoding other than beam has one row: leave "
             "one of the two out"
         )
-    if pool.alone:
+    if pool.encodes_separately:
         raise UsageError(
             "--schedule stream encodes each speech sentence alone, and --decoding other than beam "
             "starts several at once: leave one of the two out"
@@ -300,46 +300,43 @@ def refuse(pool: Pool) -> None:
 
 
 def raise_nan(rows: Rows, broken: np.ndarray) -> None:
-    """Raise NotANumber for the first position of broken (n, w) that is set, if one is."""
+    """Raise NotANumber for the first position that is set in broken (n, w), if there is one."""
     if broken.any():
         r, place = np.argwhere(broken)[0].tolist()
         raise NotANumber(f"the model gives NaN at target position {int(rows.length[r]) + place}")
 
 
-# ---- A sentence that is alone
-#
-# The calls above through their compiled twin (kernels/parallel.cpp).
+# ---- A single sentence: the calls above by their compiled twin (kernels/parallel.cpp)
 #
 # The numbered steps are those of `ParallelSearch`. On a CPU in float32, with the full softmax and
 # no logits processor but the length limits and --no-repeat-ngram-size, a whole call is one call of
-# compiled code. Elsewhere the decoder is read as for many rows, and drafting and committing are
+# compiled code. Otherwise the decoder reads as for many rows, and drafting and committing are
 # compiled.
 
 
 @dataclass
 class Decoded:
-    """The counts and the state of a decoded sentence.
-
-    Its tokens and log-probabilities are in the rows that were given.
+    """The counts and the state of a decoded sentence. Its tokens and log-probabilities are in the
+    rows passed to `decode_alone`.
     """
 
     dtype: torch.dtype  # of the log-probabilities
-    lost: bool  # every word was forbidden
+    all_banned: bool  # every word was forbidden
     calls: int
     positions: int  # read
-    kept: int  # tokens committed
+    committed: int  # tokens committed
     offered: int  # draft tokens read
-    taken: int  # draft tokens committed
+    accepted: int  # draft tokens committed
 
 
 def decode_alone(
     method: Method, reader: BlockReader, near_ties: NearTies, pool: Pool, rows: Rows, every: bool
 ) -> Iterator[Iteration | Decoded]:
-    """Decode the only sentence that the decoder has admitted, rows' only row, in place.
-    Give each call where `every` is set, and Decoded after the last; nothing where its method
-    has no compiled twin.
+    """Decode the single sentence that the decoder has admitted, the only row of `rows`, in place.
+    Yield each call if `every` is set, and Decoded after the last; nothing if its method has no
+    compiled twin.
 
-    Errors: NotANumber where the model gives NaN.
+    Errors: NotANumber if the model gives NaN.
     """
     sentence, limit = int(rows.live[0]), int(rows.limit[0])
     compiled = method.compiled(sentence) if library() is not None else None
@@ -392,8 +389,8 @@ def decode_alone(
 
 
 def takes_full_softmax(reader: BlockReader, pool: Pool, limit: int) -> bool:
-    """Whether the best words are those of the full softmax, but for the length limits
-    and repeated n-grams."""
+    """Whether the best words are those of the full softmax, except for the length limits and
+    repeated n-grams."""
     processors, softmax = reader.processors, reader.softmax
     if (
         not softmax.is_full

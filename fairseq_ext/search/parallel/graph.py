@@ -29,7 +29,7 @@ NEVER = -1
 
 @dataclass
 class Cell:
-    """What one iteration put at one position."""
+    """The token that one iteration computed for one position."""
 
     token: str
     probability: float
@@ -46,9 +46,9 @@ class Graph:
     method: str
     # first: position of the first cell; verified: positions final afterwards; cells
     iterations: list[dict[str, Any]]
-    solved: list[int]  # per position: the first iteration from which it was right for good
-    waits_for: list[int]  # per position: the position it hangs on, NEVER for none
-    source_text: str = ""  # as a reader writes it; made of the tokens where it is not given
+    solved: list[int]  # per position: the first iteration from which it stayed right
+    waits_for: list[int]  # per position: the position that it depends on, NEVER for none
+    source_text: str = ""  # plain text; joined from the tokens if it is not given
     text: str = ""
 
     def __post_init__(self) -> None:
@@ -65,9 +65,10 @@ class Graph:
         symbol: Callable[[int], str],
         text: Callable[[str], str] = str,
     ) -> Graph:
-        """The graph of a sentence that was decoded in these calls.
+        """Build the graph of a sentence that was decoded in these calls.
 
-        tokens: with </s>; symbol: token id -> token; text: tokens, parted by spaces -> plain text.
+        tokens: with </s>; symbol: returns the token of an id; text: returns the plain text of
+        tokens, separated by spaces.
         """
         L = len(tokens)
         solved = np.full(L, NEVER)
@@ -123,8 +124,7 @@ class Graph:
             ) from error
 
     def check(self) -> None:
-        """Raise TypeError, ValueError or KeyError unless every number and text is
-        one that can be drawn."""
+        """Raise TypeError, ValueError or KeyError unless every number and text can be drawn."""
         L, texts = (
             len(self.tokens),
             [self.name, self.method, self.source_text, self.text, *self.source, *self.tokens],
@@ -157,7 +157,7 @@ class Graph:
 def writing(folder: Path) -> Iterator[None]:
     """Make the folder of graphs.
 
-    Raises UsageError where it, or what is written there meanwhile, cannot be written.
+    Raises UsageError if it, or a file that is written inside the context, cannot be written.
     """
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -170,8 +170,8 @@ def writing(folder: Path) -> Iterator[None]:
 
 
 def waits(solved: np.ndarray) -> list[int]:
-    """For each position (L,), the nearest one to its left that was solved one iteration earlier;
-    NEVER where there is none."""
+    """Return for each position (L,) the nearest one to its left that was solved one iteration
+    earlier; NEVER if there is none."""
     out = []
     for i, k in enumerate(solved):
         earlier = (solved[:i] == k - 1).nonzero()[0] if k > 0 else []
@@ -179,15 +179,13 @@ def waits(solved: np.ndarray) -> list[int]:
     return out
 
 
-# ---- The writer (`--ddg-dir`)
-#
-# It writes the graph of every sentence that parallel decoding finishes.
+# ---- The writer of the graphs of all sentences that parallel decoding finishes (`--ddg-dir`)
 
 
 class GraphWriter:
-    """A driver that writes graphs beside what `driver` does.
+    """A driver that runs `driver` and writes graphs.
 
-    text: tokens, parted by spaces, to plain text.
+    text: returns the plain text of tokens, separated by spaces.
     """
 
     def __init__(

@@ -1,14 +1,14 @@
 """Draft tokens from an n-gram table (`--draft ngram`), and the file of the table.
 
-They are weighted by how likely the source sentence translates to them.
-After the last two tokens h the table lists the K likeliest next words with p(e | h), estimated on
-target-side text (interpolated Witten-Bell, down to the word alone). Where it was built from
-parallel text it also holds t(e | f) of IBM model 1, and the draft is
+They are weighted by the probability that the source sentence translates to them. The table lists
+the K likeliest next words after the last two tokens h with p(e | h), estimated on target-side text
+(interpolated Witten-Bell, down to the word alone). If it was built from parallel text it also has
+t(e | f) of IBM model 1, and the draft is
 
     argmax_e p(e | h) x (sum_f t(e | f) / source length + eps)^lambda / (p(e) + eps)^lambda
 
-The factor of a word falls once it has been translated, so that the next draft offers another word.
-`Table` reads the table; a sentence alone runs the compiled twin (kernels/parallel.cpp).
+The factor of a word is lowered once it has been translated, so that the next draft has another
+word. `Table` reads the table; a single sentence runs the compiled twin (kernels/parallel.cpp).
 
 Shapes: N sentences, n live rows, K listed words, V target vocabulary.
 """
@@ -32,27 +32,27 @@ from fairseq_ext.search.pool import Pool
 
 LAMBDA = 1.5
 EPS = 1e-3
-COVERED = 0.2  # what is left of a word's factor when it has been translated
+COVERED = 0.2  # a word's factor is multiplied by this when it has been translated
 
 
 class Ngram(Drafter):
     """Drafts from a table."""
 
     def __init__(self, table: Table, pad: int, source_pad: int):
-        """pad: the target's, which stands before the first token."""
+        """pad: the target's, which is before the first token."""
         self.table = table
         self.pad = pad
         self.source_pad = source_pad
         self.V = len(table.unigram)
-        # a last row for histories that the text does not hold
+        # a last row for histories that are not in the text
         self.token = np.concatenate([table.token, table.any_token[None]]).astype(np.int64)
         self.prob = np.concatenate(
             [table.prob, table.unigram[table.any_token][None].astype(np.float16)]
         ).astype(np.float32)
         self.key = table.key
-        # (slots x V,); only of sentences that have been drafted: a stream's pool has thousands
+        # (slots x V,); only for sentences that have been drafted: a stream's pool has thousands
         self.factor: np.ndarray | None = None
-        # of a word that translates no source word
+        # factor of a word that translates no source word
         self.floor = (EPS / (table.unigram + EPS)) ** LAMBDA
         self.compiled_table = self.compile() if library() is not None else None
 
@@ -76,13 +76,13 @@ class Ngram(Drafter):
         if self.table.lexical_start.size:
             self.source = pool.net_input["src_tokens"].cpu().numpy()
             self.length = np.maximum(pool.length.cpu().numpy(), 1)
-            # verified tokens of each sentence that the factors know of
-            self.told = np.zeros(len(pool), np.int64)
+            # number of each sentence's verified tokens that the factors account for
+            self.covered_length = np.zeros(len(pool), np.int64)
             self.slot = np.full(len(pool), NONE)  # of each sentence in `factor`
             self.factor = np.zeros(0, np.float32)
 
-    def know_(self, live: np.ndarray) -> None:
-        """Give these sentences (n,) slots; others lose theirs when a new one comes."""
+    def assign_slots_(self, live: np.ndarray) -> None:
+        """Give these sentences (n,) slots; others lose theirs if a new one needs them."""
         old = self.slot[live]
         fresh = live[old == NONE]
         if not len(fresh):
@@ -95,12 +95,12 @@ class Ngram(Drafter):
             )
         self.factor = factor
         self.slot[:] = NONE
-        self.told[fresh] = 0
+        self.covered_length[fresh] = 0
         self.slot[np.concatenate([kept, fresh])] = np.arange(len(live))
 
     def factors(self, sentences: np.ndarray) -> np.ndarray:
-        """(n x V,) each word's factor in each of the sentences (n,): how much likelier it is a
-        translation there than by chance."""
+        """Return (n x V,) each word's factor in each of the sentences (n,): how much more probable
+        it is as a translation there than by chance."""
         table = self.table
         tokens, lengths = self.source[sentences], self.length[sentences]
         sentence, place = (
@@ -111,7 +111,7 @@ class Ngram(Drafter):
         # each word's entries in turn
         entry = np.repeat(first - (count.cumsum() - count), count) + np.arange(count.sum())
         target = np.repeat(sentence, count) * self.V + table.lexical_token[entry]
-        # few of all words, so the power is taken of few
+        # few words have entries, so the power is computed for few
         spoken, which = np.unique(target, return_inverse=True)
         lexical = np.bincount(which, table.lexical_prob[entry], len(spoken))
         length = lengths[spoken // self.V]
@@ -121,22 +121,22 @@ class Ngram(Drafter):
         ) ** LAMBDA
         return factor
 
-    def cover_(self, rows: Rows) -> None:
+    def lower_factors_(self, rows: Rows) -> None:
         """Lower the factors of newly verified tokens."""
         assert self.factor is not None
-        fresh = rows.length - self.told[rows.live]
+        fresh = rows.length - self.covered_length[rows.live]
         for back in range(int(fresh.max()), 0, -1):
             row = (fresh >= back).nonzero()[0]
             token = rows.tokens[row, rows.length[row] + 1 - back]
             at = self.slot[rows.live[row]] * self.V + token
             self.factor[at] = np.maximum(self.factor[at] * COVERED, self.floor[token])
-        self.told[rows.live] = rows.length
+        self.covered_length[rows.live] = rows.length
 
     def propose(self, rows: Rows, most: int, least: float) -> Draft:
         n = len(rows)
         if self.factor is not None:
-            self.know_(rows.live)
-            self.cover_(rows)
+            self.assign_slots_(rows.live)
+            self.lower_factors_(rows)
             base = (self.slot[rows.live] * self.V)[:, None]
         history = rows.last(2)
         before, last = history[:, 0], history[:, 1]
@@ -177,7 +177,7 @@ class Ngram(Drafter):
         )
 
     def find(self, before: np.ndarray, last: np.ndarray) -> np.ndarray:
-        """(n,) the entry of each history: of both tokens, else of the last, else of none."""
+        """Return (n,) the entry of each history: of both tokens, else of the last, else of none."""
         both = before * self.V + last
         place = self.key.searchsorted(both)
         alone = self.V * self.V + last
@@ -187,25 +187,23 @@ class Ngram(Drafter):
         return np.where(self.key[np.minimum(place, end - 1)] == both, place, shorter)
 
 
-# ---- The draft table
-#
-# A file that scripts/build_drafts.py writes: next-word probabilities and word translations.
+# ---- The draft table: next-word probabilities and word translations, by scripts/build_drafts.py
 #
 # The file holds digests of the dictionaries and of the text that it was made from. Every number
-# that a compiled function indexes by is checked when the file is read.
+# that a compiled function uses as an index is checked when the file is read.
 #
 # Shapes: m histories, K listed words, V target vocabulary.
 
 
 FORMAT, VERSION = "fairseq_ext draft table", 2
-WHOLE, WORDS = ("<i8",), ("<u2", "<i4", "<i8")
+INT64, WORDS = ("<i8",), ("<u2", "<i4", "<i8")
 LAYOUT = {
-    "key": (WHOLE, 1),
+    "key": (INT64, 1),
     "token": (WORDS, 2),
     "prob": (("<f2",), 2),
     "unigram": (("<f4",), 1),
-    "any_token": (WHOLE, 1),
-    "lexical_start": (WHOLE, 1),
+    "any_token": (INT64, 1),
+    "lexical_start": (INT64, 1),
     "lexical_token": (WORDS, 1),
     "lexical_prob": (("<f2",), 1),
 }
@@ -213,7 +211,7 @@ REBUILD = "build it with scripts/build_drafts.py"
 
 
 def fingerprint(dictionary: Any) -> str:
-    """Of a fairseq dictionary: symbols and their order, not their counts."""
+    """Return the fingerprint of a fairseq dictionary: symbols and their order, not their counts."""
     return hashlib.sha256(
         "\n".join(dictionary.symbols).encode("utf-8", "surrogatepass")
     ).hexdigest()[:16]
@@ -221,7 +219,7 @@ def fingerprint(dictionary: Any) -> str:
 
 @dataclass
 class Table:
-    """The file's arrays."""
+    """The arrays of the file."""
 
     # (m,) int64, ascending: V x (token before last) + last token; the last token
     # alone as V x V + token
@@ -229,8 +227,8 @@ class Table:
     token: np.ndarray  # (m, K) next tokens
     prob: np.ndarray  # (m, K) float16: p(e | h)
     unigram: np.ndarray  # (V,) float32: p(e)
-    any_token: np.ndarray  # (K,) the likeliest tokens, for a history that the text does not hold
-    # (source vocabulary + 1,) where each source token's entries begin; empty without parallel text
+    any_token: np.ndarray  # (K,) the likeliest tokens, for a history that is not in the text
+    # (source vocabulary + 1,) first entry of each source token; empty without parallel text
     lexical_start: np.ndarray
     lexical_token: np.ndarray  # (entries,)
     lexical_prob: np.ndarray  # (entries,) float16: t(e | f)
@@ -252,9 +250,9 @@ class Table:
 
     @staticmethod
     def load(path: str) -> Table:
-        """The table of a file, its numbers checked.
+        """Return the table of a file, its numbers checked.
 
-        Errors: UsageError for what scripts/build_drafts.py has not written.
+        Errors: UsageError for a file that is not a valid table of scripts/build_drafts.py.
         """
         try:
             made_from, arrays = array_file.load(path, FORMAT, VERSION, LAYOUT)
@@ -275,7 +273,7 @@ class Table:
         return table
 
     def check_numbers(self) -> None:
-        """Raise DamagedFile unless every token and place lies where it must."""
+        """Raise DamagedFile unless every token and index is valid."""
         m, V, K = len(self.key), len(self.unigram), len(self.any_token)
         if not (m and V and K) or self.token.shape != (m, K) or self.prob.shape != (m, K):
             raise DamagedFile("its arrays do not fit each other")
@@ -299,7 +297,7 @@ class Table:
                 raise DamagedFile("it holds a probability outside 0 to 1")
 
     def check(self, path: str, target: Any, source: Any) -> None:
-        """The dictionaries must be those it was built with. Errors: UsageError."""
+        """Check that the table was built with these dictionaries (raises UsageError)."""
         sizes = [
             len(self.unigram),
             len(self.lexical_start) - 1 if self.lexical_start.size else len(source),

@@ -1,13 +1,15 @@
 """Phrases of the target text as tokens.
 
-| file | what it holds |
+| file | what is in it |
 | --- | --- |
-| sentence.py | what is required and banned in one sentence, and which of it a hypothesis has |
-| pieces.py | what tokens read as, and where words begin |
+| sentence.py | the required and banned phrases of one sentence; which a hypothesis meets |
+| pieces.py | the text of tokens, and the word boundaries between them |
 | segmenter.py | text to target tokens, and back |
 | automaton.py | automata that recognise phrases in any segmentation |
 | phrase_table.py | the required phrases of many sentences as tensors |
 | places.py | where tokens and phrases stand in a text |
+| letter_case.py | the letter case of a term in its sentence |
+| sentence_ends.py | the tokens that end a sentence (`--constraint-end`) |
 
 This folder imports only core.
 """

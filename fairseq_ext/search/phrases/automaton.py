@@ -1,15 +1,16 @@
-"""Automata over tokens that recognise phrases: in any segmentation of their text (`of_texts`),
-or as rows of tokens (`of_tokens`).
+"""Automata over tokens that recognise phrases: in any segmentation of their text
+(`text_automaton`), or as sequences of tokens (`token_automaton`).
 
-A text is read character by character. A state knows which patterns have been read how far, and
-what stands in front: nothing (START), blanks only (LED), a blank (SPACE), another sign (OUT),
-or a letter (IN), behind which no pattern that begins with a letter may start. A pattern whose last
-character is a letter is *pending* when all of it has come (`whole`: it must end a word): it is met
-by whatever does not continue the word, the end of the text included, and lost otherwise. When one
-of the patterns is met, all of them start over, so that occurrences are disjoint.
-The automaton over characters is never written down. A token is an arc from the state before its
-text to the state behind it; an arc is kept where it differs from the one that leaves the root, and
-the root's where it differs from the default, which leads to a root.
+A text is read character by character. A state has the position in each pattern, and the context
+before the next character: the start of the text (START), or only blanks so far (LED), a blank
+(SPACE), another sign (OUT), or a letter (IN), after which no pattern that begins with a letter may
+start. A complete pattern whose last character is a letter is *pending* (with `whole_words`): it is
+met if the next token does not continue the word, or at the end of the text, and lost otherwise.
+When one of the patterns is met, all start again, so that occurrences are disjoint.
+
+The automaton over characters is never stored. A token is an arc from the state before its text to
+the state after it. Arcs are stored if they differ from those of the root, and the root's if they
+differ from the default, which leads to a root.
 """
 
 from __future__ import annotations
@@ -18,22 +19,31 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from fairseq_ext.search.phrases.pieces import IN, LED, OUT, ROOTS, SPACE, START, Index, is_letter
+from fairseq_ext.search.phrases.pieces import (
+    IN,
+    LED,
+    OUT,
+    ROOTS,
+    SPACE,
+    START,
+    TokenTextIndex,
+    is_letter,
+)
 from fairseq_ext.search.phrases.sentence import Phrase
 
-# the roots of the trees of patterns: of those that may stand anywhere, and of a translation's first
+# the roots of the pattern tree: for patterns that may occur anywhere, and at the start only
 ANYWHERE, AT_START = range(2)
-Items = frozenset[tuple[int, int]]  # node of the tree, units that have come
-NOTHING: Items = frozenset()
-Arc = tuple[int, int]  # how often the patterns are met, and the state behind
+Items = frozenset[tuple[int, int]]  # node of the tree, units that were read
+NO_ITEMS: Items = frozenset()
+Arc = tuple[int, int]  # how often the patterns are met, and the next state
 
 
 @dataclass(frozen=True)
 class Pattern:
-    """What is recognised: characters, or tokens."""
+    """A sequence of characters or tokens to be recognised."""
 
     units: Sequence[Any]
-    at_start: bool = False  # only as the first thing in a translation
+    at_start: bool = False  # only at the start of a translation
     forms: tuple[Phrase, ...] = ()  # the segmentations that a search proposes
 
 
@@ -42,8 +52,8 @@ class Automaton:
     """States are numbered; the first five are the roots START to IN."""
 
     patterns: Sequence[Pattern]
-    through: Sequence[Sequence[int]]  # the patterns of each node
-    # of each state: what stands in front of what comes next
+    patterns_of_node: Sequence[Sequence[int]]  # the patterns of each node
+    # context of each state, before the next token
     context: list[int] = field(default_factory=list)
     items: list[Items] = field(default_factory=list)
     pending: list[bool] = field(default_factory=list)
@@ -51,50 +61,54 @@ class Automaton:
 
 
 @dataclass(frozen=True)
-class Reading:
-    """How tokens are read.
+class TokenReading:
+    """The reading of tokens as units.
 
-    letter and continuing: of characters; for tokens that are units themselves nothing
-    continues a word.
+    letter and continuing: of characters; if tokens are the units, no unit continues a word.
     """
 
     units: Callable[[int], Sequence[Any]]
-    # (rest of a pattern, at the start of a word) -> tokens
+    # (rest of a pattern, whether at the start of a word) -> tokens
     continuing: Callable[[Sequence[Any], bool], Iterable[int]]
-    blanks: Iterable[int]  # tokens of which a reader sees no more than a space
-    unseen: Iterable[int]  # tokens of which a reader sees nothing
+    blanks: Iterable[int]  # tokens that are printed as a space only
+    unseen: Iterable[int]  # tokens that are not printed
     is_letter: Callable[[Any], bool]
-    whole: bool
+    whole_words: bool
 
 
-def of_texts(
-    patterns: Sequence[Pattern], index: Index, whole: bool, unseen: Iterable[int] = ()
+def text_automaton(
+    patterns: Sequence[Pattern], index: TokenTextIndex, whole: bool, unseen: Iterable[int] = ()
 ) -> Automaton:
-    """The automaton of patterns of characters, as `index` reads tokens; unseen: tokens that change
-    nothing."""
+    """Return the automaton of patterns of characters, with the tokens of `index`; unseen: tokens
+    that do not change the state."""
 
     def continuing(rest: Sequence[Any], at_start: bool) -> Iterable[int]:
         return index.continuing(str(rest), at_start, whole)
 
-    reading = Reading(
-        index.texts.__getitem__, continuing, index.whole.get(" ", ()), unseen, is_letter, whole
+    reading = TokenReading(
+        index.texts.__getitem__,
+        continuing,
+        index.by_text.get(" ", ()),
+        unseen,
+        is_letter,
+        whole,
     )
-    return compiled(patterns, reading)
+    return compile_automaton(patterns, reading)
 
 
-def of_tokens(patterns: Sequence[Pattern]) -> Automaton:
-    """The automaton of patterns of tokens."""
-    reading = Reading(
+def token_automaton(patterns: Sequence[Pattern]) -> Automaton:
+    """Return the automaton of patterns of tokens."""
+    reading = TokenReading(
         lambda token: (token,), lambda rest, at_start: rest[:1], (), (), lambda unit: False, False
     )
-    return compiled(patterns, reading)
+    return compile_automaton(patterns, reading)
 
 
-def compiled(patterns: Sequence[Pattern], reading: Reading) -> Automaton:
-    """All states that can be reached, and their arcs."""
+def compile_automaton(patterns: Sequence[Pattern], reading: TokenReading) -> Automaton:
+    """Return all states that can be reached, and their arcs."""
     number: dict[tuple[Items, int], int] = {}
-    read = Reader(patterns, reading)
-    found = Automaton(patterns, read.through)
+    read = PatternReader(patterns, reading)
+    found = Automaton(patterns, read.patterns_of_node)
 
     def state(items: Items, context: int) -> int:
         if (items, context) not in number:
@@ -106,14 +120,14 @@ def compiled(patterns: Sequence[Pattern], reading: Reading) -> Automaton:
         return number[items, context]
 
     for context in range(ROOTS):
-        state(NOTHING, context)
+        state(NO_ITEMS, context)
     starting = {token for pattern in patterns for token in reading.continuing(pattern.units, True)}
 
     def from_root(context: int, tokens: Iterable[int]) -> dict[int, Arc]:
         arcs = {}
         for token in tokens:
-            hits, items, behind = read.token(NOTHING, context, token)
-            if hits or items or behind != read.context_behind(token):
+            hits, items, behind = read.advance_token(NO_ITEMS, context, token)
+            if hits or items or behind != read.context_after(token):
                 arcs[token] = hits, state(items, behind)
         return arcs
 
@@ -142,10 +156,10 @@ def compiled(patterns: Sequence[Pattern], reading: Reading) -> Automaton:
         root, pending = found.arcs[context], found.pending[at]
         for token in read.continuing(items):
             if pending and not reading.is_letter(reading.units(token)[0]):
-                continue  # what is pending is met before the token is read
-            hits, after, behind = read.token(items, context, token)
+                continue  # pending patterns are met before the token is read
+            hits, after, behind = read.advance_token(items, context, token)
             arc = hits, state(after, behind)
-            if arc != root.get(token, (0, read.context_behind(token))):
+            if arc != root.get(token, (0, read.context_after(token))):
                 found.arcs[at][token] = arc
         at += 1
     for token in reading.unseen:
@@ -154,18 +168,18 @@ def compiled(patterns: Sequence[Pattern], reading: Reading) -> Automaton:
     return found
 
 
-class Reader:
-    """Reads tokens unit by unit, for many patterns at once: those that begin alike are one node of
-    a tree, so that what a token costs does not grow with their number."""
+class PatternReader:
+    """Reads tokens unit by unit, for many patterns at once: patterns with a common beginning share
+    the nodes of a tree, so that the cost of a token does not grow with their number."""
 
-    def __init__(self, patterns: Sequence[Pattern], reading: Reading):
+    def __init__(self, patterns: Sequence[Pattern], reading: TokenReading):
         self.patterns, self.reading = patterns, reading
-        self.firsts = {pattern.units[0] for pattern in patterns}
-        self.children: list[dict[Any, int]] = [{}, {}]  # of each node, by the unit that comes next
-        self.through: list[list[int]] = [[], []]  # the patterns that begin as the node says
+        self.first_units = {pattern.units[0] for pattern in patterns}
+        self.children: list[dict[Any, int]] = [{}, {}]  # of each node, by the next unit
+        self.patterns_of_node: list[list[int]] = [[], []]  # patterns that pass each node
         self.last: list[Any] = [None, None]
-        self.known: dict[int, set[int]] = {}  # what `behind` has found
-        # the nodes at which a pattern is whole, and whether what comes next decides if it counts
+        self.continuations_cache: dict[int, set[int]] = {}  # cache of `tokens_after_node`
+        # nodes at which a pattern is complete; whether the next token decides if it counts
         self.ends: dict[int, bool] = {}
         for p, pattern in enumerate(patterns):
             node = AT_START if pattern.at_start else ANYWHERE
@@ -173,70 +187,76 @@ class Reader:
                 if unit not in self.children[node]:
                     self.children[node][unit] = len(self.children)
                     self.children.append({})
-                    self.through.append([])
+                    self.patterns_of_node.append([])
                     self.last.append(unit)
                 node = self.children[node][unit]
-                self.through[node].append(p)
-            self.ends[node] = reading.whole and reading.is_letter(pattern.units[-1])
+                self.patterns_of_node[node].append(p)
+            self.ends[node] = reading.whole_words and reading.is_letter(pattern.units[-1])
 
-    def context_behind(self, token: int) -> int:
-        """The context behind a token with which nothing has begun."""
+    def context_after(self, token: int) -> int:
+        """Return the context after a token if no pattern has begun."""
         last = self.reading.units(token)[-1]
         return SPACE if last == " " else IN if self.reading.is_letter(last) else OUT
 
     def is_pending(self, items: Items) -> bool:
-        """Whether all of a pattern has come."""
+        """Whether a pattern is complete but pending."""
         return any([node in self.ends for node, _ in items])
 
     def continuing(self, items: Items) -> set[int]:
-        """Tokens that may lead on with one of the items."""
-        return set().union(*(self.behind(node, at) for node, at in items))
+        """Return the tokens that may continue one of the items."""
+        return set().union(*(self.tokens_after_node(node, at) for node, at in items))
 
-    def behind(self, node: int, at: int) -> set[int]:
-        """Tokens that may lead on from a node."""
-        if node not in self.known:
-            found = self.known[node] = set()
+    def tokens_after_node(self, node: int, at: int) -> set[int]:
+        """Return the tokens that may continue from a node."""
+        if node not in self.continuations_cache:
+            found = self.continuations_cache[node] = set()
             for rest in {
                 self.patterns[p].units[at:]
-                for p in self.through[node]
+                for p in self.patterns_of_node[node]
                 if at < len(self.patterns[p].units)
             }:
                 found.update(self.reading.continuing(rest, False))
                 if self.last[node] == " ":  # several spaces are one
                     found.update(self.reading.continuing(" " + str(rest), False))
-        return self.known[node]
+        return self.continuations_cache[node]
 
-    def token(self, items: Items, context: int, token: int) -> tuple[int, Items, int]:
-        """How often the patterns are met inside a token, and the items and context behind it."""
+    def advance_token(self, items: Items, context: int, token: int) -> tuple[int, Items, int]:
+        """Return how often the patterns are met inside a token, and the items and context after
+        it."""
         units = self.reading.units(token)
-        if (found := self.at_once(items, units, token)) is not None:
+        if (found := self.advance_single_pattern(items, units, token)) is not None:
             return found
         hits = 0
         for unit in units:
-            met, items, context = self.unit(items, context, unit)
+            met, items, context = self.advance_unit(items, context, unit)
             hits += met
         return hits, items, context
 
-    def at_once(
+    def advance_single_pattern(
         self, items: Items, units: Sequence[Any], token: int
     ) -> tuple[int, Items, int] | None:
-        """The same in the usual case: one pattern goes on, or starts as a token's first sign behind
-        a space, and nothing else may start."""
+        """Do the same in the usual case: one pattern continues, or starts after the space of a
+        token, and no other may start; else return None."""
         if len(items) == 1:
             ((node, at),) = items
-            if self.firsts.isdisjoint(units):
-                return self.walk(node, at, units, token)
-        elif not items and len(units) > 1 and units[0] == " " and self.firsts.isdisjoint(units[2:]):
+            if self.first_units.isdisjoint(units):
+                return self.advance_to_end(node, at, units, token)
+        elif (
+            not items
+            and len(units) > 1
+            and units[0] == " "
+            and self.first_units.isdisjoint(units[2:])
+        ):
             begun = self.children[ANYWHERE].get(units[1])
             if begun is not None and units[1] not in self.children[AT_START]:
-                return self.walk(begun, 1, units[2:], token)
+                return self.advance_to_end(begun, 1, units[2:], token)
         return None
 
-    def walk(
+    def advance_to_end(
         self, node: int, at: int, units: Sequence[Any], token: int
     ) -> tuple[int, Items, int] | None:
-        """What is behind a token whose last units these are, where they lead on from a node and end
-        no pattern before the last."""
+        """Return the result for a token whose last units these are, if they continue from a node
+        and complete no pattern before the last; else None."""
         for unit in units:
             child = None if node in self.ends else self.children[node].get(unit)
             if child is None:
@@ -245,12 +265,12 @@ class Reader:
         hit = self.ends.get(node) is False
         return (
             int(hit),
-            NOTHING if hit else frozenset([(node, at + len(units))]),
-            self.context_behind(token),
+            NO_ITEMS if hit else frozenset([(node, at + len(units))]),
+            self.context_after(token),
         )
 
-    def unit(self, items: Items, context: int, unit: Any) -> tuple[int, Items, int]:
-        """The same of one unit."""
+    def advance_unit(self, items: Items, context: int, unit: Any) -> tuple[int, Items, int]:
+        """Do the same for one unit."""
         blank = unit == " "
         if blank and context in (START, LED):
             return 0, items, LED
@@ -272,6 +292,6 @@ class Reader:
             after.clear()
         return (
             int(hit),
-            frozenset(after) if after else NOTHING,
+            frozenset(after) if after else NO_ITEMS,
             SPACE if blank else IN if letter else OUT,
         )

@@ -1,11 +1,11 @@
-"""Required phrases: what each row has of them so far, as tensors, and one phrase as an automaton.
+"""Required phrases: how much each row has of them, as tensors, and one phrase as an automaton.
 
-Every constraint has an automaton over tokens (below), so a token that breaks a partial match is
-itself looked at again and overlapping matches are found; where the target's words are known, every
-segmentation of a phrase's text leads through it. A phrase needed m times counts disjoint
-occurrences. A constraint may have alternatives, any one of which meets it; it then has the size of
-its shortest. A constraint that is *pending* (automaton.py) counts as met in the bank; it is met
-when a token comes that does not continue the word, EOS included, and unwinds when one does.
+Every constraint has an automaton over tokens (below): a token that breaks a partial match is read
+again from the root, so overlapping matches are found; if the target's words are known, every
+segmentation of a phrase's text is recognised. A phrase needed m times counts disjoint occurrences.
+A constraint may have alternatives, any one of which meets it; its size is that of the shortest. A
+*pending* constraint (automaton.py) counts as met in the bank; it is met by a token that does not
+continue the word, EOS included, and unwound by one that does.
 
 Shapes: N sentences, G constraints of a sentence at most, M states of all automata, W tokens
 proposed in a state at most, V vocabulary, S sentences of c rows; a row has state (..., G), of each
@@ -23,7 +23,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from fairseq_ext.search.phrases.automaton import Automaton, Pattern, of_texts, of_tokens
+from fairseq_ext.search.phrases.automaton import Automaton, Pattern, text_automaton, token_automaton
 from fairseq_ext.search.phrases.pieces import (
     IN,
     LED,
@@ -40,25 +40,25 @@ from fairseq_ext.search.phrases.pieces import (
 from fairseq_ext.search.phrases.sentence import EXACT, Cased, Phrase
 
 PARTS = ("start", "need", "size", "total")
-KEPT = 1 << 15  # automata that a compiler keeps
+CACHE_SIZE = 1 << 15  # automata in a compiler's cache
 
 
-class Compiler:
-    """Makes the automata of constraints, each once."""
+class RequirementCompiler:
+    """A compiler of the automata of constraints, with a cache."""
 
     def __init__(self, boundaries: Boundaries | None):
         self.boundaries = boundaries
-        self.known: dict[tuple[tuple[Phrase, ...], Cased], Requirement] = {}
+        self.cache: dict[tuple[tuple[Phrase, ...], Cased], Requirement] = {}
 
     def __call__(self, alternatives: tuple[Phrase, ...], cased: Cased) -> Requirement:
-        """The automaton of phrases any of which meets the constraint."""
-        if (alternatives, cased) not in self.known:
-            if len(self.known) >= KEPT:
-                self.known.clear()
-            self.known[alternatives, cased] = compiled_requirement(
+        """Return the automaton of alternative phrases."""
+        if (alternatives, cased) not in self.cache:
+            if len(self.cache) >= CACHE_SIZE:
+                self.cache.clear()
+            self.cache[alternatives, cased] = compiled_requirement(
                 alternatives, cased, self.boundaries
             )
-        return self.known[alternatives, cased]
+        return self.cache[alternatives, cased]
 
 
 @dataclass
@@ -69,86 +69,88 @@ class PhraseTable:
     need: Tensor  # (N, G) how often each constraint must be met; 0: no constraint
     size: Tensor  # (N, G) tokens that a constraint takes
     total: Tensor  # (N,) tokens of all constraints: the highest bank
-    first: Tensor  # (M + 1,) number of each state's first arc
+    first: Tensor  # (M + 1,) first arc of each state
     token: Tensor  # (E,) of each arc, ascending within a state
-    target: Tensor  # (E,) the state it leads to
+    target: Tensor  # (E,) next state of each arc
     hits: Tensor  # (E,) how often it meets the constraint
     key: Tensor  # (E,) ascending: state x span + token
     base: Tensor  # (M,) the first root of each state's automaton
-    root: Tensor  # (M,) the root whose arcs count where a state has none
-    pending: Tensor  # (M,) 1 where the next token decides
+    root: Tensor  # (M,) the root whose arcs are used if a state has none for a token
+    pending: Tensor  # (M,) 1 if the next token decides
     value: Tensor  # (M,) tokens of its constraint that a row has
     proposed: Tensor  # (M, W) tokens that continue the phrases, padded with -1
-    # (V,) the root behind each token, -1: as before; (1,) where the target's words are not known
-    behind: Tensor
-    glued: Tensor  # (V,) bool: tokens that continue a word; (1,) where that is not known
+    # (V,) the root after each token, -1: unchanged; (1,) if the target's words are not known
+    root_after_token: Tensor
+    continues_word: Tensor  # (V,) bool: tokens that continue a word; (1,) if that is not known
     span: int  # above every token that has an arc
-    longest: Tensor  # (N,) tokens of the longest phrase proposed
-    ordered: bool  # constraints must be met one after the other
+    longest: Tensor  # (N,) tokens of the longest proposed phrase
+    ordered: bool  # constraints must be met in their order
 
-    def of(self, sentence: Tensor) -> PhraseTable:
-        """The table of these sentences (S,)."""
+    def for_sentences(self, sentence: Tensor) -> PhraseTable:
+        """Return the table of these sentences (S,)."""
         return replace(
             self, **{name: getattr(self, name)[sentence] for name in (*PARTS, "longest")}
         )
 
     def begin(self, sentence: Tensor) -> tuple[Tensor, Tensor]:
-        """State of rows (n,) of these sentences that have no tokens yet: state (n,
-        G) and count (n, G)."""
+        """Return state (n, G) and count (n, G) of rows of these sentences (n,) without tokens."""
         state = self.start[sentence]
         return state, torch.zeros_like(state)
 
     @property
     def is_bounded(self) -> bool:
-        """Whether it matters what stands around a phrase."""
-        return self.glued.numel() > 1
+        """Whether the characters around a phrase decide if it counts."""
+        return self.continues_word.numel() > 1
 
     def inactive(self, count: Tensor) -> Tensor:
-        """(S, c, G): constraints that do not matter any more, or not yet, given count (S, c, G)."""
+        """Return (S, c, G): constraints that do not matter any more, or not yet, for count
+        (S, c, G)."""
         met = count >= self.need[:, None]
         return met | ((~met).cumsum(-1) != 1) if self.ordered else met
 
     def is_pending(self, state: Tensor, count: Tensor) -> Tensor:
-        """(S, c, G): constraints that the next token decides on."""
+        """Return (S, c, G): constraints that the next token decides on."""
         return (self.pending[state] > 0) & ~self.inactive(count)
 
     def meet_pending(
         self, state: Tensor, count: Tensor, token: Tensor | None
     ) -> tuple[Tensor, Tensor]:
-        """State (S, c, G) once what is pending is met, where token (S, c) does not continue the
-        word; None: the text ends."""
+        """Return state and count (S, c, G) after pending constraints are met, where token (S, c)
+        does not continue the word; None: the text ends."""
         if not self.is_bounded:
             return state, count
         met = self.is_pending(state, count)
         if token is not None:
-            met &= ~self.glued[token][..., None]
+            met &= ~self.continues_word[token][..., None]
         return torch.where(met, self.base[state] + IN, state), count + met
 
     def next_token(self, state: Tensor, count: Tensor) -> Tensor:
-        """(S, c, G x W): the tokens that continue active constraints, -1 for others."""
+        """Return (S, c, G x W): the tokens that continue active constraints, -1 for others."""
         state, count = self.meet_pending(state, count, None)
         return self.proposed[state].masked_fill(self.inactive(count)[..., None], -1).flatten(2)
 
     @cached_property
     def arcs(self) -> Tensor:
-        """(E + 1, 3): key, target and hits of each arc, and a last one of no state."""
+        """Return (E + 1, 3): key, target and hits of each arc, and a last one of no state."""
         return F.pad(torch.stack([self.key, self.target, self.hits], dim=1), (0, 0, 0, 1), value=-1)
 
     def arc(self, state: Tensor, token: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Whether states have an arc of their own for tokens, its target and its hits
-        (all of one shape)."""
+        """Return whether states have an arc of their own for tokens, its target and its hits (all
+        of one shape)."""
         key = token.clamp(max=self.span - 1) + state * self.span
         found, target, hits = self.arcs[torch.searchsorted(self.key, key)].unbind(-1)
         return found == key, target, hits
 
     def advance(self, state: Tensor, count: Tensor, token: Tensor) -> tuple[Tensor, Tensor]:
-        """State (S, c, G) after token (S, c)."""
+        """Return the state (S, c, G) after token (S, c)."""
         state, count = self.meet_pending(state, count, token)
         inactive = self.inactive(count)
-        behind = self.behind[token][..., None] if self.is_bounded else self.behind
+        behind = (
+            self.root_after_token[token][..., None] if self.is_bounded else self.root_after_token
+        )
         behind = torch.where(behind < 0, self.root[state], self.base[state] + behind)
         token = token[..., None].expand_as(state)
-        # an arc of its own, else one of the root, else none
+        # an arc of the state, else one of the root, else none
         (own, known), (target, at_root), (hits, root_hits) = self.arc(
             torch.stack([state, self.root[state]]), token
         )
@@ -158,14 +160,14 @@ class PhraseTable:
         return torch.where(inactive, behind, after), count
 
     def bank(self, state: Tensor, count: Tensor) -> Tensor:
-        """(S, c): tokens of met and pending constraints plus the longest live partial
+        """Return (S, c): tokens of met and pending constraints plus the longest current partial
         match of an unmet one."""
         state, count = self.meet_pending(state, count, None)
         partial = self.value[state].masked_fill(self.inactive(count), 0)
         return (count * self.size[:, None]).sum(-1) + partial.amax(-1)
 
     def bank_after(self, prefixes: Sequence[Phrase]) -> Tensor:
-        """(N,): the bank of each sentence's prefix."""
+        """Return (N,): the bank of each sentence's prefix."""
         sentences = torch.arange(self.total.size(0), device=self.total.device)
         state, count = (state[:, None] for state in self.begin(sentences))  # (N, 1, G)
         for i in range(max(map(len, prefixes), default=0)):
@@ -186,17 +188,17 @@ def build_table(
     device: torch.device,
     boundaries: Boundaries | None = None,
     cased: Sequence[Sequence[Cased]] | None = None,
-    compiler: Compiler | None = None,
+    compiler: RequirementCompiler | None = None,
 ) -> PhraseTable:
-    """The table for each sentence's constraints, each a sequence of alternative phrases (one
+    """Return the table for each sentence's constraints, each a sequence of alternative phrases (one
     for a plain constraint).
 
-    cased: in which case each constraint counts; None: all as written. compiler: of these
-    boundaries, where automata are kept.
+    cased: in which case each constraint counts; None: all as written. compiler: the cache of
+    automata for these boundaries.
     """
-    compiler = Compiler(boundaries) if compiler is None else compiler
+    compiler = RequirementCompiler(boundaries) if compiler is None else compiler
     known: dict[int, int] = {}  # automaton -> its first state
-    parts = [never()]
+    parts = [empty_requirement()]
     states = len(parts[0].context)
     # per sentence: first state, how often it is needed, the automaton
     groups: list[list[tuple[int, int, Requirement]]] = []
@@ -235,7 +237,7 @@ def build_table(
     proposed = np.full((states, W), -1)
     for part, at in zip(parts, bases, strict=True):
         proposed[at : at + len(part.context), : part.proposed.shape[1]] = part.proposed
-    behind = torch.tensor([OUT]) if boundaries is None else boundaries.behind
+    behind = torch.tensor([OUT]) if boundaries is None else boundaries.context_after
 
     def tensor(values: np.ndarray) -> Tensor:
         return torch.from_numpy(np.ascontiguousarray(values, dtype=np.int64)).to(device)
@@ -257,33 +259,31 @@ def build_table(
         pending=tensor(np.concatenate([part.pending for part in parts])),
         value=tensor(np.concatenate([part.value for part in parts])),
         proposed=tensor(proposed),
-        behind=behind.to(device),
-        glued=(torch.zeros(1, dtype=torch.bool) if boundaries is None else boundaries.glued).to(
-            device
-        ),
+        root_after_token=behind.to(device),
+        continues_word=(
+            torch.zeros(1, dtype=torch.bool) if boundaries is None else boundaries.continues_word
+        ).to(device),
         span=span,
         longest=longest.to(device),
         ordered=ordered,
     )
 
 
-# ---- One constraint as an automaton
+# ---- One constraint as an automaton: its progress in each state, and the proposed next tokens
 #
-# It tells what a search has of the constraint in each state, and which tokens it proposes there.
-#
-# The search proposes the usual segmentation of a phrase (and what its case allows, sentence.py,
-# Cased); every other segmentation leads through the same states, so it counts as well. Where a
-# state is reached in the middle of a usual piece, the phrase has what it had at the longest match
-# that ends between two of them.
+# The search proposes the usual segmentation of a phrase (and of its other cases, sentence.py,
+# Cased); every other segmentation leads through the same states, so it counts as well. In a state
+# in the middle of a usual piece, the progress is that of the longest match that ends between two
+# pieces.
 
 
 @dataclass(frozen=True)
 class Arcs:
     """The arcs of n states, those of a state ascending by token; E arcs."""
 
-    first: np.ndarray  # (n,) number of each state's first arc
+    first: np.ndarray  # (n,) first arc of each state
     token: np.ndarray  # (E,)
-    target: np.ndarray  # (E,) state
+    target: np.ndarray  # (E,) next state
     hits: np.ndarray  # (E,) how often the phrases are met
 
 
@@ -292,16 +292,16 @@ class Requirement:
     """A constraint's automaton of n states, of which the first five are roots (automaton.py)."""
 
     arcs: Arcs
-    context: np.ndarray  # (n,) the root whose arcs count where a state has none
-    pending: np.ndarray  # (n,) 1 where the token behind decides whether the constraint is met
+    context: np.ndarray  # (n,) the root whose arcs are used if a state has none for a token
+    pending: np.ndarray  # (n,) 1 if the next token decides whether the constraint is met
     value: np.ndarray  # (n,) tokens of the constraint that a row has
     proposed: np.ndarray  # (n, W) tokens that the search proposes, padded with -1
-    size: int  # tokens that the constraint takes
+    size: int  # tokens of the constraint
     longest: int  # tokens of its longest form
 
 
 def arcs_of(automaton: Automaton) -> Arcs:
-    """The automaton's arcs as arrays."""
+    """Return the automaton's arcs as arrays."""
     rows = [(token, *arc) for arcs in automaton.arcs for token, arc in sorted(arcs.items())]
     table = np.array(rows, dtype=np.int64).reshape(-1, 3)
     lengths = [len(arcs) for arcs in automaton.arcs]
@@ -311,26 +311,26 @@ def arcs_of(automaton: Automaton) -> Arcs:
 def compiled_requirement(
     alternatives: Sequence[Phrase], cased: Cased, boundaries: Boundaries | None
 ) -> Requirement:
-    """The automaton of phrases any of which meets the constraint."""
+    """Return the automaton of alternative phrases."""
     if boundaries is None:
         patterns = token_patterns(alternatives, cased)
-        automaton = of_tokens(patterns)
+        automaton = token_automaton(patterns)
     else:
         index = (
-            boundaries.pieces.without_case if cased.mode == "any" else boundaries.pieces.as_written
+            boundaries.pieces.folded_index if cased.mode == "any" else boundaries.pieces.exact_index
         )
         patterns = text_patterns(alternatives, cased, boundaries.pieces)
-        automaton = of_texts(patterns, index, boundaries.whole, boundaries.unseen)
+        automaton = text_automaton(patterns, index, boundaries.whole_words, boundaries.unseen)
     pieces = None if boundaries is None else boundaries.pieces
-    # what may come at any place is what can be counted on
+    # forms that may occur anywhere are guaranteed to be possible
     size = min(len(form) for pattern in patterns if not pattern.at_start for form in pattern.forms)
     forms = [
         Form(p, pattern, form, size, pieces)
         for p, pattern in enumerate(patterns)
         for form in pattern.forms
     ]
-    # what a row has, and the next token, by what stands in front alone: of states without items,
-    # and of forms that have not begun
+    # progress and next token by the context alone: of states without items, and of forms that have
+    # not begun
     unbegun = [[form.unbegun(context) for form in forms] for context in range(ROOTS)]
     value, proposed = [], []
     for items, context in zip(automaton.items, automaton.context, strict=True):
@@ -341,7 +341,7 @@ def compiled_requirement(
                 come = [
                     form.tokens_at[n]
                     for node, n in items
-                    if n in form.tokens_at and form.pattern in automaton.through[node]
+                    if n in form.tokens_at and form.pattern in automaton.patterns_of_node[node]
                 ]
                 if come:
                     found[i] = form.short + max(come), form.tokens[max(come)]
@@ -360,7 +360,7 @@ def compiled_requirement(
 
 
 def token_patterns(alternatives: Sequence[Phrase], cased: Cased) -> list[Pattern]:
-    """Phrases as rows of tokens."""
+    """Return phrases as sequences of tokens."""
     anywhere = dict.fromkeys([*alternatives, *cased.anywhere])
     at_start = [form for form in cased.at_start if form not in anywhere]
     return [Pattern(form, forms=(form,)) for form in anywhere] + [
@@ -369,7 +369,7 @@ def token_patterns(alternatives: Sequence[Phrase], cased: Cased) -> list[Pattern
 
 
 def text_patterns(alternatives: Sequence[Phrase], cased: Cased, pieces: Pieces) -> list[Pattern]:
-    """The texts of phrases, each once, with the segmentations in which it was given."""
+    """Return the texts of phrases, each once, with the given segmentations."""
     texts: dict[str, dict[Phrase, None]] = {}
     for form in [*alternatives, *cased.anywhere]:
         text = pieces.text_of(form)
@@ -386,26 +386,26 @@ def text_patterns(alternatives: Sequence[Phrase], cased: Cased, pieces: Pieces) 
 
 
 class Form:
-    """A segmentation that the search proposes. pieces: None for phrases that are rows of tokens."""
+    """A segmentation that the search proposes. pieces: None for phrases as sequences of tokens."""
 
     def __init__(self, pattern: int, of: Pattern, tokens: Phrase, size: int, pieces: Pieces | None):
         self.pattern, self.tokens, self.at_start = pattern, tokens, of.at_start
-        # tokens that the constraint's shortest form has less, as a number below 0
+        # difference to the shortest form in tokens, as a number of 0 or less
         self.short = size - len(tokens)
         n = len(of.units)
         self.begins_with_letter = [False] * len(tokens)
-        # units of the pattern that have come with so many tokens
+        # number of the pattern's units after each number of tokens
         read = list(range(len(tokens) + 1))
         if pieces is not None:
-            read = [min(n, len(pieces.begun(tokens[:k]))) for k in range(len(tokens) + 1)]
+            read = [min(n, len(pieces.prefix_text(tokens[:k]))) for k in range(len(tokens) + 1)]
             self.begins_with_letter = [
                 is_letter(pieces.texts[token][:1] or " ") for token in tokens
             ]
-        self.blanks = sum(units == 0 for units in read[1:])  # pieces in front that are spaces
+        self.blanks = sum(units == 0 for units in read[1:])  # leading pieces that are spaces
         self.tokens_at = {units: k for k, units in enumerate(read) if 0 < units < n}
 
     def unbegun(self, context: int) -> tuple[int, int]:
-        """What a row has of it behind a context where it has not begun, in tokens of the
+        """Return the progress before the form has begun, after a context, in tokens of the
         constraint, and the next token, -1 for none."""
         come = self.blanks if context in (LED, SPACE) else 0
         barred = (
@@ -417,8 +417,8 @@ class Form:
         return 0 if self.at_start else self.short + come, -1 if barred else self.tokens[come]
 
 
-def never() -> Requirement:
-    """What stands for no constraint."""
+def empty_requirement() -> Requirement:
+    """Return the requirement that stands for no constraint."""
     none = np.zeros(ROOTS, dtype=np.int64)
     return Requirement(
         Arcs(none, *np.zeros((3, 0), dtype=np.int64)),

@@ -1,8 +1,8 @@
-"""What the tokens of a vocabulary read as, and where words begin between them.
+"""The texts of a vocabulary's tokens, and the word boundaries between tokens.
 
 A text has one usual segmentation and many others. An automaton over tokens that recognises them all
-(automaton.py) needs, for each place in the text, the tokens that lead on from there: those whose
-text is a prefix of what follows, and those that begin with all of it.
+(automaton.py) needs, for each place in the text, the tokens that continue from there: those whose
+text is a prefix of the rest of the text, and those that begin with all of the rest.
 After T. Koo, F. Liu and L. He, Automata-based constraints for language model decoding, COLM 2024,
 https://arxiv.org/abs/2407.08103, Section 3, where every token is an arc over its characters.
 """
@@ -25,26 +25,25 @@ from fairseq_ext.search.phrases.sentence import Dictionary
 
 START, LED, SPACE, OUT, IN = range(5)
 ROOTS = 5
-# scripts without spaces between words; scx: with the signs that several of them share (ー)
+# scripts without spaces between words; scx: with the signs that several of them use (ー)
 UNSPACED = r"\p{scx=Han}\p{scx=Hira}\p{scx=Kana}\p{Thai}\p{Lao}\p{Khmer}\p{Myanmar}"
 LETTER = regex.compile(rf"(?V1)[[\w\p{{M}}]--[{UNSPACED}]]")
-PRIVATE = 0xF0000  # from here on, one character for each token that is only part of a character
+PRIVATE = 0xF0000  # from here on, a character for each token that is only part of a character
 SPACES = regex.compile(r"\s+")
 LAST = "\U0010ffff"
 
 
 @cache
 def is_letter(character: str) -> bool:
-    """Whether a character is part of a word: a letter, mark, digit or underscore of a script that
-    parts its words by spaces."""
+    """Whether a character is part of a word: a letter, mark, digit or underscore of a script with
+    spaces between words."""
     return bool(LETTER.match(character)) or ord(character) >= PRIVATE
 
 
 @cache
 def folded_character(character: str) -> str:
-    """One character without its case.
-
-    Those that become several (ß and ss) stay as they are, so that places in texts do not move.
+    """Return one character without its case. Those with several characters (ß and ss) are returned
+    unchanged, so that places in texts do not move.
     """
     return next(
         (form for form in (character.casefold(), character.lower()) if len(form) == 1), character
@@ -52,58 +51,58 @@ def folded_character(character: str) -> str:
 
 
 def folded(text: str) -> str:
-    """A text of the same length without case."""
+    """Return a text of the same length without case."""
     return "".join(map(folded_character, text))
 
 
 def capitalised(text: str) -> str:
-    """A text with a capital in front, where its first character has one of one character."""
+    """Return a text with a capital at its start, if its first character has a single one."""
     initial = text[:1].upper()
     return (initial if len(initial) == 1 else text[:1]) + text[1:]
 
 
 def normal(text: str) -> str:
-    """A text with one space for each stretch of white space, and none around it."""
+    """Return a text with one space for each stretch of white space, and none around it."""
     return " ".join(text.split())
 
 
-class Index:
+class TokenTextIndex:
     """The tokens of a vocabulary by their texts."""
 
     def __init__(self, texts: Sequence[str]):
         self.texts = texts
         self.longest = max(map(len, texts), default=0)
-        self.whole: dict[str, list[int]] = {}  # by text
-        # by what stands behind each place of a token where a word may start
-        self.starts: dict[str, list[int]] = {}
+        self.by_text: dict[str, list[int]] = {}  # by text
+        # by the text after each place of a token where a word may start
+        self.by_word_start: dict[str, list[int]] = {}
         whole, starts = defaultdict(list), defaultdict(list)
         for token, text in enumerate(texts):
             if text:
                 whole[text].append(token)
                 for place in word_starts(text):
                     starts[text[place:]].append(token)
-        self.whole, self.starts = dict(whole), dict(starts)
+        self.by_text, self.by_word_start = dict(whole), dict(starts)
 
     @cached_property
     def orders(self) -> tuple[list[str], list[str], list[str], list[str]]:
-        """The keys of `whole` and `starts` in order: all, and those with the end of a word inside
-        them (before a last space does not count)."""
+        """Return the sorted keys of `by_text` and `by_word_start`: all, and those with the end of a
+        word inside (before a last space does not count)."""
         broken = [
             [key for key in keys if len(word_ends(key.rstrip(" "))) > 0]
-            for keys in (self.whole, self.starts)
+            for keys in (self.by_text, self.by_word_start)
         ]
         whole, starts, broken_whole, broken_starts = (
-            sorted(keys) for keys in (self.whole, self.starts, *broken)
+            sorted(keys) for keys in (self.by_text, self.by_word_start, *broken)
         )
         return whole, starts, broken_whole, broken_starts
 
     def continuing(self, rest: str, at_starts: bool, whole: bool) -> set[int]:
-        """Tokens whose text (at_starts: from one of its word starts on) is a prefix of `rest`,
-        or has it as a prefix.
+        """Return the tokens whose text (at_starts: from one of its word starts on) is a prefix of
+        `rest`, or has it as a prefix.
 
-        whole: of the latter, those alone that end a word there, where rest ends in a letter.
+        whole: of the latter, only those that end a word there, if rest ends in a letter.
         """
-        keys = self.starts if at_starts else self.whole
+        keys = self.by_word_start if at_starts else self.by_text
         found: set[int] = set()
         for length in range(1, min(len(rest), self.longest) + 1):
             if (tokens := keys.get(rest[:length])) is not None:
@@ -116,34 +115,33 @@ class Index:
 
 
 class Pieces:
-    """The texts of a vocabulary's tokens, each with the spaces that it brings; "" for a
-    symbol that no reader sees."""
+    """The texts of a vocabulary's tokens, each with its spaces; "" for a symbol that is not
+    printed."""
 
     def __init__(self, texts: Iterable[str]):
         self.texts = [SPACES.sub(" ", text) for text in texts]
 
     @cached_property
-    def as_written(self) -> Index:
+    def exact_index(self) -> TokenTextIndex:
         """The tokens by their texts."""
-        return Index(self.texts)
+        return TokenTextIndex(self.texts)
 
     @cached_property
-    def without_case(self) -> Index:
-        """The same where case does not count."""
-        return Index([folded(text) for text in self.texts])
+    def folded_index(self) -> TokenTextIndex:
+        """The tokens by their texts without case."""
+        return TokenTextIndex([folded(text) for text in self.texts])
 
-    def begun(self, tokens: Iterable[int]) -> str:
-        """The plain text of a row of tokens that others may follow."""
+    def prefix_text(self, tokens: Iterable[int]) -> str:
+        """Return the plain text of a sequence of tokens that others may follow."""
         return SPACES.sub(" ", "".join([self.texts[token] for token in tokens])).lstrip(" ")
 
     def text_of(self, tokens: Iterable[int]) -> str:
-        """The plain text of a row of tokens."""
-        return self.begun(tokens).rstrip(" ")
+        """Return the plain text of a sequence of tokens."""
+        return self.prefix_text(tokens).rstrip(" ")
 
 
 def word_starts(text: str) -> list[int]:
-    """The places of a token's text at which a phrase may start, its own first
-    character included."""
+    """Return the places of a token's text at which a phrase may start, its own start included."""
     return [
         i
         for i, c in enumerate(text)
@@ -152,7 +150,7 @@ def word_starts(text: str) -> list[int]:
 
 
 def word_ends(text: str) -> list[int]:
-    """The places inside a text that have a letter before and none behind them."""
+    """Return the places in a text after a letter and before something else."""
     return [i for i in range(1, len(text)) if is_letter(text[i - 1]) and not is_letter(text[i])]
 
 
@@ -160,21 +158,21 @@ def word_ends(text: str) -> list[int]:
 #
 # Which tokens of a target dictionary continue a word, and which may be continued.
 #
-# Between two neighbouring tokens lies a word boundary unless the first one's text ends in a letter
-# or digit, the second one's begins with one, and no space parts them. Scripts that write no spaces
-# have a boundary between any two characters. EOS is a boundary to both sides; BOS, and other tokens
-# that are not printed, change nothing: what is on their two sides stands side by side.
+# There is a word boundary between two tokens unless the first one's text ends in a letter or digit,
+# the second one's begins with one, and no space separates them. Scripts without spaces have a
+# boundary between any two characters. EOS has a boundary on both sides; BOS, and other tokens that
+# are not printed, are ignored.
 #
 # | segmentation | a space comes |
 # | --- | --- |
 # | sentencepiece | before a piece that starts with ▁ |
-# | subword-nmt, fastBPE | behind a piece that does not end in @@ (--bpe-separator) |
+# | subword-nmt, fastBPE | after a piece that does not end in @@ (--bpe-separator) |
 # | GPT-2 bytes | before a piece that starts with one |
 
 
 logger = logging.getLogger("fairseq_ext")
-SEPARATOR = "@@"  # ends a piece of subword-nmt that the next one continues, unless the encoder says
-# as Moses's tokenizer writes them
+SEPARATOR = "@@"  # ends a piece of subword-nmt that the next one continues, by default
+# as Moses' tokenizer writes them
 ENTITIES = {
     "&amp;": "&",
     "&#124;": "|",
@@ -193,47 +191,48 @@ KINDS = {
     "GPT2BPE": "gpt2",
     "HuggingFaceByteLevelBPE": "gpt2",
 }
-# of the symbols that bear the mark where a dictionary's segmentation is taken for known
+# share of marked symbols from which a dictionary's segmentation counts as known
 SHARE = 0.1
 
 
 @dataclass(frozen=True)
 class Boundaries:
-    """What each token of a vocabulary does to its neighbours; V tokens."""
+    """The effect of each of V tokens on word boundaries."""
 
     pieces: Pieces  # the tokens' texts
-    whole: bool  # a phrase needs a boundary behind it as well, not only in front
+    whole_words: bool  # a phrase needs a boundary after it as well, not only before it
     kind: str  # the segmentation: sentencepiece, subword-nmt, gpt2
-    # tokens that no reader sees, and that a translation may hold: what is on their two sides
-    # stands side by side
+    # tokens that are not printed and that a translation may have: the tokens on their two sides are
+    # neighbours
     unseen: tuple[int, ...] = ()
 
     @cached_property
-    def glued(self) -> Tensor:
-        """(V,) bool: continues the word before it, if that one is open; so do unseen tokens."""
+    def continues_word(self) -> Tensor:
+        """(V,) bool: tokens that continue the word before them, if it may be continued; also unseen
+        tokens."""
         found = torch.tensor([is_letter(text[:1] or " ") for text in self.pieces.texts])
         return found.index_fill(0, torch.tensor(self.unseen, dtype=torch.long), True)
 
     @cached_property
-    def open(self) -> Tensor:
-        """(V,) bool: may be continued."""
+    def may_be_continued(self) -> Tensor:
+        """(V,) bool: tokens that may be continued."""
         return torch.tensor([is_letter(text[-1:] or " ") for text in self.pieces.texts])
 
     @cached_property
-    def behind(self) -> Tensor:
-        """(V,): what stands behind a token (automaton.py): IN a word, a SPACE, or OUT of words
-        otherwise; -1 for an unseen one, behind which nothing has changed."""
+    def context_after(self) -> Tensor:
+        """(V,) the context after a token (automaton.py): IN a word, a SPACE, or OUT of words
+        otherwise; -1 for an unseen one, which does not change the context."""
         blank = torch.tensor([text[-1:] == " " for text in self.pieces.texts])
-        found = torch.where(self.open, IN, torch.where(blank, SPACE, OUT))
+        found = torch.where(self.may_be_continued, IN, torch.where(blank, SPACE, OUT))
         return found.index_fill(0, torch.tensor(self.unseen, dtype=torch.long), -1)
 
 
 def find_boundaries(
     dictionary: Dictionary, bpe: Any, mode: str | None, left_out: Collection[int] = ()
 ) -> Boundaries | None:
-    """The boundaries of a dictionary's tokens; None where mode is none, or where the
-    segmentation is not known (which the log says if a mode was asked for). mode: word, prefix,
-    none, or None for word; left_out: tokens that the command does not print."""
+    """Return the boundaries of a dictionary's tokens; None if mode is none, or if the segmentation
+    is not known (which the log says if a mode was given). mode: word, prefix, none, or None for
+    word; left_out: tokens that the command does not print."""
     if mode == "none":
         return None
     kind = kind_of(dictionary, bpe)
@@ -250,7 +249,7 @@ def find_boundaries(
                 "inside words as well"
             )
         return None
-    ends = {dictionary.pad(), dictionary.eos()}  # which no translation goes on behind
+    ends = {dictionary.pad(), dictionary.eos()}  # no translation continues after them
     unseen = {dictionary.bos(), *left_out} - ends
     texts = (
         "" if i in ends or i in unseen else visible(i, dictionary[i], kind, bpe)
@@ -260,8 +259,8 @@ def find_boundaries(
 
 
 def kind_of(dictionary: Dictionary, bpe: Any) -> str | None:
-    """The segmentation, by the encoder; without one by the marks that the
-    dictionary's symbols bear."""
+    """Return the segmentation, by the encoder; without one by the marks of the dictionary's
+    symbols."""
     if bpe is not None:
         return KINDS.get(type(bpe).__name__)
     symbols = dictionary.symbols[dictionary.nspecial :]
@@ -278,15 +277,15 @@ MARKS: dict[str, Callable[[str], bool]] = {
 
 
 def separator_of(bpe: Any) -> str:
-    """What ends a piece of subword-nmt that the next one continues (`--bpe-separator`)."""
+    """Return the end of a piece of subword-nmt that the next one continues (`--bpe-separator`)."""
     return getattr(bpe, "bpe_symbol", SEPARATOR).strip() or SEPARATOR
 
 
 def visible(token: int, symbol: str, kind: str | None, bpe: Any) -> str:
-    """What a reader sees of a symbol, with the spaces that it brings.
+    """Return a symbol as it is printed, with its spaces.
 
-    Every definition of "met" reads tokens through this function. kind: as of `kind_of`; bpe: the
-    encoder, None where there is none.
+    Every definition of "met" reads tokens through this function. kind: from `segmentation_of`; bpe:
+    the encoder, None if there is none.
     """
     if kind == "sentencepiece":
         return symbol.replace("▁", " ")
@@ -294,7 +293,7 @@ def visible(token: int, symbol: str, kind: str | None, bpe: Any) -> str:
         if not symbol.isdigit():  # <unk>, madeupword0000
             return f" {symbol} "
         text = bpe.decode(symbol)
-        # part of a character is taken for a letter
+        # a part of a character counts as a letter
         return text if "\ufffd" not in text else chr(PRIVATE + token)
     separator = separator_of(bpe)
     if kind == "subword-nmt" and symbol.endswith(separator):
@@ -303,13 +302,13 @@ def visible(token: int, symbol: str, kind: str | None, bpe: Any) -> str:
 
 
 def without_entities(text: str) -> str:
-    """A text with the characters that Moses's tokenizer has written as entities, where all of an
-    entity is in it (subword-nmt seldom cuts one)."""
+    """Return a text with characters in place of the entities of Moses' tokenizer, if a whole entity
+    is in it (subword-nmt rarely splits one)."""
     return ENTITY.sub(lambda found: ENTITIES[found[0]], text) if "&" in text else text
 
 
-def plain(text: str, kind: str) -> str:
-    """Pieces parted by spaces as words, where there is no encoder to ask."""
+def join_pieces(text: str, kind: str) -> str:
+    """Return the words of pieces, separated by spaces, if there is no encoder."""
     if kind == "sentencepiece":
         return text.replace(" ", "").replace("▁", " ").strip()
     return without_entities((text + " ").replace(f"{SEPARATOR} ", "").strip())

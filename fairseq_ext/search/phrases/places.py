@@ -1,11 +1,10 @@
-"""Where tokens and phrases stand in a text, and which constraints a text meets.
+"""The places of tokens and phrases in a text, and the constraints that a text meets.
 
-Phrases have places by the definition that counts them as met (sentence.py, `met_in_turn`).
-The same phrase, asked for twice, needs two places; different phrases may share words ("young man"
-holds "man" too). As many as can get a place of their own, where each place stands in the way of one
-other at most. This is maximum matching in a bipartite graph by augmenting paths (J. E. Hopcroft and
-R. M. Karp, SIAM Journal on Computing 2(4), 1973, Section 2), with the difference that places
-overlap.
+A phrase has places by the definition that counts it as met (sentence.py, `met_in_turn`). Two
+requirements of the same phrase need two places; different phrases may share words ("young man" also
+contains "man"). As many as possible get a place of their own. This is maximum matching in a
+bipartite graph by augmenting paths (J. E. Hopcroft and R. M. Karp, SIAM Journal on Computing 2(4),
+1973, Section 2), with the difference that places overlap: each may conflict with one other at most.
 """
 
 from __future__ import annotations
@@ -20,9 +19,7 @@ import regex
 from fairseq_ext.search.phrases.pieces import Boundaries, capitalised, folded, is_letter, normal
 from fairseq_ext.search.phrases.sentence import Cased, Phrase, SentenceConstraints, met_in_turn
 
-# ---- A term written where another word stood
-#
-# It gets the English article that fits it. Its case: letter_case.py.
+# ---- A term written in the place of another word, with the right article (case: letter_case.py)
 
 
 ARTICLE = regex.compile(r"(?<!\w)(a|an)(?= $)", regex.IGNORECASE)
@@ -31,11 +28,11 @@ SOUNDS_AS_VOWEL = regex.compile(r"(?i)[aeio]|u(?!ni|se|su|ti|ro|r[aeio])|h(?:our
 SOUNDS_AS_CONSONANT = regex.compile(r"(?i)eu|ewe|one?(?!\w)|once")
 PLURAL = regex.compile(r"(?i)(?:\w*(?:[^ius\W]s|men|children|people|feet|teeth|mice|geese))$")
 Span = tuple[int, int]  # characters, [start, end)
-Place = tuple[int, Span]  # which of a phrase's forms, and where it stands
+Place = tuple[int, Span]  # number of the phrase's form, and its span
 
 
-class Wanted(NamedTuple):
-    """A phrase, and how it counts."""
+class PhraseToFind(NamedTuple):
+    """A phrase to be found, and how it counts."""
 
     forms: Sequence[str]  # any one of them, in normal form (pieces.py)
     case: str  # as --constraint-case
@@ -44,38 +41,39 @@ class Wanted(NamedTuple):
 class Text(NamedTuple):
     """A translation in normal form.
 
-    segmented: it is pieces, parted by spaces, as the forms are; whole: a form must end a word, not
-    only start one; None: forms count inside words as well.
+    segmented: it is pieces, separated by spaces, as the forms are; whole: a form must end a word,
+    not only start one; None: forms count inside words as well.
     """
 
     text: str
     segmented: bool
-    whole: bool | None = True
+    whole_words: bool | None = True
 
     def places(self, form: str, case: str) -> list[Span]:
-        """Where a form stands, from left to right, inside words last."""
-        text, whole = self.text, self.whole
+        """Return the places of a form, from left to right, those inside words last."""
+        text, whole = self.text, self.whole_words
         if self.segmented:
             padded, mode = f" {text} ", "exact" if case == "exact" else "any"
             spans = [
                 (begin, end - 2)
                 for begin, end in occurrences(
-                    lambda start: end_of(f" {form} ", padded, start, False, mode)
+                    lambda start: find_phrase(f" {form} ", padded, start, False, mode)
                 )
             ]
             return [span for span in spans if case != "initial" or span[0] == 0]
-        spans = list(occurrences(lambda start: end_of(form, text, start, bool(whole), case)))
+        spans = list(occurrences(lambda start: find_phrase(form, text, start, bool(whole), case)))
         if whole is None:
             spans += occurrences(lambda start: ((at := text.find(form, start)), at + len(form)))
         return list(dict.fromkeys(spans))
 
 
-def assigned(text: Text, wanted: Sequence[Wanted]) -> list[Place | None]:
-    """A place for each phrase, None for one that has none or only such as serve an equal one.
+def match_phrases(text: Text, wanted: Sequence[PhraseToFind]) -> list[Place | None]:
+    """Return a place for each phrase, None for one that has none or only one that an equal phrase
+    uses.
 
-    As many phrases as can have a place of their own; the others share words with different ones.
-    Forms as they are written go before those in another case, where a phrase allows one; a phrase
-    that finds its places taken has another one move to a place that is free.
+    As many phrases as possible have a place of their own; the others share words with different
+    ones. Forms as written have priority over those in another case, if a phrase allows one; a
+    phrase whose places are in use makes another phrase move to a free place.
     """
     seats: dict[int, Place] = {}
     options: list[list[Place]] = [[] for _ in wanted]
@@ -87,7 +85,7 @@ def assigned(text: Text, wanted: Sequence[Wanted]) -> list[Place | None]:
                 ]
         for i in range(len(wanted)):
             if i not in seats:
-                seat(i, options, seats, set(), [])
+                find_augmenting_path(i, options, seats, set(), [])
     kinds = [(frozenset(each.forms), each.case) for each in wanted]
     for i, of_phrase in enumerate(options):
         equal = [seats[j][1] for j in seats if j != i and kinds[j] == kinds[i]]
@@ -99,9 +97,9 @@ def assigned(text: Text, wanted: Sequence[Wanted]) -> list[Place | None]:
     return [seats.get(i) for i in range(len(wanted))]
 
 
-def in_order(text: Text, wanted: Sequence[Wanted]) -> list[Place | None]:
-    """The same for phrases that must come one behind the other: behind the first that does
-    not come, none has a place."""
+def match_phrases_in_order(text: Text, wanted: Sequence[PhraseToFind]) -> list[Place | None]:
+    """Return the places of phrases that must occur in order: after the first that does not occur,
+    none has a place."""
     found: list[Place | None] = []
     reached = 0
     for each in wanted:
@@ -122,25 +120,26 @@ def in_order(text: Text, wanted: Sequence[Wanted]) -> list[Place | None]:
 
 
 def occurrences(find: Callable[[int], Span]) -> Iterator[Span]:
-    """All that `find` finds; find: the first span at or behind a place, (-1, ...) for none."""
+    """Yield all spans of `find`, which returns the first span at or after a place, (-1, ...) for
+    none."""
     span = find(0)
     while span[0] >= 0:
         yield span
         span = find(span[0] + 1)
 
 
-def seat(
+def find_augmenting_path(
     i: int,
     options: Sequence[Sequence[Place]],
     seats: dict[int, Place],
     tried: set[Place],
     above: list[Span],
 ) -> bool:
-    """Give phrase i one of its places, if need be one whose holder can move (an augmenting
-    path); whether there is one.
+    """Give phrase i one of its places, if necessary one whose phrase can move (an augmenting path);
+    return whether there is one.
 
-    tried: places that some phrase has asked for in vain; above: the spans that those who
-    wait for i are to have."""
+    tried: places that were tried without success; above: the spans of the phrases that wait for i.
+    """
     held = {j: span for j, (_, span) in seats.items() if j != i}
     left = [
         place
@@ -148,7 +147,7 @@ def seat(
         if place not in tried and not any(overlap(place[1], span) for span in above)
     ]
     holders = [[j for j, span in held.items() if overlap(place[1], span)] for place in left]
-    # free ones first
+    # free places first
     for place, of_place in sorted(
         zip(left, holders, strict=True), key=lambda option: len(option[1])
     ):
@@ -156,7 +155,8 @@ def seat(
             continue
         tried.add(place)
         if not of_place or (
-            len(of_place) == 1 and seat(of_place[0], options, seats, tried, [*above, place[1]])
+            len(of_place) == 1
+            and find_augmenting_path(of_place[0], options, seats, tried, [*above, place[1]])
         ):
             seats[i] = place
             return True
@@ -171,12 +171,12 @@ def overlap(one: Span, other: Span) -> bool:
 def token_spans(
     tokens: Sequence[int], text: Callable[[Sequence[int]], str], own: dict[int, str] | None = None
 ) -> list[Span]:
-    """The characters [start, end) that each token adds to the text in NFKC; none for one that adds
-    nothing, EOS for instance.
+    """Return the characters [start, end) that each token adds to the text in NFKC; an empty span
+    for a token without text, such as EOS.
 
-    tokens (L,); text: tokens to text. Where the text is not that of its tokens one by one,
-    spaces between them set aside, the text of each beginning is asked for. own: keeps their
-    texts from call to call.
+    tokens (L,); text: returns the text of tokens. If the text is not that of its tokens one by one,
+    except for spaces between them, `text` is called for each prefix. own: cache of the tokens'
+    texts.
     """
     own, whole, spans, reached = {} if own is None else own, read(tokens, text), [], 0
     for token in tokens:
@@ -197,91 +197,92 @@ def token_spans(
 
 
 def read(tokens: Sequence[int], text: Callable[[Sequence[int]], str]) -> str:
-    """The text of tokens in NFKC."""
+    """Return the text of tokens in NFKC."""
     return normalize("NFKC", text(tokens)).rstrip()
 
 
 def overlapping(spans: Sequence[Span], start: int, end: int) -> list[int]:
-    """The places of the tokens that share a character with [start, end)."""
+    """Return the places of the tokens that share a character with [start, end)."""
     return [place for place, (first, behind) in enumerate(spans) if first < end and behind > start]
 
 
-# ---- Constraints that a finished hypothesis meets
-#
-# They are read off its detokenised text: what a reader finds, in whatever pieces it was written.
+# ---- Constraints that a finished hypothesis meets, counted in its detokenised text
 #
 # A phrase's text is found where it neither starts nor ends inside a word (`--constraint-boundary
 # prefix`: does not start inside one), in its own case, with a capital at the start of the text, or
 # in any case (sentence.py, Cased).
 
 
-KEPT = 1 << 14  # phrases whose texts are kept
+CACHE_SIZE = 1 << 14  # texts of phrases in the cache
 
 
 class InText:
-    """Reads hypotheses as text.
+    """Counts the constraints that hypotheses meet, in their texts.
 
-    text: target tokens to plain text; whole: a phrase must not end inside a word either.
+    text: returns the plain text of target tokens; whole: a phrase must not end inside a word
+    either.
     """
 
     def __init__(self, text: Callable[[Sequence[int]], str], whole: bool):
-        self.text, self.whole = text, whole
-        self.of_phrase = lru_cache(maxsize=KEPT)(lambda phrase: normal(text(phrase)))
+        self.text, self.whole_words = text, whole
+        self.of_phrase = lru_cache(maxsize=CACHE_SIZE)(lambda phrase: normal(text(phrase)))
 
     def __call__(
         self, tokens: Sequence[int], constraints: SentenceConstraints, ordered: bool
     ) -> list[bool]:
-        """Whether each constraint is met, counted by `sentence.met_in_turn`."""
+        """Return whether each constraint is met, counted by `sentence.met_in_turn`."""
         text = normal(self.text(tokens))
 
         def ends(alternatives: Sequence[Phrase], cased: Cased, start: int) -> list[int]:
             return [
-                end_of(self.of_phrase(phrase), text, start, self.whole, cased.mode)[1]
+                find_phrase(self.of_phrase(phrase), text, start, self.whole_words, cased.mode)[1]
                 for phrase in alternatives
             ]
 
         return met_in_turn(constraints, ordered, ends)
 
 
-def end_of(phrase: str, text: str, start: int, whole: bool, case: str = "exact") -> tuple[int, int]:
-    """Where the first occurrence of a phrase at or behind start begins and ends, (-1, -1) when
+def find_phrase(
+    phrase: str, text: str, start: int, whole: bool, case: str = "exact"
+) -> tuple[int, int]:
+    """Return start and end of the first occurrence of a phrase at or after `start`, (-1, -1) if
     there is none; both texts in normal form (pieces.py). case: as --constraint-case."""
     if case in ("any", "fitted"):
         phrase, text = folded(phrase), folded(text)
     elif case == "initial" and start == 0:
-        begun = first_end(capitalised(phrase), text[: len(phrase) + 1], 0, whole)
+        begun = find_phrase_exact(capitalised(phrase), text[: len(phrase) + 1], 0, whole)
         if begun == (0, len(phrase)):
             return begun
-    return first_end(phrase, text, start, whole)
+    return find_phrase_exact(phrase, text, start, whole)
 
 
-def first_end(phrase: str, text: str, start: int, whole: bool) -> tuple[int, int]:
-    """The same in the case as written."""
+def find_phrase_exact(phrase: str, text: str, start: int, whole: bool) -> tuple[int, int]:
+    """Return the same for the case as written."""
     at = text.find(phrase, start)
     while at >= 0:
         end = at + len(phrase)
-        begins_inside = at > 0 and joined(text[at - 1], phrase[0])
-        ends_inside = whole and end < len(text) and joined(phrase[-1], text[end])
+        begins_inside = at > 0 and are_in_one_word(text[at - 1], phrase[0])
+        ends_inside = whole and end < len(text) and are_in_one_word(phrase[-1], text[end])
         if not begins_inside and not ends_inside:
             return at, end
         at = text.find(phrase, at + 1)
     return -1, -1
 
 
-def joined(first: str, second: str) -> bool:
-    """Whether two neighbouring characters stand in one word."""
+def are_in_one_word(first: str, second: str) -> bool:
+    """Whether two neighbouring characters are in one word."""
     return is_letter(first) and is_letter(second)
 
 
 def banned_in_texts(
     boundaries: Boundaries, case: str
 ) -> Callable[[SentenceConstraints], Callable[[Phrase], str | None]]:
-    """For a sentence's constraints, a function from a phrase to the text of a banned phrase that
-    its text contains, None for none.
+    """Return a function from a sentence's constraints to a function from a phrase to the text of a
+    banned phrase that its text contains, None for none.
 
     case: of banned phrases, exact or any.
     """
-    text_of = lru_cache(maxsize=KEPT)(boundaries.pieces.text_of)
+    text_of = lru_cache(maxsize=CACHE_SIZE)(boundaries.pieces.text_of)
 
     def look(constraints: SentenceConstraints) -> Callable[[Phrase], str | None]:
         def banned_in(phrase: Phrase) -> str | None:
@@ -291,7 +292,7 @@ def banned_in_texts(
                 (
                     said
                     for other, said in texts
-                    if end_of(text_of(other), text, 0, boundaries.whole, case)[1] >= 0
+                    if find_phrase(text_of(other), text, 0, boundaries.whole_words, case)[1] >= 0
                 ),
                 None,
             )
@@ -302,8 +303,8 @@ def banned_in_texts(
 
 
 def agreeing(targets: tuple[str, ...], word: str) -> tuple[str, ...]:
-    """The English target forms of the number of the word that they displace; all of them where none
-    has it, or no word is displaced."""
+    """Return the English target forms with the number of the word that they replace; all of them if
+    none has it, or if no word is replaced."""
     if not word:
         return targets
     is_plural = PLURAL.search(word) is not None
@@ -313,9 +314,9 @@ def agreeing(targets: tuple[str, ...], word: str) -> tuple[str, ...]:
 
 
 def edits(text: str, terms: Sequence[tuple[Span, str]], english: bool) -> list[tuple[Span, str]]:
-    """What is written where, from left to right, so that each term stands in the place of its span,
-    or behind the word that an empty span follows. english: "a" becomes "an" before a vowel, and
-    back, and goes where the term begins with such a word; its capital goes to the term then."""
+    """Return the changes of a text, from left to right, that write each term in the place of its
+    span, or after the word that an empty span follows. english: "a" becomes "an" before a vowel, or
+    the reverse, and is dropped if the term begins with such a word, which takes its capital."""
     out = []
     for (start, end), term in sorted(terms):
         space = " " * (start == end)
@@ -333,13 +334,13 @@ def edits(text: str, terms: Sequence[tuple[Span, str]], english: bool) -> list[t
 
 
 def edited(text: str, changes: Sequence[tuple[Span, str]]) -> str:
-    """A text after `edits`."""
+    """Return a text after `edits`."""
     for (start, end), written in reversed(changes):
         text = text[:start] + written + text[end:]
     return text
 
 
 def fitting(article: str, word: str) -> str:
-    """The form of the article, "a" or "an", that stands before a word."""
+    """Return the form of the article, "a" or "an", before a word."""
     is_vowel = SOUNDS_AS_VOWEL.match(word) and not SOUNDS_AS_CONSONANT.match(word)
     return article[0] + ("n" if is_vowel else "")

@@ -1,13 +1,12 @@
 """Text to target tokens, the nearest spelling that a dictionary has, and tokens to text.
 
-Text becomes tokens as the model's own text did (tokenizer, bpe, dictionary).
-Where the command has neither --tokenizer nor --bpe, text is taken as segmented already. Byte-level
-BPE (gpt2, hf_byte_bpe, byte_bpe) writes a word inside a sentence otherwise than alone, since the
-space before it is part of its first piece: a phrase then has two forms, alternatives of each other,
-and both are banned. Encoders whose space is a piece of its own (bytes, characters) need no second
-form, as the phrase alone is inside it. This is the segmentation that a search proposes; where the
-target's words are known (pieces.py), every other segmentation of the phrase's text counts as well
-(automaton.py).
+Text becomes tokens as for the model's own input (tokenizer, bpe, dictionary). Without --tokenizer
+and --bpe, text counts as segmented already. Byte-level BPE (gpt2, hf_byte_bpe, byte_bpe) segments a
+word inside a sentence differently than alone, since the space before it is part of its first piece:
+a phrase then has two forms, alternatives of each other, and both are banned. Encoders with a piece
+for each space (bytes, characters) need no second form, as it contains the phrase alone. This is the
+segmentation that a search proposes; if the target's words are known (pieces.py), every other
+segmentation of the phrase's text counts as well (automaton.py).
 """
 
 from __future__ import annotations
@@ -28,18 +27,23 @@ from fairseq_ext.search.phrases.pieces import (
     Boundaries,
     capitalised,
     find_boundaries,
+    join_pieces,
     kind_of,
-    plain,
     separator_of,
     without_entities,
 )
-from fairseq_ext.search.phrases.sentence import Dictionary, Phrase, Unwritable, end_of, unusable
+from fairseq_ext.search.phrases.sentence import (
+    Dictionary,
+    Phrase,
+    Unwritable,
+    end_of,
+    unusable_reason,
+)
 
 
 class Segmenter:
-    """Text to target tokens and back, by the task's tokenizer and bpe; either may be None.
-
-    A bpe may have another for the target.
+    """The conversion of text to target tokens and back, by the task's tokenizer and bpe; either may
+    be None. A bpe may have another for the target.
     """
 
     def __init__(self, dictionary: Dictionary, tokenizer: Any = None, bpe: Any = None):
@@ -48,13 +52,13 @@ class Segmenter:
             tokenizer,
             getattr(bpe, "target", bpe),
         )
-        # and the command has segmented typed phrases as source text
-        self.is_of_target = self.bpe is not bpe
+        # then the command has segmented typed phrases as source text
+        self.has_target_bpe = self.bpe is not bpe
 
     @cached_property
     def sentencepiece(self) -> Any:
-        """The encoder's SentencePiece model where pieces joined are the normalised text; None where
-        they are not, and for other encoders.
+        """The encoder's SentencePiece model if joined pieces are the normalised text; None if they
+        are not, and for other encoders.
 
         subtle: with byte pieces a character that the model lacks comes back as several `<0xE2>`.
         """
@@ -72,41 +76,40 @@ class Segmenter:
 
     @property
     def takes_pieces(self) -> bool:
-        """Whether text is taken as segmented already."""
+        """Whether text counts as segmented already."""
         return self.tokenizer is None and self.bpe is None
 
     def pieces(self, text: str, lead: str = "") -> list[str]:
-        """Text as the dictionary's symbols; lead: what stands before it once it is tokenized."""
+        """Return text as the dictionary's symbols; lead: the tokenized text before it."""
         text = self.tokenizer.encode(text) if self.tokenizer is not None else text
         return (self.bpe.encode(lead + text) if self.bpe is not None else text).split()
 
     def known_pieces(self, text: str, lead: str = "") -> list[str]:
-        """The same; a piece that the dictionary lacks is cut into the fewest that it has,
-        where there are such."""
+        """Return the same, with a piece that the dictionary lacks split minimally, if possible."""
         pieces, mark = self.pieces(text, lead), self.mark
         return (
             pieces
             if mark is None
-            else [part for piece in pieces for part in self.fewest(piece, mark)]
+            else [part for piece in pieces for part in self.split_minimally(piece, mark)]
         )
 
     @cached_property
     def mark(self) -> str | None:
-        """What ends a piece that the next one continues, "" where nothing does (SentencePiece);
-        None where that is not known."""
+        """The end of a piece that the next one continues, "" without such a mark (SentencePiece);
+        None if it is not known."""
         if self.bpe is None:
             return None
         kind = kind_of(self.dictionary, self.bpe)
         return {"sentencepiece": "", "subword-nmt": separator_of(self.bpe)}.get(kind or "")
 
-    def fewest(self, piece: str, mark: str) -> list[str]:
-        """A piece as the fewest pieces of the dictionary; itself where it is one, and where there
-        are none. mark: what ends a piece that the next one continues."""
-        if self.has(piece):
+    def split_minimally(self, piece: str, mark: str) -> list[str]:
+        """Split a piece into the fewest pieces of the dictionary; return it unchanged if it is one,
+        or if that is impossible. mark: the end of a piece that the next one continues."""
+        if self.has_piece(piece):
             return [piece]
         end = mark if mark and piece.endswith(mark) else ""
         body = piece.removesuffix(end)
-        # of each beginning: how many pieces, and where the last of them starts
+        # for each prefix: number of pieces, and start of the last one
         best: list[tuple[int, int] | None] = [(0, 0)]
         for stop in range(1, len(body) + 1):
             last = end if stop == len(body) else mark
@@ -114,7 +117,7 @@ class Segmenter:
             cuts = (
                 (before[0] + 1, start)
                 for start in starts
-                if (before := best[start]) and self.has(body[start:stop] + last)
+                if (before := best[start]) and self.has_piece(body[start:stop] + last)
             )
             best.append(min(cuts, default=None))
         parts: list[str] = []
@@ -130,12 +133,12 @@ class Segmenter:
         text: str,
         changes: Sequence[tuple[tuple[int, int], str]],
     ) -> list[int] | None:
-        """Tokens (L,), EOS included, of a text in which spans of characters are written anew: the
-        tokens that share no character with a span stay as they are.
+        """Return tokens (L,), EOS included, of a text in which spans of characters are replaced;
+        tokens that share no character with a span are unchanged.
 
-        spans: of each token in the text, the space in front included; changes: from left to right,
-        the span [start, end) and what is written there; an empty span inserts. None where it is
-        not known how tokens become words, or where a token is in two spans.
+        spans: of each token in the text, with the space before it; changes: from left to right, the
+        span [start, end) and its new text; an empty span inserts. None if it is not known how
+        tokens become words, or if a token is in two spans.
         """
         kind = "words" if self.bpe is None else kind_of(self.dictionary, self.bpe)
         if kind is None or self.takes_pieces:
@@ -166,21 +169,22 @@ class Segmenter:
             pieces = self.known_pieces(written.strip(), " " * written.startswith(" "))
             if kind == "sentencepiece" and first and symbols and symbols[0][0] != "▁":
                 head = pieces[0].removeprefix("▁")
-                pieces = [*(self.fewest(head, "") if head else []), *pieces[1:]]
+                pieces = [*(self.split_minimally(head, "") if head else []), *pieces[1:]]
             elif kind == "subword-nmt" and symbols and symbols[-1].endswith(self.mark or ""):
-                pieces = [*pieces[:-1], *self.fewest(pieces[-1] + str(self.mark), str(self.mark))]
-            if not all(map(self.has, pieces)):
+                last = pieces[-1] + str(self.mark)
+                pieces = [*pieces[:-1], *self.split_minimally(last, str(self.mark))]
+            if not all(map(self.has_piece, pieces)):
                 return None
             out[first:behind] = map(self.dictionary.index, pieces)
         return out
 
     @cached_property
     def longest(self) -> int:
-        """The length of the dictionary's longest piece, in characters."""
+        """Length of the dictionary's longest piece, in characters."""
         return max(map(len, self.dictionary.symbols))
 
-    def has(self, piece: str) -> bool:
-        """Whether the dictionary has a piece that translations may hold."""
+    def has_piece(self, piece: str) -> bool:
+        """Whether the dictionary has a piece that translations may have."""
         dictionary = self.dictionary
         unknown = dictionary.unk()
         return dictionary.indices.get(piece, unknown) not in (
@@ -191,40 +195,40 @@ class Segmenter:
         )
 
     def decode(self, text: str) -> str:
-        """Pieces parted by spaces to plain text."""
+        """Return the plain text of pieces separated by spaces."""
         for step in (self.bpe, self.tokenizer):
             text = step.decode(text) if step is not None else text
         return text
 
-    def there_and_back(self, text: str) -> str:
-        """Text as it comes back from its pieces: encoders may normalise."""
+    def round_trip(self, text: str) -> str:
+        """Return text after segmenting and joining: encoders may normalise."""
         return self.decode(" ".join(self.pieces(text)))
 
     def normalised(self, text: str) -> str:
-        """The same in less time where the encoder is SentencePiece alone: it normalises a
-        text before it cuts it."""
+        """Return the same, faster if the encoder is SentencePiece alone, which normalises a text
+        before it splits it."""
         return (
-            self.there_and_back(text)
+            self.round_trip(text)
             if self.sentencepiece is None
             else self.bpe.decode(self.sentencepiece.normalize(text))
         )
 
     def symbols(self, text: str) -> set[str]:
-        """The words of a text that are symbols which no translation holds: <s>, </s>, <pad>."""
+        """Return the words of a text that are symbols and not words: <s>, </s>, <pad>."""
         known = self.dictionary
         return {known.bos_word, known.eos_word, known.pad_word}.intersection(text.split())
 
     def writable(self, text: str) -> bool:
-        """Whether the dictionary has all pieces of a text, as it stands alone or after a space, and
-        none of its words is one of `symbols`."""
+        """Whether the dictionary has all pieces of a text, alone or after a space, and none of its
+        words is one of `symbols`."""
         return not self.symbols(text) and any(
-            all(map(self.has, self.known_pieces(text, lead))) for lead in ("", " ")
+            all(map(self.has_piece, self.known_pieces(text, lead))) for lead in ("", " ")
         )
 
     def spellings(self, text: str, case: str) -> tuple[Phrase, ...]:
-        """The forms of a phrase in the case that --constraint-case allows beside its own: initial,
-        a capital at the start of a text; any, small and capital letters. What the dictionary
-        cannot write is left out."""
+        """Return the forms of a phrase in the other cases that --constraint-case allows: initial, a
+        capital at the start of a text; any, small and capital letters. Those that the dictionary
+        cannot write are left out."""
         marks = text[: len(text) - len(text.lstrip("▁"))] if self.takes_pieces else ""
         words = text[len(marks) :]
         found, leads = [capitalised(words)], [""]
@@ -243,18 +247,18 @@ class Segmenter:
                 forms |= dict.fromkeys(self.phrases(spelling, "", leads, suggest=False))
         return tuple(forms)
 
-    def nearest(self, text: str) -> str:
-        """What a message says of the nearest spelling that works; nothing where none is found."""
+    def spelling_hint(self, text: str) -> str:
+        """Return the end of a message with the nearest spelling that works; "" if none is found."""
         near = nearest_spelling(text, self.writable, self.dictionary.symbols)
         return f"; the nearest spelling that works is '{near}'" if near else ""
 
     def alternatives(
         self, texts: Sequence[str], where: str, suggest: bool = True
     ) -> tuple[tuple[Phrase, ...], str]:
-        """The forms of phrases any of which is meant; where the dictionary can write none of
-        them, none and the reason.
+        """Return the forms of alternative phrases; if the dictionary can write none of them, none
+        and the reason.
 
-        Errors: UsageError as `phrases`, but none for what the dictionary cannot write.
+        Errors: UsageError as in `phrases`, except for phrases that the dictionary cannot write.
         """
         forms: dict[Phrase, None] = {}
         reason = ""
@@ -268,13 +272,13 @@ class Segmenter:
     def phrases(
         self, text: str, where: str, leads: Sequence[str] = ("", " "), suggest: bool = True
     ) -> tuple[Phrase, ...]:
-        """A phrase's forms: as at the start of a text, and as after a space where that differs.
-        A form that contains the first is left out (the first says the same), and so is one that the
-        dictionary cannot write, as long as another is left.
+        """Return a phrase's forms: that at the start of a text, and that after a space if it
+        differs. A form that contains the first one is left out, and so is one that the dictionary
+        cannot write, if it can write another.
 
-        Errors: UsageError, naming `where`, for an empty phrase, `<s>`, `</s>` and `<pad>`; for
+        Errors: UsageError, which names `where`, for an empty phrase, `<s>`, `</s>` and `<pad>`; for
         a piece outside the dictionary, with the nearest spelling that works (suggest), which takes
-        a moment to find: Unwritable where it was segmented here.
+        a moment to find: Unwritable if it was segmented here.
         """
         if not text.strip():
             raise UsageError(f"{where} has an empty phrase: write it, or remove its separator")
@@ -290,7 +294,7 @@ class Segmenter:
             pieces = self.known_pieces(text, lead)
             form = tuple(dictionary.index(piece) for piece in pieces)
             problem = (
-                unusable(form, pieces, dictionary)
+                unusable_reason(form, pieces, dictionary)
                 if form
                 else "is nothing once it is segmented: remove it"
             )
@@ -298,7 +302,7 @@ class Segmenter:
             if not problem and not any(end_of(other, form, 0) >= 0 for other in forms):
                 forms.append(form)
         if not forms:
-            hint = self.nearest(text) if suggest else ""
+            hint = self.spelling_hint(text) if suggest else ""
             hint += (
                 "; without --bpe and --tokenizer, phrases are taken as segmented already"
                 * self.takes_pieces
@@ -325,21 +329,21 @@ TYPED = str.maketrans(
         "…": "...",
     }
 )
-CLOSE = 0.6  # least similarity of a word that is put in another's place (difflib)
-WORDS = 3  # such words that are tried
-# characters: for a longer text, which is no phrase, the comparison would take seconds
+MIN_SIMILARITY = 0.6  # smallest similarity of a replacing word (difflib)
+WORDS = 3  # replacing words that are tried
+# characters: a longer text is not a phrase, and the comparison would take seconds
 LONGEST = 500
 
 
 def nearest_spelling(
     text: str, writable: Callable[[str], bool], symbols: Iterable[str]
 ) -> str | None:
-    """The most similar spelling of `text` that is writable; None where none of those tried is,
-    or the text is too long to try.
+    """Return the most similar spelling of `text` that is writable; None if none of those tried is,
+    or if the text is too long.
 
     Tried are the text in NFKC, with typewriter punctuation, without accents, in other case, and two
-    of these together; then, for each word that cannot be written, the symbols of the dictionary
-    that are most similar to it.
+    of these together; then, for each word that cannot be written, the most similar symbols of the
+    dictionary.
     """
     if len(text) > LONGEST:
         return None
@@ -352,20 +356,20 @@ def nearest_spelling(
 def with_other_words(
     text: str, writable: Callable[[str], bool], symbols: Iterable[str]
 ) -> str | None:
-    """The text with its unwritable words replaced by similar ones of the dictionary;
-    None where one has none."""
+    """Return the text with its unwritable words replaced by similar ones of the dictionary; None if
+    one has none."""
     known: Sequence[str] | None = None
     words = []
     for word in text.split():
         if not writable(word):
-            # sentencepiece and subword-nmt mark where a word starts or goes on: a symbol that is a
-            # whole word counts without the mark
+            # sentencepiece and subword-nmt mark the start or the continuation of a word: a symbol
+            # that is a whole word is compared without the mark
             known = known or list(
                 dict.fromkeys(
                     symbol.removeprefix("▁") for symbol in symbols if not symbol.endswith(SEPARATOR)
                 )
             )
-            similar = difflib.get_close_matches(word, known, n=WORDS, cutoff=CLOSE)
+            similar = difflib.get_close_matches(word, known, n=WORDS, cutoff=MIN_SIMILARITY)
             replaced = next((each for each in similar if writable(each)), None)
             if replaced is None:
                 return None
@@ -375,12 +379,12 @@ def with_other_words(
 
 
 def similarity(one: str, other: str) -> float:
-    """1 for equal texts, 0 for texts that share nothing."""
+    """Return 1 for equal texts, 0 for texts without common parts."""
     return difflib.SequenceMatcher(None, one, other).ratio()
 
 
 def without_accents(text: str) -> str:
-    """The text without combining marks."""
+    """Return the text without combining marks."""
     return "".join(
         character
         for character in unicodedata.normalize("NFKD", text)
@@ -400,47 +404,46 @@ CHANGES: tuple[Callable[[str], str], ...] = (
 )
 
 
-# ---- Target tokens as text
-#
-# As the command prints them, and as words.
+# ---- Target tokens as text: as the command prints them, and as words
 
 
 class TargetText:
-    """What a reader sees of a generator's tokens.
+    """The text of a generator's tokens.
 
-    segmenter: gives the target side's, which fairseq's commands complete only after they have built
-    a generator; left_out: symbols that no reader sees; mode: of --constraint-boundary.
+    segmenter: returns that of the target side, which fairseq's commands complete only after they
+    have built a generator; left_out: symbols that are not printed; mode: of --constraint-boundary.
     """
 
     def __init__(self, segmenter: Callable[[], Segmenter], left_out: Any, mode: str | None = None):
         self.segmenter, self.left_out, self.mode = segmenter, left_out, mode
-        self.own_texts: dict[int, str] = {}  # of tokens, as token_spans keeps them
+        self.own_texts: dict[int, str] = {}  # of tokens: the cache of token_spans
 
     def pieces(self, tokens: Tensor | Sequence[int]) -> str:
-        """Tokens (L,) as the dictionary's symbols, parted by spaces."""
+        """Return tokens (L,) as the dictionary's symbols, separated by spaces."""
         numbers = tokens.tolist() if isinstance(tokens, Tensor) else tokens
         dictionary = self.segmenter().dictionary
-        # as by the dictionary's `string`, which is slower
+        # like the dictionary's `string`, which is slower
         left_out = {*self.left_out, dictionary.bos(), dictionary.eos()}
         return " ".join(dictionary[i] for i in numbers if i not in left_out)
 
     def text(self, tokens: Tensor | Sequence[int]) -> str:
-        """Tokens (L,) as text, without segmentation where the command undoes it by
-        --bpe and --tokenizer."""
+        """Return tokens (L,) as text, without segmentation if the command undoes it by --bpe and
+        --tokenizer."""
         return self.segmenter().decode(self.pieces(tokens))
 
     @functools.cached_property
     def boundaries(self) -> Boundaries | None:
-        """Where words begin and end, if phrases count as words; None where they do not, or
-        where that is not known."""
+        """The word boundaries, if phrases count as words; None if they do not, or if boundaries are
+        not known."""
         segmenter = self.segmenter()
         return find_boundaries(segmenter.dictionary, segmenter.bpe, self.mode, self.left_out)
 
     def words(self, tokens: Sequence[int]) -> str:
-        """Tokens (L,) as plain text, also where the command does not undo their segmentation."""
+        """Return tokens (L,) as plain text, also if the command does not undo their
+        segmentation."""
         segmenter = self.segmenter()
         if segmenter.bpe is not None:
             out = self.text(tokens)
             return without_entities(out) if segmenter.mark and not segmenter.tokenizer else out
         out = self.pieces(tokens)
-        return plain(out, self.boundaries.kind) if self.boundaries is not None else out
+        return join_pieces(out, self.boundaries.kind) if self.boundaries is not None else out

@@ -14,9 +14,7 @@ from typing import Protocol
 
 from fairseq_ext.core.errors import UsageError
 
-# ---- What is asked of a dictionary
-#
-# The numbers of a vocabulary's symbols, as fairseq's `Dictionary` has them.
+# ---- The protocol of a dictionary: numbers of symbols, as in fairseq's `Dictionary`
 
 
 class Dictionary(Protocol):
@@ -32,10 +30,10 @@ class Dictionary(Protocol):
     def __len__(self) -> int: ...
 
     def __getitem__(self, idx: int) -> str:
-        """A symbol; the unknown one's for a number that there is none of."""
+        """Return a symbol; the unknown one's for an unused number."""
 
     def index(self, sym: str) -> int:
-        """The number of a symbol; the unknown one's for a symbol that there is none of."""
+        """Return the number of a symbol; the unknown one's for another text."""
 
     def bos(self) -> int: ...
 
@@ -46,22 +44,22 @@ class Dictionary(Protocol):
     def unk(self) -> int: ...
 
 
-# ---- Phrases, and the constraints made of them
+# ---- Phrases and constraints
 
 
 Phrase = tuple[int, ...]  # target token ids, at least one
 
 
 class Unwritable(UsageError):
-    """A phrase that the target dictionary has no pieces for. reason: without its place."""
+    """A phrase that the target dictionary has no pieces for. reason: the end of the message."""
 
     def __init__(self, where: str, text: str, reason: str):
         super().__init__(f"in {where}, the phrase '{text}' {reason}")
         self.reason = reason
 
 
-def unusable(phrase: Phrase, pieces: Sequence[str], dictionary: Dictionary) -> str | None:
-    """Return why a phrase of these pieces cannot be a constraint; None when it can."""
+def unusable_reason(phrase: Phrase, pieces: Sequence[str], dictionary: Dictionary) -> str | None:
+    """Return why a phrase of these pieces cannot be a constraint; None if it can."""
     for token, piece in zip(phrase, pieces, strict=True):
         if token in (dictionary.eos(), dictionary.pad(), dictionary.bos()):
             return f"contains '{piece}', a symbol that no translation holds: remove it"
@@ -74,8 +72,7 @@ def unusable(phrase: Phrase, pieces: Sequence[str], dictionary: Dictionary) -> s
 
 
 def end_of(phrase: Phrase, tokens: tuple[int, ...], start: int) -> int:
-    """Return where the first occurrence of a phrase at or behind `start` ends, -1
-    when there is none."""
+    """Return the end of the first occurrence of a phrase at or after `start`, -1 for none."""
     n = len(phrase)
     return next(
         (i + n for i in range(start, len(tokens) - n + 1) if tokens[i : i + n] == phrase), -1
@@ -83,15 +80,15 @@ def end_of(phrase: Phrase, tokens: tuple[int, ...], start: int) -> int:
 
 
 MAX_CONSTRAINTS = 64  # of a sentence
-MAX_TOKENS = 512  # of a sentence's constraints, all alternatives counted
+MAX_TOKENS = 512  # of a sentence's constraints, including alternatives
 
 
 @dataclass(frozen=True)
 class Cased:
-    """In which case the phrases of a constraint count (`--constraint-case`).
+    """The case in which the phrases of a constraint count (`--constraint-case`).
 
-    mode: exact, as written; initial, with a capital too where they start the sentence; any;
-    fitted: as any, and a search writes them as initial, or in running text's case. forms: the
+    mode: exact, as written; initial, also with a capital at the start of the sentence; any; fitted:
+    as any, and a search writes them as initial, or in the case of running text. forms: the
     segmentations of these other spellings, which the search proposes as well; running: those of
     running text.
     """
@@ -116,16 +113,16 @@ EXACT = Cased()
 
 @dataclass(frozen=True)
 class SourceTerm:
-    """A glossary term that a source holds, for --glossary-placement align
-    (search/constraints/placement.py) and the counts of a run."""
+    """A glossary term in a source, for --glossary-placement align (search/constraints/placement.py)
+    and the counts of a run."""
 
     text: str  # its target forms as the user wrote them, a|b: the text of its constraint
-    # those of its constraint, by which that is found; none where it is unmet from the start
+    # phrases of its constraint, by which that is found; none if it is unmet from the start
     phrases: tuple[Phrase, ...] = ()
     targets: tuple[str, ...] = ()  # its target forms that the dictionary can write
-    # the source tokens of each mention, by their places; none where terms are not placed
+    # source tokens of each mention, by their places; none if terms are not placed
     mentions: tuple[tuple[int, ...], ...] = ()
-    source: str = ""  # as the glossary has it
+    source: str = ""  # as in the glossary
     case: str = "fitted"  # in which its target forms count
 
 
@@ -133,11 +130,11 @@ class SourceTerm:
 class Placement:
     """How a mention of a glossary term got its place in a hypothesis.
 
-    found: draft (the draft has the term), aligned (in the place of the words that translate its
+    placed_by: draft (the draft has the term), aligned (in the place of the words that translate its
     source term), inserted, searched, or left, where the term is not placed.
     """
 
-    found: str
+    placed_by: str
     displaced: str = ""  # the words of the draft in whose place it stands
     weight: float | None = None  # of their alignment
     doubtful: bool = False
@@ -147,16 +144,16 @@ class Placement:
 class SentenceConstraints:
     """The constraints of one sentence.
 
-    A phrase is in a hypothesis when its text stands there as words (places.py), or, where the
-    target's words are not known, when its tokens stand there side by side.
+    A hypothesis has a phrase if its text contains it as words (places.py), or, if the target's
+    words are not known, if its tokens contain the phrase's as neighbours.
     """
 
-    # each constraint is met by any one of its phrases; order and duplicates are the user's
+    # any one phrase meets a constraint; order and duplicates are the user's
     any_of: tuple[tuple[Phrase, ...], ...]
     text: tuple[str, ...]  # how the user wrote each constraint, "a|b" for alternatives
     banned: tuple[Phrase, ...] = ()  # must not appear; often one object for all sentences
     banned_text: tuple[str, ...] = ()
-    prefix: Phrase = ()  # what the translation starts with, without <s>
+    prefix: Phrase = ()  # beginning of the translation, without <s>
     unmet: tuple[tuple[str, str], ...] = ()  # constraints that were dropped: text, reason
     prefix_text: str = ""
     cased: tuple[Cased, ...] = ()  # of each constraint; (): all exact
@@ -167,20 +164,21 @@ class SentenceConstraints:
 
     @property
     def cases(self) -> tuple[Cased, ...]:
-        """In which case each constraint counts."""
+        """The case in which each constraint counts."""
         return self.cased or (EXACT,) * len(self.any_of)
 
     @property
     def is_free(self) -> bool:
-        """Whether a search for the sentence, and the report of it, are those of one
-        without constraints."""
+        """Whether the sentence has no constraints, for the search and for the report."""
         return not (self.any_of or self.banned or self.prefix or self.unmet)
 
     def without_terms(self, kept: Sequence[SourceTerm] = ()) -> SentenceConstraints:
         """Return these constraints without those of its glossary terms, except for `kept`."""
-        return replace(self.without([term for term in self.terms if term not in kept]), terms=())
+        return replace(
+            self.without_mentions([term for term in self.terms if term not in kept]), terms=()
+        )
 
-    def without(self, terms: Sequence[SourceTerm]) -> SentenceConstraints:
+    def without_mentions(self, terms: Sequence[SourceTerm]) -> SentenceConstraints:
         """Return these constraints without those of some of its glossary terms."""
         gone = Counter(term.phrases for term in terms)
         stays: list[bool] = []
@@ -188,10 +186,15 @@ class SentenceConstraints:
             stays.insert(0, gone[phrases] == 0)
             gone[phrases] -= not stays[0]
 
-        def left(values: tuple) -> tuple:
+        def remaining(values: tuple) -> tuple:
             return tuple(itertools.compress(values, stays)) if values else ()
 
-        return replace(self, any_of=left(self.any_of), text=left(self.text), cased=left(self.cased))
+        return replace(
+            self,
+            any_of=remaining(self.any_of),
+            text=remaining(self.text),
+            cased=remaining(self.cased),
+        )
 
 
 EMPTY = SentenceConstraints((), ())
@@ -203,10 +206,10 @@ def merge(
     b: SentenceConstraints,
     consistent: Callable[[SentenceConstraints], SentenceConstraints] | None = None,
 ) -> SentenceConstraints:
-    """The constraints of both, a's first; those that the other's banned phrases
-    rule out become unmet.
+    """Return the constraints of both, a's first; those that the other's banned phrases exclude
+    become unmet.
 
-    consistent: takes out what is ruled out; None: by tokens (`without_conflicts`).
+    consistent: removes excluded ones; None: by tokens (`without_conflicts`).
     Errors: UsageError for two different prefixes, or for more constraints than the limits allow.
     """
     if a.prefix and b.prefix and a.prefix != b.prefix:
@@ -234,7 +237,7 @@ def merge(
 
 
 def within_limits(constraints: SentenceConstraints, where: str) -> SentenceConstraints:
-    """The same constraints; UsageError when they are too many."""
+    """Return the same constraints (raises UsageError if they are too many)."""
     tokens = size(constraints.any_of)
     if len(constraints.any_of) > MAX_CONSTRAINTS:
         raise UsageError(
@@ -250,7 +253,7 @@ def within_limits(constraints: SentenceConstraints, where: str) -> SentenceConst
 
 
 def size(any_of: Sequence[Sequence[Phrase]]) -> int:
-    """Tokens of all phrases."""
+    """Return the number of tokens of all phrases."""
     return sum(len(phrase) for alternatives in any_of for phrase in alternatives)
 
 
@@ -258,13 +261,13 @@ def size(any_of: Sequence[Sequence[Phrase]]) -> int:
 def banned_index(
     banned: tuple[Phrase, ...], text: tuple[str, ...]
 ) -> tuple[dict[Phrase, str], list[int]]:
-    """Banned phrase -> its text, and the lengths that occur."""
+    """Return the text of each banned phrase, and the lengths that occur."""
     return dict(zip(banned, text, strict=True)), sorted({len(p) for p in banned})
 
 
 def banned_in_tokens(constraints: SentenceConstraints) -> Callable[[Phrase], str | None]:
-    """A function from a phrase to the text of a banned phrase whose tokens it
-    contains, None for none."""
+    """Return a function from a phrase to the text of a banned phrase that its tokens contain, None
+    for none."""
     text_of, lengths = banned_index(constraints.banned, constraints.banned_text)
 
     def banned_in(phrase: Phrase) -> str | None:
@@ -278,8 +281,8 @@ def without_conflicts(
     constraints: SentenceConstraints,
     look: Callable[[SentenceConstraints], Callable[[Phrase], str | None]] = banned_in_tokens,
 ) -> SentenceConstraints:
-    """Phrases that contain a banned phrase taken out; a constraint none of whose phrases
-    is left becomes unmet.
+    """Return the constraints without phrases that contain a banned phrase; a constraint without
+    phrases becomes unmet.
 
     look: how a banned phrase is found in another: by tokens, or by text (places.py).
     """
@@ -319,8 +322,8 @@ def without_conflicts(
 
 
 def met(hypothesis: Sequence[int], constraints: SentenceConstraints, ordered: bool) -> list[bool]:
-    """Whether a hypothesis (a sequence of tokens) meets each constraint: by containment, whatever
-    the search believes. As `met_in_turn`."""
+    """Return whether a hypothesis (a sequence of tokens) meets each constraint, counted in its
+    tokens, independently of the search; see `met_in_turn`."""
     tokens = tuple(hypothesis)
 
     def ends(alternatives: Sequence[Phrase], cased: Cased, start: int) -> list[int]:
@@ -338,24 +341,24 @@ def met_in_turn(
     ordered: bool,
     ends: Callable[[Sequence[Phrase], Cased, int], list[int]],
 ) -> list[bool]:
-    """Whether each constraint is met.
+    """Return whether each constraint is met.
 
-    Equal constraints given m times need m disjoint occurrences; if fewer are found, the first of
-    them count as met. Different constraints may overlap. ordered: they must come one behind the
-    other; after the first that does not come, none is met. ends: (alternatives, their case, start)
-    -> where occurrences at or behind start end, -1 for those that are not there.
+    m equal constraints need m disjoint occurrences; if fewer are found, the first of them count as
+    met. Different constraints may overlap. ordered: they must occur in order; after the first that
+    does not occur, none is met. ends: (alternatives, their case, start) -> ends of occurrences at
+    or after start, -1 for alternatives without one.
     """
-    reached: dict[Kind | None, int] = {}  # where the last occurrence ended; -1: none is left
+    reached: dict[Kind | None, int] = {}  # end of the last occurrence; -1: no more
     out = []
     for alternatives, cased in zip(constraints.any_of, constraints.cases, strict=True):
         kind = None if ordered else (frozenset(alternatives), cased)
         start = reached.get(kind, 0)
-        # taking the occurrence that ends first leaves the most room for the others
+        # the occurrence that ends first leaves the most room for the others
         found = ends(alternatives, cased, start) if start >= 0 else []
         reached[kind] = min((end for end in found if end >= 0), default=-1)
         out.append(reached[kind] >= 0)
     return out
 
 
-# (tokens, constraints, ordered) -> which are met
+# (tokens, constraints, ordered) -> whether each is met
 Meets = Callable[[Sequence[int], SentenceConstraints, bool], list[bool]]

@@ -1,4 +1,4 @@
-"""A file for each value of a flag: `--softmax lsh` is softmax/lsh.py, with a paper's own part.
+"""The strategies, a file for each value of a flag: `--softmax lsh` is softmax/lsh.py.
 
 | file or folder | flags |
 | --- | --- |
@@ -6,7 +6,7 @@
 | schedule.py | `--schedule batch` and `stream` |
 | prune.py | `--prune-threshold`, `--prune-children`, `--prune-finished` |
 
-Each file registers itself (search/registry.py); the loop does not know them. A name with a leading
-underscore is code that the files of its folder share. A strategy imports what stands before it:
-core, kernels, model, and all other folders of search.
+Each file registers itself (search/registry.py); the loop does not name them. Files whose names
+begin with an underscore are shared by the others of their folder. Strategies import only core,
+kernels, model, and the other folders of search.
 """

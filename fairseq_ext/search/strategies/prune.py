@@ -1,4 +1,4 @@
-"""Pruning: which candidates are dropped (`--prune-threshold`, `-children`, `-finished`)."""
+"""Pruning of candidates (`--prune-threshold`, `--prune-children`, `--prune-finished`)."""
 
 from dataclasses import dataclass, field
 
@@ -16,13 +16,13 @@ from fairseq_ext.search.registry import register
 
 # ---- Worse than the best candidate (`--prune-threshold delta`)
 #
-# Half of the variable width of streaming search: what is far worse than the best is dropped.
+# Half of the variable width of streaming search: candidates far worse than the best are dropped.
 #
 #     M. Freitag and Y. Al-Onaizan. Beam Search Strategies for Neural Machine Translation. 2017,
 #     https://aclanthology.org/W17-3207/
 #     as in K. Yang et al., EMNLP 2020 (search/strategies/schedule.py)
 #
-# delta = --prune-threshold. Here, other than in the paper: the best candidate, from which delta is
+# delta = --prune-threshold. Differences from the paper: the best candidate, from which delta is
 # measured, may be any finished one; with constraints it is the best of the candidate's own bank, so
 # that pruning cannot lose a constraint. Neutral setting: delta = inf.
 
@@ -32,7 +32,7 @@ class PruneThresholdFlags:
     prune_threshold: float | None = field(
         default=None,
         metadata={
-            "help": "drop what is worse than the best candidate by more than this, in nats "
+            "help": "drop candidates worse than the best one by more than this, in nats "
             "(default: off; the paper: 1.5)"
         },
     )
@@ -68,7 +68,7 @@ class PruneThreshold(Prune):
 
 
 def check_threshold(flags, generation) -> None:
-    """Refuse what is no distance (raises UsageError)."""
+    """Refuse a negative delta and NaN (raises UsageError)."""
     if flags.prune_threshold is not None and not flags.prune_threshold >= 0:
         raise UsageError(
             f"--prune-threshold {flags.prune_threshold} is not a distance: use 0 or "
@@ -99,10 +99,10 @@ def build_threshold(flags, context) -> PruneThreshold:
 #     https://aclanthology.org/W17-3207/
 #     as in K. Yang et al., EMNLP 2020 (search/strategies/schedule.py)
 #
-# M = --prune-children. The select strategy itself takes no more than M children of a row:
-# SearchSpec.children, which search/strategies/select/topk.py obeys. With constraints, continuations
-# that are there for a constraint's sake do not count. Neutral setting: M >= --beam, since no more
-# than k children of a row ever count.
+# M = --prune-children. The select strategy itself takes at most M children of a row
+# (SearchSpec.children, read by search/strategies/select/topk.py). Continuations that are candidates
+# because of a constraint do not count. Neutral setting: M >= --beam, since at most k children of a
+# row ever count.
 
 
 @dataclass
@@ -110,7 +110,7 @@ class ChildrenFlags:
     prune_children: int | None = field(
         default=None,
         metadata={
-            "help": "continue a hypothesis in at most so many ways (default: off, or "
+            "help": "continue a hypothesis in at most this many ways (default: off, or "
             "--beam; the paper: 5)"
         },
     )
@@ -135,18 +135,19 @@ def check_children(flags, generation) -> None:
     paper="Freitag and Al-Onaizan 2017; Yang et al. 2020",
 )
 def build_children(flags, context) -> None:
-    """Nothing: the select strategy is given the number."""
+    """Build no pruner: the select strategy reads the flag."""
 
 
 # ---- Worse than the best finished hypothesis (`--prune-finished X`)
 #
 #     M. Post and D. Vilar. Fast Lexically Constrained Decoding with Dynamic Beam Allocation for
 #     Neural Machine Translation.
-#     NAACL 2018. https://aclanthology.org/N18-1119/     Section 4.2 and Table 3, where X = 20
+#     NAACL 2018. https://aclanthology.org/N18-1119/
+#     Section 4.2 and Table 3, where X = 20
 #
 # A candidate whose log-probability is worse than the best finished hypothesis's by more than X is
-# dropped, so that a sentence does not go on filling its list with what nobody will read. Neutral
-# setting: off, or X = inf.
+# dropped, so that a sentence does not continue only to fill its n-best list. Neutral setting: off,
+# or X = inf.
 
 
 @dataclass
@@ -154,7 +155,7 @@ class PruneFinishedFlags:
     prune_finished: float | None = field(
         default=None,
         metadata={
-            "help": "drop what is worse than the best finished hypothesis by more than this, in "
+            "help": "drop candidates worse than the best finished hypothesis by more than this, in "
             "nats (default: off; the paper: 20)",
             "page": "constraints.md",
         },

@@ -1,7 +1,7 @@
-"""When the sentences of a batch start: all together (`batch`), or as others finish
+"""Schedules: the sentences of a batch start all together (`batch`), or as others finish
 (`--schedule stream`).
 
-Streaming variable-width beam search, which is continuous batching:
+The stream is streaming variable-width beam search, a form of continuous batching:
 
     K. Yang, V. Yao, J. DeNero and D. Klein. A Streaming Approach For Efficient Batched Beam Search.
     EMNLP 2020. https://aclanthology.org/2020.emnlp-main.366/
@@ -18,14 +18,14 @@ Streaming variable-width beam search, which is continuous batching:
 | which sentences are expanded | --stream-order shortest (line 12); fifo: all (Appendix A.2) |
 | finalised candidates stay on the beam (A.1) | --stop ranked |
 
-Neutral setting: every one; the stream changes no result, but for shortlists that all rows share
-(`--lsh-share batch`, `--shortlist-share batch`). Here is when sentences start. Which are expanded
-is in search/loop.py, delta and M are in search/strategies/prune.py, the finishing rule of A.1 in
-search/strategies/stop/ranked.py.
+Neutral setting: every one; the stream changes no result, except with shortlists that all rows share
+(`--lsh-share batch`, `--shortlist-share batch`). This file decides when sentences start. Which are
+expanded is in search/loop.py, delta and M are in search/strategies/prune.py, the finishing rule of
+A.1 in search/strategies/stop/ranked.py.
 
-Here, other than in the paper: rows that would not fit under --stream-rows wait, those with the
-most tokens first. An engine (engine/) refills the same way, but whenever there is room: a request
-that has come is not to wait for others.
+Differences from the paper: rows that do not fit into --stream-rows wait, those with the most tokens
+first. An engine (engine/) refills whenever there is room, so that a request does not wait for
+others.
 """
 
 from dataclasses import dataclass, field
@@ -36,7 +36,7 @@ from fairseq_ext.search.protocols import Schedule
 from fairseq_ext.search.registry import register
 from fairseq_ext.search.scheduler import WholeBatch
 
-# ---- All sentences of a batch start together: fairseq's schedule (`--schedule batch`)
+# ---- All sentences of a batch start together, as in fairseq (`--schedule batch`)
 
 
 @register("schedule", "batch", neutral=({},), paper="fairseq's own")
@@ -81,11 +81,11 @@ class StreamFlags:
 
 
 class Stream(Schedule):
-    """n sentences, or rows, are decoded at once. New ones start when at most epsilon n are left;
-    then n (1 - epsilon) of them.
+    """n sentences, or rows, are decoded at once. When at most epsilon n are live, n (1 - epsilon)
+    start.
 
-    steps: between two starts at least, while any is live; fills: as many start
-    as there is room for.
+    steps: the smallest number of steps between two starts, while any sentence is live; fills: start
+    as many as there is room for.
     """
 
     def __init__(

@@ -92,7 +92,7 @@ def differences(runs: dict[str, Any]) -> str:
     ]
     pruned = [[r["set"], f"{r['prune']:g}", shown(r["over"]["off"])] for r in runs["pruned"]]
     parts = ["### Differences of BLEU on the same resamples, with 95 % intervals", ""]
-    parts += ["Each set is drawn anew: the words of rand2 are not those of rand3.", ""]
+    parts += ["Each set is drawn again: the words of rand2 are not those of rand3.", ""]
     parts.append(
         table(
             [

@@ -118,7 +118,7 @@ def search(args: argparse.Namespace, flags: dict[str, Any], chosen: list[int]) -
     is_shortlist = flags["softmax"] not in ("full", "screened")
     if is_shortlist:
         # recall is measured in a run of its own
-        translator.generator.strategies.softmax.measured.every = 0
+        translator.generator.strategies.softmax.meter.every = 0
     translator.translate(source[:2])
     parts = Parts(translator.generator)
     before, start = translator.stats.copy(), time.thread_time()
@@ -142,7 +142,7 @@ def search(args: argparse.Namespace, flags: dict[str, Any], chosen: list[int]) -
     }
     out |= {"texts": [nbest[0].text for nbest in found], "references": target}
     if is_shortlist:
-        translator.generator.strategies.softmax.inner.measured.every = 1
+        translator.generator.strategies.softmax.inner.meter.every = 1
         translator.translate(source[:: max(1, len(source) // 15)])
         recall = translator.stats.as_dict()["softmax"]
         out["recall"] = [

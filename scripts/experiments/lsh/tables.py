@@ -71,7 +71,7 @@ def main() -> None:
     flags = " ".join(f"--{name.replace('_', '-')} {value}" for name, value in best["flags"].items())
     text = [
         (
-            f"One sentence at a time, beam 5 unless told, {full['sentences']} sentences; CPU "
+            f"One sentence at a time, beam 5 unless stated, {full['sentences']} sentences; CPU "
             f"seconds of one thread, in turns: {len(full['rounds'])} rounds, each over its share "
             "of the sentences; a ratio is that of all, with the range of the rounds. BLEU with "
             f"half of its 95 % interval, bootstrap of {RESAMPLES:,} resamples; losses with theirs. "

@@ -14,7 +14,7 @@ from placement_scores import Entry, as_word
 from torch import Tensor
 
 from fairseq_ext.plugin.calls import Translation
-from fairseq_ext.search.constraints.word_alignment import without, word_spans
+from fairseq_ext.search.constraints.word_alignment import remove_tokens, word_spans
 from fairseq_ext.search.phrases.letter_case import fitted
 from fairseq_ext.search.phrases.places import agreeing, edited, edits, overlapping, token_spans
 from fairseq_ext.translator import Translator
@@ -169,7 +169,7 @@ def accuracy(model: AttentiveModel, lines: Sequence[Line]) -> dict[str, Any]:
             scores = {f"layer {n}": layer[:, span].sum(1) for n, layer in enumerate(attention, 1)}
             scores["mean of the layers"] = attention.mean(0)[:, span].sum(1)
             scores["prediction difference"] = (
-                log_probs - model.read(without(line.source, span), line.target)[0]
+                log_probs - model.read(remove_tokens(line.source, span), line.target)[0]
             )
             for name, each in scores.items():
                 for shift in (0, 1):

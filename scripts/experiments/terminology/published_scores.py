@@ -144,7 +144,9 @@ def markdown(found: list[Compared]) -> str:
             cells += [f"{ours:.2f}", f"{published:.2f}", f"{each.points[terms]:+.2f}"]
         rows.append([each.file.removesuffix(".txt"), *cells])
     lines, within = verdict(found)
-    title = "### `terms score` beside the scores that the WMT 2025 terminology task published"
+    title = (
+        "### `terms score` compared with the scores that the WMT 2025 terminology task published"
+    )
     said = "".join(
         f"- {line}\n"
         for line in [

@@ -11,11 +11,13 @@ from collections import Counter
 from pathlib import Path
 
 import fairseq
+import forked
 import pytest
 import torch
-from conftest import command
 from fairseq import checkpoint_utils, tasks
 from fairseq.models import ARCH_CONFIG_REGISTRY
+from fairseq_cli.train import cli_main as train
+from sizes import drawn
 from test_cli import EXT, generate, sentence
 
 from fairseq_ext.plugin.compat.checkpoints import Refused, literal
@@ -294,6 +296,7 @@ FIELDS = [
 ]
 
 
+@drawn(5)
 @pytest.mark.parametrize("arch, setting", FIELDS)
 def test_no_setting_of_a_checkpoint_runs_code(tiny, tmp_path, arch, setting):
     mark = tmp_path / "code was run"
@@ -359,6 +362,7 @@ def test_training_still_takes_settings_from_the_command_line(tiny, tmp_path):
         "--save-dir",
         tmp_path,
     ]
-    command("fairseq-train", tiny / "data", "--arch", "fconv", *flags, *quiet)
+    words = [tiny / "data", "--arch", "fconv", *flags, *quiet]
+    forked.succeeded(forked.forked(train, "fairseq-train", *words))
     done = generate(tiny, "--path", tmp_path / "checkpoint_last.pt", *EXT)
     assert "H-0\t" in done.stdout

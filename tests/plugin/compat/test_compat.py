@@ -3,6 +3,7 @@ it changes, and safe."""
 
 import ast
 import dataclasses
+import importlib
 import os
 import pickle
 import subprocess
@@ -18,6 +19,7 @@ import torch
 from fairseq import checkpoint_utils, options
 from fairseq.models.transformer import TransformerModel
 from models import batch, build, dictionary, generators, run, same
+from sizes import drawn
 
 from fairseq_ext.plugin.compat import checkpoints, repairs, startup
 
@@ -78,6 +80,7 @@ print("fairseq_ext" in sys.modules)
 """  # noqa: E501
 
 
+@drawn(0)  # long
 def test_stock_fairseq_exports_its_transformer_to_torchscript_without_our_package_being_imported(
     tmp_path,
 ):
@@ -87,6 +90,7 @@ def test_stock_fairseq_exports_its_transformer_to_torchscript_without_our_packag
     assert done.stdout.split()[-1] == "False"
 
 
+@drawn(0)  # long
 @pytest.mark.skipif(not CURRENT, reason="Python 3.10 takes fairseq's dataclasses as they are")
 def test_without_the_hook_this_python_refuses_fairseq():
     """The hook is still needed."""
@@ -240,22 +244,15 @@ def test_pickled_code_is_refused_and_not_run(tmp_path):
     assert not (tmp_path / "code was run").exists()
 
 
-def test_a_foreign_class_is_named_and_loads_with_the_opt_in(tmp_path):
+def test_a_foreign_class_is_named_and_loads_with_the_opt_in(tmp_path, monkeypatch):
     (tmp_path / "theirs.py").write_text("class Settings:\n    lr = 0.1\n")
     path = str(tmp_path / "theirs.pt")
-    load = (
-        f"from fairseq import checkpoint_utils; checkpoint_utils.load_checkpoint_to_cpu({path!r})"
-    )
-    held = f"'args': None, 'cfg': None, 'extra': theirs.Settings(), 'model': {{}}, **{HISTORY}"
-    save = f"import theirs, torch; torch.save({{{held}}}, {path!r})"
-    assert python(save, PYTHONPATH=str(tmp_path)).returncode == 0
-    refused = python(load, PYTHONPATH=str(tmp_path))
-    assert refused.returncode != 0
-    last = refused.stderr.strip().splitlines()[-1]
-    assert (
-        "theirs.pt holds theirs.Settings" in last
-        and "FAIRSEQ_EXT_ALLOW_GLOBALS=theirs.Settings" in last
-    )
+    monkeypatch.syspath_prepend(tmp_path)
+    held = {"extra": importlib.import_module("theirs").Settings()}
+    torch.save({"args": None, "cfg": None, "model": {}, **held, **HISTORY}, path)
+    said = "theirs.pt holds theirs.Settings.*FAIRSEQ_EXT_ALLOW_GLOBALS=theirs.Settings"
+    with pytest.raises(OSError, match=said):
+        checkpoint_utils.load_checkpoint_to_cpu(path)
     load = (
         "from fairseq import checkpoint_utils; "
         f"print(checkpoint_utils.load_checkpoint_to_cpu({path!r})['extra'].lr)"

@@ -220,28 +220,7 @@ def test_a_value_is_read_as_hydras_grammar_reads_it(text):
     assert type(found) is type(expected) and repr(found) == repr(expected)
 
 
-def test_a_setting_that_does_not_fit_gets_hydras_error_as_before():
-    said = subprocess.run(
-        [
-            sys.executable,
-            "-c",
-            (
-                "import sys; sys.argv = sys.orig_argv = ['fairseq-generate', '--task', "
-                "'translation_ext']\n"
-                "from argparse import Namespace\n"
-                "from fairseq.dataclass.utils import convert_namespace_to_omegaconf as convert\n"
-                "convert(Namespace(tokenizer='moses', source_lang='de', target_lang=None))"
-            ),
-        ],
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
-    )
-    assert said.returncode and "--tokenizer moses needs the languages" in said.stderr
-
-
-@drawn(1)
+@drawn(0)  # long
 @pytest.mark.parametrize("task", [[], ["--task", "translation_ext"]], ids=["stock", "ours"])
 def test_the_log_goes_to_standard_error_so_that_the_output_holds_results_alone(task):
     demo = Path(__file__).resolve().parents[3] / "checkpoints" / "demo"

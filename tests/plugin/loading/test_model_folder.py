@@ -319,7 +319,7 @@ def test_the_checkpoints_task_is_used_with_its_languages(tmp_path):
             ["model.pt"],
             {"saved": (None, None)},
             {},
-            "has dictionaries of de and en, which does not tell the source from the target: add "
+            "has dictionaries of de and en, which does not say which is the source: add "
             "--source-lang de --target-lang en or --source-lang en --target-lang de",
         ),
         (

@@ -10,6 +10,7 @@ import torch
 from conftest import command
 from fairseq.models import ARCH_MODEL_REGISTRY
 from forked import generate, generate_forked
+from sizes import drawn
 
 from fairseq_ext.plugin.loading.checkpoint import build_as_plain_
 
@@ -94,7 +95,6 @@ def test_the_command_without_our_task_stays_as_it_is(tiny, tmp_path):
         folder,
         "--task",
         "translation_ext",
-        cold=True,
     )
     assert LINE not in done.stdout + done.stderr and "H-0\t" in done.stdout
 
@@ -115,6 +115,7 @@ def other_size(settings, weights):
     settings.encoder_ffn_embed_dim = 32
 
 
+@drawn(4)
 @pytest.mark.parametrize(
     "change, message",
     [

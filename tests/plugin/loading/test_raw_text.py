@@ -7,10 +7,11 @@ from pathlib import Path
 import pytest
 from conftest import command
 from fairseq.data import Dictionary
-from forked import generate_forked
+from fairseq_cli.preprocess import cli_main as preprocess
+from forked import forked, generate_forked, succeeded
 
 from fairseq_ext import Translator
-from fairseq_ext.plugin.loading.data_folder import RawText, advice, kind_of_files
+from fairseq_ext.plugin.loading.data_folder import SegmentationCheck, advice, kind_of_files
 from fairseq_ext.search.phrases.pieces import kind_of
 
 DEMO = Path(__file__).resolve().parents[3] / "checkpoints" / "demo"
@@ -48,18 +49,20 @@ def test_marks_in_the_dictionary_and_none_in_the_lines(
     tmp_path, caplog, words, lines, undone, warned
 ):
     known = dictionary(*words)
-    watch = RawText(kind_of(known, None), str(tmp_path), known.__contains__ if undone else None)
+    watch = SegmentationCheck(
+        kind_of(known, None), str(tmp_path), known.__contains__ if undone else None
+    )
     for _ in range(2):  # told once
-        watch.look(lines)
+        watch.check(lines)
     assert len(told(caplog)) == warned
     known.save(str(tmp_path / "dict.xx.txt"))
     assert kind_of_files([str(tmp_path / "dict.xx.txt")]) == kind_of(known, None)
 
 
 def test_segmented_lines_settle_it(tmp_path, caplog):
-    watch = RawText("subword-nmt", str(tmp_path), None)
+    watch = SegmentationCheck("subword-nmt", str(tmp_path), None)
     for lines in (["", " "], ["a@@ b"], ["a b"]):
-        watch.look(lines)
+        watch.check(lines)
     assert not told(caplog)
 
 
@@ -109,7 +112,8 @@ def test_generate_warns_that_its_output_stays_segmented(tmp_path):
         f"--{side}dict={DEMO / f'dict.{language}.txt'}"
         for side, language in (("src", "de"), ("tgt", "en"))
     ]
-    command(
+    made = forked(
+        preprocess,
         "fairseq-preprocess",
         "-s",
         "de",
@@ -121,6 +125,7 @@ def test_generate_warns_that_its_output_stays_segmented(tmp_path):
         "--destdir",
         tmp_path / "data",
     )
+    succeeded(made)
     flags = [
         tmp_path / "data",
         "--path",

@@ -7,6 +7,8 @@ Models here have: see saved_models.py.
 """
 
 import logging
+import os
+import random
 from dataclasses import replace
 from typing import Any
 
@@ -17,7 +19,7 @@ from conftest import command
 from fairseq.models import ARCH_MODEL_REGISTRY
 from models import is_search_of_fairseqs, parted, same, settings
 from saved_models import ENSEMBLES, LONGEST, RECIPES, Loaded, Saved, lines, recipe
-from sizes import covering, drawn
+from sizes import ALL, drawn, part_of
 from test_cli import EXT, same_lines, sentence
 
 from fairseq_ext import Translator, UsageError
@@ -106,16 +108,17 @@ class Both:
                 self.compare(self.ours(**flags), count=1 + (4 * i + beam) % 9, equal=i % 3 == 0)
 
 
-@covering(1)
+@drawn(12)
 @pytest.mark.parametrize("beam", BEAMS)
 @pytest.mark.parametrize("name", RECIPES)
 def test_every_architecture_equals_stock(saved, name, beam):
     """1 to 9 lines of equal and of mixed lengths.
 
-    The first recipe of an architecture runs with every setting at every beam; the others have each
-    at one of the beams, odd numbers of lines at beam 1 and 5, and even ones at beam 3.
+    With --all the first recipe of an architecture runs with every setting at every beam; the others
+    have each at one of the beams, odd numbers of lines at beam 1 and 5, and even ones at beam 3.
     """
-    whole = name == next(other for other in RECIPES if RECIPES[other].arch == RECIPES[name].arch)
+    first = next(other for other in RECIPES if RECIPES[other].arch == RECIPES[name].arch)
+    whole = name == first and bool(os.environ.get(ALL))
     both = Both(saved, [name], beam=beam)
     ours = both.ours()
     for count in range(1, 10) if whole else range(1 + beam // 2 % 2, 10, 2):
@@ -123,7 +126,7 @@ def test_every_architecture_equals_stock(saved, name, beam):
     both.compare_strategies(beam, whole)
 
 
-@covering(1)
+@drawn(3)
 @pytest.mark.parametrize("beam", BEAMS)
 @pytest.mark.parametrize("names", ENSEMBLES, ids=" + ".join)
 def test_ensembles_of_two_architectures_equal_stock(saved, names, beam):
@@ -141,7 +144,7 @@ REGISTERED = [
 ]
 
 
-@drawn(45)
+@drawn(20)
 @pytest.mark.parametrize("name", REGISTERED)
 def test_every_registered_name_equals_stock_or_is_refused(saved, name):
     """Whatever fairseq registers: with its own settings, and small sizes."""
@@ -156,6 +159,7 @@ def test_every_registered_name_equals_stock_or_is_refused(saved, name):
     both.compare(ours, 3, equal=True)
 
 
+@drawn(16)
 @pytest.mark.parametrize("name", RECIPES)
 def test_alignments_equal_stock(saved, name):
     """The command tells models to keep their attention."""
@@ -178,6 +182,7 @@ def test_alignments_equal_stock(saved, name):
         assert pairs[:count] == pairs[count:]
 
 
+@drawn(3)
 @pytest.mark.parametrize(
     "name",
     [
@@ -211,13 +216,13 @@ def test_half_precision_equals_stock_but_for_near_ties(saved, name, device):
 
 def test_random_models_differ_in_how_long_they_go_on(saved):
     """Equality is worth little where every hypothesis ends at once, or none does."""
-    varied = 0
-    for name in RECIPES:
+    varied, names = 0, random.Random(1).sample([*RECIPES], len(part_of(len(RECIPES), 20)))
+    for name in names:
         stock = saved.ready(saved.models([name]), saved.data(name), "translation")
         varied += (
             len({len(h["tokens"]) for found in stock.translate(lines(9, False)) for h in found}) > 2
         )
-    assert varied > len(RECIPES) * 2 / 3
+    assert varied > len(names) * 2 / 3
 
 
 @pytest.mark.parametrize("name", ["fconv", "lstm, bidirectional"])

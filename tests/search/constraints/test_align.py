@@ -164,7 +164,7 @@ def aligned(
         mentions.append(Mention(places, (forms,), frozenset(places), has_function, shares))
     found = WordAlignment(draft, spans, mentions, taken, function_words("en"))
     found.attend_(weights, [(i,) for i in range(len(words))])
-    return [span and draft[slice(*span)] for span in found.found]
+    return [span and draft[slice(*span)] for span in found.span_of_mention]
 
 
 def test_a_term_stands_for_all_words_that_translate_its_source_term():
@@ -528,7 +528,8 @@ def test_the_end_of_a_run_says_what_became_of_the_terms(tmp_path, monkeypatch):
     assert told() == {"in_place": 0, "elsewhere": 1, "unmet": 1, "doubtful": 2}
     # all are searched for
     monkeypatch.setattr(
-        "fairseq_ext.search.constraints.placement.GlossaryPlacement.chosen", lambda *arguments: None
+        "fairseq_ext.search.constraints.placement.GlossaryPlacement.ranked_hypotheses",
+        lambda *arguments: None,
     )
     assert told() == {"in_place": 0, "elsewhere": 1, "unmet": 1, "doubtful": 2}
 
@@ -689,7 +690,7 @@ def test_flags_that_need_the_searchs_own_hypotheses_refuse_it(tmp_path):
     )
     for flags in ({"no_repeat_ngram_size": 3}, {"select": "gbs"}, {"constraint_end": True}):
         with pytest.raises(
-            UsageError, match="--glossary-placement align writes terms behind the search"
+            UsageError, match="--glossary-placement align writes terms after the search"
         ):
             translator(glossary=str(tmp_path / "terms.tsv"), glossary_placement="align", **flags)
         assert (

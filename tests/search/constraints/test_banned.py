@@ -22,7 +22,7 @@ def banned_now(table, state: torch.Tensor) -> list[set[int]]:
     return [set((row == -torch.inf).nonzero()[:, 0].tolist()) for row in log_probs.dense()]
 
 
-def finishing(phrases, tokens) -> set[int]:
+def completing_tokens(phrases, tokens) -> set[int]:
     """By definition: tokens behind which some banned phrase stands."""
     return {t for t in range(V) if any(tuple([*tokens, t][-len(p) :]) == p for p in phrases)}
 
@@ -35,7 +35,7 @@ def test_banned_is_what_would_finish_a_phrase(sentences, wished):
         state, tokens = table.start[s : s + 1], []
         for token in wished:
             banned = banned_now(table, state)[0]
-            assert banned == finishing(phrases, tokens)
+            assert banned == completing_tokens(phrases, tokens)
             if token in banned:
                 continue  # the search cannot take it
             tokens.append(token)

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from demo_text import raw_demo
 from forked import generate, interactive_forked
+from sizes import drawn
 
 ROOT = Path(__file__).resolve().parents[3]
 MODEL = ROOT / "checkpoints" / "demo"
@@ -85,6 +86,7 @@ def test_a_banned_word_comes_back_in_no_case_and_no_pieces(demo, plain, tmp_path
     )
 
 
+@drawn(1)
 @pytest.mark.parametrize("case", ["exact", "initial", "any"])
 def test_the_report_and_a_reader_agree(demo, plain, tmp_path, case):
     """The first word of each translation, written small, is required."""
@@ -101,6 +103,7 @@ def test_the_report_and_a_reader_agree(demo, plain, tmp_path, case):
         assert sum(found[i][0] == plain[i] for i in range(LINES)) > LINES // 2
 
 
+@drawn(2)
 @pytest.mark.parametrize("mode", ["word", "prefix", "none"])
 def test_where_a_phrase_counts(demo, tmp_path, mode):
     """The model says "offers" by itself: that has "offer" where a suffix may follow,

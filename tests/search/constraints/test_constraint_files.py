@@ -483,7 +483,7 @@ def test_a_normalised_text_is_what_its_pieces_read_as(encoders, spm, name, text,
     assert (segmenter.sentencepiece is None) == (
         name != "sentencepiece" or "byte_fallback" in settings
     )
-    assert segmenter.normalised(text) == segmenter.there_and_back(text)
+    assert segmenter.normalised(text) == segmenter.round_trip(text)
 
 
 @pytest.mark.parametrize("mark", ["", "@@"])
@@ -506,16 +506,16 @@ def test_a_piece_that_is_not_known_is_cut_into_the_fewest_that_are(mark):
         for piece in draw.sample(sorted(known), draw.randint(3, len(known))):
             chosen.add_symbol(piece)
         segmenter = Segmenter(chosen)
-        possible = [parts for parts in map(parts_of, cuts) if all(map(segmenter.has, parts))]
-        found = segmenter.fewest(body, mark)
+        possible = [parts for parts in map(parts_of, cuts) if all(map(segmenter.has_piece, parts))]
+        found = segmenter.split_minimally(body, mark)
         assert (
             (len(found) == min(map(len, possible)) and found in possible)
             if possible
             else found == [body]
         )
     asked = []
-    segmenter.has = lambda piece: bool(asked.append(piece))
-    segmenter.fewest("[" * 10000, mark)
+    segmenter.has_piece = lambda piece: bool(asked.append(piece))
+    segmenter.split_minimally("[" * 10000, mark)
     assert len(asked) < 10 * 10000
 
 

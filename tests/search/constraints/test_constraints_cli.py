@@ -12,6 +12,7 @@ from functools import partial
 import pytest
 import test_cli
 from forked import command
+from sizes import drawn
 from test_cli import EXT, lines, sentence
 
 generate, interactive = (
@@ -333,6 +334,7 @@ def test_a_bad_line_of_a_file_ends_a_strict_session_by_number_behind_what_came_b
     assert sorted(hypotheses(done)) == [0, 1]
 
 
+@drawn(1)
 @pytest.mark.parametrize("buffer", [3, 4, 11])
 def test_sentences_before_the_end_of_the_constraints_file_are_printed_before_the_error(
     tiny, tmp_path, buffer
@@ -371,6 +373,7 @@ TYPED = [
 ]
 
 
+@drawn(1)
 @pytest.mark.parametrize("typed, message", TYPED)
 def test_a_bad_field_is_refused_by_number_and_earlier_output_is_kept(tiny, typed, message):
     text = f"de1\ten1\nde2\n{typed}\nde4\n"
@@ -432,6 +435,7 @@ def test_constraints_beside_a_search_that_knows_none_are_refused(tiny, tmp_path)
     assert len(hypotheses(generate(tiny, *EXT, "--select", "topk"))) == SENTENCES
 
 
+@drawn(1)
 @pytest.mark.parametrize("flag", ["--constraints-file", "--avoid-file", "--glossary"])
 def test_a_missing_file_is_named(tiny, flag):
     assert re.match(
@@ -448,6 +452,7 @@ def test_a_stock_search_of_another_kind_is_refused(tiny, tmp_path):
     assert "--diverse-beam-groups" in said and "--constraints-file" in said
 
 
+@drawn(1)
 @pytest.mark.parametrize(
     "flags", [("--decoding", "window", "--beam", 1), ("--stop", "ranked"), ("--match-source-len",)]
 )

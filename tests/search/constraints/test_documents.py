@@ -8,6 +8,7 @@ import pytest
 import sentencepiece
 from demo_text import DEMO
 from forked import generate, interactive
+from sizes import drawn
 
 from fairseq_ext.core.words import words_of
 from fairseq_ext.search.constraints.documents import Documents
@@ -104,6 +105,7 @@ def expected(folder) -> dict[str, list[str]]:
     }
 
 
+@drawn(1)
 @pytest.mark.parametrize("documents", KEPT)
 def test_lines_keep_what_the_first_line_of_their_document_has_however_they_are_batched(
     folder, expected, documents
@@ -168,7 +170,7 @@ def test_documents_that_cannot_be_told_are_refused_in_a_sentence(folder, flags, 
 def test_inflections_stay_where_there_are_lemmas(language, kept):
     documents = Documents("blank", language)
     documents.levels([(0, ["Schloss"]), (1, ["Schloss"])])
-    documents.keep(0, "Schloss", "lock")
+    documents.record_form(0, "Schloss", "lock")
     assert documents.forms(1, "Schloss", ("Lock", "locks", "castle")) == kept
 
 

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from fairseq_ext.core.errors import UsageError
 from fairseq_ext.core.glossary import Languages
 from fairseq_ext.core.words import words_of
-from fairseq_ext.search.constraints.glossary import Glossary, GlossaryOptions, encoded_together
+from fairseq_ext.search.constraints.glossary import Glossary, GlossaryOptions, encode_batch
 from fairseq_ext.search.phrases.segmenter import Segmenter
 
 
@@ -196,8 +196,8 @@ def test_an_encoder_that_loses_the_sign_between_terms_gets_each_by_itself():
         calls.append(text)
         return text.replace("‖", "").upper()
 
-    assert encoded_together(["a", "b c"], step) == ["A", "B C"] and len(calls) == 3
-    assert [text.strip() for text in encoded_together(["a", "b c"], str.upper)] == ["A", "B C"]
+    assert encode_batch(["a", "b c"], step) == ["A", "B C"] and len(calls) == 3
+    assert [text.strip() for text in encode_batch(["a", "b c"], str.upper)] == ["A", "B C"]
 
 
 def test_an_unwritable_target_is_its_line_s_error_when_the_file_is_read(glossary):

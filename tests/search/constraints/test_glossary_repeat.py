@@ -49,7 +49,7 @@ def test_each_mention_that_the_draft_renders_by_a_word_becomes_the_term(translat
     once, terms, _, _ = translate("Hund\thound\n", [TWICE], "--glossary-repeat", "once")
     assert once == [draft[0].replace("dog", "hound", 1)] and len(terms) == 1
     free, terms, _, _ = translate("Hund\thound\n", [TWICE], "--glossary-placement", "free")
-    assert len(terms) == 1 and "found" not in terms[0]
+    assert len(terms) == 1 and "placed_by" not in terms[0]
 
 
 def test_a_further_mention_without_a_word_is_left_and_reported(translate):
@@ -58,9 +58,9 @@ def test_a_further_mention_without_a_word_is_left_and_reported(translate):
     assert draft == ["Folder is new."]
     (text,), terms, counts, log = translate("Ordner\tbinder\n", [line])
     assert text == "Binder is new."
-    placed, left = sorted(terms, key=lambda term: term["found"])
-    assert (placed["found"], placed["displaced"]) == ("aligned", "Folder")
-    assert (left["found"], left["doubtful"], left["at"]) == ("left", True, None)
+    placed, left = sorted(terms, key=lambda term: term["placed_by"])
+    assert (placed["placed_by"], placed["displaced"]) == ("aligned", "Folder")
+    assert (left["placed_by"], left["doubtful"], left["at"]) == ("left", True, None)
     unmet = counts["constraints"]["unmet"]
     assert [unmet[0][1:], counts["constraints"]["met"]] == [
         ["binder", "a further mention for which the draft has no word of its own"],
@@ -74,8 +74,8 @@ def test_the_report_says_how_each_term_got_its_place(translate):
     lines = ["Das Angebot wird morgen geprüft.", "Der Ordner ist neu."]
     _, terms, counts, _ = translate("Angebot\toffer\nOrdner\tmoonlight\n", lines)
     there, placed = terms
-    assert (there["found"], there["displaced"], there["doubtful"]) == ("draft", "", False)
-    assert (placed["found"], placed["displaced"], placed["doubtful"]) == (
+    assert (there["placed_by"], there["displaced"], there["doubtful"]) == ("draft", "", False)
+    assert (placed["placed_by"], placed["displaced"], placed["doubtful"]) == (
         "aligned",
         "folder",
         False,

@@ -59,7 +59,7 @@ def stock(demo) -> dict[int, tuple[str, float]]:
     return best(demo, "translation")
 
 
-@drawn(2)
+@drawn(1)
 @pytest.mark.parametrize(
     "words, flags",
     [

@@ -8,6 +8,7 @@ from pathlib import Path
 import echo_model
 import pytest
 from forked import interactive
+from sizes import drawn
 
 TEXT = (
     'Die Katze hat 20 m² und ½ Liter. Er sagt: "R&D ist [fast] fertig" und geht. '
@@ -43,6 +44,7 @@ LINES = [
 ]
 
 
+@drawn(1)
 @pytest.mark.parametrize("beam", [1, 4])
 def test_a_placed_term_leaves_all_other_words_as_they_are(echo, tmp_path, beam):
     """Also those that Unicode's compatibility form would write in another way."""
@@ -66,6 +68,7 @@ def test_it_stands_next_to_an_unknown_word_too(echo, tmp_path):
     assert placed == ["Die das Tier hat <unk> Liter.", "Die ein Ding ist fertig."]
 
 
+@drawn(1)
 @pytest.mark.parametrize("target", ["5 %", "½", "l'Eau"])
 def test_so_does_a_term_that_the_tokenizer_spaces_in_another_way(echo, tmp_path, target):
     """Moses's text of it is not the term letter by letter: 5%, or its compatibility form."""
@@ -77,6 +80,7 @@ def test_so_does_a_term_that_the_tokenizer_spaces_in_another_way(echo, tmp_path,
     assert placed.startswith(before) and placed.endswith(after) and "Katze" not in placed
 
 
+@drawn(1)
 @pytest.mark.parametrize("phrase", ["amp", "quot", "lt", "91"])
 def test_the_name_of_an_entity_is_no_word(echo, phrase):
     """A reader sees &, a quotation mark, < and [."""
@@ -102,6 +106,7 @@ def test_the_separator_of_the_segmentation_is_the_flag_s(tmp_path):
     assert translated(flags, plain + "\n", "--avoid-file", written("Abeq")) != [plain]
 
 
+@drawn(1)
 @pytest.mark.parametrize("symbol", ["</s>", "<s>", "Tier </s>"])
 def test_a_symbol_is_no_target_of_a_term(echo, tmp_path, symbol):
     """Although the dictionary has its letters: the line is left out when the file is read."""

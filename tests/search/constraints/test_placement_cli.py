@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from demo_text import raw_demo
 from forked import generate
+from sizes import drawn
 
 from fairseq_ext.search.constraints.report import LEFT_OUT
 
@@ -106,6 +107,7 @@ def test_soft_terms_are_preferred_and_those_left_out_are_reported(demo, foreign,
     )
 
 
+@drawn(3)
 @pytest.mark.parametrize(
     "flags, said",
     [

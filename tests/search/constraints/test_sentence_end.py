@@ -12,6 +12,7 @@ import torch
 from fairseq.data import Dictionary
 from search.strategies.select.test_banks import Both
 from search.strategies.select.test_dba import VOCABULARY
+from sizes import covering
 from table_model import EOS, FIRST_WORD, TableDecoder, random_table, search, stop_plug
 
 from fairseq_ext.search.phrases.sentence import SentenceConstraints
@@ -77,6 +78,7 @@ def decode(
     }
 
 
+@covering(1)
 @pytest.mark.parametrize("select", [DBA, GridBeam, ConstrainedBeam], ids=["dba", "gbs", "cbs"])
 @pytest.mark.parametrize("allowed", [1, 2])
 @pytest.mark.parametrize("phrases", [("A",), ("AB",), ("A", "B"), ("dA",)], ids=" ".join)

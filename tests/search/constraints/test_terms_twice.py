@@ -11,6 +11,7 @@ import pytest
 import torch
 from fairseq.checkpoint_utils import load_model_ensemble_and_task
 from forked import interactive
+from sizes import covering, drawn, part_of
 
 from fairseq_ext import Translator
 
@@ -43,6 +44,7 @@ def words(text: str) -> list[str]:
     return re.findall(r"\w{4,}", text)
 
 
+@drawn(2)
 @pytest.mark.parametrize("flags", [[], ["--constraints", "ordered"], ["--glossary-repeat", "each"]])
 def test_terms_whose_target_the_draft_has_end_no_run(drafts, tmp_path, flags):
     """Another word of the source has the target that a term has in the draft: every line has a
@@ -58,7 +60,8 @@ def test_terms_whose_target_the_draft_has_end_no_run(drafts, tmp_path, flags):
                 targets.append((source, draw.choice(others), target))
                 break
     assert len(lines) > 3
-    for number, (source, other, target) in enumerate(targets):
+    for number in part_of(len(targets), 3):
+        source, other, target = targets[number]
         glossary.write_text(f"{source}\t{target}\n{other}\t{target}\n", encoding="utf-8")
         found, _ = translated([lines[number], lines[-1]], "--glossary", glossary, *flags)
         assert sorted(found) == [0, 1]
@@ -86,6 +89,7 @@ def test_terms_that_the_draft_has_in_another_order_are_searched_for(tmp_path):
     assert re.search("kitchen.*dog", found[0][0])
 
 
+@covering(1)
 @pytest.mark.parametrize("target", ["quotation", "quotation|federation"])
 @pytest.mark.parametrize("door", ["typed", "file", "python"])
 def test_a_phrase_that_is_a_term_is_required_once_and_stands_where_the_term_does(
@@ -123,6 +127,7 @@ def test_a_phrase_that_is_a_term_is_required_once_and_stands_where_the_term_does
     assert found == {0: [alone]} and len(re.findall("^C-0\t", out, re.MULTILINE)) == 1
 
 
+@drawn(2)
 @pytest.mark.parametrize("flags", [{}, {"temperature": 0.5}, {"temperature": 2.0, "unkpen": 3}])
 def test_scores_with_terms_in_place_are_those_of_the_search_s_temperature(tmp_path, flags):
     """By one call of fairseq's model for the whole target."""
@@ -169,7 +174,7 @@ def test_lists_are_in_the_order_of_their_scores(drafts, tmp_path):
     searched = {
         record["id"]
         for record in map(json.loads, report.read_text(encoding="utf-8").splitlines())
-        if any(term["found"] == "searched" for term in record["terms"])
+        if any(term["placed_by"] == "searched" for term in record["terms"])
     }
     assert len(searched) < len(single) // 2
     assert {i: texts[:1] for i, texts in lists.items() if i not in searched} == {

@@ -9,12 +9,13 @@ import numpy as np
 import pytest
 import torch
 from models import batch, build, dictionary, generators, run, same
+from sizes import drawn
 
 from fairseq_ext import UsageError
 from fairseq_ext.kernels.library import library
 from fairseq_ext.kernels.parallel import CompiledDrafter, RowStruct
 from fairseq_ext.search.parallel.blocks import NONE, Rows
-from fairseq_ext.search.parallel.drafts import Nothing, Previous
+from fairseq_ext.search.parallel.drafts import NoDrafter, Previous
 from fairseq_ext.search.parallel.ngram import COVERED, EPS, LAMBDA, Ngram, Table
 from fairseq_ext.search.pool import Pool
 
@@ -204,6 +205,7 @@ def test_a_table_whose_numbers_lead_out_of_it_is_refused(tmp_path, harm):
         Table.load(str(tmp_path / "table.npz"))
 
 
+@drawn(6)
 @pytest.mark.parametrize("seed", range(6))
 @pytest.mark.parametrize("parallel", [False, True])
 def test_decoding_with_a_table_equals_greedy_and_learns_from_the_models_own_output(
@@ -226,7 +228,7 @@ def test_decoding_with_a_table_equals_greedy_and_learns_from_the_models_own_outp
 
 
 def previous(*old: list[int]) -> Previous:
-    source = Previous([[*line, EOS] for line in old], Nothing())
+    source = Previous([[*line, EOS] for line in old], NoDrafter())
     source.start(pool(*[[A]] * len(old)))
     return source
 

@@ -11,7 +11,7 @@ import pytest
 import torch
 from models import ARCHITECTURES, alone, batch, build, generators, run, same
 from parallel_decoding import EOS, LENGTHS, METHODS, blocks, counts, drafts
-from sizes import drawn
+from sizes import covering, drawn
 from test_neutral import GRID, MASKED_IN_FLOAT32
 
 from fairseq_ext.model.stock import UncachedBackend
@@ -19,6 +19,7 @@ from fairseq_ext.model.transformer.decoder import TransformerBackend
 from fairseq_ext.search.pool import Pool
 
 
+@covering(1)
 @pytest.mark.parametrize("backend", ["transformer", "fairseq"])
 @pytest.mark.parametrize("method", METHODS)
 def test_every_method_equals_greedy_for_random_models_drafts_and_blocks(method, backend, tmp_path):
@@ -50,6 +51,7 @@ def test_every_method_equals_greedy_for_random_models_drafts_and_blocks(method, 
         assert pair.ours.decoder.name == backend
 
 
+@covering(1)
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
 @pytest.mark.parametrize("method", METHODS)
 def test_a_stream_of_rows_equals_greedy(method, dtype, tmp_path):
@@ -103,7 +105,7 @@ OF_GRID = {
 }
 
 
-@drawn(25)
+@drawn(12)
 @pytest.mark.parametrize("method", ["gs-jacobi", "window"])
 @pytest.mark.parametrize("case", OF_GRID.values(), ids=OF_GRID.keys())
 def test_stock_flags_mean_the_same(case, method):
@@ -122,6 +124,7 @@ def test_stock_flags_mean_the_same(case, method):
     )
 
 
+@drawn(5)
 @pytest.mark.parametrize("method, n", list(itertools.product(METHODS, (1, 2, 3))))
 def test_repeated_ngrams_are_blocked_as_in_our_beam_search(method, n):
     """Stock 0.12.2 ignores the flag, so the beam search of this package is the reference;
@@ -170,6 +173,7 @@ def test_a_margin_that_nothing_reaches_reads_every_token_alone():
     assert counts(pair.ours)["guard"]["redone"] > 0
 
 
+@drawn(4)
 @pytest.mark.parametrize("architecture", ARCHITECTURES)
 def test_equals_stock_in_single_precision(architecture):
     sample = batch(LENGTHS)

@@ -28,8 +28,8 @@ def test_a_stream_is_refused_where_rows_of_different_lengths_cannot_be_read_toge
         ({"patience": 2}, {}, "--patience"),
         ({}, {"print_alignment": "hard"}, "--print-alignment"),
         ({"block_size": -1}, {}, "--block-size"),
-        ({"draft_cost": -0.5}, {}, "--draft-cost -0.5"),
-        ({"parallel_margin": -0.2}, {}, "--parallel-margin -0.2"),
+        ({"draft_cost": -0.5}, {}, "--draft-cost must be 0 or more, or -1 for the default"),
+        ({"parallel_margin": -0.2}, {}, "--parallel-margin must be 0 or more, or -1 for"),
         ({"parallel_margin": float("nan")}, {}, "--parallel-margin is not a number"),
         ({}, {"retain_dropout": True}, "--retain-dropout"),
         (

@@ -4,7 +4,7 @@ import random
 
 import pytest
 
-from fairseq_ext.search.phrases.automaton import Automaton, Pattern, of_tokens
+from fairseq_ext.search.phrases.automaton import Automaton, Pattern, token_automaton
 from fairseq_ext.search.phrases.pieces import OUT, START
 
 
@@ -38,7 +38,7 @@ def test_occurrences_are_disjoint(seed):
             for _ in range(draw.randint(1, 4))
         }
     )
-    automaton = of_tokens([Pattern(phrase) for phrase in phrases])
+    automaton = token_automaton([Pattern(phrase) for phrase in phrases])
     for _ in range(20):
         tokens = [draw.randint(4, 7) for _ in range(draw.randint(1, 15))]
         assert counted(automaton, tokens) == by_hand(phrases, tokens), (phrases, tokens)

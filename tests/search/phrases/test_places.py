@@ -10,7 +10,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fairseq_ext.search.phrases.pieces import is_letter
-from fairseq_ext.search.phrases.places import Text, Wanted, end_of, in_order
+from fairseq_ext.search.phrases.places import (
+    PhraseToFind,
+    Text,
+    find_phrase,
+    match_phrases_in_order,
+)
 
 
 @pytest.mark.parametrize(
@@ -26,7 +31,7 @@ from fairseq_ext.search.phrases.places import Text, Wanted, end_of, in_order
 def test_signs_of_scripts_without_spaces_are_part_of_no_word(phrase, text):
     """The long mark of Katakana is of no script of its own (Unicode Standard Annex 24)."""
     at = text.index(phrase)
-    assert end_of(phrase, text, 0, True) == (at, at + len(phrase))
+    assert find_phrase(phrase, text, 0, True) == (at, at + len(phrase))
 
 
 @given(st.characters(min_codepoint=0x3000, max_codepoint=0x30FF) | st.sampled_from("ｰｱﾝ一龥"))
@@ -50,8 +55,8 @@ def comes(words: list[str], phrases: list[set[str]]) -> bool:
 )
 def test_phrases_in_order_have_places_as_far_as_they_come(words, phrases):
     text = " ".join(words)
-    found = in_order(
-        Text(text, segmented=False), [Wanted(sorted(each), "exact") for each in phrases]
+    found = match_phrases_in_order(
+        Text(text, segmented=False), [PhraseToFind(sorted(each), "exact") for each in phrases]
     )
     come = [comes(words, phrases[:n]) for n in range(1, len(phrases) + 1)]
     assert [place is not None for place in found] == come

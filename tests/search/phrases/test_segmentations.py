@@ -16,6 +16,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from search.strategies.select.test_banks import Both
+from sizes import covering
 from table_model import EOS, FIRST_WORD, TableDecoder, random_table, search, stop_plug
 
 from fairseq_ext.search.constraints.banned import BannedCompiler, build_banned
@@ -211,6 +212,7 @@ def sequences(max_len: int):
     )
 
 
+@covering(1)
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize(
     "phrase, case", [("ab", "any"), ("ab", "initial"), ("a ab", "exact"), ("ab", "exact")]
@@ -252,6 +254,7 @@ def test_a_large_beam_finds_every_sequence_without_a_banned_phrase(phrases, case
     )
 
 
+@covering(1)
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("seed", range(10))
 def test_the_library_agrees(monkeypatch, seed, mode):

@@ -3,9 +3,10 @@
 import random
 
 import pytest
+from sizes import drawn
 
 from fairseq_ext.search.phrases import automaton
-from fairseq_ext.search.phrases.automaton import NOTHING, Pattern, of_texts, of_tokens
+from fairseq_ext.search.phrases.automaton import NO_ITEMS, Pattern, text_automaton, token_automaton
 from fairseq_ext.search.phrases.pieces import IN, LED, OUT, SPACE, START, Pieces, is_letter
 
 TEXTS = [
@@ -37,14 +38,14 @@ class OneByOne:
         self.patterns, self.reading = patterns, reading
         self.lengths = [len(pattern.units) for pattern in patterns]
         self.pends = [
-            reading.whole and reading.is_letter(pattern.units[-1]) for pattern in patterns
+            reading.whole_words and reading.is_letter(pattern.units[-1]) for pattern in patterns
         ]
         self.starting = {}
         for p, pattern in enumerate(patterns):
             self.starting.setdefault(pattern.units[0], []).append(p)
-        self.through = ()
+        self.patterns_of_node = ()
 
-    def context_behind(self, token):
+    def context_after(self, token):
         """The context behind a token with which nothing has begun."""
         last = self.reading.units(token)[-1]
         return SPACE if last == " " else IN if self.reading.is_letter(last) else OUT
@@ -64,16 +65,16 @@ class OneByOne:
                     found.update(self.reading.continuing(" " + str(units[at:]), False))
         return found
 
-    def token(self, items, context, token):
+    def advance_token(self, items, context, token):
         """How often the patterns are met inside a token, and the items and context behind it."""
         units = self.reading.units(token)
         hits = 0
         for unit in units:
-            met, items, context = self.unit(items, context, unit)
+            met, items, context = self.advance_unit(items, context, unit)
             hits += met
         return hits, items, context
 
-    def unit(self, items, context, unit):
+    def advance_unit(self, items, context, unit):
         """The same of one unit."""
         blank = unit == " "
         if blank and context in (START, LED):
@@ -100,7 +101,7 @@ class OneByOne:
             after.clear()
         return (
             int(hits),
-            frozenset(after) if after else NOTHING,
+            frozenset(after) if after else NO_ITEMS,
             SPACE if blank else IN if letter else OUT,
         )
 
@@ -111,7 +112,7 @@ def one_by_one(monkeypatch):
 
     def make(build, *arguments):
         with monkeypatch.context() as patch:
-            patch.setattr(automaton, "Reader", OneByOne)
+            patch.setattr(automaton, "PatternReader", OneByOne)
             return build(*arguments)
 
     return make
@@ -137,6 +138,7 @@ def behind(token: int) -> int:
     return SPACE if last == " " else IN if is_letter(last) else OUT
 
 
+@drawn(20)
 @pytest.mark.parametrize("whole", [True, False])
 @pytest.mark.parametrize("seed", range(25))
 def test_texts_are_met_in_the_same_tokens(seed, whole, one_by_one):
@@ -150,8 +152,11 @@ def test_texts_are_met_in_the_same_tokens(seed, whole, one_by_one):
         for text in sorted(texts)
         if text
     ]
-    index = Pieces(TEXTS).as_written
-    one, shared = one_by_one(of_texts, patterns, index, whole), of_texts(patterns, index, whole)
+    index = Pieces(TEXTS).exact_index
+    one, shared = (
+        one_by_one(text_automaton, patterns, index, whole),
+        text_automaton(patterns, index, whole),
+    )
     hits = 0
     for _ in range(300):
         tokens = [chance.randrange(len(TEXTS)) for _ in range(12)]
@@ -166,7 +171,7 @@ def test_rows_of_tokens_are_met_in_the_same_places(seed, one_by_one):
     chance = random.Random(seed)
     rows = {tuple(chance.randrange(5) for _ in range(chance.randint(1, 4))) for _ in range(12)}
     patterns = [Pattern(row) for row in sorted(rows)]
-    one, shared = one_by_one(of_tokens, patterns), of_tokens(patterns)
+    one, shared = one_by_one(token_automaton, patterns), token_automaton(patterns)
     for _ in range(200):
         tokens = [chance.randrange(5) for _ in range(12)]
         assert met(shared, tokens, lambda token: OUT) == met(one, tokens, lambda token: OUT)

@@ -6,6 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from models import batch, build, generators, run, same
 from search.strategies.select.test_dba import VOCABULARY, all_met, wanted
+from sizes import covering
 from table_model import EOS, FIRST_WORD, random_table, search, stop_plug, words
 
 from fairseq_ext import UsageError
@@ -68,6 +69,7 @@ def test_equals_plain_pruning(seeds, X):
     ]
 
 
+@covering(1)
 @pytest.mark.parametrize("seed", range(10))
 @pytest.mark.parametrize("X", [0.0, 3.0])
 def test_constraints_stay_met_with_fewer_rows(seed, X):

@@ -7,7 +7,7 @@ import re
 import pytest
 import torch
 from models import alone, batch, build, dictionary, forced, generators, near_ties, run, same
-from sizes import covering
+from sizes import covering, drawn
 from streams import APART, JOINED, LENGTHS, LOOSE, PRUNED, expansions, ours, stream
 from table_model import EOS
 
@@ -15,7 +15,7 @@ from fairseq_ext import UsageError
 from fairseq_ext.search.strategies.schedule import Stream
 
 
-@covering(5)
+@covering(1)
 @pytest.mark.parametrize("threshold", [1 / 12, 1 / 6, 1 / 4, 1 / 2])
 @pytest.mark.parametrize("order", ["shortest", "fifo"])
 @pytest.mark.parametrize("backend", ["transformer", "fairseq"])
@@ -41,7 +41,7 @@ def test_equals_the_whole_batch_and_one_sentence_at_a_time(threshold, order, bac
                 same(run(fixed, alone(sample, i)), expected[i : i + 1], 1e-9)
 
 
-@covering(2)
+@drawn(4)
 @pytest.mark.parametrize("order", ["shortest", "fifo"])
 @pytest.mark.parametrize("rows", [None, 6, 11])
 @pytest.mark.parametrize("architecture", JOINED + APART)
@@ -59,6 +59,7 @@ def test_equals_the_whole_batch_for_every_architecture(architecture, order, rows
         assert expansions(streamed) == expansions(fixed)
 
 
+@covering(1)
 @pytest.mark.parametrize("order", ["shortest", "fifo"])
 @pytest.mark.parametrize("rows", [None, 7])
 @pytest.mark.parametrize(
@@ -76,6 +77,7 @@ def test_ensembles_equal_the_whole_batch(names, order, rows):
     same(run(fixed, sample), run(streamed, sample), 1e-5)
 
 
+@covering(1)
 @pytest.mark.parametrize("order", ["shortest", "fifo"])
 @pytest.mark.parametrize(
     "flags",
@@ -146,6 +148,7 @@ def test_alignments_are_those_of_the_whole_batch(backend, order):
             torch.testing.assert_close(b["attention"], a["attention"], rtol=0, atol=1e-9)
 
 
+@covering(1)
 @pytest.mark.parametrize("order", ["shortest", "fifo"])
 @pytest.mark.parametrize(
     "limit",

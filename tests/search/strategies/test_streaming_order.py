@@ -8,6 +8,7 @@ import models as made
 import pytest
 import torch
 from models import batch, dictionary, run
+from sizes import covering
 from streams import LENGTHS, ours, stream
 from table_model import called_through
 
@@ -69,6 +70,7 @@ def watched(**flags) -> Watch:
     return watch
 
 
+@covering(1)
 @pytest.mark.parametrize("backend", ["transformer", "fairseq"])
 @pytest.mark.parametrize(
     "flags",
@@ -124,6 +126,7 @@ def test_fifo_advances_all_sentences_where_the_decoder_can():
     assert all(len(set(steps)) == 1 for _, steps in again.lines)
 
 
+@covering(1)
 @pytest.mark.parametrize("order", ["shortest", "fifo"])
 @pytest.mark.parametrize("rows", [4, 6, 11, 100])
 def test_no_decoder_call_has_more_rows_than_allowed(rows, order):

@@ -5,6 +5,7 @@ import random
 
 import pytest
 from models import batch, run, same
+from sizes import drawn
 from streams import LENGTHS, ours, stream
 from table_model import EOS, lattice, random_table, search, stop_plug, words
 
@@ -63,6 +64,7 @@ def brute_force(
     return sorted(answers, key=lambda a: -a[1])
 
 
+@drawn(24)
 @pytest.mark.parametrize("ranked", [False, True], ids=["count", "ranked"])
 @pytest.mark.parametrize("delta", [0.0, 0.5, 1.5, 4.0, math.inf])
 @pytest.mark.parametrize("k, M", [(1, 1), (2, 1), (3, 2), (4, 3), (5, 5), (8, 3)])

@@ -1,1 +1,1 @@
-"""`--decoding`: what drives the decoder."""
+"""`--decoding`: the drivers of the decoder."""

@@ -1,4 +1,4 @@
-"""What the methods of parallel decoding share: driver, drafter, flags, and blocks that converge.
+"""Common parts of the methods of parallel decoding: driver, drafter, flags, converging blocks.
 
 jacobi.py cites the paper.
 """
@@ -18,36 +18,37 @@ from fairseq_ext.core.files import Lines
 from fairseq_ext.kernels.parallel import BlocksStruct, CompiledMethod
 from fairseq_ext.model.protocol import BlockDecoder
 from fairseq_ext.search.parallel.blocks import NONE, BlockReader, Method, NearTies, Rows
-from fairseq_ext.search.parallel.drafts import Drafter, Nothing, Previous, Trajectory
+from fairseq_ext.search.parallel.drafts import Drafter, NoDrafter, Previous, Trajectory
 from fairseq_ext.search.parallel.driver import ParallelSearch
 from fairseq_ext.search.parallel.ngram import Ngram, Table
 from fairseq_ext.search.pool import Pool
 from fairseq_ext.search.protocols import SearchSetup
 from fairseq_ext.search.registry import register
 
-BLOCK = 3  # default of --block-size where blocks must converge
-# nats; by experience single tokens and blocks differ by less
+BLOCK = 3  # default of --block-size for blocks that must converge
+# nats; in practice, log-probabilities of single tokens and of blocks differ by less
 MARGIN = {"float16": 0.1, "bfloat16": 0.8}
 
 
 def is_on_cpu(context: Any) -> bool:
-    """Whether the model lies on the CPU."""
+    """Whether the model is on the CPU."""
     return next(context.models[0].parameters()).device.type == "cpu"
 
 
 def driver_with(
     flags: Any, context: Any, make: Callable[[Drafter], Method]
 ) -> Callable[[SearchSetup], ParallelSearch]:
-    """A function from the setup to the driver, with the method that `make` makes of the drafter.
+    """Return a function from the setup to the driver, with the method that `make` makes of the
+    drafter.
 
-    Raises UsageError where the drafts that the flags name cannot be had.
+    Raises UsageError if the drafts that the flags name cannot be used.
     """
     method = make(make_drafter(flags, context))
 
     def driver(setup: SearchSetup) -> ParallelSearch:
         dtype = str(next(context.models[0].parameters()).dtype).removeprefix("torch.")
         margin = MARGIN.get(dtype, 0.0) if flags.parallel_margin < 0 else flags.parallel_margin
-        # each backend reads blocks
+        # both backends can read blocks
         decoder, strategies = cast("BlockDecoder", setup.decoder), setup.strategies
         reader = BlockReader(decoder, strategies.softmax, setup.processors)
         return ParallelSearch(
@@ -60,8 +61,8 @@ def driver_with(
 def register_method(name: str, paper: str, **example: Any) -> Callable:
     """Register a method's builder.
 
-    example: flags at which it does its work; its output is greedy decoding's at
-    these and any others.
+    example: flags at which it has an effect; its output is that of greedy decoding at these and any
+    others.
     """
     setting = {"decoding": name, "beam": 1, **example}
     needs, denies = (
@@ -91,7 +92,7 @@ def make_drafter(flags: Any, context: Any) -> Drafter:
     if name == "auto":
         name = "ngram" if table is not None else "repeat"
     if name == "none":
-        drafter: Drafter = Nothing()
+        drafter: Drafter = NoDrafter()
     elif name == "ngram":
         if table is None:
             raise UsageError(
@@ -111,18 +112,22 @@ def make_drafter(flags: Any, context: Any) -> Drafter:
 
 
 def table_path(flags: Any, context: Any) -> str | None:
-    """The path of the table that the flags name, else of the one beside the first checkpoint
-    (model.pt: model.drafts.npz), else None."""
+    """Return the path of the table that the flags name, else of the one next to the first
+    checkpoint (model.pt: model.drafts.npz), else None."""
     if flags.draft_table is not None:
         return flags.draft_table
-    beside = (
+    next_to_checkpoint = (
         None if context.checkpoint is None else Path(context.checkpoint).with_suffix(".drafts.npz")
     )
-    return str(beside) if beside is not None and beside.is_file() else None
+    return (
+        str(next_to_checkpoint)
+        if next_to_checkpoint is not None and next_to_checkpoint.is_file()
+        else None
+    )
 
 
 def read_drafts(path: str, dictionary: Any) -> list[list[int]]:
-    """Token ids of a file of segmented lines, EOS behind each.
+    """Return token ids of a file of segmented lines, each with EOS.
 
     Raises UsageError for a file that cannot be read.
     """
@@ -132,9 +137,8 @@ def read_drafts(path: str, dictionary: Any) -> list[list[int]]:
     ]
 
 
-# ---- The flags of parallel decoding, and what they refuse
-#
-# All methods of --decoding but beam read them.
+# ---- The flags of parallel decoding, and their checks; all methods of --decoding but beam read
+# them
 
 
 @dataclass
@@ -175,7 +179,7 @@ class ParallelFlags:
     draft_table: str | None = field(
         default=None,
         metadata={
-            "help": "the table of --draft ngram (default: CHECKPOINT.drafts.npz beside the "
+            "help": "the table of --draft ngram (default: CHECKPOINT.drafts.npz next to the "
             "checkpoint, if it is there)",
             "file": True,
         },
@@ -209,7 +213,7 @@ class ParallelFlags:
 
 
 def check(flags, generation) -> None:
-    """Refuse lengths, costs and margins that mean nothing (raises UsageError)."""
+    """Refuse invalid lengths, costs and margins (raises UsageError)."""
     name = f"--decoding {flags.decoding}"
     if flags.decoding == "jacobi" and flags.block_size:
         raise UsageError(
@@ -231,17 +235,12 @@ def check(flags, generation) -> None:
         ("--parallel-margin", flags.parallel_margin),
     ):
         if value != -1 and not 0 <= value < math.inf:
-            raise UsageError(
-                f"{flag} {value:g} means nothing: it is a number of 0 or more, or -1 "
-                "for the default"
-            )
+            raise UsageError(f"{flag} must be 0 or more, or -1 for the default, not {value:g}")
 
 
-# ---- Blocks that are computed until they have converged
+# ---- Blocks that are computed until they have converged: jacobi.py, gs_jacobi.py, hybrid_jacobi.py
 #
-# The method behind jacobi.py, gs_jacobi.py and hybrid_jacobi.py.
-#
-# Its compiled twin for a sentence that is alone is in kernels/parallel.cpp.
+# The compiled twin for a single sentence is in kernels/parallel.cpp.
 #
 # Shapes: N sentences in the pool, n live rows, w block width.
 
@@ -252,13 +251,15 @@ LENGTH_RATIO = 1.25  # predicted target tokens for each source token, EOS counte
 class Blocks(Method):
     """Blocks of b positions, or of a whole sentence."""
 
-    def __init__(self, drafter: Drafter, b: int, h: int, whole: bool = False, hybrid: bool = False):
-        """h: target tokens that are decoded in parallel, 0 to predict them; whole: the block is of
-        h positions; hybrid: single tokens behind h."""
+    def __init__(
+        self, drafter: Drafter, b: int, h: int, one_block: bool = False, hybrid: bool = False
+    ):
+        """h: target tokens that are decoded in parallel, 0 to predict them; whole: the block has h
+        positions; hybrid: single tokens after h."""
         self.drafter = drafter
         self.b = b
         self.h = h
-        self.whole = whole
+        self.one_block = one_block
         self.hybrid = hybrid
 
     def start(self, pool: Pool) -> None:
@@ -267,11 +268,11 @@ class Blocks(Method):
         self.length = np.full_like(predicted, self.h) if self.h else predicted  # (N,) m or h
 
     def parallel(self, rows: Rows) -> np.ndarray:
-        """(n,) whether the row still decodes in blocks."""
+        """Return (n,) whether the row still decodes in blocks."""
         return rows.length < self.length[rows.live] if self.hybrid else np.ones(len(rows), bool)
 
     def draft(self, rows: Rows, most: int) -> np.ndarray:
-        b = int(self.length[rows.live].max()) if self.whole else self.b
+        b = int(self.length[rows.live].max()) if self.one_block else self.b
         m = min(b - 1, most) if self.parallel(rows).any() else 0
         tokens = rows.guess[:, :m]
         if tokens.shape[1] < m or (tokens == NONE).any():  # a new block in some row
@@ -290,6 +291,6 @@ class Blocks(Method):
         if drafter is None:
             return None
         state = BlocksStruct(
-            drafter.struct, self.b, int(self.length[sentence]), self.whole, self.hybrid
+            drafter.struct, self.b, int(self.length[sentence]), self.one_block, self.hybrid
         )
         return CompiledMethod("blocks", state, drafter)

@@ -18,19 +18,19 @@ from fairseq_ext.search.scheduler import BeamSearch, Searchers, search_all
 
 @register("decoding", "beam", neutral=({"decoding": "beam"},), paper="fairseq's own")
 def build(flags, context) -> Callable[[SearchSetup], Callable[..., None]]:
-    """From a setup to the driver (pool, answer)."""
+    """Return a function from a setup to the driver (pool, answer)."""
     return lambda setup: BeamSearch(setup, compiled(setup), LoopSearch)
 
 
 def compiled(setup: SearchSetup) -> list[CompiledSearch | ConstrainedSearch]:
-    """The compiled searches that know a generator's strategies."""
+    """Return the compiled searches that support a generator's strategies."""
     kinds = (CompiledSearch, ConstrainedSearch)
-    return [kind(setup) for kind in kinds if kind.knows(setup)]
+    return [kind(setup) for kind in kinds if kind.supports(setup)]
 
 
 @torch.no_grad()
 def beam_search(setup: SearchSetup, pool: Pool, answer: OnFinal) -> None:
-    """The driver of --decoding beam without the compiled searches: the definition."""
+    """Run the driver of --decoding beam without the compiled searches: the definition."""
     search_all(
         setup.strategies.schedule,
         Searchers([LoopSearch(setup, pool)]),

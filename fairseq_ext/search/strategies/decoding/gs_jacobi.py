@@ -1,8 +1,8 @@
 """`--decoding gs-jacobi`: Parallel GS-Jacobi, one block after the other (Algorithm 2, PGJ, of the
 paper that jacobi.py cites).
 
-A block of b = --block-size positions is computed again and again until its draft is right;
-then the next block begins.
+A block of b = --block-size positions is computed repeatedly until its draft is right; then the next
+block begins.
 
 Neutral setting: --block-size 1, which is greedy decoding with greedy's calls.
 """

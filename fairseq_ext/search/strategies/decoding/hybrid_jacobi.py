@@ -1,8 +1,8 @@
 """`--decoding hybrid-jacobi`: Hybrid GS-Jacobi, blocks and then single tokens (Algorithm 3, HGJ,
 of the paper that jacobi.py cites).
 
-Up to the length h = --parallel-length it is gs_jacobi.py. What is longer than that is decoded token
-by token, as the paper does where EOS has not come by then.
+Up to the length h = --parallel-length it works as gs_jacobi.py. The tokens after that are decoded
+one by one, as in the paper if EOS has not been decoded by then.
 
 Neutral setting: --block-size 1, which is greedy decoding with greedy's calls.
 """

@@ -5,8 +5,8 @@
     https://aclanthology.org/2023.acl-long.689/
 
 A block of positions is computed from a draft of them; outputs replace the draft until nothing
-changes. What stands before the first change is what greedy decoding gives, whatever the draft was
-(Proposition 1). The driver is search/parallel/driver.py.
+changes. Tokens before the first change are those of greedy decoding, for any draft (Proposition 1).
+The driver is search/parallel/driver.py.
 
 | algorithm | flag, file | block | tokens are committed |
 | --- | --- | --- | --- |
@@ -16,17 +16,17 @@ changes. What stands before the first change is what greedy decoding gives, what
 | 3, HGJ | hybrid-jacobi, | as PGJ up to length h = | when the block has |
 | | hybrid_jacobi.py | --parallel-length, then | converged |
 | | | single tokens | |
-| not in the paper | window, window.py | 1 to b positions, as many | as soon as they are |
-| | | as the drafts are worth | verified |
+| not in the paper | window, window.py | 1 to b positions, by | as soon as they are |
+| | | expected gain | verified |
 
 m and h are never taken from the reference (the paper's are for PJ and PGJ): without the flag they
-are 1.25 x source tokens, and where a sentence is longer, PJ goes on with another block and HGJ with
+are 1.25 x source tokens, and if a sentence is longer, PJ continues with another block and HGJ with
 single tokens. A block has converged when its inputs equal the outputs before them; the paper
-compares one output more, which costs a call and changes nothing. EOS ends a sentence as soon as it
+compares one more output, which costs a call and changes nothing. EOS ends a sentence as soon as it
 is verified. INITT, the first draft of a block, is --draft; the paper's is `pad`.
 
-Neutral setting: --decoding beam; a block of 1 is greedy decoding, with greedy's calls. Left out:
-beams, constraints, language models, alignments (refused).
+Neutral setting: --decoding beam; a block of 1 is greedy decoding, with greedy's calls. Beams,
+constraints, language models and alignments are not supported (refused).
 """
 
 from fairseq_ext.search.strategies.decoding._parallel import Blocks, driver_with, register_method
@@ -35,5 +35,5 @@ from fairseq_ext.search.strategies.decoding._parallel import Blocks, driver_with
 @register_method("jacobi", "Santilli et al. 2023, parallel decoding")
 def build(flags, context):
     return driver_with(
-        flags, context, lambda drafter: Blocks(drafter, 1, flags.parallel_length, whole=True)
+        flags, context, lambda drafter: Blocks(drafter, 1, flags.parallel_length, one_block=True)
     )

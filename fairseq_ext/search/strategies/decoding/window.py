@@ -1,12 +1,13 @@
-"""Blocks as wide as their drafts are worth, every verified token committed (`--decoding window`).
+"""Blocks whose width is chosen by the expected gain of drafts (`--decoding window`).
 
-Not in the paper, which jacobi.py cites. A draft of m tokens costs what `Cost` says. It gives as
-many tokens as its drafter expects to be right, corrected by how often it has been right so far. The
-block has the width with the most tokens for the price. A drafter whose drafts are not worth reading
-is not asked for a while. search/parallel/driver.py asks for drafts and says what became of them.
-The compiled twin for a sentence that is alone is in kernels/parallel.cpp.
+Every verified token is committed. The method is not in the paper that jacobi.py cites. `Cost` is
+the cost of a draft of m tokens. Its gain is the number of tokens that the drafter expects to be
+right, corrected by how often it has been right so far. The block has the width with the most tokens
+for its cost. While its drafts cost more than they gain, the drafter is not called for some calls.
+search/parallel/driver.py reads the drafts and reports which tokens were right. The compiled twin
+for a single sentence is in kernels/parallel.cpp.
 
-Neutral setting: any; the output is greedy decoding's.
+Neutral setting: any; the output is that of greedy decoding.
 
 Shapes: n live rows, w block width.
 """
@@ -23,78 +24,78 @@ from fairseq_ext.search.parallel.drafts import Drafter
 from fairseq_ext.search.pool import Pool
 from fairseq_ext.search.strategies.decoding._parallel import driver_with, is_on_cpu, register_method
 
-DECAY = 0.95  # of the record of how good drafts have been, a call
-MOST_TRUST = 1.5  # a drafter is never taken to be better than it says by more
-# calls whose drafts are not worth reading before no more are asked for, and for how long
-PATIENCE, LONGEST_PAUSE = 4, 32
+DECAY = 0.95  # of the record of right draft tokens, in each call
+MAX_TRUST = 1.5  # largest correction of a drafter's own probabilities
+# useless calls in a row before the drafter pauses, and the longest pause, in calls
+MAX_USELESS_CALLS, LONGEST_PAUSE = 4, 32
 
 
 @dataclass
 class Cost:
-    """What drafts cost, in calls of one token; measured with the models of this
-    project's benchmark.
+    """The cost of drafts, in calls of one token; measured with the models of this project's
+    benchmark.
 
-    A linear layer waits for its weights where lines are few: on a CPU the first `cheap` lines of a
-    call share one pass over them (the rows that the compiled layer keeps in registers), and behind
-    them a line costs its own arithmetic.
+    A linear layer waits for its weights if it has few lines: on a CPU the first `cheap` lines of a
+    call share one pass over them (the rows that the compiled layer keeps in registers); each line
+    after them costs its own arithmetic.
     """
 
     any_draft: float  # any draft at all
     position: float  # each position
-    row: float  # what each row adds to a position
-    cheap: int = 1 << 30  # lines
-    beyond: float = 1.0  # times as much for a position behind them
+    row: float  # of a position, for each row
+    cheap_lines: int = 1 << 30  # number of lines
+    expensive_factor: float = 1.0  # cost factor of positions after them
 
-    def of(self, m: int, n: int) -> list[float]:
-        """The prices of blocks with 1 to m draft tokens in n rows."""
+    def block_costs(self, m: int, n: int) -> list[float]:
+        """Return the costs of blocks with 1 to m draft tokens in n rows."""
         each = self.position + self.row * n
-        cheap = max(0, self.cheap // n - 1)
+        cheap_lines = max(0, self.cheap_lines // n - 1)
         return [
-            1 + self.any_draft + each * (j + (self.beyond - 1) * max(0, j - cheap))
+            1 + self.any_draft + each * (j + (self.expensive_factor - 1) * max(0, j - cheap_lines))
             for j in range(1, m + 1)
         ]
 
 
-CPU = Cost(0.05, 0.07, 0.005, cheap=6, beyond=2.5)
+CPU = Cost(0.05, 0.07, 0.005, cheap_lines=6, expensive_factor=2.5)
 CUDA = Cost(0.1, 0.01, 0.0002)
 
 
 class Window(Method):
-    """Blocks by what their drafts are worth.
+    """Blocks by the expected gain of drafts.
 
-    Its state outlives a pool: a drafter that was good is taken to be good.
+    Its state is kept from pool to pool: a drafter that was good is expected to be good.
     """
 
     def __init__(self, drafter: Drafter, b: int, cost: Cost):
-        """b: widest block, 0 for no limit."""
+        """b: width of the widest block, 0 for no limit."""
         self.drafter = drafter
         self.b = b
         self.cost = cost
-        # of blocks with 1, 2, ... draft tokens, by the number of rows
+        # costs of blocks with 1, 2, ... draft tokens, by the number of rows
         self.prices: dict[int, list[float]] = {}
         alone = {
             "position": cost.position + cost.row,
-            "cheap": max(0, cost.cheap - 1),
+            "cheap": max(0, cost.cheap_lines - 1),
             "any_draft": cost.any_draft,
-            "beyond": cost.beyond,
+            "beyond": cost.expensive_factor,
         }
         fixed = {
             "decay": DECAY,
-            "most_trust": MOST_TRUST,
-            "patience": PATIENCE,
+            "most_trust": MAX_TRUST,
+            "patience": MAX_USELESS_CALLS,
             "longest_pause": LONGEST_PAUSE,
         }
-        # right, expected: draft tokens that were right, and how many the drafter had expected;
-        # useless: calls in a row whose drafts were not worth reading; pause: calls that will
-        # not even ask for drafts
+        # right, expected: draft tokens that were right, and the number that the drafter expected;
+        # useless: calls in a row whose drafts cost more than they gain; pause: calls without drafts
+        # that are still to come
         self.state = WindowStruct(b=b, **alone, **fixed, right=1.0, expected=1.0)
 
     def start(self, pool: Pool) -> None:
         self.drafter.start(pool)
 
     def trust(self) -> float:
-        """How many times as often as its drafter says a draft token is right."""
-        return min(MOST_TRUST, self.state.right / self.state.expected)
+        """Return the correction of the drafter's probabilities: right tokens / expected ones."""
+        return min(MAX_TRUST, self.state.right / self.state.expected)
 
     def draft(self, rows: Rows, most: int) -> np.ndarray:
         n, state = len(rows), self.state
@@ -105,8 +106,8 @@ class Window(Method):
         most = min(most, self.b - 1) if self.b else most
         if most <= 0:
             return self.offered
-        # a draft token that is right less often than it costs is worth nothing, however cheap
-        # tokens are at present
+        # a draft token that is right less often than its cost is not worth it, even if tokens are
+        # cheap at present
         least = min(1.0, (self.cost.position + self.cost.row * n) / self.trust())
         self.offered, self.confidence = self.drafter.propose(rows, most, least)
         if not self.offered.shape[1]:
@@ -115,13 +116,13 @@ class Window(Method):
         return self.offered[:, : self.width(likely.tolist(), n)]
 
     def width(self, likely: list[float], n: int) -> int:
-        """Draft tokens with the most tokens for the price, of a draft whose tokens are right with
-        these probabilities, all before them being right; 0 where no draft pays."""
+        """Return the number of draft tokens with the most tokens for the cost, if each is right
+        with the given probability, provided that all before it are; 0 if no draft gains."""
         best = tokens = 1.0
         width = 0
         prices = self.prices.get(n, [])
         if len(prices) < len(likely):
-            prices = self.prices[n] = self.cost.of(2 * len(likely), n)
+            prices = self.prices[n] = self.cost.block_costs(2 * len(likely), n)
         for j, chance in enumerate(likely):
             tokens += chance
             gain = tokens / prices[j]
@@ -129,13 +130,13 @@ class Window(Method):
                 best, width = gain, j + 1
         state = self.state
         state.useless = 0 if width else state.useless + 1
-        if state.useless > PATIENCE:
+        if state.useless > MAX_USELESS_CALLS:
             state.pause = min(state.useless, LONGEST_PAUSE)
         return width
 
     def learn(self, rows: Rows, out: np.ndarray, verified: np.ndarray, w: int) -> None:
-        # one draft token behind the block can be judged as well, so that the record goes on when
-        # the block is one token wide
+        # one draft token after the block is judged as well, so that the record continues while the
+        # block is one token wide
         m, n, state = min(w, self.offered.shape[1]), len(rows), self.state
         if m:
             reached = np.arange(m) < verified[:, None]

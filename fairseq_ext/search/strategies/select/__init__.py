@@ -1,1 +1,1 @@
-"""`--select`: which continuations of a sentence go on."""
+"""`--select`: the choice of continuations of a sentence."""

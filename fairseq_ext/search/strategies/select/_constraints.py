@@ -14,7 +14,7 @@ from fairseq_ext.search.beam import Beam
 from fairseq_ext.search.constraints.banned import BannedCompiler, BannedTable, build_banned
 from fairseq_ext.search.constraints.sentence_end import EndRule
 from fairseq_ext.search.log_probs import LogProbs
-from fairseq_ext.search.phrases.phrase_table import Compiler, PhraseTable, build_table
+from fairseq_ext.search.phrases.phrase_table import PhraseTable, RequirementCompiler, build_table
 from fairseq_ext.search.phrases.sentence import EMPTY
 from fairseq_ext.search.pool import Pool
 
@@ -27,33 +27,36 @@ class Tables:
     banned: BannedTable | None
     max_len: Tensor  # (N,)
     forced: Tensor  # (N,) tokens of the prefix
-    infeasible: Tensor  # (N,) more tokens than the sentence may have
+    infeasible: Tensor  # (N,) whether the constraints have more tokens than the sentence may have
     banks: int  # of the sentence with the most constraint tokens
     ends: EndRule | None = None  # --constraint-end
-    struct: ctypes.Structure | None = None  # of `compiled_phrases`
+    struct: ctypes.Structure | None = None  # cache of `compiled_phrases`
 
     def compiled_phrases(self) -> ctypes.Structure:
-        """The phrases as the compiled library reads them."""
+        """Return the phrases as the compiled library reads them."""
         if self.struct is None:
             t = self.phrases
             self.struct = phrases_struct(
-                [getattr(t, name) for name in INT64_FIELDS], t.behind, t.glued, t.ordered
+                [getattr(t, name) for name in INT64_FIELDS],
+                t.root_after_token,
+                t.continues_word,
+                t.ordered,
             )
         return self.struct
 
 
 class Compilers:
-    """Makes the automata of required and banned phrases, and caches them for one search."""
+    """The compilers of required and banned phrases of one search; they cache automata."""
 
     def __init__(self) -> None:
-        self.required = Compiler(None)
+        self.required = RequirementCompiler(None)
         self.banned = BannedCompiler(None, False)
 
     def use(self, pool: Pool) -> None:
-        """Replace the compilers where the pool has other word boundaries, or another case of banned
+        """Replace the compilers if the pool has other word boundaries, or another case of banned
         phrases, than the last one."""
         if self.required.boundaries is not pool.boundaries:
-            self.required = Compiler(pool.boundaries)
+            self.required = RequirementCompiler(pool.boundaries)
         if (
             self.banned.boundaries is not pool.boundaries
             or self.banned.any_case != pool.banned_in_any_case
@@ -62,7 +65,7 @@ class Compilers:
 
 
 def tables(pool: Pool, vocabulary: int, compilers: Compilers, eos: int, min_len: int) -> Tables:
-    """The tables of a pool's constraints. min_len: target tokens before EOS, at least."""
+    """Return the tables of a pool's constraints. min_len: target tokens before EOS, at least."""
     device = pool.length.device
     given = pool.constraints or [EMPTY] * len(pool)
     compilers.use(pool)
@@ -83,18 +86,19 @@ def tables(pool: Pool, vocabulary: int, compilers: Compilers, eos: int, min_len:
     return Tables(phrases, banned, max_len, forced, infeasible, int(phrases.total.max()) + 1, ends)
 
 
-# ---- How many rows may be *pending*
+# ---- A limit on the number of *pending* rows
 #
-# These stand behind a banned word that is complete but for its end, and must go on with the word.
+# A pending row ends in a banned word that is complete unless the next token continues it. Such a
+# row must continue the word, or be dropped.
 #
-# What scores well at `man` is mostly `man`, not the beginning of a longer word. With all rows
-# there, only words like "mann't" could follow.
+# After `man`, the model mostly expects the word `man`, not a longer word that begins so. If all
+# rows were there, only words like "mann't" could follow.
 #
 # Shapes: S live sentences, n rows, B tokens that lead to a pending state at most, V vocabulary.
 
 
-SHARE = 4  # one row in so many may become pending
-# a pending row goes on where the model gives this much to tokens that continue the word
+SHARE = 4  # one of this number of rows may become pending
+# a pending row continues if the model gives at least this probability to continuations of the word
 LIKELY = 0.1
 
 
@@ -104,16 +108,16 @@ def limit_pending_(
     """Ban tokens in place, so that at most `width` (S,) / SHARE rows of a sentence become pending,
     and unlikely pending rows end.
 
-    Next tokens of required phrases are neither banned nor counted; nor is anything where a prefix
-    is forced. steps_left (S,): tokens that may still come before EOS."""
+    Next tokens of required phrases are neither banned nor counted, and no token is where a prefix
+    is forced. steps_left (S,): tokens that may follow before EOS."""
     banned = table.banned
-    if banned is None or banned.glued.numel() == 1:
+    if banned is None or banned.continues_word.numel() == 1:
         return
     live = beam.live_index()
     proposed = None
     if table.banks > 1:
         state, count = (beam.by_sentence(beam.aux[name], 0) for name in ("state", "count"))
-        proposed = beam.by_row(table.phrases.of(live).next_token(state, count))  # (n, .)
+        proposed = beam.by_row(table.phrases.for_sentences(live).next_token(state, count))  # (n, .)
     free = table.max_len[live] - steps_left < table.forced[live]
     drop_unlikely_(banned, beam, log_probs, width, free, proposed)
     limit_new_(
@@ -133,16 +137,16 @@ def drop_unlikely_(
     free: Tensor,
     proposed: Tensor | None,
 ) -> None:
-    """End pending rows whose continuations have less than probability LIKELY together, where the
-    other rows have 2 x width continuations.
+    """End pending rows whose continuations have a total probability below LIKELY, if the other rows
+    have 2 x width continuations.
 
-    The second condition keeps every row of a beam that is wide enough for all sequences."""
+    Without the second condition, a beam that is wide enough for all sequences would lose some."""
     sentence = beam.sentence_of_row()
     pending = banned.pending[beam.aux["banned"]] & ~free[sentence]
     if pending.device.type == "cpu" and not bool(pending.any()):
         return
     log_probs.make_exact_(pending)
-    if pending.device.type == "cpu":  # the sentences that have such rows, as few have
+    if pending.device.type == "cpu":  # only the few sentences with such rows
         at = (
             torch.zeros_like(width, dtype=torch.bool)
             .index_fill(0, sentence[pending], True)[sentence]
@@ -152,7 +156,7 @@ def drop_unlikely_(
         at = torch.arange(sentence.numel(), device=sentence.device)
     (likely, possible), of = log_probs.mass(at), sentence[at]
     unlikely = pending[at] & (likely < math.log(LIKELY))
-    # rows of a beam that is wider than there are continuations
+    # placeholder rows of a beam that is wider than its number of continuations
     impossible = beam.last_score()[at] == -torch.inf
     others = possible.masked_fill(unlikely | impossible, 0)
     unlikely &= (torch.zeros_like(width).index_add(0, of, others) >= 2 * width)[of]
@@ -164,13 +168,16 @@ def drop_unlikely_(
 def limit_new_(
     banned: BannedTable, beam: Beam, log_probs: LogProbs, most: Tensor, proposed: Tensor | None
 ) -> None:
-    """Of the continuations of a sentence that lead to a pending state, ban all but the best `most`
-    (S,); those that equal the last stay."""
+    """Ban all but the best `most` (S,) continuations of a sentence that lead to a pending state;
+    those that equal the last one stay."""
     state = beam.aux["banned"]
     root = banned.root[state]
     # (n, 2B)
     token = torch.cat(
-        [banned.closing[state].masked_fill((state == root)[:, None], -1), banned.closing[root]],
+        [
+            banned.pending_tokens[state].masked_fill((state == root)[:, None], -1),
+            banned.pending_tokens[root],
+        ],
         dim=1,
     )
     counted = token >= 0
@@ -178,7 +185,7 @@ def limit_new_(
         counted &= ~(token[:, :, None] == proposed[:, None]).any(2)
     if state.device.type == "cpu" and not bool(counted.any()):
         return
-    score = (log_probs.at(token.clamp(min=0)) + beam.last_score()[:, None]).masked_fill(
+    score = (log_probs.scores_at(token.clamp(min=0)) + beam.last_score()[:, None]).masked_fill(
         ~counted, -torch.inf
     )
     of_sentence = beam.by_sentence(score, -torch.inf).flatten(1)

@@ -1,16 +1,16 @@
 """Soft terms: required phrases that are preferred, not forced (`--constraint-bonus b`).
 
     F. Odermatt, B. Egressy and R. Wattenhofer. Cascaded Beam Search: Plug-and-Play
-    Terminology-Forcing for Neural Machine Translation. 2023. https://arxiv.org/abs/2305.14538. Of
-    it the raised logits of terms; the cascade of beams is what --select dba does better.
+    Terminology-Forcing for Neural Machine Translation. 2023. https://arxiv.org/abs/2305.14538. Only
+    the raised logits of terms are used; instead of the cascade of beams there is --select dba.
 
-Plain beam search over log P(y | x) + b x (tokens that y has of its phrases): each token that
-advances a phrase has b nats more, and what unwinds loses again what it had. Tokens are counted
-as dba.py counts banks: those of met phrases, and of the longest phrase at hand. A phrase
-that would cost more than its bonus is left out, and the report says so. Scores, those of the
-output too, hold the bonus.
-Banned phrases and prefixes are forced as ever. Of each row the 32 (or 2k) likeliest words and the
-next tokens of its phrases are looked at.
+It is beam search over log P(y | x) + b x (number of tokens of phrases in y): each token that
+advances a phrase adds b nats, and a row that unwinds loses what it had. Tokens are counted as
+dba.py counts banks: those of met phrases, and of the longest current partial match. A phrase that
+would cost more than its bonus is left out, and the report says so. Scores, also those of the
+output, include the bonus.
+Banned phrases and prefixes are forced as in dba.py. Candidates are the 32 (or 2k) likeliest words
+of each row and the next tokens of its phrases.
 
 | symbol | flag |
 | --- | --- |
@@ -30,9 +30,9 @@ from fairseq_ext.search.phrases.phrase_table import PhraseTable
 from fairseq_ext.search.pool import Pool
 from fairseq_ext.search.registry import register
 from fairseq_ext.search.strategies.select.dba import DBA
-from fairseq_ext.search.strategies.select.topk import best_of_rows, likeliest_and_next
+from fairseq_ext.search.strategies.select.topk import best_of_rows, merge_phrase_tokens
 
-LIKELIEST = 32  # words of each row that are looked at, at least
+LIKELIEST = 32  # candidate words of each row, at least
 
 
 class Bonus(DBA):
@@ -52,10 +52,10 @@ class Bonus(DBA):
             0 if beam.lags is None else beam.lag()
         )
         proposed = self.forbid_(beam, log_probs, table, (table.max_len[live] - done))
-        phrases = table.phrases.of(live)
+        phrases = table.phrases.for_sentences(live)
         # (S, width, G)
         state, count = (beam.by_sentence(beam.aux[name], 0) for name in ("state", "count"))
-        if table.banks == 1:  # no sentence has any
+        if table.banks == 1:  # no sentence has phrases
             best = best_of_rows(self.k, beam, log_probs, self.children)
             row, token, score = best.row, best.token, best.score
             rank = row - beam.first_row()[:, None]
@@ -68,29 +68,29 @@ class Bonus(DBA):
     def raised(
         self, beam: Beam, log_probs: LogProbs, phrases: PhraseTable, state: Tensor, count: Tensor
     ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
-        """Row, token and raised score (S, 2k) of each sentence's best, and their
-        state (S, 2k, G)."""
-        # (1) of each row the likeliest words, and the next tokens of its phrases
+        """Return row, token and raised score (S, 2k) of each sentence's best, and their state
+        (S, 2k, G)."""
+        # (1) the likeliest words of each row, and the next tokens of its phrases
         most = self.children or max(2 * self.k, LIKELIEST)
         likeliest = log_probs.topk(min(most, log_probs.size))
-        row, token, score = likeliest_and_next(beam, log_probs, phrases, state, count, likeliest)
+        row, token, score = merge_phrase_tokens(beam, log_probs, phrases, state, count, likeliest)
         of = row - beam.first_row()[:, None]
         score = score.masked_fill(
             ~first_of_equals((of * self.vocabulary + token).masked_fill(score == -torch.inf, -1)),
             -torch.inf,
         )
-        # (2) b for each token that a row's bank rises by, less b for each that it falls by
+        # (2) b for each token by which a row's bank rises, -b for each by which it falls
         now = phrases.bank(state, count).gather(1, of)
         state, count = phrases.advance(pick(state, of), pick(count, of), token)
         rises = (phrases.bank(state, count) - now).to(score.dtype)
-        # (3) the best of all
+        # (3) the best of all of them
         score, order = (score + self.bonus * rises).topk(min(2 * self.k, score.size(1)), dim=1)
         row, token = row.gather(1, order), token.gather(1, order)
         return row, token, score, pick(state, order), pick(count, order)
 
 
 def check(flags, generation) -> None:
-    """UsageError without a bonus."""
+    """Raise UsageError if there is no bonus."""
     if flags.constraint_bonus is None:
         raise UsageError(
             "--select bonus prefers phrases by a bonus and none is given: add --constraint-bonus"

@@ -3,9 +3,9 @@
     P. Anderson, B. Fernando, M. Johnson and S. Gould. Guided Open Vocabulary Image Captioning with
     Constrained Beam Search. EMNLP 2017. https://aclanthology.org/D17-1098/
 
-A state is which subset of the C constraints is met, of which there are 2^C, and how far the phrase
-at hand has come. Each has a bank of k slots. Candidates, phrase automata and gates are those of
-dba.py; a bank has fixed slots, as in gbs.py, in place of the allocation.
+A state is the subset of the C constraints that is met, of which there are 2^C, and the position in
+the current phrase. Each has a bank of k slots. Candidates, phrase automata and gates are those of
+dba.py; a bank has fixed slots, as in gbs.py, instead of the allocation.
 
 | symbol | flag |
 | --- | --- |
@@ -27,8 +27,8 @@ MAX_CONSTRAINTS = 6  # of a sentence
 
 
 class ConstrainedBeam(GridBeam):
-    """A bank for every subset of constraints that is met, and for every stage of a phrase
-    of several tokens."""
+    """A bank for every subset of met constraints, and for every position in a phrase of several
+    tokens."""
 
     def width(self, table: Tables) -> int:
         return self.k * self.states(table.phrases)
@@ -40,7 +40,7 @@ class ConstrainedBeam(GridBeam):
         return self.k * 2 ** (phrases.need > 0).sum(1) * phrases.longest
 
     def states(self, phrases: PhraseTable) -> int:
-        """Banks of the sentence that has the most."""
+        """Return the number of banks of the sentence with the most constraints."""
         most = phrases.need.size(1)
         if most > MAX_CONSTRAINTS:
             raise SentenceError(
@@ -58,7 +58,7 @@ class ConstrainedBeam(GridBeam):
         bank: Tensor,
         score: Tensor,
     ) -> tuple[Tensor, Tensor]:
-        # (S, 1) of each sentence alone, so that no sentence's banks depend on those beside it
+        # (S, 1) of each sentence by itself, so that its banks do not depend on the other sentences
         stages = phrases.longest[:, None]
         met = (count >= phrases.need[:, None]) & (phrases.need[:, None] > 0)  # (S, c, G)
         subset = (met.long() << torch.arange(met.size(2), device=met.device)).sum(-1)  # (S, c)

@@ -4,16 +4,16 @@
     Neural Machine Translation. NAACL 2018. https://aclanthology.org/N18-1119/
     Batching after J. E. Hu et al., NAACL 2019, https://aclanthology.org/N19-1090/
 
-The beam of one size k is divided anew at every step among *banks*: bank i holds hypotheses that
-have i of the C constraint tokens. Candidates (Algorithm 2, `continuations`) are the best of all
-rows, each row's three best, and the next token of every unmet phrase. How the k slots are divided
+The beam of one size k is divided at every step among *banks*: bank i has hypotheses with i of the C
+constraint tokens. Candidates (Algorithm 2, `continuations`) are the best of all rows, each row's
+three best, and the next token of every unmet phrase. The k slots are divided
 (search/candidates.py):
 - even (Hu et al.; fairseq): the banks that have candidates get a slot each in turn, from the
   highest down.
-- paper (3.2): each bank has k / (C + 1) slots, bank C also the remainder, and hands what it cannot
-  fill to the nearest bank that can. This crams constraints in early: hypotheses score lower from
-  three words on.
-Phrases, unwinding and overlaps are in search/phrases/phrase_table.py, banned phrases in
+- paper (3.2): each bank has k / (C + 1) slots, bank C also the remainder, and gives slots that it
+  cannot fill to the nearest bank that can. So constraints are placed early: from three words on,
+  hypotheses score lower.
+Phrases, unwinding and overlaps: search/phrases/phrase_table.py. Banned phrases:
 search/constraints/banned.py.
 
 | symbol | flag |
@@ -23,17 +23,17 @@ search/constraints/banned.py.
 | rule of division | --dba-allocation |
 | pruning of Table 3 | --prune-finished (search/strategies/prune.py) |
 
-Neutral setting: no constraints; a sentence without any is searched as fairseq does, also beside
-constrained ones.
-Other than in the paper, each row proposes three continuations, and where the word that ends a
-phrase may still go on, three that end it: with one, a hypothesis that had met everything was lost
-where the model would write "packing" behind "pack". Also under --dba-allocation paper: with more
-banks than k, slots are dealt in turn; the paper's rule would give all k to the highest bank, 10
-BLEU less at k = 5 with four random words. A hypothesis whose remaining steps just suffice for its
-missing tokens may only take those, so a feasible sentence always meets its constraints. Missing
-phrases are taken to come one behind the other: that two of them may overlap is used where it
-happens but not counted on, so {[1, 2], [2, 3]} counts as infeasible where the sentence may have
-three tokens only. When a constrained sentence is final: search/strategies/stop/early.py.
+Neutral setting: no constraints; a sentence without constraints is searched as in fairseq, also in a
+batch with constrained ones.
+Differences from the paper: Each row proposes three continuations, and if the word that ends a
+phrase may continue, also three that end it: with one, a hypothesis that had met everything was lost
+where the model would write "packing" after "pack". Also under --dba-allocation paper, with more
+banks than k, slots are given in turn; the paper's rule would give all k to the highest bank, 10
+BLEU less at k = 5 with four random words. A hypothesis with just enough steps left for its missing
+tokens may only take those, so a feasible sentence always meets its constraints. Missing phrases are
+counted as if each followed the one before: an overlap of two of them is used if it occurs but not
+relied on, so {[1, 2], [2, 3]} counts as infeasible in three tokens. When a constrained sentence is
+final: search/strategies/stop/early.py.
 """
 
 from __future__ import annotations
@@ -51,15 +51,15 @@ from fairseq_ext.search.candidates import (
     Candidates,
     allocate_few,
     bank_sizes,
-    by_banks,
     deal,
     first_of_equals,
+    order_by_banks,
     pick,
 )
 from fairseq_ext.search.log_probs import LogProbs
 from fairseq_ext.search.phrases.phrase_table import PhraseTable
 from fairseq_ext.search.phrases.sentence import EMPTY
-from fairseq_ext.search.pool import OfPool, Pool
+from fairseq_ext.search.pool import PerPoolCache, Pool
 from fairseq_ext.search.protocols import Select
 from fairseq_ext.search.registry import register
 from fairseq_ext.search.strategies.select._constraints import (
@@ -68,18 +68,18 @@ from fairseq_ext.search.strategies.select._constraints import (
     limit_pending_,
     tables,
 )
-from fairseq_ext.search.strategies.select.topk import Best, TopK, best_of_rows, likeliest_and_next
+from fairseq_ext.search.strategies.select.topk import Best, TopK, best_of_rows, merge_phrase_tokens
 
 
 class DBA(Select):
     """The select strategy.
 
-    Row state rides in beam.aux: state, count (search/phrases/phrase_table.py) and banned
+    Its row state in beam.aux: state, count (search/phrases/phrase_table.py) and banned
     (search/constraints/banned.py).
     """
 
-    each = 3  # continuations of each row among the candidates, at least
-    # kernels/banks.cpp selects, where it can, and kernels/constrained.cpp searches
+    per_row = 3  # continuations of each row among the candidates, at least
+    # kernels/banks.cpp may select, and kernels/constrained.cpp search
     may_compile = True
 
     def __init__(
@@ -95,14 +95,16 @@ class DBA(Select):
         self.eos = eos
         self.vocabulary = vocabulary
         self.compilers = Compilers()
-        self.tables = OfPool(lambda pool: tables(pool, vocabulary, self.compilers, eos, min_len))
-        # most continuations of one row, those for the sake of constraints left out; None: no limit
+        self.tables = PerPoolCache(
+            lambda pool: tables(pool, vocabulary, self.compilers, eos, min_len)
+        )
+        # limit of continuations of one row, without those for constraints; None: no limit
         self.children = children
         self.variable = self.variable or children is not None
-        self.even = even  # how slots are divided among banks: in turn, or as in the paper
+        self.even = even  # how slots are divided among banks: even, or as in the paper
 
     def start(self, beam: Beam, pool: Pool) -> None:
-        """No phrase has begun."""
+        """Set the state in which no phrase has begun."""
         table = self.tables(pool)
         sentence = beam.live_index()[beam.sentence_of_row()]
         beam.aux["state"], beam.aux["count"] = table.phrases.begin(sentence)
@@ -112,7 +114,7 @@ class DBA(Select):
             table.ends.start(beam)
 
     def follow(self, beams: Sequence[Beam], pool: Pool, change: Callable[[], None]) -> None:
-        """Shift the states of live rows to where their automata lie after the change; each
+        """Shift the states of live rows to the new numbers of their automata after the change; each
         constraint keeps its column."""
         before = self.tables(pool)
         change()
@@ -120,12 +122,12 @@ class DBA(Select):
         for beam in beams:
             sentence = beam.live_index()[beam.sentence_of_row()]
             state, count = after.phrases.begin(sentence)
-            # what goes beyond is no constraint of a sentence that is here
+            # further columns belong to sentences that are no longer here
             G = min(state.size(1), beam.aux["state"].size(1))
             state[:, :G] += beam.aux["state"][:, :G] - before.phrases.start[sentence][:, :G]
             count[:, :G] = beam.aux["count"][:, :G]
             beam.aux["state"], beam.aux["count"] = state, count
-            beam.of_live = {}
+            beam.live_cache = {}
             old = beam.aux.pop("banned", None)
             if after.banned is not None:
                 inside = (
@@ -139,7 +141,7 @@ class DBA(Select):
         return TopK(self.k, self.children)
 
     def required_ids(self, pool: Pool) -> list[Collection[int]]:
-        """Every token of every required phrase, and of what its case allows."""
+        """Return every token of every required phrase, and of its other cases."""
         given = pool.constraints or [EMPTY] * len(pool)
         phrases = ([*c.any_of, *(cased.forms for cased in c.cased)] for c in given)
         return [
@@ -160,7 +162,7 @@ class DBA(Select):
             table.infeasible,
             int(phrases.total.max()),
             self.even,
-            self.each,
+            self.per_row,
             table,
         )
 
@@ -169,8 +171,10 @@ class DBA(Select):
         live = beam.live_index()
         done = beam.longest - (0 if beam.lags is None else beam.lag())  # (S,) or the same for all
         limits = (table.max_len, table.infeasible, table.forced)
-        max_len, infeasible, forced = beam.of_sentences("limits", lambda: [x[live] for x in limits])
-        steps_left = max_len - done  # (S,) tokens that may still come before EOS
+        max_len, infeasible, forced = beam.cached_for_live(
+            "limits", lambda: [x[live] for x in limits]
+        )
+        steps_left = max_len - done  # (S,) tokens that may follow before EOS
         proposed = self.forbid_(beam, log_probs, table, steps_left)
         if (
             self.may_compile
@@ -178,43 +182,43 @@ class DBA(Select):
             and (dense := log_probs.dense_for_library()) is not None
         ):
             return self.compiled(beam, dense, table, done, steps_left, proposed)
-        phrases = beam.of_sentences("phrases", lambda: table.phrases.of(live))
+        phrases = beam.cached_for_live("phrases", lambda: table.phrases.for_sentences(live))
         # (S, width, G)
         state, count = (beam.by_sentence(beam.aux[name], 0) for name in ("state", "count"))
 
-        # EOS only when all constraints are met; a sentence that cannot meet them
-        # may end at its limit
+        # EOS only when all constraints are met; a sentence that cannot meet them may end at its
+        # limit
         free = infeasible & (steps_left <= 0)
         unmet = phrases.total[:, None] - phrases.bank(state, count)  # (S, width)
         gate = (unmet > 0) & ~free[:, None]
-        eos = beam.of_sentences("eos", lambda: upload([[self.eos]], beam.device))
-        eos_score = log_probs.at(eos)[:, 0] + beam.last_score()
+        eos = beam.cached_for_live("eos", lambda: upload([[self.eos]], beam.device))
+        eos_score = log_probs.scores_at(eos)[:, 0] + beam.last_score()
         log_probs.ban_(self.eos, beam.by_row(gate))
 
         row, token, score = self.continuations(
             self.width(table), beam, log_probs, phrases, state, count
         )
-        # subtle: where nothing may follow (banned phrases can forbid it), the best row ends
-        # as it is, and is reported
+        # subtle: if no word may follow (banned phrases can forbid all), the best row ends as it is,
+        # and is reported
         best, at = beam.by_sentence(eos_score, -torch.inf).max(1, keepdim=True)
         more = beam.first_row()[:, None] + at, eos.expand_as(at), best
         row, token, score = (
             torch.cat(pair, dim=1) for pair in zip((row, token, score), more, strict=True)
         )
-        # the state after each candidate (S, c, ...), and whether the steps left suffice
-        # for what it then lacks
+        # the state after each candidate (S, c, ...), and whether the steps left are enough for its
+        # missing tokens
         rank = row - beam.first_row()[:, None]
         state, count = phrases.advance(pick(state, rank), pick(count, rank), token)
         bank = phrases.bank(state, count)
         in_time = phrases.total[:, None] - bank <= steps_left[:, None] - 1
         in_time |= (token == self.eos) | (infeasible | (done < forced))[:, None]
-        # an impossible copy must not hide a possible one: it has no key of its own
+        # an impossible copy must not hide a possible one, so it has a key of its own
         valid = (score > -torch.inf) & in_time
         valid &= first_of_equals(
             (rank * self.vocabulary + token).masked_fill(score == -torch.inf, -1)
         )
         valid[:, -1] = ~valid[:, :-1].any(1)
-        # its sentence is final: nobody looks at what it has any more
+        # its sentence is final, and its state is not read any more
         for known in (state, count, bank):
             known[:, -1] = 0
         score = score.masked_fill(~valid, -torch.inf)
@@ -237,15 +241,15 @@ class DBA(Select):
         steps_left: Tensor,
         proposed: Tensor | None,
     ) -> Candidates:
-        """What __call__ defines, in one call of the compiled library, from
+        """Return the result of `__call__` by one call of the compiled library, from
         log-probabilities (n, V)."""
         live, state, count = beam.live_index(), beam.aux["state"], beam.aux["count"]
         infeasible = table.infeasible[live]
-        excused = infeasible | (done < table.forced[live])
+        exempt = infeasible | (done < table.forced[live])
         best = min(2 * self.k, beam.width * log_probs.size(1) - 1)
         out = min(
             2 * self.k,
-            best + beam.width * (self.each + state.size(1) * table.phrases.proposed.size(1)) + 1,
+            best + beam.width * (self.per_row + state.size(1) * table.phrases.proposed.size(1)) + 1,
         )
         rows = BankRows(
             log_probs,
@@ -255,12 +259,12 @@ class DBA(Select):
             beam.bounds(),
             live,
             steps_left,
-            excused,
+            exempt,
             infeasible,
             self.eos,
             self.k,
             best,
-            self.each,
+            self.per_row,
             out,
             self.even,
         )
@@ -271,15 +275,15 @@ class DBA(Select):
     def forbid_(
         self, beam: Beam, log_probs: LogProbs, table: Tables, steps_left: Tensor
     ) -> Tensor | None:
-        """Ban what banned phrases and --constraint-end forbid, in place; return what
-        EndRule.forbid_ does, None without that rule.
+        """Ban what banned phrases and --constraint-end forbid, in place; return the result of
+        EndRule.forbid_, None without that rule.
 
-        steps_left (S,): tokens that may still come before EOS."""
+        steps_left (S,): tokens that may follow before EOS."""
         if table.banned is not None:
             table.banned.ban_(
                 log_probs, beam.aux["banned"], (steps_left <= 1)[beam.sentence_of_row()]
             )
-            widths = self.widths(table.phrases.of(beam.live_index()))
+            widths = self.widths(table.phrases.for_sentences(beam.live_index()))
             limit_pending_(
                 table,
                 beam,
@@ -290,27 +294,27 @@ class DBA(Select):
         if table.ends is None:
             return None
         return table.ends.forbid_(
-            beam, log_probs, table.phrases.of(beam.live_index()), not self.soft
+            beam, log_probs, table.phrases.for_sentences(beam.live_index()), not self.soft
         )
 
     def state_after(
         self, beam: Beam, table: Tables, row: Tensor, token: Tensor, proposed: Tensor | None
     ) -> dict[str, Tensor]:
-        """What `forbid_` reads of each row, after the candidates' tokens (S, c); proposed:
-        what it has returned."""
+        """Return the row state that `forbid_` reads, after the candidates' tokens (S, c); proposed:
+        the result of `forbid_`."""
         aux = {}
         if table.banned is not None:
             aux["banned"] = table.banned.advance(beam.aux["banned"][row], token)
         if table.ends is not None and proposed is not None:
-            aux["ends"] = table.ends.after(beam, row, token, proposed)
+            aux["ends"] = table.ends.next_state(beam, row, token, proposed)
         return aux
 
     def width(self, table: Tables) -> int:
-        """Rows a sentence may go on with."""
+        """Return the number of rows that a sentence may continue with."""
         return self.k
 
     def widths(self, phrases: PhraseTable) -> Tensor | None:
-        """(S,) the same for each sentence where they differ."""
+        """Return (S,) that number for each sentence if sentences differ, else None."""
         return None
 
     def order(
@@ -322,16 +326,16 @@ class DBA(Select):
         bank: Tensor,
         score: Tensor,
     ) -> tuple[Tensor, Tensor]:
-        """The 2k candidates of each sentence, the k that the banks admit first: their
-        places and scores (S, 2k)."""
+        """Return places and scores (S, 2k) of the 2k candidates of each sentence, the k in the
+        banks' slots first."""
         sizes = bank_sizes(bank, score, table.banks)
         slots = deal(self.k, sizes) if self.even else allocate_few(self.k, sizes, phrases.total)
-        order, _ = by_banks(slots, bank, score, phrases.total)
+        order, _ = order_by_banks(slots, bank, score, phrases.total)
         order = order[:, : 2 * self.k]
         return order, score.gather(1, order)
 
     def best(self, k: int, beam: Beam, log_probs: LogProbs, phrases: PhraseTable) -> Best:
-        """The 2k best continuations of each sentence."""
+        """Return the 2k best continuations of each sentence."""
         return best_of_rows(k, beam, log_probs, self.children)
 
     def continuations(
@@ -343,11 +347,11 @@ class DBA(Select):
         state: Tensor,
         count: Tensor,
     ) -> tuple[Tensor, Tensor, Tensor]:
-        """Algorithm 2, lines 6-12: row, token and score (S, c) of the 2k best of all rows,
-        each row's best, and all next tokens of unmet phrases. The same continuation may
-        occur more than once."""
+        """Return row, token and score (S, c) of the 2k best of all rows, each row's best, and all
+        next tokens of unmet phrases (Algorithm 2, lines 6-12). A continuation may occur more than
+        once."""
         best = self.best(k, beam, log_probs, phrases)
-        more = likeliest_and_next(
+        more = merge_phrase_tokens(
             beam,
             log_probs,
             phrases,
@@ -364,15 +368,15 @@ class DBA(Select):
     def likeliest(
         self, beam: Beam, log_probs: LogProbs, phrases: PhraseTable, state: Tensor, count: Tensor
     ) -> tuple[Tensor, Tensor]:
-        """Scores and tokens (n, each) of each row's likeliest continuations; where a phrase is
-        pending, of those that let it count."""
-        most = min(self.each, self.children or self.each, log_probs.size)
+        """Return scores and tokens (n, each) of each row's likeliest continuations; if a phrase is
+        pending, of those that do not continue its word."""
+        most = min(self.per_row, self.children or self.per_row, log_probs.size)
         if not phrases.is_bounded:
             return log_probs.topk(most)
         pending = beam.by_row(phrases.is_pending(state, count).any(-1))  # (n,)
         if pending.device.type == "cpu" and not bool(pending.any()):
             return log_probs.topk(most)
-        return log_probs.topk(most, without=(pending, phrases.glued))
+        return log_probs.topk(most, without=(pending, phrases.continues_word))
 
 
 @dataclass
@@ -380,8 +384,8 @@ class DBAFlags:
     dba_allocation: Literal["even", "paper"] = field(
         default="even",
         metadata={
-            "help": "how dba divides the beam among its banks: a row for each in turn, or as Post "
-            "and Vilar do (default: even)",
+            "help": "how dba divides the beam among its banks: a row for each in turn, or as in "
+            "the paper (default: even)",
             "shapes": "required phrases",
         },
     )

@@ -1,11 +1,11 @@
-"""Diverse beams: groups of the beam that choose in turn, each put off the words that those before
-it took (`--diverse-beam-groups`).
+"""Diverse beams: groups of the beam that choose in turn, with a penalty for words that earlier
+groups chose (`--diverse-beam-groups`).
 
     A. K. Vijayakumar, M. Cogswell, R. R. Selvaraju, Q. Sun, S. Lee, D. Crandall and D. Batra.
     Diverse Beam Search: Decoding Diverse Solutions from Neural Sequence Models. AAAI 2018.
 
-As in fairseq: rows g, g + G, g + 2G, ... of a sentence are group g, and a score keeps what was
-taken from it for words of other groups.
+As in fairseq: rows g, g + G, g + 2G, ... of a sentence are group g, and a score keeps the penalties
+for words of other groups.
 
 Shapes: S live sentences, G groups, c candidates of a group, V words.
 """
@@ -52,7 +52,7 @@ class Diverse(Select):
 
 
 def check(flags, generation) -> None:
-    """Refuse a beam that the groups cannot share (raises UsageError)."""
+    """Refuse a beam that cannot be divided among the groups (raises UsageError)."""
     if generation.beam % max(1, generation.diverse_beam_groups):
         raise UsageError(
             "--diverse-beam-groups shares the beam out evenly, so --beam must be a multiple of it: "

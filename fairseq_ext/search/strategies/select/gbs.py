@@ -21,7 +21,7 @@ import torch
 from torch import Tensor
 
 from fairseq_ext.search.beam import Beam
-from fairseq_ext.search.candidates import Candidates, by_banks
+from fairseq_ext.search.candidates import Candidates, order_by_banks
 from fairseq_ext.search.log_probs import LogProbs
 from fairseq_ext.search.phrases.phrase_table import PhraseTable
 from fairseq_ext.search.pool import Pool
@@ -52,8 +52,8 @@ class GridBeam(DBA):
     def __call__(self, beam: Beam, log_probs: LogProbs, pool: Pool) -> Candidates:
         found = super().__call__(beam, log_probs, pool)
         assert found.widths is not None
-        # a sentence without constraints has k rows, also beside one with more: of its 2k
-        # candidates, those that a beam of k would use
+        # a sentence without constraints has k rows, also next to one with more: of its 2k
+        # candidates, keep those that a beam of k would use
         ends = found.token == self.eos
         used = torch.where(
             ends,
@@ -61,7 +61,7 @@ class GridBeam(DBA):
             (~ends).cumsum(1) <= self.k,
         )
         found.score = found.score.masked_fill(~used & (found.widths == self.k)[:, None], -torch.inf)
-        found.slots = self.own_width(self.tables(pool).phrases.of(beam.live_index()))
+        found.slots = self.own_width(self.tables(pool).phrases.for_sentences(beam.live_index()))
         return found
 
     def width(self, table: Tables) -> int:
@@ -71,12 +71,12 @@ class GridBeam(DBA):
         return self.k * (phrases.total + 1)
 
     def own_width(self, phrases: PhraseTable) -> Tensor:
-        """(S,) what `width` is for a sentence by itself."""
+        """Return (S,) the `width` of a sentence by itself."""
         return self.k * (phrases.total + 1)
 
     def best(self, k: int, beam: Beam, log_probs: LogProbs, phrases: PhraseTable) -> Best:
-        """The best continuations of each sentence, no more than it looks at when it is alone:
-        a batch is as wide as its widest sentence."""
+        """Return the best continuations of each sentence, as many as it considers by itself: a
+        batch is as wide as its widest sentence."""
         best = super().best(k, beam, log_probs, phrases)
         beyond = (
             torch.arange(best.score.size(1), device=beam.device)
@@ -99,14 +99,14 @@ class GridBeam(DBA):
     def admitted_only(
         self, slots: Tensor, table: Tables, bank: Tensor, score: Tensor, top: Tensor
     ) -> tuple[Tensor, Tensor]:
-        """Order and scores (S, 2k) as by_banks gives them, with nothing beyond the slots but
-        what EOS may make room for."""
-        order, admitted = by_banks(slots, bank, score, top)
+        """Return order and scores (S, 2k) as `order_by_banks` does, without candidates beyond the
+        slots, except for those that may replace ended ones."""
+        order, admitted = order_by_banks(slots, bank, score, top)
         score = score.gather(1, order)
         searched: Tensor = torch.gt(top, 0)[:, None]  # has constraints
         beyond = torch.arange(score.size(1), device=score.device) >= admitted[:, None]
-        # a sentence without constraints is plain beam search, whose candidates beyond the
-        # k-th replace those that end
+        # a sentence without constraints is plain beam search, whose candidates after the k-th
+        # replace those that end
         score = score.masked_fill(beyond & searched, -torch.inf)
         return order[:, : 2 * self.width(table)], score[:, : 2 * self.width(table)]
 

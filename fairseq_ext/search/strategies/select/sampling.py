@@ -4,12 +4,13 @@ or `--select sampling`).
     A. Fan, M. Lewis and Y. Dauphin. Hierarchical Neural Story Generation. ACL 2018.
     (--sampling-topk)
     A. Holtzman, J. Buys, L. Du, M. Forbes and Y. Choi. The Curious Case of Neural Text
-    Degeneration. ICLR 2020. (--sampling-topp) J. Hewitt, C. D. Manning and P. Liang. Truncation
-    Sampling as Language Model Desmoothing. Findings of EMNLP 2022. (--sampling-epsilon)
+    Degeneration. ICLR 2020. (--sampling-topp)
+    J. Hewitt, C. D. Manning and P. Liang. Truncation Sampling as Language Model Desmoothing.
+    Findings of EMNLP 2022. (--sampling-epsilon)
 
-As in fairseq, a hypothesis' score is that of the whole distribution, at --temperature,
-whatever is cut off. Unlike there, what a sentence draws follows from --seed and its number
-(kernels/log_probs.py), not from what is decoded before or beside it.
+As in fairseq, a hypothesis' score is that of the full distribution, at --temperature, also if words
+are cut off. Unlike in fairseq, the samples of a sentence depend on --seed and on its number
+(kernels/log_probs.py), not on other sentences.
 
 Shapes: S live sentences, n rows, d draws: k of a sentence that has no token yet, then one a row.
 """
@@ -24,7 +25,7 @@ from fairseq_ext.core.errors import UsageError
 from fairseq_ext.kernels.beam import StrategyRules
 from fairseq_ext.kernels.log_probs import SamplingCut, draw, draw_compiled, uniform
 from fairseq_ext.search.beam import Beam
-from fairseq_ext.search.candidates import Candidates, laid_out
+from fairseq_ext.search.candidates import Candidates, pad_by_sentence
 from fairseq_ext.search.log_probs import LogProbs
 from fairseq_ext.search.pool import Pool
 from fairseq_ext.search.protocols import Select
@@ -32,7 +33,7 @@ from fairseq_ext.search.registry import register
 
 
 def noise_of(beam: Beam, pool: Pool) -> tuple[Tensor, Tensor, Tensor]:
-    """(n,) each row's seed, its sentence's number and its step."""
+    """Return (n,) each row's seed, its sentence's number and its step."""
     live, sentence = beam.live_index(), beam.sentence_of_row()
     seed, number = (
         each.to(beam.device)[live][sentence] for each in (torch.tensor(pool.seeds), pool.ids)
@@ -43,7 +44,7 @@ def noise_of(beam: Beam, pool: Pool) -> tuple[Tensor, Tensor, Tensor]:
 class Sampling(Select):
     """k samples of each sentence."""
 
-    variable = True  # a sample that has ended leaves the others behind
+    variable = True  # a sample that ends has no row any more
 
     def __init__(self, k: int, cut: SamplingCut):
         self.k, self.cut = k, cut
@@ -53,7 +54,7 @@ class Sampling(Select):
         return StrategyRules(samples=True, sampling_cut=self.cut.struct())
 
     def start(self, beam: Beam, pool: Pool) -> None:
-        # all of a sentence's samples
+        # all samples of a sentence start from one row
         beam.aux["sample"] = torch.full((beam.rows,), -1, device=beam.device)
 
     def __call__(self, beam: Beam, log_probs: LogProbs, pool: Pool) -> Candidates:
@@ -71,7 +72,7 @@ class Sampling(Select):
             value, row, u, self.cut
         )
         score = value[row, token.clamp(min=0)] + beam.last_score()[row]
-        lay = partial(laid_out, len(beam.live), sentence[row])
+        lay = partial(pad_by_sentence, len(beam.live), sentence[row])
         found = (
             lay(row, beam.first_row()),
             lay(token.clamp(min=0), 0),
@@ -93,7 +94,7 @@ class SamplingFlags:
 
 
 def cuts(flags, generation) -> dict[str, float]:
-    """The flags that cut off words, and their values."""
+    """Return the flags that cut off words, and their values."""
     given = {
         "topk": generation.sampling_topk,
         "topp": generation.sampling_topp,
@@ -103,15 +104,15 @@ def cuts(flags, generation) -> dict[str, float]:
 
 
 def check(flags, generation) -> None:
-    """Refuse two ways of cutting words off (raises UsageError)."""
+    """Refuse two ways of cutting off words (raises UsageError)."""
     if len(given := list(cuts(flags, generation))) > 1:
         raise UsageError(
             f"{given[0]} and {given[1]} both say which words are sampled: leave one of the two out"
         )
 
 
-def tell(flags, generation) -> str:
-    """What the signature says of fairseq's flags."""
+def signature_part(flags, generation) -> str:
+    """Return the part of the signature for fairseq's flags."""
     return f"topk={max(0, generation.sampling_topk)},topp={max(0, generation.sampling_topp):g}"
 
 
@@ -120,7 +121,7 @@ def tell(flags, generation) -> str:
     "sampling",
     SamplingFlags,
     check=check,
-    tell=tell,
+    signature_part=signature_part,
     needs=("search loop",),
     denies=("beam", "repeatable calls"),
     samples=True,

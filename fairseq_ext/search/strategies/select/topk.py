@@ -25,7 +25,7 @@ class TopK(Select):
 
     def __init__(self, k: int, children: int | None = None):
         self.k = k
-        self.children = children  # most continuations of one row; None: no limit
+        self.children = children  # largest number of continuations of one row; None: no limit
         self.variable = children is not None
 
     @property
@@ -42,25 +42,23 @@ def build(flags, context) -> TopK:
     return TopK(context.k, context.children)
 
 
-# ---- The best continuations of each sentence
-#
-# Every selection starts from them.
+# ---- The best continuations of each sentence, with which every selection starts
 #
 # Shapes: S live sentences, n live rows, c candidates a sentence.
 
 
 @dataclass
 class Best:
-    """The best continuations of each sentence; scores are cumulative."""
+    """The best continuations of each sentence, (S, c) each, best first; scores are cumulative."""
 
-    row: Tensor  # (S, c) best first
+    row: Tensor  # row of the beam that is continued
     token: Tensor
     score: Tensor
 
 
 def best_of_rows(k: int, beam: Beam, log_probs: LogProbs, children: int | None = None) -> Best:
-    """The 2k best continuations of each sentence (or all but one where there are fewer: fairseq
-    never takes pad), at most so many children of one row."""
+    """Return the 2k best continuations of each sentence (or all but one if there are fewer: fairseq
+    never takes pad). children: largest number of continuations of one row."""
     width, words = beam.width, log_probs.size
     c = min(2 * k, width * words - log_probs.is_dense)  # a shortlist has no pad
     if children is None or children >= min(c, words):
@@ -75,7 +73,7 @@ def best_of_rows(k: int, beam: Beam, log_probs: LogProbs, children: int | None =
     return Best(*best_of_sentences(c, beam, row_score, row_token, stable=children is not None))
 
 
-def likeliest_and_next(
+def merge_phrase_tokens(
     beam: Beam,
     log_probs: LogProbs,
     phrases: PhraseTable,
@@ -83,12 +81,14 @@ def likeliest_and_next(
     count: Tensor,
     likeliest: tuple[Tensor, Tensor],
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Row, token and score (S, c) of each row's likeliest words, score and token (n, m), and of all
-    next tokens of unmet phrases."""
+    """Return row, token and score (S, c) of each row's likeliest words, score and token (n, m), and
+    of all next tokens of unmet phrases."""
     proposed = beam.by_row(phrases.next_token(state, count))  # (S, width, G x W) -> (n, G x W)
     known = proposed.clamp(min=0)
     score = (
-        torch.cat([likeliest[0], log_probs.at(known).masked_fill(proposed < 0, -torch.inf)], dim=1)
+        torch.cat(
+            [likeliest[0], log_probs.scores_at(known).masked_fill(proposed < 0, -torch.inf)], dim=1
+        )
         + beam.last_score()[:, None]
     )
     token = torch.cat([likeliest[1], known], dim=1)

@@ -1,1 +1,1 @@
-"""`--softmax`: which words are scored, and how."""
+"""`--softmax`: the scored words, and how they are scored."""

@@ -1,9 +1,9 @@
-"""The index of LSH softmax: the vocabulary's band codes in tables, kept in a file of the
-user's cache folder.
+"""The index of LSH softmax: the vocabulary's band codes in tables, in a file of the user's cache
+folder.
 
-The file's name tells K, u, W, the seed and the table; its key is a digest of the weights and of
-those. An index whose key differs is built anew and replaces the file, as is one that is damaged:
-every number that a lookup indexes by is checked when the file is read.
+The file's name contains K, u, W, the seed and the table; its key is a digest of the weights and of
+these. An index with another key, or a damaged one, is built again and replaced: every number that a
+lookup uses as an index is checked when the file is read.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from fairseq_ext.kernels.lsh_torch import PRIME, Cuckoo, bits_of
 logger = logging.getLogger("fairseq_ext")
 FORMAT, VERSION = "fairseq_ext LSH index", 2
 LONG, INT = (("<i8",), 2), ("<i4",)
-LAYOUTS = {  # the dimensions lie turned, (K, P), as hashing reads them
+LAYOUTS = {  # the dimensions are transposed, (K, P), as hashing reads them
     "direct": {"dimensions": LONG, "words": (INT, 1), "offsets": (INT, 2)},
     "cuckoo": {
         "dimensions": LONG,
@@ -38,7 +38,7 @@ LAYOUTS = {  # the dimensions lie turned, (K, P), as hashing reads them
         "hashes": LONG,
     },
 }
-# codes of so many bits are looked up by address; beyond, a cuckoo table is smaller
+# codes of up to this number of bits are looked up by address; beyond, a cuckoo table is smaller
 DIRECT_BITS = 16
 
 
@@ -59,7 +59,7 @@ class Parameters:
 
 @dataclass
 class Index:
-    """What a lookup needs. Words of equal code lie side by side in each band."""
+    """The tables of a lookup. Words of equal code are next to each other in each band."""
 
     dimensions: Tensor  # (P, K) of the padded vector that each hash function compares
     words: Tensor  # (W x V,) int32
@@ -82,18 +82,18 @@ class Index:
 
 
 def padded(weight: Tensor, bias: Tensor | None) -> Tensor:
-    """The output layer (V, d) with its bias as one more dimension, which is 1 in the
-    padded hidden vector."""
+    """Return the output layer (V, d) with its bias as one more dimension, which is 1 in the padded
+    hidden vector."""
     return weight if bias is None else torch.cat([weight, bias[:, None]], dim=1)
 
 
 def padded_shape(weight: Tensor, bias: Tensor | None) -> tuple[int, int]:
-    """V and D of `padded`."""
+    """Return V and D of `append_bias`."""
     return weight.size(0), weight.size(1) + (bias is not None)
 
 
 def key_of(weight: Tensor, bias: Tensor | None, parameters: Parameters) -> str:
-    """A digest of the weights and of the parameters."""
+    """Return a digest of the weights and of the parameters."""
     digest = hashlib.blake2b(digest_size=16)
     for tensor in (weight, bias):
         if tensor is not None:
@@ -125,12 +125,12 @@ def build(
 
 
 def codes_of(parameters: Parameters) -> int:
-    """How many codes a band may have."""
+    """Return the number of codes of a band."""
     return 1 << (parameters.u * bits_of(parameters.K))
 
 
 def place_of(checkpoint: str, parameters: Parameters) -> Path:
-    """The file of a checkpoint's index: checkpoints of other folders may have the same name."""
+    """Return the path of a checkpoint's index; files of other folders may have the same name."""
     path = Path(checkpoint).resolve()
     return (
         cache_folder()
@@ -146,8 +146,8 @@ def load_or_build(
     kernels: Any = lsh_torch,
     dictionary: str = "",
 ) -> Index:
-    """The index of these weights, from its file if that holds it; dictionary: fingerprint of the
-    words, remembered beside it."""
+    """Return the index of these weights, from its file if that has it; dictionary: fingerprint of
+    the words, stored in the file."""
     key = key_of(weight, bias, parameters)
     file = None if checkpoint is None else place_of(checkpoint, parameters)
     if (
@@ -172,10 +172,10 @@ def load_or_build(
 def read(
     file: Path, key: str, parameters: Parameters, V: int, D: int, dictionary: str = ""
 ) -> Index | None:
-    """The index in a file, None where there is none of this key. It is of V words and D dimensions.
+    """Return the index of a file, for V words and D dimensions; None if it has another key.
 
-    One that was made with another dictionary is used, as it is of the weights alone, but one of the
-    two dictionaries must be wrong.
+    An index that was made with another dictionary is used, since it depends on the weights alone,
+    but one of the two dictionaries must be wrong.
     """
     try:
         made_from, arrays = array_file.load(file, FORMAT, VERSION, LAYOUTS[parameters.table])
@@ -195,7 +195,7 @@ def read(
     except FileNotFoundError:
         return None
     except (OSError, DamagedFile) as error:  # a damaged file is replaced
-        logger.warning("the LSH index %s is built anew, because %s", file, error)
+        logger.warning("the LSH index %s is built again, because %s", file, error)
         return None
     tensors = {name: torch.from_numpy(array) for name, array in arrays.items()}
     index = Index(tensors.pop("dimensions").t(), tensors.pop("words"), V, parameters.u)
@@ -207,7 +207,7 @@ def read(
 
 
 def check_numbers(arrays: dict[str, Any], parameters: Parameters, V: int, D: int) -> None:
-    """Raise DamagedFile unless every dimension, word and span lies where a lookup may follow it."""
+    """Raise DamagedFile unless every dimension, word and span is valid for a lookup."""
     K, P, W = parameters.K, parameters.u * parameters.W, parameters.W
     dimensions, words = arrays["dimensions"], arrays["words"]
     if dimensions.shape != (K, P) or words.shape != (W * V,):
@@ -246,7 +246,7 @@ def check_numbers(arrays: dict[str, Any], parameters: Parameters, V: int, D: int
 
 
 def write(index: Index, key: str, file: Path, dictionary: str = "") -> bool:
-    """Keep the index, in one step; false where the place cannot be written."""
+    """Write the index in one step; return false if the file cannot be written."""
     cuckoo = index.cuckoo
     tensors = {"dimensions": index.dimensions.t(), "words": index.words}
     if cuckoo is not None:

@@ -1,4 +1,4 @@
-"""What all shortlists share: target counts, flags, the layer over their words, statistics."""
+"""Common parts of all shortlists: target counts, flags, the layer over their words, statistics."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ from fairseq_ext.model.transformer.supported import output_layers
 from fairseq_ext.model.transformer.weights import Linear
 from fairseq_ext.search.beam import Beam
 from fairseq_ext.search.log_probs import LogProbs
-from fairseq_ext.search.pool import OfPool, Pool
+from fairseq_ext.search.pool import PerPoolCache, Pool
 from fairseq_ext.search.protocols import Softmax
 
 logger = logging.getLogger("fairseq_ext")
 
 
 def target_counts(flags, context) -> list[int]:
-    """How often each target word occurs, by id."""
+    """Return the frequency of each target word, by id."""
     dictionary = context.dictionary
     if not flags.shortlist_counts:
         if context.joined_dictionary:
@@ -68,17 +68,15 @@ def shortlist_arguments(flags, context, T: int, flag: str) -> dict:
     layers = output_layers(context.models, flag)
     base = most_frequent(target_counts(flags, context), T, (context.eos, context.unk))
     measured = ShortlistMeter(context.stats, context.k, flags.shortlist_recall_every)
-    return dict(layers=layers, base=base, temperature=context.temperature, measured=measured)
+    return dict(layers=layers, base=base, temperature=context.temperature, meter=measured)
 
 
-# ---- Flags
-#
-# Those of all shortlists, and those of `top` and `lexical`.
+# ---- Flags: those of all shortlists, and those of `top` and `lexical`
 
 
 @dataclass
 class ShortlistFlags:
-    """What every shortlist shares."""
+    """The flags of all shortlists."""
 
     shortlist_counts: str | None = field(
         default=None,
@@ -101,7 +99,7 @@ class ShortlistFlags:
 
 @dataclass
 class TopFlags(ShortlistFlags):
-    """What `top` and `lexical` share."""
+    """The flags of `top` and `lexical`."""
 
     shortlist_top: int = field(
         default=2000,
@@ -129,21 +127,20 @@ def check_top(flags, generation) -> None:
 
 # ---- Shortlist softmax: scores of a part of the vocabulary
 #
-# What every shortlist must hold, and the linear layer over its words.
-#
-# A strategy says which words are listed (`ShortlistSoftmax.words`); the rest is here. Lists are
-# shared by all rows of a call, or by the rows of a sentence.
+# A strategy returns the listed words (`ShortlistSoftmax.words`). Words that every shortlist needs
+# are added here, and the linear layer over them is computed here. A shortlist is shared by all rows
+# of a call, or by the rows of a sentence.
 #
 # Shapes: n rows, S live sentences, N sentences of the pool, V vocabulary, d features, C listed
 # words, T words of the fixed part.
 
 
 Layer = tuple[Tensor, Tensor | None]  # weight (V, d), bias (V,)
-SHAPES = 256  # a gathered part is filled up to a multiple of so many words
+SIZE_MULTIPLE = 256  # a gathered part is filled up to a multiple of this number of words
 
 
 def required_words(pool: Pool) -> Tensor:
-    """(N, R) ids that each sentence's prefix and constraints need, padded with -1."""
+    """Return (N, R) ids that each sentence's prefix and constraints need, padded with -1."""
     needed = [{*ids, *pool.forced(i)} for i, ids in enumerate(pool.required or [()] * len(pool))]
     width = max(map(len, needed), default=0)
     rows = [[*sorted(w), *[-1] * (width - len(w))] for w in needed]
@@ -151,17 +148,17 @@ def required_words(pool: Pool) -> Tensor:
 
 
 def mask_with(mask: Tensor, needed: Tensor | None) -> Tensor:
-    """mask (G, V) with the ids needed (G, R) set, -1 left out."""
+    """Return mask (G, V) with the ids needed (G, R) set, except for -1."""
     if needed is None:
         return mask
     V = mask.size(1)
-    mask = torch.cat([mask, mask[:, :1]], dim=1)  # a column for what only fills up
+    mask = torch.cat([mask, mask[:, :1]], dim=1)  # a column for -1
     return mask.scatter(1, needed.masked_fill(needed < 0, V), True)[:, :V]
 
 
 class ShortlistSoftmax(Softmax):
-    """A softmax over a shortlist: `base`, the words that are always on it, and those that
-    `words` names for the call.
+    """A softmax over a shortlist: `base`, the words that are always listed, and those that `words`
+    returns for the call.
 
     Probabilities are normalised over the shortlist. An ensemble averages its models' probabilities
     over one shortlist.
@@ -173,29 +170,29 @@ class ShortlistSoftmax(Softmax):
         base: Tensor,
         temperature: float,
         share: str,
-        measured: ShortlistMeter,
+        meter: ShortlistMeter,
     ):
         self.layers = layers
         self.kernels: Any = lsh_torch
         self.buffer: Tensor | None = None
         self.temperature = temperature
         self.by_sentence = share == "sentence"
-        self.measured = measured
-        self.required = OfPool(required_words)
+        self.meter = meter
+        self.required = PerPoolCache(required_words)
         weight = layers[0][0]
         self.V = weight.size(0)
         self.base = base.to(weight.device).unique()  # (T,) ascending
         self.in_base = torch.zeros(self.V, dtype=torch.bool, device=weight.device)
         self.in_base[self.base] = True
-        self.everything = self.base.numel() == self.V
-        # a fixed part that is a prefix of the vocabulary keeps the shortlist in order by itself
+        self.lists_all_words = self.base.numel() == self.V
+        # a fixed part that is a prefix of the vocabulary is sorted already
         self.is_prefix = bool(self.in_base[: self.base.numel()].all())
         self.column = self.in_base.long().cumsum(0) - 1  # column of a base word
         self.linears = [
             Linear(w[self.base].contiguous(), None if b is None else b[self.base])
             for w, b in layers
         ]
-        self.nothing = self.base[:0]
+        self.empty_ids = self.base[:0]
         self.compiled = None
         if len(layers) == 1 and gathered.is_supported(weight):
             self.compiled = gathered.ShortlistLinear(
@@ -203,25 +200,25 @@ class ShortlistSoftmax(Softmax):
             )
 
     def required_of_live(self, beam: Beam, pool: Pool) -> Tensor | None:
-        """(S, R) ids that prefixes and constraints of the live sentences need, padded
-        with -1; None for none."""
+        """Return (S, R) ids that prefixes and constraints of the live sentences need, padded with
+        -1; None for none."""
         needed = self.required(pool)
         return needed[beam.live_index()] if needed.size(1) else None
 
     def words(self, features: list[Tensor], beam: Beam, pool: Pool) -> Tensor | None:
-        """Words that a call's shortlists need besides the base: a mask (S, V) with one for each
-        sentence, or (1, V) for all rows together, as `by_sentence` says; None for none."""
+        """Return words that a call's shortlists need in addition to the base: a mask (S, V) with
+        one for each sentence, or (1, V) for all rows, as `by_sentence` says; None for none."""
         return None
 
-    def found(
+    def extra_ids(
         self, features: list[Tensor], beam: Beam, pool: Pool, always: Tensor | None
     ) -> Tensor | None:
-        """Words of one shortlist for all rows but the base: ascending ids (m,) of `words` and of
-        the mask always (V,); None for none."""
+        """Return words of one shortlist for all rows, without the base: ascending ids (m,) of
+        `words` and of the mask always (V,); None for none."""
         mask = self.words(features, beam, pool)
         if mask is None and always is None:
             return None
-        with self.measured.stage("compact"):
+        with self.meter.stage("compact"):
             either = always if mask is None else mask[0] if always is None else mask[0] | always
             assert either is not None
             return nonzero(either & ~self.in_base)
@@ -234,62 +231,65 @@ class ShortlistSoftmax(Softmax):
         pool: Pool | None = None,
     ) -> LogProbs:
         assert beam is not None and pool is not None, "a shortlist needs the rows of a beam"
-        if self.everything:
+        if self.lists_all_words:
             out = self.full(decoder, features)
         elif self.by_sentence and len(beam.live) > 1:
             mask = self.words(features, beam, pool)
             needed = self.required_of_live(beam, pool)
             if mask is None:
                 mask = self.in_base.expand(len(beam.live), -1)
-            out = self.separate(features, mask_with(mask | self.in_base, needed), beam)
+            out = self.sentence_shortlists(features, mask_with(mask | self.in_base, needed), beam)
         else:
             needed = self.required_of_live(beam, pool)
             always = (
                 None if needed is None else mask_with(self.in_base[None], needed.reshape(1, -1))[0]
             )
-            found = self.found(features, beam, pool, always)
+            found = self.extra_ids(features, beam, pool, always)
             size = self.base.numel() + (0 if found is None else found.numel())
-            # subtle: a sentence's own list is scored by the same products alone and beside others,
-            # which never are the decoder's (--int8)
+            # subtle: a sentence's own list is scored by the same products in every batch, which are
+            # never the decoder's (--int8)
             is_full = size == self.V and not self.by_sentence
-            out = self.full(decoder, features) if is_full else self.shared(features, found)
-        if self.measured.wants_sample():
-            self.measured.sample(decoder.log_probs(features, self.temperature), out)
+            out = (
+                self.full(decoder, features) if is_full else self.shared_shortlist(features, found)
+            )
+        if self.meter.is_sample_due():
+            self.meter.sample(decoder.log_probs(features, self.temperature), out)
         return out
 
     def full(self, decoder: Decoder, features: list[Tensor]) -> LogProbs:
-        self.measured.count(1, self.V)
-        with self.measured.stage("matmul"):
+        self.meter.count(1, self.V)
+        with self.meter.stage("matmul"):
             return LogProbs(decoder.log_probs(features, self.temperature))
 
-    def shared(self, features: list[Tensor], found: Tensor | None) -> LogProbs:
-        """One shortlist, the base and found (m,), for all rows."""
-        self.measured.count(1, self.base.numel() + (0 if found is None else found.numel()))
+    def shared_shortlist(self, features: list[Tensor], found: Tensor | None) -> LogProbs:
+        """Return scores of one shortlist, the base and found (m,), for all rows."""
+        self.meter.count(1, self.base.numel() + (0 if found is None else found.numel()))
         if self.compiled is not None:
-            ids, value = self.compiled(features[0], self.nothing if found is None else found, CLOCK)
-            self.measured.spent(("gather", "matmul", "normalise"), self.compiled.seconds)
+            ids, value = self.compiled(
+                features[0], self.empty_ids if found is None else found, CLOCK
+            )
+            self.meter.add_seconds(("gather", "matmul", "normalise"), self.compiled.seconds)
             return LogProbs(value, ids, self.V)
         scores, ids = [], self.base
         for linear, (weight, bias), x in zip(self.linears, self.layers, features, strict=True):
-            with self.measured.stage("matmul"):
+            with self.meter.stage("matmul"):
                 logits = linear(x)
             if found is not None and found.numel():
-                with self.measured.stage("gather"):
-                    # subtle: oneDNN makes a new kernel for every shape it meets,
-                    # so shapes are kept few
+                with self.meter.stage("gather"):
+                    # subtle: oneDNN makes a new kernel for every shape, so there are few shapes
                     filled = (
-                        F.pad(found, (0, -found.numel() % SHAPES))
+                        F.pad(found, (0, -found.numel() % SIZE_MULTIPLE))
                         if x.device.type == "cpu"
                         else found
                     )
-                    rows = self.gathered(weight, filled)
+                    rows = self.gather_rows(weight, filled)
                     shift = None if bias is None else bias[filled]
-                with self.measured.stage("matmul"):
+                with self.meter.stage("matmul"):
                     logits = torch.cat(
                         [logits, small_product(x, rows, shift)[:, : found.numel()]], dim=1
                     )
             scores.append(logits)
-        with self.measured.stage("normalise"):
+        with self.meter.stage("normalise"):
             value = mean_log_softmax(scores, self.temperature)
             if found is not None and found.numel():
                 ids = torch.cat([ids, found])
@@ -298,8 +298,8 @@ class ShortlistSoftmax(Softmax):
                     value = value.index_select(1, order)
         return LogProbs(value, ids, self.V)
 
-    def gathered(self, weight: Tensor, ids: Tensor) -> Tensor:
-        """Rows ids (m,) of weight; on a CPU in memory that is used again, since fresh pages
+    def gather_rows(self, weight: Tensor, ids: Tensor) -> Tensor:
+        """Return rows ids (m,) of weight; on a CPU in memory that is used again, since new pages
         cost more than the copy."""
         if weight.device.type != "cpu":
             return self.kernels.gather(weight, ids)
@@ -307,10 +307,10 @@ class ShortlistSoftmax(Softmax):
             self.buffer = weight.new_empty(2 * ids.numel(), weight.size(1))
         return torch.index_select(weight, 0, ids, out=self.buffer[: ids.numel()])
 
-    def separate(self, features: list[Tensor], mask: Tensor, beam: Beam) -> LogProbs:
-        """A shortlist of its own for each sentence, mask (S, V); rows of ids are filled up
-        with their last word."""
-        with self.measured.stage("compact"):
+    def sentence_shortlists(self, features: list[Tensor], mask: Tensor, beam: Beam) -> LogProbs:
+        """Return scores of a shortlist for each sentence, mask (S, V); rows of ids are padded with
+        their last word."""
+        with self.meter.stage("compact"):
             length = mask.sum(1)
             C = int(length.max())
             column = torch.arange(C, device=mask.device)
@@ -318,33 +318,33 @@ class ShortlistSoftmax(Softmax):
             first = length.cumsum(0) - length
             flat = mask.nonzero()[:, 1]
             ids = flat[first[:, None] + torch.minimum(column, length[:, None] - 1)]  # (S, C)
-            self.measured.count(mask.size(0), int(length.sum()))
+            self.meter.count(mask.size(0), int(length.sum()))
         S = mask.size(0)
         sentence = beam.sentence_of_row()
         scores = []
         for (weight, bias), x in zip(self.layers, features, strict=True):
-            with self.measured.stage("gather"):
+            with self.meter.stage("gather"):
                 rows = weight.index_select(0, ids.flatten()).view(S, C, -1)
                 shift = None if bias is None else bias[ids][:, None]
-            with self.measured.stage("matmul"):
+            with self.meter.stage("matmul"):
                 # (n, d) -> (S, width, d) -> (S, width, C)
                 logits = torch.bmm(beam.by_sentence(x, 0.0), rows.transpose(1, 2))
                 logits = beam.by_row(logits if shift is None else logits + shift)  # (n, C)
             scores.append(logits.masked_fill(fills[sentence], -torch.inf))
-        with self.measured.stage("normalise"):
+        with self.meter.stage("normalise"):
             return LogProbs(mean_log_softmax(scores, self.temperature), ids[sentence], self.V)
 
 
 def small_product(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
-    """x (n, d), weight (C, d) -> (n, C); on a CPU in float32 by oneDNN, for weights that are
-    used once and so not packed."""
+    """Return the product (n, C) of x (n, d) and weight (C, d); on a CPU in float32 by oneDNN, for
+    weights that are used once and so not packed."""
     if Linear.packs and x.device.type == "cpu" and x.dtype == torch.float32:
         return torch.ops.mkldnn._linear_pointwise.default(x, weight, bias, "none", [], "")
     return F.linear(x, weight, bias)
 
 
 def mean_log_softmax(scores: list[Tensor], temperature: float) -> Tensor:
-    """Log of the models' mean probabilities over the columns of their scores (n, C) each."""
+    """Return the log of the models' mean probabilities over the columns of scores (n, C) each."""
     parts = []
     for logits in scores:
         logits = logits.to(torch.promote_types(logits.dtype, torch.float32))
@@ -357,18 +357,16 @@ def mean_log_softmax(scores: list[Tensor], temperature: float) -> Tensor:
 
 
 def most_frequent(counts: Iterable[int], T: int, always: Iterable[int]) -> Tensor:
-    """The T most frequent words, those first in the dictionary where counts are equal, and
-    what must always be there."""
+    """Return the T most frequent words, of equal counts those first in the dictionary, and the
+    words `always`."""
     order = torch.tensor(list(counts)).argsort(descending=True, stable=True)[: max(0, T)]
     return torch.cat([order, torch.tensor(list(always), dtype=torch.long)]).unique()
 
 
-# ---- Statistics
-#
-# Shortlist lengths, recall against the full softmax, seconds of each stage.
+# ---- Statistics: shortlist lengths, recall against the full softmax, seconds of each stage
 
 
-CLOCK = time.CLOCK_MONOTONIC  # what stages are timed by, a number of the system's
+CLOCK = time.CLOCK_MONOTONIC  # the system's number of the clock that times stages
 
 
 @dataclass
@@ -398,10 +396,10 @@ class ShortlistCounts(Section):
 
     key = "softmax"
     vocab_mean: Mean = Mean()  # words of a shortlist
-    # of the full softmax's k best words, and of its best, the share that is listed
+    # share of the full softmax's k best words, and of its best, that is listed
     recall_at_k: Mean | None = None
     recall_at_1: Mean | None = None
-    recall_rows: int | None = None  # of which the recall was taken
+    recall_rows: int | None = None  # number of rows that the recall is computed from
     seconds: StageSeconds = field(default_factory=StageSeconds)
     probe: Probe | None = None
 
@@ -414,17 +412,17 @@ class ShortlistMeter:
     def __init__(self, stats: Stats, k: int, every: int):
         self.counts = stats.section(ShortlistCounts)
         self.k = k
-        self.every = every  # calls from one sample of the recall to the next, 0: none
+        self.every = every  # calls between two samples of the recall, 0: no samples
         self.calls = 0
 
     @contextmanager
     def stage(self, name: str) -> Iterator[None]:
         start = time.clock_gettime(CLOCK)
         yield
-        self.spent((name,), (time.clock_gettime(CLOCK) - start,))
+        self.add_seconds((name,), (time.clock_gettime(CLOCK) - start,))
 
-    def spent(self, names: tuple[str, ...], seconds: Iterable[float]) -> None:
-        """Add seconds that the compiled library has measured, a value for each name."""
+    def add_seconds(self, names: tuple[str, ...], seconds: Iterable[float]) -> None:
+        """Add seconds measured by the compiled library, a value for each name."""
         spent = self.counts.seconds
         for name, value in zip(names, seconds, strict=True):
             setattr(spent, name, (getattr(spent, name) or 0.0) + value)
@@ -433,13 +431,12 @@ class ShortlistMeter:
         """Count shortlists and their total length."""
         self.counts.vocab_mean += Mean(words, shortlists)
 
-    def wants_sample(self) -> bool:
+    def is_sample_due(self) -> bool:
         self.calls += 1
         return self.every > 0 and self.calls % self.every == min(4, self.every) % self.every
 
     def sample(self, full: Tensor, listed: LogProbs) -> None:
-        """Count which of each row's best words under the full softmax (n, V) are
-        on its shortlist."""
+        """Count which of each row's best words by the full softmax (n, V) are on its shortlist."""
         best = full.topk(min(self.k, full.size(1)), dim=1).indices
         known = listed.is_listed(best).float()
         at_k, at_1 = torch.stack([known.mean(1).sum(), known[:, 0].sum()]).tolist()

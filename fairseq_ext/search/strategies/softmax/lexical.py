@@ -1,12 +1,12 @@
 """The likeliest translations of the source words as a shortlist (`--softmax lexical`).
 
     X. Shi and K. Knight. Speeding Up Neural Machine Translation Decoding by Shrinking Run-time
-    Vocabulary. ACL 2017,
-    https://aclanthology.org/P17-2091/     WA in X. Shi, S. Xu and K. Knight, AAAI 2019,
-                                           https://arxiv.org/abs/1806.00588
+    Vocabulary. ACL 2017. https://aclanthology.org/P17-2091/
+    It is the baseline WA of X. Shi, S. Xu and K. Knight, AAAI 2019.
+    https://arxiv.org/abs/1806.00588
 
-To the words of `top` come, for every word of the source, its likeliest translations in a table that
-scripts/lexical_table.py learns from a parallel corpus.
+The shortlist has the T most frequent target words (top.py) and, for every word of the source, its
+likeliest translations, from a table that scripts/lexical_table.py learns from a parallel corpus.
 
 | symbol | flag |
 | --- | --- |
@@ -26,7 +26,7 @@ from torch import Tensor
 from fairseq_ext.core.errors import UsageError
 from fairseq_ext.core.files import table_lines
 from fairseq_ext.search.beam import Beam
-from fairseq_ext.search.pool import OfPool, Pool
+from fairseq_ext.search.pool import PerPoolCache, Pool
 from fairseq_ext.search.registry import register
 from fairseq_ext.search.strategies.softmax._shortlist import (
     ShortlistSoftmax,
@@ -56,8 +56,12 @@ class LexicalFlags(TopFlags):
 
 
 def read_table(path: str, source, target, words: int) -> Tensor:
-    """(source vocabulary, words) ids of each source word's likeliest translations,
-    padded with -1."""
+    """Return (source vocabulary, words) ids of each source word's likeliest translations, padded
+    with -1.
+
+    source, target: dictionaries. Errors: UsageError for a line without a probability, and for a
+    table of which the dictionaries have no pair of words.
+    """
     found: dict[int, list[tuple[float, int]]] = {}
     for number, (left, right, probability) in enumerate(
         table_lines(path, "--shortlist-file", 3), 1
@@ -89,10 +93,10 @@ class Lexical(ShortlistSoftmax):
     def __init__(self, table: Tensor, **arguments: Any):
         super().__init__(**arguments)
         self.table = table.to(self.base.device)  # (source vocabulary, words)
-        self.translations = OfPool(self.find)
+        self.translations = PerPoolCache(self.find)
 
     def find(self, pool: Pool) -> Tensor:
-        """(N, V) true for the translations of each sentence's words."""
+        """Return (N, V), true for the translations of each sentence's words."""
         found = self.table[pool.net_input["src_tokens"]].flatten(1)  # (N, source x words)
         mask = torch.zeros(found.size(0), self.V + 1, dtype=torch.bool, device=found.device)
         return mask.scatter_(1, found.masked_fill(found < 0, self.V), True)[:, : self.V]

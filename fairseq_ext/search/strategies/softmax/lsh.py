@@ -3,13 +3,13 @@
     X. Shi, S. Xu and K. Knight. Fast Locality Sensitive Hashing for Beam Search on GPU. AAAI 2019,
     https://arxiv.org/abs/1806.00588
 
-The words are those whose weights look like the decoder's state. Every word's output weights are
-hashed once by winner-take-all (Eq. 4-8): which of K randomly drawn dimensions is the largest, u
-such answers a band, W bands. At each step the rows' states are hashed too; a word that shares at
-least t bands with any row is a candidate (Eq. 9, 10), and so are the T most frequent words (Eq. 3).
-A bias is one more dimension, where the state has a 1. The shortlist is shared by all rows of a
-call, as in the paper, or by those of a sentence. EOS, unk and what prefixes and constraints need
-are always on it.
+The words are those whose weights are similar to the decoder's state. Every word's output weights
+are hashed once by winner-take-all (Eq. 4-8): the index of the largest of K randomly drawn
+dimensions, u such indices a band, W bands. At each step the rows' states are hashed too; a word
+that shares at least t bands with any row is a candidate (Eq. 9, 10), and so are the T most frequent
+words (Eq. 3). A bias is one more dimension, which is 1 in the state. The shortlist is shared by all
+rows of a call, as in the paper, or by those of a sentence. EOS, unk and words that prefixes and
+constraints need are always on it.
 
 | symbol | flag |
 | --- | --- |
@@ -21,7 +21,7 @@ are always on it.
 Neutral setting: --softmax full; or t = 0; or a T of the vocabulary's size or more. Probabilities
 over a shortlist are at most 1, so the certificates of --stop optimal hold for the search over the
 shortlists, as the signature says.
-Left out: ensembles, whose models would each want a shortlist (refused).
+Ensembles are refused, since each model would need a shortlist.
 The shortlist and the linear layer over it: _shortlist.py. Hashing and tables:
 search/strategies/softmax/_lsh_index.py and kernels/lsh_torch.py, the definition of lsh.cpp and
 lsh_cuda.cu.
@@ -123,9 +123,9 @@ class LSHFlags(ShortlistFlags):
     lsh_index: str | None = field(
         default=None,
         metadata={
-            "help": "keep the index beside this file (default: the checkpoint; off: keep none)",
+            "help": "keep the index of this file (default: the checkpoint; off: keep none)",
             "file": True,
-            "same_results": True,  # it is checked against the weights and its settings
+            "same_results": True,  # it is checked against the weights and the settings
         },
     )
 
@@ -137,37 +137,36 @@ class LSH(ShortlistSoftmax):
         self,
         parameters: Parameters,
         t: int,
-        kept_beside: str | None,
+        index_of: str | None,
         dictionary: str = "",
         **arguments: Any,
     ):
-        """t: hits of a candidate; kept_beside: the file beside which the index is kept; dictionary:
+        """t: hits of a candidate; index_of: the file whose index is kept; dictionary:
         fingerprint of the words."""
         super().__init__(**arguments)
         weight, bias = self.layers[0]
         self.t = t
         self.kernels = kernels_for(weight)
         self.has_bias = bias is not None
-        self.everything = self.everything or t <= 0
-        self.probed = self.everything
+        self.lists_all_words = self.lists_all_words or t <= 0
+        self.probed = self.lists_all_words
         self.calls = 0
-        if not self.everything:
-            self.index = load_or_build(
-                weight, bias, parameters, kept_beside, self.kernels, dictionary
-            )
+        if not self.lists_all_words:
+            self.index = load_or_build(weight, bias, parameters, index_of, self.kernels, dictionary)
             if self.compiled is not None:
                 self.finder = lsh_compiled.CompiledLookup(
                     self.index, self.in_base, int(self.has_bias)
                 )
 
     def hits(self, x: Tensor) -> Tensor:
-        """L (n, V) of Eq. 9: how many bands each word shares with each row's state x (n, d)."""
+        """Return L (n, V) of Eq. 9: the number of bands that each word shares with each row's
+        state x (n, d)."""
         index = self.index
-        with self.measured.stage("hash"):
+        with self.meter.stage("hash"):
             if self.has_bias:
                 x = torch.cat([x, x.new_ones(x.size(0), 1)], dim=1)
             codes = self.kernels.wta_hash(x, index.dimensions, index.u)
-        with self.measured.stage("lookup"):
+        with self.meter.stage("lookup"):
             if index.cuckoo is not None:
                 start, length = self.kernels.lookup_cuckoo(codes, index.cuckoo, index.V)
             else:
@@ -175,8 +174,8 @@ class LSH(ShortlistSoftmax):
             return self.kernels.count_hits(start, length, index.words, index.V)
 
     def states(self, features: list[Tensor], beam: Beam, pool: Pool) -> Tensor:
-        """The states (n, d) that shortlists are found for: the first of its sentence for a
-        placeholder row (score -inf), of which it depends on the batch what it holds."""
+        """Return the states (n, d) that shortlists are found for: that of the first row of its
+        sentence for a placeholder row (score -inf), whose own state depends on the batch."""
         if pool.prefix is None and pool.constraints is None:
             return features[0]
         row = torch.arange(beam.rows, device=beam.device)
@@ -188,19 +187,19 @@ class LSH(ShortlistSoftmax):
 
     def words(self, features: list[Tensor], beam: Beam, pool: Pool) -> Tensor:
         hits = self.hits(self.states(features, beam, pool))  # (n, V)
-        with self.measured.stage("compact"):
+        with self.meter.stage("compact"):
             return beam.by_sentence(hits, 0).amax(1) >= self.t
 
-    def found(
+    def extra_ids(
         self, features: list[Tensor], beam: Beam, pool: Pool, always: Tensor | None
     ) -> Tensor | None:
         states = self.states(features, beam, pool)
         if self.compiled is not None:
             ids = self.finder(states, self.t, always, _shortlist.CLOCK)
-            self.measured.spent(("hash", "lookup", "compact"), self.finder.seconds)
+            self.meter.add_seconds(("hash", "lookup", "compact"), self.finder.seconds)
             return ids
         hits = self.hits(states)
-        with self.measured.stage("compact"):
+        with self.meter.stage("compact"):
             return self.kernels.compact(hits, self.t, always, self.in_base)
 
     def __call__(
@@ -220,9 +219,9 @@ class LSH(ShortlistSoftmax):
     def probe(
         self, decoder: Decoder, features: list[Tensor], beam: Beam | None, pool: Pool | None
     ) -> None:
-        """Time the full softmax against this one at the run's shapes, in turns, and warn
-        if it is the faster."""
-        counts, calls = self.measured.counts, self.measured.calls
+        """Time the full softmax and this one at the run's shapes, in turns, and warn if the full
+        one is faster."""
+        counts, calls = self.meter.counts, self.meter.calls
         before = counts.mark()
         times: tuple[list[float], list[float]] = ([], [])
         for _ in range(PROBE_TIMES):
@@ -238,7 +237,7 @@ class LSH(ShortlistSoftmax):
                     torch.cuda.synchronize()
                 times[place].append(time.perf_counter() - start)
         counts.rollback(before)
-        self.measured.calls = calls
+        self.meter.calls = calls
         full, lsh = (sorted(t)[PROBE_TIMES // 2] for t in times)
         counts.probe = Probe(Mean(features[0].size(0), 1), Mean(full, 1), Mean(lsh, 1))
         if lsh > full:
@@ -254,7 +253,7 @@ class LSH(ShortlistSoftmax):
 
 
 class ExactLSH(LSH):
-    """The same, its hypotheses scored anew over the whole vocabulary once they are finished."""
+    """LSH softmax whose finished hypotheses are scored again over the whole vocabulary."""
 
     def __init__(self, scorer: FullScorer, *parameters: Any, **arguments: Any):
         super().__init__(*parameters, **arguments)
@@ -267,8 +266,8 @@ class ExactLSH(LSH):
 
 
 def kernels_for(weight: Tensor) -> Any:
-    """The compiled twins or those in CUDA where they can run, else torch's, on a GPU with
-    a line that says why."""
+    """Return the compiled or CUDA kernels if they can run, else torch's functions; on a GPU the log
+    says why."""
     if not weight.is_cuda:
         return lsh_torch if library() is None else lsh_compiled
     from fairseq_ext.kernels import lsh_cuda
@@ -283,7 +282,7 @@ def kernels_for(weight: Tensor) -> Any:
 
 
 def check(flags, generation) -> None:
-    """Refuse parameters without sense, and exact scores beside what they would leave out
+    """Refuse invalid parameters, and exact scores with a language model, which they would leave out
     (raises UsageError)."""
     if flags.lsh_k < 2 or flags.lsh_u < 1 or flags.lsh_bands < 1:
         raise UsageError("--lsh-k takes 2 or more, --lsh-u and --lsh-bands 1 or more")
@@ -356,19 +355,19 @@ def build(flags, context) -> LSH:
             "direct" if flags.lsh_u * lsh_torch.bits_of(flags.lsh_k) <= DIRECT_BITS else "cuckoo"
         )
     parameters = Parameters(flags.lsh_k, flags.lsh_u, flags.lsh_bands, flags.lsh_seed, table)
-    beside = None if flags.lsh_index == "off" else flags.lsh_index or context.checkpoint
+    index_of = None if flags.lsh_index == "off" else flags.lsh_index or context.checkpoint
     make = (
         partial(ExactLSH, FullScorer(context.models[0], context))
         if str(flags.lsh_normalise) == "exact"
         else LSH
     )
     words = fingerprint_of_dictionary(context.dictionary)
-    return make(parameters, flags.lsh_hits, beside, words, share=str(flags.lsh_share), **arguments)
+    return make(
+        parameters, flags.lsh_hits, index_of, words, share=str(flags.lsh_share), **arguments
+    )
 
 
-# ---- Exact scores for hypotheses that a shortlist has found
-#
-# One pass of the model over the whole vocabulary.
+# ---- Exact scores of hypotheses from a shortlist: one pass of the model over the whole vocabulary
 
 
 class FullScorer:
@@ -383,12 +382,12 @@ class FullScorer:
     def __call__(
         self, sentence: int, found: list[Hypothesis], pool: Pool, scoring: Scoring
     ) -> list[Hypothesis]:
-        """A sentence's hypotheses with their exact scores, best first."""
+        """Return a sentence's hypotheses with their exact scores, best first."""
         if not found:
             return found
         spec = self.spec
         if hasattr(self.model, "set_beam_size"):
-            # a stock generator may have left BART's sharing of source keys switched on
+            # a stock generator may have left BART's sharing of source keys on
             self.model.set_beam_size(1)
         tokens = torch.nn.utils.rnn.pad_sequence(
             [h.tokens for h in found], batch_first=True, padding_value=spec.pad

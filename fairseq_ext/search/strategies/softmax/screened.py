@@ -1,30 +1,30 @@
 """The full softmax from weights of half the bytes, with checked scores (`--softmax screened`).
 
-All logits come from one product with the output weights rounded to 16 bits, which at few rows is
-bound by the bytes it reads. With D = W - rounded(W), a logit of a state x is wrong by at most |D_j|
-|x|. So
+All logits come from one product with the output weights rounded to 16 bits; for few rows, its time
+is that of reading the weights. With D = W - rounded(W), a logit of a state x is wrong by at most
+|D_j| |x|. So
 
 1. the m words that look best, EOS and unk are scored again with the full weights;
 2. the others' sum of probabilities is wrong by at most the smaller of sum_j p_j (exp(|D_j| |x|) -
    1) and, by the largest singular value s of D, s |x| (sum_j p_j^2)^1/2 + exp(b) b^2 / 2 sum_j p_j
    with b = max_j |D_j| |x|: an interval for log Z;
-3. where that interval is wider than TOLERANCE, all words within one nat of the m-th are scored
-   again too, then within two, three and four (2,048 words at most);
-4. a row whose interval is still wider, or whose k best words are not all above what any word left
-   out can reach, is computed in full, and counted (recomputed_rows of --stats-file). Where that
-   becomes more than one row in five, the full softmax takes over.
+3. if that interval is wider than TOLERANCE, all words within one nat of the m-th are scored again
+   too, then within two, three and four (2,048 words at most);
+4. a row whose interval is still wider, or whose k best words are not all above the bound of the
+   other words, is computed in full, and counted (recomputed_rows of --stats-file). If that happens
+   for more than one row in five, the full softmax is used from then on.
 
 Neutral setting: every one; the output is that of --softmax full, each token's score to within
-TOLERANCE by the bounds, and to some 1e-6 as measured. So two hypotheses whose sums lie closer
-together than that can change places, as they do between two ways of summing in float32.
-With fewer bits the bounds no longer hold: the 8-bit weights of a model trained with label smoothing
-leave every row open, 12 bits 60%, 14 bits 11%, 16 bits none, with 256 words scored again.
-Where it ends: with many rows a product is bound by its multiplications, of which there are as many
-as before.
+TOLERANCE by the bounds, and to some 1e-6 as measured. Two hypotheses whose sums differ by less can
+change places, as they do between two ways of summing in float32.
+With fewer bits the bounds are too wide: with 8-bit weights of a model trained with label smoothing
+every row is computed in full, with 12 bits 60%, with 14 bits 11%, with 16 bits none, with 256 words
+scored again. With many rows it gains nothing, since a product then takes as long as its
+multiplications.
 
 The bounds and their definition are below (`Screen`); on a CPU kernels/shortlist.cpp computes them.
-Where the compiled library is missing, for weights other than float32, and for numbers of rows at
-which a start-up probe finds it slower, the full softmax runs.
+The full softmax runs without the compiled library, for weights other than float32, and for numbers
+of rows at which a start-up probe finds screening slower.
 """
 
 from __future__ import annotations
@@ -53,36 +53,37 @@ from fairseq_ext.search.registry import register
 logger = logging.getLogger("fairseq_ext")
 TOLERANCE = 5e-5  # of log Z, in nats
 PROBE_TIMES = 5
-GAIN = 0.97  # the share of the full softmax's time that screening must stay under to be used
-MOST_OPEN = 0.2  # share of rows computed in full from which screening no longer pays
-ENOUGH = 200  # rows to judge it by
-LEAST = 24  # words of a row that are scored again, at least
+MAX_TIME_SHARE = (
+    0.97  # screening is used if it takes less than this share of the full softmax's time
+)
+MAX_RECOMPUTED_SHARE = 0.2  # share of rows computed in full from which the full softmax is used
+MIN_ROWS_TO_JUDGE = 200  # rows before that share is judged
+MIN_RESCORED = 24  # words of a row that are scored again, at least
 
 
 def words_scored_again(k: int) -> int:
-    """m for a beam of k: twice the candidates of a row, or some more for words that
-    logits processors forbid."""
-    return max(LEAST, 4 * k)
+    """Return m for a beam of k: twice the candidates of a row, or some more for words that logits
+    processors forbid."""
+    return max(MIN_RESCORED, 4 * k)
 
 
 class ScreenedLogProbs(LogProbs):
-    """Log-probabilities of which the best words' are exact; what the search asks for
-    is exact, or made so.
+    """Log-probabilities of which only the best words' are exact; those that the search reads are
+    exact, or are made exact.
 
-    subtle: what logits processors do to the rows is kept where a row is computed in full, by adding
-    the difference to what it was at first.
+    subtle: changes by logits processors are kept when a row is computed in full: the difference to
+    the row's first values is added.
     """
 
     def __init__(self, softmax: Screened, decoder: Decoder, x: Tensor, screen: Screen):
-        # known (n, V), ceiling (n,): as Screen.log_probs says
-        value, self.known, self.ceiling, error = screen.log_probs(x)
+        # known (n, V), ceiling (n,): see Screen.log_probs
+        value, self.is_exact, self.ceiling, error = screen.log_probs(x)
         super().__init__(value)
         self.softmax, self.decoder, self.x, self.screen = softmax, decoder, x, screen
         self.complete_(~(error <= screen.tolerance), fresh=True)
 
     def complete_(self, rows: Tensor, fresh: bool = False) -> None:
-        """Compute rows (a mask (n,)) in full; fresh: no logits processor has
-        been at the rows yet."""
+        """Compute rows (a mask (n,)) in full; fresh: no logits processor has changed the rows."""
         which = rows.nonzero()[:, 0]
         if not which.numel():
             return
@@ -93,7 +94,7 @@ class ScreenedLogProbs(LogProbs):
             first = self.screen.log_probs(x)[0]
             full = self._value[which] + torch.where(first > -torch.inf, full - first, 0.0)
         self._value[which] = full
-        self.known[which] = True
+        self.is_exact[which] = True
         self.ceiling[which] = -torch.inf
 
     def topk(self, k: int, without: tuple[Tensor, Tensor] | None = None) -> tuple[Tensor, Tensor]:
@@ -107,8 +108,8 @@ class ScreenedLogProbs(LogProbs):
     def best_of_sentences(self, c: int, before: Tensor, first: Tensor) -> tuple[Tensor, ...] | None:
         if c > MANY or self._value.dtype != torch.float32 or not is_compiled(self._value):
             return None
-        # subtle: rows computed in full can lower the last candidate's score, and
-        # so let other rows in
+        # subtle: rows computed in full can lower the last candidate's score, so that candidates of
+        # other rows may become better
         while True:
             found = self._compiled_best(c, before, first)
             # (n,)
@@ -119,10 +120,10 @@ class ScreenedLogProbs(LogProbs):
                 return found
             self.complete_(unsure)
 
-    def at(self, token: Tensor) -> Tensor:
+    def scores_at(self, token: Tensor) -> Tensor:
         token = token.expand(self._value.size(0), -1)
-        return super().at(token) + self.screen.change(self.x, token).masked_fill_(
-            self.known.gather(1, token), 0.0
+        return super().scores_at(token) + self.screen.rounding_error(self.x, token).masked_fill_(
+            self.is_exact.gather(1, token), 0.0
         )
 
     def dense(self) -> Tensor:
@@ -130,20 +131,20 @@ class ScreenedLogProbs(LogProbs):
         return super().dense()
 
     def dense_for_library(self) -> None:
-        """What is stored is not exact."""
+        """Return None: stored values are not exact."""
 
     def make_exact_(self, rows: Tensor) -> None:
-        self.complete_(rows & ~self.known.all(1))
+        self.complete_(rows & ~self.is_exact.all(1))
 
     def only_(self, token: Tensor, rows: Tensor) -> None:
         super().only_(token, rows)
-        # what is left in those rows is exact, and nothing else is possible there
-        self.known |= rows[:, None]
+        # the remaining words of those rows are exact, and no others are possible
+        self.is_exact |= rows[:, None]
         self.ceiling = self.ceiling.masked_fill(rows, -torch.inf)
 
     def reorder_(self, row: Tensor) -> None:
         super().reorder_(row)
-        self.x, self.known, self.ceiling = self.x[row], self.known[row], self.ceiling[row]
+        self.x, self.is_exact, self.ceiling = self.x[row], self.is_exact[row], self.ceiling[row]
 
 
 @dataclass
@@ -152,8 +153,8 @@ class ScreenedCounts(Section):
 
     key = "softmax"
     rows: int = 0
-    screened_rows: int = 0  # of them, those that screening was used for
-    recomputed_rows: int = 0  # of these, those that were computed in full
+    screened_rows: int = 0  # rows that screening was used for
+    recomputed_rows: int = 0  # screened rows that were computed in full
 
 
 class Screened(Softmax):
@@ -162,8 +163,10 @@ class Screened(Softmax):
     def __init__(self, screen: Screen | None, temperature: float, stats: Stats):
         self.screen, self.temperature = screen, temperature
         self.counts = stats.section(ScreenedCounts)
-        self.screened = self.open = 0  # rows of this process, by which screening is judged
-        # by the power of two that the number of rows rounds up to
+        self.screened = self.rows_recomputed = (
+            0  # rows of this process, by which screening is judged
+        )
+        # whether screening is faster, by the number of rows, rounded up to a power of two
         self.faster: dict[int, bool] = {}
 
     def __call__(
@@ -180,7 +183,10 @@ class Screened(Softmax):
             return LogProbs(decoder.log_probs(features, self.temperature))
         self.counts.screened_rows += x.size(0)
         self.screened += x.size(0)
-        if self.screened > ENOUGH and self.open > MOST_OPEN * self.screened:
+        if (
+            self.screened > MIN_ROWS_TO_JUDGE
+            and self.rows_recomputed > MAX_RECOMPUTED_SHARE * self.screened
+        ):
             logger.info(
                 "--softmax screened leaves too many rows open for this model: the full "
                 "softmax takes over"
@@ -189,8 +195,8 @@ class Screened(Softmax):
         return ScreenedLogProbs(self, decoder, x, screen)
 
     def is_faster(self, decoder: Decoder, x: Tensor, screen: Screen) -> bool:
-        """Whether screening pays for so many rows: both timed in turns when that
-        number first comes up."""
+        """Whether screening is faster for this number of rows: both are timed in turns when the
+        number first occurs."""
         size = (x.size(0) - 1).bit_length()
         if size not in self.faster:
             ways = (
@@ -198,7 +204,7 @@ class Screened(Softmax):
                 lambda: ScreenedLogProbs(self, decoder, x, screen),
             )
             times: list[list[float]] = [[], []]
-            before = self.open, self.counts.recomputed_rows
+            before = self.rows_recomputed, self.counts.recomputed_rows
             for turn in range(PROBE_TIMES + 1):
                 for way, spent in zip(ways, times, strict=True):
                     if x.is_cuda:
@@ -209,19 +215,19 @@ class Screened(Softmax):
                         torch.cuda.synchronize(x.device)
                     if turn:
                         spent.append(time.perf_counter() - start)
-            # what the probe has computed is no row of the search
-            self.open, self.counts.recomputed_rows = before
-            self.faster[size] = min(times[1]) < GAIN * min(times[0])
+            # rows of the probe are not rows of the search
+            self.rows_recomputed, self.counts.recomputed_rows = before
+            self.faster[size] = min(times[1]) < MAX_TIME_SHARE * min(times[0])
         return self.faster[size]
 
     def recomputed(self, rows: int) -> None:
         """Count rows that were computed in full."""
-        self.open += rows
+        self.rows_recomputed += rows
         self.counts.recomputed_rows += rows
 
 
-def unavailable(weight: Tensor, m: int) -> str | None:
-    """Why weights cannot be screened, in words; None when they can."""
+def unavailable_reason(weight: Tensor, m: int) -> str | None:
+    """Return why weights cannot be screened; None if they can."""
     if weight.dtype != torch.float32:
         return f"the weights are {str(weight.dtype).removeprefix('torch.')}"
     if weight.size(0) < 4 * m:
@@ -249,7 +255,7 @@ def build(flags, context) -> Screened:
         )
     [(weight, bias)] = output_layers(context.models, "--softmax screened")
     m = words_scored_again(context.k)
-    reason, screen = unavailable(weight, m), None
+    reason, screen = unavailable_reason(weight, m), None
     if reason is None:
         try:
             screen = Screen(
@@ -262,23 +268,23 @@ def build(flags, context) -> Screened:
     return Screened(screen, context.temperature, context.stats)
 
 
-# ---- Weights of half the bytes, and rigorous bounds of what that changes
+# ---- Weights of half the bytes, and rigorous bounds of the resulting errors
 #
-# On a CPU the weights are whole numbers of 16 bits, times a scale of each word's, and states stay
-# in float32. On a GPU the weights are in half precision and states the sum of two halves, whose
-# products tensor cores sum in float32.
+# On a CPU the weights are 16-bit integers times a scale for each word, and states are in float32.
+# On a GPU the weights are in half precision and states are the sum of two halves, whose products
+# tensor cores sum in float32.
 #
 # Shapes: n rows, V vocabulary, d features, m words of a row that are scored again with the full
 # weights.
 
 
 SAFETY = 1.001  # for the rounding of the bounds themselves
-WHOLE = 32512  # largest of 16 bits whose high byte is one of -127 to 127
+MAX_INT16 = 32512  # largest 16-bit number whose high byte is -127 to 127
 ROUNDING = 1e-6  # of float32, in sums of probabilities
 
 
 def rounded(weight: Tensor) -> Tensor:
-    """What weights (..., d) become: float32 numbers that 16 bits hold."""
+    """Return weights (..., d) rounded to float32 numbers that 16 bits can hold."""
     if weight.device.type != "cpu":
         return weight.half().float()
     whole, scale = quantised(weight.reshape(-1, weight.size(-1)), 16)
@@ -286,7 +292,7 @@ def rounded(weight: Tensor) -> Tensor:
 
 
 def half_product(x: Tensor, weight: Tensor) -> Tensor:
-    """x (n, d) times weight (V, d) in half precision, summed in float32, on a GPU."""
+    """Return x (n, d) times weight (V, d) in half precision, summed in float32, on a GPU."""
     high = x.half()
     low = (x - high).half()
     both = torch.mm(torch.cat([high, low]), weight.t(), out_dtype=torch.float32)  # type: ignore
@@ -294,12 +300,12 @@ def half_product(x: Tensor, weight: Tensor) -> Tensor:
 
 
 class Screen:
-    """Log-probabilities from rounded weights, the best words' from the weights themselves, and
-    bounds of what the others are wrong by.
+    """Log-probabilities from rounded weights, those of the best words from the weights themselves,
+    and bounds of the others' errors.
 
-    weight (V, d) and bias (V,) or None, float32; always: ids that are scored again in every row. A
-    log Z that may be wrong by more than `tolerance` nats makes the compiled screen score more words
-    of that row again. Raises RuntimeError for weights it cannot take.
+    weight (V, d) and bias (V,) or None, float32; always: ids that are scored again in every row. If
+    log Z may be wrong by more than `tolerance` nats, the compiled screen scores more words of that
+    row again. Raises RuntimeError for weights that cannot be rounded.
     """
 
     def __init__(
@@ -332,14 +338,16 @@ class Screen:
         self.self_check(near)
 
     def self_check(self, near: Tensor) -> None:
-        """What is not scored again must be the rounded weights' own, to the rounding of float32.
-
-        Raises RuntimeError.
+        """Check that words which are not scored again have the rounded weights' logits, to the
+        rounding of float32 (raises RuntimeError).
         """
         d = self.weight.size(1)
         x = torch.arange(3 * d, dtype=torch.float32, device=near.device).mul(0.37).sin().view(3, -1)
-        # what 16 bits hold
-        x = x.mul(WHOLE).round().index_fill(1, torch.tensor([0], device=near.device), WHOLE) / WHOLE
+        # a sample of what 16 bits hold
+        x = (
+            x.mul(MAX_INT16).round().index_fill(1, torch.tensor([0], device=near.device), MAX_INT16)
+            / MAX_INT16
+        )
         value, known, _, _ = self.log_probs(x)
         some = slice(0, min(512, near.size(0)))
         logits = (
@@ -351,7 +359,7 @@ class Screen:
             / self.temperature
         )
         unknown = ~known[:, some] & logits.isfinite()  # a bias may rule words out
-        difference = (value[:, some] - logits).masked_fill(~unknown, 0.0)  # all by as much, log Z
+        difference = (value[:, some] - logits).masked_fill(~unknown, 0.0)  # all by log Z
         difference = (
             difference - difference.sum(1, keepdim=True) / unknown.sum(1, keepdim=True).clamp(min=1)
         ) * unknown
@@ -360,29 +368,30 @@ class Screen:
             raise RuntimeError(f"the linear layer of rounded weights is off by {worst:.0e}")
 
     def rounded_logits(self, x: Tensor) -> Tensor:
-        """Logits (n, V) of the rounded weights."""
+        """Return logits (n, V) of the rounded weights."""
         logits = F.linear(x, self.near) if x.device.type == "cpu" else half_product(x, self.near)
         logits = logits if self.bias is None else logits.add_(self.bias)
         return logits.div_(self.temperature) if self.temperature != 1.0 else logits
 
     def exact(self, x: Tensor, ids: Tensor) -> Tensor:
-        """Logits (n, m) of words ids (n, m), of the weights themselves."""
-        return self.of_words(self.weight[ids], x, None if self.bias is None else self.bias[ids])
+        """Return logits (n, m) of words ids (n, m), of the weights themselves."""
+        return self.logits_of_words(
+            self.weight[ids], x, None if self.bias is None else self.bias[ids]
+        )
 
-    def change(self, x: Tensor, ids: Tensor) -> Tensor:
-        """What the rounding of the weights took off the logits (n, m) of words ids (n, m)."""
-        return self.of_words(self.weight[ids] - rounded(self.weight[ids]), x, None)
+    def rounding_error(self, x: Tensor, ids: Tensor) -> Tensor:
+        """Return the error (n, m) that rounding causes in the logits of words ids (n, m)."""
+        return self.logits_of_words(self.weight[ids] - rounded(self.weight[ids]), x, None)
 
-    def of_words(self, weight: Tensor, x: Tensor, bias: Tensor | None) -> Tensor:
-        """weight (n, m, d), x (n, d), bias (n, m) -> logits (n, m)"""
+    def logits_of_words(self, weight: Tensor, x: Tensor, bias: Tensor | None) -> Tensor:
+        """Return logits (n, m) of weight (n, m, d), x (n, d), bias (n, m)."""
         out = torch.bmm(weight, x[:, :, None])[:, :, 0]
         return (out if bias is None else out + bias) / self.temperature
 
     def log_probs(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        """Return log-probabilities (n, V) of states x (n, d), and what is known of their errors.
-
-        Behind them: which come from the full weights (n, V); a bound (n,) that no other word's
-        log-probability exceeds; a bound (n,) of the error of log Z.
+        """Return log-probabilities (n, V) of states x (n, d), and bounds of their errors: which
+        words' are from the full weights (n, V); a bound (n,) of every other word's log-probability;
+        a bound (n,) of the error of log Z.
         """
         if self.compiled is not None:
             return self.compiled(x)
@@ -398,8 +407,8 @@ class Screen:
         return value, known, ceiling, self.log_z_error(norm, value.exp().masked_fill_(known, 0.0))
 
     def log_z_error(self, norm: Tensor, p: Tensor) -> Tensor:
-        """Bound (n,) of the error of log Z. norm (n,): |x| / temperature; p (n, V): probabilities
-        of the words that were not scored again, 0 for the others."""
+        """Return a bound (n,) of the error of log Z. norm (n,): |x| / temperature; p (n, V):
+        probabilities of the words that were not scored again, 0 for the others."""
         rest = p.sum(1) + ROUNDING
         b = norm * self.largest
         each = rest * torch.expm1(b)

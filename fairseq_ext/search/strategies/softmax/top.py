@@ -3,8 +3,8 @@
     TOP in X. Shi, S. Xu and K. Knight. Fast Locality Sensitive Hashing for Beam Search on GPU. AAAI
     2019, https://arxiv.org/abs/1806.00588
 
-EOS, unk and what prefixes and constraints need are always scored; probabilities are normalised
-over the shortlist.
+EOS, unk and words that prefixes and constraints need are always scored; probabilities are
+normalised over the shortlist.
 
 | symbol | flag |
 | --- | --- |

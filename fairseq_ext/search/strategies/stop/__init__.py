@@ -1,1 +1,1 @@
-"""`--stop`: when a sentence is final."""
+"""`--stop`: the decision when a sentence is final."""

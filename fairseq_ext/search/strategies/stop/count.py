@@ -1,7 +1,7 @@
 """fairseq's stopping criterion: a sentence is final with k finished hypotheses
 (`--stop count`, the default).
 
-With --patience p it waits for p k of them:
+With --patience p it waits for p k hypotheses:
     J. Kasai, K. Sakaguchi, R. Le Bras, D. Radev, Y. Choi and N. A. Smith. A Call for Clarity in
     Beam Search: How It Works and When It Stops. 2022. https://arxiv.org/abs/2204.05424
 
@@ -34,8 +34,8 @@ MOST_PATIENCE = 1_000_000
 class Count(Stop):
     """A sentence is final with patience x k finished hypotheses, or at its length limit.
 
-    A hypothesis that ends in EOS is finished when it is among the k best candidates, and is lost
-    when it is not; the k best others go on.
+    A hypothesis that ends in EOS is finished if it is among the k best candidates, and is dropped
+    otherwise; the k best others continue.
     """
 
     def __init__(self, eos: int, patience: int = 1):
@@ -58,37 +58,37 @@ class Count(Stop):
         if (
             candidates.score.device.type == "cpu"
             and at_limit is None
-            and self.nothing_ends(candidates, before)
+            and self.no_candidate_ends(candidates, before)
         ):
             return StopDecision(None, None, ~(candidates.score > -torch.inf).any(1))
-        ends, goes_on = candidates.ends_and_goes_on(self.eos)
+        ends, goes_on = candidates.split_by_eos(self.eos)
         done = ends & candidates.within_width()
-        enough = self.enough(candidates)
+        enough = self.finished_needed(candidates)
         so_far = done.cumsum(1) + before[:, None]
         done &= so_far <= (enough[:, None] if isinstance(enough, Tensor) else enough)
-        # nothing left that could go on: fairseq would decode such a sentence to the limit,
-        # with the same result
+        # no candidate can continue: fairseq would decode such a sentence to the limit, with the
+        # same result
         final = (so_far[:, -1] >= enough) | ~goes_on.any(1)
         if at_limit is not None:
             final = final | at_limit
         return StopDecision(done, ~ends, final)
 
-    def enough(self, candidates: Candidates) -> int | Tensor:
-        """(S,), or one for all, how many finished hypotheses make a sentence final."""
+    def finished_needed(self, candidates: Candidates) -> int | Tensor:
+        """Return the number of finished hypotheses that make a sentence final: (S,), or an int."""
         return self.patience * (
             candidates.width if candidates.widths is None else candidates.widths
         )
 
-    def nothing_ends(self, candidates: Candidates, before: Tensor) -> bool:
-        """Whether no candidate ends, as in most steps; asked where that does not mean
-        to wait for a device."""
+    def no_candidate_ends(self, candidates: Candidates, before: Tensor) -> bool:
+        """Whether no candidate ends, as in most steps; only checked on a CPU, where it does not
+        wait for a device."""
         return not bool((candidates.token == self.eos).any())
 
 
 @dataclass
 class CountFlags(LengthFlags):
-    # fairseq has an integer flag of this name already (for training), whose type and default,
-    # -1, hold on the command line
+    # fairseq has an integer flag of this name (for training); on the command line, its type and its
+    # default, -1, are used
     patience: int = field(
         default=-1,
         metadata={
@@ -100,7 +100,7 @@ class CountFlags(LengthFlags):
 
 
 def check(flags, generation) -> None:
-    """Refuse a patience that would wait for nothing, or for ever (raises UsageError)."""
+    """Refuse a patience below 1, or a too large one (raises UsageError)."""
     check_length(flags, generation)
     if flags.patience < 1 and flags.patience != -1:
         raise UsageError(

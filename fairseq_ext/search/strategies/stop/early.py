@@ -1,31 +1,31 @@
-"""The end of constrained sentences (`--stop early`), and a second search with less room.
+"""The end of constrained sentences (`--stop early`), and a second search with a shorter limit.
 
-The default where there are constraints: a sentence is final when no live hypothesis is expected to
-beat the n-best list.
+It is the default with constraints: a sentence is final when no live hypothesis is expected to beat
+the n-best list.
 
-Where C tokens are required, few slots of the beam may end, so the k-th finished hypothesis is long
-in coming and what comes late is rarely any good. A live hypothesis of t tokens and score s (a sum
-of log-probabilities) in bank b still takes the C - b tokens that it lacks, EOS, and perhaps others.
-The estimate of what it reaches is optimistic: each token that it lacks costs 0.3 nats, EOS and each
-other token 0.1, and it takes 0 to 4 others, whichever gives the best final score. Once the n-best
-list is full, a hypothesis whose estimate is no better than the list's last is dropped. The sentence
-is final when none is left, when its hypotheses are more than twice as long as the one that finished
-first and 16 tokens, or when 2k hypotheses are finished.
+If C tokens are required, few slots of the beam may end, so the k-th hypothesis finishes late, and
+late ones are rarely good. A live hypothesis of t tokens and score s (a sum of log-probabilities) in
+bank b still needs its C - b missing tokens, EOS, and perhaps others. The estimate of its final
+score is optimistic: each missing token costs 0.3 nats, EOS and each other token 0.1, with the
+number of other tokens (0 to 4) that gives the best final score. Once the n-best list is full, a
+hypothesis whose estimate is not better than the list's last is dropped. The sentence is final when
+none is left, when its hypotheses are more than 16 tokens longer than twice the one that finished
+first, or when 2k hypotheses are finished.
 
-Of a total below -1.25 nats a token, what lies below is not divided by the length. A dear word makes
-a mean of -3, which every token that costs less raises: the best mean was a hypothesis that goes on
-from sentence to sentence. Scores that are told stay plain means.
+The part of a total below -1.25 nats a token is not divided by the length. An improbable word gives
+a mean of -3, which every more probable token raises: without this rule, the best mean was that of a
+hypothesis that continues with sentence after sentence. Reported scores are plain means.
 
-Why 0.3: a phrase that comes cheap has been taken already, so what a hypothesis still lacks is dear.
-At 0.1 nats, as for the others, the rows of four words are 1.13 to 1.23 times those of unconstrained
-search (beams 5, 10 and 20), at 0.3 1.11 to 1.19 times; at 1.5 they are 1.07 to 1.13 times, but one
-sentence of 200 with three words scores lower.
+Why 0.3: phrases with a high probability are placed early, so the missing ones are improbable. With
+0.1 nats, as for the other tokens, the search for four words takes 1.13 to 1.23 times the rows of
+unconstrained search (beams 5, 10 and 20), with 0.3 1.11 to 1.19 times, with 1.5 1.07 to 1.13 times,
+but then one sentence of 200 with three words scores lower.
 
-The estimate proves nothing, and the constants are fitted to nothing but that they lose nothing
-where that was measured (scripts/bench/constrained.py). --unnormalized --stop optimal gives a proof.
+The estimate proves nothing. The constants are chosen such that no score is lost in the measured
+cases (scripts/bench/constrained.py). --unnormalized --stop optimal gives a proof.
 
-Neutral setting: no constraints. A sentence without any ends as under --stop count, also beside
-constrained ones.
+Neutral setting: no constraints. A sentence without constraints ends as under --stop count, also in
+a batch with constrained ones.
 """
 
 from __future__ import annotations
@@ -49,28 +49,30 @@ from fairseq_ext.search.registry import register
 from fairseq_ext.search.strategies.stop.count import Count
 from fairseq_ext.search.strategies.stop.length_reward import LengthFlags, check_length
 
-LACKING = 0.3  # nats, of each required token that a live hypothesis lacks
-COST = 0.1  # nats, of EOS and of each other token that it still takes
-OTHERS = 4  # tokens that it may take beside those that it lacks
-DEAR = 1.25  # nats a token; no rounding in float32 when multiplied by a length
+MISSING_TOKEN_COST = 0.3  # nats, of each required token that a live hypothesis lacks
+TOKEN_COST = 0.1  # nats, of EOS and of each other token
+MAX_EXTRA_TOKENS = 4  # largest number of tokens in addition to the missing ones
+MAX_NATS_PER_TOKEN = 1.25  # nats a token; float32 does not round its product with a length
 LONGEST = 1 << 30  # tokens
 
 
 class Early(Count):
-    """fairseq's stopping criterion, and beside it the estimate for sentences with constraints."""
+    """fairseq's stopping criterion, and the estimate for sentences with constraints."""
 
     def __init__(self, eos: int, scoring: Scoring, stats: Stats):
         super().__init__(eos)
         self.scoring = scoring
         self.stats = stats
-        self.estimate = Estimate(LACKING, COST, DEAR, OTHERS)
+        self.estimate = Estimate(
+            MISSING_TOKEN_COST, TOKEN_COST, MAX_NATS_PER_TOKEN, MAX_EXTRA_TOKENS
+        )
 
     def unconstrained(self) -> Stop:
         return Count(self.eos)
 
     def start(self, beam: Beam, pool: Pool) -> None:
-        """Drop rows where there are constraints; else a placeholder row (score -inf)
-        stays, as in fairseq."""
+        """Drop rows if there are constraints; else a placeholder row (score -inf) stays, as in
+        fairseq."""
         self.variable = any(c.any_of for c in pool.constraints or ())
 
     def __call__(
@@ -84,12 +86,17 @@ class Early(Count):
         if candidates.goal is None or candidates.group is None:  # no search with banks
             return super().__call__(candidates, beam, pool, finished, at_limit)
         live, goal = beam.live_index(), candidates.goal
-        rewarded = beam.of_sentences("rewarded", lambda: self.scoring.rewarded(pool, live)[:, None])
-        searched = beam.of_sentences("searched", lambda: goal > 0)  # (S,) has constraints
+        rewarded = beam.cached_for_live(
+            "rewarded", lambda: self.scoring.rewarded(pool, live)[:, None]
+        )
+        searched = beam.cached_for_live("searched", lambda: goal > 0)  # (S,) has constraints
         # (S, c), (S, n)
-        score, best = self.worth(candidates.score, beam.step + 1, rewarded), finished.best[live]
-        # subtle: where few rows are left, poor candidates come among the k best; those that
-        # end must not be counted
+        score, best = (
+            self.ranking_score(candidates.score, beam.step + 1, rewarded),
+            finished.best[live],
+        )
+        # subtle: if few rows are left, poor candidates are among the k best; those of them that end
+        # must not be counted
         useless = (score <= best[:, -1:]) & searched[:, None] & (candidates.token == self.eos)
         given = replace(candidates, score=candidates.score.masked_fill(useless, -torch.inf))
         decision = super().__call__(given, beam, pool, finished, at_limit)
@@ -98,36 +105,36 @@ class Early(Count):
         full = (best[:, -1] > -torch.inf) & searched  # (S,) has constraints and a full list
         if candidates.score.device.type == "cpu" and not bool(full.any()):
             return decision
-        _, goes_on = candidates.ends_and_goes_on(self.eos)
-        # subtle: a sentence whose list is not full goes on as under --stop count, whatever
-        # others of the batch do
+        _, goes_on = candidates.split_by_eos(self.eos)
+        # subtle: a sentence without a full list continues as under --stop count, whatever the other
+        # sentences of the batch do
         within = goes_on.cumsum(1) <= (
             candidates.width if candidates.widths is None else candidates.widths[:, None]
         )
         unhindered = ~full[:, None]
         goes_on &= within | unhindered
-        stays = goes_on & (unhindered | (self.reach(candidates, beam, rewarded) > best[:, -1:]))
-        # subtle: places that become free go to hypotheses of their neighbours, so a sentence with
-        # a full list gets no more rows than it has
-        # placeholder rows, which a batch may need, are none
+        stays = goes_on & (
+            unhindered | (self.best_expected_score(candidates, beam, rewarded) > best[:, -1:])
+        )
+        # subtle: free slots would be filled by neighbouring hypotheses, so a sentence with a full
+        # list gets no more rows than it has; placeholder rows, which a batch may need, do not count
         rows = (beam.by_sentence(beam.last_score(), -torch.inf) > -torch.inf).sum(1)
-        stays &= (self.turn(candidates, stays) < rows[:, None]) | unhindered
+        stays &= (self.bank_turn_rank(candidates, stays) < rows[:, None]) | unhindered
         self.stats.drop(goes_on ^ stays)
-        late, final = self.are_late(beam, finished), decision.final | ~stays.any(1)
+        late, final = self.exceed_first_length(beam, finished), decision.final | ~stays.any(1)
         return StopDecision(
             decision.done, stays, final | (full & upload(late, beam.device)) if any(late) else final
         )
 
-    def enough(self, candidates: Candidates) -> int | Tensor:
-        """k, and 2k with constraints: what finishes where few rows are left would often not
-        have been among the k best."""
-        k = super().enough(candidates)
+    def finished_needed(self, candidates: Candidates) -> int | Tensor:
+        """Return k, and 2k with constraints: if few rows are left, many finished hypotheses would
+        not have been among the k best."""
+        k = super().finished_needed(candidates)
         return k if candidates.goal is None else k * (1 + (candidates.goal > 0).long())
 
-    def are_late(self, beam: Beam, finished: Finished) -> list[bool]:
-        """Whether each sentence is far beyond the length at which it first
-        finished a hypothesis."""
-        first = [finished.of[s][0] if finished.of[s] else None for s in beam.live]
+    def exceed_first_length(self, beam: Beam, finished: Finished) -> list[bool]:
+        """Return whether each sentence is far longer than its first finished hypothesis."""
+        first = [finished.hypotheses[s][0] if finished.hypotheses[s] else None for s in beam.live]
         lengths = [
             f[0].tokens.size(1) - (f[0].lag[f[1]] if f[0].lag is not None else 0)
             if f is not None
@@ -138,35 +145,37 @@ class Early(Count):
             step + 1 > 2 * length + 16 for step, length in zip(beam.steps(), lengths, strict=True)
         ]
 
-    def worth(self, total: Tensor, length: int | Tensor, rewarded: Tensor) -> Tensor:
-        """The score, of which the part of the total (any shape) beyond DEAR nats a token is
-        not divided by the length."""
-        least = -DEAR * length
+    def ranking_score(self, total: Tensor, length: int | Tensor, rewarded: Tensor) -> Tensor:
+        """Return the score, except that the part of the total (any shape) beyond MAX_NATS_PER_TOKEN
+        nats a token is not divided by the length."""
+        least = -MAX_NATS_PER_TOKEN * length
         return self.scoring(total.clamp(min=least), length, rewarded) + (total - least).clamp(max=0)
 
-    def turn(self, candidates: Candidates, stays: Tensor) -> Tensor:
-        """(S, c): place of each candidate that stays where the banks take turns,
-        from the highest down."""
+    def bank_turn_rank(self, candidates: Candidates, stays: Tensor) -> Tensor:
+        """Return (S, c): rank of each staying candidate if the banks take turns, from the highest
+        down."""
         assert candidates.goal is not None and candidates.group is not None
-        # subtle: pairs are compared, where by_banks would have to know on the host how many banks
-        # there are, and so wait for a device
+        # subtle: pairs are compared, since order_by_banks would need the number of banks on the
+        # host, and so wait for a device
         place = candidates.score.argsort(dim=1, descending=True, stable=True).argsort(dim=1)
         same = (candidates.group[:, :, None] == candidates.group[:, None]) & stays[:, None]
-        rank = (same & (place[:, None] < place[:, :, None])).sum(2)  # within the bank
+        rank = (same & (place[:, None] < place[:, :, None])).sum(2)  # in the bank
         key = (rank << 32) + candidates.goal[:, None] - candidates.group
         return ((key[:, None] < key[:, :, None]) & stays[:, None]).sum(2)
 
-    def reach(self, candidates: Candidates, beam: Beam, rewarded: Tensor) -> Tensor:
-        """(S, c): the score that each candidate is expected to end with at best."""
+    def best_expected_score(self, candidates: Candidates, beam: Beam, rewarded: Tensor) -> Tensor:
+        """Return (S, c): the best score that each candidate is expected to end with."""
         assert candidates.goal is not None and candidates.group is not None
         lacks = candidates.goal[:, None] - candidates.group  # (S, c) required tokens
-        more = numbers(OTHERS + 2, beam.device)[1:]  # EOS and others
-        cost = beam.of_sentences("cost", lambda: (COST * more.double()).to(candidates.score.dtype))
+        more = numbers(MAX_EXTRA_TOKENS + 2, beam.device)[1:]  # EOS and other tokens
+        cost = beam.cached_for_live(
+            "cost", lambda: (TOKEN_COST * more.double()).to(candidates.score.dtype)
+        )
         score, length = (
-            (candidates.score - LACKING * lacks)[..., None] - cost,
+            (candidates.score - MISSING_TOKEN_COST * lacks)[..., None] - cost,
             (beam.step + 1 + lacks)[..., None] + more,
         )
-        return self.worth(score, length, rewarded[..., None]).amax(2)
+        return self.ranking_score(score, length, rewarded[..., None]).amax(2)
 
 
 @register(
@@ -183,24 +192,23 @@ def build(flags, context) -> Early:
     return Early(context.eos, context.scoring, context.stats)
 
 
-# ---- A second search with less room
+# ---- A second search with a shorter limit
 #
-# For a sentence whose required words found no place, and which therefore rambles.
-#
-# A row that waits for a word goes on to the length limit, where the word is forced, while the model
-# repeats itself: 200 tokens, by default, for a sentence of 40. Where the best hypothesis has come
-# to the limit, the sentence is searched once more with a limit of its source tokens and the
-# required ones, if that is less; what then meets all constraints is the answer.
+# A row that waits for a required word continues to the length limit, where the word is forced, and
+# the model repeats itself: 200 tokens, by default, for a sentence of 40. If the best hypothesis
+# reaches the limit, the sentence is searched once more, with a limit of the number of its source
+# tokens plus the required ones, if that is lower. If a hypothesis of the second search meets all
+# constraints, that search has the answer.
 
 
-NEAR = 3  # tokens before the limit that count as at the limit
+LIMIT_MARGIN = 3  # tokens: a hypothesis above the limit less this has reached the limit
 
 
-class Shorter:
+class LengthRetry:
     """A driver of the constrained search.
 
-    meets: how it is counted which constraints a hypothesis of a pool meets; min_len:
-    least tokens of one.
+    meets: returns the function that counts the constraints that a hypothesis of a pool meets;
+    min_len: minimum length.
     """
 
     def __init__(
@@ -209,11 +217,11 @@ class Shorter:
         self.search, self.meets, self.min_len = search, meets, min_len
 
     def __call__(self, pool: Pool, answer: OnFinal) -> None:
-        """Give `answer` each sentence's hypotheses."""
+        """Call `answer` with each sentence's hypotheses."""
         long, limits = dict[int, list[Hypothesis]](), list(pool.max_len)
 
         def keep(number: int, found: list[Hypothesis]) -> None:
-            if (room := self.room(pool, number, found)) is None:
+            if (room := self.retry_limit(pool, number, found)) is None:
                 answer(number, found)
             else:
                 long[number], limits[number] = found, room
@@ -224,15 +232,20 @@ class Shorter:
             self.search(
                 again,
                 lambda number, found: answer(
-                    number, self.better(pool, number, long[number], found)
+                    number, self.choose(pool, number, long[number], found)
                 ),
             )
 
-    def room(self, pool: Pool, number: int, found: list[Hypothesis]) -> int | None:
-        """The lower limit with which a sentence of these hypotheses is searched again;
-        None where it is not."""
+    def retry_limit(self, pool: Pool, number: int, found: list[Hypothesis]) -> int | None:
+        """Return the lower limit with which a sentence with these hypotheses is searched again;
+        None if it is not."""
         limit, given = pool.max_len[number], pool.constraints[number] if pool.constraints else None
-        if given is None or not given.any_of or not found or len(found[0].tokens) <= limit - NEAR:
+        if (
+            given is None
+            or not given.any_of
+            or not found
+            or len(found[0].tokens) <= limit - LIMIT_MARGIN
+        ):
             return None
         forced = len(pool.forced(number))
         room = (
@@ -240,12 +253,12 @@ class Shorter:
             + forced
             + sum(min(map(len, alternatives)) for alternatives in given.any_of)
         )
-        return room if self.min_len + forced <= room < limit - NEAR else None
+        return room if self.min_len + forced <= room < limit - LIMIT_MARGIN else None
 
-    def better(
+    def choose(
         self, pool: Pool, number: int, long: list[Hypothesis], short: list[Hypothesis]
     ) -> list[Hypothesis]:
-        """A sentence's hypotheses of the second search where one of them meets all constraints,
+        """Return a sentence's hypotheses of the second search if one of them meets all constraints,
         else those of the first."""
         assert pool.constraints is not None
         lead = 0 if pool.lead is None else pool.lead[number]

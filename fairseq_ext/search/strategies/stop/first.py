@@ -31,7 +31,7 @@ class First(Stop):
         finished: Finished,
         at_limit: Tensor | None,
     ) -> StopDecision:
-        ends, goes_on = candidates.ends_and_goes_on(self.eos)
+        ends, goes_on = candidates.split_by_eos(self.eos)
         done = ends.clone()
         done[:, 1:] = False
         final = done[:, 0] | ~goes_on.any(1)

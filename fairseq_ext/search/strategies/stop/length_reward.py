@@ -1,8 +1,9 @@
-"""The bounded length reward, which every stop strategy can score with (`--length-reward`).
+"""The bounded length reward, which every stop strategy supports (`--length-reward`).
 
     L. Huang, K. Zhao and M. Ma. When to Finish? Optimal Beam Search for Neural Text Generation
     (modulo beam size).
-    EMNLP 2017. https://aclanthology.org/D17-1227/     Section 5
+    EMNLP 2017. https://aclanthology.org/D17-1227/
+    Section 5
 
 search/finished.py computes it. Neutral setting: --length-reward 0.
 """
@@ -20,21 +21,21 @@ class LengthFlags:
     length_reward: float = field(
         default=0.0,
         metadata={
-            "help": "added for each target token up to the wanted length, in nats (default: 0; "
+            "help": "added for each target token up to the target length, in nats (default: 0; "
             "needs --unnormalized)"
         },
     )
     length_ratio: float = field(
         default=1.0,
         metadata={
-            "help": "wanted target length over source length, in subwords without EOS (default: 1; "
+            "help": "target length over source length, in subwords without EOS (default: 1; "
             "measure it on a dev set)"
         },
     )
     length_offset: float = field(
         default=0.0,
         metadata={
-            "help": "added to the wanted target length, in subwords (default: 0; "
+            "help": "added to the target length, in subwords (default: 0; "
             "scripts/tune_length_reward.py fits both)"
         },
     )
@@ -44,7 +45,7 @@ class LengthFlags:
 
 
 def check_length(flags, generation) -> None:
-    """Refuse a reward that no bound holds for, and a shape without a reward (raises UsageError)."""
+    """Refuse a reward without a bound, and parameters of a reward of 0 (raises UsageError)."""
     if not 0 <= flags.length_reward <= MOST:
         raise UsageError(f"--length-reward (nats) must be 0 to {MOST}, not {flags.length_reward}")
     if flags.length_reward and not generation.unnormalized:

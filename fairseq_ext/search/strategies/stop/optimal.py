@@ -1,12 +1,12 @@
-"""Optimal ending: stop when no live hypothesis can win, provably, and count it (`--stop optimal`).
+"""Optimal ending: stop when no live hypothesis can win, with a proof (`--stop optimal`).
 
     L. Huang, K. Zhao and M. Ma. When to Finish? Optimal Beam Search for Neural Text Generation
     (modulo beam size).
     EMNLP 2017. https://aclanthology.org/D17-1227/
 
 Eq. 3 (unnormalised scores) and Eq. 4 (with the reward) are one test here: the n-th best finished
-score against the best that any live hypothesis can still reach (`Scoring.bound`). A finished
-hypothesis never grows, so only live ones enter the bound; ties stop.
+score against the best score that any live hypothesis can still reach (`Scoring.bound`). A finished
+hypothesis never grows, so only live ones are in the bound; ties stop.
 
 | symbol | flag |
 | --- | --- |
@@ -19,8 +19,8 @@ hypothesis never grows, so only live ones enter the bound; ties stop.
 
 Baselines: count.py (fairseq), first.py, shrink.py. Neutral setting: --stop count without
 --length-reward.
-The certificate holds for this beam's search (the paper's "modulo beam size"), not for the model;
-where the length limit cuts the search it stays open, and the gap is reported.
+The certificate holds for the search with this beam (the paper's "modulo beam size"), not for the
+model; if the length limit cuts off the search, it stays open, and the gap is reported.
 """
 
 from __future__ import annotations
@@ -63,8 +63,7 @@ class OptimalFlags(LengthFlags):
 
 
 class OptimalEnding(Stop):
-    """Final when the n-th best finished hypothesis is at least as good as any
-    live one can become."""
+    """Final when the n-th best finished hypothesis is as good as any live one can become."""
 
     def __init__(self, eos: int, scoring: Scoring, stats: Stats, paper: bool, prune: bool):
         self.eos = eos
@@ -91,11 +90,13 @@ class OptimalEnding(Stop):
         at_limit: Tensor | None,
     ) -> StopDecision:
         live = beam.live_index()
-        rewarded = beam.of_sentences("rewarded", lambda: self.scoring.rewarded(pool, live)[:, None])
-        longest = beam.of_sentences("longest", lambda: pool.limit()[live][:, None] + 1.0)
-        ends, goes_on = candidates.ends_and_goes_on(self.eos)
-        # a candidate is finished among the k best; the k best others go on, or in the paper's
-        # expansion those of the k best
+        rewarded = beam.cached_for_live(
+            "rewarded", lambda: self.scoring.rewarded(pool, live)[:, None]
+        )
+        longest = beam.cached_for_live("longest", lambda: pool.limit()[live][:, None] + 1.0)
+        ends, goes_on = candidates.split_by_eos(self.eos)
+        # a candidate is finished if it is among the k best; the k best others continue, or in the
+        # paper's expansion those among the k best
         first_k = candidates.within_width()
         done = ends & first_k
         stays = (
@@ -122,7 +123,7 @@ class OptimalEnding(Stop):
             and beam.width == candidates.width
         ):
             # gap, steps, rows
-            each = beam.of_sentences(
+            each = beam.cached_for_live(
                 "saved", lambda: upload([0.0, 1.0, candidates.width], beam.device)
             )
             finished.ending[:, :3].index_copy_(0, live, (longest - (beam.step + 1)) * each)
@@ -139,10 +140,10 @@ class OptimalEnding(Stop):
     def gap(
         self, at_limit: Tensor | None, beam: Beam, best: Tensor, longest: Tensor, rewarded: Tensor
     ) -> Tensor:
-        """What the answer of each sentence (S,) may lack, in nats, if it ends here: 0 where
-        it is proved the best.
+        """Return a bound of the score that each sentence's answer (S,) lacks, in nats, if it ends
+        here: 0 if it is proved the best.
 
-        A sentence that its length limit cuts is open unless no row of the last step could have won.
+        A sentence at its length limit is open unless no row of the last step could have won.
         """
         if at_limit is None:
             return torch.zeros_like(best[:, 0])
@@ -153,8 +154,8 @@ class OptimalEnding(Stop):
     def saved(
         self, candidates: Candidates, beam: Beam, longest: Tensor
     ) -> tuple[Tensor, Tensor, Tensor]:
-        """What the run to the length limit with k rows a step would take: (S,) steps and rows
-        beyond this step, and the rows that this step has not had."""
+        """Return the work of a search to the length limit with k rows a step: (S,) steps and rows
+        after this step, and rows that this step did not have."""
         steps = (longest - (beam.step + 1))[:, 0]
         width = (
             torch.full_like(steps, candidates.width)
@@ -162,17 +163,17 @@ class OptimalEnding(Stop):
             else candidates.widths
         )
         missing = width - (beam.width if beam.counts is None else beam.counts)
-        begun = beam.step > 0  # one row a sentence is all that the first step has
+        begun = beam.step > 0  # the first step has only one row a sentence
         begun = begun[:, 0] if isinstance(begun, Tensor) else begun
         return steps, steps * width, missing * begun
 
-    def ended(self, ending: Ending) -> None:
+    def count_ending(self, ending: Ending) -> None:
         self.certificates.count(ending)
         self.early_end.count(ending)
 
 
 def check(flags, generation) -> None:
-    """Refuse scores that no certificate can compare (raises UsageError)."""
+    """Refuse scores that a certificate cannot compare (raises UsageError)."""
     check_length(flags, generation)
     if not math.isfinite(generation.lenpen):
         raise UsageError(
@@ -182,7 +183,7 @@ def check(flags, generation) -> None:
 
 
 def certificate(flags, generation) -> str:
-    """What the certificate of --stop optimal holds for: sums of log-probabilities, those with the
+    """Return the scores that the certificate holds for: sums of log-probabilities, those with the
     reward, or either over length**lenpen (whose bound is exact and loose)."""
     if not generation.unnormalized and generation.lenpen:
         return "certificate=normalised"
@@ -194,7 +195,7 @@ def certificate(flags, generation) -> str:
     "optimal",
     OptimalFlags,
     check=check,
-    tell=certificate,
+    signature_part=certificate,
     needs=("search loop", "beam", "scores of at most 0"),
     example=(
         {"stop": "optimal"},
@@ -209,9 +210,7 @@ def build(flags, context) -> OptimalEnding:
     return OptimalEnding(context.eos, context.scoring, context.stats, paper, flags.prune_bound)
 
 
-# ---- Statistics: the sections `certificates` and `saved`
-#
-# What an optimal ending counts of the sentences whose answer is kept.
+# ---- Statistics of answered sentences: the sections `certificates` and `saved`
 
 
 @dataclass
@@ -223,8 +222,8 @@ class Certificates(Section):
     counts_answers = True
     proved: int = 0
     open: int = 0
-    # nats that the open ones may lack; 0 where fewer hypotheses are finished than the
-    # n-best list asks for
+    # mean gap of the open ones, in nats; 0 for one with fewer finished hypotheses than its n-best
+    # list has
     gap_mean: Mean = Mean()
 
     def count(self, ending: Ending) -> None:
@@ -238,10 +237,10 @@ class Certificates(Section):
 
 @dataclass
 class Saved(Section):
-    """What the early end has saved against the same search run to every sentence's length limit
-    with k rows a step: steps (a token of one sentence each) and rows.
+    """The work saved against the same search to every sentence's length limit with k rows a step:
+    steps (a token of one sentence each) and rows.
 
-    An upper bound where fewer than k rows may be live (--stop-expansion paper, constraints,
+    An upper bound if fewer than k rows may be live (--stop-expansion paper, constraints,
     dictionaries of less than 2k words).
     """
 
@@ -249,7 +248,7 @@ class Saved(Section):
     counts_answers = True
     steps: int = 0
     rows: int = 0
-    expansions: int = 0  # each row would have continued a live hypothesis
+    expansions: int = 0  # one for each row
 
     def count(self, ending: Ending) -> None:
         """Count a sentence."""

@@ -1,7 +1,8 @@
 """Finished candidates stay on the beam until all above them are finished (`--stop ranked`).
 
 K. Yang, V. Yao, J. DeNero and D. Klein. A Streaming Approach For Efficient Batched Beam Search.
-EMNLP 2020. https://aclanthology.org/2020.emnlp-main.366/     Appendix A.1
+EMNLP 2020. https://aclanthology.org/2020.emnlp-main.366/
+Appendix A.1
 """
 
 import torch
@@ -19,8 +20,8 @@ from fairseq_ext.search.strategies.stop.length_reward import LengthFlags, check_
 
 class Ranked(Stop):
     """Appendix A.1: a candidate that ends takes a place on the beam, costs no more decoding, and
-    is an answer when all above it are finished; until then better ones may push it off. The beam
-    has k places less the answers."""
+    is an answer when all above it are finished; until then better ones may replace it. The beam has
+    k places less the answers."""
 
     variable = True
 
@@ -28,11 +29,11 @@ class Ranked(Stop):
         self.k = k
         self.eos = eos
         none = torch.zeros(0, k)
-        # (N, k) sums of log-probabilities, or other keys, of the finished hypotheses
-        # on the beam; else -inf
+        # (N, k) sums of log-probabilities, or other keys, of the finished hypotheses on the beam;
+        # else -inf
         self.total = none.double()
-        self.number = none.long()  # (N, k) which of the sentence's finished hypotheses they are
-        self.answer = none.long()  # (N, k) which of them are answers, padded with -1
+        self.number = none.long()  # (N, k) their numbers among the sentence's finished hypotheses
+        self.answer = none.long()  # (N, k) numbers of the answers, padded with -1
         self.count = none.long().sum(1)  # (N,) answers
 
     def start(self, beam: Beam, pool: Pool) -> None:
@@ -71,9 +72,8 @@ class Ranked(Stop):
     ) -> StopDecision:
         live, k = beam.live_index(), self.k
         waiting, number, made = self.total[live], self.number[live], finished.count[live]
-        ends, _ = candidates.ends_and_goes_on(self.eos)
-        # the beam's places go to the best of what was finished before (S, k) and
-        # the candidates (S, c)
+        ends, _ = candidates.split_by_eos(self.eos)
+        # the beam's places go to the best of the earlier finished (S, k) and the candidates (S, c)
         key = candidates.score if candidates.key is None else candidates.key
         total, order = torch.cat([waiting, key.double()], dim=1).sort(
             dim=1, descending=True, stable=True
@@ -90,7 +90,7 @@ class Ranked(Stop):
         kept = torch.zeros_like(on_beam).scatter(1, order, on_beam)[:, k:]
         done = kept & ends
         numbers = torch.cat([number, made[:, None] + done.cumsum(1) - 1], dim=1).gather(1, order)
-        # answers follow those that are there
+        # new answers follow the earlier ones
         into = torch.where(answered, count[:, None] + place, k).clamp(max=k)
         answers = torch.cat([self.answer[live], numbers.new_full((len(beam.live), 1), -1)], dim=1)
         self.answer[live] = answers.scatter(1, into, numbers)[:, :k]

@@ -15,7 +15,7 @@ from fairseq_ext.search.strategies.stop.length_reward import LengthFlags, check_
 
 
 class Shrink(Stop):
-    """Every finished hypothesis takes its slot with it; final when no slot is left."""
+    """Every finished hypothesis removes a slot; final when no slot is left."""
 
     variable = True
 
@@ -35,7 +35,7 @@ class Shrink(Stop):
         finished: Finished,
         at_limit: Tensor | None,
     ) -> StopDecision:
-        ends, goes_on = candidates.ends_and_goes_on(self.eos)
+        ends, goes_on = candidates.split_by_eos(self.eos)
         slots = self.k - finished.count[beam.live_index()][:, None]  # (S, 1)
         place = torch.arange(ends.size(1), device=ends.device)
         done = ends & (place < slots)

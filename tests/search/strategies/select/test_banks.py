@@ -8,6 +8,7 @@ from functools import partial
 import pytest
 import torch
 from search.strategies.select.test_dba import decode, random_constraints, wanted
+from sizes import drawn
 from table_model import TableDecoder, random_table
 
 from fairseq_ext.kernels.library import library
@@ -54,6 +55,7 @@ def float32(monkeypatch):
     assert Both.steps
 
 
+@drawn(30)
 @pytest.mark.parametrize("even", [False, True])
 @pytest.mark.parametrize("ordered", [False, True])
 @pytest.mark.parametrize("seed", range(20))

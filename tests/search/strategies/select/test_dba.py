@@ -12,6 +12,7 @@ from itertools import product
 import pytest
 import torch
 from search.phrases.test_phrases import Plain
+from sizes import drawn
 from table_model import (
     EOS,
     FIRST_WORD,
@@ -142,6 +143,7 @@ CASES = {
 }
 
 
+@drawn(17)
 @pytest.mark.parametrize("seed", range(3))
 @pytest.mark.parametrize("case", CASES)
 def test_a_large_beam_finds_all_that_satisfy_best_first(case, seed):
@@ -159,6 +161,7 @@ def test_a_large_beam_finds_all_that_satisfy_best_first(case, seed):
 # ---- what holds for every search
 
 
+@drawn(20)
 @pytest.mark.parametrize("ordered", [False, True])
 @pytest.mark.parametrize("seed", range(25))
 def test_random_batches(seed, ordered):
@@ -202,6 +205,7 @@ def test_a_sentence_that_must_be_exactly_its_constraints(seed):
     }
 
 
+@drawn(5)
 @pytest.mark.parametrize("seed", range(12))
 def test_a_sentence_constrained_to_its_own_output_gives_it_again(seed):
     table = random_table(seed, ending=0.6)
@@ -248,6 +252,7 @@ def test_a_sentence_that_cannot_meet_its_constraints_gives_a_partial_one_and_the
     assert any(any(met(h.tokens.tolist(), wanted("abc", "dd"), False)) for h in got.lists[1])
 
 
+@drawn(8)
 @pytest.mark.parametrize("seed", range(20))
 def test_banned_phrases_never_appear(seed):
     draw = random.Random(seed)

@@ -9,7 +9,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from models import build, dictionary, generators
 
-from fairseq_ext.search.candidates import allocate, bank_sizes, by_banks, deal, first_of_equals
+from fairseq_ext.search.candidates import (
+    allocate,
+    bank_sizes,
+    deal,
+    first_of_equals,
+    order_by_banks,
+)
 
 
 @pytest.mark.parametrize(
@@ -106,7 +112,7 @@ def test_even_admits_what_fairseqs_own_search_does(k, banks, draw):
         1, 0, torch.zeros(1, n), [row], torch.zeros(n, dtype=torch.long), tokens, score
     )
     bank = torch.tensor([banks])
-    order, admitted = by_banks(
+    order, admitted = order_by_banks(
         deal(k, bank_sizes(bank, score[None], 6)), bank, score[None], torch.tensor([5])
     )
     assert admitted.item() == min(k, n)
@@ -144,7 +150,7 @@ def test_each_bank_admits_its_best(k, candidates):
     bank = torch.tensor([[b for b, *_ in candidates]])
     score = torch.tensor([[float(s) if ok else -torch.inf for _, s, ok in candidates]])
     slots = allocate(k, bank_sizes(bank, score, 4), torch.tensor([3]))
-    order, admitted = by_banks(slots, bank, score, torch.tensor([3]))
+    order, admitted = order_by_banks(slots, bank, score, torch.tensor([3]))
     ranked = sorted((i for i, c in enumerate(candidates) if c[2]), key=lambda i: -candidates[i][1])
     banks = [[i for i in ranked if candidates[i][0] == b] for b in range(4)]
     first = [i for i in ranked if i in banks[candidates[i][0]][: slots[0, candidates[i][0]]]]
@@ -166,5 +172,5 @@ def test_a_beam_with_fewer_slots_than_banks_deals_them_out_from_the_highest_bank
     second best of each."""
     bank = torch.tensor([[0, 0, 1, 3, 1, 3]])
     score = torch.tensor([[-0.1, -0.2, -2.0, -9.0, -3.0, -8.0]])
-    order, _ = by_banks(torch.zeros(1, 4, dtype=torch.long), bank, score, torch.tensor([3]))
+    order, _ = order_by_banks(torch.zeros(1, 4, dtype=torch.long), bank, score, torch.tensor([3]))
     assert order[0].tolist() == [5, 2, 0, 3, 4, 1]

@@ -20,6 +20,7 @@ import pytest
 import torch
 from fairseq.token_generation_constraints import pack_constraints
 from models import alone, batch, build, dictionary, generators, run, same
+from sizes import covering, drawn
 
 from fairseq_ext.search.phrases.pieces import ROOTS
 from fairseq_ext.search.phrases.sentence import SentenceConstraints, met
@@ -56,6 +57,7 @@ def ours(k: int, seed: int = 1, select: str = "dba", architecture: str = "transf
 # ---- what holds on models
 
 
+@covering(1)
 @pytest.mark.parametrize("seed", range(4))
 @pytest.mark.parametrize("architecture", ["transformer", "lstm", "fconv", "bart"])
 def test_mixed_batches(architecture, seed):
@@ -113,6 +115,7 @@ def test_a_constraint_that_the_banned_phrases_leave_no_room_for_is_reported():
     ]
 
 
+@covering(1)
 @pytest.mark.parametrize("limit", [1, 2, 3, 4])
 @pytest.mark.parametrize("select", ["dba", "gbs", "cbs"])
 def test_no_limit_is_too_tight(select, limit):
@@ -184,6 +187,7 @@ def both(
     return list(zip(stock, run(pair.ours, sample, constraints=packed), strict=True))
 
 
+@drawn(1)
 @pytest.mark.parametrize("n, k", [(1, 2), (1, 5), (2, 3), (2, 4), (3, 5)])
 def test_one_phrase_gives_fairseqs_lists(n, k):
     compared = 0
@@ -195,6 +199,7 @@ def test_one_phrase_gives_fairseqs_lists(n, k):
     assert compared > 5
 
 
+@drawn(0)  # long
 def test_model_scores_are_not_below_fairseqs_on_average(record_property):
     """Beams from the number of banks upwards; sentences that fairseq's search leaves without
     an answer are left out."""

@@ -2,8 +2,10 @@
 
 import pytest
 from models import batch, build, generators, run, same
+from sizes import covering
 
 
+@covering(1)
 @pytest.mark.parametrize(
     "stock", [{}, {"unnormalized": True, "min_len": 3}, {"diverse_beam_strength": 2.0}], ids=str
 )

@@ -16,7 +16,7 @@ from search.strategies.select.test_dba import (
 )
 from search.strategies.select.test_dba_models import LENGTHS, constrained, random_phrases, tokens
 from search.strategies.select.test_dba_models import wanted as phrases
-from sizes import covering
+from sizes import covering, drawn
 from table_model import random_table
 
 from fairseq_ext import Translator, UsageError
@@ -57,7 +57,7 @@ def test_sentences_without_constraints_are_plain_beam_search_beside_others(selec
             same(stock[i : i + 1], got[i : i + 1])
 
 
-@covering(3)
+@covering(1)
 @pytest.mark.parametrize("stop", ["early", "count"])
 @pytest.mark.parametrize("seed", range(8))
 @pytest.mark.parametrize("select", ["dba", *SELECTS])
@@ -79,6 +79,7 @@ def test_a_sentence_does_not_depend_on_its_batch(select, seed, stop):
         same(together[i : i + 1], run(pair.ours, constrained(alone(sample, i), [c])), 1e-9)
 
 
+@covering(1)
 @pytest.mark.parametrize("ordered", [False, True])
 @pytest.mark.parametrize("seed", range(10))
 @pytest.mark.parametrize("select", SELECTS)
@@ -122,6 +123,7 @@ def test_a_base_beam_of_nothing_is_refused():
         generators([build("transformer")], {"select": "gbs", "gbs_base": 0}, beam=2)
 
 
+@drawn(1)
 @pytest.mark.parametrize("select", ["dba", *SELECTS])
 def test_a_translation_does_not_depend_on_the_phrases_beside_it(select):
     """Whole words, which have pieces of several lengths; under cbs the third sentence had other

@@ -11,6 +11,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 from models import alone, batch, build, dictionary, forced, generators, run, same
+from sizes import covering, drawn
 
 from fairseq_ext import UsageError
 from fairseq_ext.core import array_file
@@ -55,7 +56,7 @@ def plug(
         base=base,
         temperature=1.0,
         share=share,
-        measured=ShortlistMeter(Stats(), 5, 0),
+        meter=ShortlistMeter(Stats(), 5, 0),
     )
 
 
@@ -99,6 +100,7 @@ def listed(softmax: LSH, x: torch.Tensor) -> list[set[int]]:
 # ---- what is on a list
 
 
+@drawn(20)
 @pytest.mark.parametrize("bias", [False, True])
 @pytest.mark.parametrize("table", ["direct", "cuckoo"])
 @pytest.mark.parametrize("share", ["batch", "sentence"])
@@ -152,7 +154,7 @@ def test_probabilities_are_the_full_ones_over_the_lists_sum(way, share):
     for i, words in enumerate(listed(softmax, x)):
         ids = torch.tensor(sorted(words))
         expected = full[i, ids].log_softmax(-1)
-        torch.testing.assert_close(log_probs.at(ids.expand(4, -1))[i], expected)
+        torch.testing.assert_close(log_probs.scores_at(ids.expand(4, -1))[i], expected)
         # what fills a row up counts for nothing
         assert log_probs.dense()[i].exp().sum().item() == pytest.approx(1.0)
 
@@ -168,6 +170,7 @@ def test_same_seed_same_index():
 # ---- on models
 
 
+@covering(1)
 @pytest.mark.parametrize(
     "generation",
     [{}, {"beam": 1}, {"beam": 4, "unkpen": -1.0, "min_len": 3}, {"temperature": 2.0}],
@@ -228,6 +231,7 @@ def test_hypotheses_hold_listed_words_only():
         )
 
 
+@covering(1)
 @pytest.mark.parametrize("share", ["batch", "sentence"])
 @pytest.mark.parametrize("select", ["dba", "gbs", "cbs"])
 def test_constraints_and_prefixes_are_on_the_list(way, select, share):
@@ -315,12 +319,12 @@ def test_statistics_and_recall(way):
 
 def test_recall_counts_what_the_lists_hold():
     softmax = plug(4, 10)
-    softmax.measured.every = 1
+    softmax.meter.every = 1
     x = states(7)
     full = decoder(softmax).log_probs([x], 1.0).topk(5).indices.tolist()
     lists = listed(softmax, x)
     expected = [len(set(best) & words) / 5 for best, words in zip(full, lists, strict=True)]
-    assert softmax.measured.counts.recall_at_k.value() == pytest.approx(sum(expected) / 7)
+    assert softmax.meter.counts.recall_at_k.value() == pytest.approx(sum(expected) / 7)
 
 
 def test_a_warning_where_the_full_softmax_is_faster(caplog):
@@ -394,7 +398,7 @@ def test_a_damaged_index_is_replaced(tmp_path, cache, built, caplog):
     _lsh_index.load_or_build(weights(1), None, PARAMETERS, checkpoint)
     next(cache.iterdir()).write_bytes(b"nothing of the kind")
     _lsh_index.load_or_build(weights(1), None, PARAMETERS, checkpoint)
-    assert len(built) == 2 and "is built anew, because it cannot be read" in caplog.text
+    assert len(built) == 2 and "is built again, because it cannot be read" in caplog.text
     _lsh_index.load_or_build(weights(1), None, PARAMETERS, checkpoint)
     assert len(built) == 2
 
@@ -426,7 +430,7 @@ def test_an_index_whose_numbers_lead_out_of_it_is_replaced(
     again = _lsh_index.load_or_build(weights(1), None, parameters, checkpoint)
     assert (
         len(built) == 2
-        and "is built anew, because it" in caplog.text
+        and "is built again, because it" in caplog.text
         and int(again.words.max()) < 50
     )
 

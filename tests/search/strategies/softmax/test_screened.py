@@ -7,6 +7,7 @@ import logging
 import pytest
 import torch
 from models import batch, build, generators, run, same
+from sizes import drawn
 
 from fairseq_ext import UsageError
 from fairseq_ext.core.stats import Stats
@@ -92,6 +93,7 @@ def rounding_of(W, x) -> float:
     return 6e-7 * float((x.abs() @ W.abs().t()).max()) + 1e-6
 
 
+@drawn(51)
 @pytest.mark.parametrize("scale", [0.1, 1.0, 5.0])
 @pytest.mark.parametrize("n", [1, 5, 64])
 @pytest.mark.parametrize("kind", KINDS)
@@ -171,7 +173,7 @@ def test_words_that_a_bias_rules_out_stay_out(plug):
 def test_any_word_that_is_asked_for_is_exact(plug):
     W, x = weights("random"), states(6, 1.0)
     wanted = torch.arange(0, 600).view(6, 100)
-    found = plug(W)(x).at(wanted)
+    found = plug(W)(x).scores_at(wanted)
     torch.testing.assert_close(found.double(), exact(W, x).gather(1, wanted), rtol=0, atol=1e-4)
 
 
@@ -183,7 +185,7 @@ def test_forbidden_words_do_not_break_the_certificate(plug):
     log_probs, full = ours(x), exact(W, x)
     before = ours.recomputed
     best = log_probs._value.topk(400).indices
-    assert (log_probs.known.sum(1) < 400).any()
+    assert (log_probs.is_exact.sum(1) < 400).any()
     log_probs.ban_each_(best)
     full.scatter_(1, best, -torch.inf)
     log_probs.add_(5, 2.0)  # a logits processor's doing, which must outlast the computation in full
@@ -203,8 +205,8 @@ def test_the_best_of_sentences_equal_the_full_softmaxs(banned):
     ours = Plug(W)
     log_probs, full = ours(x), exact(W, x)
     if banned:
-        log_probs._value.masked_fill_(log_probs.known, -torch.inf)
-        full.masked_fill_(log_probs.known, -torch.inf)
+        log_probs._value.masked_fill_(log_probs.is_exact, -torch.inf)
+        full.masked_fill_(log_probs.is_exact, -torch.inf)
     score_before = torch.linspace(-1, 0, 8)
     score_before[2] = -torch.inf  # an empty place
     first, c = torch.tensor([0, 4, 5, 8]), 6
@@ -228,8 +230,8 @@ def test_rows_that_come_in_once_others_are_computed_in_full_are_too():
     ours = Plug(W)
     log_probs, full = ours(x), exact(W, x)
     assert ours.recomputed == 0
-    log_probs._value.masked_fill_(log_probs.known, -torch.inf)
-    full.masked_fill_(log_probs.known, -torch.inf)
+    log_probs._value.masked_fill_(log_probs.is_exact, -torch.inf)
+    full.masked_fill_(log_probs.is_exact, -torch.inf)
     before = torch.tensor([0.0, -0.3])
     score = log_probs.best_of_sentences(10, before, torch.tensor([0, 2]))[2]
     torch.testing.assert_close(
@@ -317,7 +319,7 @@ def test_search_equals_the_full_softmax(flags, always_faster, on_the_cpu):
 def test_a_model_that_leaves_many_rows_open_gets_the_full_softmax(
     always_faster, monkeypatch, caplog
 ):
-    monkeypatch.setattr(screened, "ENOUGH", 20)
+    monkeypatch.setattr(screened, "MIN_ROWS_TO_JUDGE", 20)
     model = build("transformer", dtype=torch.float32, words=1500, peak=40.0)
     pair = generators([model], {"softmax": "screened"}, words=1500, beam=5, max_len_b=12)
     pair.ours.strategies.softmax.screen.tolerance = 0.0

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 from models import alone, batch, build, dictionary, generators, run, same
+from sizes import covering
 
 from fairseq_ext import UsageError
 from fairseq_ext.kernels.library import library
@@ -48,6 +49,7 @@ def test_every_word_equals_the_full_softmax(models, table):
         same(run(pair.stock, sample), run(pair.ours, sample))
 
 
+@covering(1)
 @pytest.mark.parametrize("models", [1, 2])
 @pytest.mark.parametrize("generation", [{}, {"beam": 20}, {"unkpen": 2.0}, {"min_len": 4}], ids=str)
 def test_top_searches_as_if_there_were_no_other_words(generation, models, tmp_path):

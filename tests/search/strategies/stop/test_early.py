@@ -8,6 +8,7 @@ import torch
 from fairseq.dataclass.configs import GenerationConfig
 from models import batch, build, generators, run, same, task
 from search.strategies.select.test_dba import all_met, decode, outputs, wanted
+from sizes import covering
 from table_model import EOS, called_through, lattice, random_table, search, stop_plug
 
 from fairseq_ext.core.errors import UsageError
@@ -101,6 +102,7 @@ class ByHand:
         return [bank[n] for n in range(len(places)) for bank in banks if n < len(bank)]
 
 
+@covering(1)
 @pytest.mark.parametrize("nbest", [1, 2])
 @pytest.mark.parametrize("k", [3, 5, 9])
 def test_every_step_is_as_the_rule_says(k, nbest):

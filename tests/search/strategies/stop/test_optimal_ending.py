@@ -22,7 +22,7 @@ from ending_reference import (
     sentences,
     unbounded,
 )
-from sizes import covering, drawn
+from sizes import covering
 from table_model import EOS, lattice, random_table, search, stop_plug, words
 
 from fairseq_ext.search.finished import Scoring
@@ -78,7 +78,7 @@ def test_toy_optimal_finds_a_c_d_at_step_4(paper, prune):
 #      as the certificate holds
 
 
-@covering(3)
+@covering(1)
 @each_rule
 @each_expansion
 @each_beam
@@ -91,6 +91,7 @@ def test_answer_and_n_best_list_equal_the_whole_run(rule, paper, k):
             assert found.step[i] == certificate_step(steps, rule, longest, wanted, n)
 
 
+@covering(1)
 @each_beam
 @pytest.mark.parametrize("offset", [-2.5, 1.5])
 @pytest.mark.parametrize("prune", [False, True])
@@ -104,7 +105,7 @@ def test_an_offset_moves_the_wanted_length(offset, prune, k):
     assert found.step != optimal(k, reward(0.9)).step
 
 
-@drawn(8)
+@covering(1)
 @each_rule
 @each_expansion
 def test_prune_bound_changes_no_answer_and_saves_rows(rule, paper):
@@ -260,6 +261,7 @@ def test_a_sentence_stops_in_a_batch_as_it_does_alone(name, prune):
 # ---- certificates
 
 
+@covering(1)
 @each_rule
 @each_beam
 def test_certificates_are_counted_as_proved_or_open_with_their_gap(rule, k):

@@ -7,7 +7,7 @@ from fairseq_ext.search.constraints.report import met
 from fairseq_ext.search.finished import Hypothesis
 from fairseq_ext.search.phrases.sentence import EMPTY, SentenceConstraints
 from fairseq_ext.search.pool import Pool
-from fairseq_ext.search.strategies.stop.early import Shorter
+from fairseq_ext.search.strategies.stop.early import LengthRetry
 
 EOS, LIMIT = 2, 200
 WORD = SentenceConstraints((((7,), (8, 9)),), ("word",))
@@ -45,7 +45,7 @@ def searched(
         constraints=[constraints, WORD],
     )
     answers = {}
-    Shorter(search, lambda pool: met, min_len)(pool, answers.__setitem__)
+    LengthRetry(search, lambda pool: met, min_len)(pool, answers.__setitem__)
     return {number: found[0].tokens.tolist() for number, found in answers.items()}, pools
 
 

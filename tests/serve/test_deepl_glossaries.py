@@ -1,0 +1,241 @@
+"""Glossaries of both versions of DeepL's API through its official client: what its own suite asks
+of a server, between German and English."""
+
+import io
+import os
+import time
+import uuid
+
+import pytest
+from sizes import ALL
+
+if os.environ.get(ALL):
+    import deepl
+else:
+    deepl = pytest.importorskip("deepl")
+from deepl.api_data import MultilingualGlossaryDictionaryEntries as Dictionary  # noqa: E402
+
+ENGLISH = "The patient was examined in the hospital yesterday."
+GERMAN = "Der Patient hat einen Port."
+ODD = {"A%=&": "B&=%", "\u0394\u3041": "\u6df1", "\U0001faa8": "\U0001fab5", "it's": '"so"'}
+LARGE = {f"Source-${i}": f"Target-${i}" for i in range(10_000)}
+CSV = 'tree,Baum,en,de\n"a ""large"" tree","Baum, groß",en,de\n'
+OF_CSV = {"tree": "Baum", 'a "large" tree': "Baum, groß"}
+PAIR = {"source_lang": "EN", "target_lang": "DE"}
+
+
+class One:
+    """/v2: a glossary has one dictionary."""
+
+    def __init__(self, api):
+        self.create, self.create_from_csv = api.create_glossary, api.create_glossary_from_csv
+        self.get, self.all, self.delete = (
+            api.get_glossary,
+            api.list_glossaries,
+            api.delete_glossary,
+        )
+        self.entries = api.get_glossary_entries
+
+    @staticmethod
+    def counts(glossary):
+        """Its dictionaries and their sizes."""
+        return [(glossary.source_lang, glossary.target_lang, glossary.entry_count)]
+
+
+class Several:
+    """/v3: a glossary has a dictionary for each pair of languages."""
+
+    def __init__(self, api):
+        self.api = api
+        self.create_from_csv = api.create_multilingual_glossary_from_csv
+        self.get, self.all = api.get_multilingual_glossary, api.list_multilingual_glossaries
+        self.delete = api.delete_multilingual_glossary
+
+    def create(self, name, source, target, terms):
+        return self.api.create_multilingual_glossary(name, [Dictionary(source, target, terms)])
+
+    def entries(self, glossary):
+        (found,) = self.api.get_multilingual_glossary_entries(glossary, "EN", "DE").dictionaries
+        return deepl.convert_tsv_to_dict(found.entries)
+
+    @staticmethod
+    def counts(glossary):
+        return [(d.source_lang, d.target_lang, d.entry_count) for d in glossary.dictionaries]
+
+
+@pytest.fixture(scope="module")
+def api(two_ways):
+    return deepl.DeepLClient("any", server_url=str(two_ways.base_url))
+
+
+@pytest.fixture(params=[One, Several], ids=["v2", "v3"])
+def kind(request, api):
+    yield request.param(api)
+    for each in api.list_multilingual_glossaries():
+        api.delete_multilingual_glossary(each)
+
+
+@pytest.fixture
+def several(api):
+    """A glossary of two dictionaries."""
+    pairs = [Dictionary("EN", "DE", {"patient": "Mondlicht"}), Dictionary("DE", "EN", {"a": "b"})]
+    yield api.create_multilingual_glossary("several", pairs)
+    for each in api.list_multilingual_glossaries():
+        api.delete_multilingual_glossary(each)
+
+
+def refused(error, function, *args, **more):
+    with pytest.raises(error) as raised:
+        function(*args, **more)
+    return str(raised.value)
+
+
+# ---- What both versions can do
+
+
+def test_it_is_created_and_found_again(kind):
+    name = f"a name, {uuid.uuid4()}"
+    made = kind.create(name, "EN", "DE", {"Hello": "Hallo"})
+    found = kind.get(made.glossary_id)
+    assert found.name == made.name == name and found.creation_time == made.creation_time
+    assert kind.counts(found) == kind.counts(made) == [("EN", "DE", 1)]
+    assert name in [each.name for each in kind.all()]
+
+
+def test_a_large_one(kind):
+    made = kind.create("large", "EN", "DE", LARGE)
+    assert kind.counts(made) == [("EN", "DE", 10_000)] and kind.entries(made) == LARGE
+
+
+@pytest.mark.parametrize("given", [str, io.StringIO])
+def test_one_of_csv(kind, given):
+    made = kind.create_from_csv("table", "EN", "DE", csv_data=given(CSV))
+    assert kind.counts(made) == [("EN", "DE", 2)] and kind.entries(made) == OF_CSV
+
+
+def test_wrong_ones(kind):
+    refused(ValueError, kind.create, "", "EN", "DE", {"Hello": "Hallo"})
+    refused(ValueError, kind.create, "none", "EN", "DE", {})
+    said = refused(deepl.DeepLException, kind.create, "x", "EN", "XX", {"Hello": "Hallo"})
+    assert "'target_lang' not supported: XX" in said and kind.all() == []
+
+
+def test_entries_of_all_characters(kind):
+    made = kind.create("odd", "EN", "DE", ODD)
+    assert kind.entries(made) == ODD == kind.entries(made.glossary_id)
+
+
+@pytest.mark.parametrize("what", ["get", "entries", "delete"])
+def test_one_that_is_not_there(kind, what):
+    made = kind.create("deleted", "EN", "DE", {"Hello": "Hallo"})
+    kind.delete(made)
+    for identifier in (made.glossary_id, str(uuid.uuid4())):
+        refused(deepl.GlossaryNotFoundException, getattr(kind, what), identifier)
+    assert "identifier" in refused(deepl.DeepLException, getattr(kind, what), "invalid_glossary_id")
+
+
+def test_texts_are_translated_with_it(api, kind):
+    made = kind.create("terms", "EN", "DE", {"patient": "Mondlicht"})
+    plain = api.translate_text(ENGLISH, **PAIR).text
+    for each in (made, made.glossary_id):
+        found = api.translate_text([ENGLISH, ENGLISH], glossary=each, **PAIR)
+        assert all("mondlicht" in text.text.lower() for text in found)
+        assert "mondlicht" not in plain.lower()
+    back = kind.create("back", "DE", "EN", {"Patient": "moonlight"})
+    for target in ("EN-US", "EN-GB"):
+        text = api.translate_text(GERMAN, source_lang="DE", target_lang=target, glossary=back).text
+        assert "moonlight" in text.lower()
+
+
+def test_a_document_is_translated_with_it(api, kind, tmp_path, monkeypatch):
+    sleep = time.sleep  # the client waits for 5 seconds
+    monkeypatch.setattr(time, "sleep", lambda seconds: sleep(min(seconds, 0.1)))
+    made = kind.create("terms", "EN", "DE", {"patient": "Mondlicht", "hospital": "Sternwarte"})
+    given, out = tmp_path / "in.txt", tmp_path / "out.txt"
+    given.write_text(f"{ENGLISH}\n{ENGLISH}\n", encoding="utf-8")
+    api.translate_document_from_filepath(given, out, glossary=made, **PAIR)
+    lines = out.read_text(encoding="utf-8").splitlines()
+    assert len(lines) == 2
+    assert all("mondlicht" in x.lower() and "sternwarte" in x.lower() for x in lines)
+
+
+def test_a_pair_that_it_has_no_dictionary_for(api, kind):
+    made = kind.create("terms", "EN", "DE", {"patient": "Mondlicht"})
+    away = {"source_lang": "DE", "target_lang": "EN-GB"}
+    refused(ValueError, api.translate_text, GERMAN, target_lang="DE", glossary=made)
+    refused(ValueError, api.translate_text, GERMAN, glossary=made, **away)
+    for call in (api.translate_text, api.translate_document_upload):  # the client cannot know
+        more = {"filename": "a.txt"} if call == api.translate_document_upload else {}
+        said = refused(
+            deepl.DeepLException, call, GERMAN, glossary=made.glossary_id, **away, **more
+        )
+        assert "no dictionary from DE to EN" in said
+
+
+# ---- /v2 alone
+
+
+def test_with_the_languages_of_the_glossary(api):
+    made = api.create_glossary("terms", "DE", "EN", {"Patient": "moonlight"})
+    for more in ({}, {"target_lang": "EN-US"}):
+        text = api.translate_text_with_glossary(GERMAN, made, **more).text
+        assert "moonlight" in text.lower()
+    api.delete_glossary(made)
+
+
+def test_the_pairs_of_languages_that_are_listed_are_kept(api):
+    pairs = [(each.source_lang, each.target_lang) for each in api.get_glossary_languages()]
+    assert {("en", "de"), ("de", "en"), ("ja", "pt")} <= {*pairs} and len({*pairs}) == len(pairs)
+    for source, target in pairs[::97]:
+        api.delete_glossary(api.create_glossary("any", source, target, {"a": "b"}))
+
+
+# ---- /v3 alone
+
+
+def test_a_name_is_changed(api, several):
+    assert api.update_multilingual_glossary_name(several, "other").name == "other"
+    found = api.get_multilingual_glossary(several.glossary_id)
+    assert found.name == "other" and Several.counts(found) == [("EN", "DE", 1), ("DE", "EN", 1)]
+    refused(ValueError, api.update_multilingual_glossary_name, several, "")
+
+
+@pytest.mark.parametrize("of_csv", [False, True])
+def test_entries_are_added_to_a_dictionary(api, several, of_csv):
+    if of_csv:
+        add = api.update_multilingual_glossary_dictionary_from_csv
+        found = add(several, "EN", "DE", "patient,Kranker\ntree,Baum\n")
+    else:
+        more = Dictionary("EN", "DE", {"patient": "Kranker", "tree": "Baum"})
+        found = api.update_multilingual_glossary_dictionary(several, more)
+    assert found.name == "several"
+    assert Several.counts(found) == [("EN", "DE", 2), ("DE", "EN", 1)]
+    assert Several(api).entries(several) == {"patient": "Kranker", "tree": "Baum"}
+
+
+@pytest.mark.parametrize("of_csv", [False, True])
+def test_a_dictionary_is_replaced(api, several, of_csv):
+    if of_csv:
+        replace = api.replace_multilingual_glossary_dictionary_from_csv
+        found = replace(several, "EN", "DE", CSV)
+    else:
+        new = Dictionary("EN", "DE", OF_CSV)
+        found = api.replace_multilingual_glossary_dictionary(several, new)
+    assert found.entry_count == 2 and Several(api).entries(several) == OF_CSV
+
+
+def test_a_dictionary_is_deleted(api, several):
+    delete = api.delete_multilingual_glossary_dictionary
+    delete(several, several.dictionaries[0])
+    left = api.get_multilingual_glossary(several.glossary_id)
+    assert Several.counts(left) == [("DE", "EN", 1)]
+    refused(deepl.GlossaryNotFoundException, delete, str(uuid.uuid4()), **pair_of(several))
+    refused(deepl.DeepLException, delete, "invalid_glossary_id", **pair_of(several))
+    refused(ValueError, delete, several)
+    said = refused(deepl.DeepLException, delete, several, source_lang="EN", target_lang="DE")
+    assert "no dictionary from EN to DE" in said
+
+
+def pair_of(glossary):
+    found = glossary.dictionaries[0]
+    return {"source_lang": found.source_lang, "target_lang": found.target_lang}
