@@ -191,7 +191,7 @@ def unmet_reason(constraints: SentenceConstraints, limit: int) -> str:
 # translation; `form` and `at` are null where the translation has none of them, or only such as
 # serve another term, by the definition that the search keeps to (--constraint-boundary,
 # --constraint-case). Where terms are placed, `placed_by` says how a term got its place (draft,
-# aligned, inserted, searched, left), `displaced` the words of the draft in whose place it stands, `weight`
+# aligned, inserted, searched, left), `displaced` the words of the draft that it replaces, `weight`
 # the score of their alignment, and `doubtful` that a person should look at it. Places are
 # characters, [start, end). source and translation are in NFKC, the translation with single spaces,
 # which is what the places count in. Lines come in the order in which batches finish. Each line is
