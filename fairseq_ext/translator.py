@@ -271,8 +271,8 @@ class Translator(SearchingModel):
         progress: bool = False,
     ) -> list[Any]:
         """Translate lines that need not be the first of their call, as `translate` does."""
-        if errors not in ("raise", "return"):
-            raise UsageError(f"errors is {errors!r}: use 'raise' or 'return'")
+        if not isinstance(errors, str) or errors not in ("raise", "return"):
+            raise UsageError(f"errors is {cut(repr(errors))}: use 'raise' or 'return'")
         with self.lock:
             check_seed(given.seed, self.generator.options.flags)
             self.generator, nbest = self.generators.use(beam, nbest)

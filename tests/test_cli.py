@@ -132,11 +132,12 @@ def test_interactive_equals_stock_also_on_empty_lines_and_spaces(tiny):
     text = "de1 de2 de3\n\n   \nde4 unheard-of\n\tde5\n"
     flags = ("--buffer-size", 3, "--batch-size", 2)
     expected = interactive(tiny, *flags, stdin=text)
-    got = interactive(tiny, *flags, *EXT, stdin=text, cold=True)
+    got = interactive(tiny, *flags, *EXT, stdin=text)
     same_lines(expected, got)
     assert [line[0] for line in lines(got) if line[0][0] == "H"] == [f"H-{i}" for i in range(5)]
 
 
+@drawn(2)
 @pytest.mark.parametrize("flags", [(), ("--constraints",), ("--schedule", "stream")], ids=str)
 def test_commands_run_where_nothing_is_compiled(tiny, monkeypatch, flags):
     monkeypatch.setenv("FAIRSEQ_EXT_KERNELS", "off")
@@ -153,6 +154,7 @@ def test_commands_run_where_nothing_is_compiled(tiny, monkeypatch, flags):
 REWARD = ("--length-reward", 0.5, "--length-ratio", 0.9, "--length-offset", 1)
 
 
+@drawn(1)
 @pytest.mark.parametrize(
     "flags",
     [
@@ -509,7 +511,6 @@ def test_the_task_works_beside_a_users_own_directory_from_any_folder(tiny, their
             "--stop",
             "count",
             cwd=theirs,
-            cold=True,
         ),
     )
 

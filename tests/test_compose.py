@@ -83,7 +83,7 @@ def decode(
     )
 
 
-@drawn(110)
+@drawn(60)
 @pytest.mark.parametrize("first, second", pairs())
 def test_pair_keeps_its_properties_or_is_refused(first, second, tmp_path):
     """What the declared needs do not refuse must work."""

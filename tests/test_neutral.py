@@ -156,7 +156,7 @@ GRID = {
 }
 
 
-@covering(2)
+@covering(1)
 @pytest.mark.parametrize("strategy", NEUTRAL.values(), ids=NEUTRAL.keys())
 @pytest.mark.parametrize("case", GRID.values(), ids=GRID.keys())
 def test_neutral_setting_equals_stock(case, strategy, tmp_path):
@@ -284,7 +284,7 @@ def test_a_model_with_sharing_switched_on_equals_one_without():
     same(expected, run(generators([model], beam=5, max_len_b=20).ours, sample))
 
 
-@covering(2)
+@covering(1)
 @pytest.mark.parametrize(
     "lengths",
     [[3], [4, 4, 4], MIXED, [9, 8, 8, 5, 3, 2, 2, 1]],

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, get_type_hints
 
+import numpy as np
 import pytest
 import torch
 from sizes import part_of
@@ -60,6 +61,14 @@ ARGUMENTS = {
         ("translate", {"prefixes": 5}, "prefixes is 5, and a list is needed"),
         ("translate", {"prefixes": "en"}, "prefixes is one string, and a list is needed"),
         ("translate", {"prefixes": [0, None]}, "prefixes of line 1 has 0 for a phrase: give text"),
+        (
+            "translate",
+            {"errors": np.array(["a", "b"])},
+            "errors is array(['a', 'b'], dtype='<U1'): ",
+        ),
+        ("translate", {"errors": 99 * ["x"]}, "...: use 'raise' or 'return'"),
+        ("translate", {"nbest": 99 * ["x"]}, "...: give a whole number of hypotheses"),
+        ("translate", {"prefixes": [np.ones(2), None]}, "prefixes of line 1 has array([1., 1.]) "),
         ("translate_iter", {"lines": None}, "lines is None, and a list is needed"),
         ("translate_iter", {"constraints": 5}, "constraints is 5, and a list is needed"),
         ("translate_iter", {"avoid": [["en3"], ["en4"]]}, "avoid has ['en3']: give text"),
@@ -90,6 +99,15 @@ ODD: list[Any] = [None, 5, -1, 2.5, True, [], "", "x", ["a"], float("nan"), "--c
 def keywords() -> list[str]:
     """Of `Translator`: its arguments, and every flag."""
     return ["path", "data", "task", *get_type_hints(Flags)]
+
+
+@pytest.mark.parametrize("name", ["cpu_workers", "max_queue", "longest", "worker_timeout"])
+def test_numbers_of_an_engine_are_checked_before_a_process_starts(tiny, name):
+    given = {"path": tiny / "model.pt", "data": tiny / "data", **SETTINGS}
+    wrong = [*WRONG, 0, -1, float("nan"), True, "5", np.int64(0)]
+    for value in wrong if name == "worker_timeout" else [*wrong, 2.5, float("inf")]:
+        with pytest.raises(UsageError, match=rf"^(--)?{name.replace('_', '.')}.* (is|must be) "):
+            Engine(**{**given, name: value})
 
 
 def test_no_keyword_takes_a_value_that_no_command_line_has(tiny):

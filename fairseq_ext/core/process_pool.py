@@ -3,6 +3,10 @@
 One thread owns a pool and all its pipes, and never waits for a single process: an engine has a
 thread for it, `--cpu-workers` uses the command's own. supervision.py decides when a process is
 silent, and when it is started again.
+
+These processes are an engine's fork server and its workers, and the processes of `--cpu-workers`.
+Programs that run once, such as a compiler, pip and the doctor's probes, are not among them, nor are
+Ray's.
 """
 
 from __future__ import annotations
@@ -22,7 +26,6 @@ from typing import Any, NamedTuple, NoReturn
 
 from fairseq_ext.core import child
 from fairseq_ext.core.channel import Channel, standard_streams_open
-from fairseq_ext.core.errors import UsageError
 
 logger = logging.getLogger("fairseq_ext")
 GRACE = 0.5  # seconds in which a process may end by itself after its pipe is closed
@@ -234,12 +237,7 @@ class ForkServer:
     """
 
     def __init__(self, pool: Pool, module: str, content: Any):
-        try:
-            self.content = pickle.dumps(content)
-        except Exception as error:
-            raise UsageError(
-                f"the flags cannot be sent to a process ({error}): give text and numbers"
-            ) from None
+        self.content = pickle.dumps(content)
         self.pool, self.module = pool, module
         self.process: Process | None = None
         self.requested: dict[int, Process] = {}  # workers that are still to be forked, by number

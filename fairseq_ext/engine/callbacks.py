@@ -1,5 +1,5 @@
-"""Code of users runs in threads of its own: a slow callback delays no other request, and what one
-raises stays with its own. No lock of ours is held meanwhile."""
+"""Threads for the callbacks of users. A slow callback delays no other request, an error of a
+callback affects only its own request, and no lock of ours is held while one runs."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ RETRY = 0.1  # seconds after which a thread is requested again that the system d
 
 
 class Threads:
-    """Threads that are started when all others have something to do, and end when there
-    is nothing for a while."""
+    """A pool of threads: one is started when all others are busy, and ends when it has had no work
+    for IDLE seconds."""
 
     def __init__(self) -> None:
         self.process = os.getpid()
@@ -29,8 +29,8 @@ class Threads:
         self.waiting: deque[Callable[[], None]] = deque()  # for which there was no thread
 
     def run(self, work: Callable[[], None]) -> None:
-        """Have it done at once in some thread, never in this one; where the system gives no
-        thread, as soon as there is one (`start_waiting`)."""
+        """Run `work` in another thread; at once, or, if the system has no thread left, as soon as
+        one is free (`start_waiting`)."""
         if self.process != os.getpid():  # forked: the threads are not here
             self.process, self.idle, self.waiting = os.getpid(), [], deque()
         try:
@@ -39,7 +39,7 @@ class Threads:
             self.start(work)
 
     def start(self, work: Callable[[], None]) -> None:
-        """Start a thread for it."""
+        """Start a thread for `work`; without one, `work` waits."""
         try:
             threading.Thread(
                 target=self.live, args=(work,), name="fairseq_ext callback", daemon=True
@@ -56,7 +56,7 @@ class Threads:
         self.start(work)
 
     def live(self, work: Callable[[], None]) -> None:
-        """Run the thread."""
+        """Run work after work: the main function of a thread."""
         mine: queue.SimpleQueue = queue.SimpleQueue()
         while True:
             work()
@@ -88,7 +88,7 @@ class Calls:
         self.running = False
 
     def add(self, call: Callable[[], None]) -> None:
-        """Call it, which must not raise, when those before it have returned."""
+        """Add a call, which runs when those before it have returned. It must not raise."""
         with self.lock:
             self.waiting.append(call)
             if self.running:
@@ -98,7 +98,7 @@ class Calls:
 
     @contextlib.contextmanager
     def exclusive(self) -> Iterator[None]:
-        """Inside of this context, in one thread that is like a call, others wait."""
+        """A context in which the calls of other threads wait, as during a call."""
         with self.lock:
             assert not self.running
             self.running = True
@@ -111,7 +111,7 @@ class Calls:
                 self.threads.run(self.run)
 
     def run(self) -> None:
-        """Call all that wait."""
+        """Run all waiting calls."""
         while True:
             with self.lock:
                 if not self.waiting:
@@ -124,8 +124,8 @@ class Calls:
 class Reply(Future):
     """A future whose callbacks, and `on_partial`, are calls of its own request.
 
-    cancel: called at once in the thread that cancels it, and where `on_partial` has failed,
-    whose error is then its own.
+    cancel: called in the thread that cancels the future, and after an error of `on_partial`, which
+    becomes the error of the future.
     """
 
     def __init__(
@@ -148,7 +148,7 @@ class Reply(Future):
         super().add_done_callback(lambda future: calls.add(partial(called, fn, future)))
 
     def pass_partial(self, part: Any) -> None:
-        """Have `on_partial` called with it; one that is slow gets the latest."""
+        """Call `on_partial` with a partial result; a slow one gets only the latest."""
         if self.on_partial is None:
             return
         with self.calls.lock:
@@ -157,7 +157,7 @@ class Reply(Future):
             self.calls.add(self.call_on_partial)
 
     def call_on_partial(self) -> None:
-        """Call the user's function with what is certain now."""
+        """Call the user's function with the latest partial result."""
         with self.calls.lock:
             part, self.latest = self.latest, None
         if part is None or self.on_partial is None or self.done():
@@ -169,7 +169,7 @@ class Reply(Future):
             self.cancel_request()
 
     def answer(self, what: Any) -> None:
-        """Complete it with an answer or error, behind the partial results."""
+        """Complete the future with an answer or error, after its partial results."""
         if self.on_partial is not None:
             self.calls.add(lambda: resolve(self, what))
         else:
@@ -177,7 +177,7 @@ class Reply(Future):
 
 
 def called(fn: Callable[[Future], Any], future: Future) -> None:
-    """Call what must not raise; what it raises is logged, as futures do."""
+    """Call a callback of a future; an error is logged, as by other futures."""
     try:
         fn(future)
     except BaseException:
@@ -196,6 +196,6 @@ def resolve(future: Future, what: Any) -> None:
 
 
 def when_done(future: Future, fn: Callable[[Future], Any]) -> None:
-    """Call code of ours, which is quick and does not raise, in the thread that completes a
-    future."""
+    """Call a function of ours in the thread that completes a future; it must be quick and not
+    raise."""
     Future.add_done_callback(future, fn)

@@ -1,18 +1,16 @@
-"""Requests through a search, in one process: started as the schedule says, decoded
-together, answered.
+"""The search of one worker process: it starts requests, decodes them together and answers them.
 
-The search is never empty on purpose: every few steps, or at once where nothing runs, as
-many requests start as there is room for (--stream-width sentences, or --stream-rows rows);
---refill-threshold waits until few are left, and --schedule batch until none is. With --decoding
-other than beam they are decoded one after another, which is what these methods are made for.
+Every few steps, or at once if no request is live, as many requests start as there is room for
+(--stream-width sentences, or --stream-rows rows). --refill-threshold waits until few are live, and
+--schedule batch until none is. With another --decoding than beam, requests are decoded one after
+another, since these methods are made for single sentences.
 
-A request whose preparation fails is answered with the error. When a step fails, whatever
-the reason, all its sentences run again, in halves until the one that fails is alone, so that the
-error goes to the request that is to blame.
+A request whose preparation fails is answered with the error. If a step fails, for any reason, all
+its sentences run again, in halves until the one that fails is alone; its request gets the error.
 
 With --glossary-placement align a request is searched without its glossary terms, which are then
-written into the draft. Where the draft has no word for a term, the request starts once more with
-that one, and where it lacks a phrase after that, with all of them.
+written into the draft. If the draft has no word for a term, the request is searched again with that
+term required; if the result lacks another phrase, with all phrases required.
 """
 
 from __future__ import annotations
@@ -40,10 +38,10 @@ from fairseq_ext.translator import Translator
 
 
 class Decoding(Intake):
-    """Requests through a search.
+    """The live requests of a worker and their search.
 
-    `add` and `cancel` at any time, then `work` as long as it is `busy`; take what
-    comes from `events`.
+    Call `add` and `cancel` at any time, `work` as long as it is `busy`; the results are in
+    `events`.
     """
 
     def __init__(self, translator: Translator, schedule: Schedule, places: int):
@@ -57,7 +55,7 @@ class Decoding(Intake):
         self.clear()
 
     def clear(self) -> None:
-        """Start with no live requests."""
+        """Drop all live requests and make new searches."""
         self.live: dict[int, JobRequest] = {}  # by number
         self.search = Searchers(self.searchers())
 
@@ -72,11 +70,11 @@ class Decoding(Intake):
 
     @property
     def busy(self) -> bool:
-        """Whether there is anything to do."""
+        """Whether requests are live or wait."""
         return bool(self.live or self.scheduler.waiting or self.apart)
 
     def cancel(self, number: int) -> None:
-        """Forget a request; its rows are free at the next step."""
+        """Drop a request; its rows are free at the next step."""
         self.scheduler.cancel(number)
         left = ([each for each in part if each.number != number] for part in self.apart)
         self.apart = deque(part for part in left if part)
@@ -84,7 +82,7 @@ class Decoding(Intake):
             self.search.cancel([request])
 
     def work(self) -> None:
-        """Start what may start, and decode one step."""
+        """Start the requests that the schedule allows, and decode one step."""
         arrivals = self.arrivals()
         try:
             self.start(arrivals)
@@ -191,7 +189,7 @@ class Decoding(Intake):
         self.answer(request, self.generator.answer(pool, sentence, found), gap_of(found))
 
     def report_prefixes(self) -> None:
-        """Report what has become certain of the requests that stream. Nothing is certain of a
+        """Report the certain beginnings of the requests that stream. There is none for a
         request that may be searched again."""
         for request in self.live.values():
             again = (

@@ -1,6 +1,6 @@
-"""Decisions of an engine: which requests wait, which worker has which, when a worker is started,
-killed or given up (`Dispatch`). No I/O and no clock: events come in with the time, and
-what is to be done goes out as a list of actions. docs/architecture.md has the states.
+"""The state machine of an engine (`Dispatch`): which requests wait, which worker has which, and
+when a worker is started, killed or given up. It does no I/O and reads no clock: its methods get
+events with their time and return a list of actions. docs/architecture.md has the states.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ CLOSED = "the engine was closed before the request was answered"
 
 
 class Worker(Supervision):
-    """A worker of an engine, through all its processes."""
+    """A worker of an engine, whose process may be replaced several times."""
 
     def __init__(self, timeout: float):
         super().__init__(timeout)
@@ -32,7 +32,7 @@ class Worker(Supervision):
 
     @property
     def is_watched(self) -> bool:
-        """Whether it may be silent."""
+        """Whether it must send messages: it is starting or has requests."""
         return self.state is State.STARTING or self.state is State.READY and bool(self.tickets)
 
     @property
@@ -88,11 +88,11 @@ class Dispatch:
 
     @property
     def is_ready(self) -> bool:
-        """Whether a worker is there that can decode."""
+        """Whether any worker can decode."""
         return not self.is_closing and any(w.state is State.READY for w in self.workers)
 
     def tickets(self) -> Iterator[Ticket]:
-        """Return all requests without an answer."""
+        """Yield all requests that are not answered."""
         yield from self.waiting.values()
         yield from self.suspects.values()
         for worker in self.workers:
@@ -100,14 +100,14 @@ class Dispatch:
 
     @property
     def room(self) -> int:
-        """How many more requests workers would take now."""
+        """How many more requests the workers can take now."""
         if self.suspects:
             return 0
         most = math.ceil(FILL * self.width)
         return sum(max(0, most - len(w.tickets)) for w in self.free_workers())
 
     def next_event(self, now: float) -> float | None:
-        """Seconds until `on_time` has something to do; None where nothing comes by itself."""
+        """Return the seconds until `on_time` must be called; None if no time limit runs."""
         soonest = math.inf if self.closes_at is None else self.closes_at
         for worker in self.workers:
             if worker.state is State.PAUSED:
@@ -117,7 +117,7 @@ class Dispatch:
         return None if soonest == math.inf else max(0.0, soonest - now)
 
     def take_actions(self) -> list[Action]:
-        """Give waiting requests to workers that have room; return what is to be done."""
+        """Give waiting requests to workers that have room; return the actions to carry out."""
         self.end_if_done()
         if not self.is_over:
             self.give_out()
@@ -172,7 +172,7 @@ class Dispatch:
             self.actions += [("answer", ticket, fresh(failure)) for ticket in left]
 
     def on_partial(self, worker: Worker, number: int, part: Any) -> None:
-        """More of a translation is certain."""
+        """The certain beginning of a translation has grown."""
         ticket = worker.tickets.get(number)
         if ticket is not None and not ticket.is_cancelled:
             self.actions.append(("partial", ticket, part))
@@ -244,7 +244,7 @@ class Dispatch:
             self.end()
 
     def start_workers(self, now: float) -> None:
-        """Start those whose pause is over."""
+        """Start the workers whose pause is over."""
         for worker in self.workers:
             if worker.state is State.PAUSED and now >= worker.start_at and not self.is_over:
                 worker.on_start()

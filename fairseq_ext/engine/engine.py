@@ -1,20 +1,20 @@
-"""`fairseq_ext.Engine`: a model that takes requests at any time, from any thread, and
-decodes them together.
+"""`fairseq_ext.Engine`: a model that takes requests at any time, from any thread, and decodes them
+together.
 
     engine = Engine("MODEL.pt", "DATA", source_lang="de", target_lang="en", beam=5, cpu=True,
         cpu_workers=2)
     future = engine.submit("Guten Morgen.", constraints=["morning"])
     print(future.result().text)
-    for part in engine.stream("Guten Morgen."):  # what is certain so far; the answer last
+    for part in engine.stream("Guten Morgen."):  # its certain beginning; the answer last
         print(part.text)
     engine.close()
 
 Worker processes of one thread each decode (worker.py). Requests wait in one queue, and go to the
 worker with the least work (dispatch.py). One thread of the engine does all I/O (loop.py).
 
-A worker that dies, or that is silent although it has work, is replaced. The requests that it had
-run again, each with a worker to itself, so that the one that killed it is found: a request
-that has been in two workers that died is answered with the error.
+A worker that dies, or that is silent although it has work, is replaced. Each of its requests runs
+again alone in a worker, so that the one that killed it is found: after a second death the request
+is answered with the error.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ from fairseq_ext.engine.jobs import (
 from fairseq_ext.engine.loop import Loop
 from fairseq_ext.engine.text import TextRequest
 from fairseq_ext.plugin.loading.settings import checked, text_of
-from fairseq_ext.search.constraints.from_python import ListOf, Phrases, items
+from fairseq_ext.search.constraints.from_python import ListOf, Phrases, is_empty, items
 from fairseq_ext.search.constraints.lines import fields_of
 from fairseq_ext.text.formats import Format, check_text, passes
 from fairseq_ext.text.splitter import splitter
@@ -62,14 +62,15 @@ SLACK = 5.0  # seconds more for the end of an engine's thread
 
 
 class Engine:
-    """Requests through `cpu_workers` worker processes, which are started at once; they load the
-    model meanwhile (`wait`).
+    """A model in `cpu_workers` worker processes, which start at once; `wait` returns when they have
+    loaded the model.
 
-    path, data, task, flags: as for `Translator`. max_queue: most requests that wait, None for no
-    limit. longest: most source tokens of a sentence, None for as many as the model takes.
-    worker_timeout: seconds after which a worker that has work is replaced, if it has sent nothing
-    and used no CPU time in them. An engine that nothing refers to, and that has no request left,
-    ends its processes. A process that is forked from the one that made it cannot use it.
+    path, data, task, flags: as for `Translator`. max_queue: largest number of requests that wait,
+    None for no limit. longest: largest number of source tokens of a sentence, None for the model's
+    limit. worker_timeout: seconds after which a worker that has work is replaced, if it has sent
+    nothing and used no CPU time in them. An engine that no object refers to, and that has no
+    request left, ends its processes. A process that is forked from the one that made it cannot use
+    it.
     Errors: `wait`, `submit` and `stream` raise UsageError for flags that cannot be used, a model
     that cannot be loaded, and in another process.
     """
@@ -86,18 +87,19 @@ class Engine:
         worker_timeout: float = 60.0,
         **flags: Unpack[EngineFlags],
     ) -> None:
-        if type(cpu_workers) is not int or cpu_workers < 1:
-            raise UsageError(f"--cpu-workers {cpu_workers} would decode nothing: use 1 or more")
-        for name, number in (("max_queue", max_queue), ("longest", longest)):
-            if number is not None and type(number) is not int:
-                raise UsageError(f"{name} is {cut(repr(number))}: give a whole number, or None")
+        given = {"cpu_workers": cpu_workers, "max_queue": max_queue, "longest": longest}
+        for name, number in given.items():
+            none = "" if name == "cpu_workers" else ", or None"
+            if not (number is None and none) and (type(number) is not int or number < 1):
+                way = f"give a whole number, 1 or more{none}"
+                raise UsageError(f"{name} is {cut(repr(number))}: {way}")
         if type(worker_timeout) not in (int, float):
             raise UsageError(f"worker_timeout is {cut(repr(worker_timeout))}: give seconds")
         if not worker_timeout > 0:
             raise UsageError(f"--worker-timeout (seconds) must be above 0, not {worker_timeout:g}")
         self.max_queue = max_queue
-        given = {"path": path, "data": data, "task": task}
-        self.flags = {name: text_of(name, each) for name, each in given.items()} | checked(flags)
+        files = {"path": path, "data": data, "task": task}
+        self.flags = {name: text_of(name, each) for name, each in files.items()} | checked(flags)
         self.process_id = os.getpid()
         self.loop = Loop((self.flags, longest), cpu_workers, worker_timeout)
         self.loop.start()
@@ -107,9 +109,9 @@ class Engine:
     # ---- what users call
 
     def wait(self, timeout: float | None = None) -> Description:
-        """Wait until the model is loaded; say what it is.
+        """Wait until the model is loaded, at most `timeout` seconds; return its description.
 
-        Errors: UsageError where it cannot be loaded, TimeoutError.
+        Errors: UsageError if it cannot be loaded, TimeoutError.
         """
         self.check_process()
         loaded = self.loop.loaded
@@ -123,7 +125,7 @@ class Engine:
 
     @property
     def loaded(self) -> Future[Description]:
-        """A future of what `wait` returns, which cannot be cancelled."""
+        """A future with the result of `wait`; it cannot be cancelled."""
         return self.loop.loaded
 
     def submit(
@@ -142,28 +144,30 @@ class Engine:
         seed: int | None = None,
         number: int = 0,
     ) -> Future[Answer]:
-        """Return a future of the translation of one sentence. Cancelling it frees its rows at the
-        next step.
+        """Return a future of the translation of one sentence. If it is cancelled, its rows are free
+        at the next step.
 
         constraints, any_of, avoid, prefix: as in a line of a JSONL constraints file. glossaries:
         files; terms: source term to target term (or a|b), for this request. nbest: hypotheses,
-        at most the beam. on_partial: called with what has become certain of the translation.
-        It and the future's callbacks run one after another in a thread of their own; what
-        on_partial raises is the future's error, and a slow one misses partial results. align:
-        hypotheses say which of their `words` stand for which of the source. languages: source and
-        target, of a model that has many (`wait().languages`). seed: of samples (default: that of
-        the flags), which depend on it and on number, the sentence's in its text.
-        Errors: Busy where the queue is full, Closed, UsageError for phrases in a wrong form; the
-        future has those that need the model.
+        at most the beam. on_partial: called with the certain beginning of the translation when it
+        has grown. It and the future's callbacks run one after another in a thread of their own; its
+        error becomes the future's, and a slow one misses partial results. align: the `words` of the
+        hypotheses pair places in the source with places in the translation. languages: source and
+        target, for a model that has many (`wait().languages`). seed: of samples (default: that of
+        the flags); number: of the sentence in its text; samples depend on both.
+        Errors: Busy if the queue is full, Closed, UsageError for phrases in a wrong form; errors
+        that need the model are the future's.
         """
         self.check_process()
         if not isinstance(source, str):
-            raise UsageError(f"the source is {type(source).__name__}, and a sentence is a text")
+            raise UsageError(
+                f"the source is {type(source).__name__}, and a sentence is a text: give a str"
+            )
         given = {
             "constraints": items(constraints, "constraints"),
             "any_of": [items(each, "an entry of any_of") for each in items(any_of, "any_of")],
             "avoid": items(avoid, "avoid"),
-        } | ({} if prefix in (None, "") else {"prefix": prefix})
+        } | ({} if is_empty(prefix) else {"prefix": prefix})
         check_request(
             dict(glossaries=glossaries, terms=terms, languages=languages, on_partial=on_partial)
             | dict(nbest=nbest, align=align, seed=seed, number=number)
@@ -196,20 +200,19 @@ class Engine:
         on_partial: Callable[[Partial], None] | None = None,
         **request: Any,
     ) -> Future[Answer]:
-        """Return a future of the translation of a text, sentence by sentence, as
-        `Translator.translate_text` does. request: arguments of `submit`, for each sentence. Errors:
+        """Return a future of the translation of a text, made sentence by sentence as by
+        `Translator.translate_text`. request: arguments of `submit`, for each sentence. Errors:
         those of both."""
         check_text(text)
         check_request({**request, "on_partial": on_partial})
-        model = self.wait()
-        ways = passes(
-            format, splitter((request.get("languages") or [model.source])[0]), protect, model.leads
-        )
+        model, languages = self.wait(), request.get("languages")
+        source = model.source if languages is None else languages[0]
+        ways = passes(format, splitter(source), protect, model.leads)
         return TextRequest(self.submit, text, ways, request, on_partial).future
 
     def stream(self, source: str, **request: Any) -> Iterator[Partial | Answer]:
-        """Yield the certain part of a translation whenever it grows, and the answer last. A caller
-        that stops cancels the request.
+        """Yield the certain beginning of a translation each time that it has grown, and the answer
+        last. A caller that stops early cancels the request.
 
         Arguments and errors are those of `submit`.
         """
@@ -228,9 +231,10 @@ class Engine:
         return follow()
 
     def close(self, grace: float = 0.0) -> None:
-        """Take no more requests; wait up to `grace` seconds for those there are, then end.
+        """Take no more requests; wait up to `grace` seconds for the current ones, then end.
 
-        What is left has the error Closed. In a process that was forked it does nothing.
+        Requests that are not answered by then get the error Closed. In a forked process this
+        method does nothing.
         """
         if self.process_id != os.getpid():
             return
@@ -239,7 +243,7 @@ class Engine:
             loop.closed = True
         loop.post("close", grace)
         if threading.current_thread() is not loop:
-            loop.join(grace + GRACE + REAP + SLACK)
+            loop.join(min(grace + GRACE + REAP + SLACK, threading.TIMEOUT_MAX))
 
     def __enter__(self) -> Engine:
         return self
@@ -249,46 +253,46 @@ class Engine:
 
     @property
     def description(self) -> Description | None:
-        """What the workers have loaded; None before that."""
+        """The loaded model and its settings; None before it is loaded."""
         return self.loop.description
 
     @property
     def pending(self) -> int:
-        """Requests that are not answered."""
+        """Number of requests that are not answered."""
         return self.loop.pending
 
     @property
     def waiting(self) -> int:
-        """Requests that no worker has."""
+        """Number of requests that no worker has."""
         return self.loop.waiting
 
     @property
     def ready(self) -> bool:
-        """Whether a worker is there that can decode."""
+        """Whether any worker can decode."""
         return self.loop.ready and not self.loop.closed
 
     @property
     def restarts(self) -> int:
-        """Workers that have ended and were replaced."""
+        """Number of workers that ended and were replaced."""
         return self.loop.dispatch.restarts
 
     @property
     def done(self) -> Work:
-        """Counts of all work so far, as they grow."""
+        """The counts of all work so far: the object whose fields grow."""
         return self.loop.done
 
     @property
     def fork_server(self) -> ForkServer:
-        """The process that has loaded the model, where there is one."""
+        """The fork server, the process that loads the model."""
         return self.loop.fork_server
 
     def work(self) -> Work:
-        """Counts of all work so far."""
+        """Return a copy of the counts of all work so far."""
         return Work(**vars(self.loop.done))
 
     def check_process(self) -> None:
-        """Refuse a process that was forked: it shares the pipes, and would read the answers to
-        others (raises UsageError)."""
+        """Raise UsageError in a forked process: it shares the pipes, and would read the answers to
+        the parent's requests."""
         if self.process_id != os.getpid():
             raise UsageError(
                 "the engine belongs to the process that made it, and this one was forked from it: "

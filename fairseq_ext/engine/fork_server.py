@@ -3,9 +3,9 @@ forks the workers (worker.py).
 
 It loads the model once and decodes nothing. For each message on its socket it forks a worker, which
 shares the loaded weights and gets the socket that came with the message. So a worker that dies is
-replaced within milliseconds. Where the model goes to a GPU, each worker loads it by itself: a
-process that uses one cannot be forked. All of them end when the engine's process does,
-however that ends. Where the model cannot be loaded, it says why and ends.
+replaced within milliseconds. On a GPU each worker loads the model by itself, since a process that
+uses a GPU cannot be forked. All of them end when the engine's process ends, for any reason. If the
+model cannot be loaded, it sends the reason and ends.
 
 It has one thread: a thread that holds a lock at the fork would never release it in the worker.
 """
@@ -32,7 +32,7 @@ SHORT = (errno.ENOMEM, errno.EMFILE, errno.ENFILE, errno.EAGAIN)
 
 
 def main(fd: int) -> None:
-    """Run the process."""
+    """Load the model and serve the engine: the main function of the fork server."""
     ignore_signals()
     # the program may ignore it; then no process of this one would have a status
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
@@ -64,7 +64,7 @@ def failure(error: BaseException) -> Failure:
 
 
 def is_passing(error: BaseException | None) -> bool:
-    """Whether an error may be gone in some seconds: the system was short of something."""
+    """Whether another try may succeed: the system was short of memory, processes or files."""
     while error is not None:
         if isinstance(error, MemoryError) or "allocate memory" in str(error):
             return True
@@ -75,7 +75,7 @@ def is_passing(error: BaseException | None) -> bool:
 
 
 def load(flags: dict[str, Any], longest: int | None) -> Any:
-    """Load the model where workers can share it; None where each has to load it by itself."""
+    """Return the loaded model; None on a GPU, where each worker has to load it."""
     import torch
 
     torch.set_num_threads(1)
@@ -84,14 +84,13 @@ def load(flags: dict[str, Any], longest: int | None) -> Any:
 
     is_on_cpu = bool(flags.get("cpu")) or not torch.cuda.is_available()
     loaded = worker.load(flags, longest) if is_on_cpu else None
-    # what loading has freed: a worker that used it again would copy it, and it
-    # would stay here as well
+    # else a worker that used this freed memory would copy it, and it would stay here as well
     give_back_memory()
     return loaded
 
 
 def try_to(load: Callable[..., Any], *arguments: Any) -> Any:
-    """Return what `load` does, or why the model cannot be loaded."""
+    """Return the result of `load`, or a Failure if the model cannot be loaded."""
     try:
         return load(*arguments)
     except (Exception, SystemExit) as error:
@@ -150,7 +149,8 @@ def close(control: Channel, workers: dict[int, int]) -> None:
 
 
 def live(end: socket.socket, loaded: Any, flags: dict[str, Any], longest: int | None) -> NoReturn:
-    """Run a worker. loaded: the model; None: load it here."""
+    """Serve as a worker: the main function of a forked process. loaded: the model; None: load it
+    here."""
     from fairseq_ext.engine import worker
 
     channel, status = Channel(end), 1

@@ -1,4 +1,4 @@
-"""Requests on their way into a search. Each is read, segmented and checked when it comes, so that
+"""The preparation of requests (`Intake`): each is segmented and checked when it arrives, so that
 its errors are reported at once."""
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ EMPTY = Answer([Translation("", [], 0.0, [])])
 
 @dataclass(eq=False, kw_only=True)
 class JobRequest(Request):
-    """A request on its way through a search."""
+    """A request with its tokens and constraints, as the search has it."""
 
     job: Job
     tokens: Tensor  # (L,)
@@ -55,9 +55,9 @@ class JobRequest(Request):
 
 
 class Intake:
-    """One model and its requests.
+    """The requests of one model before their search, and their results in `events`.
 
-    Their results are in `events`. places: sentences that are decoded at once.
+    places: number of sentences that are decoded at once.
     """
 
     def __init__(self, translator: Translator, schedule: Schedule, places: int):
@@ -72,7 +72,7 @@ class Intake:
         self.last_work = self.work_done()
 
     def add(self, number: int, job: Job) -> None:
-        """Take in a request."""
+        """Check a request and let it wait for its start, or answer it with its error."""
         try:
             check_seed(job.seed, self.translator.generator.options.flags)
             with self.languages.selected(job.languages):
@@ -130,7 +130,7 @@ class Intake:
     def answer(
         self, request: JobRequest, found: list[dict[str, Any]], gap: float | None = None
     ) -> None:
-        """Answer a request with its hypotheses, as the generator has them, best first."""
+        """Answer a request with its hypotheses, fairseq's dicts, best first. gap: see `Answer`."""
         hypotheses = [self.translator.translation(h) for h in found[: request.requested]]
         if request.job.align:
             self.translator.align([request.job.source] * len(hypotheses), hypotheses)

@@ -1,4 +1,4 @@
-"""Messages between an engine and its worker processes: requests and their results."""
+"""Requests and results as they are sent between an engine and its worker processes."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class Job:
 
 @dataclass(frozen=True)
 class Partial:
-    """The certain part of a translation so far: the answer begins with these tokens."""
+    """A partial result: the certain beginning of a translation."""
 
     text: str
     tokens: int
@@ -79,18 +79,18 @@ class Answer:
 
     @property
     def text(self) -> str:
-        """The best hypothesis."""
+        """The text of the best hypothesis."""
         return self.hypotheses[0].text
 
     @property
     def score(self) -> float:
-        """Its score."""
+        """The score of the best hypothesis."""
         return self.hypotheses[0].score
 
 
 @dataclass(frozen=True)
 class Description:
-    """The description of a worker's loaded model."""
+    """The model and the settings that a worker has loaded."""
 
     signature: str
     source: str  # languages

@@ -1,5 +1,5 @@
-"""The answers of a text's segments as the answer of the text, as they come: what is joined
-needs no segment any more."""
+"""The answer of a text, joined from the answers of its segments. A segment is dropped as soon as
+it is joined."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from fairseq_ext.text.segments import Item, Segment
 
 @dataclass(eq=False)
 class Slot:
-    """An item of the text, and its result as far as there is one."""
+    """An item of the text and its result so far."""
 
     item: Item
     answer: Answer | BaseException | None = None
@@ -25,7 +25,7 @@ class Slot:
 
     @property
     def is_open(self) -> bool:
-        """Whether there is more to come."""
+        """Whether its answer is missing."""
         return isinstance(self.item, Segment) and self.answer is None
 
 
@@ -52,8 +52,8 @@ class Joined:
     """The answer of a text so far: the i-th hypotheses of all segments are the i-th of the text,
     and places are of the whole text.
 
-    keeps: False for a text that is written as it comes: then `add` returns the translation of an
-    item, and nothing of it is kept.
+    keeps: False if the caller writes the text in parts: `add` only returns the translation of each
+    item, and the answer has no text and no constraints.
     """
 
     def __init__(self, keeps: bool = True):
@@ -70,7 +70,7 @@ class Joined:
         self.last: Answer | None = None
 
     def add(self, slot: Slot) -> str:
-        """Take in the next item; return its translation."""
+        """Add the next item; return its translation."""
         text, projection = rendered(slot, 0)
         self.items += 1
         if isinstance(slot.item, Segment) and isinstance(slot.answer, BaseException):
@@ -88,7 +88,7 @@ class Joined:
         return text
 
     def hypotheses(self, slot: Slot, text: str) -> None:
-        """Put those of an item behind the others."""
+        """Append the hypotheses of an item to those of the text."""
         found = slot.answer.hypotheses if isinstance(slot.answer, Answer) else []
         for _ in range(len(self.ranks), len(found)):
             # earlier items, which have fewer hypotheses, repeat their last one
@@ -106,7 +106,7 @@ class Joined:
                 each.length += 1 + len(best.tokens)
 
     def places(self, slot: Slot, projection: Projection, answer: Answer) -> None:
-        """Take in what stands at places of a segment."""
+        """Add the constraints and word pairs of a segment, with their places in the whole text."""
         assert isinstance(slot.item, Segment)
         origin, moved, at, start = slot.item.origin, projection.offset, self.target, self.source
 
@@ -140,7 +140,8 @@ class Joined:
         return "".join(self.ranks[0].texts)
 
     def answer(self, left: list[tuple[str, str]]) -> Answer:
-        """Return the answer, when all items are there. untranslated: those of all passes."""
+        """Return the answer, when all items are added. left: the untranslated segments of all
+        passes."""
         if self.items == 1 and self.last is not None and self.text() == self.last.text:
             return self.last
         hypotheses = [rank.hypothesis() for rank in self.ranks]

@@ -23,10 +23,10 @@ Pair = tuple[str, str]  # source and target language
 
 
 class LanguagesOfRequests:
-    """The languages that requests of a translator may name.
+    """The languages that requests of one translator may name.
 
-    targets: which requests may name as targets, in the model's order, none where it has one pair;
-    sources: as the sources of these.
+    targets, sources: codes that may be target and source, in the model's order; none if the model
+    has one pair.
     """
 
     def __init__(self, translator: Any):
@@ -47,8 +47,8 @@ class LanguagesOfRequests:
 
     @contextlib.contextmanager
     def selected(self, pair: Pair | None) -> Iterator[None]:
-        """Inside of it the task is one of this pair; None: of its flags' (raises UsageError for
-        what the model does not have)."""
+        """A context in which the task has this pair of languages; None: that of its flags (raises
+        UsageError for a language that the model does not have)."""
         own = dataclasses.astuple(languages_of(self.settings))
         if pair is None or pair == own:
             yield

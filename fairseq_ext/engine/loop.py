@@ -1,6 +1,6 @@
 """The I/O thread of an engine (`Loop`): it alone owns the queue, the workers and all pipes. It
-feeds the state machine (dispatch.py) with what happens, and carries out what that decides.
-No code of users runs here.
+reports events to the state machine (dispatch.py) and carries out the actions that it returns. No
+code of users runs here.
 """
 
 from __future__ import annotations
@@ -41,8 +41,8 @@ class Loop(threading.Thread):
     """One engine's queue and workers. Other threads call `submit`, `cancel`, `close`, `ready`,
     `pending` and `waiting`, which put messages into an inbox or read counts.
 
-    content: flags, and what else the fork server loads (raises UsageError where that cannot be
-    sent). timeout: seconds after which a worker with work is silent.
+    content: flags, and what else the fork server loads. timeout: seconds after which a worker with
+    work is silent.
     """
 
     def __init__(self, content: Any, workers: int, timeout: float):
@@ -81,8 +81,8 @@ class Loop(threading.Thread):
         on_partial: Callable[[Partial], None] | None,
         max_queue: int | None,
     ) -> Reply:
-        """Return a future of the answer to a request. message: returns the message for a worker,
-        from the request's number. Errors: Busy, Closed, the engine's failure."""
+        """Return a future of the answer to a request. message: returns the message to a worker,
+        from the number of the request. Errors: Busy, Closed, the error of a failed engine."""
         with self.lock:
             if self.failed is not None:
                 raise fresh(self.failed)
@@ -111,13 +111,13 @@ class Loop(threading.Thread):
         return ticket.reply
 
     def cancel(self, number: int) -> None:
-        """Forget a request."""
+        """Drop a request; does nothing in a forked process."""
         if self.process_id == os.getpid():
             self.post("cancel", number)
 
     def forget_engine(self) -> None:
-        """End when no request is left: nothing refers to the engine any more. In a process that
-        was forked this is not its own to say."""
+        """End when no request is left: no object refers to the engine any more. Does nothing in a
+        forked process, whose engine is the parent's."""
         if self.process_id == os.getpid():
             self.post("close", math.inf)
 
@@ -132,20 +132,20 @@ class Loop(threading.Thread):
             self.pool.wake()
 
     def count_done(self, future: Any) -> None:
-        """Note that the future of a request is done."""
+        """Count down the pending requests: the future of one is done."""
         if self.process_id == os.getpid():  # else a thread that is not here may have the lock
             with self.lock:
                 self.pending -= 1
 
     @property
     def waiting(self) -> int:
-        """Requests that no worker has or has room for."""
+        """Number of requests that no worker has, or has room for."""
         return max(0, self.queued + self.arriving - self.room)
 
     # ---- the thread
 
     def run(self) -> None:
-        """Turn until the engine is closed and its processes are gone."""
+        """Call `turn` until the engine is closed and its processes have ended."""
         try:
             while not self.dispatch.is_over:
                 self.turn()
@@ -163,7 +163,7 @@ class Loop(threading.Thread):
             self.pool.end()
 
     def turn(self) -> None:
-        """Wait for what happens, and deal with it."""
+        """Wait for events and messages, and handle them."""
         seconds = self.dispatch.next_event(time.monotonic())
         if THREADS.waiting:
             seconds = min(RETRY, RETRY if seconds is None else seconds)
@@ -190,7 +190,7 @@ class Loop(threading.Thread):
         self.messages, self.answers = [], []
 
     def publish(self, arrived: int) -> None:
-        """Show other threads what has changed."""
+        """Store the counts and states that other threads read."""
         failed = self.dispatch.failure
         with self.lock:
             self.arriving -= arrived
@@ -201,7 +201,7 @@ class Loop(threading.Thread):
             resolve(self.loaded, failed)
 
     def on_event(self, event: Event, now: float) -> None:
-        """Something has come from a process, or it has ended."""
+        """Handle the messages of a process, or its end."""
         process = event.process
         if process is self.fork_server.process:
             status = process.wait(END) if event.is_over else None
@@ -232,8 +232,8 @@ class Loop(threading.Thread):
     def on_failed_start(
         self, process: Process, error: Exception, is_passing: bool, now: float
     ) -> None:
-        """Note that a process has not become ready. is_passing: another one may, although no model
-        was loaded before."""
+        """Handle a process that has not become ready. is_passing: another one may become ready,
+        also if no model was loaded before."""
         worker = self.forget(process)
         if worker is not None:
             self.dispatch.on_failed_start(
@@ -241,7 +241,7 @@ class Loop(threading.Thread):
             )
 
     def on_message(self, worker: Worker, process: Process, message: Any, now: float) -> None:
-        """Read a message of a worker."""
+        """Handle a message of a worker."""
         if isinstance(message, Description):
             self.dispatch.on_ready(worker, message.width, now)
             self.description, self.ready = message, True
@@ -258,7 +258,8 @@ class Loop(threading.Thread):
                 self.dispatch.on_answer(worker, number, what)
 
     def carry_out(self, now: float) -> None:
-        """Do what was decided, but for the answers, which are given at the end."""
+        """Carry out the actions of the state machine; answers are collected for the end of the
+        turn."""
         while actions := self.dispatch.take_actions():
             for kind, *rest in actions:
                 if kind == "answer":
@@ -331,7 +332,7 @@ class Loop(threading.Thread):
         return None if process is None else process.cpu_seconds(with_children=is_starting)
 
     def fail(self, error: Exception) -> None:
-        """Give every request this error: nothing else comes any more."""
+        """Answer every request with this error: the thread ends."""
         with self.lock:
             self.failed = error
         for reply, answer in self.answers:
@@ -341,7 +342,7 @@ class Loop(threading.Thread):
             ticket.reply.answer(fresh(error))
 
     def empty_inbox(self) -> None:
-        """Answer what has come too late."""
+        """Answer the requests that came after the end with an error."""
         with self.lock:
             left, self.inbox = self.inbox, []
             error = self.failed or Closed("the engine is closed")

@@ -1,5 +1,5 @@
-"""The required and banned phrases of a request, from its fields and its glossaries, and their
-places in its translation."""
+"""The constraints of a request, from its fields and its glossaries, and their places in its
+translation."""
 
 from __future__ import annotations
 
@@ -48,8 +48,8 @@ NO_TERM = Term("", (), ())
 
 
 class OfRequests(Translator):
-    """A translator whose requests may bring glossaries: --glossary-match and --glossary-repeat
-    are of theirs too."""
+    """A translator whose requests may have glossaries, for which --glossary-match and
+    --glossary-repeat count, too."""
 
     glossaries_of_calls = True
 
@@ -122,7 +122,7 @@ class Requirements:
 
     @property
     def languages(self) -> Languages:
-        """Those that the task is of now."""
+        """The languages that the task has now."""
         return languages_of(self.translator.task.flags())
 
     def glossary(self, digest: str, file: GlossaryFile, strict: bool = False) -> Glossary:
@@ -157,7 +157,7 @@ class Requirements:
         return sum(self.sizes.values())
 
     def of_empty(self, job: Job) -> list[Constraint]:
-        """Return the report of a request whose source is empty."""
+        """Return the constraints of a request whose source is empty: all unmet."""
         fields = job.fields or {}
         phrases = [
             *fields.get("constraints", []),
@@ -221,7 +221,7 @@ class Requirements:
         return out + [Constraint(text, False, reason) for text, reason in left]
 
     def places(self, wanted: SentenceConstraints, text: str) -> list[Place | None]:
-        """Return the places of a sentence's phrases in its translation."""
+        """Return the place of each phrase of a sentence in its translation; None for none."""
         target_text, pools = self.translator.generator.target_text, self.translator.generator.pools
         boundaries = target_text.boundaries
         phrases = [
@@ -231,7 +231,7 @@ class Requirements:
         segmented = target_text.segmenter().takes_pieces
         place = match_phrases_in_order if pools.ordered else match_phrases
         return place(
-            Text(text, segmented, None if boundaries is None else boundaries.whole), phrases
+            Text(text, segmented, None if boundaries is None else boundaries.whole_words), phrases
         )
 
 

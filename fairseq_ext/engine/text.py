@@ -1,8 +1,8 @@
-"""A text through an engine: its segments are requests of their own, some at once, and one answer
-is made of theirs (joined.py).
+"""The translation of a text by an engine: each segment is a request, several run at once, and their
+answers are joined into one (joined.py).
 
-Items are read as they are needed and joined in their order, so that a long text takes the
-memory of its translation.
+Items of the text are read when they are needed and joined in their order, so a long text takes
+little more memory than its translation.
 """
 
 from __future__ import annotations
@@ -88,7 +88,7 @@ class TextRequest:
         self.go_on()
 
     def stop(self) -> None:
-        """Leave the engine."""
+        """Cancel all requests of the text."""
         with self.lock:
             self.is_over = True
             running, self.running = list(self.running.values()), {}
@@ -96,12 +96,12 @@ class TextRequest:
             future.cancel()
 
     def finish(self, what: Answer | BaseException) -> None:
-        """Give the answer or the error, behind the partial results."""
+        """Complete the future with the answer or the error, after the partial results."""
         self.is_over = True
         self.future.answer(what)
 
     def next_slot(self) -> Slot | None:
-        """Return the next segment to submit; None if there is none."""
+        """Return the next segment to submit; None if no segment is left."""
         while not self.waiting:
             with until(lambda: self.is_over):
                 item = next(self.items, None)
@@ -115,7 +115,7 @@ class TextRequest:
         return self.waiting.popleft()
 
     def go_on(self) -> None:
-        """Give the engine more, or end (raises what `submit` does)."""
+        """Submit further segments, or end (raises the errors of `submit`)."""
         self.join()
         while (
             len(self.running) < MAX_RUNNING
@@ -135,7 +135,7 @@ class TextRequest:
             self.end()
 
     def run(self, slot: Slot) -> None:
-        """Submit a segment (raises what `submit` does)."""
+        """Submit a segment (raises the errors of `submit`)."""
         assert isinstance(slot.item, Segment)
         request = self.request | {"number": slot.item.number}
         if slot.item.marks:
@@ -153,8 +153,8 @@ class TextRequest:
             when_done(future, partial(self.add_call, self.on_answer, slot))
 
     def add_call(self, method: Callable[..., None], slot: Slot, what: Any) -> None:
-        """Call a method behind the calls before it, in another thread; what it raises is
-        the error of the text."""
+        """Call a method in another thread, after the calls before it; its error becomes that of the
+        text."""
 
         def call() -> None:
             try:
@@ -165,7 +165,7 @@ class TextRequest:
         self.calls.add(call)
 
     def on_answer(self, slot: Slot, future: Future[Answer]) -> None:
-        """Note the answer of a segment."""
+        """Store the answer of a segment, and continue."""
         with self.lock:
             is_known = self.running.pop(slot, None) is not None
         if not is_known or future.cancelled():
@@ -187,12 +187,12 @@ class TextRequest:
         self.go_on()
 
     def partly(self, slot: Slot, part: Partial) -> None:
-        """Note a partial result of a segment."""
+        """Store the partial result of a segment, and report it."""
         slot.partial = part
         self.report()
 
     def join(self) -> None:
-        """Join the items at the beginning of which nothing more is to come."""
+        """Join the items at the beginning of the text that have their answers."""
         while self.slots and not self.slots[0].is_open:
             slot = self.slots.popleft()
             text = self.joined.add(slot)
@@ -203,7 +203,7 @@ class TextRequest:
                 self.on_text(text)
 
     def report(self) -> None:
-        """Report what the text certainly begins with, in the last pass."""
+        """Report the certain beginning of the text, in the last pass."""
         if self.on_partial is None or self.passes or time.monotonic() < self.rests_until:
             return
         text, tokens, part = (
@@ -218,7 +218,7 @@ class TextRequest:
             self.rests_until = time.monotonic() + REST * len(text)
 
     def end(self) -> None:
-        """Answer, or begin the next pass."""
+        """Begin the next pass; after the last one, complete the future."""
         self.join()
         if self.joined.error is not None and not self.joined.answers:
             return self.finish(self.joined.error)
@@ -233,9 +233,9 @@ class TextRequest:
 
 
 class ThroughEngine:
-    """By an engine's `submit`, until another thread calls `stop`.
+    """A translator of texts by an engine's `submit`, until another thread calls `stop`.
 
-    of_format: the passes; moved: when something was last done, by time.monotonic().
+    of_format: returns the passes of a format; moved: time of the last answer, by time.monotonic().
     """
 
     def __init__(self, submit: Callable[..., Future[Answer]], of_format: Callable[..., list[Pass]]):
@@ -260,13 +260,13 @@ class ThroughEngine:
         self.running.result()
 
     def submitted(self, source: str, **request: Any) -> Future[Answer]:
-        """Submit a segment; return its future, whose end sets `moved`."""
+        """Return a segment's future; its end sets `moved`."""
         future = self.submit(source, **request)
         when_done(future, lambda _: setattr(self, "moved", time.monotonic()))
         return future
 
     def stop(self) -> None:
-        """End: callers that wait for a text get CancelledError."""
+        """Cancel the current text and all later ones: their callers get CancelledError."""
         self.stopped = True
         if self.running is not None:
             self.running.cancel()

@@ -1,5 +1,4 @@
-"""A request on its way through the engine, the errors that it may be answered with, and how
-fast requests are answered."""
+"""A request in an engine (`Ticket`), its errors, and the rate at which requests are answered."""
 
 from __future__ import annotations
 
@@ -23,21 +22,21 @@ class Busy(RuntimeError):
 
 
 class Closed(RuntimeError):
-    """The engine is closed, or was before the request was answered."""
+    """The engine is closed, or was closed before it answered the request."""
 
 
 class WorkerDied(RuntimeError):
-    """Two workers died over a request."""
+    """Two workers died while they decoded a request."""
 
 
 class Pace:
-    """The speed at which the last requests were answered."""
+    """The rate at which the last requests were answered."""
 
     def __init__(self) -> None:
         self.last: deque[float] = deque(maxlen=64)  # time.monotonic() of each
 
     def count(self) -> None:
-        """Count a request that is answered now."""
+        """Note that a request is answered now."""
         self.last.append(time.monotonic())
 
     def until_half(self, waiting: int) -> float:

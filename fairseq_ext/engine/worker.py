@@ -1,4 +1,4 @@
-"""A worker of an engine: the model with its search, and the messages that it works on.
+"""A worker process of an engine: it loads the model with its search, and answers messages.
 
 From the engine: ("add", number, Job), ("cancel", number). To the engine: a Description or the error
 of loading first, then lists of events (decoding.py), among them Work at least every REPORT seconds
@@ -36,10 +36,10 @@ IDLE_MS = 1000  # without a request: then too
 
 
 def load(flags: dict[str, Any], longest: int | None = None) -> Decoding:
-    """Load a model with its search, by the flags of `Translator` (raises UsageError). longest:
-    source tokens, at most.
+    """Return a model with its search, by the flags of `Translator` (raises UsageError). longest:
+    largest number of source tokens.
 
-    A flag that names no schedule, width or order gets the one for requests that come one by one.
+    Without flags for schedule, width and order, those for single requests are used.
     """
     for name, why in refused_by_engine().items():
         if flags.get(name) not in (None, False, 0, "0"):
@@ -50,8 +50,8 @@ def load(flags: dict[str, Any], longest: int | None = None) -> Decoding:
 
 
 def decoding_of(flags: dict[str, Any]) -> Decoding:
-    """Return a model with a search that is refilled; parallel decoding takes one request after
-    another."""
+    """Return a model with a search that new requests may join (raises UsageError); with parallel
+    decoding they are decoded one after another."""
     is_beam = str(flags.get("decoding") or "beam") == "beam"
     given = dict(flags)
     for name in (
@@ -90,8 +90,8 @@ def decoding_of(flags: dict[str, Any]) -> Decoding:
 
 
 def constrained(flags: dict[str, Any]) -> tuple[Translator, str]:
-    """Return a translator whose requests may have constraints; if the flags do not allow it, one
-    without, and the reason."""
+    """Return a translator whose requests may have constraints, and ""; if the flags do not allow
+    them, a translator without constraints, and the reason."""
     try:
         return OfRequests(**({"constraints": "unordered"} | flags)), ""
     except UsageError as error:
@@ -126,8 +126,8 @@ def description(decoding: Decoding) -> Description:
 
 @torch.no_grad()
 def serve(channel: Channel, decoding: Decoding) -> None:
-    """Work on what the channel brings, until it is closed (EOFError, OSError): the life of a
-    worker."""
+    """Answer the messages of the channel until it is closed (raises EOFError or OSError): the main
+    loop of a worker."""
     torch.set_num_threads(1)
     channel.send(pickle.dumps(description(decoding)))
     reported, answered = time.monotonic(), 0
@@ -147,7 +147,7 @@ def serve(channel: Channel, decoding: Decoding) -> None:
             tidy()
 
     def tidy() -> None:
-        """Give back what answers have left.
+        """Return memory to the system.
 
         The garbage collector hardly runs by itself (plugin/compat/fast_start.py).
         """
@@ -157,8 +157,8 @@ def serve(channel: Channel, decoding: Decoding) -> None:
         answered = 0
 
     def next_messages() -> list[bytes]:
-        """Take in the messages that are there; wait for one where there is nothing to do and
-        nothing to send."""
+        """Return the messages that have arrived; wait for one if no request is live and no event is
+        to be sent."""
         if decoding.busy or decoding.events:
             return channel.receive(0)
         if answered:

@@ -65,6 +65,7 @@ class StrategyRules:
         return {name: value for name, value in vars(self).items() if value is not None}
 
 
+# the fields of these structures are described in the files that declare them
 SentenceStruct = struct("sentence.hpp", "Sentence")
 BatchStruct = struct("beam.cpp", "Batch")
 
@@ -199,7 +200,8 @@ class CompiledBatch:
     def run_steps(self, most: int, reader: Any, step: ctypes.Structure) -> SearchResult:
         """Make at most `most` steps; stop after a step that ends a sentence.
 
-        NO_ROOM: enlarge reader (kernels/transformer.py, CompiledReader) and step, and call again.
+        reader, step: a CompiledReader (kernels/transformer.py) and its structure `step`. NO_ROOM:
+        enlarge the reader, or lengthen sentences, and call again.
         """
         return SearchResult(
             self.search_sentences(

@@ -113,14 +113,12 @@ def block_ngrams_(value: Tensor, tokens: Tensor, size: int, ids: Tensor | None) 
 
 # ---- Words drawn from log-probabilities
 #
-# The noise depends on a sentence's number and a seed. The torch operations are the definition.
-#
-# The noise comes from a counter-based generator,
+# The torch operations are the definition. The random numbers come from a counter-based generator,
 #     J. K. Salmon, M. A. Moraes, R. O. Dror and D. E. Shaw. Parallel Random Numbers: As Easy as 1,
 #     2, 3. SC 2011.
-# keyed by the seed and the sentence's number, counted by the step and the number of the sample. It
-# depends on nothing else, in particular not on sentences that are decoded before or in the same
-# batch. Chances are whole multiples of 2^-50, so that their sums are exact in any order.
+# Its key is the seed and the sentence's number, its counter the step and the number of the sample.
+# So they do not depend on other sentences, of the same batch or decoded before. Probabilities are
+# whole multiples of 2^-50, so that their sums are exact in any order.
 #
 # Shapes: n lines, V words, d draws.
 
@@ -140,7 +138,7 @@ class SamplingCut:
     min_log_prob: float = -math.inf
 
     def struct(self) -> ctypes.Structure:
-        """Return the structure of the compiled library."""
+        """Return the fields as the compiled library reads them (sampling.hpp)."""
         return CutStruct(self.top_k, self.top_p, self.min_log_prob)
 
 

@@ -181,8 +181,11 @@ def previous(
     min_confidence: float,
     fallback: CompiledDrafter,
 ) -> CompiledDrafter:
-    """Return the drafter of an earlier output. match_confidence (tail + 1,) float64: confidence by
-    the length of the match; fallback: the drafter for parts that the output lacks."""
+    """Return the drafter of an earlier output (search/parallel/drafts.py, `Previous`).
+
+    confidence: of its first tokens; match_confidence (tail + 1,) float64: by the length of the
+    match; fallback: the drafter for parts that the output lacks.
+    """
     text = np.array(previous_output, np.int64)
     state = PreviousStruct(
         fallback.struct,

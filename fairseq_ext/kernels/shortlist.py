@@ -33,7 +33,7 @@ ListStruct = struct("shortlist.cpp", "Shortlist")
 
 
 class ShortlistLinear:
-    """From features to log-probabilities over a shortlist, in one call."""
+    """The linear layer and softmax over a shortlist, in one call of the compiled library."""
 
     def __init__(
         self,

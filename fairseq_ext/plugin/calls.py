@@ -19,7 +19,7 @@ from fairseq.tasks.translation import TranslationTask
 from torch import Tensor
 from tqdm import tqdm
 
-from fairseq_ext.core.errors import SentenceError, UsageError
+from fairseq_ext.core.errors import SentenceError, UsageError, cut
 from fairseq_ext.core.stats import Stats
 from fairseq_ext.plugin.bad_sentences import decode_isolating_errors
 from fairseq_ext.plugin.call_lock import CallLock
@@ -80,7 +80,9 @@ def width_and_length(
         if given is not None and (
             isinstance(given, bool) or not isinstance(given, int) or given < 1
         ):
-            raise UsageError(f"{name} is {given!r}: give a whole number of hypotheses, 1 or more")
+            raise UsageError(
+                f"{name} is {cut(repr(given))}: give a whole number of hypotheses, 1 or more"
+            )
     width = beam or default_size[0]
     length = nbest or (min(default_size[1], width) if beam else default_size[1])
     if length > width:

@@ -82,8 +82,9 @@ class PoolBuilder:
     ) -> Pool:
         """Return the batch as a pool.
 
-        prefix_tokens (N, P): forced first. Errors: SentenceError for a minimum length
-        above a sentence's limit.
+        prefix_tokens (N, P): target tokens with which each translation must begin; bos_token: the
+        decoder's first input, None for EOS. Errors: SentenceError for a minimum length above a
+        sentence's limit.
         """
         spec, net_input, source = self.spec, sample["net_input"], source_of(sample)
         # EOS is one of the tokens
@@ -96,7 +97,7 @@ class PoolBuilder:
                     f"--min-len {spec.min_len} is above the length limit {limit} of a sentence of "
                     f"{counted(n, 'token')}: raise --max-len-b or lower --min-len"
                 )
-        # an interactive command or the API gives no numbers
+        # an interactive command and the API give no numbers
         found = sample.get("sentence_numbers", sample.get("id"))
         ids, numbered = (
             (found, True) if isinstance(found, Tensor) else (torch.arange(len(lengths)), False)
@@ -105,7 +106,7 @@ class PoolBuilder:
         pool = Pool(
             net_input, length, max_len, ids, bos, prefix_tokens, pad=spec.pad, numbered=numbered
         )
-        # padding would change results, and with it the stream
+        # speech: padding changes the encoder's output, and in a stream it depends on the others
         pool.encodes_separately = source.dim() == 3 and self.refills
         pool.draft_lines = sample.get("draft_lines")  # of an interactive session
         # a call of the API may have its own
@@ -116,7 +117,7 @@ class PoolBuilder:
         self, pool: Pool, sample: dict[str, Any], packed: Tensor | None, text: TargetText
     ) -> None:
         """Set the pool's constraints: from the task, or packed as fairseq's commands pass them.
-        text: how the target side is read."""
+        text: has the word boundaries of the target side."""
         given = sample.get("sentence_constraints")
         if given is None and packed is not None:
             given = [
@@ -220,7 +221,7 @@ class BeamSearchGenerator(SequenceGenerator):
         )
         self.pools = PoolBuilder(flags, self.spec, is_ordered(flags, generation), source, tgt_dict)
         self.results: ResultsFile | None = None  # for results as sentences finish
-        # a task replaces it
+        # the task replaces it by one that knows --bpe and --tokenizer (run.py)
         self.target_text = TargetText(
             lambda: Segmenter(tgt_dict), self.symbols_to_strip_from_output, "none"
         )
@@ -276,6 +277,8 @@ class BeamSearchGenerator(SequenceGenerator):
     def _generate(
         self, sample, prefix_tokens=None, constraints=None, bos_token=None
     ) -> list[list[dict[str, Any]]]:
+        """Return each sentence's hypotheses, best first, as fairseq's commands read them; fairseq's
+        `generate` calls this method. Arguments: those of `PoolBuilder`."""
         start = time.perf_counter()
         if self.runs_stock_loop:
             try:
@@ -322,7 +325,7 @@ class BeamSearchGenerator(SequenceGenerator):
         progress = Progress(missing, self.stats, self.show_bar) if shown else None
 
         def answer(sentence: int, found: list[Hypothesis]) -> None:
-            if out[sentence]:  # of an earlier run
+            if out[sentence]:  # from the results file of an earlier run
                 return
             out[sentence] = self.answer(pool, sentence, found)
             if self.results is not None:
@@ -393,7 +396,7 @@ class BeamSearchGenerator(SequenceGenerator):
         )
 
     def current_target_text(self) -> TargetText:
-        """Return how the target side is read."""
+        """Return `target_text`, which a task replaces after the generator is built."""
         return self.target_text
 
     def detokenize(self, pieces: str) -> str:

@@ -1,4 +1,5 @@
-"""One run of a task: it decodes batches and keeps statistics; what its results depend on."""
+"""One run of a task: `Session` and `Command` decode batches and keep statistics; `run_key` lists
+what the results depend on."""
 
 from __future__ import annotations
 
@@ -86,7 +87,7 @@ class Session:
         build: Callable[[type, dict[str, Any]], Any],
     ) -> Any:
         """Build a generator of ours, by `build` (class, arguments), and use it from now on. args:
-        fairseq's GenerationConfig; extra: more arguments.
+        fairseq's GenerationConfig; extra: more arguments for the class, by name.
 
         Errors: UsageError for flags that cannot be combined.
         """
@@ -132,8 +133,12 @@ class Session:
         return generator
 
     def decode(self, generator: Any, models: list, batch: Batch, step: Callable[..., list]) -> list:
-        """Return the hypotheses of one batch, by the stock task's `step`. A sentence that fails
-        does not affect the others (bad_sentences.py)."""
+        """Return the hypotheses of each sentence of a batch, best first. A sentence that fails does
+        not affect the others (bad_sentences.py).
+
+        step: the stock task's inference_step, which calls `generator.generate`. The calls are
+        `Command.decode` (statistics, workers), `call_stock`, `step`, `generator._generate`.
+        """
         decode = partial(self.call_stock, step, generator, models)
         if self.command is None or not isinstance(generator, BeamSearchGenerator):
             return decode(*batch)  # a stock generator

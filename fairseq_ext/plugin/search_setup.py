@@ -37,7 +37,8 @@ from fairseq_ext.search.strategies.stop.early import LengthRetry
 
 
 def build(strategy: Strategy, flags: Any, context: Context) -> Any:
-    """Build a strategy; a pruner may be None."""
+    """Build a strategy, inside checks of its results if its file is outside the package
+    (search/outside.py); None for a pruner whose flag the select strategy reads."""
     made = strategy.build(flags, context)
     if made is None and strategy.point == "prune":
         return made
@@ -106,10 +107,14 @@ def driver_of(
     decoded: Callable[[str], str],
     text: Callable[[], TargetText] | None,
 ) -> Driver:
-    """Return the driver that --decoding names, inside those that search a sentence again after it
-    reached its length limit, place glossary terms, and write graphs. meets: returns the function
-    that counts the constraints that a hypothesis of a pool meets; decoded: returns target symbols
-    as text; text: returns how the target side is read, if terms are placed."""
+    """Return the driver: a function of a pool and of a callback for each sentence that is final.
+
+    --decoding names it (BeamSearch in search/scheduler.py by default). Flags wrap it in others:
+    LengthRetry searches a sentence again that reached its length limit, GlossaryPlacement places
+    terms, GraphWriter writes graphs. meets: returns the function that counts the constraints that a
+    hypothesis of a pool meets; decoded: returns target symbols as text; text: returns the
+    generator's `target_text`, None if no terms are placed.
+    """
     flags = options.flags
     make = build(chosen_at("decoding", flags), flags, context)
     strategies = [choice(flags, point) for point in ("select", "stop", "decoding")]

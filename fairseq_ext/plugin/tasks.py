@@ -4,11 +4,12 @@
 (name + `_ext`). A checkpoint of the stock task loads unchanged. fairseq calls every method here,
 and each passes the work to the task's `Session` (plugin/run.py).
 
-The way of a sentence: fairseq reads it (a line of fairseq-interactive passes plugin/input.py)
-and calls `inference_step` with its batch. plugin/sentences.py adds its constraints,
-plugin/bad_sentences.py leaves out sentences that cannot be translated, plugin/run.py has the others
-decoded, here or in another process, by generator.py, which makes a `Pool` for a search, and
-fairseq's dictionaries from its hypotheses.
+The way of a sentence: fairseq reads it (plugin/input.py checks the lines of fairseq-interactive)
+and calls `inference_step` with its batch. `Session.decode` (plugin/run.py) adds the constraints
+(plugin/sentences.py), leaves out sentences that cannot be translated (plugin/bad_sentences.py), and
+calls the stock task's `inference_step` for the others, in this process or in a worker process. That
+method calls our generator (plugin/generator.py), which searches the batch as a `Pool` and returns
+the hypotheses as the dicts that fairseq prints.
 """
 
 from __future__ import annotations
@@ -337,7 +338,7 @@ class Extended(GeneratorBuilderMixin):
         super().load_state_dict(state_dict)  # type: ignore[misc]
 
     def inference_step(self, generator, models, sample, prefix_tokens=None, constraints=None):
-        """Return the hypotheses of one batch."""
+        """Return each sentence's hypotheses as dicts, best first; sample: the batch."""
         return self.session.decode(
             generator, models, (sample, prefix_tokens, constraints), super().inference_step
         )  # type: ignore[misc]

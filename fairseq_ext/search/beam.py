@@ -35,7 +35,7 @@ class Beam:
     # (n, ...) row state of strategies, reordered with the rows
     aux: dict[str, Tensor] = field(default_factory=dict)
     attention: Attention | None = None  # to the source, if required
-    # (S) number of tokens by which each sentence is shorter than the longest; None: 0 for all
+    # S numbers: by how many tokens each sentence is shorter than the longest; None: 0 for all
     lags: list[int] | None = None
     layout_cache: dict[str, Tensor] = field(default_factory=dict)  # cache of `cached_layout`
     # cache of `cached_for_live`, kept while the same sentences live

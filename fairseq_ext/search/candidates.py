@@ -23,7 +23,7 @@ class Candidates:
     row: Tensor  # row of the beam that is continued
     token: Tensor
     score: Tensor  # cumulative log-probability
-    width: int  # k: the largest number of rows of a sentence in the next beam
+    width: int  # k: largest number of rows of any sentence in the next beam
     # (S,) number of finished hypotheses that a sentence needs, if that is not the width
     widths: Tensor | None = None
     # (S,) number of constraint tokens that a hypothesis must have before it may end; 0: none
@@ -32,16 +32,16 @@ class Candidates:
     group: Tensor | None = None
     aux: dict[str, Tensor] = field(default_factory=dict)  # (S, c, ...) row state after the token
     key: Tensor | None = None  # (S, c) values that candidates are ranked by, if not the score
-    # (S,) the largest number of rows of each sentence by itself, if sentences differ
+    # (S,) largest number of rows of each sentence, if some have fewer than the width (--select gbs)
     slots: Tensor | None = None
 
     @property
     def most(self) -> int | Tensor:
-        """The largest number of rows of a sentence by itself: an int, or (S, 1)."""
+        """The largest number of rows of each sentence: an int for all, or (S, 1)."""
         return self.width if self.slots is None else self.slots[:, None]
 
     def within_width(self) -> Tensor:
-        """Return a mask (c,) or (S, c) of the `max_rows` best candidates."""
+        """Return a mask (c,) or (S, c) of each sentence's `most` best candidates."""
         c, device = self.score.size(1), self.score.device
         return (
             first_of(c, self.width, device)

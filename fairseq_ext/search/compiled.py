@@ -39,8 +39,8 @@ class CompiledSearch(CompiledSearcher):
     def __init__(self, setup: SearchSetup):
         self.setup = setup = without_constraints(setup)
         self.rules = rules_of(setup)
-        self.proves = self.rules.stop == StopRule.OPTIMAL
-        self.drops = bool(setup.strategies.prune or self.rules.prune_bound)
+        self.proves = self.rules.stop == StopRule.OPTIMAL  # hypotheses get certificates
+        self.drops = bool(setup.strategies.prune or self.rules.prune_bound)  # rows are pruned
         self.spare: list[CompiledSentence] = []
         self.batch = CompiledBatch()
         self.clear()
@@ -99,15 +99,15 @@ class CompiledSearch(CompiledSearcher):
             self.reader.copy_into_slots_(decoder.set_aside().cache.models[0], slots)
         else:
             self.reader = decoder.batch_reader(FIRST_POSITIONS + FIRST_STEPS * spec.k)
-            decoder.set_aside()
+            decoder.set_aside()  # from now on the reader has the rows
         self.setup.stats.encoder_calls += 1
         rewarded = (
             spec.scoring.rewarded(pool, torch.tensor(sentences)).tolist()
             if spec.scoring.reward
             else itertools.repeat(0.0)
         )
-        noise = ((pool.seeds[i] if pool.seeds else 0, int(pool.ids[i])) for i in sentences)
-        for request, slot, length, keys in zip(requests, slots, rewarded, noise, strict=False):
+        seeds = ((pool.seeds[i] if pool.seeds else 0, int(pool.ids[i])) for i in sentences)
+        for request, slot, length, keys in zip(requests, slots, rewarded, seeds, strict=False):
             self.sentences[request] = (
                 self.spare.pop() if self.spare else CompiledSentence(self.rules)
             )

@@ -1,8 +1,8 @@
 """The loop as a searcher: requests start and are cancelled between any two steps.
 
 Each request has an n-best list of its own. The sentences are those of one batch, or come and go in
-an `OpenPool`. The hypotheses of a sentence do not depend on the other sentences, unless a strategy
-shares something between sentences (`shares` of the softmax).
+an `OpenPool`. The hypotheses of a sentence do not depend on the other sentences, unless these share
+a shortlist (`--shortlist-share batch`, `--lsh-share batch`).
 """
 
 from __future__ import annotations

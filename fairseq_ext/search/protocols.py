@@ -1,9 +1,9 @@
 """The extension points of the loop as base classes, and the common settings of all searches.
 
-Each has one abstract method, and defaults for what few strategies need. A strategy is a subclass of
-one of them; search/strategies/ has the strategies, fairseq's own behaviour included (topk, count,
-batch, full). The sixth point, the driver, is the loop itself (loop.py): a parallel driver replaces
-it.
+Each of the five has one abstract method, and defaults for what few strategies need. A strategy is a
+subclass of one of them; search/strategies/ has the strategies, fairseq's own behaviour included
+(topk, count, batch, full). The sixth point, the driver (`--decoding`), is a function of a pool and
+a callback: by default `BeamSearch` of scheduler.py, which runs the loop or its compiled twins.
 
 Shapes: N sentences in the pool, S live sentences, n live rows, c candidates a sentence.
 """

@@ -26,11 +26,11 @@ class Request:
     """One sentence to decode, from its caller (a command, the Python API, an engine) to its
     hypotheses. A caller may add fields in a subclass."""
 
-    number: int  # by the caller
+    number: int  # chosen by the caller; unique among the requests of a Scheduler
     nbest: int  # length of the n-best list that is searched
     most: int | None = None  # hypotheses to return, at most; None: all
     pool: Pool | None = None  # the batch that it is encoded in; None before that
-    sentence: int = 0  # its pool number
+    sentence: int = 0  # its number in that pool
 
     @property
     def batch(self) -> Pool:
@@ -95,7 +95,7 @@ def search_all(
 ) -> None:
     """Decode the pool's sentences `to_decode`; call `answer` with each as soon as it is final.
 
-    nbest: length of their lists.
+    nbest: length of each sentence's n-best list.
     """
     scheduler: Scheduler[Request] = Scheduler(schedule)
     has_started = False
@@ -208,7 +208,8 @@ def common_prefix(rows: Sequence[Sequence[int]]) -> list[int]:
 class Searchers(Searcher):
     """Several searches that share a decoder; the last one takes every request.
 
-    last: makes that one when a request needs it, if `searchers` lacks it.
+    last: a function that makes the last search when a request needs it; None if `searchers` ends
+    with it.
     """
 
     def __init__(self, searchers: Sequence[Searcher], last: Callable[[], Searcher] | None = None):

@@ -36,8 +36,8 @@ def as_list(value: Any) -> Any:
 
 
 def lower(value: Any) -> Any:
-    """Return a word in lower case."""
-    return value.lower() if isinstance(value, str) else value
+    """Return a word in lower case; a whole number as a word."""
+    return str(value).lower() if isinstance(value, str) or type(value) is int else value
 
 
 def short(name: str) -> str:

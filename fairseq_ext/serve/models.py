@@ -144,7 +144,7 @@ class Models:
 
     @property
     def restarts(self) -> int:
-        """Workers that died and were replaced."""
+        """Number of workers that died and were replaced."""
         return self.dropped_restarts + sum(
             engine.restarts for engine in list(self.engines.values())
         )

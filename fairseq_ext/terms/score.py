@@ -196,7 +196,8 @@ def row(score: float | None, baseline: float | None, p: float | None) -> dict[st
 
 
 def p_value(system: Counts, baseline: Counts, samples: int) -> float | None:
-    """p for the difference of two shares; None where nothing was required."""
+    """Return the p-value of the difference between the shares of met terms of two systems, by
+    bootstrap resampling of lines; None if no term was required."""
     counts = np.array([system, baseline], dtype=np.int64)  # (2, lines, 2): met, required
     if not counts[..., 1].sum():
         return None

@@ -514,7 +514,7 @@ def filled(arguments: list, files: dict[str, Path]) -> list[str]:
     return [str(a).format(**files) if "{" in str(a) else str(a) for a in arguments]
 
 
-@drawn(14)
+@drawn(9)
 @pytest.mark.parametrize("name", WRONG | FLAGS)
 def test_wrong_flags_get_one_sentence(name, files):
     arguments, sentence = (WRONG | FLAGS)[name]
@@ -624,7 +624,7 @@ def test_no_limit_of_tokens_is_none_as_in_fairseq(files):
         )
 
 
-@drawn(6)
+@drawn(3)
 @pytest.mark.parametrize("name", CHECKPOINTS | DAMAGED)
 def test_wrong_checkpoints_get_one_sentence(name, files, tmp_path):
     change, sentence = (CHECKPOINTS | DAMAGED)[name]

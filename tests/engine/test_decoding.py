@@ -256,7 +256,7 @@ def test_phrases_of_live_requests_outlast_others_that_leave_and_start(translator
     same_as_alone(translator, long, done[1])
 
 
-@drawn(2)
+@drawn(1)
 @pytest.mark.parametrize(
     "flags",
     [

@@ -1,5 +1,6 @@
 """Engine: worker processes that come and go, one queue, futures; every request is answered once."""
 
+import math
 import os
 import random
 import signal
@@ -10,6 +11,7 @@ from concurrent.futures import CancelledError, wait
 from pathlib import Path
 from types import SimpleNamespace
 
+import numpy as np
 import pytest
 from sizes import part_of
 from test_decoding import FLAGS, LINES
@@ -220,9 +222,7 @@ def test_counts(engine, sources):
 
 
 def test_what_cannot_be_loaded_is_told_to_all(warm_processes):
-    with pytest.raises(
-        UsageError, match="the flags cannot be sent to a process .* give text and numbers"
-    ):
+    with pytest.raises(UsageError, match="^nbest is <function .*: give text or a path, a number"):
         Engine(**FLAGS, nbest=lambda: 1)  # type: ignore[arg-type]
     with Engine(**(FLAGS | {"path": FLAGS["path"] + ".none"})) as engine:
         waiting = engine.submit("Ja.")
@@ -254,7 +254,7 @@ def test_no_process_is_left_behind():
     engine = Engine(**FLAGS)
     engine.wait(PATIENCE)
     processes = [engine.fork_server.process.pid, *workers_of(engine)]
-    engine.close()
+    engine.close(grace=math.inf)  # there is nothing to wait for
     deadline = time.monotonic() + 20
     while any(Path(f"/proc/{pid}").exists() for pid in processes) and time.monotonic() < deadline:
         time.sleep(0.1)
@@ -281,6 +281,7 @@ def test_processes_that_cannot_start_are_told(monkeypatch):
         ({"any_of": ["bandage"]}, "an entry of any_of is 'bandage': give a list of phrases"),
         ({"avoid": [None]}, 'the request has null for a phrase in "avoid"'),
         ({"prefix": 0}, 'the request has 0 for a phrase in "prefix"'),
+        ({"prefix": np.ones(2)}, "the request has "),
         ({"glossaries": ["a.tsv"]}, "glossaries has 'a.tsv': give each as a GlossaryFile"),
         ({"terms": ["a"]}, "terms is ['a']: give a dictionary of terms"),
         ({"terms": {"a": 5}}, "terms has 5: give text"),
@@ -300,6 +301,14 @@ def test_arguments_of_wrong_types_are_refused_at_once(engine, given, said):
     with pytest.raises(UsageError) as raised:
         engine.submit("Ja.", **given)
     assert str(raised.value).startswith(said)
+
+
+def test_the_languages_of_a_text_may_be_an_array(engine):
+    found = [
+        engine.submit_text("Ja.", languages=given).result(PATIENCE).text
+        for given in (np.array(["de", "en"]), ("de", "en"))
+    ]
+    assert found[0] == found[1]
 
 
 def test_texts_may_be_of_a_class_that_the_workers_lack(engine, sources):

@@ -98,9 +98,9 @@ def served(decoding: Decoding) -> Iterator[Channel]:
 
 
 def until_answered(ours: Channel) -> list[object]:
-    """What a worker sends, up to an answer."""
+    """What a worker sends, up to an answer or error."""
     found: list[object] = []
-    while not any(isinstance(what, Answer) for what in found):
+    while not any(isinstance(what, (Answer, Exception)) for what in found):
         found += [what for message in ours.receive() for _, what in pickle.loads(message)]
     return found
 
@@ -108,6 +108,7 @@ def until_answered(ours: Channel) -> list[object]:
 def test_a_worker_that_works_sends_counts_between_steps(decoding, monkeypatch):
     """They are its heartbeat."""
     monkeypatch.setattr(worker, "REPORT", 0.0)
+    decoding.take_work()  # of the tests before
     with served(decoding) as ours:
         ours.send(pickle.dumps(("add", 0, job(" ".join(LINES)))))
         found = until_answered(ours)

@@ -64,14 +64,14 @@ def same_rows(expected: str, got: str) -> None:
             )
 
 
-@drawn(5)
+@drawn(4)
 @pytest.mark.parametrize("beam", [1, 5])
 def test_generate_equals_stock(made, beam):
     stock = generate_forked(*made.stock, "--beam", beam).stdout
     same_rows(stock, generate_forked(*made.ours, "--beam", beam).stdout)
 
 
-@drawn(2)
+@drawn(1)
 def test_a_stream_equals_the_batch(made):
     stock = generate_forked(*made.stock, "--beam", 3).stdout
     same_rows(
@@ -82,13 +82,13 @@ def test_a_stream_equals_the_batch(made):
     )
 
 
-@drawn(2)
+@drawn(1)
 def test_parallel_decoding_equals_greedy(one_of_few):
     stock = generate_forked(*one_of_few.stock, "--beam", 1).stdout
     same_rows(stock, generate_forked(*one_of_few.ours, "--beam", 1, "--decoding", "window").stdout)
 
 
-@drawn(2)
+@drawn(1)
 def test_optimal_ending_finds_scores_no_worse(one_of_few, tmp_path):
     search = ["--beam", 3, "--unnormalized"]
     stock = rows(generate_forked(*one_of_few.stock, *search).stdout, "H")
@@ -102,7 +102,7 @@ def test_optimal_ending_finds_scores_no_worse(one_of_few, tmp_path):
     assert certificates["proved"] + certificates["open"] == len(stock)
 
 
-@drawn(2)
+@drawn(1)
 def test_interactive_equals_stock_and_meets_what_is_typed(made):
     search = ["--beam", 5, "--buffer-size", 4]
     text = "".join(line + "\n" for line in LINES)
@@ -116,7 +116,7 @@ def test_interactive_equals_stock_and_meets_what_is_typed(made):
         assert f"w{20 + number}" in words.split()
 
 
-@drawn(3)
+@drawn(2)
 def test_a_prefix_stands_behind_what_the_task_forces(made, tmp_path):
     """A language token, or the prompt of a language model, comes first; then the user's prefix;
     then what else must be there."""
@@ -160,7 +160,7 @@ def test_workers_give_what_one_process_gives(one_of_few):
     same_rows(stock, generate_forked(*one_of_few.ours, "--beam", 3, "--cpu-workers", 2).stdout)
 
 
-@drawn(2)
+@drawn(1)
 def test_a_folder_in_python_an_engine_and_the_corpus_command_give_what_the_command_gives(
     made, tmp_path, monkeypatch
 ):

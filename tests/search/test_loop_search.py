@@ -6,7 +6,7 @@ import random
 import pytest
 import torch
 from models import alone, batch, build, dictionary, generators, run, same
-from sizes import covering, drawn, part_of
+from sizes import drawn, part_of
 
 from fairseq_ext.search.interpreted import LoopSearch, OpenPool
 from fairseq_ext.search.phrases.sentence import EMPTY, SentenceConstraints
@@ -164,7 +164,7 @@ def random_constraints(
     )
 
 
-@drawn(6)
+@drawn(4)
 @pytest.mark.parametrize(
     "flags",
     [
@@ -210,7 +210,7 @@ def test_each_architecture(architecture):
         assert interleaved(arriving, 4, 5, tolerance=LOOSE.get(architecture, 1e-9))
 
 
-@covering(1)
+@drawn(3)
 @pytest.mark.parametrize("order", ["shortest", "fifo"])
 @pytest.mark.parametrize(
     "flags",

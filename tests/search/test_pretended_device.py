@@ -42,7 +42,7 @@ def on_both(flags: dict, device: torch.device, **generation) -> list:
     return found
 
 
-@drawn(7)
+@drawn(4)
 @pytest.mark.parametrize("name", EXAMPLES)
 def test_a_strategy_gives_on_the_device_what_it_gives_on_the_cpu(name, pretended, tmp_path):
     flags, needed = parted(with_files(EXAMPLES[name], tmp_path))
@@ -67,6 +67,7 @@ def test_lsh_by_its_cuda_kernels_gives_what_the_cpu_gives(
 # ---- CUDA graphs
 
 
+@drawn(1)
 @pytest.mark.parametrize("beam", [1, 5, 20])
 def test_steps_are_recorded_while_the_kv_cache_grows(
     beam, pretended, simulated, monkeypatch, caplog
@@ -170,6 +171,7 @@ def test_half_precision_scores_as_float32_does(dtype, tolerance, pretended):
     torch.testing.assert_close(torch.tensor(best[1]), torch.tensor(best[0]), rtol=0, atol=tolerance)
 
 
+@drawn(1)
 @pytest.mark.parametrize(("half", "tolerance"), [({"fp16": True}, 5e-3), ({"bf16": True}, 5e-2)])
 def test_lines_in_half_precision_score_as_in_float32(half, tolerance, pretended, tiny):
     flags = {"source_lang": "de", "target_lang": "en", "beam": 4, "max_len_b": 20}
@@ -236,7 +238,7 @@ def on_page(way: str) -> tuple[float, int]:
     return float(waits), int(launches)
 
 
-@drawn(3)
+@drawn(2)
 @pytest.mark.parametrize("way", WAITS)
 def test_a_step_waits_no_more_than_it_must_and_asks_for_what_the_page_says(
     way, pretended, simulated, monkeypatch, tmp_path

@@ -106,13 +106,16 @@ def test_languages_and_usage(api):
     assert ("de", "en") in {(each.source_lang, each.target_lang) for each in listed}
 
 
-def test_sentences_are_split_as_the_request_says(api, plain):
+def test_sentences_are_split_as_the_request_says(api, client, plain):
     def translated(split):
         return api.translate_text(f"{SOURCE}\n{SOURCE}", split_sentences=split, **PAIR).text
 
     assert translated("1") == f"{plain}\n{plain}"
     assert translated("nonewlines") == f"{plain} {plain}"
     assert "\n" not in translated("0")
+    numbers = {"text": f"{SOURCE}\n{SOURCE}", "split_sentences": 1, **PAIR}
+    (found,) = client.post("/v2/translate", json=numbers).json()["translations"]
+    assert found["text"] == f"{plain}\n{plain}", "a number in JSON"
 
 
 @pytest.mark.parametrize("kind", ["xml", "html"])

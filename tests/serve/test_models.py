@@ -18,8 +18,9 @@ from test_faults import until
 
 from fairseq_ext import Translator
 from fairseq_ext.plugin.calls import Translation
-from fairseq_ext.serve import model_folder, models
+from fairseq_ext.serve import Settings, model_folder, models
 from fairseq_ext.serve.__main__ import main
+from fairseq_ext.serve.service import Service
 
 FIRST, SECOND = "Das Angebot wird morgen geprüft.", "Die Ärztin öffnet den Ordner."
 
@@ -316,7 +317,7 @@ def test_a_model_is_dropped_where_memory_is_short(folder, monkeypatch):
     monkeypatch.setattr(models, "available", lambda: memory[0] * models.BASE * 2)
     monkeypatch.setattr(model_folder, "EVERY", 1e6)
     found = models.ModelsOfFolder(folder, {}, None, None)
-    found.found = {(name, "x"): {"path": name} for name in "abc"}
+    found.flags_of = {(name, "x"): {"path": name} for name in "abc"}
 
     async def waits() -> None:
         pass
@@ -426,7 +427,7 @@ def pretended(folder, monkeypatch):
     made.clear()
     found = models.ModelsOfFolder(folder, {}, 2, None)
     found.pivot = "y"
-    found.found = {(s, t): {"path": s + t} for s, t in ("xy", "yz", "ab")}
+    found.flags_of = {(s, t): {"path": s + t} for s, t in ("xy", "yz", "ab")}
     yield found
     found.close()
 
@@ -507,6 +508,42 @@ def test_the_second_model_of_a_pivot_stays_while_the_first_is_at_work(pretended)
         assert running.result(5).text == "end"
         assert [pretended.users[pair].count for pair in (("x", "y"), ("y", "z"))] == [0, 0]
         loading.cancel()
+
+    asyncio.run(asyncio.wait_for(story(), 30))
+
+
+def test_a_text_keeps_its_model_between_two_of_its_sentences(pretended):
+    """Behind the request's context, as a stream does; the queue has no room for both at once."""
+    counts: list[int] = []
+    users = pretended.users["x", "y"]
+
+    def answer(number: int) -> None:
+        made[0].submitted[number].set_result(models.Answer([Translation("end", [], 0.0, [])]))
+
+    async def story() -> None:
+        waiting = asyncio.ensure_future(use())
+        await asyncio.sleep(0.01)
+        made[0].loaded.set_result(models.Description("", "x", "y", 1, 1, 1, 100, ""))
+        running = await waiting
+        answer(0)
+        assert await asyncio.to_thread(until, lambda: len(made[0].submitted) == 2)
+        assert counts[-1] == 2, "the text and its sentence"
+        answer(1)
+        assert (await asyncio.wrap_future(running)).text == "end\nend"
+        assert await asyncio.to_thread(until, lambda: not users.count)
+
+    async def use() -> Future:
+        async with pretended.using(("x", "y"), stays) as model:
+            submit = made[0].submit
+
+            def narrow(*source, **request):
+                counts.append(users.count)
+                if any(not each.done() for each in made[0].submitted):
+                    raise models.Busy(1, 1.0)
+                return submit(*source, **request)
+
+            made[0].submit = narrow
+            return Service(pretended, Settings()).submit(model, "Eins.\nZwei.")
 
     asyncio.run(asyncio.wait_for(story(), 30))
 

@@ -162,6 +162,16 @@ def test_a_glossary_file_is_dropped_on_the_page(page):
     page.wait_for_function("document.querySelectorAll('#bases li').length === 4")
 
 
+def test_a_term_of_a_term_base_that_the_model_cannot_write_is_marked(page):
+    page.fill("#source", SOURCE)
+    terms = "Patient\tmoonlight\nPort\t漢\nChef\t字\n".encode()
+    page.set_input_files("#file", {"name": "a.tsv", "mimeType": "text/plain", "buffer": terms})
+    page.wait_for_selector("#chips .unmet")
+    assert page.locator("#chips .unmet").inner_text() == "Port → 漢\nnot used"
+    assert page.locator("#chips .met").inner_text() == "Patient → moonlight"
+    assert "“漢” is not met" in page.inner_text("#error")
+
+
 def test_two_term_bases_that_disagree(page):
     page.fill("#source", SOURCE)
     for name, terms in (("a.tsv", b"Port\thouse\nChef\tboss\n"), ("b.tsv", b"Port\tharbour\n")):
@@ -383,6 +393,7 @@ def test_a_document_is_translated_with_its_progress(page, client):
     name = {"name": "a.txt", "mimeType": "text/plain", "buffer": f"{SOURCE}\n".encode()}
     page.set_input_files("#document", name)
     page.wait_for_selector("#done:visible")
+    assert page.inner_text("#left") == "Translated"
     with page.expect_download() as download:
         page.get_by_role("button", name="Download a.txt").click()
     plain = client.post("/v1/translate", json={"source": SOURCE}).json()["text"]
@@ -401,6 +412,10 @@ def test_a_document_is_translated_with_its_progress(page, client):
     assert page.locator("#progress").is_visible()
     page.wait_for_selector("#done:visible")
     page.unroute_all()
+    add(page, "term", "Patient", "moonlight")
+    page.set_input_files("#document", name)
+    said = "Translated without these terms"
+    page.wait_for_function(f"document.getElementById('left').textContent === '{said}'")
     wrong = {"name": "b.docx", "mimeType": "text/plain", "buffer": b"no archive"}
     page.set_input_files("#document", wrong)
     page.wait_for_function("document.getElementById('error').textContent.includes('b.docx')")

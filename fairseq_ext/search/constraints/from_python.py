@@ -106,7 +106,7 @@ class CallConstraints:
                 texts([p] if isinstance(p, str) else p, f"a constraint of {where}") for p in phrases
             ],
             "avoid": texts(banned, f"avoid of {where}"),
-            "prefix": texts([] if prefix in (None, "") else [prefix], f"prefixes of {where}"),
+            "prefix": texts([] if is_empty(prefix) else [prefix], f"prefixes of {where}"),
         }
         if [] in fields["any_of"]:
             raise UsageError(f"a constraint of {where} is an empty list: remove it")
@@ -116,6 +116,11 @@ class CallConstraints:
 def entry_of_line(given: Any, place: int) -> Any:
     """Return a line's entry of a list; None counts as no phrases."""
     return () if given[place] is None else given[place]
+
+
+def is_empty(prefix: Any) -> bool:
+    """Whether it is no prefix: None, or a text without characters."""
+    return prefix is None or (isinstance(prefix, str) and not prefix)
 
 
 def is_iterable(given: Any) -> bool:

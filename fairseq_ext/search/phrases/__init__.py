@@ -8,6 +8,8 @@
 | automaton.py | automata that recognise phrases in any segmentation |
 | phrase_table.py | the required phrases of many sentences as tensors |
 | places.py | where tokens and phrases stand in a text |
+| letter_case.py | the letter case of a term in its sentence |
+| sentence_ends.py | the tokens that end a sentence (`--constraint-end`) |
 
 This folder imports only core.
 """

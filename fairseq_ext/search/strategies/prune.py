@@ -1,4 +1,4 @@
-"""Pruning of candidates (`--prune-threshold`, `-children`, `-finished`)."""
+"""Pruning of candidates (`--prune-threshold`, `--prune-children`, `--prune-finished`)."""
 
 from dataclasses import dataclass, field
 
@@ -142,7 +142,8 @@ def build_children(flags, context) -> None:
 #
 #     M. Post and D. Vilar. Fast Lexically Constrained Decoding with Dynamic Beam Allocation for
 #     Neural Machine Translation.
-#     NAACL 2018. https://aclanthology.org/N18-1119/     Section 4.2 and Table 3, where X = 20
+#     NAACL 2018. https://aclanthology.org/N18-1119/
+#     Section 4.2 and Table 3, where X = 20
 #
 # A candidate whose log-probability is worse than the best finished hypothesis's by more than X is
 # dropped, so that a sentence does not continue only to fill its n-best list. Neutral setting: off,

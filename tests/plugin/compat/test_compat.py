@@ -90,6 +90,7 @@ def test_stock_fairseq_exports_its_transformer_to_torchscript_without_our_packag
     assert done.stdout.split()[-1] == "False"
 
 
+@drawn(0)  # long
 @pytest.mark.skipif(not CURRENT, reason="Python 3.10 takes fairseq's dataclasses as they are")
 def test_without_the_hook_this_python_refuses_fairseq():
     """The hook is still needed."""
@@ -246,19 +247,12 @@ def test_pickled_code_is_refused_and_not_run(tmp_path):
 def test_a_foreign_class_is_named_and_loads_with_the_opt_in(tmp_path, monkeypatch):
     (tmp_path / "theirs.py").write_text("class Settings:\n    lr = 0.1\n")
     path = str(tmp_path / "theirs.pt")
-    load = (
-        f"from fairseq import checkpoint_utils; checkpoint_utils.load_checkpoint_to_cpu({path!r})"
-    )
     monkeypatch.syspath_prepend(tmp_path)
     held = {"extra": importlib.import_module("theirs").Settings()}
     torch.save({"args": None, "cfg": None, "model": {}, **held, **HISTORY}, path)
-    refused = python(load, PYTHONPATH=str(tmp_path))
-    assert refused.returncode != 0
-    last = refused.stderr.strip().splitlines()[-1]
-    assert (
-        "theirs.pt holds theirs.Settings" in last
-        and "FAIRSEQ_EXT_ALLOW_GLOBALS=theirs.Settings" in last
-    )
+    said = "theirs.pt holds theirs.Settings.*FAIRSEQ_EXT_ALLOW_GLOBALS=theirs.Settings"
+    with pytest.raises(OSError, match=said):
+        checkpoint_utils.load_checkpoint_to_cpu(path)
     load = (
         "from fairseq import checkpoint_utils; "
         f"print(checkpoint_utils.load_checkpoint_to_cpu({path!r})['extra'].lr)"

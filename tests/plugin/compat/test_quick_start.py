@@ -220,7 +220,7 @@ def test_a_value_is_read_as_hydras_grammar_reads_it(text):
     assert type(found) is type(expected) and repr(found) == repr(expected)
 
 
-@drawn(1)
+@drawn(0)  # long
 @pytest.mark.parametrize("task", [[], ["--task", "translation_ext"]], ids=["stock", "ours"])
 def test_the_log_goes_to_standard_error_so_that_the_output_holds_results_alone(task):
     demo = Path(__file__).resolve().parents[3] / "checkpoints" / "demo"

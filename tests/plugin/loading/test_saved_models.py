@@ -107,7 +107,7 @@ class Both:
                 self.compare(self.ours(**flags), count=1 + (4 * i + beam) % 9, equal=i % 3 == 0)
 
 
-@drawn(16)
+@drawn(12)
 @pytest.mark.parametrize("beam", BEAMS)
 @pytest.mark.parametrize("name", RECIPES)
 def test_every_architecture_equals_stock(saved, name, beam):

@@ -7,7 +7,7 @@ import re
 import pytest
 import torch
 from models import alone, batch, build, dictionary, forced, generators, near_ties, run, same
-from sizes import covering
+from sizes import covering, drawn
 from streams import APART, JOINED, LENGTHS, LOOSE, PRUNED, expansions, ours, stream
 from table_model import EOS
 
@@ -41,7 +41,7 @@ def test_equals_the_whole_batch_and_one_sentence_at_a_time(threshold, order, bac
                 same(run(fixed, alone(sample, i)), expected[i : i + 1], 1e-9)
 
 
-@covering(1)
+@drawn(4)
 @pytest.mark.parametrize("order", ["shortest", "fifo"])
 @pytest.mark.parametrize("rows", [None, 6, 11])
 @pytest.mark.parametrize("architecture", JOINED + APART)

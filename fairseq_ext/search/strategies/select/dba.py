@@ -13,6 +13,7 @@ three best, and the next token of every unmet phrase. The k slots are divided
 - paper (3.2): each bank has k / (C + 1) slots, bank C also the remainder, and gives slots that it
   cannot fill to the nearest bank that can. So constraints are placed early: from three words on,
   hypotheses score lower.
+Phrases, unwinding and overlaps: search/phrases/phrase_table.py. Banned phrases:
 search/constraints/banned.py.
 
 | symbol | flag |

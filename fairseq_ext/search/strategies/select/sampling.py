@@ -4,11 +4,12 @@ or `--select sampling`).
     A. Fan, M. Lewis and Y. Dauphin. Hierarchical Neural Story Generation. ACL 2018.
     (--sampling-topk)
     A. Holtzman, J. Buys, L. Du, M. Forbes and Y. Choi. The Curious Case of Neural Text
-    Degeneration. ICLR 2020. (--sampling-topp) J. Hewitt, C. D. Manning and P. Liang. Truncation
-    Sampling as Language Model Desmoothing. Findings of EMNLP 2022. (--sampling-epsilon)
+    Degeneration. ICLR 2020. (--sampling-topp)
+    J. Hewitt, C. D. Manning and P. Liang. Truncation Sampling as Language Model Desmoothing.
+    Findings of EMNLP 2022. (--sampling-epsilon)
 
 As in fairseq, a hypothesis' score is that of the full distribution, at --temperature, also if words
-are cut off. Unlike there, the samples of a sentence depend on --seed and its number
+are cut off. Unlike in fairseq, the samples of a sentence depend on --seed and on its number
 (kernels/log_probs.py), not on other sentences.
 
 Shapes: S live sentences, n rows, d draws: k of a sentence that has no token yet, then one a row.

@@ -49,9 +49,9 @@ def build(flags, context) -> TopK:
 
 @dataclass
 class Best:
-    """The best continuations of each sentence; scores are cumulative."""
+    """The best continuations of each sentence, (S, c) each, best first; scores are cumulative."""
 
-    row: Tensor  # (S, c) best first
+    row: Tensor  # row of the beam that is continued
     token: Tensor
     score: Tensor
 

@@ -1,12 +1,12 @@
 """The likeliest translations of the source words as a shortlist (`--softmax lexical`).
 
     X. Shi and K. Knight. Speeding Up Neural Machine Translation Decoding by Shrinking Run-time
-    Vocabulary. ACL 2017,
-    https://aclanthology.org/P17-2091/     WA in X. Shi, S. Xu and K. Knight, AAAI 2019,
-                                           https://arxiv.org/abs/1806.00588
+    Vocabulary. ACL 2017. https://aclanthology.org/P17-2091/
+    It is the baseline WA of X. Shi, S. Xu and K. Knight, AAAI 2019.
+    https://arxiv.org/abs/1806.00588
 
-The words of `top` are listed, and for every word of the source its likeliest translations in a
-table that scripts/lexical_table.py learns from a parallel corpus.
+The shortlist has the T most frequent target words (top.py) and, for every word of the source, its
+likeliest translations, from a table that scripts/lexical_table.py learns from a parallel corpus.
 
 | symbol | flag |
 | --- | --- |
@@ -57,7 +57,11 @@ class LexicalFlags(TopFlags):
 
 def read_table(path: str, source, target, words: int) -> Tensor:
     """Return (source vocabulary, words) ids of each source word's likeliest translations, padded
-    with -1."""
+    with -1.
+
+    source, target: dictionaries. Errors: UsageError for a line without a probability, and for a
+    table of which the dictionaries have no pair of words.
+    """
     found: dict[int, list[tuple[float, int]]] = {}
     for number, (left, right, probability) in enumerate(
         table_lines(path, "--shortlist-file", 3), 1

@@ -1,7 +1,8 @@
 """Finished candidates stay on the beam until all above them are finished (`--stop ranked`).
 
 K. Yang, V. Yao, J. DeNero and D. Klein. A Streaming Approach For Efficient Batched Beam Search.
-EMNLP 2020. https://aclanthology.org/2020.emnlp-main.366/     Appendix A.1
+EMNLP 2020. https://aclanthology.org/2020.emnlp-main.366/
+Appendix A.1
 """
 
 import torch
