@@ -3,7 +3,9 @@
 #
 #   scripts/test.sh [PYTEST ARGUMENTS]     for instance scripts/test.sh -k doctor, or scripts/test.sh --device cuda
 #   scripts/test.sh --all                  all cases of heavy tests (tests/sizes.py says what runs without it), and a longer fuzz;
-#                                          a test whose tool or package is missing fails, and is skipped without it
+#                                          a test whose tool or package is missing fails, and is skipped without it:
+#                                          eflomal, fastchrf, PYEVALB and pymarian (pip), LibreOffice, Chromium, node
+#                                          and npm, qemu-user-static with other compilers, nvcc
 #
 # VENV=, PYTHON= and WHEELS= as in scripts/setup.sh.
 source "$(dirname "${BASH_SOURCE[0]}")/setup.sh"
@@ -15,7 +17,7 @@ run() {
     "$@" || failed+=("$1")
 }
 # one core looks for accesses out of bounds while the other one reads the code
-[[ " $* " == *" --all "* ]] && seconds=60 || seconds=20
+[[ " $* " == *" --all "* ]] && seconds=60 || seconds=10
 fuzz=(python scripts/fuzz_kernels.py --seconds "$seconds")
 found=$(mktemp)
 "${fuzz[@]}" >"$found" 2>&1 &

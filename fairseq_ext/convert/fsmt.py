@@ -27,8 +27,8 @@ def convert(source: HuggingFaceFolder) -> Folder:
         raise source.field_error("langs", "two languages are needed")
     if source.read_json("tokenizer_config.json", needed=False).get("do_lower_case"):
         raise UsageError(
-            f"{source.folder / 'tokenizer_config.json'} has do_lower_case: no tokenizer of fairseq "
-            "makes small letters"
+            f"{source.folder / 'tokenizer_config.json'} has do_lower_case, which no tokenizer of "
+            "fairseq has: name a model without it"
         )
     words = [
         Vocabulary.from_numbers(

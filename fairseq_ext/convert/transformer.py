@@ -89,8 +89,8 @@ def transformer(
         (name for name in one if name in given and not torch.equal(given[name], output)), None
     ):
         raise UsageError(
-            f"{source.folder} has the weight {other} and another word table: models with one for "
-            "all can be converted"
+            f"{source.folder} has the weight {other} and another word table: name a model in "
+            "which both are equal"
         )
     weights["decoder.embed_tokens.weight"] = words[1].reorder(sides[1])
     weights["encoder.embed_tokens.weight"] = (
@@ -180,7 +180,8 @@ def embeddings(
     if table.shape != (rows, source.number("d_model")):
         raise UsageError(
             f"{source.folder} has the weight {name} of size {tuple(table.shape)}, and its settings "
-            f"say {rows} words of width {source.number('d_model')}: the files are of two models"
+            f"say {rows} words of width {source.number('d_model')}: copy all files of one model "
+            "into it"
         )
     return table
 
@@ -298,7 +299,7 @@ class Vocabulary:
             if type(number) is not int or not 0 <= number < size:
                 raise UsageError(
                     f"{where} gives '{word}' the number {number}, and the model has {size} words: "
-                    "the files are of two models"
+                    "copy all files of one model again"
                 )
             if number in words:
                 raise UsageError(
@@ -307,9 +308,7 @@ class Vocabulary:
             words[number] = word
         for special in ("</s>", "<unk>", "<pad>"):
             if special not in numbers:
-                raise UsageError(
-                    f"{where} has no {special}: the models that can be converted have one"
-                )
+                raise UsageError(f"{where} has no {special}: name a model that has one")
         others = [number for number in range(size) if words.get(number) not in SPECIAL]
         names = [
             *SPECIAL,

@@ -28,10 +28,10 @@ LAST_STREAM = 2  # the file descriptor of standard error
 
 @contextlib.contextmanager
 def standard_streams_open() -> Iterator[None]:
-    """Standard streams that are closed, as a daemon's are, lead to /dev/null for as long as the
-    context lasts.
+    """Open closed standard streams, such as a daemon's, to /dev/null during the context.
 
-    A pipe that is made in it has another number than they: what is printed does not go there.
+    So a pipe that is made in it does not get the number of a standard stream, and no printed text
+    goes there.
     """
     opened: list[int] = []
     try:

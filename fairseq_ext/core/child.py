@@ -13,7 +13,7 @@ PACKAGES = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__fil
 
 
 def search_path() -> list[str]:
-    """This process's search path.
+    """Return this process's search path of modules.
 
     The working folder is left out, unless PYTHONPATH names it or this package lies there.
     """

@@ -79,7 +79,7 @@ class Supervision:
         self.state, self.start_at = State.PAUSED, now + seconds
 
     def on_recovery(self, now: float) -> None:
-        """Another worker could start: this one, which has failed, may be able to."""
+        """Let a failed worker try again: another one could start."""
         if self.state is State.FAILED:
             self.failing_since, self.pauses = None, 0
             self.pause(now)

@@ -154,8 +154,8 @@ class Decoding(Intake):
     ) -> None:
         """Answer a request with what the search has found.
 
-        What has reached its length limit is searched again with less room. A draft that lacks
-        phrases is searched again with them.
+        A request that has reached its length limit is searched again with a lower limit. A draft
+        that lacks phrases is searched again with them.
         """
         if self.shorter is not None and request.room is not None:
             found, request.room = self.shorter.choose(pool, sentence, request.long, found), None

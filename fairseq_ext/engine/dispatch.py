@@ -172,7 +172,7 @@ class Dispatch:
             self.actions += [("answer", ticket, fresh(failure)) for ticket in left]
 
     def on_partial(self, worker: Worker, number: int, part: Any) -> None:
-        """The certain beginning of a translation has grown."""
+        """Note that the certain beginning of a translation has grown."""
         ticket = worker.tickets.get(number)
         if ticket is not None and not ticket.is_cancelled:
             self.actions.append(("partial", ticket, part))
@@ -206,7 +206,8 @@ class Dispatch:
         self.start_workers(now)
 
     def on_time(self, now: float, cpu: Callable[[Worker], float | None]) -> None:
-        """Time has passed. cpu: reads the CPU time of a worker's process."""
+        """Kill silent workers, and start those whose pause is over. cpu: reads the CPU time of a
+        worker's process."""
         if self.closes_at is not None and now >= self.closes_at:
             return self.end()
         if now >= self.last_tick + self.tick:

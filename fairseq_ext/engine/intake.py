@@ -148,7 +148,7 @@ class Intake:
         self.events.append((request.number, answer))
 
     def work_done(self) -> Work:
-        """Counts of all work so far."""
+        """Return the counts of all work so far."""
         stats = self.generator.stats
         counts = stats.find_section(ConstraintCounts)
         if counts is not None:
@@ -162,7 +162,7 @@ class Intake:
         )
 
     def take_work(self) -> Work:
-        """Counts of the work since the last call."""
+        """Return the counts of the work since the last call."""
         now, before = self.work_done(), self.last_work
         self.last_work = now
         return Work(**{name: value - getattr(before, name) for name, value in vars(now).items()})

@@ -157,8 +157,8 @@ def check_request(given: Mapping[str, Any]) -> None:
 
 
 def plain(value: Any) -> Any:
-    """Texts, lists and dictionaries of them, whose texts are of str itself: a worker may have no
-    class of the caller's."""
+    """Return a value (text, a list, a dictionary) with all texts as str, not as a subclass of the
+    caller's, which a worker may not have."""
     if isinstance(value, str):
         return str.__str__(value)
     if isinstance(value, dict):

@@ -1,8 +1,8 @@
-"""The languages of a request, where one model has many: their tokens go with its source and
-translation (M2M-100, NLLB-200, mBART), or the target's goes in front of the source (OPUS-MT).
+"""The languages of a request to a model with many. Their tokens are part of source and translation
+(M2M-100, NLLB-200, mBART), or the target's token is the first of the source (OPUS-MT).
 
-fairseq's task reads both from its settings whenever it makes a batch, so that is
-where they are changed.
+fairseq's task reads both languages from its settings whenever it makes a batch, so the settings are
+changed for each batch.
 """
 
 from __future__ import annotations

@@ -153,7 +153,7 @@ class Requirements:
         return self.glossaries[key]
 
     def bytes(self) -> int:
-        """Bytes of the files of all glossaries in memory."""
+        """Return the number of bytes of the files of all glossaries in memory."""
         return sum(self.sizes.values())
 
     def of_empty(self, job: Job) -> list[Constraint]:

@@ -116,7 +116,10 @@ def wta_hash(x: Tensor, dimensions: Tensor, u: int) -> Tensor:
 
 
 def build_cuckoo(spans: Spans, seed: int = 0) -> Cuckoo:
-    """Errors: RuntimeError if none of 64 pairs of hash functions settles a band."""
+    """Do the same as `build_cuckoo` of lsh_torch.py, on a GPU.
+
+    Errors: RuntimeError if none of 64 pairs of hash functions settles a band.
+    """
     keys, start, length, counts = lsh_torch.distinct_codes(spans)
     W, m = keys.shape
     device = keys.device
@@ -167,7 +170,8 @@ def lookup_direct(codes: Tensor, offsets: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def count_hits(start: Tensor, length: Tensor, words: Tensor, V: int, warp: bool = True) -> Tensor:
-    """warp: use the paper's re-arrangement of the warp; else each thread reads its own span."""
+    """Do the same as `count_hits` of lsh_torch.py, on a GPU. warp: use the paper's re-arrangement
+    of the warp; else each thread reads its own span."""
     n, W = start.shape
     hits = torch.zeros(n, V, dtype=torch.int32, device=start.device)
     launch(
@@ -187,7 +191,8 @@ def count_hits(start: Tensor, length: Tensor, words: Tensor, V: int, warp: bool 
 def compact(
     hits: Tensor, t: int, always: Tensor | None, never: Tensor | None = None, optimised: bool = True
 ) -> Tensor:
-    """optimised: in order, by shared memory; else by one counter and a sort."""
+    """Do the same as `compact` of lsh_torch.py, on a GPU. optimised: in order, by shared memory;
+    else by one counter and a sort."""
     n, V = hits.shape
     # mask here: masking the list of ids would need another host synchronisation
     if never is not None:

@@ -74,8 +74,8 @@ CACHE_SIZE = 8  # generators of beams other than that of the flags
 def width_and_length(
     beam: int | None, nbest: int | None, default_size: tuple[int, int]
 ) -> tuple[int, int]:
-    """Return the beam and the length of the n-best lists of a call that may name its own; of_flags:
-    both, by the flags (raises UsageError)."""
+    """Return the beam and the length of the n-best lists of a call that may name its own;
+    default_size: both, by the flags (raises UsageError)."""
     for name, given in (("beam", beam), ("nbest", nbest)):
         if given is not None and (
             isinstance(given, bool) or not isinstance(given, int) or given < 1

@@ -62,7 +62,14 @@ def watched(strategy: Strategy, made: Any, eos: int, words: int) -> Any:
         )
     if strategy.point == "decoding":
         return made
-    check: Callable[..., str | None] = globals()[f"{strategy.point}_error"]
+    checks: dict[str, Callable[..., str | None]] = {
+        "softmax": softmax_error,
+        "select": select_error,
+        "prune": prune_error,
+        "stop": stop_error,
+        "schedule": schedule_error,
+    }
+    check = checks[strategy.point]
     kind, left = type(made), CHECKED
 
     def call(self: Any, *arguments: Any, **named: Any) -> Any:

@@ -155,7 +155,8 @@ def parser() -> ArgumentParser:
 def lemmatizers(
     args: Namespace, source_lang: str | None
 ) -> tuple[Lemmatizer | None, Lemmatizer | None]:
-    """For the source's and the target's language."""
+    """Return the lemmatizers of the source's and of the target's language; None with --lemmas
+    none."""
     if args.lemmas == "none":
         return None, None
     flag = "--lemmas simplemma"
@@ -240,7 +241,7 @@ Lemmas = tuple[str, ...]
 def forms_in(
     lines: Iterable[str], targets: Iterable[str], lemma: Lemmatizer
 ) -> dict[str, Counter[str]]:
-    """For each target, the forms that the lines have, with how often they occur."""
+    """Return for each target its forms in the lines, with their numbers of occurrences."""
     targets_of: defaultdict[Lemmas, list[str]] = defaultdict(list)
     # lemma of a first word -> lengths of the targets that start with it
     lengths: defaultdict[str, set[int]] = defaultdict(set)

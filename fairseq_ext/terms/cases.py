@@ -67,8 +67,8 @@ def cases_of(
 def claim(
     required: Sequence[ExpectedTerm], text: Text, cased: bool, lemmas: bool, whole: bool
 ) -> list[tuple[Text, Place] | None]:
-    """For each term, in order, the target and place of the first occurrence in the text that no
-    term before it has; None if none is left.
+    """Return for each term, in order, the target and place of its first occurrence in the text that
+    no term before it has; None if none is left.
 
     Two occurrences that start at the same place are one: of *tension* and *tension artérielle*, one
     "tension artérielle" serves one.
@@ -127,8 +127,8 @@ class Sentence:
 
 
 def targets_of(value: object, where: str) -> tuple[str, ...]:
-    """Target forms from JSON: a string, `a|b` for alternatives, or a list of strings;
-    UsageError for anything else."""
+    """Return target forms from JSON: a string, `a|b` for alternatives, or a list of strings (raises
+    UsageError for another value)."""
     given = value.split("|") if isinstance(value, str) else value
     if (
         not isinstance(given, list)
@@ -142,7 +142,8 @@ def targets_of(value: object, where: str) -> tuple[str, ...]:
 
 
 def terms_of(pairs: Iterable[tuple[object, object]], where: str) -> tuple[Term, ...]:
-    """Terms from (source, targets) pairs of JSON; UsageError for a source that is no text."""
+    """Return the terms of (source, targets) pairs of JSON (raises UsageError for a source that is
+    not text)."""
     found = []
     for source, targets in pairs:
         if not isinstance(source, str) or not source.strip():
@@ -186,7 +187,7 @@ class Text:
         return self.words if self.lemma is None else [self.lemma(word) for word in self.words]
 
     def units(self, cased: bool, lemmas: bool) -> list[str]:
-        """Words or lemmas, with their case or in lower case."""
+        """Return the words or the lemmas, with their case or in lower case."""
         if (cased, lemmas) not in self.forms:
             units = self.lemmas if lemmas else self.words
             self.forms[cased, lemmas] = units if cased else [unit.lower() for unit in units]

@@ -92,8 +92,8 @@ def key_of(files: Files, records: list[dict[str, Any]]) -> str:
 
 
 def pairs_of(given: Any, where: str) -> list[tuple[object, object]]:
-    """(source, targets) pairs of an object or of a list of objects; UsageError
-    for anything else."""
+    """Return the (source, targets) pairs of an object or of a list of objects (raises UsageError
+    for another value)."""
     if isinstance(given, dict):
         return list(given.items())
     if isinstance(given, list) and all(isinstance(each, dict) for each in given):
@@ -319,8 +319,8 @@ def term_of(pair: dict[str, Any], source_lang: str, target_lang: str, where: str
     """Return the term of one of the line's objects."""
     if not isinstance(pair.get(source_lang), str) or target_lang not in pair:
         raise UsageError(
-            f"{where} has a term without '{source_lang}' or '{target_lang}': it has "
-            f"{', '.join(map(repr, pair))}"
+            f"{where} has a term with {', '.join(map(repr, pair)) or 'nothing'}: write it under "
+            f"'{source_lang}' and '{target_lang}'"
         )
     return Term(pair[source_lang].strip(), targets_of(pair[target_lang], where))
 

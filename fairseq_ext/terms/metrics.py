@@ -43,7 +43,7 @@ Counts = list[tuple[int, int]]  # a line's (met, required)
 
 
 def success(cases: Sequence[Case]) -> Counts:
-    """Terms met and required in each line, as substrings."""
+    """Return the numbers of terms met and required in each line, matched as substrings."""
     return [
         (
             sum(any(found_in(t, case.hypothesis) for t in each.targets) for each in case.required),
@@ -54,7 +54,7 @@ def success(cases: Sequence[Case]) -> Counts:
 
 
 def success_words(cases: Sequence[Case]) -> Counts:
-    """Terms met and required in each line, as whole words."""
+    """Return the numbers of terms met and required in each line, matched as whole words."""
     return [
         (
             sum(
@@ -71,7 +71,8 @@ def success_words(cases: Sequence[Case]) -> Counts:
 
 
 def share(counts: Iterable[tuple[int, int]]) -> float | None:
-    """Met of required over all lines, 0 to 1; None where nothing was required."""
+    """Return the share of required terms that are met over all lines, 0 to 1; None if none was
+    required."""
     met = required = 0
     for of_line, of_line_required in counts:
         met, required = met + of_line, required + of_line_required
@@ -96,10 +97,10 @@ def share(counts: Iterable[tuple[int, int]]) -> float | None:
 def exact_match(
     cases: Sequence[Case], lemmas: bool
 ) -> dict[str, dict[str, dict[str, float | None]]]:
-    """{once, overlapping} -> {words, substring} -> {cased, uncased, and with _lemmas} -> accuracy,
-    0 to 1, None without terms.
+    """Return {once, overlapping} -> {words, substring} -> {cased, uncased, and with _lemmas} ->
+    accuracy, 0 to 1, None without terms.
 
-    lemmas: whether there are any.
+    lemmas: whether the cases have lemmas.
     """
     readings = [("cased", True, False), ("uncased", False, False)]
     readings += [("cased_lemmas", True, True), ("uncased_lemmas", False, True)] if lemmas else []
@@ -118,7 +119,7 @@ def exact_match(
 def counts(
     cases: Sequence[Case], once: bool, whole: bool, cased: bool, lemmas: bool
 ) -> list[tuple[int, int]]:
-    """Terms matched and required in each line."""
+    """Return the numbers of terms matched and required in each line."""
     if once:
         matched = [
             sum(
@@ -235,7 +236,8 @@ def one_minus_term(cases: Sequence[Case], weight: int = WEIGHT) -> float | None:
 
 
 def cost(hypothesis: list[str], reference: list[str], weights: list[int]) -> int:
-    """Shifts and weighted edits from hypothesis to reference; weights: of the reference's words."""
+    """Return the number of shifts and weighted edits from hypothesis to reference; weights: of the
+    reference's words."""
     shifts, shifted = shift(hypothesis, reference)
     row = [0]
     for weight in weights:
@@ -321,13 +323,13 @@ END = regex.compile(r"(?:[.!?…]+[\p{Pe}\p{Pf}\"']*(?=\s|$)|[。！？]+[\p{Pe}
 
 
 def after_final_punctuation(cases: Sequence[Case]) -> float | None:
-    """Return the share among the terms that the translations have as words, 0 to 1; None if they
-    have none."""
+    """Return the share of terms after final punctuation among the terms that the translations have
+    as words, 0 to 1; None if they have none."""
     return share(of_line(case) for case in cases)
 
 
 def of_line(case: Case) -> tuple[int, int]:
-    """Terms behind, and terms found."""
+    """Return the numbers of terms after final punctuation, and of terms found."""
     allowed = max(1, len(END.findall(case.reference.raw)))
     found = [
         each

@@ -55,8 +55,8 @@ class EvaluationSet:
 
 
 def translation_metrics() -> dict[str, BLEU | CHRF]:
-    """BLEU (13a, order 4) and chrF2++ (character order 6, word order 2) of sacrebleu, as
-    the WMT25 task sets them."""
+    """Return BLEU (13a, order 4) and chrF2++ (character order 6, word order 2) of sacrebleu, with
+    the settings of the WMT25 task."""
     return {
         "bleu": BLEU(tokenize="13a", max_ngram_order=4),
         "chrf2pp": CHRF(char_order=6, word_order=2),
@@ -125,7 +125,7 @@ def table(scores: Mapping[str, Any]) -> str:
 
 
 def flat(scores: Mapping[str, Any], name: str = "") -> Iterator[tuple[str, Any]]:
-    """(name, value) of all scores, nested names joined by spaces."""
+    """Yield (name, value) of all scores, nested names joined by spaces."""
     for key, value in scores.items():
         full = f"{name} {key}".strip()
         if isinstance(value, Mapping):
@@ -158,8 +158,8 @@ SHARES = {"term_success": success, "term_success_words": success_words}
 def compare(
     test_set: EvaluationSet, hypotheses: Sequence[str], baseline: Sequence[str], samples: int
 ) -> dict[str, dict[str, Any]]:
-    """For BLEU, chrF2++ and both term successes: `score`, `baseline`, `difference`
-    (score - baseline) and `p`."""
+    """Return for BLEU, chrF2++ and both term successes: `score`, `baseline`, `difference` (score -
+    baseline) and its p-value `p`."""
     references = [sentence.reference for sentence in test_set.sentences]
     named: list[tuple[str, Sequence[str]]] = [
         ("baseline", list(baseline)),

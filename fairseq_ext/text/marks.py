@@ -232,7 +232,8 @@ class Projection:
         if left is None and right is None:
             return space
         if left is not None and right is not None:
-            return " " if SPACE in (left.near[1], right.near[0]) else ""
+            is_joined = (id(left), id(right)) in self.from_source.joined
+            return " " if SPACE in (left.near[1], right.near[0]) and not is_joined else ""
         unit = before if left is None else behind
         if unit is None:
             return ""

@@ -65,6 +65,13 @@ class Source:
             if bounds
             else ["", ""]
         )
+        # marks, by id(), between which nothing stands, not even white space
+        refs = [ref for _, ref in track]
+        self.joined = {
+            (ref[0], following[0])
+            for ref, following in pairwise(refs)
+            if isinstance(ref, tuple) and isinstance(following, tuple)
+        }
         self.is_tight = [
             behind == before
             for before, behind in zip(

@@ -554,6 +554,14 @@ def test_a_document_is_translated_and_deleted(api, plain, glossary):
     assert found == b"It stays."
 
 
+def test_a_limit_of_documents(client, monkeypatch):
+    monkeypatch.setattr(documents, "MOST", 0)
+    given = {"file": ("a.txt", b"Guten Tag, Frau Nowak.")}
+    answer = client.post("/v2/document", data=PAIR, files=given)
+    assert answer.status_code == 429 and list(answer.json()) == ["message"]
+    assert int(answer.headers["Retry-After"]) > 0
+
+
 def test_an_archive_is_a_document(api, plain):
     body = f"<w:p><w:r><w:t>{SOURCE}</w:t></w:r></w:p>"
     main = "http://schemas.openxmlformats.org/wordprocessingml/2006/main"

@@ -312,6 +312,17 @@ def test_tags_around_nothing_bring_no_space(translation, expected):
     assert "".join(through(lambda _: translation, known=False)(text, "html")) == expected
 
 
+@pytest.mark.parametrize("translation", ["It is here", "Packet", "Here is the new packet for you"])
+@pytest.mark.parametrize(
+    "text", ["Das Paket<wbr><!-- a --> kommt", "Das <wbr><!-- a -->Paket kommt"]
+)
+def test_points_that_stand_together_bring_no_space(text, translation):
+    """Such as the beginning and the end of a bookmark."""
+    out = "".join(through(lambda _: translation, known=False)(text, "html"))
+    assert "<wbr><!-- a -->" in out
+    assert re.sub("<wbr><!-- a -->", "", out).strip() == translation
+
+
 @pytest.mark.parametrize("value", ["„Der Hund“: gut", "Nummer # 5", "Er sagt 'ja'"])
 def test_front_matter_stays_valid(value, tmp_path):
     """A translation with other quotation marks and colons than its source has, without quotes."""

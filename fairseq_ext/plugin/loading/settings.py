@@ -111,8 +111,8 @@ def text_of(name: str, value: Any, others: str = "") -> str:
 
 
 def checked(flags: Mapping[str, Any]) -> dict[str, Any]:
-    """Keyword flags whose values are text (paths, too), numbers, True, False, None, or lists of
-    text and numbers (raises UsageError for others)."""
+    """Return keyword flags with plain values: text (paths become text), numbers, True, False, None,
+    or lists of text and numbers (raises UsageError for others)."""
     out: dict[str, Any] = {}
     for name, value in flags.items():
         values = value if isinstance(value, (list, tuple)) else [value]

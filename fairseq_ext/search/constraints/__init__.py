@@ -4,13 +4,14 @@
 | --- | --- |
 | required.py | the flags that constrained searches share |
 | banned.py | banned phrases as automata |
-| glossary.py | `--glossary`, `--glossary-documents` |
+| glossary.py, documents.py | `--glossary`; `--glossary-documents` |
 | sentence_end.py, prefix.py | `--constraint-end`; a given beginning of the translation |
 | source_text.py | source tokens as text, in which terms are searched |
 | sources.py | which flags give constraints, and the constraints of every sentence from files |
 | from_python.py, lines.py | constraints from Python, and from the lines of a command |
 | report.py | which constraints are met; `--glossary-report` |
-| placement.py, word_alignment.py | `--glossary-placement align` |
+| placement.py, drafts.py | `--glossary-placement align`: the driver, its hypotheses |
+| word_alignment.py, forced_decoding.py | the same: words of terms; scores of given tokens |
 
 This folder imports core, kernels, model, search/phrases and the files of search.
 """

@@ -347,8 +347,8 @@ class DBA(Select):
         state: Tensor,
         count: Tensor,
     ) -> tuple[Tensor, Tensor, Tensor]:
-        """Algorithm 2, lines 6-12: return row, token and score (S, c) of the 2k best of all rows,
-        each row's best, and all next tokens of unmet phrases. A continuation may occur more than
+        """Return row, token and score (S, c) of the 2k best of all rows, each row's best, and all
+        next tokens of unmet phrases (Algorithm 2, lines 6-12). A continuation may occur more than
         once."""
         best = self.best(k, beam, log_probs, phrases)
         more = merge_phrase_tokens(
