@@ -8,6 +8,7 @@ import os
 import re
 import socket
 import subprocess
+import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -82,12 +83,16 @@ def listening(
 @pytest.fixture
 def started():
     """Starts the command on a folder and a free port; returns the process, its address
-    and what it says."""
+    and what it says.
+
+    cold: in a Python that starts for it, for tests that look at its children (warm.py).
+    """
     processes = []
 
-    def start(*more: str):
+    def start(*more: str, cold: bool = False):
         data = [] if {"--models", "--data"} & {*more} else ["--data", FLAGS["data"]]
-        command = [warm.python(), "-m", "fairseq_ext.serve", *data, "--cpu", "--port", "0", *more]
+        python = sys.executable if cold else warm.python()
+        command = [python, "-m", "fairseq_ext.serve", *data, "--cpu", "--port", "0", *more]
         environment = {**os.environ, "PYTHONPATH": str(ROOT)}
         process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env=environment)
         processes.append(process)

@@ -112,7 +112,7 @@ def children_of(pid: int) -> list[int]:
 
 
 def test_stopped_workers_hold_neither_health_nor_the_end_of_the_server(started):  # noqa: F811
-    process, url, _ = started("--cpu-workers", "2", "--beam", "1", "--grace", "1")
+    process, url, _ = started("--cpu-workers", "2", "--beam", "1", "--grace", "1", cold=True)
     (fork_server,) = children_of(process.pid)
     end = time.monotonic() + 60
     while len(workers := children_of(fork_server)) < 2:

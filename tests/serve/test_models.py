@@ -191,10 +191,10 @@ def test_a_model_that_could_not_be_loaded_is_tried_again(folder, monkeypatch):
     found = model_folder.ModelFolder(folder, {})
     found.give_up(("de", "en"))
     found.look()
-    assert sorted(found.found) == [("en", "fr")]
+    assert sorted(found.served) == [("en", "fr")]
     clock[0] = model_folder.REST + 1
     found.look()
-    assert sorted(found.found) == [("de", "en"), ("en", "fr")]
+    assert sorted(found.served) == [("de", "en"), ("en", "fr")]
 
 
 def test_a_folder_that_is_being_filled_is_left_alone(tmp_path, caplog):
@@ -207,9 +207,9 @@ def test_a_folder_that_is_being_filled_is_left_alone(tmp_path, caplog):
     found.look()
     shutil.copy(DEMO / "dict.de.txt", tmp_path / "en-fr" / "dict.fr.txt")
     found.look()
-    assert list(found.found) == [("de", "en")] and "is not served" not in caplog.text
+    assert list(found.served) == [("de", "en")] and "is not served" not in caplog.text
     found.look()
-    assert list(found.found) == [("de", "en"), ("en", "fr")]
+    assert list(found.served) == [("de", "en"), ("en", "fr")]
 
 
 def test_a_folder_that_was_away_is_served_again(tmp_path):
@@ -217,14 +217,14 @@ def test_a_folder_that_was_away_is_served_again(tmp_path):
     copy("de-en", tmp_path)
     copy("en-fr", tmp_path)
     found = model_folder.ModelFolder(tmp_path, {})
-    assert list(found.found) == [("de", "en"), ("en", "fr")]
+    assert list(found.served) == [("de", "en"), ("en", "fr")]
     (tmp_path / "en-fr").rename(tmp_path / "away")
     found.look()
-    assert list(found.found) == [("de", "en")]
+    assert list(found.served) == [("de", "en")]
     (tmp_path / "away").rename(tmp_path / "en-fr")
     found.look()
     found.look()
-    assert list(found.found) == [("de", "en"), ("en", "fr")]
+    assert list(found.served) == [("de", "en"), ("en", "fr")]
 
 
 def test_a_model_that_could_not_be_loaded_and_is_copied_anew_is_tried_again(tmp_path):
@@ -238,7 +238,7 @@ def test_a_model_that_could_not_be_loaded_and_is_copied_anew_is_tried_again(tmp_
     (tmp_path / "copy").rename(tmp_path / "en-fr")
     found.look()
     found.look()
-    assert list(found.found) == [("de", "en"), ("en", "fr")]
+    assert list(found.served) == [("de", "en"), ("en", "fr")]
 
 
 def test_a_folder_without_any_model_that_can_be_read_is_refused(tmp_path):

@@ -147,7 +147,7 @@ class LikeFairseq(DBA):
     """Proposes the next token of every phrase, met or not, and one more of each row; does not look
     at a breaking token again."""
 
-    each = 1
+    per_row = 1
 
     def __call__(self, beam, log_probs, pool):
         table = self.tables(pool).phrases
