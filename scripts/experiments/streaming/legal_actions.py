@@ -93,7 +93,7 @@ class LegalProcessors(LogitsProcessors):
         assert self.legal is not None and log_probs.is_dense
         log_probs = super().__call__(log_probs, beam, pool, at_limit)
         words = pool.length[beam.live_index()[beam.sentence_of_row()]] - 1  # less EOS
-        legal = self.legal(beam.chosen(), words)
+        legal = self.legal(beam.generated_tokens(), words)
         log_probs.add_dense_(
             torch.zeros(legal.shape, device=legal.device).masked_fill_(~legal, -torch.inf)
         )
