@@ -273,6 +273,10 @@ async def ended(
 
     left: seconds that it still has, of the deadline. Errors: HTTPException 504, Disconnected.
     """
+    # most work is done by then, and needs no task that waits for the client
+    await asyncio.wait({work}, timeout=min(BRIEF, left()))
+    if work.done():
+        return
     gone = asyncio.ensure_future(wait_for_disconnect(request))
     both: set[asyncio.Future[Any]] = {work, gone}
     try:
