@@ -92,8 +92,8 @@ class GlossaryFlags:
     glossary_report: str | None = field(
         default=None,
         metadata={
-            "help": "write which terms of --glossary fired, and their forms, to this JSONL file "
-            "(default: none)",
+            "help": "write to this JSONL file which terms of --glossary each sentence has, their "
+            "forms, how they were placed, and which are doubtful (default: none)",
             "file": True,
             "written": True,
             "same_results": True,

@@ -186,9 +186,9 @@ def unmet_reason(constraints: SentenceConstraints, limit: int) -> str:
 # ---- The report (`--glossary-report F`): one JSON line a sentence
 #
 # `{"id": 3, "source": ..., "translation": ..., "terms": [{"term": "Ader", "line": 12, "targets":
-# ["vein", "lode"], "source_at": [[4, 8]], "form": "vein", "at": [6, 10]}]}`: which entries fired
-# (line of the file, places in the source), which target was used and where it stands in the
-# translation; `form` and `at` are null where the translation has none of them, or only such as
+# ["vein", "lode"], "source_at": [[4, 8]], "form": "vein", "at": [6, 10]}]}`: the entries that the
+# source has (line of the file, places in the source), which target was used and where it stands in
+# the translation; `form` and `at` are null where the translation has none of them, or only such as
 # serve another term, by the definition that the search keeps to (--constraint-boundary,
 # --constraint-case). Where terms are placed, `placed_by` says how a term got its place (draft,
 # aligned, inserted, searched, left), `displaced` the words of the draft that it replaces, `weight`
