@@ -13,9 +13,6 @@ DEMO = HERE.parents[1] / "checkpoints" / "demo"
 TEXTS = ["The offer is checked tomorrow.", "The doctor opens the folder."]  # docs/python.md
 
 
-pytestmark = drawn(0)  # long
-
-
 def run(folder: Path, *parts: str, streams: str = "") -> dict:
     """What long_lived.py finds; streams: what the shell does to its standard streams."""
     words = [sys.executable, str(HERE / "long_lived.py"), str(DEMO), str(folder / "found"), *parts]
@@ -72,6 +69,7 @@ def test_an_engine_that_is_forgotten_answers_what_is_open_and_ends_its_processes
     assert found["engines"]["left"] == []
 
 
+@drawn(2)
 @pytest.mark.parametrize(
     ("part", "closed"),
     [

@@ -18,7 +18,6 @@ import warm
 from forked import forked
 from libretranslatepy import LibreTranslateAPI
 from serving import FLAGS, ROOT, TSV, started  # noqa: F401  (a fixture)
-from sizes import drawn
 
 from fairseq_ext.serve.__main__ import main
 
@@ -204,7 +203,6 @@ def test_a_port_that_is_taken_is_told_before_a_worker_is_started(monkeypatch, ca
     assert "error: cannot listen on 127.0.0.1:" in capsys.readouterr().err
 
 
-@drawn(0)  # long
 def test_a_server_whose_standard_output_is_closed_starts():
     words = [sys.executable, "-m", "fairseq_ext.serve", *NEEDED, "--port", "0"]
     with subprocess.Popen(
