@@ -28,7 +28,7 @@ INT64_FIELDS = (
     "total",
 )
 PhrasesStruct = struct("phrases.hpp", "Phrases")
-RowsStruct = struct("banks.hpp", "Rows")
+RowsStruct = struct("banks.cpp", "Rows")
 SelectionStruct = struct("banks.cpp", "Selection")
 
 
@@ -112,6 +112,15 @@ class Estimate:
     max_nats_per_token: float
     max_extra_tokens: int  # tokens that it may take in addition to the missing ones
 
+    def missing_cost(self, lacks: Tensor) -> Tensor:
+        """Return the cost of so many missing tokens (any shape, int64), in float32."""
+        return self.missing_token_cost * lacks
+
+    def extra_cost(self, device: torch.device | None = None) -> Tensor:
+        """Return the cost of EOS and 0, 1, ... other tokens (1 + max_extra_tokens,), in float32."""
+        more = torch.arange(1, self.max_extra_tokens + 2, device=device)
+        return (self.token_cost * more.double()).float()
+
 
 @dataclass
 class Banks:
@@ -119,8 +128,6 @@ class Banks:
 
     phrases: ctypes.Structure
     start: Tensor  # (N, G) the state of each constraint before the first token
-    infeasible: Tensor  # (N,) bool
-    highest: int  # largest number of constraint tokens of a sentence
-    even: bool  # division of slots: one a bank in turn
-    per_row: int  # continuations considered of each row
+    infeasible: list[bool]  # (N,)
+    total: list[int]  # (N,) constraint tokens
     keepalive: Any  # objects that the structure points to

@@ -46,6 +46,7 @@ import torch
 from torch import Tensor
 
 from fairseq_ext.kernels.banks import BankRows, Banks, select_by_banks
+from fairseq_ext.kernels.beam import Selection, StrategyRules
 from fairseq_ext.search.beam import Beam, upload
 from fairseq_ext.search.candidates import (
     Candidates,
@@ -79,8 +80,7 @@ class DBA(Select):
     """
 
     per_row = 3  # continuations of each row among the candidates, at least
-    # kernels/banks.cpp may select, and kernels/constrained.cpp search
-    may_compile = True
+    may_compile = True  # kernels/banks.cpp may select
 
     def __init__(
         self,
@@ -149,22 +149,19 @@ class DBA(Select):
             for each in phrases
         ]
 
-    def banks(self, pool: Pool) -> Banks | None:
-        if type(self) is not DBA or not self.may_compile or self.children is not None:
+    @property
+    def rules(self) -> StrategyRules | None:
+        if self.children is not None:
             return None
+        return StrategyRules(selection=Selection.BANKS, even=self.even, per_row=self.per_row)
+
+    def banks(self, pool: Pool) -> Banks | None:
         table = self.tables(pool)
         if table.banned is not None or table.ends is not None:
             return None
         phrases = table.phrases
-        return Banks(
-            table.compiled_phrases(),
-            phrases.start,
-            table.infeasible,
-            int(phrases.total.max()),
-            self.even,
-            self.per_row,
-            table,
-        )
+        infeasible, total = table.infeasible.tolist(), phrases.total.tolist()
+        return Banks(table.compiled_phrases(), phrases.start, infeasible, total, table)
 
     def __call__(self, beam: Beam, log_probs: LogProbs, pool: Pool) -> Candidates:
         table = self.tables(pool)

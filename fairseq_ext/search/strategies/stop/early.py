@@ -38,6 +38,7 @@ from torch import Tensor
 
 from fairseq_ext.core.stats import Stats
 from fairseq_ext.kernels.banks import Estimate
+from fairseq_ext.kernels.beam import StopRule, StrategyRules
 from fairseq_ext.search.beam import Beam, numbers, upload
 from fairseq_ext.search.candidates import Candidates, StopDecision
 from fairseq_ext.search.constraints.prefix import met_with_prefix
@@ -59,6 +60,8 @@ LONGEST = 1 << 30  # tokens
 class Early(Count):
     """fairseq's stopping criterion, and the estimate for sentences with constraints."""
 
+    estimate: Estimate
+
     def __init__(self, eos: int, scoring: Scoring, stats: Stats):
         super().__init__(eos)
         self.scoring = scoring
@@ -66,6 +69,12 @@ class Early(Count):
         self.estimate = Estimate(
             MISSING_TOKEN_COST, TOKEN_COST, MAX_NATS_PER_TOKEN, MAX_EXTRA_TOKENS
         )
+
+    @property
+    def rules(self) -> StrategyRules | None:
+        nats = self.estimate.max_nats_per_token
+        extra = self.estimate.max_extra_tokens
+        return StrategyRules(stop=StopRule.EARLY, max_nats_per_token=nats, max_extra_tokens=extra)
 
     def unconstrained(self) -> Stop:
         return Count(self.eos)
@@ -168,11 +177,9 @@ class Early(Count):
         assert candidates.goal is not None and candidates.group is not None
         lacks = candidates.goal[:, None] - candidates.group  # (S, c) required tokens
         more = numbers(MAX_EXTRA_TOKENS + 2, beam.device)[1:]  # EOS and other tokens
-        cost = beam.cached_for_live(
-            "cost", lambda: (TOKEN_COST * more.double()).to(candidates.score.dtype)
-        )
+        cost = beam.cached_for_live("cost", lambda: self.estimate.extra_cost(beam.device))
         score, length = (
-            (candidates.score - MISSING_TOKEN_COST * lacks)[..., None] - cost,
+            (candidates.score - self.estimate.missing_cost(lacks))[..., None] - cost,
             (beam.step + 1 + lacks)[..., None] + more,
         )
         return self.ranking_score(score, length, rewarded[..., None]).amax(2)
