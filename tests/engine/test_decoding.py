@@ -389,15 +389,15 @@ def test_a_translation_that_cannot_be_made_text_is_told_to_the_one_who_asked(
 @pytest.mark.skipif(library() is None, reason="there is no compiled library")
 def test_a_request_that_is_given_up_in_a_step_that_then_fails_is_answered_once():
     decoding = load(FLAGS)
-    plain, phrases, _ = decoding.search.searchers
+    compiled, loop = decoding.search.searchers
 
     def broken(most: int) -> list[Request]:
         raise RuntimeError("out of order")
 
     # the first one ends with no result: it is for the loop
-    plain.step, phrases.step = lambda most: list(plain.sentences), broken
+    compiled.step, loop.step = lambda most: list(compiled.sentences), broken
     decoding.add(0, job(LINES[0]))
-    decoding.add(1, job(LINES[1], constraints=["very"]))
+    decoding.add(1, job(LINES[1], avoid=["very"]))
     while decoding.busy:
         decoding.work()
     assert sorted(number for number, _ in decoding.events) == [0, 1]
