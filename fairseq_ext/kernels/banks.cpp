@@ -12,14 +12,16 @@ struct Rows {
     const int64_t* first;          // (S + 1,) each sentence's first row
     const int64_t* sentence;       // (S,) its number in the tables
     const int64_t* steps_left;     // (S,) tokens that may still come before EOS
+    const int64_t* slots;          // (S,) rows that the banks share
     const bool *no_deadline, *infeasible;  // (S,) as in BankRows
-    int64_t S, V, eos, k;
+    int64_t S, V, eos, competing;
     int64_t per_sentence, per_row, num_candidates;  // continuations considered of all rows, and of each row; candidates returned
     int64_t even;
 };
 
 struct Selection {
     int64_t *row, *token, *group;  // (S, out)
+    int64_t* most;                 // (S,) largest number of rows
     float* score;
     int64_t *state, *count;  // (S, out, G)
 };
@@ -32,11 +34,13 @@ void select_all(const Phrases& phrases, const Rows& rows, const Selection& found
     for (int64_t s = 0; s < rows.S; ++s) sentences.run([&] {
         static thread_local Scratch m;
         const int64_t from = rows.first[s], n = rows.first[s + 1] - from;
+        const int64_t k = rows.slots[s], most = 2 * (k + (phrases.total[rows.sentence[s]] ? rows.competing : 0));
         choose(phrases,
                {rows.log_probs + from * rows.V, zeros.data(), zeros.data(), rows.score + from, rows.state + from * G,
-                rows.count + from * G, n, rows.V, rows.eos, rows.k, rows.per_sentence, rows.per_row, rows.even, rows.sentence[s],
+                rows.count + from * G, n, rows.V, rows.eos, k, rows.competing, std::min(most, rows.per_sentence), rows.per_row, rows.even, rows.sentence[s],
                 rows.steps_left[s], rows.no_deadline[s], rows.infeasible[s]},
                m);
+        found.most[s] = m.most;
         for (int64_t i = 0; i < rows.num_candidates; ++i) {
             int64_t to = s * rows.num_candidates + i;
             if (i < static_cast<int64_t>(m.order.size())) {

@@ -17,7 +17,8 @@ struct BankRows {
     const float *highest, *log_total, *before;   // (n,); before: scores of the rows
     const int64_t *state, *count;                // (n, G)
     int64_t n, V, eos;
-    int64_t k, most, per_row;  // slots; continuations considered of all rows, and of each row
+    int64_t k, competing;      // rows that the banks share; rows for the best in addition, whatever their bank, if there are phrases
+    int64_t most, per_row;     // continuations considered of all rows, and of each row
     int64_t even;              // division of slots: one a bank in turn, else by `allocate`
     int64_t sentence, steps_left;  // number in the tables; tokens that may still come before EOS
     bool no_deadline, infeasible;  // the deadline for constraints does not apply: they cannot be met, or a prefix is being forced
@@ -87,6 +88,7 @@ struct Scratch {
     std::vector<int64_t> order, sizes, slots, rank, where;
     std::vector<std::pair<int64_t, int64_t>> turn;
     std::vector<float> best;
+    int64_t most;  // largest number of rows
 };
 
 // Collect the candidates: the best of all rows, the best of each row, and the next tokens of unmet phrases
@@ -134,20 +136,24 @@ void collect(const Table& table, const BankRows& rows, Scratch& m) {
     }
 }
 
-// Order the candidates: first those that fill the banks' slots, best first; then each bank's next best ones in turn, from the highest bank
-// down
-void order_by_banks(int64_t top, int64_t k, bool even, Scratch& m) {
+// Order the candidates: first those that fill the banks' slots and those that compete, best first; then each bank's next best ones in turn,
+// from the highest bank down
+void order_by_banks(int64_t top, const BankRows& rows, Scratch& m) {
     m.order.clear(), m.turn.clear();
     m.sizes.assign(top + 1, 0), m.rank.assign(top + 1, 0), m.slots.assign(top + 1, 0);
     for (int64_t i = 0; i < static_cast<int64_t>(m.candidate.size()); ++i)
         if (m.candidate[i].score > -INFINITY) m.order.push_back(i), ++m.sizes[m.candidate[i].bank];
-    if (even) deal(k, top, m.sizes, m.slots);
-    else if (top < k) allocate(k, top, m.sizes, m.slots);  // with more banks than slots, slots are given one per bank
+    if (rows.even) deal(rows.k, top, m.sizes, m.slots);
+    else if (top < rows.k) allocate(rows.k, top, m.sizes, m.slots);  // with more banks than slots, slots are given one per bank
     std::stable_sort(m.order.begin(), m.order.end(), [&](int64_t a, int64_t b) { return m.candidate[a].score > m.candidate[b].score; });
     size_t admitted = 0;
+    int64_t compete = top ? rows.competing : 0;
+    m.most = rows.k + (top < rows.k ? 0 : compete);
     for (int64_t i : m.order) {
         int64_t bank = m.candidate[i].bank, rank = m.rank[bank]++;
-        if (rank < m.slots[bank]) m.order[admitted++] = i;
+        const bool in_slot = rank < m.slots[bank], competes = compete && m.candidate[i].token != rows.eos;
+        compete -= competes, m.most += competes && !in_slot && top < rows.k;
+        if (in_slot || competes) m.order[admitted++] = i;
         else m.turn.push_back({rank * (top + 1) + top - bank, i});
     }
     m.order.resize(admitted);
@@ -168,7 +174,7 @@ void choose(const Phrases& phrases, const BankRows& rows, Scratch& m) {
         if (open && !(rows.infeasible && rows.steps_left <= 0)) eos = -INFINITY;
     }
     collect(table, rows, m);
-    order_by_banks(top, rows.k, rows.even, m);
+    order_by_banks(top, rows, m);
     if (m.order.empty() && end_score > -INFINITY) {  // no word is possible: the best row ends
         int64_t at = static_cast<int64_t>(m.candidate.size());
         m.state.resize((at + 1) * G), m.count.resize((at + 1) * G);

@@ -119,14 +119,14 @@ Result draw(Sentence& s, float* logits, int64_t V) {
     return GOES_ON;
 }
 
-// (8), (9) Finish hypotheses and write the rows of the next beam: the k best candidates that continue. write(j, i): write the states of row j,
+// (8), (9) Finish hypotheses and write the rows of the next beam: the best candidates that continue. write(j, i): write the states of row j,
 // which continues the i-th candidate
 template <typename Write>
 Result continue_with(Sentence& s, const Candidates& all, Write write) {
     static thread_local Places stays;
     stays.clear();
     if (decide(s, all, stays)) return FINISHED;
-    const int64_t n = std::min<int64_t>(stays.size(), s.rules->k);
+    const int64_t n = std::min<int64_t>(stays.size(), all.most);
     for (int64_t j = 0; j < n; ++j) s.continue_row(j, all.row(stays[j]), all.word(stays[j]), all.score[stays[j]]), write(j, stays[j]);
     s.next(n);
     return GOES_ON;
@@ -142,7 +142,7 @@ Result advance(Sentence& s, float* logits, int64_t V) {
     Best best{scratch(memory_score, c), scratch(memory_where, c), c, 0};
     if (!choose(s, logits, V, best)) return NOT_A_NUMBER;
     while (best.count && best.score[best.count - 1] == -INFINITY) --best.count;
-    Candidates all{best.score, best.where, nullptr, best.count, V, rules.eos, s.length >= s.limit};
+    Candidates all{best.score, best.where, nullptr, best.count, V, rules.eos, rules.k, s.length >= s.limit};
     if (!rules.variable && all.c < (all.at_limit ? s.rows : c)) return TOO_FEW_CONTINUATIONS;
     if (rules.variable) all.c = prune(s, all);
     return continue_with(s, all, [](int64_t, int64_t) {});
@@ -155,7 +155,7 @@ Result advance_in_banks(Sentence& s, float* logits, int64_t V) {
     static thread_local std::vector<int64_t> where, bank;
     const Rules& rules = *s.rules;
     const Phrases& phrases = *s.phrases;
-    const int64_t k = rules.k, n = s.rows, G = phrases.G, left = s.limit - s.length;
+    const int64_t k = s.slots + (s.goal > 0 ? rules.competing : 0), n = s.rows, G = phrases.G, left = s.limit - s.length;
     scratch(highest, n), scratch(log_total, n), scratch(before, n), scratch(score, 2 * k), scratch(where, 2 * k), scratch(bank, 2 * k);
     for (int64_t i = 0; i < n; ++i) {
         float* line = logits + i * V;
@@ -166,15 +166,15 @@ Result advance_in_banks(Sentence& s, float* logits, int64_t V) {
     }
     const bool infeasible = s.infeasible;
     choose(phrases,
-           {logits, highest.data(), log_total.data(), before.data(), s.state, s.met, n, V, rules.eos, k, std::min(2 * k, n * V - 1),
-            rules.per_row, rules.even, s.in_phrases, left, infeasible, infeasible},
+           {logits, highest.data(), log_total.data(), before.data(), s.state, s.met, n, V, rules.eos, s.slots, rules.competing,
+            std::min(2 * k, n * V - 1), rules.per_row, rules.even, s.in_phrases, left, infeasible, infeasible},
            m);
     const int64_t c = std::min<int64_t>(2 * k, m.order.size());
     for (int64_t i = 0; i < c; ++i) {
         const Candidate& found = m.candidate[m.order[i]];
         score[i] = found.score, where[i] = found.row * V + found.token, bank[i] = found.bank;
     }
-    const Candidates all{score.data(), where.data(), bank.data(), c, V, rules.eos, left <= 0};
+    const Candidates all{score.data(), where.data(), bank.data(), c, V, rules.eos, m.most, left <= 0};
     return continue_with(s, all, [&](int64_t j, int64_t i) {
         std::copy_n(m.state.data() + m.order[i] * G, G, s.next_state + j * G);
         std::copy_n(m.count.data() + m.order[i] * G, G, s.next_met + j * G);

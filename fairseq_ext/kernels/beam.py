@@ -72,6 +72,7 @@ class StrategyRules:
     sampling_cut: ctypes.Structure | None = None
     even: bool | None = None
     per_row: int | None = None
+    competing: int | None = None
     max_extra_tokens: int | None = None
     max_nats_per_token: float | None = None
 
@@ -88,11 +89,12 @@ BatchStruct = struct("beam.cpp", "Batch")
 class CompiledSentence:
     """The search of one sentence; the object can be reused for another sentence (`start_`).
 
-    enough: number of hypotheses that there is room for, and that end the search.
+    k: largest number of rows; enough: number of hypotheses that there is room for, and that end the
+    search.
     """
 
-    def __init__(self, rules: ctypes.Structure, enough: int):
-        self.rules, self.k, self.enough = rules, rules.k, enough
+    def __init__(self, rules: ctypes.Structure, k: int, enough: int):
+        self.rules, self.k, self.enough = rules, k, enough
         self.struct = SentenceStruct(rules=ctypes.addressof(rules), enough=enough)
         self.address = ctypes.addressof(self.struct)
         self.arrays: dict[str, np.ndarray] = {}
@@ -100,8 +102,8 @@ class CompiledSentence:
         self.order_arrays = {
             name: np.zeros(enough, np.int64) for name in ("order", "unconfirmed", "found_length")
         }
-        self.order_arrays |= {"row": np.zeros(self.k, np.int64), "best": np.zeros(self.k)}
-        for name, array in self.order_arrays.items():
+        self.order_arrays["row"], self.best = np.zeros(k, np.int64), np.zeros(k)
+        for name, array in (*self.order_arrays.items(), ("best", self.best)):
             setattr(self.struct, name, array.ctypes.data)
         self.states = np.zeros((len(STATES), 0), np.int64)  # (4, at least k x G)
         self.keepalive: Any = None  # objects that the structure points to
@@ -161,7 +163,7 @@ class CompiledSentence:
             struct.dropped
         ) = struct.unused_rows = struct.full = 0
         struct.best_total, struct.gap = -math.inf, 0.0
-        self.order_arrays["best"].fill(-math.inf)
+        self.best.fill(-math.inf)
         self.order_arrays["row"].fill(0)
         self.arrays["tokens"][0, 0], self.arrays["score"][0, 0] = bos, 0.0
 
@@ -176,6 +178,7 @@ class CompiledSentence:
         self.states[STATES.index("state"), :G] = banks.start[number].numpy()
         struct.phrases, struct.in_phrases = ctypes.addressof(banks.phrases), number
         struct.goal, struct.infeasible = banks.total[number], banks.infeasible[number]
+        struct.slots = banks.slots[number]
 
     @property
     def is_live(self) -> bool:

@@ -17,8 +17,8 @@ struct Candidates {
     const float* score;    // (c,) sums of log-probabilities
     const int64_t* where;  // (c,) row x V + word
     const int64_t* bank;   // (c,) BANKS: bank of each; else null
-    int64_t c, V, eos;
-    bool at_limit;  // all of them end
+    int64_t c, V, eos, most;  // most: largest number of rows of the next beam
+    bool at_limit;            // all of them end
 
     bool ends(int64_t i) const { return where[i] % V == eos; }
     int64_t row(int64_t i) const { return where[i] / V; }
@@ -53,15 +53,15 @@ float best_expected_score(const Sentence& s, const Candidates& all, int64_t i) {
     return highest;
 }
 
-// Keep at most `room` of the staying candidates: one per bank in turn, from the highest bank down
-void keep_by_bank_turns(const Candidates& all, Places& stays, int64_t room) {
+// Keep at most `room` of the staying candidates: the best ones that compete, then one per bank in turn, from the highest bank down
+void keep_by_bank_turns(const Candidates& all, Places& stays, int64_t competing, int64_t room) {
     static thread_local std::vector<std::pair<int64_t, int64_t>> turn;
     if (static_cast<int64_t>(stays.size()) <= room) return;
     turn.clear();
     for (int64_t i : stays) {
-        int64_t rank = 0;
-        for (int64_t j : stays) rank += all.bank[j] == all.bank[i] && all.better(j, i);
-        turn.push_back({rank, -all.bank[i]});
+        int64_t rank = 0, first = -competing;  // in its bank, and of all
+        for (int64_t j : stays) rank += all.bank[j] == all.bank[i] && all.better(j, i), first += all.better(j, i);
+        turn.push_back(first < 0 ? std::pair{int64_t{-1}, first} : std::pair{rank, -all.bank[i]});
     }
     size_t kept = 0;
     for (size_t i = 0; i < stays.size(); ++i) {
@@ -74,7 +74,6 @@ void keep_by_bank_turns(const Candidates& all, Places& stays, int64_t room) {
 
 // (8) Finish hypotheses, fill `stays`, best first, and return whether the sentence is final
 bool early(Sentence& s, const Candidates& all, Places& stays) {
-    const int64_t k = s.rules->k;
     const float divisor = s.rules->divisor[s.length + 1];
     double* last = s.best + s.m - 1;
     const double bound = *last;  // before this step
@@ -85,7 +84,7 @@ bool early(Sentence& s, const Candidates& all, Places& stays) {
             continue;
         }
         double value = ranking_score(*s.rules, all.score[i], s.length + 1, divisor);
-        if ((s.goal > 0 && value <= bound) || i >= k || s.finished == s.enough) continue;
+        if ((s.goal > 0 && value <= bound) || i >= all.most || s.finished == s.enough) continue;
         answer(s, all, i);
         for (double* at = s.best; at <= last; ++at)
             if (value > *at) std::swap(value, *at);
@@ -95,10 +94,10 @@ bool early(Sentence& s, const Candidates& all, Places& stays) {
     size_t kept = 0;
     int64_t going = 0;
     for (int64_t i : stays)
-        if (++going <= k && best_expected_score(s, all, i) > *last) stays[kept++] = i;
+        if (++going <= all.most && best_expected_score(s, all, i) > *last) stays[kept++] = i;
     stays.resize(kept);
-    keep_by_bank_turns(all, stays, s.rows);
-    s.dropped += std::min(going, k) - static_cast<int64_t>(stays.size());
+    keep_by_bank_turns(all, stays, s.rules->competing, s.rows);
+    s.dropped += std::min(going, all.most) - static_cast<int64_t>(stays.size());
     return s.finished == s.enough || s.length + 1 > 2 * first_length + 16;
 }
 

@@ -1,6 +1,6 @@
 // State of one sentence's search: its limits, its rows and its finished hypotheses. beam.cpp steps it, stops.hpp ends it.
 //
-// Shapes: k beam, T token capacity of a row, m the length of the n-best list, G constraints.
+// Shapes: k beam (BANKS: largest number of rows), T token capacity of a row, m the length of the n-best list, G constraints.
 
 #pragma once
 
@@ -23,7 +23,7 @@ struct Rules {
     int64_t selection, stop, variable, children;
     int64_t paper_expansion, prune_bound;           // OPTIMAL: a candidate that ends takes a place; rows that cannot win are dropped
     SamplingCut sampling_cut;                       // SAMPLES: the words that are drawn from
-    int64_t even, per_row;                          // BANKS: as in banks.hpp
+    int64_t even, per_row, competing;               // BANKS: as in banks.hpp
     int64_t max_extra_tokens;                       // EARLY: of an estimate, in addition to the missing ones
     int64_t normalize;                    // scores are totals / length^lenpen, else totals + reward x min(length, rewarded)
     float temperature;
@@ -42,9 +42,9 @@ struct Sentence {
     double limit_divisor;          // (limit + 1)^lenpen
     const double* reward;          // (limit + 2,) of each length; null: none
     int64_t slot, seed, number;    // slot in the KV cache; seed and number of its random numbers
-    // required phrases: those of its pool, null for none; its number there; number of tokens; they cannot be met
+    // required phrases: those of its pool, null for none; its number there; number of tokens; they cannot be met; rows that the banks share
     const Phrases* phrases;
-    int64_t in_phrases, goal, infeasible;
+    int64_t in_phrases, goal, infeasible, slots;
     // state
     int64_t result;                            // GOES_ON while it is live
     int64_t length, rows, used;                // tokens chosen so far, live rows, positions of the slot in use

@@ -20,6 +20,7 @@ from typing import Any
 import torch
 
 from fairseq_ext.core.errors import NotANumber
+from fairseq_ext.kernels.banks import Banks
 from fairseq_ext.kernels.beam import (
     CompiledBatch,
     CompiledSentence,
@@ -127,8 +128,7 @@ class CompiledSearch(CompiledSearcher):
         for request, slot, length in zip(requests, slots, rewarded, strict=True):
             i = request.sentence
             limit = pool.max_len[i]
-            has_phrases = banks is not None and banks.total[i] > 0
-            self.sentences[request] = sentence = self.new_sentence(rules, has_phrases)
+            self.sentences[request] = sentence = self.new_sentence(rules, banks, i)
             sentence.start_(
                 pool.bos,
                 limit,
@@ -143,13 +143,22 @@ class CompiledSearch(CompiledSearcher):
             )
         self.refresh_running()
 
-    def new_sentence(self, rules: SearchRules, has_phrases: bool) -> CompiledSentence:
-        """Return a sentence that can start: one that is not used any more, if it has the arrays."""
-        enough = rules.struct.k * (2 if has_phrases else 1)
+    def new_sentence(
+        self, rules: SearchRules, banks: Banks | None, number: int
+    ) -> CompiledSentence:
+        """Return a sentence that can start: one that is not used any more, if it has the arrays.
+
+        banks: the phrases of its pool, None for none; number: its number there.
+        """
+        k = enough = rules.struct.k
+        if banks is not None:
+            k = enough = banks.slots[number]
+            if banks.total[number]:
+                k, enough = k + rules.struct.competing, 2 * k
         for i, sentence in enumerate(self.spare):
-            if sentence.rules is rules.struct and sentence.enough == enough:
+            if (sentence.rules, sentence.k, sentence.enough) == (rules.struct, k, enough):
                 return self.spare.pop(i)
-        return CompiledSentence(rules.struct, enough)
+        return CompiledSentence(rules.struct, k, enough)
 
     def refresh_running(self) -> None:
         """Continue with the sentences that are live."""
@@ -171,7 +180,8 @@ class CompiledSearch(CompiledSearcher):
                 if sentence.struct.length == shortest
             }
             most = min(most, above - shortest)
-        if schedule.most_rows is not None and len(running) * self.setup.spec.k > schedule.most_rows:
+        most_rows = sum(sentence.k for sentence in running.values())
+        if schedule.most_rows is not None and most_rows > schedule.most_rows:
             rows = itertools.accumulate(sentence.struct.rows for sentence in running.values())
             n = sum(1 for so_far in rows if so_far <= schedule.most_rows)
             # sentences that have waited longest, at least one

@@ -39,19 +39,20 @@ final: search/strategies/stop/early.py.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Literal
 
 import torch
 from torch import Tensor
 
-from fairseq_ext.kernels.banks import BankRows, Banks, select_by_banks
+from fairseq_ext.kernels.banks import Banks, select_by_banks
 from fairseq_ext.kernels.beam import Selection, StrategyRules
-from fairseq_ext.search.beam import Beam, upload
+from fairseq_ext.search.beam import Beam, numbers, upload
 from fairseq_ext.search.candidates import (
     Candidates,
     allocate_few,
     bank_sizes,
+    best_of_mask,
     deal,
     first_of_equals,
     order_by_banks,
@@ -69,7 +70,15 @@ from fairseq_ext.search.strategies.select._constraints import (
     limit_pending_,
     tables,
 )
-from fairseq_ext.search.strategies.select.topk import Best, TopK, best_of_rows, merge_phrase_tokens
+from fairseq_ext.search.strategies.select.topk import (
+    Best,
+    TopK,
+    best_of_rows,
+    likeliest,
+    merge_phrase_tokens,
+)
+
+COMPETING_ROWS = 2  # of --constraint-compete rows
 
 
 class DBA(Select):
@@ -90,6 +99,8 @@ class DBA(Select):
         children: int | None = None,
         even: bool = True,
         min_len: int = 1,
+        competing: int = 0,
+        more: int = 0,
     ):
         self.k = k
         self.eos = eos
@@ -100,12 +111,17 @@ class DBA(Select):
         )
         # limit of continuations of one row, without those for constraints; None: no limit
         self.children = children
-        self.variable = self.variable or children is not None
         self.even = even  # how slots are divided among banks: even, or as in the paper
+        # rows of a sentence with phrases in addition to k: for its best candidates whatever their
+        # bank, and for each required word
+        self.competing, self.more = competing, more
+        self.adds_rows = bool(competing or more)
+        self.always_variable = self.variable = self.variable or children is not None
 
     def start(self, beam: Beam, pool: Pool) -> None:
         """Set the state in which no phrase has begun."""
         table = self.tables(pool)
+        self.variable = self.always_variable or (self.adds_rows and table.banks > 1)
         sentence = beam.live_index()[beam.sentence_of_row()]
         beam.aux["state"], beam.aux["count"] = table.phrases.begin(sentence)
         if table.banned is not None:
@@ -120,22 +136,7 @@ class DBA(Select):
         change()
         after = self.tables(pool)
         for beam in beams:
-            sentence = beam.live_index()[beam.sentence_of_row()]
-            state, count = after.phrases.begin(sentence)
-            # further columns belong to sentences that are no longer here
-            G = min(state.size(1), beam.aux["state"].size(1))
-            state[:, :G] += beam.aux["state"][:, :G] - before.phrases.start[sentence][:, :G]
-            count[:, :G] = beam.aux["count"][:, :G]
-            beam.aux["state"], beam.aux["count"] = state, count
-            beam.live_cache = {}
-            old = beam.aux.pop("banned", None)
-            if after.banned is not None:
-                inside = (
-                    0
-                    if old is None or before.banned is None
-                    else old - before.banned.start[sentence]
-                )
-                beam.aux["banned"] = after.banned.start[sentence] + inside
+            after.take_over_(beam, before)
 
     def unconstrained(self) -> Select:
         return TopK(self.k, self.children)
@@ -153,15 +154,16 @@ class DBA(Select):
     def rules(self) -> StrategyRules | None:
         if self.children is not None:
             return None
-        return StrategyRules(selection=Selection.BANKS, even=self.even, per_row=self.per_row)
+        return StrategyRules(
+            selection=Selection.BANKS,
+            even=self.even,
+            per_row=self.per_row,
+            competing=self.competing,
+        )
 
     def banks(self, pool: Pool) -> Banks | None:
         table = self.tables(pool)
-        if table.banned is not None or table.ends is not None:
-            return None
-        phrases = table.phrases
-        infeasible, total = table.infeasible.tolist(), phrases.total.tolist()
-        return Banks(table.compiled_phrases(), phrases.start, infeasible, total, table)
+        return table.compiled_banks(self.k + self.more * table.phrases.words)
 
     def __call__(self, beam: Beam, log_probs: LogProbs, pool: Pool) -> Candidates:
         table = self.tables(pool)
@@ -219,7 +221,9 @@ class DBA(Select):
         for known in (state, count, bank):
             known[:, -1] = 0
         score = score.masked_fill(~valid, -torch.inf)
-        order, score = self.order(phrases, table, state, count, bank, score)  # (S, 2k)
+        order, score, slots = self.order(
+            phrases, table, state, count, bank, token, score
+        )  # (S, 2k)
         row, token = row.gather(1, order), token.gather(1, order)
         group = bank.gather(1, order)
         aux = {"state": pick(state, order), "count": pick(count, order)} | self.state_after(
@@ -227,7 +231,7 @@ class DBA(Select):
         )
         return Candidates(
             row, token, score, self.width(table), self.widths(phrases), phrases.total, group, aux
-        )
+        ).with_rows(slots, self.competing, self.eos)
 
     def compiled(
         self,
@@ -240,34 +244,28 @@ class DBA(Select):
     ) -> Candidates:
         """Return the result of `__call__` by one call of the compiled library, from
         log-probabilities (n, V)."""
-        live, state, count = beam.live_index(), beam.aux["state"], beam.aux["count"]
-        infeasible = table.infeasible[live]
-        exempt = infeasible | (done < table.forced[live])
-        best = min(2 * self.k, beam.width * log_probs.size(1) - 1)
-        out = min(
-            2 * self.k,
-            best + beam.width * (self.per_row + state.size(1) * table.phrases.proposed.size(1)) + 1,
-        )
-        rows = BankRows(
+        rows = table.bank_rows(
+            beam,
             log_probs,
-            beam.last_score().contiguous(),
-            state.contiguous(),
-            count.contiguous(),
-            beam.bounds(),
-            live,
+            done,
             steps_left,
-            exempt,
-            infeasible,
-            self.eos,
-            self.k,
-            best,
-            self.per_row,
-            out,
-            self.even,
+            self.width(table),
+            self.k + self.more * table.phrases.words,
+            competing=self.competing,
+            eos=self.eos,
+            per_row=self.per_row,
+            even=self.even,
         )
-        row, token, group, score, state, count = select_by_banks(table.compiled_phrases(), rows)
+        found = select_by_banks(table.compiled_phrases(), rows)
+        row, token, group, score, state, count = found[:-1]
+        slots = found[-1] if self.adds_rows else None
         aux = {"state": state, "count": count} | self.state_after(beam, table, row, token, proposed)
-        return Candidates(row, token, score, self.k, None, table.phrases.total[live], group, aux)
+        phrases = beam.cached_for_live(
+            "phrases", lambda: table.phrases.for_sentences(beam.live_index())
+        )
+        return Candidates(
+            row, token, score, self.width(table), self.widths(phrases), phrases.total, group, aux
+        ).with_rows(slots, self.competing, self.eos)
 
     def forbid_(
         self, beam: Beam, log_probs: LogProbs, table: Tables, steps_left: Tensor
@@ -308,11 +306,20 @@ class DBA(Select):
 
     def width(self, table: Tables) -> int:
         """Return the number of rows that a sentence may continue with."""
-        return self.k
+        if not self.adds_rows or table.banks == 1:
+            return self.k
+        return self.k + self.more * int(table.phrases.words.max()) + self.competing
 
     def widths(self, phrases: PhraseTable) -> Tensor | None:
-        """Return (S,) that number for each sentence if sentences differ, else None."""
-        return None
+        """Return (S,) the number of rows that the banks of each sentence share, if sentences differ
+        in it or the width is another one; else None."""
+        return self.k + self.more * phrases.words if self.adds_rows else None
+
+    def own_width(self, phrases: PhraseTable) -> Tensor | None:
+        """Return (S,) the `width` of a sentence by itself, None if they do not differ."""
+        if not self.adds_rows:
+            return None
+        return self.k + self.more * phrases.words + self.competing * (phrases.total > 0)
 
     def order(
         self,
@@ -321,19 +328,37 @@ class DBA(Select):
         state: Tensor,
         count: Tensor,
         bank: Tensor,
+        token: Tensor,
         score: Tensor,
-    ) -> tuple[Tensor, Tensor]:
-        """Return places and scores (S, 2k) of the 2k candidates of each sentence, the k in the
-        banks' slots first."""
+    ) -> tuple[Tensor, Tensor, Tensor | None]:
+        """Return places and scores (S, 2k) of the 2k candidates of each sentence, first those in
+        the banks' slots and those that compete, and the number of rows of each sentence (S,); None:
+        the width."""
+        width, widths = self.width(table), self.widths(phrases)
+        k = self.k if widths is None else widths[:, None]
         sizes = bank_sizes(bank, score, table.banks)
-        slots = deal(self.k, sizes) if self.even else allocate_few(self.k, sizes, phrases.total)
-        order, _ = order_by_banks(slots, bank, score, phrases.total)
-        order = order[:, : 2 * self.k]
-        return order, score.gather(1, order)
+        slots = deal(k, sizes) if self.even else allocate_few(k, sizes, phrases.total)
+        competes = None
+        if self.competing:
+            goes_on = (token != self.eos) & (score > -torch.inf) & (phrases.total > 0)[:, None]
+            competes = best_of_mask(self.competing, goes_on, score)
+        order, admitted = order_by_banks(slots, bank, score, phrases.total, competes)
+        order = order[:, : 2 * width]
+        if widths is None:
+            return order, score.gather(1, order), None
+        rows = torch.where(
+            phrases.total < widths, widths + admitted - slots.sum(1), widths + self.competing
+        )
+        return order, score.gather(1, order), rows
 
     def best(self, k: int, beam: Beam, log_probs: LogProbs, phrases: PhraseTable) -> Best:
-        """Return the 2k best continuations of each sentence."""
-        return best_of_rows(k, beam, log_probs, self.children)
+        """Return the 2k best continuations of each sentence, as many as it considers by itself: a
+        batch is as wide as its widest sentence."""
+        best, own = best_of_rows(k, beam, log_probs, self.children), self.own_width(phrases)
+        if own is None:
+            return best
+        beyond = numbers(best.score.size(1), beam.device) >= 2 * own[:, None]
+        return replace(best, score=best.score.masked_fill(beyond, -torch.inf))
 
     def continuations(
         self,
@@ -348,32 +373,20 @@ class DBA(Select):
         next tokens of unmet phrases (Algorithm 2, lines 6-12). A continuation may occur more than
         once."""
         best = self.best(k, beam, log_probs, phrases)
+        most = min(self.per_row, self.children or self.per_row, log_probs.size)
         more = merge_phrase_tokens(
             beam,
             log_probs,
             phrases,
             state,
             count,
-            self.likeliest(beam, log_probs, phrases, state, count),
+            likeliest(most, beam, log_probs, phrases, state, count),
         )
         row, token, score = (
             torch.cat(pair, dim=1)
             for pair in zip((best.row, best.token, best.score), more, strict=True)
         )
         return row, token, score
-
-    def likeliest(
-        self, beam: Beam, log_probs: LogProbs, phrases: PhraseTable, state: Tensor, count: Tensor
-    ) -> tuple[Tensor, Tensor]:
-        """Return scores and tokens (n, each) of each row's likeliest continuations; if a phrase is
-        pending, of those that do not continue its word."""
-        most = min(self.per_row, self.children or self.per_row, log_probs.size)
-        if not phrases.is_bounded:
-            return log_probs.topk(most)
-        pending = beam.by_row(phrases.is_pending(state, count).any(-1))  # (n,)
-        if pending.device.type == "cpu" and not bool(pending.any()):
-            return log_probs.topk(most)
-        return log_probs.topk(most, without=(pending, phrases.continues_word))
 
 
 @dataclass
@@ -383,6 +396,22 @@ class DBAFlags:
         metadata={
             "help": "how dba divides the beam among its banks: a row for each in turn, or as in "
             "the paper (default: even)",
+            "shapes": "required phrases",
+        },
+    )
+    constraint_compete: Literal["rows", "off"] = field(
+        default="rows",
+        metadata={
+            "help": "whether the output without required phrases competes: a few rows more follow "
+            "the best hypotheses, however many of the phrases they have (default: rows)",
+            "shapes": "required phrases",
+        },
+    )
+    constraint_rows: int = field(
+        default=0,
+        metadata={
+            "help": "rows of the beam in addition for each required word (default: 0)",
+            "range": (0, 100, "number of rows"),
             "shapes": "required phrases",
         },
     )
@@ -404,7 +433,13 @@ class DBAFlags:
     constrained=True,
 )
 def build(flags, context) -> DBA:
-    even = str(flags.dba_allocation) == "even"
     return DBA(
-        context.k, context.eos, len(context.dictionary), context.children, even, context.min_len
+        context.k,
+        context.eos,
+        len(context.dictionary),
+        context.children,
+        str(flags.dba_allocation) == "even",
+        context.min_len,
+        COMPETING_ROWS if str(flags.constraint_compete) == "rows" else 0,
+        flags.constraint_rows,
     )

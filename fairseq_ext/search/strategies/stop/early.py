@@ -117,9 +117,10 @@ class Early(Count):
         _, goes_on = candidates.split_by_eos(self.eos)
         # subtle: a sentence without a full list continues as under --stop count, whatever the other
         # sentences of the batch do
-        within = goes_on.cumsum(1) <= (
-            candidates.width if candidates.widths is None else candidates.widths[:, None]
-        )
+        most = candidates.most
+        if candidates.slots is None and candidates.widths is not None:
+            most = candidates.widths[:, None]
+        within = goes_on.cumsum(1) <= most
         unhindered = ~full[:, None]
         goes_on &= within | unhindered
         stays = goes_on & (
@@ -162,7 +163,7 @@ class Early(Count):
 
     def bank_turn_rank(self, candidates: Candidates, stays: Tensor) -> Tensor:
         """Return (S, c): rank of each staying candidate if the banks take turns, from the highest
-        down."""
+        down, after the best ones that compete whatever their bank."""
         assert candidates.goal is not None and candidates.group is not None
         # subtle: pairs are compared, since order_by_banks would need the number of banks on the
         # host, and so wait for a device
@@ -170,6 +171,9 @@ class Early(Count):
         same = (candidates.group[:, :, None] == candidates.group[:, None]) & stays[:, None]
         rank = (same & (place[:, None] < place[:, :, None])).sum(2)  # in the bank
         key = (rank << 32) + candidates.goal[:, None] - candidates.group
+        if candidates.competing:
+            first = (stays[:, None] & (place[:, None] < place[:, :, None])).sum(2)
+            key = torch.where(first < candidates.competing, first - candidates.competing, key)
         return ((key[:, None] < key[:, :, None]) & stays[:, None]).sum(2)
 
     def best_expected_score(self, candidates: Candidates, beam: Beam, rewarded: Tensor) -> Tensor:
