@@ -132,7 +132,7 @@ class EngineFlags(StockFlags, total=False):
     constraint_bonus: float | None
     constraint_boundary: Literal["none", "prefix", "word"] | None
     constraint_case: Literal["any", "exact", "initial"] | None
-    constraint_compete: Literal["off", "rows"] | None
+    constraint_compete: Literal["off", "rows", "search"] | None
     constraint_end: bool | None
     constraint_rows: int | None
     cuda_graphs: Literal["auto", "off"] | None

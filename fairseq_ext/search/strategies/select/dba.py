@@ -78,7 +78,7 @@ from fairseq_ext.search.strategies.select.topk import (
     merge_phrase_tokens,
 )
 
-COMPETING_ROWS = 2  # of --constraint-compete rows
+COMPETING_ROWS = 1  # of --constraint-compete rows
 
 
 class DBA(Select):
@@ -258,7 +258,7 @@ class DBA(Select):
         )
         found = select_by_banks(table.compiled_phrases(), rows)
         row, token, group, score, state, count = found[:-1]
-        slots = found[-1] if self.adds_rows else None
+        slots = found[-1] if self.adds_rows and table.banks > 1 else None
         aux = {"state": state, "count": count} | self.state_after(beam, table, row, token, proposed)
         phrases = beam.cached_for_live(
             "phrases", lambda: table.phrases.for_sentences(beam.live_index())
@@ -344,7 +344,7 @@ class DBA(Select):
             competes = best_of_mask(self.competing, goes_on, score)
         order, admitted = order_by_banks(slots, bank, score, phrases.total, competes)
         order = order[:, : 2 * width]
-        if widths is None:
+        if widths is None or table.banks == 1:
             return order, score.gather(1, order), None
         rows = torch.where(
             phrases.total < widths, widths + admitted - slots.sum(1), widths + self.competing
@@ -399,11 +399,12 @@ class DBAFlags:
             "shapes": "required phrases",
         },
     )
-    constraint_compete: Literal["rows", "off"] = field(
+    constraint_compete: Literal["rows", "search", "off"] = field(
         default="rows",
         metadata={
-            "help": "whether the output without required phrases competes: a few rows more follow "
-            "the best hypotheses, however many of the phrases they have (default: rows)",
+            "help": "how the output without required phrases competes: in 2 more rows of the beam, "
+            "which follow the best hypotheses whatever they have, in a search of its own, or not "
+            "at all (default: rows)",
             "shapes": "required phrases",
         },
     )
