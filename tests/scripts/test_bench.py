@@ -365,6 +365,7 @@ def test_before_refuses_in_one_sentence(root, python, sentence, monkeypatch):
     assert str(error.value) == f"--before: {sentence}"
 
 
+@drawn(1)
 @pytest.mark.parametrize(
     "script, flags, contender",
     [
