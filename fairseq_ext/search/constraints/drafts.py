@@ -96,6 +96,9 @@ class Sentence:
     # terms that the search has brought in, since a first draft had no word for them
     required: tuple[SourceTerm, ...] = ()
     source: int = -1  # its number among the encoded sources
+    # terms that fit badly where they are inserted, each with the model's own word and the mean
+    # log-probability of the draft that has this word there
+    poor: dict[SourceTerm, tuple[str, float]] = field(default_factory=dict)
 
     @property
     def first_mentions(self) -> list[int]:
@@ -148,9 +151,24 @@ class Sentence:
                 out.append(Placement("searched" if is_searched else "draft", doubtful=is_searched))
             else:
                 displaced = candidate.text[slice(*rewrites[term].span)]
-                is_doubtful = self.is_doubtful(candidate, term)
-                out.append(Placement(rewrites[term].placed_by, displaced, weight, is_doubtful))
+                out.append(self.placement(candidate, term, rewrites[term], displaced, weight))
         return tuple(out)
+
+    def placement(
+        self,
+        candidate: Candidate,
+        term: SourceTerm,
+        rewrite: Rewrite,
+        displaced: str,
+        weight: float | None,
+    ) -> Placement:
+        """How a term got its place that a version of a candidate writes."""
+        if term in self.required:
+            return Placement("searched", displaced, weight, True)
+        if folded(displaced) == folded(rewrite.text):
+            return Placement("draft", weight=weight)
+        is_doubtful = self.is_doubtful(candidate, term)
+        return Placement(rewrite.placed_by, displaced, weight, is_doubtful)
 
     def mention_numbers(self, term: SourceTerm) -> range:
         """The numbers of a term's mentions."""

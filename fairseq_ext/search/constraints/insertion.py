@@ -13,20 +13,26 @@ from collections.abc import Callable, Sequence
 
 from fairseq_ext.search.constraints.drafts import Candidate, Rewrite, Sentence
 from fairseq_ext.search.constraints.forced_decoding import ForcedDecoding, Sources
-from fairseq_ext.search.constraints.rewrites import Version
+from fairseq_ext.search.constraints.rewrites import Version, is_inflection
 from fairseq_ext.search.constraints.term_writer import TermWriter
 from fairseq_ext.search.constraints.word_alignment import Mention, word_spans
 from fairseq_ext.search.phrases.function_words import function_words
-from fairseq_ext.search.phrases.places import agreeing, fitting, overlap
+from fairseq_ext.search.phrases.places import PLURAL, agreeing, fitting, overlap
 from fairseq_ext.search.phrases.sentence import SourceTerm
 from fairseq_ext.search.pool import Pool
 
-COMPARED = 10  # places and leads of a term that are compared by the whole sentence
-LEADS = {  # words before a term
+# places and leads of a term that are compared by the whole sentence: without words before it, with
+# one word, and with more
+COMPARED = (3, 3, 6)
+POOR = 8.0  # nats that an insertion may cost before the sentence is searched again
+LEADS = {  # words before a term in the singular and in the plural
     "en": (
-        "|a|the|and|and a|and the|with|with a|with the|in|in a|in the|on|on a|on the|at the|of|"
-        "of a|of the|for|to the|into the|by a|from the|near a|using a|or"
-    ).split("|")
+        "|a|the|and a|and the|with a|with the|in a|in the|on a|on the|at the|of a|of the|to the|"
+        "into the|by a|from the|near a|using a".split("|"),
+        "|the|and|and the|with|with the|in|in the|on|on the|of|of the|for|to the|between".split(
+            "|"
+        ),
+    )
 }
 
 
@@ -43,21 +49,28 @@ class Insertion:
 
     def __call__(self, pool: Pool, sources: Sources, sentences: Sequence[Sentence]) -> None:
         """Find a place in the best draft of each sentence for its terms without a word."""
-        jobs = [
-            (sentence, term)
-            for sentence in sentences
-            for term, word in sentence.places(sentence.candidates[0])
-            if word is None
-        ]
+        jobs = []
+        for sentence in sentences:
+            draft = sentence.candidates[0]
+            for term in [term for term, word in sentence.places(draft) if word is None]:
+                if not term.required and self.has_inflection(draft, term):
+                    draft.unfit.add(term)
+                else:
+                    jobs.append((sentence, term))
         if not jobs:
             return
         options = [self.options(sentence, term) for sentence, term in jobs]
         versions = self.selected(pool, sources, jobs, options)
         self.score_(pool, sources, [version for of in versions for version, _ in of])
         for (sentence, term), of in zip(jobs, versions, strict=True):
-            best = max(of, key=lambda each: float(each[0].scores.mean()), default=None)
+            best = max(of, key=lambda each: float(each[0].scores.sum()), default=None)
             if best is not None:
-                sentence.candidates[0].inserted[term] = best[1]
+                candidate = sentence.candidates[0]
+                candidate.inserted[term] = best[1]
+                cost = candidate.draft.positional_scores.sum() - best[0].scores.sum()
+                if float(cost) > POOR:
+                    ((_, own),) = best[0].rewrites.items()
+                    sentence.poor[term] = own.form, float(best[0].scores.mean())
 
     def options(self, sentence: Sentence, term: SourceTerm) -> list[tuple[Rewrite, Rewrite]]:
         """The ways to insert a term, each with that of the model's own word."""
@@ -66,19 +79,31 @@ class Insertion:
         taken = [span for span in candidate.words.span_of_mention if span is not None]
         word = self.own_word([sentence.mentions[i] for i in sentence.mention_numbers(term)])
         form = agreeing(term.targets, word)[0] if self.writer.is_english else term.targets[0]
+        is_plural = PLURAL.search(form) is not None
         out = []
         for _, end in word_spans(candidate.text):
             span = end, end
             if any(overlap((end - 1, end + 1), other) and end != other[1] for other in taken):
                 continue
             cased = self.writer.in_case(term, form, candidate.text, span)[0]
-            for lead in LEADS.get(self.writer.language, ("",)):
+            leads = LEADS.get(self.writer.language, ([""], [""]))[is_plural]
+            for lead in leads:
                 pair = [
                     Rewrite(span, led(lead, each), each, "inserted")
                     for each in (cased, word or cased)
                 ]
                 out.append((pair[0], pair[1]))
         return out
+
+    def has_inflection(self, candidate: Candidate, term: SourceTerm) -> bool:
+        """Whether a draft has another form of a term: "opening" for "open"."""
+        assert candidate.words is not None
+        return self.writer.is_english and any(
+            is_inflection(form, word)
+            for form in term.targets
+            for place, word in enumerate(candidate.words.folded)
+            if candidate.words.is_free(place)
+        )
 
     def own_word(self, mentions: Sequence[Mention]) -> str:
         """The word that the model writes for a term by itself; "" for none."""
@@ -115,13 +140,20 @@ class Insertion:
                 value = float(log_probs[step, tokens.index(first[own.text])])
                 ranked.append((value, rewrite, own))
             ranked.sort(key=lambda x: -x[0])
+            kinds = [[x for x in ranked if min(2, words_before(x[2])) == n] for n in range(3)]
+            chosen = [x for kind, n in zip(kinds, COMPARED, strict=True) for x in kind[:n]]
             out.append(
                 [
                     (self.writer.version(sentence, candidate, {term: own}), rewrite)
-                    for _, rewrite, own in ranked[:COMPARED]
+                    for _, rewrite, own in chosen
                 ]
             )
         return out
+
+
+def words_before(rewrite: Rewrite) -> int:
+    """The number of words that a rewrite has before its term."""
+    return len(rewrite.text.removesuffix(rewrite.form).split())
 
 
 def led(lead: str, term: str) -> str:

@@ -35,6 +35,7 @@ from fairseq_ext.search.constraints.forced_decoding import ForcedDecoding, Sourc
 from fairseq_ext.search.constraints.insertion import Insertion
 from fairseq_ext.search.constraints.prefix import met_with_prefix
 from fairseq_ext.search.constraints.renderings import Renderings
+from fairseq_ext.search.constraints.retry import Retry
 from fairseq_ext.search.constraints.rewrites import Version, unfit
 from fairseq_ext.search.constraints.term_writer import TermWriter
 from fairseq_ext.search.constraints.word_alignment import (
@@ -113,14 +114,17 @@ class GlossaryPlacement:
             return self.forced(pool, answer)
         waiting: list[Sentence] = []
         left: list[int] = []
-        again, required = dict[int, tuple[SourceTerm, ...]](), dict[int, tuple[SourceTerm, ...]]()
+        again, required = dict[int, Retry](), dict[int, Retry]()
 
         def settle() -> None:
             for sentence, found in zip(waiting, self.placed(pool, waiting), strict=True):
-                if found is not None:
+                retry = required.get(sentence.number)
+                if retry is not None and retry.first:
+                    answer(sentence.number, retry.better(sentence, found, self.target_functions))
+                elif found is not None and (retry is not None or not self.can_retry(sentence)):
                     answer(sentence.number, found)
-                elif sentence.unaligned_terms:
-                    again[sentence.number] = (*sentence.required, *sentence.unaligned_terms)
+                elif found is not None or sentence.unaligned_terms:
+                    again[sentence.number] = self.retry(sentence, found)
                 else:
                     left.append(sentence.number)
             self.score.forget(pool.source(sentence.number).tolist() for sentence in waiting)
@@ -129,9 +133,8 @@ class GlossaryPlacement:
         def keep(number: int, found: list[Hypothesis]) -> None:
             if not given[number].terms or not found:
                 return answer(number, found)
-            waiting.append(
-                self.sentence(pool, number, found, self.spec.nbest, required.get(number, ()))
-            )
+            terms = required[number].terms if number in required else ()
+            waiting.append(self.sentence(pool, number, found, self.spec.nbest, terms))
             if len(waiting) == BATCH_SIZE:
                 settle()
 
@@ -147,8 +150,8 @@ class GlossaryPlacement:
         while again:
             required = dict(again)
             again.clear()
-            for number, terms in required.items():
-                others[number] = given[number].without_terms(terms)
+            for number, retry in required.items():
+                others[number] = retry.constraints(given[number])
             self.forced(replace(pool, constraints=others, to_decode=sorted(required)), keep)
             settle()
         if left:
@@ -156,6 +159,21 @@ class GlossaryPlacement:
                 replace(pool, to_decode=sorted(left)),
                 lambda number, found: answer(number, elsewhere(given[number], found)),
             )
+
+    def can_retry(self, sentence: Sentence) -> bool:
+        """Whether a sentence is searched again for the terms that fit badly in its draft."""
+        return bool(sentence.poor) and self.spec.k >= MIN_BEAM_TO_FORCE
+
+    def retry(self, sentence: Sentence, first: list[Hypothesis] | None) -> Retry:
+        """Return the second search of a sentence. first: its hypotheses so far."""
+        if first is None:
+            return Retry((*sentence.required, *sentence.unaligned_terms))
+        own = {
+            term.phrases: self.text.segmenter().alternatives([word], "", suggest=False)[0]
+            for term, (word, _) in sentence.poor.items()
+        }
+        mean = max(mean for _, mean in sentence.poor.values())
+        return Retry(tuple(sentence.poor), own, first, sentence.candidates[0], mean)
 
     def sentence(
         self,

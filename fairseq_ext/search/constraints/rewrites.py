@@ -27,7 +27,7 @@ from fairseq_ext.search.phrases.places import Span
 from fairseq_ext.search.phrases.sentence import SourceTerm
 
 RIVAL = 3.0  # nats
-NO_RIVAL = 12.0  # of a term that is inserted
+NO_RIVAL = 8.0  # of a term that is inserted
 NEXT = 4  # tokens after a term whose probability counts
 ENDINGS = ("ing", "ed", "es", "s", "e")  # of English inflection
 
@@ -99,8 +99,9 @@ def is_known(version: Version, term: SourceTerm, tokens: int) -> bool:
     displaced = candidate.text[slice(*rewrite.span)]
     numbers = sentence.mention_numbers(term)
     is_rendered = any(sentence.mentions[i].share(*words(rewrite.form)) > 0 for i in numbers)
-    is_common = tokens == 1 and sentence.is_doubtful(candidate, term)
-    return is_rendered or is_common or is_inflection(rewrite.form, displaced)
+    is_common = tokens == 1 and displaced != "" and sentence.is_doubtful(candidate, term)
+    is_word = len(words(rewrite.form)) == 1
+    return is_word and (is_rendered or is_common) or is_inflection(rewrite.form, displaced)
 
 
 def words(text: str) -> list[str]:

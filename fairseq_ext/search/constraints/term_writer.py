@@ -9,7 +9,7 @@ from fairseq_ext.search.constraints.drafts import Candidate, Rewrite, Sentence
 from fairseq_ext.search.constraints.rewrites import Version
 from fairseq_ext.search.constraints.word_alignment import widened
 from fairseq_ext.search.phrases.letter_case import fitted, keeps_case
-from fairseq_ext.search.phrases.pieces import capitalised
+from fairseq_ext.search.phrases.pieces import capitalised, folded
 from fairseq_ext.search.phrases.places import Span, agreeing, edited, edits
 from fairseq_ext.search.phrases.segmenter import TargetText
 from fairseq_ext.search.phrases.sentence import SourceTerm
@@ -30,7 +30,10 @@ class TermWriter:
     def choices(self, term: SourceTerm, text: str, span: Span, taken: list[Span]) -> list[Rewrite]:
         """The ways to write a term in the place of a span of a text; taken: the spans of all
         terms."""
-        forms = agreeing(term.targets, text[slice(*span)]) if self.is_english else term.targets
+        displaced = text[slice(*span)]
+        forms = agreeing(term.targets, displaced) if self.is_english else term.targets
+        # the draft's own word may be one of them
+        forms = tuple(form for form in forms if folded(form) == folded(displaced)) or forms
         wide = [(widened(text, span, form, taken), form) for form in forms]
         return [
             Rewrite(each, cased, cased)
