@@ -103,20 +103,20 @@ METHODS = ("constraints", "optimal-ending", "streaming", "large-vocabularies", "
 
 
 @pytest.mark.parametrize("name", METHODS)
-def test_a_method_page_says_what_a_reader_asks_in_this_order(name: str) -> None:
+def test_a_method_page_says_what_a_reader_wants_to_know_in_this_order(name: str) -> None:
     """What it is for and its real output come before how it works; there is a drawing, a link to
     figures, the code and the paper."""
     text = (ROOT / "docs" / f"{name}.md").read_text()
-    asked = [
+    requested = [
         "What it does for you",
         "A command",
         "When it helps, and when not",
         "How it works",
         "Flags",
     ]
-    asked += ["How equality is tested", "The paper"]
+    requested += ["How equality is tested", "The paper"]
     headings = [line[3:] for line in text.splitlines() if line.startswith("## ")]
-    assert [heading for heading in headings if heading in asked] == asked
+    assert [heading for heading in headings if heading in requested] == requested
     parts = {part.partition("\n")[0]: part for part in text.split("\n## ")}
     assert "<!-- run -->" in parts["A command"] and "<!-- output -->" in parts["A command"]
     assert (
