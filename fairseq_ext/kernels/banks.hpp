@@ -110,7 +110,9 @@ void collect(const Table& table, const BankRows& rows, Scratch& m) {
         m.candidate.push_back({row, token, bank, in_time ? score : -INFINITY});
     };
     scratch(m.best, std::max(rows.most, rows.per_row)), scratch(m.where, std::max(rows.most, rows.per_row));
-    Best best{m.best.data(), m.where.data(), rows.most, 0};
+    // the paper's candidates are the k best of all rows; without phrases it is plain beam search, which needs twice as many
+    const int64_t most = rows.even || !p.total[table.s] ? rows.most : std::min(rows.k, rows.most);
+    Best best{m.best.data(), m.where.data(), most, 0};
     for (int64_t r = 0; r < rows.n; ++r)
         if (rows.before[r] > -INFINITY)
             best.add_line(rows.logits + r * rows.V, rows.V, r * rows.V, [&](float logit) { return rows.total(r, logit); });
@@ -144,7 +146,7 @@ void order_by_banks(int64_t top, const BankRows& rows, Scratch& m) {
     for (int64_t i = 0; i < static_cast<int64_t>(m.candidate.size()); ++i)
         if (m.candidate[i].score > -INFINITY) m.order.push_back(i), ++m.sizes[m.candidate[i].bank];
     if (rows.even) deal(rows.k, top, m.sizes, m.slots);
-    else if (top < rows.k) allocate(rows.k, top, m.sizes, m.slots);  // with more banks than slots, slots are given one per bank
+    else allocate(rows.k, top, m.sizes, m.slots);
     std::stable_sort(m.order.begin(), m.order.end(), [&](int64_t a, int64_t b) { return m.candidate[a].score > m.candidate[b].score; });
     size_t admitted = 0;
     int64_t compete = top ? rows.competing : 0;

@@ -5,6 +5,7 @@ Shapes: S live sentences, c candidates a sentence.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import lru_cache
 
@@ -34,9 +35,9 @@ class Candidates:
     key: Tensor | None = None  # (S, c) values that candidates are ranked by, if not the score
     # (S,) largest number of rows of each sentence, if some have fewer than the width
     slots: Tensor | None = None
-    competing: int = (
-        0  # of the best candidates that continue, so many have rows whatever their bank
-    )
+    competing: int = 0  # so many of the best that continue have rows whatever their bank
+    # slots (S, B) of the banks for numbers of candidates (S, B); None: no rule of its own
+    divide: Callable[[Tensor], Tensor] | None = None
 
     @property
     def most(self) -> int | Tensor:
@@ -288,18 +289,19 @@ def deal(k: int | Tensor, candidates: Tensor) -> Tensor:
 
 
 def allocate(k: int | Tensor, candidates: Tensor, top: Tensor) -> Tensor:
-    """Return slots (S, B) of each bank, for k slots (an int, or (S,)), numbers of candidates (S, B)
-    and each sentence's highest bank top (S,).
+    """Return slots (S, B) of each bank, for k slots (an int, or (S, 1)), numbers of candidates
+    (S, B) and each sentence's highest bank top (S,).
 
-    Every bank up to the highest has k // (top + 1) slots, the highest also the remainder. From the
-    highest down, a bank that cannot fill its slots gives the rest to the nearest banks with more
-    candidates, the lower of two first.
+    Every bank up to the highest has k // (top + 1) slots, the highest also the remainder; with more
+    banks than slots these are all k. From the highest down, a bank that cannot fill its slots gives
+    the rest to the nearest banks with more candidates, the lower of two first.
     """
     B = candidates.size(1)
     bank = torch.arange(B, device=candidates.device)
+    top = top[:, None]
     share = k // (top + 1)
-    slots = torch.where(bank <= top[:, None], share[:, None], 0)
-    slots = slots + torch.where(bank == top[:, None], (k - share * (top + 1))[:, None], 0)
+    slots = torch.where(bank <= top, share, 0)
+    slots = slots + torch.where(bank == top, k - share * (top + 1), 0)
     extra = (slots - candidates).clamp(min=0)
     slots = slots - extra
     lack = candidates - slots
@@ -313,21 +315,6 @@ def allocate(k: int | Tensor, candidates: Tensor, top: Tensor) -> Tensor:
             slots.index_add_(1, near[b], given)
             lack.index_add_(1, near[b], -given)
     return slots
-
-
-def allocate_few(k: int | Tensor, candidates: Tensor, top: Tensor) -> Tensor:
-    """Call `allocate` for the sentences with at most k banks (an int, or (S, 1)), so that the cost
-    does not grow with the number of constraints.
-
-    The others have no slots; `order_by_banks` then takes from all banks in turn.
-    """
-    slots = torch.zeros_like(candidates)
-    if isinstance(k, int):
-        slots[:, :k] = allocate(k, candidates[:, :k], top)
-        return slots
-    most = int(k.max())
-    slots[:, :most] = allocate(k[:, 0], candidates[:, :most], top)
-    return slots.masked_fill(top[:, None] >= k, 0)
 
 
 @lru_cache(maxsize=64)

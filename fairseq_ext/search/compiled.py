@@ -182,6 +182,10 @@ class CompiledSearch(CompiledSearcher):
             most = min(most, above - shortest)
         most_rows = sum(sentence.k for sentence in running.values())
         if schedule.most_rows is not None and most_rows > schedule.most_rows:
+            if schedule.longest_first:
+                running = dict(
+                    sorted(running.items(), key=lambda each: each[1].struct.length, reverse=True)
+                )
             rows = itertools.accumulate(sentence.struct.rows for sentence in running.values())
             n = sum(1 for so_far in rows if so_far <= schedule.most_rows)
             # sentences that have waited longest, at least one

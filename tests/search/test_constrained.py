@@ -193,7 +193,7 @@ def test_int8_gives_the_loops_bits(monkeypatch):
     )
 
 
-def test_sentences_without_phrases_equal_stock_beside_others():
+def test_sentences_without_phrases_equal_stock_next_to_others():
     draw = random.Random(3)
     pair = generators([model("transformer", 2)], {"select": "dba"}, beam=5, max_len_b=12)
     sample = batch([8, 5, 3, 2])

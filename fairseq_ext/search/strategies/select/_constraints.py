@@ -92,6 +92,18 @@ class Tables:
             **settings,
         )
 
+    def state_after(
+        self, beam: Beam, row: Tensor, token: Tensor, proposed: Tensor | None
+    ) -> dict[str, Tensor]:
+        """Return the row state of banned phrases and sentence ends after the candidates' tokens
+        (S, c); proposed: the result of EndRule.forbid_."""
+        aux = {}
+        if self.banned is not None:
+            aux["banned"] = self.banned.advance(beam.aux["banned"][row], token)
+        if self.ends is not None and proposed is not None:
+            aux["ends"] = self.ends.next_state(beam, row, token, proposed)
+        return aux
+
     def take_over_(self, beam: Beam, before: Tables) -> None:
         """Shift the states of a beam's rows from the numbers of the automata of `before` to those
         of these tables."""

@@ -5,14 +5,15 @@
     Batching after J. E. Hu et al., NAACL 2019, https://aclanthology.org/N19-1090/
 
 The beam of one size k is divided at every step among *banks*: bank i has hypotheses with i of the C
-constraint tokens. Candidates (Algorithm 2, `continuations`) are the best of all rows, each row's
-three best, and the next token of every unmet phrase. The k slots are divided
-(search/candidates.py):
-- even (Hu et al.; fairseq): the banks that have candidates get a slot each in turn, from the
-  highest down.
-- paper (3.2): each bank has k / (C + 1) slots, bank C also the remainder, and gives slots that it
-  cannot fill to the nearest bank that can. So constraints are placed early: from three words on,
-  hypotheses score lower.
+constraint tokens. Candidates (Algorithm 2, `continuations`) are the best of all rows, the best of
+each row, and the next token of every unmet phrase. --dba-allocation says how many, and how the k
+slots are divided (search/candidates.py):
+- even (Hu et al.; fairseq): the 2k best of all rows, the three best of each row; the banks that
+  have candidates get a slot each in turn, from the highest down.
+- paper (3.1, 3.2): the k best of all rows, the best of each row; each bank has k // (C + 1) slots,
+  bank C also the remainder, and gives slots that it cannot fill to the nearest bank that can. With
+  C >= k, where all slots begin in bank C, the rule is the same. The paper's text has k / C slots,
+  which for its C + 1 banks are more than the beam: 15 of 10 with two constraints.
 Phrases, unwinding and overlaps: search/phrases/phrase_table.py. Banned phrases:
 search/constraints/banned.py.
 
@@ -25,12 +26,14 @@ search/constraints/banned.py.
 
 Neutral setting: no constraints; a sentence without constraints is searched as in fairseq, also in a
 batch with constrained ones.
-Differences from the paper: Each row proposes three continuations, and if the word that ends a
-phrase may continue, also three that end it: with one, a hypothesis that had met everything was lost
-where the model would write "packing" after "pack". Also under --dba-allocation paper, with more
-banks than k, slots are given in turn; the paper's rule would give all k to the highest bank, 10
-BLEU less at k = 5 with four random words. A hypothesis with just enough steps left for its missing
-tokens may only take those, so a feasible sentence always meets its constraints. Missing phrases are
+The paper's search: --dba-allocation paper --stop ranked --prune-finished 20. Its stopping criterion
+("all hypotheses on the beam are finished", 6.4) is in search/strategies/stop/ranked.py.
+Differences from the paper under both rules: If the word that ends a phrase may continue, a row's
+best continuations are taken from those that end it, else a hypothesis that had met everything was
+lost where the model would write "packing" after "pack" (--constraint-boundary; no such phrases
+without it). A hypothesis with just enough steps left for its missing tokens may only take those, so
+a feasible sentence always meets its constraints. A pruned candidate leaves its slot to others.
+Missing phrases are
 counted as if each followed the one before: an overlap of two of them is used if it occurs but not
 relied on, so {[1, 2], [2, 3]} counts as infeasible in three tokens. When a constrained sentence is
 final: search/strategies/stop/early.py.
@@ -40,7 +43,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Literal
+from functools import partial
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
@@ -50,7 +54,7 @@ from fairseq_ext.kernels.beam import Selection, StrategyRules
 from fairseq_ext.search.beam import Beam, numbers, upload
 from fairseq_ext.search.candidates import (
     Candidates,
-    allocate_few,
+    allocate,
     bank_sizes,
     best_of_mask,
     deal,
@@ -88,7 +92,7 @@ class DBA(Select):
     (search/constraints/banned.py).
     """
 
-    per_row = 3  # continuations of each row among the candidates, at least
+    per_row = 3  # continuations of each row among the candidates, at least; the paper: 1
     may_compile = True  # kernels/banks.cpp may select
 
     def __init__(
@@ -111,7 +115,9 @@ class DBA(Select):
         )
         # limit of continuations of one row, without those for constraints; None: no limit
         self.children = children
-        self.even = even  # how slots are divided among banks: even, or as in the paper
+        self.even = even  # candidates, and how slots are divided among banks: even, or the paper's
+        if not even:
+            self.per_row = 1
         # rows of a sentence with phrases in addition to k: for its best candidates whatever their
         # bank, and for each required word
         self.competing, self.more = competing, more
@@ -143,12 +149,7 @@ class DBA(Select):
 
     def required_ids(self, pool: Pool) -> list[Collection[int]]:
         """Return every token of every required phrase, and of its other cases."""
-        given = pool.constraints or [EMPTY] * len(pool)
-        phrases = ([*c.any_of, *(cased.forms for cased in c.cased)] for c in given)
-        return [
-            {token for alternatives in each for phrase in alternatives for token in phrase}
-            for each in phrases
-        ]
+        return [set(each.required_tokens()) for each in pool.constraints or [EMPTY] * len(pool)]
 
     @property
     def rules(self) -> StrategyRules | None:
@@ -173,21 +174,62 @@ class DBA(Select):
         max_len, infeasible, forced = beam.cached_for_live(
             "limits", lambda: [x[live] for x in limits]
         )
+        phrases = beam.cached_for_live("phrases", lambda: table.phrases.for_sentences(live))
         steps_left = max_len - done  # (S,) tokens that may follow before EOS
         proposed = self.forbid_(beam, log_probs, table, steps_left)
-        if (
-            self.may_compile
-            and self.children is None
-            and (dense := log_probs.dense_for_library()) is not None
-        ):
-            return self.compiled(beam, dense, table, done, steps_left, proposed)
-        phrases = beam.cached_for_live("phrases", lambda: table.phrases.for_sentences(live))
+        may_compile = self.may_compile and self.children is None
+        if may_compile and (dense := log_probs.dense_for_library()) is not None:
+            rows = table.bank_rows(
+                beam,
+                dense,
+                done,
+                steps_left,
+                self.width(table),
+                self.k + self.more * table.phrases.words,
+                competing=self.competing,
+                eos=self.eos,
+                per_row=self.per_row,
+                even=self.even,
+            )
+            found: tuple[Any, ...] = select_by_banks(table.compiled_phrases(), rows)
+        else:
+            free = infeasible & (steps_left <= 0)
+            exempt = infeasible | (done < forced)
+            found = self.chosen(beam, log_probs, table, phrases, steps_left, free, exempt)
+        row, token, bank, score, state, count, slots = found
+        after = table.state_after(beam, row, token, proposed)
+        return Candidates(
+            row,
+            token,
+            score,
+            self.width(table),
+            self.widths(phrases),
+            phrases.total,
+            bank,
+            {"state": state, "count": count} | after,
+            divide=partial(self.divide, top=phrases.total, k=self.slots(phrases)),
+        ).with_rows(slots if self.adds_rows and table.banks > 1 else None, self.competing, self.eos)
+
+    def chosen(
+        self,
+        beam: Beam,
+        log_probs: LogProbs,
+        table: Tables,
+        phrases: PhraseTable,
+        steps_left: Tensor,
+        free: Tensor,
+        exempt: Tensor,
+    ) -> tuple[Any, ...]:
+        """Return row, token, bank and score (S, 2k) of the candidates, their state and count
+        (S, 2k, G), and the largest number of rows of each sentence (S,), None: the width.
+
+        free, exempt (S,): sentences that may end as they are, and those without a deadline.
+        """
         # (S, width, G)
         state, count = (beam.by_sentence(beam.aux[name], 0) for name in ("state", "count"))
 
         # EOS only when all constraints are met; a sentence that cannot meet them may end at its
         # limit
-        free = infeasible & (steps_left <= 0)
         unmet = phrases.total[:, None] - phrases.bank(state, count)  # (S, width)
         gate = (unmet > 0) & ~free[:, None]
         eos = beam.cached_for_live("eos", lambda: upload([[self.eos]], beam.device))
@@ -210,7 +252,7 @@ class DBA(Select):
         state, count = phrases.advance(pick(state, rank), pick(count, rank), token)
         bank = phrases.bank(state, count)
         in_time = phrases.total[:, None] - bank <= steps_left[:, None] - 1
-        in_time |= (token == self.eos) | (infeasible | (done < forced))[:, None]
+        in_time |= (token == self.eos) | exempt[:, None]
         # an impossible copy must not hide a possible one, so it has a key of its own
         valid = (score > -torch.inf) & in_time
         valid &= first_of_equals(
@@ -221,51 +263,9 @@ class DBA(Select):
         for known in (state, count, bank):
             known[:, -1] = 0
         score = score.masked_fill(~valid, -torch.inf)
-        order, score, slots = self.order(
-            phrases, table, state, count, bank, token, score
-        )  # (S, 2k)
-        row, token = row.gather(1, order), token.gather(1, order)
-        group = bank.gather(1, order)
-        aux = {"state": pick(state, order), "count": pick(count, order)} | self.state_after(
-            beam, table, row, token, proposed
-        )
-        return Candidates(
-            row, token, score, self.width(table), self.widths(phrases), phrases.total, group, aux
-        ).with_rows(slots, self.competing, self.eos)
-
-    def compiled(
-        self,
-        beam: Beam,
-        log_probs: Tensor,
-        table: Tables,
-        done: int | Tensor,
-        steps_left: Tensor,
-        proposed: Tensor | None,
-    ) -> Candidates:
-        """Return the result of `__call__` by one call of the compiled library, from
-        log-probabilities (n, V)."""
-        rows = table.bank_rows(
-            beam,
-            log_probs,
-            done,
-            steps_left,
-            self.width(table),
-            self.k + self.more * table.phrases.words,
-            competing=self.competing,
-            eos=self.eos,
-            per_row=self.per_row,
-            even=self.even,
-        )
-        found = select_by_banks(table.compiled_phrases(), rows)
-        row, token, group, score, state, count = found[:-1]
-        slots = found[-1] if self.adds_rows and table.banks > 1 else None
-        aux = {"state": state, "count": count} | self.state_after(beam, table, row, token, proposed)
-        phrases = beam.cached_for_live(
-            "phrases", lambda: table.phrases.for_sentences(beam.live_index())
-        )
-        return Candidates(
-            row, token, score, self.width(table), self.widths(phrases), phrases.total, group, aux
-        ).with_rows(slots, self.competing, self.eos)
+        order, score, slots = self.order(phrases, table, state, count, bank, token, score)
+        row, token, bank = (each.gather(1, order) for each in (row, token, bank))
+        return row, token, bank, score, pick(state, order), pick(count, order), slots
 
     def forbid_(
         self, beam: Beam, log_probs: LogProbs, table: Tables, steps_left: Tensor
@@ -291,18 +291,6 @@ class DBA(Select):
         return table.ends.forbid_(
             beam, log_probs, table.phrases.for_sentences(beam.live_index()), not self.soft
         )
-
-    def state_after(
-        self, beam: Beam, table: Tables, row: Tensor, token: Tensor, proposed: Tensor | None
-    ) -> dict[str, Tensor]:
-        """Return the row state that `forbid_` reads, after the candidates' tokens (S, c); proposed:
-        the result of `forbid_`."""
-        aux = {}
-        if table.banned is not None:
-            aux["banned"] = table.banned.advance(beam.aux["banned"][row], token)
-        if table.ends is not None and proposed is not None:
-            aux["ends"] = table.ends.next_state(beam, row, token, proposed)
-        return aux
 
     def width(self, table: Tables) -> int:
         """Return the number of rows that a sentence may continue with."""
@@ -335,9 +323,8 @@ class DBA(Select):
         the banks' slots and those that compete, and the number of rows of each sentence (S,); None:
         the width."""
         width, widths = self.width(table), self.widths(phrases)
-        k = self.k if widths is None else widths[:, None]
         sizes = bank_sizes(bank, score, table.banks)
-        slots = deal(k, sizes) if self.even else allocate_few(k, sizes, phrases.total)
+        slots = self.divide(sizes, phrases.total, self.slots(phrases))
         competes = None
         if self.competing:
             goes_on = (token != self.eos) & (score > -torch.inf) & (phrases.total > 0)[:, None]
@@ -351,13 +338,27 @@ class DBA(Select):
         )
         return order, score.gather(1, order), rows
 
+    def slots(self, phrases: PhraseTable) -> int | Tensor:
+        """Return the number of rows that the banks of each sentence share: (S, 1), or an int."""
+        return self.k + self.more * phrases.words[:, None] if self.more else self.k
+
+    def divide(self, sizes: Tensor, top: Tensor, k: int | Tensor) -> Tensor:
+        """Return slots (S, B) of each bank for numbers of candidates (S, B), each sentence's
+        highest bank top (S,), and k slots of all banks: (S, 1), or an int."""
+        return deal(k, sizes) if self.even else allocate(k, sizes, top)
+
     def best(self, k: int, beam: Beam, log_probs: LogProbs, phrases: PhraseTable) -> Best:
-        """Return the 2k best continuations of each sentence, as many as it considers by itself: a
-        batch is as wide as its widest sentence."""
-        best, own = best_of_rows(k, beam, log_probs, self.children), self.own_width(phrases)
-        if own is None:
+        """Return the best continuations of each sentence, as many as it considers by itself, though
+        a batch is as wide as its widest sentence: twice its rows; under the paper's rule as many as
+        its banks share, but for a sentence without phrases, which is plain beam search."""
+        best, most = best_of_rows(k, beam, log_probs, self.children), self.own_width(phrases)
+        if most is None and self.even:
             return best
-        beyond = numbers(best.score.size(1), beam.device) >= 2 * own[:, None]
+        most = 2 * (torch.full_like(phrases.total, self.k) if most is None else most)
+        if not self.even:
+            k_of_banks = torch.as_tensor(self.slots(phrases), device=most.device).flatten()
+            most = torch.where(phrases.total > 0, k_of_banks, most)
+        beyond = numbers(best.score.size(1), beam.device) >= most[:, None]
         return replace(best, score=best.score.masked_fill(beyond, -torch.inf))
 
     def continuations(
@@ -369,8 +370,8 @@ class DBA(Select):
         state: Tensor,
         count: Tensor,
     ) -> tuple[Tensor, Tensor, Tensor]:
-        """Return row, token and score (S, c) of the 2k best of all rows, each row's best, and all
-        next tokens of unmet phrases (Algorithm 2, lines 6-12). A continuation may occur more than
+        """Return row, token and score (S, c) of the best of all rows, each row's best, and all next
+        tokens of unmet phrases (Algorithm 2, lines 3-8). A continuation may occur more than
         once."""
         best = self.best(k, beam, log_probs, phrases)
         most = min(self.per_row, self.children or self.per_row, log_probs.size)
@@ -394,8 +395,8 @@ class DBAFlags:
     dba_allocation: Literal["even", "paper"] = field(
         default="even",
         metadata={
-            "help": "how dba divides the beam among its banks: a row for each in turn, or as in "
-            "the paper (default: even)",
+            "help": "candidates of dba and how it divides the beam among its banks: a row for each "
+            "in turn, or the paper's (default: even; the paper: also --stop ranked)",
             "shapes": "required phrases",
         },
     )
@@ -423,24 +424,25 @@ class DBAFlags:
     "dba",
     DBAFlags,
     needs=("search loop", "beam"),
-    denies=("one order",),
     neutral=({"select": "dba"}, {"select": "dba", "constraint_end": True}),
     example=(
         {"select": "dba"},
         {"select": "dba", "dba_allocation": "paper"},
+        {"select": "dba", "dba_allocation": "paper", "stop": "ranked"},
         {"select": "dba", "constraint_end": True},
     ),
     paper="Post and Vilar 2018, dynamic beam allocation",
     constrained=True,
 )
 def build(flags, context) -> DBA:
+    even = str(flags.dba_allocation) == "even"
     return DBA(
         context.k,
         context.eos,
         len(context.dictionary),
         context.children,
-        str(flags.dba_allocation) == "even",
+        even,
         context.min_len,
-        COMPETING_ROWS if str(flags.constraint_compete) == "rows" else 0,
+        COMPETING_ROWS if even and str(flags.constraint_compete) == "rows" else 0,
         flags.constraint_rows,
     )

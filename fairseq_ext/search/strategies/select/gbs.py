@@ -80,6 +80,9 @@ class GridBeam(DBA):
         slots = torch.full((bank.size(0), table.banks), self.k, device=bank.device)
         return self.admitted_only(slots, table, bank, score, phrases.total)
 
+    def divide(self, sizes: Tensor, top: Tensor, k: int | Tensor) -> Tensor:
+        return torch.full_like(sizes, self.k)
+
     def admitted_only(
         self, slots: Tensor, table: Tables, bank: Tensor, score: Tensor, top: Tensor
     ) -> tuple[Tensor, Tensor, None]:
@@ -100,7 +103,6 @@ class GridBeam(DBA):
     "gbs",
     GridBeamFlags,
     needs=("search loop", "beam"),
-    denies=("one order",),
     example=({"select": "gbs", "gbs_base": 2},),
     paper="Hokamp and Liu 2017, grid beam search",
     constrained=True,
