@@ -127,7 +127,7 @@ def test_one_paper_is_run_and_published(tmp_path):
 
 
 @drawn(0)  # long
-def test_fairseqs_constrained_search_is_run_beside_ours(tmp_path):
+def test_fairseqs_constrained_search_is_run_next_to_ours(tmp_path):
     small = [
         "--only",
         "constrained",
@@ -306,7 +306,7 @@ def test_a_table_older_than_its_code_says_so(history, tmp_path):
     history(file, f"528 MiB after 800 requests (commit {first})")  # figures in sentences
     assert f"all figures (commit {first[:7]})" in ages.age(file, tmp_path)
     history(file, f"commit {'0' * 40}\n\n{table}")
-    assert "Older than the code" in ages.age(file, tmp_path)  # a commit that nobody knows
+    assert "Older than the code" in ages.age(file, tmp_path)  # a commit that no one knows
 
 
 def test_a_page_keeps_what_it_says_where_there_is_no_history(tmp_path, monkeypatch):

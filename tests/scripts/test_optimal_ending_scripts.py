@@ -206,7 +206,7 @@ def test_each_reward_that_the_script_tries_is_a_search_of_its_own(interactive):
 
 
 @drawn(0)  # long
-def test_a_sweep_searches_anew_for_each_reward_and_counts_what_a_command_does(
+def test_a_sweep_searches_again_for_each_reward_and_counts_what_a_command_does(
     interactive, tmp_path
 ):
     script = [
@@ -455,12 +455,12 @@ def test_times_are_of_searches_that_find_no_worse_scores_with_fewer_rows(tmp_pat
         == "1.00x (1.00-1.00)"
         != stock[2]
     )
-    asked = [
+    requested = [
         row["signature"]
         for row in json.loads((tmp_path / "times.json").read_text())
         if row["search"] == "optimal, r = 0.5, pruned"
     ]
-    assert "length_reward=0.5,length_ratio=1.2,length_offset=-1.5" in asked[0]
+    assert "length_reward=0.5,length_ratio=1.2,length_offset=-1.5" in requested[0]
     assert (
         optimal[8].startswith("8 of 8")
         and len(rows) == 9

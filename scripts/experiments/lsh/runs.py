@@ -134,7 +134,7 @@ class Timed:
 
 
 def spread(wanted: int, available: int) -> list[int]:
-    """So many places of that many, at equal distances."""
+    """`wanted` places of those available, at equal distances."""
     return [i * available // wanted for i in range(wanted)]
 
 
