@@ -164,7 +164,7 @@ class Server(Service):
             "nbest": model.nbest,
             "pairs": others,
             "constraints": model.no_constraints or True,
-            "max_tokens": self.settings.max_tokens_a_line or model.longest,
+            "max_tokens": self.settings.max_line_tokens or model.longest,
         }
 
     async def health(self) -> Any:
