@@ -57,13 +57,11 @@ def start(search: Search, sentences: list[int]) -> None:
 def advance(search: Search, beam: Beam) -> Beam:
     """Return the beam with one more token in every row. Finished hypotheses go to
     `search.finished`; final sentences are removed."""
-    decoder, pool, strategies, stats, finished = (
-        search.decoder,
-        search.pool,
-        search.strategies,
-        search.stats,
-        search.finished,
-    )
+    decoder = search.decoder
+    pool = search.pool
+    strategies = search.strategies
+    stats = search.stats
+    finished = search.finished
     # (2) sentences at their length limit may only end
     limits = [pool.max_len[s] <= length for s, length in zip(beam.live, beam.steps(), strict=True)]
     at_limit = upload(limits, beam.device) if any(limits) else None
