@@ -192,6 +192,11 @@ def main() -> None:
     parse.add_argument(
         "--examples", type=int, nargs="*", default=[1], help="lines shown, from 1 (1); batch 1 only"
     )
+    parse.add_argument(
+        "--counts-only",
+        action="store_true",
+        help="calls and BLEU without times, for a machine that others use",
+    )
     parse.add_argument("--out", type=Path, required=True)
     args = parse.parse_args()
     if wrong := [n for n in args.examples if not 1 <= n <= args.limit]:
@@ -241,18 +246,21 @@ def main() -> None:
         result = compare(
             contenders, args.repeats, threads=args.threads, bleu=text.bleu, clock=clock
         )
-        chosen = [n - 1 for n in args.examples] if args.batch == 1 else []
+        chosen = [n - 1 for n in args.examples] if args.batch == 1 and not args.counts_only else []
         shown = examples(text, lines, decodings, outputs, chosen)
     rows = {}
     for one in result.results:
-        speed = {over: result.speed_up(one.contender.name, over) for over in (STOCK, GREEDY)}
+        speed = {
+            over: None if args.counts_only else result.speed_up(one.contender.name, over)
+            for over in (STOCK, GREEDY)
+        }
         rows[one.contender.name] = decodings[one.contender.name].counts | {
             "bleu": one.bleu,
             "equal": one.same_best,
             "seconds": one.seconds,
             "signature": decodings[one.contender.name].signature,
             "each": decodings[one.contender.name].sentences(args.repeats)
-            if args.batch == 1 and args.threads == 1
+            if args.batch == 1 and args.threads == 1 and not args.counts_only
             else None,
             "speed": {
                 over: None if s is None else [s.median, s.low, s.high] for over, s in speed.items()
@@ -285,7 +293,11 @@ def main() -> None:
     about |= {
         "threads": args.threads,
         "batch": args.batch,
-        "clock": "CPU time" if args.threads == 1 else "wall clock",
+        "clock": "not measured"
+        if args.counts_only
+        else "CPU time"
+        if args.threads == 1
+        else "wall clock",
         "load": result.load,
     }
     args.out.write_text(

@@ -56,7 +56,7 @@ done
 first=()
 for i in "${!MODELS[@]}"; do first+=("$OUT/result$i.${THREADS%% *}.json"); done
 "$PYTHON" "$HERE/flops.py" --out "$OUT/flops.md" "${first[@]}"
-"$PYTHON" "$HERE/figure3.py" --out "$OUT/figure3" "${figure[@]}"
+[[ " ${REST[*]-} " == *" --counts-only "* ]] || "$PYTHON" "$HERE/figure3.py" --out "$OUT/figure3" "${figure[@]}"
 "$PYTHON" "$HERE/by_length.py" --out "$OUT" "${first[@]}"
 SRC=${PAIRS[0]%-*} TGT=${PAIRS[0]#*-}
 for line in $GRAPHS; do

@@ -36,6 +36,7 @@ def table(result: dict) -> list[str]:
         f"{about['text']}, {about['sentences']} sentences, batch {about['batch']}, "
         f"{about['threads']} thread(s)"
     )
+    timed = about["clock"] != "not measured"
     rounds = (
         f"median (extremes) over {len(rows[GREEDY]['seconds'])} rounds; load average at the end "
         f"{about['load']:.1f}."
@@ -43,7 +44,7 @@ def table(result: dict) -> list[str]:
     lines = [
         f"## {about['pair']}, {about['size']['name']}: {text}",
         "",
-        f"Time is {about['clock']}; {rounds}",
+        f"Time is {about['clock']}; {rounds}" if timed else "Times were not measured.",
         "",
     ]
     over = "time over our greedy | time over fairseq greedy"
