@@ -47,6 +47,24 @@ def test_one_paper_is_run_and_published(tmp_path):
         "1",
         "--rounds",
         "2",
+        "--max-len",
+        "1",
+        "5",
+        "--sets",
+        "rand1",
+        "rand2",
+        "rand3",
+        "phr3",
+        "--figure4-beams",
+        "2",
+        "--figure4-least",
+        "1",
+        "--example",
+        "2",
+        "--example-words",
+        "banana; red house",
+        "--trace",
+        "1",
     ]
     wanted = [
         *DEMO,
@@ -88,6 +106,14 @@ def test_one_paper_is_run_and_published(tmp_path):
         re.search(r"^\| DBA, k = 2 \| \d+ \(\d+-\d+\)", text, re.MULTILINE)
         and "Median of 2 alternating round(s)" in text
     )
+    assert re.search(
+        r"^\| DBA of the paper, k = 2 \| [\d.]+ ±[\d.]+ \|  \| \d+ \|", text, re.MULTILINE
+    )
+    assert re.search(r"^\| GBS, b = 1 \| [\d.]+ ±[\d.]+ \| [+-]", text, re.MULTILINE)
+    assert re.search(r"^\| rand1 \| first complete \| [\d.]+ ±", text, re.MULTILINE)
+    assert re.search(r"^\| banana, red house \| -\d", text, re.MULTILINE)
+    assert re.search(r"^\| references \|  \|  \| -\d+ \|", text, re.MULTILINE)
+    assert "| finished |" in text and "select:dba,dba_allocation=paper|stop:ranked" in text
     assert str(tmp_path) not in text and str(ROOT) not in text
     page = (tmp_path / "docs/results/dba.md").read_text()
     assert (

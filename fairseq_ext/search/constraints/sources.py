@@ -340,7 +340,9 @@ class ConstraintSource:
                 own.remove(i)
                 forms = tuple(filter(self.segmenter.writable, text[i].split("|")))
                 terms.append(
-                    SourceTerm(text[i], any_of[i], forms, mentions, each.term.source, cased[i].mode)
+                    SourceTerm(
+                        text[i], any_of[i], forms, mentions, each.term.source, cased[i].mode, True
+                    )
                 )
                 continue
             reason = each.term.lacks

@@ -124,6 +124,7 @@ class SourceTerm:
     mentions: tuple[tuple[int, ...], ...] = ()
     source: str = ""  # as in the glossary
     case: str = "fitted"  # in which its target forms count
+    required: bool = False  # by a phrase of the line, the file or the call as well
 
 
 @dataclass(frozen=True)

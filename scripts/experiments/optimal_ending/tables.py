@@ -137,6 +137,20 @@ def costs(sweep: dict[str, Any]) -> str:
     return "\n".join(out)
 
 
+def steps(sweep: dict[str, Any]) -> str:
+    """How much earlier than --stop first a sentence ends: the paper has 3 to 5 steps at beam 10."""
+    first = sweep["steps"]["first"]
+    rows = [
+        [name, *(f"{n:.1f} ({first[beam] - n:+.1f})" for beam, n in of_beams.items())]
+        for name, of_beams in sweep["steps"].items()
+    ]
+    return (
+        f"### Steps a sentence, and how many earlier than first (dev, {sweep['cost_sentences']} "
+        "sentences, unnormalised scores)\n\n"
+        + table(["--stop", *(f"b = {beam}" for beam in first)], rows)
+    )
+
+
 def falls(sweep: dict[str, Any]) -> str:
     """What larger beams do to BLEU on dev: the best number of each decoder, beam by beam."""
     beams = sorted({c["beam"] for c in sweep["choices"]})
@@ -166,6 +180,7 @@ def markdown(sweep: dict[str, Any]) -> str:
             table_3(sweep),
             falls(sweep),
             *([costs(sweep)] if sweep["costs"] else []),
+            *([steps(sweep)] if sweep.get("steps") else []),
         ]
     )
 
