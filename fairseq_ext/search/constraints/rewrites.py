@@ -94,7 +94,7 @@ def unfit(version: Version, spans: Sequence[Span]) -> set[SourceTerm]:
 
 
 def is_known(version: Version, term: SourceTerm, tokens: int) -> bool:
-    """Whether the model can tell if a term, written in some tokens, fits."""
+    """Whether the model can judge if a term, written in some tokens, fits."""
     sentence, candidate, rewrite = version.sentence, version.candidate, version.rewrites[term]
     displaced = candidate.text[slice(*rewrite.span)]
     numbers = sentence.mention_numbers(term)
