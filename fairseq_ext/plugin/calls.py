@@ -331,10 +331,8 @@ class SearchingModel(LoadedModel):
         Errors: SentenceError for a line that cannot be translated; with isolates_errors it takes
         the place of the line's n-best list.
         """
-        numbers, pad = (
-            range(len(tokens)) if numbers is None else numbers,
-            self.task.source_dictionary.pad(),
-        )
+        numbers = range(len(tokens)) if numbers is None else numbers
+        pad = self.task.source_dictionary.pad()
 
         def decode(given: tuple) -> list[Any]:
             return self.task.inference_step(self.generator, self.models, given[0])

@@ -161,10 +161,8 @@ class Sentences:
         ) and "sentence_constraints" not in sample:
             sample, constraints = self.add_constraints(sample, constraints), None
         if self.documents is not None and "sentence_constraints" in sample:
-            given, narrowed = (
-                zip(numbers_of(sample), sample["sentence_constraints"], strict=False),
-                self.constraint_source().narrowed,
-            )
+            given = zip(numbers_of(sample), sample["sentence_constraints"], strict=False)
+            narrowed = self.constraint_source().narrowed
             of_line = [
                 narrowed(each, functools.partial(self.documents.forms, number))
                 for number, each in given

@@ -144,6 +144,10 @@ class CompiledSearch(CompiledSearcher):
             }
             most = min(most, above - shortest)
         if schedule.most_rows is not None and len(running) * self.setup.spec.k > schedule.most_rows:
+            if schedule.longest_first:
+                running = dict(
+                    sorted(running.items(), key=lambda each: each[1].struct.length, reverse=True)
+                )
             rows = itertools.accumulate(sentence.struct.rows for sentence in running.values())
             n = sum(1 for so_far in rows if so_far <= schedule.most_rows)
             # sentences that have waited longest, at least one

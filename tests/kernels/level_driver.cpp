@@ -1,4 +1,4 @@
-// Runs on its own, without Python, as on a processor that is not at hand (test_levels.py): kernels of one level against loops in double
+// Runs on its own, without Python, as on a processor that is not there (test_levels.py): kernels of one level against loops in double
 // precision, 8-bit products against their sum of whole numbers. Prints what differs; its status is the number of that.
 //
 //     level_driver LEVEL      fails as well where the processor does not have that level

@@ -351,6 +351,6 @@ def test_int8_is_refused_in_one_sentence_where_it_cannot_be(monkeypatch):
 
 
 @needs_library
-def test_int8_is_off_unless_asked_for():
+def test_int8_is_off_unless_requested():
     decoder, _ = make_decoder([build("transformer", dtype=torch.float32)])
     assert decoder.name == "transformer" and not decoder.int8

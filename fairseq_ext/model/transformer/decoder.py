@@ -128,10 +128,8 @@ class TransformerBackend:
             for w, out in zip(self.weights, encoded, strict=True)
         ]
         compiled = all(self.runs_compiled(weights) for weights in self.weights)
-        allows_gaps, may_share = (
-            self.graphs is not None or compiled,
-            self.graphs is None and compiled,
-        )
+        allows_gaps = self.graphs is not None or compiled
+        may_share = self.graphs is None and compiled
         cache = KVCache(models, models[0].source.size(2), 0, allows_gaps, may_share)
         self.group = RowGroup(cache, cache.sentences)
 

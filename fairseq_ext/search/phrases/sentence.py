@@ -124,6 +124,8 @@ class SourceTerm:
     mentions: tuple[tuple[int, ...], ...] = ()
     source: str = ""  # as in the glossary
     case: str = "fitted"  # in which its target forms count
+    required: bool = False  # by a phrase of the line, the file or the call as well
+    is_label: bool = False  # the glossary has a capital where the source has none
 
 
 @dataclass(frozen=True)
