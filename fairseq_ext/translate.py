@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 
 from fairseq_ext.core import command_line
-from fairseq_ext.core.errors import UsageError
+from fairseq_ext.core.errors import UsageError, is_valid_unicode
 from fairseq_ext.kernels.beam import STEPS, CompiledBatch, CompiledSentence, Rules, SearchResult
 from fairseq_ext.kernels.image import Image, save
 from fairseq_ext.kernels.library import build, library, loaded, private_folder, struct
@@ -143,12 +143,7 @@ class SavedModel:
         """Return the translations; None if a line needs a function that only the loaded model
         has."""
         about, text = self.about, [line if line.strip() else "" for line in lines]
-        if any(
-            "\ud800" <= character <= "\udfff"
-            for line in text
-            if not line.isascii()
-            for character in line
-        ):
+        if not all(map(is_valid_unicode, text)):
             return None
         pieces = [" ".join(self.segment(line, out_type=str)).split() for line in text]
         tokens = [

@@ -359,8 +359,10 @@ class SearchingModel(LoadedModel):
                 places = [place for place, i in enumerate(here) if out[i] is None]
                 if not places:
                     continue
-                sample = select_batch((batch, None, None), len(here), places, pad)[0]
-                here = [here[place] for place in places]
+                sample = batch
+                if len(places) < len(here):
+                    sample = select_batch((batch, None, None), len(here), places, pad)[0]
+                    here = [here[place] for place in places]
                 sample["id"] = torch.tensor([numbers[i] for i in here])
                 if seed is not None:
                     sample["seeds"] = [seed] * len(here)

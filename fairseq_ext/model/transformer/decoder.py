@@ -91,12 +91,16 @@ class TransformerBackend:
         ]
         if compiled:
             give_back_memory()
+        fast = (
+            model.encoder
+            for model, encoder in zip(self.models, self.encoders, strict=True)
+            if encoder is not None
+        )
+        self.small = SmallParameters([*fast, *(model.decoder for model in self.models)])
 
     def follow_weights(self) -> None:
         """Read the weights from the models again if they have changed."""
-        if any(
-            part is not None and is_stale(part.small) for part in (*self.weights, *self.encoders)
-        ):
+        if is_stale(self.small):
             self.read_weights()
 
     def release_(self) -> bool:
