@@ -20,6 +20,7 @@ from fairseq_ext.search.finished import Finished, Hypothesis
 from fairseq_ext.search.loop import Search, advance_group, start
 from fairseq_ext.search.phrases.sentence import EMPTY, SentenceConstraints
 from fairseq_ext.search.pool import Pool
+from fairseq_ext.search.processors import STATE
 from fairseq_ext.search.protocols import SearchSetup
 from fairseq_ext.search.scheduler import Request, Searcher, common_prefix
 
@@ -88,10 +89,15 @@ class LoopSearch(Searcher):
             if any(given is not EMPTY for given in pool.constraints_of_place)
             else select.unconstrained()
         )
-        for beam in beams if strategies.select is not before else ():
-            beam.aux.clear()
-            # no phrase has begun in such a sentence
-            strategies.select.start(beam, pool)
+        for beam in beams:
+            if strategies.select is not before:
+                state = beam.aux.get(STATE)
+                beam.aux.clear()
+                # no phrase has begun in such a sentence
+                strategies.select.start(beam, pool)
+                beam.aux |= {} if state is None else {STATE: state}
+            if pool.rule is not None and STATE not in beam.aux:
+                pool.rule.start(beam, pool)  # it does not apply to any of these sentences
         return places
 
     def step(self, most: int = 1) -> list[Request]:
@@ -200,6 +206,7 @@ class OpenPool(Pool):
                 arrivals.boundaries,
             )
             self.banned_in_any_case = arrivals.banned_in_any_case
+        self.rule = arrivals.rule or self.rule
         if arrivals.ends is not None:
             self.ends = replace(arrivals.ends, allowed=torch.tensor(self.ends_allowed))
         self.arrivals = arrivals, list(sentences)

@@ -51,6 +51,8 @@ def start(search: Search, sentences: list[int]) -> None:
         )
     search.strategies.select.start(beam, pool)
     search.strategies.stop.start(beam, pool)
+    if pool.rule is not None:
+        pool.rule.start(beam, pool)
     search.groups.add(beam)
 
 

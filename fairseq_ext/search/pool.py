@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from fairseq_ext.search.phrases.pieces import Boundaries
     from fairseq_ext.search.phrases.sentence import SentenceConstraints
     from fairseq_ext.search.phrases.sentence_ends import SentenceEnds
+    from fairseq_ext.search.processors import RowRule
 
 T = TypeVar("T")
 
@@ -48,6 +49,9 @@ class Pool:
     # sentence ends that are allowed (--constraint-end)
     ends: SentenceEnds | None = None
     ordered: bool = False  # required phrases must appear in the given order
+    # the same as given, for reports, where `constraints` has a product of automata in their place
+    given: list[SentenceConstraints] | None = None
+    rule: RowRule | None = None  # forbids tokens by a state of each row
     # ids that each sentence's shortlist must contain, from `Select.required_ids`
     required: Sequence[Collection[int]] | None = None
     # line of the draft file of each sentence, -1 for none; None: its number
