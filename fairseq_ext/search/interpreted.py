@@ -19,8 +19,7 @@ from torch.nn.utils.rnn import pad_sequence
 from fairseq_ext.search.finished import Finished, Hypothesis
 from fairseq_ext.search.loop import Search, advance_group, start
 from fairseq_ext.search.phrases.sentence import EMPTY, SentenceConstraints
-from fairseq_ext.search.pool import Pool
-from fairseq_ext.search.processors import STATE
+from fairseq_ext.search.pool import STATE, Pool
 from fairseq_ext.search.protocols import SearchSetup
 from fairseq_ext.search.scheduler import Request, Searcher, common_prefix
 

@@ -7,6 +7,7 @@ features of a speech frame.
 from __future__ import annotations
 
 import weakref
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Generic, TypeVar
@@ -15,10 +16,11 @@ import torch
 from torch import Tensor
 
 if TYPE_CHECKING:
+    from fairseq_ext.search.beam import Beam
+    from fairseq_ext.search.log_probs import LogProbs
     from fairseq_ext.search.phrases.pieces import Boundaries
     from fairseq_ext.search.phrases.sentence import SentenceConstraints
     from fairseq_ext.search.phrases.sentence_ends import SentenceEnds
-    from fairseq_ext.search.processors import RowRule
 
 T = TypeVar("T")
 
@@ -152,6 +154,25 @@ class Pool:
             if source.dim() == 2
             else source[source != self.pad]
         )
+
+
+# ---- What is kept for a pool
+
+
+STATE = "rule"  # the key of its state in `Beam.aux`
+
+
+class RowRule(ABC):
+    """Forbids tokens in the rows of a beam by a state of each row, with every strategy; a pool has
+    it in `rule`. It may not forbid all tokens of a row that can meet it."""
+
+    @abstractmethod
+    def start(self, beam: Beam, pool: Pool) -> None:
+        """Add the state to rows of sentences that start now."""
+
+    @abstractmethod
+    def __call__(self, log_probs: LogProbs, beam: Beam, pool: Pool) -> None:
+        """Forbid tokens, in place, and store the rows' states."""
 
 
 class PerPoolCache(Generic[T]):

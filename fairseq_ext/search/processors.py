@@ -9,7 +9,6 @@ sentences, T longest history.
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -19,21 +18,6 @@ from torch import Tensor
 from fairseq_ext.search.beam import Beam
 from fairseq_ext.search.log_probs import LogProbs
 from fairseq_ext.search.pool import Pool
-
-STATE = "rule"  # the key of its state in `Beam.aux`
-
-
-class RowRule(ABC):
-    """Forbids tokens in the rows of a beam by a state of each row, with every strategy; a pool has
-    it in `rule`. It may not forbid all tokens of a row that can meet it."""
-
-    @abstractmethod
-    def start(self, beam: Beam, pool: Pool) -> None:
-        """Add the state to rows of sentences that start now."""
-
-    @abstractmethod
-    def __call__(self, log_probs: LogProbs, beam: Beam, pool: Pool) -> None:
-        """Forbid tokens, in place, and store the rows' states."""
 
 
 @dataclass

@@ -31,8 +31,7 @@ from fairseq_ext.search.phrases.token_automaton import (
     TokenAutomaton,
     trimmed,
 )
-from fairseq_ext.search.pool import PerPoolCache, Pool
-from fairseq_ext.search.processors import STATE, RowRule
+from fairseq_ext.search.pool import STATE, PerPoolCache, Pool, RowRule
 
 CACHE_SIZE = 256  # products in memory
 MOST = 1 << 28  # pairs that a product has room for: 1 GiB
