@@ -17,7 +17,7 @@ from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
 from fairseq_ext.search.finished import Finished, Hypothesis
-from fairseq_ext.search.loop import Search, advance_group, start
+from fairseq_ext.search.loop import Search, advance_group, required_ids, start
 from fairseq_ext.search.phrases.sentence import EMPTY, SentenceConstraints
 from fairseq_ext.search.pool import STATE, Pool
 from fairseq_ext.search.protocols import SearchSetup
@@ -60,7 +60,7 @@ class LoopSearch(Searcher):
             for place, request in zip(places, requests, strict=True):
                 search.finished.start_(place, request.nbest)
             if not search.strategies.softmax.is_full:
-                self.pool.required = search.strategies.select.required_ids(self.pool)
+                self.pool.required = required_ids(search.strategies.select, self.pool)
         self.request_of_sentence |= zip(places, requests, strict=True)
         self.place |= zip(requests, places, strict=True)
         start(search, places)

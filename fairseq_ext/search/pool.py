@@ -171,6 +171,10 @@ class RowRule(ABC):
         """Add the state to rows of sentences that start now."""
 
     @abstractmethod
+    def required_ids(self, pool: Pool) -> list[Collection[int]]:
+        """Return the tokens that it may allow for each of the N sentences."""
+
+    @abstractmethod
     def __call__(self, log_probs: LogProbs, beam: Beam, pool: Pool) -> None:
         """Forbid tokens, in place, and store the rows' states."""
 

@@ -411,8 +411,7 @@ CAPABILITIES = {
     "beam": "{needer} belongs to beam search, and {denier} has no beam",
     "greedy": "{needer} gives greedy decoding's output (--beam 1 --nbest 1), and {denier} asks for "
     "more than one hypothesis",
-    "rows of a beam": "{needer} scores what the rows of a beam search need, and {denier} "
-    "reads drafts",
+    "rows of a beam": "{needer} works on the rows of a beam search, and {denier} reads drafts",
     "one order": "{needer} compares all hypotheses of a sentence, and {denier} has banks, whose "
     "scores cannot be compared",
     "scores of at most 0": "{denier} can make a token's score positive, so {needer} proves nothing",

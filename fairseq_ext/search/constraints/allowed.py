@@ -31,7 +31,7 @@ logger = logging.getLogger("fairseq_ext")
 CACHE_SIZE = 256  # sets of lines and requests in memory
 NEEDS: dict[str, Any] = {
     "gives": OUTPUTS,
-    "needs": ("search loop", "beam"),
+    "needs": ("search loop", "rows of a beam"),
     "denies": ("free ends",),
 }
 

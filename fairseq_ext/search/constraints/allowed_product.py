@@ -328,6 +328,9 @@ class AllowedRule(RowRule):
             self.last = AutomatonTable(own, self.vocabulary, device)
         return self.last, self.last.base(automata)
 
+    def required_ids(self, pool: Pool) -> list[Collection[int]]:
+        return [() if c.allowed is None else c.allowed.tokens for c in pool.constraints or ()]
+
     def start(self, beam: Beam, pool: Pool) -> None:
         beam.aux[STATE] = torch.full((beam.rows,), UNKNOWN, dtype=torch.long, device=beam.device)
 
