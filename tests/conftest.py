@@ -117,7 +117,7 @@ def pytest_make_collect_report():
 def device(request, tmp_path_factory):
     """Where models.py puts what it makes.
 
-    With `--device pretend` all tests run beside a pretended GPU.
+    With `--device pretend` all tests run next to a pretended GPU.
     """
     name = request.config.getoption("--device")
     if name == "cpu":

@@ -25,7 +25,7 @@ def part_of(count: int, part: int) -> range:
 
 def part(items: list[pytest.Item], least: int) -> set[pytest.Item]:
     """The items of one test that cover each value of each parameter so often, where
-    there are so many."""
+    there are enough."""
     seen: Counter = Counter()
     kept = set()
     for item in random.Random(items[0].originalname).sample(items, len(items)):
@@ -40,5 +40,5 @@ def part(items: list[pytest.Item], least: int) -> set[pytest.Item]:
 
 
 def draw(items: list[pytest.Item], count: int) -> set[pytest.Item]:
-    """So many items of one test, or all where it has fewer."""
+    """`count` items of one test, or all where it has fewer."""
     return set(random.Random(items[0].originalname).sample(items, min(count, len(items))))

@@ -15,10 +15,10 @@ from models import (
     dictionary,
     generators,
     is_search_of_fairseqs,
-    parted,
     refused,
     run,
     same,
+    separated,
     settings,
     with_files,
 )
@@ -83,11 +83,11 @@ def decode(
     )
 
 
-@drawn(60)
+@drawn(40)
 @pytest.mark.parametrize("first, second", pairs())
 def test_pair_keeps_its_properties_or_is_refused(first, second, tmp_path):
     """What the declared needs do not refuse must work."""
-    flags, needed = parted(with_files(EXAMPLES[first] | EXAMPLES[second], tmp_path))
+    flags, needed = separated(with_files(EXAMPLES[first] | EXAMPLES[second], tmp_path))
     generation = {"beam": 4, "max_len_b": 10, **needed}
     models = [build("transformer", seed=2)]
     if refused(flags, generation) is not None or is_unused(flags):
@@ -100,7 +100,7 @@ def test_pair_keeps_its_properties_or_is_refused(first, second, tmp_path):
     complete(got)
     if constraints is not None and not ours.strategies.select.soft:
         meets(got)
-    for i in part_of(len(got), 3):  # no pair lets a sentence depend on those beside it
+    for i in part_of(len(got), 3):  # no pair lets a sentence depend on those next to it
         nbest = got[i]
         [single] = decode(ours, alone(sample, i), constraints and constraints[i : i + 1])
         assert single[0]["tokens"].tolist() == nbest[0]["tokens"].tolist()
@@ -109,7 +109,7 @@ def test_pair_keeps_its_properties_or_is_refused(first, second, tmp_path):
 
 def is_unused(flags: dict) -> bool:
     """Whether one of the two sets a flag whose strategy the other replaces (--patience
-    beside --stop first)."""
+    next to --stop first)."""
     stop = flags.get("stop", "count")
     return any(
         name not in flags_of(STRATEGIES["stop"][stop])
@@ -135,12 +135,12 @@ def test_no_two_plug_points_rule_each_other_out(first, second):
     pairs of beam searches work."""
     beams = [e for e in EXAMPLES.values() if not is_search_of_fairseqs(e)]
     ours = [[e for e in beams if point in e] for point in (first, second)]
-    works = [refused(*parted(a | b)) is None for a in ours[0] for b in ours[1]]
+    works = [refused(*separated(a | b)) is None for a in ours[0] for b in ours[1]]
     assert len(works) >= 3
     assert sum(works) >= 0.8 * len(works)
 
 
-@covering(2)
+@covering(1)
 @pytest.mark.parametrize("seed", range(8))
 @pytest.mark.parametrize("generation", [RAW, {}, {"lenpen": 0.5}], ids=str)
 @pytest.mark.parametrize("select", ["topk", "dba", "gbs", "cbs"])
@@ -199,8 +199,8 @@ class OfAllWords(Select):
 
 
 @pytest.mark.parametrize("softmax", SOFTMAXES)
-def test_a_neutral_setting_beside_a_softmax_is_that_softmax_alone(softmax, tmp_path, monkeypatch):
-    """Columns of shortlists are no words and inexact scores no scores, whoever reads them.
+def test_a_neutral_setting_next_to_a_softmax_is_that_softmax_alone(softmax, tmp_path, monkeypatch):
+    """Columns of shortlists are no words and inexact scores no scores, for any reader.
 
     In float32, which --softmax screened reads.
     """

@@ -23,12 +23,12 @@ from models import (
     dictionary,
     generators,
     language_model,
-    parted,
     plain_beam_search,
     refused,
     run,
     same,
     same_as_plain,
+    separated,
     settings,
     with_files,
 )
@@ -75,7 +75,7 @@ class Case:
     def check(self, setting: dict, folder: Path, nbest: int | None = None) -> None:
         models = [build(name, seed=i + 1) for i, name in enumerate(self.models)]
         extra = {} if self.lm is None else {"lm_model": language_model(), "lm_weight": self.lm}
-        flags, needed = parted(with_files(setting, folder))
+        flags, needed = separated(with_files(setting, folder))
         generation = (
             {"max_len_b": 20}
             | self.flags
@@ -89,12 +89,12 @@ class Case:
         pair = generators(models, flags, extra, **generation)
         sample = batch(self.lengths)
         tolerance = 1e-5 if set(self.models) & set(MASKED_IN_FLOAT32) else 1e-9
-        asked = tuple(sorted(generation.items()))
-        if asked not in self.stock:
-            self.stock[asked] = run(pair.stock, sample, **self.arguments)
+        requested = tuple(sorted(generation.items()))
+        if requested not in self.stock:
+            self.stock[requested] = run(pair.stock, sample, **self.arguments)
         ours = run(pair.ours, sample, **self.arguments)
         same(
-            [found[:nbest] for found in self.stock[asked]],
+            [found[:nbest] for found in self.stock[requested]],
             [found[:nbest] for found in ours],
             tolerance,
         )
@@ -301,7 +301,7 @@ def test_a_model_with_sharing_switched_on_equals_one_without():
 )
 @pytest.mark.parametrize("architecture", ["fconv", "bart", "lightconv"])
 def test_models_made_ready_as_the_commands_do_equal_stock(architecture, beam, strategy, lengths):
-    """The commands tell a convolutional decoder that every sentence has `beam`
+    """The commands inform a convolutional decoder that every sentence has `beam`
     neighbouring rows."""
     flags = {"beam": beam, "max_len_b": 20}
     models = [build(architecture, seed=2) for _ in range(2)]

@@ -82,9 +82,9 @@ class TextRequest:
         self.items: Iterator[Item] = self.passes.pop(0)(text)
         self.slots: deque[Slot] = deque()  # that are not joined
         self.joined = Joined(self.on_text is None or bool(self.passes))
-        # no segment yet: where none comes, an empty one is submitted, so that the engine
-        # checks the request
-        self.is_mute = not self.passes
+        # the last pass has no segment yet: if the text has none, an empty one is submitted, so
+        # that the engine checks the request
+        self.needs_segment = not self.passes
         self.go_on()
 
     def stop(self) -> None:
@@ -105,12 +105,12 @@ class TextRequest:
         while not self.waiting:
             with until(lambda: self.is_over):
                 item = next(self.items, None)
-            if item is None and not self.is_mute:
+            if item is None and not self.needs_segment:
                 return None
             slot = Slot(Segment("", "", [], [], []) if item is None else item)
             self.slots.append(slot)
             if slot.is_open:
-                self.is_mute = False
+                self.needs_segment = False
                 self.waiting.append(slot)
         return self.waiting.popleft()
 

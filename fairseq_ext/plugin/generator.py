@@ -336,7 +336,7 @@ class BeamSearchGenerator(SequenceGenerator):
         shown = self.setup.refills and missing > 1 and self.on_answer is None
         progress = Progress(missing, self.stats, self.show_bar) if shown else None
 
-        def answer(sentence: int, found: list[Hypothesis]) -> None:
+        def store_results(sentence: int, found: list[Hypothesis]) -> None:
             if out[sentence]:  # from the results file of an earlier run
                 return
             out[sentence] = self.answer(pool, sentence, found)
@@ -350,7 +350,7 @@ class BeamSearchGenerator(SequenceGenerator):
 
         before = self.stats.mark()
         try:
-            self.driver(pool, answer)
+            self.driver(pool, store_results)
         except SentenceError:  # the other sentences are searched again
             self.stats.rollback(before)
             raise

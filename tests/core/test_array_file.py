@@ -65,7 +65,7 @@ def about(members: dict[str, bytes], **changes) -> None:
 
 
 def header(shape: str) -> bytes:
-    """An .npy file of 4 bytes whose header tells another shape."""
+    """An .npy file of 4 bytes whose header says another shape."""
     text = (
         f"{{'descr': '<i4', 'fortran_order': False, 'shape': {shape}, }}".encode().ljust(117)
         + b"\n"

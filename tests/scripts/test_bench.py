@@ -365,6 +365,7 @@ def test_before_refuses_in_one_sentence(root, python, sentence, monkeypatch):
     assert str(error.value) == f"--before: {sentence}"
 
 
+@drawn(1)
 @pytest.mark.parametrize(
     "script, flags, contender",
     [
@@ -378,10 +379,11 @@ def test_before_refuses_in_one_sentence(root, python, sentence, monkeypatch):
             ["--limit", "3", "--beam", "2", "--parts", "words", "--sets", "rand1"],
             "rand1",
         ),
+        ("placement", ["--limit", "80", "--lines", "with terms"], "with terms"),
     ],
-    ids=["decoding", "constraints"],
+    ids=["decoding", "constraints", "glossary"],
 )
-def test_a_checkout_is_measured_beside_another(script, flags, contender, tmp_path):
+def test_a_checkout_is_measured_next_to_another(script, flags, contender, tmp_path):
     before = ["--before", str(BENCH.parents[1]), sys.executable]
     small = ["--repeats", "1", "--threads", "1", "--beams", "2", "--out", str(tmp_path / "out")]
     subprocess.run(
@@ -441,7 +443,7 @@ def test_a_soak_compares_readings_of_which_none_is_in_both_medians():
     assert all(callable(getattr(soak.Traffic, kind)) for kind in kinds - {"gone"})
 
 
-def test_whole_words_are_timed_beside_phrases_inside_words(tmp_path):
+def test_whole_words_are_timed_next_to_phrases_inside_words(tmp_path):
     small = [
         "--limit",
         "3",

@@ -1,4 +1,4 @@
-"""Segments: nothing of a text is lost, whatever it holds, and sentences are told apart as
+"""Segments: nothing of a text is lost, whatever it holds, and sentences are distinguished as
 their language's rules say."""
 
 import sys

@@ -34,6 +34,7 @@ from fairseq_ext.search.constraints.drafts import (
 from fairseq_ext.search.constraints.forced_decoding import ForcedDecoding, Sources
 from fairseq_ext.search.constraints.prefix import met_with_prefix
 from fairseq_ext.search.constraints.renderings import Renderings
+from fairseq_ext.search.constraints.rewrites import Rewrite, Version
 from fairseq_ext.search.constraints.term_writer import TermWriter
 from fairseq_ext.search.constraints.word_alignment import (
     WordAlignment,
@@ -50,7 +51,6 @@ from fairseq_ext.search.phrases.segmenter import TargetText
 from fairseq_ext.search.phrases.sentence import (
     Meets,
     Phrase,
-    Placement,
     SentenceConstraints,
     SourceTerm,
     banned_in_tokens,
@@ -236,29 +236,30 @@ class GlossaryPlacement:
         self.align(pool, sources, new)
         if self.spec.k < MIN_BEAM_TO_FORCE:
             self.insert(pool, sources, [s for s in lacking if s.lacks(1)])
-        jobs = [
-            (sentence, candidate, tokens, placements)
-            for sentence in sentences
-            for candidate, tokens, placements in self.written(pool, sentence)
-        ]
-        scores = self.scored(pool, sources, [job[:3] for job in jobs])
-        for (sentence, candidate, tokens, placements), each in zip(jobs, scores, strict=True):
-            total = each.sum()
-            rewarded = self.spec.scoring.rewarded(
-                pool, torch.tensor([sentence.number], device=pool.length.device)
-            ).cpu()[0]
-            score = float(self.spec.scoring(total, len(tokens), rewarded))
-            final = replace(
-                candidate.draft,
-                tokens=torch.tensor(tokens),
-                score=score,
-                positional_scores=each,
-                ending=None,
-                placements=placements,
-            )
-            candidate.finals.append(
-                (candidate.draft.score + PLACED_WEIGHT * float(total) / len(tokens), final)
-            )
+        versions = [each for sentence in sentences for each in self.written(pool, sentence)]
+        self.score_(pool, sources, versions)
+        for each in versions:
+            self.finish(pool, each)
+
+    def finish(self, pool: Pool, version: Version) -> None:
+        """Add a scored version to those of its draft."""
+        candidate, total = version.candidate, version.scores.sum()
+        rewarded = self.spec.scoring.rewarded(
+            pool, torch.tensor([version.sentence.number], device=pool.length.device)
+        ).cpu()[0]
+        displaced = {
+            term: candidate.text[slice(*each.span)] for term, each in version.rewrites.items()
+        }
+        final = replace(
+            candidate.draft,
+            tokens=torch.tensor(version.tokens),
+            score=float(self.spec.scoring(total, len(version.tokens), rewarded)),
+            positional_scores=version.scores,
+            ending=None,
+            placements=version.sentence.placements(candidate, displaced),
+        )
+        mean = float(total) / len(version.tokens)
+        candidate.finals.append((candidate.draft.score + PLACED_WEIGHT * mean, final))
 
     def render(self, pool: Pool, sentences: Sequence[Sentence]) -> None:
         """Find what the models write for the terms of sentences by themselves."""
@@ -277,21 +278,19 @@ class GlossaryPlacement:
         for (mention, _), phrases in zip(open_terms, found, strict=True):
             mention.renderings = phrases
 
-    def scored(
-        self, pool: Pool, sources: Sources, jobs: Sequence[tuple[Sentence, Candidate, list[int]]]
-    ) -> list[Tensor]:
-        """Return the log-probabilities of tokens made from candidates, whose own are used up to the
-        first changed token."""
-        same = [
-            len(commonprefix([tokens, candidate.draft.tokens.tolist()]))
-            for _, candidate, tokens in jobs
-        ]
+    def score_(self, pool: Pool, sources: Sources, versions: Sequence[Version]) -> None:
+        """Score versions; the drafts' own log-probabilities are used up to the first changed
+        token."""
         known = [
-            candidate.draft.positional_scores[:n]
-            for (_, candidate, _), n in zip(jobs, same, strict=True)
+            each.candidate.draft.positional_scores[
+                : len(commonprefix([each.tokens, each.candidate.draft.tokens.tolist()]))
+            ]
+            for each in versions
         ]
-        pairs = [(sentence.source, tokens) for sentence, _, tokens in jobs]
-        return self.score.log_probs(sources, pairs, pool.bos, known if self.reuses else ())
+        pairs = [(each.sentence.source, each.tokens) for each in versions]
+        scores = self.score.log_probs(sources, pairs, pool.bos, known if self.reuses else ())
+        for version, each in zip(versions, scores, strict=True):
+            version.scores = each
 
     def align(
         self, pool: Pool, sources: Sources, given: Sequence[tuple[Sentence, Candidate]]
@@ -345,30 +344,27 @@ class GlossaryPlacement:
     def insert(self, pool: Pool, sources: Sources, sentences: Sequence[Sentence]) -> None:
         """Find a place for the terms without a word in the best draft: after the word where they
         are the most probable."""
-        jobs = []
+        versions = []
         for sentence in sentences:
             best = sentence.candidates[0]
             for term in [term for term, word in sentence.places(best) if word is None]:
                 for _, end in word_spans(best.text):
                     form = self.writer.in_case(term, term.targets[0], best.text, (end, end))[0]
-                    tokens = self.writer.with_terms(best, [((end, end), form)])
-                    jobs.append((sentence, term, (end, end), tokens))
-        scores = self.scored(
-            pool,
-            sources,
-            [(sentence, sentence.candidates[0], tokens) for sentence, *_, tokens in jobs],
-        )
+                    rewrite = Rewrite((end, end), form, form, "inserted")
+                    tokens = self.writer.with_terms(best, [rewrite])
+                    versions.append(Version(sentence, best, {term: rewrite}, tokens))
+        self.score_(pool, sources, versions)
         means: dict[tuple[Sentence, SourceTerm], float] = {}
-        for (sentence, term, span, _), each in zip(jobs, scores, strict=True):
-            if float(each.mean()) > means.get((sentence, term), -float("inf")):
-                means[sentence, term] = float(each.mean())
-                sentence.candidates[0].inserted[term] = span
+        for version in versions:
+            ((term, rewrite),) = version.rewrites.items()
+            mean = float(version.scores.mean())
+            if mean > means.get((version.sentence, term), -float("inf")):
+                means[version.sentence, term] = mean
+                version.candidate.inserted[term] = rewrite.span
 
-    def written(
-        self, pool: Pool, sentence: Sentence
-    ) -> list[tuple[Candidate, list[int], tuple[Placement, ...]]]:
-        """The candidates that have a word for each term, as tokens with the terms in place, once
-        for each combination of forms."""
+    def written(self, pool: Pool, sentence: Sentence) -> list[Version]:
+        """The versions of the candidates that have a word for each term, one for each combination
+        of forms."""
         limit = pool.max_len[sentence.number]
         out = []
         incomplete = sentence.incomplete(len(sentence.candidates))
@@ -385,11 +381,8 @@ class GlossaryPlacement:
                 tokens = self.writer.with_terms(candidate, chosen)
                 is_new = tokens != candidate.draft.tokens.tolist() or not places
                 if is_new and self.spec.min_len < len(tokens) <= limit + 1:
-                    displaced = {
-                        term: candidate.text[slice(*span)]
-                        for (term, _), (span, _) in zip(places, chosen, strict=True)
-                    }
-                    out.append((candidate, tokens, sentence.placements(candidate, displaced)))
+                    rewrites = {term: each for (term, _), each in zip(places, chosen, strict=True)}
+                    out.append(Version(sentence, candidate, rewrites, tokens))
         return out
 
     def ranked_hypotheses(self, pool: Pool, sentence: Sentence) -> list[Hypothesis] | None:

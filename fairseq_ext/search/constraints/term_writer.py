@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from unicodedata import normalize
 
 from fairseq_ext.search.constraints.drafts import Candidate
+from fairseq_ext.search.constraints.rewrites import Rewrite
 from fairseq_ext.search.constraints.word_alignment import widened
 from fairseq_ext.search.phrases.letter_case import fitted, keeps_case
 from fairseq_ext.search.phrases.pieces import capitalised
@@ -26,15 +27,15 @@ class TermWriter:
         """How the target side is read."""
         return self.target_text()
 
-    def choices(
-        self, term: SourceTerm, text: str, span: Span, taken: list[Span]
-    ) -> list[tuple[Span, str]]:
-        """The forms of a term that may stand in the place of a span of a text, each with the
-        characters that it replaces; taken: the spans of all terms."""
+    def choices(self, term: SourceTerm, text: str, span: Span, taken: list[Span]) -> list[Rewrite]:
+        """The ways to write a term in the place of a span of a text; taken: the spans of all
+        terms."""
         forms = agreeing(term.targets, text[slice(*span)]) if self.is_english else term.targets
         wide = [(widened(text, span, form, taken), form) for form in forms]
         return [
-            (each, cased) for each, form in wide for cased in self.in_case(term, form, text, each)
+            Rewrite(each, cased, cased)
+            for each, form in wide
+            for cased in self.in_case(term, form, text, each)
         ]
 
     def in_case(self, term: SourceTerm, form: str, text: str, span: Span) -> tuple[str, ...]:
@@ -49,12 +50,12 @@ class TermWriter:
         """Whether the target language is English."""
         return self.language == "en"
 
-    def with_terms(self, candidate: Candidate, terms: Sequence[tuple[Span, str]]) -> list[int]:
+    def with_terms(self, candidate: Candidate, rewrites: Iterable[Rewrite]) -> list[int]:
         """The tokens of a candidate with terms in the place of spans of its text, those that the
         command forces in front included. Tokens outside of the spans stay, where the segmentation
         says how tokens become words."""
         segmenter, text = self.text.segmenter(), candidate.text
-        changes = edits(text, terms, self.is_english)
+        changes = edits(text, [(each.span, each.text) for each in rewrites], self.is_english)
         lead = candidate.draft.tokens[: len(candidate.draft.tokens) - len(candidate.tokens)]
         whole = edited(text, changes)
         tokens = segmenter.replaced(candidate.tokens, candidate.spans, text, changes)

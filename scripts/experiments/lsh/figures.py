@@ -30,8 +30,8 @@ def curve(
     difference, against how many times faster than `base` they are, with the range of the rounds.
     Return each point's name, place and colour; the line's name stands before its first."""
     found = [
-        (runs[base]["seconds"] / runs[name]["seconds"], runs[name], told)
-        for name, told in points
+        (runs[base]["seconds"] / runs[name]["seconds"], runs[name], reported)
+        for name, reported in points
         if name in runs
     ]
     rounds = [
@@ -47,7 +47,8 @@ def curve(
     )
     axes.errorbar([x for x, *_ in found], heights, up, across, label=label, elinewidth=0.6, **style)
     names = [
-        told if i or told == label else f"{label}, {told}" for i, (*_, told) in enumerate(found)
+        reported if i or reported == label else f"{label}, {reported}"
+        for i, (*_, reported) in enumerate(found)
     ]
     return [
         (name, x, y, style["color"]) for name, (x, *_), y in zip(names, found, heights, strict=True)

@@ -75,8 +75,8 @@ def ends_of(phrase: str, tokens, mode: str) -> list[tuple[int, int]]:
 
 
 def met_by_hand(constraints: list[list[str]], tokens, mode: str, ordered: bool) -> list[bool]:
-    """Taking occurrences from the left: disjoint ones for equal constraints, one behind the
-    other where they are ordered."""
+    """Taking occurrences from the left: disjoint ones for equal constraints, one after another
+    where they are ordered."""
     reached: dict = {}
     out = []
     for alternatives in constraints:
@@ -188,7 +188,7 @@ def decode(table, constraints, k: int, max_len: int, mode: str, select=DBA, orde
     return {tuple(h.tokens.tolist()[:-1]): h.score for h in found}
 
 
-@covering(2)
+@covering(1)
 @pytest.mark.parametrize("select", [DBA, GridBeam, ConstrainedBeam], ids=["dba", "gbs", "cbs"])
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("case", CASES)
@@ -211,7 +211,7 @@ def test_a_large_beam_finds_every_sequence_whose_words_satisfy(case, mode, selec
 
 def in_time(sequence, constraints, mode: str, max_len: int) -> bool:
     """Whether every prefix leaves room for the tokens that it lacks, one phrase behind the other,
-    as the deadline of dba.py asks."""
+    as the deadline of dba.py requests."""
     table = build_table(
         [required(constraints).any_of], False, torch.device("cpu"), boundaries(mode)
     )

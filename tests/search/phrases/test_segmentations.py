@@ -1,7 +1,7 @@
 """Required and banned phrases in any segmentation of their text and in any case, against all
 sequences of a small vocabulary read as text.
 
-What a text holds is told by regular expressions here. The pieces write "ab" as one piece and as
+What a text holds is found by regular expressions here. The pieces write "ab" as one piece and as
 two, with and without a space in front, and as "Ab" in two; "b.a" has the end of a word inside it,
 and " " is a space alone.
 """
