@@ -34,6 +34,7 @@ from fairseq_ext.plugin.loading.settings import (
     shows_bar,
 )
 from fairseq_ext.search.checks import refuse_stock_search, stock_search, validate
+from fairseq_ext.search.constraints.allowed import restricts_outputs
 from fairseq_ext.search.constraints.glossary import check_glossary, choose_placement
 from fairseq_ext.search.constraints.required import expect_phrases
 from fairseq_ext.search.constraints.sources import choose_strategies, is_ordered
@@ -49,7 +50,6 @@ from fairseq_ext.search.registry import (
     choice,
     constrained,
     declared,
-    restricts_outputs,
     samples,
 )
 

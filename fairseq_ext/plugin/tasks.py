@@ -55,14 +55,8 @@ from fairseq_ext.plugin.stock import (
     check_stock_settings,
 )
 from fairseq_ext.search import checks
-from fairseq_ext.search.registry import (
-    OUTSIDE,
-    POINTS,
-    STRATEGIES,
-    all_strategies,
-    names_of,
-    restricts_outputs,
-)
+from fairseq_ext.search.constraints.allowed import restricts_outputs
+from fairseq_ext.search.registry import OUTSIDE, POINTS, STRATEGIES, all_strategies, names_of
 
 # ---- How a stock task becomes its *_ext twin
 #

@@ -372,11 +372,6 @@ def gives_constraints(flags: Any) -> str | None:
     return next((typed(name) for name, kind in given if kind != OUTPUTS), None)
 
 
-def restricts_outputs(flags: Any) -> bool:
-    """Whether the command gives the allowed outputs of sentences."""
-    return OUTPUTS in declared("gives", flags).values()
-
-
 def constraint_flag(flags: Any, generation: Any) -> str | None:
     """Return a flag by which the command gives constraints of any kind; None if there is none."""
     # ours first: if there are any, the task has set the stock flag itself

@@ -25,7 +25,7 @@ from fairseq_ext.search.constraints.allowed_strings import (
 from fairseq_ext.search.constraints.lines import is_json
 from fairseq_ext.search.phrases.segmenter import Segmenter
 from fairseq_ext.search.phrases.token_automaton import TokenAutomaton, is_automaton_file, opened
-from fairseq_ext.search.registry import OUTPUTS, register_feature
+from fairseq_ext.search.registry import OUTPUTS, declared, register_feature
 
 logger = logging.getLogger("fairseq_ext")
 CACHE_SIZE = 256  # sets of lines and requests in memory
@@ -86,6 +86,11 @@ class AllowedFlags:
             "shapes": OUTPUTS,
         },
     )
+
+
+def restricts_outputs(flags: Any) -> bool:
+    """Whether the command gives the allowed outputs of sentences."""
+    return OUTPUTS in declared("gives", flags).values()
 
 
 SETS = ("allowed_file", "allowed_regex", "allowed_automaton")
