@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 
 if TYPE_CHECKING:
+    from fairseq_ext.kernels.allowed import CompiledAutomata
     from fairseq_ext.search.beam import Beam
     from fairseq_ext.search.log_probs import LogProbs
     from fairseq_ext.search.phrases.pieces import Boundaries
@@ -173,6 +174,11 @@ class RowRule(ABC):
     @abstractmethod
     def required_ids(self, pool: Pool) -> list[Collection[int]]:
         """Return the tokens that it may allow for each of the N sentences."""
+
+    @abstractmethod
+    def compiled(self, pool: Pool, sentence: int) -> tuple[CompiledAutomata, int] | None:
+        """Return the rule of a sentence as the compiled search reads it: automata, and the state
+        where its own starts; None: it has none."""
 
     @abstractmethod
     def __call__(self, log_probs: LogProbs, beam: Beam, pool: Pool) -> None:

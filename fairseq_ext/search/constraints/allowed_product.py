@@ -20,6 +20,7 @@ import torch
 from torch import Tensor
 
 from fairseq_ext.core.errors import SentenceError, counted
+from fairseq_ext.kernels.allowed import CompiledAutomata
 from fairseq_ext.search.beam import Beam
 from fairseq_ext.search.constraints.banned import BannedCompiler, build_banned
 from fairseq_ext.search.log_probs import LogProbs
@@ -330,6 +331,11 @@ class AllowedRule(RowRule):
 
     def required_ids(self, pool: Pool) -> list[Collection[int]]:
         return [() if c.allowed is None else c.allowed.tokens for c in pool.constraints or ()]
+
+    def compiled(self, pool: Pool, sentence: int) -> tuple[CompiledAutomata, int] | None:
+        table, bases = self.tables(pool)
+        base = int(bases[sentence])
+        return None if base < 0 else (table.compiled, base)
 
     def start(self, beam: Beam, pool: Pool) -> None:
         beam.aux[STATE] = torch.full((beam.rows,), UNKNOWN, dtype=torch.long, device=beam.device)

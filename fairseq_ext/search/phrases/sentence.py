@@ -174,6 +174,11 @@ class SentenceConstraints:
         """Whether the sentence has no constraints, for the search and for the report."""
         return not (self.any_of or self.banned or self.prefix or self.unmet or self.allowed)
 
+    @property
+    def is_restricted(self) -> bool:
+        """Whether the sentence has no constraints but its allowed outputs, or none at all."""
+        return not (self.any_of or self.banned or self.prefix)
+
     def without_terms(self, kept: Sequence[SourceTerm] = ()) -> SentenceConstraints:
         """Return these constraints without those of its glossary terms, except for `kept`."""
         return replace(

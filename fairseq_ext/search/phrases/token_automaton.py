@@ -25,6 +25,7 @@ from torch import Tensor
 
 from fairseq_ext.core.errors import UsageError
 from fairseq_ext.core.files import atomic_write
+from fairseq_ext.kernels.allowed import CompiledAutomata
 
 MAGIC = b"fairseq_ext allowed outputs 1\n"  # start of a file
 NEVER = (1 << 30) - 1  # tokens to a final state from one that reaches none
@@ -339,6 +340,11 @@ class AutomatonTable:
             if len(keys) == 1
             else [key + n * vocabulary for key, n in zip(keys, states, strict=False)]
         )
+
+    @cached_property
+    def compiled(self) -> CompiledAutomata:
+        """The table as the compiled search reads it."""
+        return CompiledAutomata(self.first, self.token, self.target, self.shortest)
 
     def has(self, automata: Iterable[TokenAutomaton]) -> bool:
         """Whether it has all of these."""

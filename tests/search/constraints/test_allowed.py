@@ -2,6 +2,7 @@
 in its set, whatever else is switched on, or the pair is refused in one sentence."""
 
 import json
+import random
 import re
 from functools import partial
 from pathlib import Path
@@ -13,6 +14,7 @@ from test_cli import EXT, lines
 
 from fairseq_ext import Translator, UsageError
 from fairseq_ext.allowed import main
+from fairseq_ext.search.compiled import CompiledSearch
 
 generate, interactive = (
     partial(run, run=command) for run in (test_cli.generate, test_cli.interactive)
@@ -40,6 +42,7 @@ SET = [
     "en12 en1 en2",
     "en3 en3 en3",
 ]
+LINES = (ROOT / "data" / "demo" / "test.de").read_text(encoding="utf-8").splitlines()
 SENTENCES = 11  # of the tiny corpus
 
 
@@ -372,3 +375,44 @@ def test_a_built_set_is_the_same_set(tiny, tmp_path, capsys):
         Path(out).write_bytes(damaged)
         with pytest.raises(UsageError, match="damaged: build it again"):
             Translator(**DEMO, allowed_file=out).translate(sources)
+
+
+# ---- the compiled search
+
+
+@pytest.mark.parametrize(
+    "more",
+    [
+        {},
+        {"schedule": "stream", "stream_width": 3},
+        {"stop": "optimal", "unnormalized": True},
+        {"stop": "ranked"},
+        {"stop": "shrink"},
+        {"prune_threshold": 3.0},
+        {"prune_children": 2},
+        {"no_repeat_ngram_size": 3},
+    ],
+    ids=str,
+)
+def test_the_compiled_search_finds_what_the_loop_finds(more, monkeypatch):
+    words = "The house was red brother called around lake again . Yes no is a my your".split()
+    chance = random.Random(len(str(more)))
+    strings = [" ".join(chance.choices(words, k=chance.randint(1, 7))) for _ in range(200)]
+    sources = [*LINES[:7], LINES[0]]
+    sets = [strings[i::3] for i in range(7)] + [None]
+    admitted: list = []
+    admit = CompiledSearch.admit
+    monkeypatch.setattr(
+        CompiledSearch,
+        "admit",
+        lambda self, requests: (admitted.extend(requests), admit(self, requests))[1],
+    )
+    found = Translator(**(DEMO | more)).translate(sources, allowed=sets)
+    assert len(admitted) == len(sources)
+    monkeypatch.setattr(CompiledSearch, "supports", staticmethod(lambda setup: False))
+    expected = Translator(**(DEMO | more)).translate(sources, allowed=sets)
+    for a, b, allowed in zip(found, expected, sets, strict=True):
+        assert [(h.text, h.score, h.positional_scores) for h in a] == [
+            (h.text, h.score, h.positional_scores) for h in b
+        ]
+        assert allowed is None or {h.text for h in a} <= set(allowed)
