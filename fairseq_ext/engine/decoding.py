@@ -101,10 +101,10 @@ class Decoding(Intake):
         return self.scheduler.start(len(self.live), self.search.rows)
 
     def start(self, requests: list[JobRequest]) -> None:
-        """Put these requests into the search, in a batch for each of its searchers, apart where
-        they have constraints."""
+        """Put these requests into the search, in a batch for each of its searchers and for each
+        kind of constraints."""
         now = time.monotonic()
-        batches: dict[tuple[Searcher, bool, Pair | None], list[JobRequest]] = {}
+        batches: dict[tuple[Searcher, bool, bool, Pair | None], list[JobRequest]] = {}
         for request in requests:
             request.started = request.started or now
             taker = next(
@@ -114,8 +114,10 @@ class Decoding(Intake):
             )
             given = request.search_constraints
             is_free = given is None or given.is_free
-            batches.setdefault((taker, is_free, request.job.languages), []).append(request)
-        for (_, is_free, languages), batch in batches.items():
+            has_outputs = given is not None and given.allowed is not None
+            key = (taker, is_free, has_outputs, request.job.languages)
+            batches.setdefault(key, []).append(request)
+        for (_, is_free, _, languages), batch in batches.items():
             tokens = [request.tokens for request in batch]
             with self.languages.selected(languages):
                 if is_free:

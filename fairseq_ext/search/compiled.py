@@ -83,8 +83,12 @@ class CompiledSearch(CompiledSearcher):
     def supports_constraints(self, constraints: SentenceConstraints | None) -> bool:
         if not self.setup.decoder.is_compiled:  # this changes with the models' weights
             return False
+        # where outputs are given, phrases are a part of the product
+        is_restricted = constraints is not None and constraints.allowed is not None
         if constraints is None or constraints.is_free:
             return self.rules is not None
+        if is_restricted:
+            return self.rules is not None and not constraints.prefix
         has_others = constraints.banned or constraints.prefix
         return self.phrase_rules is not None and bool(constraints.any_of) and not has_others
 
@@ -95,12 +99,13 @@ class CompiledSearch(CompiledSearcher):
             or not self.setup.decoder.is_compiled
         ):
             return False
-        if pool.constraints is None:
+        if is_free(pool):
             return self.rules is not None
         return (
             self.phrase_rules is not None
+            and pool.rule is None
             and not pool.encodes_separately
-            and any(given.any_of for given in pool.constraints)
+            and any(given.any_of for given in pool.constraints or ())
             and self.banks(pool) is not None
         )
 
@@ -119,7 +124,7 @@ class CompiledSearch(CompiledSearcher):
             self.reader = decoder.batch_reader(FIRST_POSITIONS + FIRST_STEPS * spec.k)
             decoder.set_aside()  # from now on the reader has the rows
         self.setup.stats.encoder_calls += 1
-        banks = None if pool.constraints is None else self.banks(pool)
+        banks = None if is_free(pool) else self.banks(pool)
         rules = self.rules if banks is None else self.phrase_rules
         assert rules is not None
         highest = 0 if banks is None else max(banks.total)
@@ -141,6 +146,8 @@ class CompiledSearch(CompiledSearcher):
                 int(pool.ids[i]),
                 None if banks is None else (banks, i),
             )
+            automata = None if pool.rule is None else pool.rule.compiled(pool, request.sentence)
+            self.sentences[request].restrict_(*(automata or (None,)))
         self.refresh_running()
 
     def new_sentence(
@@ -273,6 +280,13 @@ class CompiledSearch(CompiledSearcher):
                 *(tokens.tolist() for tokens, _ in sentence.hypotheses(waiting=True)),
             ]
         )
+
+
+def is_free(pool: Pool) -> bool:
+    """Whether no sentence of a pool has constraints but its allowed outputs."""
+    return pool.constraints is None or (
+        pool.rule is not None and all(each.is_restricted for each in pool.constraints)
+    )
 
 
 def without_constraints(setup: SearchSetup) -> SearchSetup:

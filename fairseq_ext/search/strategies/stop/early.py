@@ -100,10 +100,8 @@ class Early(Count):
         )
         searched = beam.cached_for_live("searched", lambda: goal > 0)  # (S,) has constraints
         # (S, c), (S, n)
-        score, best = (
-            self.ranking_score(candidates.score, beam.step + 1, rewarded),
-            finished.best[live],
-        )
+        score = self.ranking_score(candidates.score, beam.step + 1, rewarded)
+        best = finished.best[live]
         # subtle: if few rows are left, poor candidates are among the k best; those of them that end
         # must not be counted
         useless = (score <= best[:, -1:]) & searched[:, None] & (candidates.token == self.eos)
@@ -182,10 +180,8 @@ class Early(Count):
         lacks = candidates.goal[:, None] - candidates.group  # (S, c) required tokens
         more = numbers(MAX_EXTRA_TOKENS + 2, beam.device)[1:]  # EOS and other tokens
         cost = beam.cached_for_live("cost", lambda: self.estimate.extra_cost(beam.device))
-        score, length = (
-            (candidates.score - self.estimate.missing_cost(lacks))[..., None] - cost,
-            (beam.step + 1 + lacks)[..., None] + more,
-        )
+        score = (candidates.score - self.estimate.missing_cost(lacks))[..., None] - cost
+        length = (beam.step + 1 + lacks)[..., None] + more
         return self.ranking_score(score, length, rewarded[..., None]).amax(2)
 
 
