@@ -106,8 +106,9 @@ class Insertion:
             for term, span in sentence.places(draft) if draft.words is not None else ():
                 if span is None:
                     continue
-                own = self.own_word([sentence.mentions[i] for i in sentence.mention_numbers(term)])
                 displaced = draft.text[slice(*span)]
+                mentions = [sentence.mentions[i] for i in sentence.mention_numbers(term)]
+                own = self.own_word(mentions, displaced)
                 if own and term not in draft.inserted and differs(term, own, displaced):
                     jobs.append((sentence, term, span, own))
         if not jobs:
@@ -150,14 +151,16 @@ class Insertion:
             if candidate.words.is_free(place)
         )
 
-    def own_word(self, mentions: Sequence[Mention]) -> str:
-        """The word that the model writes for a term by itself; "" for none."""
+    def own_word(self, mentions: Sequence[Mention], displaced: str = "") -> str:
+        """The word that the model writes for a term by itself, a form of what is displaced if there
+        is one; "" for none."""
         share: dict[str, float] = {}
         functions = function_words(self.writer.language)
         for phrase, part in (pair for each in mentions for pair in each.renderings.items()):
             for word in dict.fromkeys(each for each in phrase if each not in functions):
                 share[word] = share.get(word, 0.0) + part
-        return max(share, key=share.__getitem__, default="")
+        same = [word for word in share if displaced and stem(word) == stem(folded(displaced))]
+        return max(same or share, key=share.__getitem__, default="")
 
     def selected(
         self,
