@@ -21,7 +21,7 @@ def rows(saved) -> list[architecture_table.Row]:
     """All of them with --all, else a part."""
     logging.getLogger("fairseq").setLevel(logging.WARNING)
     names = [(name,) for name in RECIPES] + ENSEMBLES
-    count = len(part_of(len(names), 10))
+    count = len(part_of(len(names), 7))
     return [architecture_table.row(saved, *each) for each in random.Random(1).sample(names, count)]
 
 
@@ -80,7 +80,7 @@ def test_the_page_holds_each_row(rows):
 
 @drawn(0)  # long
 def test_the_page_is_fresh(saved):
-    """Written anew by `python tests/architecture_table.py`."""
+    """Written again by `python tests/architecture_table.py`."""
     assert architecture_table.PAGE.read_text(encoding="utf-8") == architecture_table.page(
         architecture_table.all_rows(saved), architecture_table.refusals(saved)
     )

@@ -1,4 +1,4 @@
-"""The doctor names what is wrong, says what to do, and its exit code tells a script."""
+"""The doctor names what is wrong, says what to do, and its exit code is for scripts."""
 
 import importlib.metadata
 import logging
@@ -6,13 +6,14 @@ import os
 import re
 import subprocess
 import sys
+import sysconfig
 import venv
 from pathlib import Path
 
 import pytest
 
 from fairseq_ext import doctor
-from fairseq_ext.plugin.compat import patches, probes, repairs
+from fairseq_ext.plugin.compat import patches, repairs
 
 
 @pytest.fixture
@@ -21,7 +22,7 @@ def quick(monkeypatch):
     items = [
         item
         for item in doctor.ITEMS
-        if item.name not in ("user-dir", "start-up hook", "tiny decode", "compiled step")
+        if item.name not in ("start-up hook", "tiny decode", "compiled step")
     ]
     monkeypatch.setattr(doctor, "ITEMS", items)
 
@@ -46,19 +47,19 @@ def test_doctor_passes_here_and_decodes(hostile):
     assert "FAIL" not in found.values()
     assert found["tiny decode"] == "ok"
     assert f"--user-dir {Path(doctor.__file__).parent}" in done.stdout
-    told = [line for line in done.stdout.splitlines() if line.startswith("patch ")]
+    reported = [line for line in done.stdout.splitlines() if line.startswith("patch ")]
     for patch in patches.EVERYWHERE + patches.COMMANDS:
         # of a guest; ...
         if (
             patch.change not in ("repairs.set_up_no_log", "repairs.give_numpy_long")
             and "uncompiled" not in patch.change
         ):
-            assert any(line.startswith(f"patch {patch.what}: {patch.why}") for line in told), (
+            assert any(line.startswith(f"patch {patch.what}: {patch.why}") for line in reported), (
                 patch.what
             )
     # a log of fairseq_cli
     assert (
-        sum(line.endswith(" (in commands alone)") for line in told)
+        sum(line.endswith(" (in commands alone)") for line in reported)
         == len(patches.COMMANDS + patches.QUICK) - 1
     )
 
@@ -76,7 +77,7 @@ def test_what_interactive_makes_of_invalid_bytes_is_listed_where_it_is_in_force(
     assert doctor.main() == 0 and line in capsys.readouterr().out
 
 
-def test_another_fairseq_is_a_failing_item_with_its_cure(quick, monkeypatch, capsys):
+def test_another_fairseq_is_a_failing_item_with_its_remedy(quick, monkeypatch, capsys):
     version = importlib.metadata.version
     monkeypatch.setattr(
         importlib.metadata, "version", lambda name: "0.10.0" if name == "fairseq" else version(name)
@@ -103,7 +104,7 @@ def install_fairseq(python: Path, path: Path) -> subprocess.CompletedProcess:
 
 
 def test_in_an_environment_of_uv_fairseq_is_installed_by_uv(without_pip, tmp_path):
-    """The uv here notes what it is asked for, and fails."""
+    """The uv here notes its arguments, and fails."""
     uv = tmp_path / "bin" / "uv"
     uv.parent.mkdir()
     uv.write_text(f'#!/bin/sh\necho "$READTHEDOCS $*" > {tmp_path}/log\nexit 1\n')
@@ -151,24 +152,22 @@ def test_an_optional_item_fails_no_one(monkeypatch, capsys):
     )
 
 
-def test_a_dead_start_up_hook_is_noticed_and_its_cure_is_a_command(monkeypatch, tmp_path):
+def test_a_dead_start_up_hook_is_noticed_and_its_remedy_is_a_command(monkeypatch, tmp_path, capsys):
+    (hook,) = (item for item in doctor.ITEMS if item.name == "start-up hook")
     monkeypatch.setattr(
-        doctor,
-        "probe",
-        lambda code: subprocess.run(
-            [sys.executable, "-S", "-c", code], capture_output=True, text=True
-        ),
+        doctor.child, "python", lambda kind, code: [sys.executable, "-S", kind, code]
     )
-    monkeypatch.setattr(doctor.sysconfig, "get_path", {"purelib": tmp_path}.get)
-    with pytest.raises(doctor.Failed, match="not active") as failed:
-        doctor.start_up_hook()
-    subprocess.run(failed.value.remedy.partition(": ")[2], shell=True, check=True)
+    assert not doctor.examine(hook)
+    said = capsys.readouterr().out
+    assert said.startswith("FAIL  start-up hook: not active\n      -> add --user-dir ")
+    words = said.rpartition(": ")[2].replace(sysconfig.get_path("purelib"), str(tmp_path))
+    subprocess.run(words, shell=True, check=True)
     started = subprocess.run(
         [
             sys.executable,
             "-S",
             "-c",
-            f"import site; site.addsitedir({str(tmp_path)!r}); {probes.HOOK_PROBE}",
+            f"import site; site.addsitedir({str(tmp_path)!r}); {doctor.HOOK_PROBE}",
         ]
     )
     assert started.returncode == 0
@@ -185,12 +184,12 @@ def test_a_cluster_that_cannot_be_imported_is_noted(monkeypatch, capsys):
     )
 
 
-@pytest.mark.parametrize(
-    ("version", "numbers"),
-    [("2.13.0+cpu", (2, 13, 0)), ("2.4.1", (2, 4, 1)), ("2.5.0a0+git1", (2, 5)), ("x", ())],
-)
-def test_release_reads_the_leading_numbers(version, numbers):
-    assert doctor.release(version) == numbers
+@pytest.mark.parametrize("version", ["2.13.0+cpu", "2.10.0a0+git1", "2.5.1", "1.13"])
+def test_an_old_torch_fails_and_a_newer_one_does_not(version, monkeypatch, capsys):
+    monkeypatch.setattr(importlib.metadata, "version", lambda name: version)
+    good = doctor.examine(doctor.Item("torch", doctor.torch_and_devices))
+    assert good == version.startswith(("2.13", "2.10"))
+    assert f"torch: {version}" in capsys.readouterr().out
 
 
 def test_where_the_packages_of_the_extras_are_missing_each_extra_is_named(

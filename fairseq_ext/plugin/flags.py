@@ -188,6 +188,7 @@ class EngineFlags(StockFlags, total=False):
     softmax: Literal["full", "lexical", "lsh", "screened", "top"] | None
     stop: Literal["count", "early", "first", "optimal", "ranked", "shrink"] | None
     stop_expansion: Literal["fairseq", "paper"] | None
+    stream_flush: int | None
     stream_order: Literal["fifo", "shortest"] | None
     stream_rows: int | None
     stream_width: int | None

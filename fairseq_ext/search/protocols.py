@@ -36,6 +36,10 @@ class Schedule(ABC):
     # turn
     level: bool = True
     most_rows: int | None = None  # of one decoder call; None: no limit
+    # where not all rows fit into a call, the sentences with the most tokens are in it
+    longest_first: bool = False
+    # after N sentences have started, all live ones are finished before others start; None: no
+    flush: int | None = None
 
     @abstractmethod
     def __call__(self, waiting: int, live: int, rows: int, since: int) -> int:

@@ -28,6 +28,7 @@ pytestmark = pytest.mark.usefixtures("on_the_cpu")
 needs_library = pytest.mark.skipif(building.library() is None, reason="there is no C++ compiler")
 # lines, in, out
 SHAPES = [(1, 4, 1), (2, 7, 63), (3, 64, 64), (4, 20, 65), (5, 16, 130), (7, 12, 200), (13, 32, 96)]
+SHAPES += [(1, 36, 161), (2, 8, 300)]  # odd numbers of panels, several of which run side by side
 LARGE = (50, 256, 1024)  # worth several threads
 
 
@@ -108,6 +109,16 @@ def test_16_bit_linear_layers_are_those_of_the_rounded_weights(shape, two_thread
 
 
 @needs_library
+@pytest.mark.parametrize("bits", [32, 16, 8])
+def test_a_line_has_the_same_bits_among_any_number_of_lines(bits):
+    layer = step.PackedLinear(numbers(330, 52, seed=1), numbers(330, seed=2), bits=bits)
+    x = numbers(14, 52)
+    alone = torch.cat([layer(line[None]) for line in x])
+    for lines in range(2, 15):
+        assert layer(x[:lines]).equal(alone[:lines])
+
+
+@needs_library
 def test_int8_linear_layers_whose_inputs_do_not_come_in_fours_stay_float32():
     x, weight = numbers(3, 7), numbers(5, 7, seed=1)
     torch.testing.assert_close(step.PackedLinear(weight, None, bits=8)(x), x @ weight.t())
@@ -176,7 +187,7 @@ def test_of_equal_continuations_the_first_come_first():
 
 @covering(1)
 @needs_library
-@pytest.mark.parametrize("h", [16, 32, 64, 128])
+@pytest.mark.parametrize("h", [16, 32, 48, 64, 128])
 @pytest.mark.parametrize("activation", ["relu", "gelu"])
 def test_heads_of_whole_vectors_equal_teacher_forcing(h, activation):
     width = {f"{side}_embed_dim": 2 * h for side in ("encoder", "decoder")}
@@ -340,6 +351,6 @@ def test_int8_is_refused_in_one_sentence_where_it_cannot_be(monkeypatch):
 
 
 @needs_library
-def test_int8_is_off_unless_asked_for():
+def test_int8_is_off_unless_requested():
     decoder, _ = make_decoder([build("transformer", dtype=torch.float32)])
     assert decoder.name == "transformer" and not decoder.int8

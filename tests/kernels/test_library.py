@@ -63,13 +63,13 @@ LAYOUTS = {
 def layout(kind: type[ctypes.Structure]) -> str:
     """What holds for a structure of C++ if ctypes lays it out alike."""
     name = kind.__name__.removesuffix("Struct")
-    told = [f"sizeof({name}) == {ctypes.sizeof(kind)}"]
+    reported = [f"sizeof({name}) == {ctypes.sizeof(kind)}"]
     for field, of in kind._fields_:
-        told += [
+        reported += [
             f"offsetof({name}, {field}) == {getattr(kind, field).offset}",
             f"sizeof({name}::{field}) == {ctypes.sizeof(of)}",
         ]
-    return "".join(f"static_assert({each}, {json.dumps(each)});\n" for each in told)
+    return "".join(f"static_assert({each}, {json.dumps(each)});\n" for each in reported)
 
 
 def refused(file: str, kinds: list[type[ctypes.Structure]], folder: Path) -> str:
@@ -129,7 +129,7 @@ def small(monkeypatch, tmp_path) -> Path:
     source.write_text(WORKS)
     monkeypatch.setattr(building, "SOURCES", [source])
     monkeypatch.setattr(building, "HEADERS", [])
-    # nothing is compiled that asks the processor
+    # nothing is compiled that queries the processor
     monkeypatch.setenv("FAIRSEQ_EXT_KERNELS", "native")
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     return tmp_path / "cache" / "fairseq_ext"
@@ -175,7 +175,7 @@ def test_a_built_library_is_private_and_used_again(small, caplog, capsys, monkey
 @drawn(3)
 @needs_compiler
 @pytest.mark.parametrize("harm", ["half", "bit", "other", "digest", "no digest", "empty digest"])
-def test_anything_else_than_what_was_built_is_built_anew(small, tmp_path, caplog, harm):
+def test_anything_else_than_what_was_built_is_built_again(small, tmp_path, caplog, harm):
     library = building.build()
     content, digest, mark = library.read_bytes(), library.with_suffix(".sha256"), tmp_path / "mark"
     if harm == "half":

@@ -365,6 +365,7 @@ def test_before_refuses_in_one_sentence(root, python, sentence, monkeypatch):
     assert str(error.value) == f"--before: {sentence}"
 
 
+@drawn(1)
 @pytest.mark.parametrize(
     "script, flags, contender",
     [
@@ -382,7 +383,7 @@ def test_before_refuses_in_one_sentence(root, python, sentence, monkeypatch):
     ],
     ids=["decoding", "constraints", "glossary"],
 )
-def test_a_checkout_is_measured_beside_another(script, flags, contender, tmp_path):
+def test_a_checkout_is_measured_next_to_another(script, flags, contender, tmp_path):
     before = ["--before", str(BENCH.parents[1]), sys.executable]
     small = ["--repeats", "1", "--threads", "1", "--beams", "2", "--out", str(tmp_path / "out")]
     subprocess.run(
@@ -442,7 +443,7 @@ def test_a_soak_compares_readings_of_which_none_is_in_both_medians():
     assert all(callable(getattr(soak.Traffic, kind)) for kind in kinds - {"gone"})
 
 
-def test_whole_words_are_timed_beside_phrases_inside_words(tmp_path):
+def test_whole_words_are_timed_next_to_phrases_inside_words(tmp_path):
     small = [
         "--limit",
         "3",

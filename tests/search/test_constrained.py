@@ -181,7 +181,7 @@ def test_int8_gives_the_loops_bits(monkeypatch):
     )
 
 
-def test_sentences_without_phrases_equal_stock_beside_others():
+def test_sentences_without_phrases_equal_stock_next_to_others():
     draw = random.Random(3)
     pair = generators([model("transformer", 2)], {"select": "dba"}, beam=5, max_len_b=12)
     sample = batch([8, 5, 3, 2])
@@ -231,7 +231,7 @@ def test_banned_phrases_go_through_the_loop(monkeypatch):
     assert not both(ours, {**batch([5]), "sentence_constraints": [given]}, monkeypatch)
 
 
-def test_nan_is_told_as_by_the_loop():
+def test_nan_is_reported_as_by_the_loop():
     poisoned = build("transformer", 5, dtype=torch.float32)
     ours = generators([poisoned], {"select": "dba"}, beam=3, max_len_b=8).ours
     with torch.no_grad():

@@ -1,12 +1,12 @@
 """Sentences that come and go while the search runs: each gets what the search gives it alone,
-whatever is beside it."""
+whatever is next to it."""
 
 import random
 
 import pytest
 import torch
 from models import alone, batch, build, dictionary, generators, run, same
-from sizes import drawn, part_of
+from sizes import covering, drawn, part_of
 
 from fairseq_ext.search.interpreted import LoopSearch, OpenPool
 from fairseq_ext.search.phrases.sentence import EMPTY, SentenceConstraints
@@ -87,7 +87,7 @@ def interleaved(
     waiting = list(range(len(arriving.sample["id"])))
     draw.shuffle(waiting)
     here: set[Request] = set()
-    told: dict[Request, list[int]] = {}  # the prefix that was told
+    reported: dict[Request, list[int]] = {}  # the prefix that was reported
     got: list[tuple[int, int, list[dict], list[int]]] = []
     while waiting or here:
         room = places - search.live
@@ -111,20 +111,20 @@ def interleaved(
             assert search.rows <= rows - len(leaves), "rows of cancelled sentences are free at once"
             for request in leaves:
                 here.remove(request)
-                told.pop(request, None)
+                reported.pop(request, None)
         final = search.step()
         for request in here:
             if request not in final:
                 prefix = search.common_prefix(request)
-                before = told.get(request, [])
+                before = reported.get(request, [])
                 assert prefix[: len(before)] == before, "what has been told stays"
-                told[request] = prefix
+                reported[request] = prefix
         for request in final:
             here.remove(request)
             found = generator.answer(request.pool, request.sentence, search.take(request))[
                 : request.nbest
             ]
-            got.append((request.number, request.nbest, found, told.pop(request, [])))
+            got.append((request.number, request.nbest, found, reported.pop(request, [])))
     assert search.live == 0 and search.rows == 0
     # subtle: afterwards, as a generator that is made changes BART's model
     for number, nbest, found, prefix in got:
@@ -164,7 +164,7 @@ def random_constraints(
     )
 
 
-@drawn(4)
+@covering(1)
 @pytest.mark.parametrize(
     "flags",
     [
@@ -200,6 +200,7 @@ def test_each_gets_what_it_gets_alone(flags):
         assert interleaved(arriving, draw.randint(1, 6), seed)
 
 
+@drawn(3)
 @pytest.mark.parametrize("architecture", ["lstm", "fconv", "bart", "transformer-tied"])
 def test_each_architecture(architecture):
     for backend in ("auto", "fairseq"):
@@ -210,7 +211,7 @@ def test_each_architecture(architecture):
         assert interleaved(arriving, 4, 5, tolerance=LOOSE.get(architecture, 1e-9))
 
 
-@drawn(3)
+@drawn(2)
 @pytest.mark.parametrize("order", ["shortest", "fifo"])
 @pytest.mark.parametrize(
     "flags",
@@ -225,7 +226,7 @@ def test_each_architecture(architecture):
     ids=str,
 )
 def test_constraints_of_each_sentence(flags, order):
-    """Different phrases, alternatives, avoided phrases and prefixes beside each other; the tables
+    """Different phrases, alternatives, avoided phrases and prefixes next to each other; the tables
     change while rows are live."""
     for seed in part_of(2, 1):
         draw = random.Random(seed)
@@ -238,6 +239,7 @@ def test_constraints_of_each_sentence(flags, order):
         assert interleaved(arriving, draw.randint(2, 6), seed)
 
 
+@drawn(2)
 @pytest.mark.parametrize(
     "flags",
     [{"select": "dba"}, {"select": "dba", "prune_children": 2}, {"select": "gbs", "gbs_base": 3}],

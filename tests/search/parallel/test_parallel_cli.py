@@ -3,7 +3,6 @@ statistics, one-sentence errors."""
 
 import json
 import math
-import sys
 from pathlib import Path
 
 import conftest
@@ -59,13 +58,13 @@ def table(tiny, tmp_path_factory) -> Path:
         file,
     ]
     done = conftest.command(
-        sys.executable, *script, "--target", tiny / "train.en", "--source", tiny / "train.de"
+        "python", *script, "--target", tiny / "train.en", "--source", tiny / "train.de"
     )
     assert "histories" in done.stdout
     return file
 
 
-def test_a_table_beside_the_checkpoint_is_found(tiny, table, greedy, tmp_path):
+def test_a_table_next_to_the_checkpoint_is_found(tiny, table, greedy, tmp_path):
     (tmp_path / "model.pt").symlink_to(tiny / "model.pt")
     (tmp_path / "model.drafts.npz").symlink_to(table)
     stats = tmp_path / "stats.json"

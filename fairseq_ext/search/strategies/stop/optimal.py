@@ -4,9 +4,9 @@
     (modulo beam size).
     EMNLP 2017. https://aclanthology.org/D17-1227/
 
-Eq. 3 (unnormalised scores) and Eq. 4 (with the reward) are one test here: the n-th best finished
-score against the best score that any live hypothesis can still reach (`Scoring.bound`). A finished
-hypothesis never grows, so only live ones are in the bound; ties stop.
+Eq. 2 (unnormalised scores), Eq. 3 and Eq. 4 (both with the reward, and equivalent) are one test
+here: the n-th best finished score against the best score that any live hypothesis can still reach
+(`Scoring.bound`). A finished hypothesis never grows, so only live ones are in the bound; ties stop.
 
 | symbol | flag |
 | --- | --- |
@@ -68,11 +68,9 @@ class OptimalEnding(Stop):
     def __init__(self, eos: int, scoring: Scoring, stats: Stats, paper: bool, prune: bool):
         self.eos = eos
         self.scoring = scoring
-        self.stats, self.certificates, self.early_end = (
-            stats,
-            stats.section(Certificates),
-            stats.section(Saved),
-        )
+        self.stats = stats
+        self.certificates = stats.section(Certificates)
+        self.early_end = stats.section(Saved)
         self.paper = paper  # expansion
         self.prune = prune
         self.variable = paper or prune
