@@ -74,15 +74,18 @@ void attend_head(const float* query, const float* key, const float* value, const
 void attend_any_head(const float* query, const float* key, const float* value, const VisiblePositions& visible, int64_t h, float* power, float* out) {
     float highest = -INFINITY;
     for (int64_t i = 0; i < visible.count; ++i) {
+        const float* from = key + visible.offset(i);
         float dot = 0.0f;
-        for (int64_t j = 0; j < h; ++j) dot += query[j] * key[visible.offset(i) + j];
+        for (int64_t j = 0; j < h; ++j) dot += query[j] * from[j];
         power[i] = dot;
         highest = std::max(highest, dot);
     }
     const float total = exponentials(power, visible.count, highest);
     for (int64_t j = 0; j < h; ++j) out[j] = 0.0f;
-    for (int64_t i = 0; i < visible.count; ++i)
-        for (int64_t j = 0; j < h; ++j) out[j] += power[i] / total * value[visible.offset(i) + j];
+    for (int64_t i = 0; i < visible.count; ++i) {
+        const float* from = value + visible.offset(i);
+        for (int64_t j = 0; j < h; ++j) out[j] += power[i] / total * from[j];
+    }
 }
 
 // Compute one line's attention in all heads of h features; power: memory for visible.count numbers and a vector

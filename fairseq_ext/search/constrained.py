@@ -136,11 +136,9 @@ class ConstrainedGroup:
     def settings(self, limit: int, highest: int, nbest: int) -> ConstrainedSettings:
         """Return the settings for sentences with at most `limit` tokens before EOS, at most
         `highest` required ones, and an n-best list of `nbest`."""
-        setup, known, estimate = (
-            self.setup,
-            self.setup.processors,
-            self.setup.strategies.stop.estimate,
-        )
+        setup = self.setup
+        known = self.setup.processors
+        estimate = self.setup.strategies.stop.estimate
         assert estimate is not None
         return ConstrainedSettings(
             setup.spec.k,
@@ -165,12 +163,10 @@ class ConstrainedGroup:
 
         Raises NotANumber if the model gives NaN.
         """
-        search, reader, state, stats = (
-            self.search,
-            self.reader,
-            self.search.struct,
-            self.setup.stats,
-        )
+        search = self.search
+        reader = self.reader
+        state = self.search.struct
+        stats = self.setup.stats
         while (result := search.run_steps(reader, reader.step, most)) == SearchResult.NO_ROOM:
             if not (search.lengthen_() or reader.reserve_rows_(self.most_rows, state.length + 1)):
                 reader.enlarge_(range(reader.slots), state.used)

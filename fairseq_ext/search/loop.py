@@ -20,7 +20,7 @@ from fairseq_ext.search.beam import Attention, Beam, upload
 from fairseq_ext.search.candidates import StopDecision, next_beam, rows_per_sentence, survivors
 from fairseq_ext.search.finished import Finished
 from fairseq_ext.search.pool import Pool
-from fairseq_ext.search.protocols import Schedule, SearchSetup
+from fairseq_ext.search.protocols import Schedule, SearchSetup, Select
 
 
 def advance_group(search: Search) -> list[int]:
@@ -51,19 +51,19 @@ def start(search: Search, sentences: list[int]) -> None:
         )
     search.strategies.select.start(beam, pool)
     search.strategies.stop.start(beam, pool)
+    if pool.rule is not None:
+        pool.rule.start(beam, pool)
     search.groups.add(beam)
 
 
 def advance(search: Search, beam: Beam) -> Beam:
     """Return the beam with one more token in every row. Finished hypotheses go to
     `search.finished`; final sentences are removed."""
-    decoder, pool, strategies, stats, finished = (
-        search.decoder,
-        search.pool,
-        search.strategies,
-        search.stats,
-        search.finished,
-    )
+    decoder = search.decoder
+    pool = search.pool
+    strategies = search.strategies
+    stats = search.stats
+    finished = search.finished
     # (2) sentences at their length limit may only end
     limits = [pool.max_len[s] <= length for s, length in zip(beam.live, beam.steps(), strict=True)]
     at_limit = upload(limits, beam.device) if any(limits) else None
@@ -304,6 +304,16 @@ class Groups:
 # ---- The state of a search
 
 
+def required_ids(select: Select, pool: Pool) -> list[Collection[int]] | None:
+    """Return ids that every softmax must score for each sentence of a pool, in addition to EOS;
+    None: no others."""
+    found = select.required_ids(pool)
+    if pool.rule is None:
+        return found
+    own = pool.rule.required_ids(pool)
+    return own if found is None else [{*a, *b} for a, b in zip(found, own, strict=True)]
+
+
 class Search:
     """One search over a pool, between two steps."""
 
@@ -318,7 +328,7 @@ class Search:
             setup.decoder, setup.strategies.schedule, joins_any_step=setup.processors.lm is None
         )
         if not setup.strategies.softmax.is_full:
-            pool.required = setup.strategies.select.required_ids(pool)
+            pool.required = required_ids(setup.strategies.select, pool)
 
     @property
     def variable(self) -> bool:

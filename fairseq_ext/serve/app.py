@@ -150,10 +150,8 @@ class Server(Service):
     async def get_model(self, request: Request) -> Any:
         """Return what is loaded, and how translations are made."""
         self.check(request.headers)
-        pair, others = (
-            self.pair_of(request) if request.query_params else self.pairs()[0],
-            self.pairs(),
-        )
+        pair = self.pair_of(request) if request.query_params else self.pairs()[0]
+        others = self.pairs()
         async with self.using(request, pair) as loaded:
             model = loaded.description
         return {
@@ -164,7 +162,7 @@ class Server(Service):
             "nbest": model.nbest,
             "pairs": others,
             "constraints": model.no_constraints or True,
-            "max_tokens": self.settings.max_tokens_a_line or model.longest,
+            "max_tokens": self.settings.max_line_tokens or model.longest,
         }
 
     async def health(self) -> Any:
@@ -372,9 +370,9 @@ class SameSite:
 
     def __init__(self, app: ASGIApp, hosts: Sequence[str] | None, origins: Sequence[str] = ()):
         self.origins = origins
-        self.app, self.hosts = (
-            app,
-            None if hosts is None else {name.lower().strip("[]") for name in (*LOOPBACK, *hosts)},
+        self.app = app
+        self.hosts = (
+            None if hosts is None else {name.lower().strip("[]") for name in (*LOOPBACK, *hosts)}
         )
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:

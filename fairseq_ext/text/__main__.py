@@ -30,7 +30,7 @@ def parser() -> ArgumentParser:
         description="Translate texts and files as they are: sentence by sentence, with what stands "
         "around and between them.",
         epilog="Every other flag is one of fairseq-interactive's or of this package (python -m "
-        "fairseq_ext). exit codes: 0 all is translated; 1 an error, which is told in one sentence; "
+        "fairseq_ext). exit codes: 0 all is translated; 1 an error, reported in one sentence; "
         "2 the same, where IN is an archive (docx, pptx, odt, epub) that is damaged, encrypted or "
         "too large; 3 some of it stays as it was, as standard error says",
         allow_abbrev=False,

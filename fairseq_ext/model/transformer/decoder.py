@@ -91,12 +91,16 @@ class TransformerBackend:
         ]
         if compiled:
             give_back_memory()
+        fast = (
+            model.encoder
+            for model, encoder in zip(self.models, self.encoders, strict=True)
+            if encoder is not None
+        )
+        self.small = SmallParameters([*fast, *(model.decoder for model in self.models)])
 
     def follow_weights(self) -> None:
         """Read the weights from the models again if they have changed."""
-        if any(
-            part is not None and is_stale(part.small) for part in (*self.weights, *self.encoders)
-        ):
+        if is_stale(self.small):
             self.read_weights()
 
     def release_(self) -> bool:
@@ -124,10 +128,8 @@ class TransformerBackend:
             for w, out in zip(self.weights, encoded, strict=True)
         ]
         compiled = all(self.runs_compiled(weights) for weights in self.weights)
-        allows_gaps, may_share = (
-            self.graphs is not None or compiled,
-            self.graphs is None and compiled,
-        )
+        allows_gaps = self.graphs is not None or compiled
+        may_share = self.graphs is None and compiled
         cache = KVCache(models, models[0].source.size(2), 0, allows_gaps, may_share)
         self.group = RowGroup(cache, cache.sentences)
 

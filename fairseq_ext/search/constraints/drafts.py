@@ -124,12 +124,19 @@ class Sentence:
         if all(candidate.has_term) or candidate.words is None:
             return {}
         places, left = self.all_places(candidate), dict[SourceTerm, str]()
+        sure = {
+            (term.source, term.phrases)
+            for term, word in places
+            if word is not None and not self.is_doubtful(candidate, term)
+        }
         known = {(term.source, term.phrases) for term, word in places if word is not None}
         for term, word in places:
             key = term.source, term.phrases
             if term in candidate.unfit:
                 left[term] = UNFIT_REASON
-            elif word is None and (key in known or term.phrases in candidate.has):
+            elif (word is None and (key in known or term.phrases in candidate.has)) or (
+                key in sure and self.is_doubtful(candidate, term)
+            ):
                 left[term] = FURTHER_REASON
             known.add(key)
         return left

@@ -6,30 +6,33 @@ Rewrite may be wider than these words and have words of its own around the form 
 "der Gruppe"). To add candidates, such as further forms of a term with their determiners, let
 TermWriter.choices return more of them: the Version with the best score of the whole sentence stays.
 
-Whether a term fits is decided by the model where it knows the term: it writes the term itself for
-the source term alone (renderings.py), or the draft's word is a form of the term, or the term is a
-common word (one token) and little speaks for the alignment. Then the draft's own word is the rival:
-a term loses if its tokens and the next ones are less probable than the draft's by `RIVAL`. An
-unusual term is improbable wherever it stands, and has no rival.
+Whether a term fits is decided by the model where it can tell, with the draft's own word as the
+rival. A word that the model itself writes for the source term (renderings.py) loses where the next
+tokens become less probable than in the draft by `RIVAL`. The term's own tokens count too where less
+speaks for it: a label whose source word is of another kind (Use: verwenden), a common word (one
+token) with a doubtful alignment, or another form of the draft's word. A term that the model does
+not know has no rival: it and the words behind it are improbable wherever it stands.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from torch import Tensor
 
 from fairseq_ext.core.words import is_word, words_of
 from fairseq_ext.search.constraints.drafts import Candidate, Rewrite, Sentence
+from fairseq_ext.search.phrases.function_words import stem
 from fairseq_ext.search.phrases.pieces import folded
-from fairseq_ext.search.phrases.places import Span
+from fairseq_ext.search.phrases.places import PLURAL, Span
 from fairseq_ext.search.phrases.sentence import SourceTerm
 
 RIVAL = 3.0  # nats
+NUMBER = 0.3  # nats, for a singular in the place of its plural
 NO_RIVAL = 8.0  # of a term that is inserted
 NEXT = 4  # tokens after a term whose probability counts
-ENDINGS = ("ing", "ed", "es", "s", "e")  # of English inflection
 
 
 @dataclass(eq=False)
@@ -48,10 +51,18 @@ class Version:
     scores: Tensor = field(default_factory=lambda: Tensor())
 
 
-def losses(version: Version, spans: Sequence[Span]) -> dict[SourceTerm, tuple[float, int]]:
-    """Return for each term that a version writes by how much its tokens and the next ones are less
-    probable (in nats) than those of the draft in their place, and the number of its tokens. spans:
-    the characters of each token of the version's text, forced tokens left out."""
+class Loss(NamedTuple):
+    """By how much (in nats) a term's tokens, and the next ones behind it, are less probable than
+    the draft's in their place."""
+
+    own: float
+    next: float
+    tokens: int  # of the term
+
+
+def losses(version: Version, spans: Sequence[Span]) -> dict[SourceTerm, Loss]:
+    """Return what each term that a version writes loses. spans: the characters of each token of the
+    version's text, forced tokens left out."""
     candidate, shift, written = version.candidate, 0, []
     lead = len(candidate.draft.tokens) - len(candidate.tokens)
     new, old = version.scores.tolist()[lead:], candidate.draft.positional_scores.tolist()[lead:]
@@ -67,9 +78,9 @@ def losses(version: Version, spans: Sequence[Span]) -> dict[SourceTerm, tuple[fl
     for change, term in enumerate(terms):
         own = [i for i, each in enumerate(in_new) if each == change]
         after = [(i, j) for i, j in same if own and i > own[-1]][:NEXT]
-        loss = sum(old[j] - new[i] for i, j in after) - sum(new[i] for i in own)
-        loss += sum(old[j] for j, each in enumerate(in_old) if each == change)
-        out[term] = loss, len(own)
+        displaced = sum(old[j] for j, each in enumerate(in_old) if each == change)
+        following = sum(old[j] - new[i] for i, j in after)
+        out[term] = Loss(displaced - sum(new[i] for i in own), following, len(own))
     return out
 
 
@@ -86,22 +97,26 @@ def unfit(version: Version, spans: Sequence[Span]) -> set[SourceTerm]:
     `losses`."""
     return {
         term
-        for term, (loss, tokens) in losses(version, spans).items()
-        if loss > (RIVAL if term not in version.candidate.inserted else NO_RIVAL)
-        and not term.required
-        and is_known(version, term, tokens)
+        for term, lost in losses(version, spans).items()
+        if not term.required and loses(version, term, lost)
     }
 
 
-def is_known(version: Version, term: SourceTerm, tokens: int) -> bool:
-    """Whether the model can tell if a term, written in some tokens, fits."""
+def loses(version: Version, term: SourceTerm, lost: Loss) -> bool:
+    """Whether the model prefers the draft's own words to a term."""
     sentence, candidate, rewrite = version.sentence, version.candidate, version.rewrites[term]
-    displaced = candidate.text[slice(*rewrite.span)]
-    numbers = sentence.mention_numbers(term)
-    is_rendered = any(sentence.mentions[i].share(*words(rewrite.form)) > 0 for i in numbers)
-    is_common = tokens == 1 and displaced != "" and sentence.is_doubtful(candidate, term)
+    displaced, numbers = candidate.text[slice(*rewrite.span)], sentence.mention_numbers(term)
     is_word = len(words(rewrite.form)) == 1
-    return is_word and (is_rendered or is_common) or is_inflection(rewrite.form, displaced)
+    is_rendered = any(sentence.mentions[i].share(*words(rewrite.form)) > 0 for i in numbers)
+    if term in candidate.inserted:
+        return is_word and is_rendered and lost.own + lost.next > NO_RIVAL
+    if is_inflection(rewrite.form, displaced):
+        is_plural = [PLURAL.search(each) is not None for each in (rewrite.form, displaced)]
+        return lost.own + lost.next > (NUMBER if is_plural == [False, True] else RIVAL)
+    is_common = lost.tokens == 1 and sentence.is_doubtful(candidate, term)
+    if is_word and (is_common or (is_rendered and term.is_label)):
+        return lost.own + lost.next > RIVAL
+    return is_word and is_rendered and lost.next > RIVAL
 
 
 def words(text: str) -> list[str]:
@@ -117,14 +132,3 @@ def is_inflection(one: str, other: str) -> bool:
         and len(pairs[0]) == len(pairs[1])
         and all(stem(a) == stem(b) for a, b in zip(*pairs, strict=True))
     )
-
-
-def stem(word: str) -> str:
-    """An English word without its ending: use, uses, used and using have one stem."""
-    for ending in ENDINGS:
-        if word.endswith(ending) and len(word) - len(ending) >= 2:
-            word = word[: -len(ending)]
-            break
-    if len(word) > 3 and word[-1] == word[-2] and word[-1] not in "ls":
-        word = word[:-1]  # setting
-    return word[:-1] + "i" if word.endswith("y") else word

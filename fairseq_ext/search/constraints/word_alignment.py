@@ -30,6 +30,7 @@ import numpy as np
 from torch import Tensor
 
 from fairseq_ext.core.words import is_word, starts_of, words_of
+from fairseq_ext.search.phrases.function_words import stem
 from fairseq_ext.search.phrases.pieces import folded
 from fairseq_ext.search.phrases.places import Span, overlapping
 
@@ -290,7 +291,7 @@ def widened(text: str, span: Span, term: str, taken: list[Span]) -> Span:
     the term "six-string guitar"). An empty span, for an insertion, is unchanged."""
     if span[0] == span[1]:
         return span
-    words, own = words_of(text), {folded(word) for word in words_of(term)}
+    words, own = words_of(text), {stem(folded(word)) for word in words_of(term)}
     spans = [
         (start, start + len(word))
         for start, word in zip(starts_of(text, words), words, strict=True)
@@ -302,6 +303,6 @@ def widened(text: str, span: Span, term: str, taken: list[Span]) -> Span:
     ]:
         is_free = all(behind <= other[0] or first >= other[1] for other in taken if other != span)
         is_near = text[behind:start].isspace() if behind <= start else text[end:first].isspace()
-        if is_near and is_free and folded(text[first:behind]) in own:
+        if is_near and is_free and stem(folded(text[first:behind])) in own:
             start, end = min(start, first), max(end, behind)
     return start, end

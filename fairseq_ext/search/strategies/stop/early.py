@@ -91,10 +91,8 @@ class Early(Count):
         )
         searched = beam.cached_for_live("searched", lambda: goal > 0)  # (S,) has constraints
         # (S, c), (S, n)
-        score, best = (
-            self.ranking_score(candidates.score, beam.step + 1, rewarded),
-            finished.best[live],
-        )
+        score = self.ranking_score(candidates.score, beam.step + 1, rewarded)
+        best = finished.best[live]
         # subtle: if few rows are left, poor candidates are among the k best; those of them that end
         # must not be counted
         useless = (score <= best[:, -1:]) & searched[:, None] & (candidates.token == self.eos)
@@ -171,10 +169,8 @@ class Early(Count):
         cost = beam.cached_for_live(
             "cost", lambda: (TOKEN_COST * more.double()).to(candidates.score.dtype)
         )
-        score, length = (
-            (candidates.score - MISSING_TOKEN_COST * lacks)[..., None] - cost,
-            (beam.step + 1 + lacks)[..., None] + more,
-        )
+        score = (candidates.score - MISSING_TOKEN_COST * lacks)[..., None] - cost
+        length = (beam.step + 1 + lacks)[..., None] + more
         return self.ranking_score(score, length, rewarded[..., None]).amax(2)
 
 
