@@ -4,8 +4,10 @@ A strategy declares its examples and what it needs and denies (registry.py); whi
 follows from that. Every pair runs on the same random models and batch.
 """
 
+from dataclasses import replace
 from itertools import combinations_with_replacement
 
+import numpy as np
 import pytest
 import torch
 from models import (
@@ -27,6 +29,7 @@ from sizes import covering, drawn, part_of
 from fairseq_ext import UsageError
 from fairseq_ext.search.candidates import Candidates, best_of_sentences
 from fairseq_ext.search.phrases.sentence import SentenceConstraints, met
+from fairseq_ext.search.phrases.token_automaton import TokenAutomaton, minimal
 from fairseq_ext.search.protocols import Select
 from fairseq_ext.search.registry import STRATEGIES, flags_of
 from fairseq_ext.search.strategies.softmax.screened import Screened
@@ -105,6 +108,41 @@ def test_pair_keeps_its_properties_or_is_refused(first, second, tmp_path):
         [single] = decode(ours, alone(sample, i), constraints and constraints[i : i + 1])
         assert single[0]["tokens"].tolist() == nbest[0]["tokens"].tolist()
         assert float(single[0]["score"]) == pytest.approx(float(nbest[0]["score"]), abs=1e-9)
+
+
+ALLOWED = [(5, 6), (5, 7, 7), (9, 10), (9, 10, 11, 12), (13,), (8, 11, 8), (12, 5), (20, 21, 22)]
+
+
+def automaton(outputs: list[tuple[int, ...]]) -> TokenAutomaton:
+    flat = np.array([token for each in outputs for token in each])
+    return minimal(flat, np.array(list(map(len, outputs))), len(dictionary()))
+
+
+@pytest.mark.parametrize("name", EXAMPLES)
+def test_every_setting_keeps_to_the_allowed_outputs_or_is_refused(name, tmp_path):
+    """What the registry does not refuse must work, alone and with required phrases."""
+    flags, needed = separated(with_files(EXAMPLES[name], tmp_path))
+    flags, generation = flags | {"allowed_file": "set.txt"}, {"beam": 4, "max_len_b": 10, **needed}
+    models, outputs = [build("transformer", seed=2)], automaton(ALLOWED)
+    if (said := refused(flags, generation)) is not None:
+        with pytest.raises(UsageError, match="--allowed-file") as error:
+            generators(models, flags, **generation)
+        assert str(error.value) == said
+        return
+    ours, sample = generators(models, flags, **generation).ours, batch(LENGTHS)
+    free = SentenceConstraints((), (), allowed=outputs)
+    given = [free, SentenceConstraints((), ()), free, free, free]
+    if flags.get("select") in TAKE_CONSTRAINTS:
+        given[0] = replace(CONSTRAINTS[0], allowed=outputs)
+    got = decode(ours, sample, given)
+    complete(got)
+    for i, nbest in enumerate(got):
+        found = [tuple(h["tokens"].tolist()[:-1]) for h in nbest]
+        assert i == 1 or set(found) <= set(ALLOWED)
+        if given[i].any_of and not ours.strategies.select.soft:
+            assert all((9, 10) == each[:2] for each in found)
+        [single] = decode(ours, alone(sample, i), given[i : i + 1])
+        assert single[0]["tokens"].tolist() == nbest[0]["tokens"].tolist()
 
 
 def is_unused(flags: dict) -> bool:

@@ -10,6 +10,7 @@ from argparse import Namespace
 from dataclasses import dataclass, field
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from fairseq.dataclass.configs import GenerationConfig
@@ -35,6 +36,8 @@ from models import (
 from sizes import covering
 
 from fairseq_ext import UsageError
+from fairseq_ext.search.phrases.sentence import SentenceConstraints
+from fairseq_ext.search.phrases.token_automaton import trimmed
 from fairseq_ext.search.registry import STRATEGIES
 
 # settings at which nothing may differ from stock: those that the strategies declare, and fairseq's
@@ -391,3 +394,15 @@ def test_plain_beam_search_equals_stock():
         for i in range(3):
             sample = alone(batch([3, 1, 7]), i)
             same_as_plain(plain_beam_search(model, sample, 4, 12), run(stock, sample)[0])
+
+
+@pytest.mark.parametrize("beam", [1, 5])
+@pytest.mark.parametrize("setting", [{}, {"schedule": "stream", "stream_width": 2}], ids=str)
+def test_a_set_of_all_outputs_changes_nothing(setting, beam):
+    """Allowed outputs of any tokens, as an automaton of one state."""
+    words = np.array([token for token in range(len(dictionary())) if token not in (PAD, EOS)])
+    loop = trimmed(np.zeros_like(words), words, np.zeros_like(words), np.array([True]))
+    pair = generators([build("transformer", seed=1)], setting, beam=beam, nbest=beam, max_len_b=20)
+    sample = batch(MIXED)
+    given = [SentenceConstraints((), (), allowed=loop)] * len(MIXED)
+    same(run(pair.stock, sample), run(pair.ours, {**sample, "sentence_constraints": given}))

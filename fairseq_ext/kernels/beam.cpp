@@ -51,10 +51,16 @@ bool forbid(const Sentence& s, int64_t row, float* line, int64_t V, float& highe
     return true;
 }
 
-// Add a row's continuations, or EOS only, as places `first` + word. total(logit): the score that is compared; it must be monotonous even
+// Add a row's continuations, or EOS only, as places `first` + word; of allowed outputs, those of the automaton. total(logit): the score that is compared; it must be monotonous even
 // after rounding
 template <typename Total>
-void add_words(const float* line, int64_t V, int64_t eos, bool at_limit, int64_t first, Best& best, Total total) {
+void add_words(const Sentence& s, int64_t row, const float* line, int64_t V, int64_t first, Best& best, Total total) {
+    const int64_t eos = s.rules->eos;
+    const bool at_limit = s.length >= s.limit;
+    if (s.allowed)
+        return s.outputs().each(s.allowed_state[row], s.limit - s.length, eos, [&](int64_t w) {
+            if (const float value = total(line[w]); best.takes(value)) best.add(value, first + w);
+        });
     auto look = [&](int64_t from, int64_t end) {
         for (int64_t w = from; w < end; ++w)
             if (const float value = total(line[w]); best.takes(value)) best.add(value, first + w);
@@ -71,18 +77,17 @@ bool choose(const Sentence& s, float* logits, int64_t V, Best& best) {
     static thread_local std::vector<float> memory_score;
     static thread_local std::vector<int64_t> memory_where;
     const Rules& rules = *s.rules;
-    const bool at_limit = s.length >= s.limit;
     for (int64_t i = 0; i < s.rows; ++i) {
         float *line = logits + i * V, highest, log_total;
         if (!forbid(s, i, line, V, highest, log_total)) return false;
         const float before = s.score[i * s.T + s.length];
         auto log_prob = [&](float logit) { return (logit - highest) - log_total; };  // rounded as in log_softmax
         if (rules.children >= best.c) {
-            add_words(line, V, rules.eos, at_limit, i * V, best, [&](float logit) { return log_prob(logit) + before; });
+            add_words(s, i, line, V, i * V, best, [&](float logit) { return log_prob(logit) + before; });
             continue;
         }
         Best own{scratch(memory_score, rules.children), scratch(memory_where, rules.children), rules.children, 0};
-        add_words(line, V, rules.eos, at_limit, i * V, own, log_prob);
+        add_words(s, i, line, V, i * V, own, log_prob);
         for (int64_t j = 0; j < own.count; ++j)
             if (const float value = own.score[j] + before; best.takes(value)) best.add(value, own.where[j]);
     }
@@ -93,6 +98,7 @@ bool choose(const Sentence& s, float* logits, int64_t V, Best& best) {
 // a row
 Result draw(Sentence& s, float* logits, int64_t V) {
     static thread_local std::vector<int64_t> memory_word, memory_parent;
+    static thread_local std::vector<float> memory_kept;
     static thread_local DrawTable left;
     const Rules& rules = *s.rules;
     const int64_t k = rules.k, at = s.length + 1;
@@ -102,6 +108,10 @@ Result draw(Sentence& s, float* logits, int64_t V) {
         if (!forbid(s, i, line, V, highest, log_total)) return NOT_A_NUMBER;
         for (int64_t w = 0; w < V; ++w) line[w] = (line[w] - highest) - log_total;
         if (s.length >= s.limit) std::fill_n(line, rules.eos, -INFINITY), std::fill(line + rules.eos + 1, line + V, -INFINITY);
+        if (s.allowed) {
+            scratch(memory_kept, V), std::copy_n(line, V, memory_kept.data()), std::fill_n(line, V, -INFINITY);
+            s.outputs().each(s.allowed_state[i], s.limit - s.length, rules.eos, [&](int64_t w) { line[w] = memory_kept[w]; });
+        }
         const Draw word_of(line, V, rules.sampling_cut, left);
         for (int64_t sample = 0; sample < k; ++sample)
             if (s.row[sample] == i) word[sample] = word_of(uniform(s.seed, s.number, sample, s.length));
@@ -138,7 +148,7 @@ Result advance(Sentence& s, float* logits, int64_t V) {
     if (!choose(s, logits, V, best)) return NOT_A_NUMBER;
     while (best.count && best.score[best.count - 1] == -INFINITY) --best.count;
     Candidates all{best.score, best.where, best.count, V, rules.eos, s.length >= s.limit};
-    if (!rules.variable && all.c < (all.at_limit ? s.rows : c)) return TOO_FEW_CONTINUATIONS;
+    if (!rules.variable && !s.allowed && all.c < (all.at_limit ? s.rows : c)) return TOO_FEW_CONTINUATIONS;
     if (rules.variable) all.c = prune(s, all);
     stays.clear();
     if (decide(s, all, stays)) return FINISHED;

@@ -15,12 +15,14 @@ from typing import Any
 
 import numpy as np
 
+from fairseq_ext.kernels.allowed import CompiledAutomata
 from fairseq_ext.kernels.library import loaded, struct
 
 ROWS = {"tokens": np.int64, "next_tokens": np.int64, "score": np.float32, "next_score": np.float32}
 ROWS |= {"history": np.int32, "next_history": np.int32}
 STEPS = 16  # steps of one call: signals are handled between two calls
 FIRST_PLACES = 64  # initial token capacity: most sentences are far shorter than their limit
+ALLOWED_STATES = ("allowed_state", "next_allowed_state")
 HYPOTHESIS_ARRAYS = {"found_tokens": np.int64, "found_score": np.float32}
 
 
@@ -141,6 +143,16 @@ class CompiledSentence:
         self.order_arrays["best"].fill(-math.inf)
         self.order_arrays["row"].fill(0)
         self.arrays["tokens"][0, 0], self.arrays["score"][0, 0] = bos, 0.0
+
+    def restrict_(self, automata: CompiledAutomata | None, base: int = 0) -> None:
+        """Keep to the allowed outputs whose automaton has its first state at `base`; None: to none.
+        Call it after `start_`."""
+        self.automata = automata  # the structure points to it
+        self.struct.allowed = None if automata is None else automata.address
+        if automata is not None:
+            self.struct.allowed_base, self.allowed_states = base, np.zeros((2, self.k), np.int64)
+            for name, array in zip(ALLOWED_STATES, self.allowed_states, strict=True):
+                setattr(self.struct, name, array.ctypes.data)
 
     @property
     def is_live(self) -> bool:

@@ -4,6 +4,7 @@
 
 #pragma once
 
+#include "allowed.hpp"
 #include "reader.hpp"
 #include "step.hpp"
 #include "sampling.hpp"
@@ -52,6 +53,12 @@ struct Sentence {
     // found (k, T): each hypothesis' length with EOS, tokens and sums of log-probabilities, as in `tokens` and `score`
     int64_t *found_length, *found_tokens;
     float* found_score;
+    // allowed outputs: the automata, null where every output is allowed; the first state of its own there; (k,) state of each row
+    const Automata* allowed;
+    int64_t allowed_base;
+    int64_t *allowed_state, *next_allowed_state;
+
+    Outputs outputs() const { return {*allowed, allowed_base}; }
 
     // Write the row's tokens and EOS to the f-th place of found
     void finish(int64_t f, int64_t row, float total) {
@@ -70,11 +77,13 @@ struct Sentence {
         std::memcpy(next_history + j * T, history + row * T, (length + 1) * sizeof(*history));
         next_tokens[j * T + length + 1] = token;
         next_score[j * T + length + 1] = total;
+        if (allowed) next_allowed_state[j] = outputs().after(allowed_state[row], token);
     }
 
     // Replace the beam by the next one, which has n rows
     void next(int64_t n) {
         std::swap(tokens, next_tokens), std::swap(score, next_score), std::swap(history, next_history);
+        std::swap(allowed_state, next_allowed_state);
         rows = n, length += 1;
     }
 

@@ -21,6 +21,7 @@ from fairseq_ext.plugin.loading.data_folder import SegmentationCheck, warn_segme
 from fairseq_ext.plugin.options import Options, languages_of
 from fairseq_ext.plugin.stock import SentencepiecePair
 from fairseq_ext.plugin.target_dictionary import TargetDictionary, note_unknown_words
+from fairseq_ext.search.constraints.allowed import AllowedOutputs
 from fairseq_ext.search.constraints.documents import Documents
 from fairseq_ext.search.constraints.glossary import glossary_options, places_terms
 from fairseq_ext.search.constraints.lines import from_packed, keys_of
@@ -187,7 +188,11 @@ class Sentences:
             files = (flags.constraints_file, flags.avoid_file, glossary)
             boundaries = None if self.target_text is None else self.target_text.boundaries
             matching = Matching(case_of(flags), str(flags.avoid_case), boundaries)
-            self.source = ConstraintSource(*files, self.segmenter, self.source_dictionary, matching)
+            segmenter = self.segmenter
+            allowed = AllowedOutputs(flags, segmenter)
+            self.source = ConstraintSource(
+                *files, segmenter, self.source_dictionary, matching, allowed
+            )
             self.source.locates_terms = places_terms(flags) and not self.segmenter.takes_pieces
             try:
                 self.source.check_lines()

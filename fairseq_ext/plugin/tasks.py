@@ -55,6 +55,7 @@ from fairseq_ext.plugin.stock import (
     check_stock_settings,
 )
 from fairseq_ext.search import checks
+from fairseq_ext.search.constraints.allowed import restricts_outputs
 from fairseq_ext.search.registry import OUTSIDE, POINTS, STRATEGIES, all_strategies, names_of
 
 # ---- How a stock task becomes its *_ext twin
@@ -298,7 +299,9 @@ class Extended(GeneratorBuilderMixin):
     def build_bpe(self, args):
         sentences = self.session.sentences
         sentences.set_bpe(segmentation(super().build_bpe, args))  # type: ignore[misc]
-        if self.session.flags.glossary and sentences.target_text is not None:
+        flags = self.session.flags
+        early = flags.glossary or restricts_outputs(flags)
+        if early and sentences.target_text is not None:
             sentences.constraint_source()  # before a command reads its first line
         return sentences.bpe
 

@@ -78,12 +78,18 @@ class CompiledSearch(CompiledSearcher):
         return self.batch.rows
 
     def supports_constraints(self, constraints: SentenceConstraints | None) -> bool:
-        return self.setup.decoder.is_compiled and (constraints is None or constraints.is_free)
+        return self.setup.decoder.is_compiled and (
+            constraints is None
+            or constraints.is_free
+            # phrases are a part of the product then
+            or (constraints.allowed is not None and not constraints.prefix)
+        )
 
     def supports_pool(self, pool: Pool) -> bool:
-        is_known = (
-            pool.prefix is None and pool.constraints is None and pool.length.device.type == "cpu"
+        is_free = pool.constraints is None or (
+            pool.rule is not None and all(each.is_restricted for each in pool.constraints)
         )
+        is_known = pool.prefix is None and is_free and pool.length.device.type == "cpu"
         return is_known and self.setup.decoder.is_compiled  # this changes with the models' weights
 
     @torch.no_grad()
@@ -121,6 +127,8 @@ class CompiledSearch(CompiledSearcher):
                 (limit + 1.0) ** spec.scoring.lenpen,
                 *keys,
             )
+            automata = None if pool.rule is None else pool.rule.compiled(pool, request.sentence)
+            self.sentences[request].restrict_(*(automata or (None,)))
         self.refresh_running()
 
     def refresh_running(self) -> None:

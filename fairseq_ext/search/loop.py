@@ -20,7 +20,7 @@ from fairseq_ext.search.beam import Attention, Beam, upload
 from fairseq_ext.search.candidates import StopDecision, next_beam, rows_per_sentence, survivors
 from fairseq_ext.search.finished import Finished
 from fairseq_ext.search.pool import Pool
-from fairseq_ext.search.protocols import Schedule, SearchSetup
+from fairseq_ext.search.protocols import Schedule, SearchSetup, Select
 
 
 def advance_group(search: Search) -> list[int]:
@@ -51,6 +51,8 @@ def start(search: Search, sentences: list[int]) -> None:
         )
     search.strategies.select.start(beam, pool)
     search.strategies.stop.start(beam, pool)
+    if pool.rule is not None:
+        pool.rule.start(beam, pool)
     search.groups.add(beam)
 
 
@@ -302,6 +304,16 @@ class Groups:
 # ---- The state of a search
 
 
+def required_ids(select: Select, pool: Pool) -> list[Collection[int]] | None:
+    """Return ids that every softmax must score for each sentence of a pool, in addition to EOS;
+    None: no others."""
+    found = select.required_ids(pool)
+    if pool.rule is None:
+        return found
+    own = pool.rule.required_ids(pool)
+    return own if found is None else [{*a, *b} for a, b in zip(found, own, strict=True)]
+
+
 class Search:
     """One search over a pool, between two steps."""
 
@@ -316,7 +328,7 @@ class Search:
             setup.decoder, setup.strategies.schedule, joins_any_step=setup.processors.lm is None
         )
         if not setup.strategies.softmax.is_full:
-            pool.required = setup.strategies.select.required_ids(pool)
+            pool.required = required_ids(setup.strategies.select, pool)
 
     @property
     def variable(self) -> bool:

@@ -38,7 +38,7 @@ class Schedule(ABC):
     most_rows: int | None = None  # of one decoder call; None: no limit
     # where not all rows fit into a call, the sentences with the most tokens are in it
     longest_first: bool = False
-    # after so many sentences have started, all live ones are finished before others start; None: no
+    # after N sentences have started, all live ones are finished before others start; None: no
     flush: int | None = None
 
     @abstractmethod

@@ -98,6 +98,7 @@ def test_every_help_line_says_its_default_and_a_number_its_unit() -> None:
 
 
 PARSERS = {
+    "allowed": "fairseq_ext.allowed:parser",
     "corpus": "fairseq_ext.corpus.__main__:parser",
     "serve": "fairseq_ext.serve.__main__:parser",
     "terms": "fairseq_ext.terms.__main__:parser",

@@ -13,6 +13,7 @@ from functools import lru_cache
 from typing import Protocol
 
 from fairseq_ext.core.errors import UsageError
+from fairseq_ext.search.phrases.token_automaton import TokenAutomaton
 
 # ---- The protocol of a dictionary: numbers of symbols, as in fairseq's `Dictionary`
 
@@ -163,6 +164,7 @@ class SentenceConstraints:
     unknown: tuple[str, ...] = ()  # pieces of the source that its dictionary lacks
     # the tokens of each word of the source, by their places; none where terms are not placed
     source_words: tuple[tuple[int, ...], ...] = ()
+    allowed: TokenAutomaton | None = None  # the outputs that are allowed; None: all
 
     @property
     def cases(self) -> tuple[Cased, ...]:
@@ -172,7 +174,12 @@ class SentenceConstraints:
     @property
     def is_free(self) -> bool:
         """Whether the sentence has no constraints, for the search and for the report."""
-        return not (self.any_of or self.banned or self.prefix or self.unmet)
+        return not (self.any_of or self.banned or self.prefix or self.unmet or self.allowed)
+
+    @property
+    def is_restricted(self) -> bool:
+        """Whether the sentence has no constraints but its allowed outputs, or none at all."""
+        return not (self.any_of or self.banned or self.prefix)
 
     def without_terms(self, kept: Sequence[SourceTerm] = ()) -> SentenceConstraints:
         """Return these constraints without those of its glossary terms, except for `kept`."""
@@ -209,7 +216,7 @@ def merge(
     consistent: Callable[[SentenceConstraints], SentenceConstraints] | None = None,
 ) -> SentenceConstraints:
     """Return the constraints of both, a's first; those that the other's banned phrases exclude
-    become unmet.
+    become unmet. Of two sets of allowed outputs, b's counts.
 
     consistent: removes excluded ones; None: by tokens (`without_conflicts`).
     Errors: UsageError for two different prefixes, or for more constraints than the limits allow.
@@ -234,6 +241,7 @@ def merge(
         prefix[1],
         a.cases + b.cases if a.cased or b.cased else (),
         a.terms + b.terms,
+        allowed=b.allowed or a.allowed,
     )
     return within_limits((consistent or without_conflicts)(both), "a sentence")
 

@@ -83,7 +83,7 @@ class StreamFlags:
     stream_flush: int | None = field(
         default=None,
         metadata={
-            "help": "after so many sentences have started, finish all live ones before others "
+            "help": "after N sentences have started, finish all live ones before others "
             "start, so that none is stuck (default: never)"
         },
     )

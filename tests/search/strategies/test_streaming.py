@@ -280,7 +280,7 @@ def test_where_not_all_rows_fit_fifo_takes_the_longest_and_shortest_the_shortest
 
 @pytest.mark.parametrize("backend", ["transformer", "fairseq"])
 def test_a_flush_finishes_all_live_sentences_before_others_start(backend, monkeypatch):
-    """Footnote 3: at most so many start between two moments without a live sentence."""
+    """Footnote 3: at most N start between two moments without a live sentence."""
     started: list[tuple[int, int]] = []
     start = scheduler.Scheduler.start
 
