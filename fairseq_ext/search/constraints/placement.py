@@ -67,11 +67,13 @@ PLACED_WEIGHT = 0.1  # weight of the score with terms, that of the draft having 
 
 
 class GlossaryPlacement:
-    """A driver of three others. draft: searches first, where a sentence has terms alone; other_draft: where it has other phrases
+    """A driver of three others.
+
+    draft: searches first, where a sentence has terms alone; other_draft: where it has other phrases
     too; forced: what placement could not serve. score: forced decoding by the models; text: how
     the target side is read, which the command says after the generator is built; meets: how it is
-    counted which constraints a hypothesis of a pool meets; languages: source and
-    target, two letters; reuses: whether the scores of drafts are the models' own.
+    counted which constraints a hypothesis of a pool meets; languages: source and target, two
+    letters; reuses: whether the scores of drafts are the models' own.
     """
 
     def __init__(
