@@ -198,6 +198,7 @@ def test_where_the_packages_of_the_extras_are_missing_each_extra_is_named(
     """Those of setup.py, but for the one that builds the pages."""
     missing = {
         "simplemma",
+        "interegular",
         "matplotlib",
         "safetensors",
         "sentencex",
