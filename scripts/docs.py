@@ -2,7 +2,7 @@
 
     python scripts/docs.py            check everything; a sentence for each thing that is stale,
                                       status 1 if there is one
-    python scripts/docs.py --write    paste what the blocks print, make the generated parts anew,
+    python scripts/docs.py --write    paste what the blocks print, make the generated parts again,
                                       and wrap paragraphs that are wider than 100 columns
     python scripts/docs.py PAGE ...   these pages only
     python scripts/docs.py --quick    no block is run: generated parts and links only
@@ -83,11 +83,11 @@ def check(page: Path, *, write: bool = False, quick: bool = False) -> list[str]:
 
 
 def install(wheel: Path, folder: Path) -> Path:
-    """Install a wheel as the page "Install" says, and what the pages need beside it, in a new
+    """Install a wheel as the page "Install" says, and what the pages need next to it, in a new
     environment; return its Python."""
     venv.create(folder, with_pip=True)
     python = folder / "bin" / "python"
-    (folder / "torch.txt").write_text(f"torch=={version('torch')}\n")  # the build that is at hand
+    (folder / "torch.txt").write_text(f"torch=={version('torch')}\n")  # the build that is there
     wanted = [f"{wheel.resolve()}[serve,text,hf,terms,cluster,plots]", "nbclient", "ipykernel"]
     subprocess.run(
         [python, "-m", "pip", "install", "-q", "-c", folder / "torch.txt", *wanted],

@@ -4,7 +4,7 @@
 `@covering(n)` keeps of a test's cases a part in which each value of each of its parameters comes
 n times or more, drawn by the test's name, so that it is the same part in every run. `@drawn(n)`
 keeps n cases, drawn in the same way: 0 of a test that is long and has one case. `part_of` does the
-same for loops within a test.
+same for loops within a test, `examples` for what Hypothesis draws.
 """
 
 import os
@@ -21,6 +21,11 @@ covering, drawn = pytest.mark.covering, pytest.mark.drawn
 def part_of(count: int, part: int) -> range:
     """The numbers of a loop's cases: count of them, or the first few."""
     return range(count if os.environ.get(ALL) else part)
+
+
+def examples(count: int) -> int:
+    """How many examples Hypothesis draws: all of them, or a third."""
+    return len(part_of(count, (count + 2) // 3))
 
 
 def part(items: list[pytest.Item], least: int) -> set[pytest.Item]:

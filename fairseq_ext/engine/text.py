@@ -206,11 +206,9 @@ class TextRequest:
         """Report the certain beginning of the text, in the last pass."""
         if self.on_partial is None or self.passes or time.monotonic() < self.rests_until:
             return
-        text, tokens, part = (
-            self.joined.text(),
-            self.joined_tokens,
-            self.slots[0].partial if self.slots else None,
-        )
+        text = self.joined.text()
+        tokens = self.joined_tokens
+        part = self.slots[0].partial if self.slots else None
         if part is not None:
             text, tokens = text + ended(part.text, ""), tokens + part.tokens
         if text.strip():
@@ -239,11 +237,9 @@ class ThroughEngine:
     """
 
     def __init__(self, submit: Callable[..., Future[Answer]], of_format: Callable[..., list[Pass]]):
-        self.submit, self.of_format, self.moved = (
-            submit,
-            partial(of_format, numbers=itertools.count()),
-            time.monotonic(),
-        )
+        self.submit = submit
+        self.of_format = partial(of_format, numbers=itertools.count())
+        self.moved = time.monotonic()
         self.running: Future[Answer] | None = None
         self.stopped = False
 

@@ -13,7 +13,7 @@ from fairseq.data import Dictionary
 from fairseq.utils import split_paths
 from torch import Tensor
 
-from fairseq_ext.core.errors import UsageError, counted, cut, explain
+from fairseq_ext.core.errors import UsageError, counted, cut, explain, is_valid_unicode
 from fairseq_ext.core.exit import at_process_end
 from fairseq_ext.core.stats import Stats
 from fairseq_ext.core.words import LANGUAGE
@@ -162,10 +162,8 @@ class Sentences:
         ) and "sentence_constraints" not in sample:
             sample, constraints = self.add_constraints(sample, constraints), None
         if self.documents is not None and "sentence_constraints" in sample:
-            given, narrowed = (
-                zip(numbers_of(sample), sample["sentence_constraints"], strict=False),
-                self.constraint_source().narrowed,
-            )
+            given = zip(numbers_of(sample), sample["sentence_constraints"], strict=False)
+            narrowed = self.constraint_source().narrowed
             of_line = [
                 narrowed(each, functools.partial(self.documents.forms, number))
                 for number, each in given
@@ -400,8 +398,4 @@ def numbers_of(sample: dict) -> list[int]:
 def encode_valid(encode: Callable[[str], str], text: str) -> str:
     """Return segmented text; invalid Unicode is returned unchanged, since segmentations fail on it
     in various ways; its line is reported."""
-    return (
-        text
-        if not text.isascii() and any("\ud800" <= character <= "\udfff" for character in text)
-        else encode(text)
-    )
+    return encode(text) if is_valid_unicode(text) else text

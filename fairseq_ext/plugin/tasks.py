@@ -173,10 +173,8 @@ class GeneratorClassHook(FairseqTask):
         prefix_allowed_tokens_fn=None,
     ):
         if self.generator_class is not None:
-            seq_gen_cls, extra_gen_cls_kwargs = (
-                self.generator_class,
-                {**self.generator_arguments, **(extra_gen_cls_kwargs or {})},
-            )
+            seq_gen_cls = self.generator_class
+            extra_gen_cls_kwargs = {**self.generator_arguments, **(extra_gen_cls_kwargs or {})}
         return super().build_generator(
             models, args, seq_gen_cls, extra_gen_cls_kwargs, prefix_allowed_tokens_fn
         )
@@ -253,10 +251,8 @@ class Extended(GeneratorBuilderMixin):
         target = None
         if issubclass(cls, TranslationTask):
             name_languages_(cfg, checkpoint_of(cfg))
-            target, cfg.target_lang = (
-                cfg.target_lang,
-                dictionary_language(cfg.data, checkpoint_of(cfg), cfg.target_lang),
-            )
+            target = cfg.target_lang
+            cfg.target_lang = dictionary_language(cfg.data, checkpoint_of(cfg), cfg.target_lang)
         check_languages(cls, cls.registered, cfg)
         task = super().setup_task(cfg, **kwargs)  # type: ignore[misc]
         if target is not None:

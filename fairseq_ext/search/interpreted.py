@@ -72,11 +72,9 @@ class LoopSearch(Searcher):
         While no sentence of the pool has constraints, `Select.unconstrained` selects, which is
         faster.
         """
-        strategies, beams, places = (
-            self.search.strategies,
-            [group.beam for group in self.search.groups.groups],
-            [],
-        )
+        strategies = self.search.strategies
+        beams = [group.beam for group in self.search.groups.groups]
+        places = []
 
         def change() -> None:
             places.extend(pool.put_(arrivals, sentences))
@@ -199,11 +197,9 @@ class OpenPool(Pool):
         self.lead = self.leads
         self.bos = arrivals.bos
         if arrivals.constraints is not None:  # else live sentences keep theirs
-            self.constraints, self.ordered, self.boundaries = (
-                self.constraints_of_place,
-                arrivals.ordered,
-                arrivals.boundaries,
-            )
+            self.constraints = self.constraints_of_place
+            self.ordered = arrivals.ordered
+            self.boundaries = arrivals.boundaries
             self.banned_in_any_case = arrivals.banned_in_any_case
         self.rule = arrivals.rule or self.rule
         if arrivals.ends is not None:

@@ -37,7 +37,7 @@ def wrapped(lines: list[str]) -> list[str]:
 
 
 def narrow(text: str) -> str:
-    """Return a page whose paragraphs with a line above WIDTH are wrapped anew."""
+    """Return a page whose paragraphs with a line above WIDTH are wrapped again."""
     made: list[str] = []
     paragraph: list[str] = []
     code = generated = False

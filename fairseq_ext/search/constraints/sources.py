@@ -361,7 +361,9 @@ class ConstraintSource:
                 own.remove(i)
                 forms = tuple(filter(self.segmenter.writable, text[i].split("|")))
                 terms.append(
-                    SourceTerm(text[i], any_of[i], forms, mentions, each.term.source, cased[i].mode)
+                    SourceTerm(
+                        text[i], any_of[i], forms, mentions, each.term.source, cased[i].mode, True
+                    )
                 )
                 continue
             reason = each.term.lacks
@@ -384,6 +386,7 @@ class ConstraintSource:
                     mentions,
                     each.term.source,
                     each.cased.mode,
+                    is_label=is_label(each, words),
                 )
             )
         if len(terms) == len(given.terms):
@@ -433,3 +436,10 @@ class ConstraintSource:
             if self.glossary is None
             else self.glossary.required(words_of(source, self.segmenter.takes_pieces))
         )
+
+
+def is_label(required: Required, words: Sequence[str]) -> bool:
+    """Whether the glossary has a capital where a source of these words has a small letter: a label
+    that the source uses as another kind of word (Enthalten: enthalten)."""
+    starts = [words[match.start][:1] for match in required.matches] if words else []
+    return required.term.source[:1].isupper() and any(starts) and all(map(str.islower, starts))

@@ -1,7 +1,7 @@
 """The comparisons of the paper in its own search: --dba-allocation paper --stop ranked
 --prune-finished 20 (PAPER), for runs.py --paper.
 
-- figure4: BLEU of DBA and GBS by number of constraint tokens, beside our own search
+- figure4: BLEU of DBA and GBS by number of constraint tokens, next to our own search
 - table3: BLEU, decoder rows and steps of the paper's search by pruning threshold
 - stops: Section 6.4's early stopping, at the first complete hypothesis
 - figure6: one sentence with one set of words after the other (--example, --example-words)

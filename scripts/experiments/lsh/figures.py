@@ -73,8 +73,21 @@ def main() -> None:
             ("full", [("screened", "screened")], "screened"),
         ],
         "figure7": [
-            (widest, [(f"{kind} beam={b}", f"k = {b}") for b in BEAMS], label)
-            for kind, label in (("full", "BEAM"), ("lsh", "BEAM + LSH"))
+            *(
+                (widest, [(f"{kind} beam={b}", f"k = {b}") for b in BEAMS], label)
+                for kind, label in (("full", "BEAM"), ("lsh", "BEAM + LSH"))
+            ),
+            (
+                widest,
+                [
+                    (
+                        f"lsh T={T} beam={BEAMS[0]}" if T < 6000 else f"lsh beam={BEAMS[0]}",
+                        f"T = {T:,}",
+                    )
+                    for T in TOPS
+                ],
+                "LSH",
+            ),
         ],
         "figure8": [
             ("full", [(f"lsh T={T} t={t}", f"t = {t}") for t in (1, 2, 3)], f"T = {T:,}")

@@ -9,6 +9,7 @@ import pytest
 import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from sizes import examples
 
 from fairseq_ext.core.errors import UsageError
 from fairseq_ext.core.files import verify_digest, with_digest
@@ -23,7 +24,9 @@ from fairseq_ext.search.constraints.lines import json_object, parse_json, parse_
 from fairseq_ext.search.parallel.graph import Graph
 
 FUZZ = settings(
-    max_examples=200, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+    max_examples=examples(200),
+    deadline=None,
+    suppress_health_check=[HealthCheck.function_scoped_fixture],
 )
 CPU = torch.device("cpu")
 JSON = st.recursive(
