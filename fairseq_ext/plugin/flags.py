@@ -136,7 +136,9 @@ class EngineFlags(StockFlags, total=False):
     constraint_bonus: float | None
     constraint_boundary: Literal["none", "prefix", "word"] | None
     constraint_case: Literal["any", "exact", "initial"] | None
+    constraint_compete: Literal["off", "rows", "search"] | None
     constraint_end: bool | None
+    constraint_rows: int | None
     cuda_graphs: Literal["auto", "off"] | None
     dba_allocation: Literal["even", "paper"] | None
     decoder_backend: Literal["auto", "fairseq", "transformer"] | None

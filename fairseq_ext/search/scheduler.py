@@ -124,10 +124,10 @@ def search_all(
 
 # ---- The protocol of all searchers: requests go in, steps are made, hypotheses come out
 #
-# The loop (interpreted.py) is the definition of beam search; compiled.py and constrained.py are its
-# compiled twins, and the driver of parallel decoding (search/parallel/driver.py) is the fourth. A
-# command adds all sentences of a batch and steps until none is live; a worker of an engine adds and
-# cancels requests between any two steps.
+# The loop (interpreted.py) is the definition of beam search; compiled.py is its compiled twin, and
+# the driver of parallel decoding (search/parallel/driver.py) is the third. A command adds all
+# sentences of a batch and steps until none is live; a worker of an engine adds and cancels requests
+# between any two steps.
 
 
 class Searcher(ABC):

@@ -19,7 +19,6 @@ from fairseq_ext.kernels.beam import SearchResult
 from fairseq_ext.kernels.library import library
 from fairseq_ext.plugin.calls import Translation, make_pool, pool_without_constraints
 from fairseq_ext.search.compiled import CompiledSearch
-from fairseq_ext.search.constrained import ConstrainedSearch
 from fairseq_ext.search.interpreted import LoopSearch
 from fairseq_ext.search.scheduler import Request, Searchers
 from fairseq_ext.search.strategies.stop.early import LengthRetry
@@ -319,16 +318,12 @@ def test_requests_with_phrases_get_the_answers_of_the_loop_to_the_last_bit_as_th
             if number not in gone
         }
 
-    in_groups = found(1)
-    compiled = decoding.search.searchers
-    assert [type(searcher) for searcher in compiled] == [
-        CompiledSearch,
-        ConstrainedSearch,
-        LoopSearch,
-    ]
-    decoding.search = Searchers([compiled[0], compiled[2]])
+    in_compiled = found(1)
+    compiled, loop = decoding.search.searchers
+    assert isinstance(compiled, CompiledSearch) and isinstance(loop, LoopSearch)
+    decoding.search = Searchers([loop])
     in_loop = found(2)
-    assert len(in_loop) == 18 and in_groups == in_loop
+    assert len(in_loop) == 18 and in_compiled == in_loop
 
 
 @pytest.mark.skipif(library() is None, reason="there is no compiled library")
@@ -394,15 +389,15 @@ def test_a_translation_that_cannot_be_made_text_is_reported_to_the_caller(
 @pytest.mark.skipif(library() is None, reason="there is no compiled library")
 def test_a_request_that_is_given_up_in_a_step_that_then_fails_is_answered_once():
     decoding = load(FLAGS)
-    plain, phrases, _ = decoding.search.searchers
+    compiled, loop = decoding.search.searchers
 
     def broken(most: int) -> list[Request]:
         raise RuntimeError("out of order")
 
     # the first one ends with no result: it is for the loop
-    plain.step, phrases.step = lambda most: list(plain.sentences), broken
+    compiled.step, loop.step = lambda most: list(compiled.sentences), broken
     decoding.add(0, job(LINES[0]))
-    decoding.add(1, job(LINES[1], constraints=["very"]))
+    decoding.add(1, job(LINES[1], avoid=["very"]))
     while decoding.busy:
         decoding.work()
     assert sorted(number for number, _ in decoding.events) == [0, 1]

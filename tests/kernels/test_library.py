@@ -21,7 +21,7 @@ from sizes import drawn
 
 from fairseq_ext.core import command_line
 from fairseq_ext.core.files import untrusted_reason
-from fairseq_ext.kernels import banks, beam, constrained, lsh, parallel, shortlist, transformer
+from fairseq_ext.kernels import banks, beam, lsh, parallel, shortlist, transformer
 from fairseq_ext.kernels import library as building
 from fairseq_ext.kernels.compiling import FLAGS, FOLDER
 from fairseq_ext.kernels.library import signatures
@@ -36,7 +36,6 @@ LOAD = "import ctypes, sys; ctypes.CDLL(sys.argv[1])"
 LAYOUTS = {
     "banks.cpp": [banks.PhrasesStruct, banks.RowsStruct, banks.SelectionStruct],
     "beam.cpp": [beam.Rules, beam.SentenceStruct, beam.BatchStruct, transformer.ReaderStruct],
-    "constrained.cpp": [constrained.ConstrainedSearchStruct],
     "parallel.cpp": [
         parallel.TrajectoryStruct,
         parallel.PreviousStruct,

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import itertools
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Protocol
@@ -180,6 +180,11 @@ class SentenceConstraints:
     def is_restricted(self) -> bool:
         """Whether the sentence has no constraints but its allowed outputs, or none at all."""
         return not (self.any_of or self.banned or self.prefix)
+
+    def required_tokens(self) -> Iterator[int]:
+        """Return every token of every required phrase, and of its other cases."""
+        for alternatives in (*self.any_of, *(cased.forms for cased in self.cased)):
+            yield from itertools.chain.from_iterable(alternatives)
 
     def without_terms(self, kept: Sequence[SourceTerm] = ()) -> SentenceConstraints:
         """Return these constraints without those of its glossary terms, except for `kept`."""
