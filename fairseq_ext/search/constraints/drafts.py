@@ -10,7 +10,7 @@ from fairseq_ext.core.words import words_of
 from fairseq_ext.search.constraints.word_alignment import Mention, WordAlignment
 from fairseq_ext.search.finished import Hypothesis
 from fairseq_ext.search.phrases.pieces import folded, normal
-from fairseq_ext.search.phrases.places import Span, Text
+from fairseq_ext.search.phrases.places import Span, Text, compounds
 from fairseq_ext.search.phrases.sentence import Phrase, Placement, SentenceConstraints, SourceTerm
 
 Alternatives = tuple[Phrase, ...]
@@ -44,6 +44,8 @@ class Candidate:
     spans: list[Span] = field(default_factory=list)  # of its tokens in the text, once aligned
     # places of terms without a word: an empty span
     inserted: dict[SourceTerm, Span] = field(default_factory=dict)
+    # the changes that write its terms in their inflected forms, and the number of forms of each
+    inflected: list[tuple[tuple[Span, str], ...]] | None = None
     # versions with the terms, one for each choice of forms, with their ranking scores
     finals: list[tuple[float, Hypothesis]] = field(default_factory=list)
 
@@ -54,9 +56,19 @@ class Candidate:
             span
             for term, is_held in zip(terms, self.has_term, strict=True)
             if is_held
-            for form in term.targets
-            for span in text.places(normal(form), term.case)
+            for form in map(normal, term.targets)
+            for span in [
+                *text.places(form, term.case),
+                *(compounds(form, self.text) if term.in_compounds else ()),
+            ]
         ]
+
+    def is_compounded(self, term: SourceTerm) -> bool:
+        """Whether it has a term only as a part of longer words."""
+        text = Text(self.text, False)
+        return term.in_compounds and not any(
+            text.places(normal(form), term.case) for form in term.targets
+        )
 
     def place(self, term: SourceTerm, first: int) -> Span | None:
         """Return the word of a term whose mentions are numbered from `first`: that of the first
@@ -126,7 +138,8 @@ class Sentence:
                 out.append(Placement("left", doubtful=True))
             elif is_held or term not in displaced:
                 is_searched = term in self.required
-                out.append(Placement("searched" if is_searched else "draft", doubtful=is_searched))
+                how = "compound" if candidate.is_compounded(term) else "draft"
+                out.append(Placement("searched" if is_searched else how, doubtful=is_searched))
             elif term in candidate.inserted or candidate.words is None:
                 out.append(Placement("inserted", doubtful=True))
             else:

@@ -28,6 +28,8 @@ from fairseq_ext.core.errors import UsageError, counted
 from fairseq_ext.core.glossary import Entry, Languages, LineErrors, read
 from fairseq_ext.core.language_codes import two_letters
 from fairseq_ext.core.words import Match, Matcher, lemmatizer, words_of
+from fairseq_ext.search.phrases.agreement import LANGUAGES
+from fairseq_ext.search.phrases.forms import Forms, forms_of_language
 from fairseq_ext.search.phrases.letter_case import NOUNS_HAVE_CAPITALS, keeps_case, lowered
 from fairseq_ext.search.phrases.segmenter import Segmenter
 from fairseq_ext.search.phrases.sentence import EXACT, Cased, Phrase, Unwritable
@@ -66,6 +68,14 @@ class GlossaryFlags:
             "help": "a term of --glossary that a source has n times is required n times (each), or "
             "once (default: each with --glossary-placement align, where a further mention may be "
             "left that the translation has no word for; else once)"
+        },
+    )
+    glossary_forms: Literal["auto", "off"] = field(
+        default="auto",
+        metadata={
+            "help": "inflected forms of --glossary's target terms as further alternatives: auto, "
+            "where simplemma is installed and knows the target language, except for English; or "
+            "off (default: auto)"
         },
     )
     glossary_placement: Literal["align", "free"] | None = field(
@@ -112,6 +122,7 @@ class GlossaryOptions:
     repeat: str = "once"  # --glossary-repeat
     languages: Languages = Languages()
     case: str | None = None  # --constraint-case; None: of each term
+    forms: bool = True  # --glossary-forms auto
     strict: bool = False  # --strict: lines that cannot be used are refused
 
 
@@ -124,7 +135,9 @@ class Term:
     targets: dict[str, int] = field(default_factory=dict)  # target -> its line
     # tokens of the targets, once they are needed; none if the dictionary cannot write them
     forms: tuple[Phrase, ...] | None = None
-    writable: tuple[str, ...] = ()  # the targets that the dictionary can write
+    # the targets that the dictionary can write, and then their inflected forms
+    writable: tuple[str, ...] = ()
+    size: int = 0  # tokens of the targets, without their inflected forms
     lacks: str = ""  # why it can write none
     cased: Cased = EXACT  # the case in which they count, with other spellings
     case: str = ""  # the same, by the file
@@ -158,6 +171,8 @@ class Glossary:
         self.merged = 0
         self.used_terms: set[int] = set()  # terms that a sentence had
         self.unusable: set[int] = set()  # lines with a target that cannot be required
+        language = options.languages.target or ""
+        self.inflected: Forms | None = forms_of_language(language) if options.forms else None
         with without_garbage_collection():
             lemma = (
                 lemmatizer(options.languages.source or "", "--glossary-match lemma")
@@ -271,14 +286,30 @@ class Glossary:
             term.forms = tuple(dict.fromkeys(form for forms, _ in each.values() for form in forms))
             term.writable = tuple(target for target, (forms, _) in each.items() if forms)
             term.lacks = "" if term.forms else next(lacks for _, lacks in each.values())
+            term.size = sum(map(len, term.forms))
+            self.inflect(term)
             term.cased = self.cased(term)
         return term.forms
+
+    def inflect(self, term: Term) -> None:
+        """Add the inflected forms of a term's targets to its alternatives."""
+        forms = (form for target in term.writable for form in self.inflections(term, target))
+        for form in dict.fromkeys(forms):
+            phrases, _ = self.segmenter.alternatives([form], "", suggest=False)
+            if form not in term.writable and phrases:
+                term.writable = (*term.writable, form)
+                term.forms = tuple(dict.fromkeys((*(term.forms or ()), *phrases)))
+
+    def inflections(self, term: Term, target: str) -> tuple[str, ...]:
+        """Return the inflected forms of a target, none for one that is to be written exactly."""
+        return () if self.inflected is None or term.case == "exact" else self.inflected(target)
 
     def cased(self, term: Term) -> Cased:
         """Return the case in which a term's targets count, with the search's spellings."""
         case, targets = self.case_of(term), list(term.targets)
         low = [lowered(target) for target in targets] if case == "fitted" else []
-        if two_letters(self.options.languages.target or "") in NOUNS_HAVE_CAPITALS:
+        language = two_letters(self.options.languages.target or "")
+        if language in NOUNS_HAVE_CAPITALS:
             low = []
         spelled = (
             form for target in [*targets, *low] for form in self.segmenter.spellings(target, case)
@@ -286,7 +317,12 @@ class Glossary:
         running, _ = self.segmenter.alternatives(
             [each for each in low if each not in targets], "", suggest=False
         )
-        return Cased(case, tuple(dict.fromkeys(spelled)), running)
+        return Cased(
+            case,
+            tuple(dict.fromkeys(spelled)),
+            running,
+            self.inflected is not None and language in LANGUAGES and case in ("any", "fitted"),
+        )
 
     def case_of(self, term: Term) -> str:
         """Return the case in which a term's targets count: by --constraint-case, by its entry, else
@@ -424,6 +460,7 @@ def glossary_options(flags: Any, languages: Languages) -> GlossaryOptions | None
             repeat_mode(flags),
             languages,
             None if flags.constraint_case is None else str(flags.constraint_case),
+            str(flags.glossary_forms) == "auto",
             flags.strict,
         )
         if path

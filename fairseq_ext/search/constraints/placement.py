@@ -41,6 +41,7 @@ from fairseq_ext.search.constraints.word_alignment import (
     word_spans,
 )
 from fairseq_ext.search.finished import Hypothesis, OnFinal
+from fairseq_ext.search.phrases.agreement import LANGUAGES
 from fairseq_ext.search.phrases.function_words import function_words
 from fairseq_ext.search.phrases.places import (
     banned_in_texts,
@@ -236,6 +237,7 @@ class GlossaryPlacement:
         self.align(pool, sources, new)
         if self.spec.k < MIN_BEAM_TO_FORCE:
             self.insert(pool, sources, [s for s in lacking if s.lacks(1)])
+        self.inflect(pool, sources, sentences)
         jobs = [
             (sentence, candidate, tokens, placements)
             for sentence in sentences
@@ -364,6 +366,46 @@ class GlossaryPlacement:
                 means[sentence, term] = float(each.mean())
                 sentence.candidates[0].inserted[term] = span
 
+    def inflect(self, pool: Pool, sources: Sources, sentences: Sequence[Sentence]) -> None:
+        """Choose the forms of terms, and of the words that agree with them, one term after the
+        other: those with which the sentence is the most probable."""
+        drafts = []
+        for sentence, candidate in self.complete(sentences):
+            places = sentence.places(candidate)
+            spans = [span for _, span in places if span is not None]
+            if self.writer.language in LANGUAGES and places:
+                ways = [
+                    self.writer.inflected(term, candidate.text, span, spans)
+                    for (term, _), span in zip(places, spans, strict=True)
+                ]
+                candidate.inflected = [each[0] for each in ways]
+                drafts.append((sentence, candidate, ways))
+        for turn in range(max((len(ways) for *_, ways in drafts), default=0)):
+            jobs = []
+            for sentence, candidate, ways in drafts:
+                for way in ways[turn] if len(ways) > turn and len(ways[turn]) > 1 else ():
+                    assert candidate.inflected is not None
+                    chosen = [*candidate.inflected[:turn], way, *candidate.inflected[turn + 1 :]]
+                    tokens = self.writer.with_terms(candidate, [c for each in chosen for c in each])
+                    if len(tokens) <= pool.max_len[sentence.number] + 1:
+                        jobs.append((sentence, candidate, tokens, way))
+            scores = self.scored(pool, sources, [job[:3] for job in jobs])
+            best: dict[Candidate, float] = {}
+            for (_, candidate, _, way), each in zip(jobs, scores, strict=True):
+                if float(each.sum()) > best.get(candidate, -float("inf")):
+                    best[candidate] = float(each.sum())
+                    assert candidate.inflected is not None
+                    candidate.inflected[turn] = way
+
+    def complete(self, sentences: Sequence[Sentence]) -> list[tuple[Sentence, Candidate]]:
+        """The candidates with a word for each term that are still to be written."""
+        return [
+            (sentence, candidate)
+            for sentence in sentences
+            for candidate in sentence.incomplete(len(sentence.candidates))
+            if sentence.is_complete(candidate) and not candidate.finals
+        ]
+
     def written(
         self, pool: Pool, sentence: Sentence
     ) -> list[tuple[Candidate, list[int], tuple[Placement, ...]]]:
@@ -377,17 +419,21 @@ class GlossaryPlacement:
                 continue
             places = sentence.places(candidate)
             spans = [word for _, word in places if word is not None]
-            choices = [
-                self.writer.choices(term, candidate.text, span, spans)
-                for (term, _), span in zip(places, spans, strict=True)
-            ]
+            choices = (
+                [[way] for way in candidate.inflected]
+                if candidate.inflected is not None
+                else [
+                    [(each,) for each in self.writer.choices(term, candidate.text, span, spans)]
+                    for (term, _), span in zip(places, spans, strict=True)
+                ]
+            )
             for chosen in itertools.islice(itertools.product(*choices), FORMS):
-                tokens = self.writer.with_terms(candidate, chosen)
+                tokens = self.writer.with_terms(candidate, [c for way in chosen for c in way])
                 is_new = tokens != candidate.draft.tokens.tolist() or not places
                 if is_new and self.spec.min_len < len(tokens) <= limit + 1:
                     displaced = {
-                        term: candidate.text[slice(*span)]
-                        for (term, _), (span, _) in zip(places, chosen, strict=True)
+                        term: candidate.text[slice(*way[-1][0])]
+                        for (term, _), way in zip(places, chosen, strict=True)
                     }
                     out.append((candidate, tokens, sentence.placements(candidate, displaced)))
         return out

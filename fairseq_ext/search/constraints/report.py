@@ -298,7 +298,7 @@ def forms_used(
 ) -> list[tuple[str | None, Span | None]]:
     """Return for each requirement the target in the translation (in NFKC) and its place; a place
     serves one requirement (other arguments: search/phrases/places.py)."""
-    targets = [list(each.term.targets) for each in required]
+    targets = [list(dict.fromkeys((*each.term.targets, *each.term.writable))) for each in required]
     wanted = [
         PhraseToFind([normal(normalize("NFKC", t)) for t in of], each.cased.mode)
         for of, each in zip(targets, required, strict=True)

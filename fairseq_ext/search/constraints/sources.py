@@ -320,6 +320,7 @@ class ConstraintSource:
             list(given.unmet),
         )
         terms = list(given.terms)
+        tokens = size(any_of)
         tokens_of, words = (
             self.source_text.tokens_of_words(source, unknown)
             if self.locates_terms and required and len(source)
@@ -344,7 +345,8 @@ class ConstraintSource:
                 )
                 continue
             reason = each.term.lacks
-            if len(any_of) == MAX_CONSTRAINTS or size([*any_of, each.phrases]) > MAX_TOKENS:
+            tokens += each.term.size
+            if len(any_of) == MAX_CONSTRAINTS or tokens > MAX_TOKENS:
                 reason = (
                     f"more than {MAX_CONSTRAINTS} phrases or {MAX_TOKENS} tokens in the sentence"
                 )
@@ -363,6 +365,7 @@ class ConstraintSource:
                     mentions,
                     each.term.source,
                     each.cased.mode,
+                    each.cased.in_compounds,
                 )
             )
         if len(terms) == len(given.terms):
@@ -395,7 +398,10 @@ class ConstraintSource:
                 place = any_of.index(term.phrases)
                 any_of[place], cased[place] = (
                     self.segmenter.alternatives(left, term.source)[0],
-                    self.cased(left, cased[place].mode),
+                    replace(
+                        self.cased(left, cased[place].mode),
+                        in_compounds=cased[place].in_compounds,
+                    ),
                 )
                 terms[i] = replace(term, phrases=any_of[place], targets=left)
         return replace(

@@ -7,7 +7,8 @@ from unicodedata import normalize
 
 from fairseq_ext.search.constraints.drafts import Candidate
 from fairseq_ext.search.constraints.word_alignment import widened
-from fairseq_ext.search.phrases.letter_case import fitted, keeps_case
+from fairseq_ext.search.phrases.agreement import Beginning, beginnings, fits, has_noun
+from fairseq_ext.search.phrases.letter_case import fitted, keeps_case, starts_sentence
 from fairseq_ext.search.phrases.pieces import capitalised
 from fairseq_ext.search.phrases.places import Span, agreeing, edited, edits
 from fairseq_ext.search.phrases.segmenter import TargetText
@@ -36,6 +37,33 @@ class TermWriter:
         return [
             (each, cased) for each, form in wide for cased in self.in_case(term, form, text, each)
         ]
+
+    def inflected(
+        self, term: SourceTerm, text: str, span: Span, taken: list[Span]
+    ) -> list[tuple[tuple[Span, str], ...]]:
+        """The ways to write a term in the place of a span of a text, with the words that agree with
+        it: changes of the text. The first one has the first form, and the words as they are."""
+        others = [other for other in taken if other != span]
+        found: dict[tuple[tuple[Span, str], ...], None] = {}
+        for form in term.targets:
+            wide = widened(text, span, form, taken)
+            cased = self.in_sentence(term, form, text, wide)
+            changed = (
+                beginnings(text, wide[0], self.language, others)
+                if has_noun(form)
+                else [Beginning()]
+            )
+            for i, beginning in enumerate(changed):
+                if not i or fits(form, beginning.endings):
+                    found.setdefault((*beginning.changes, (wide, cased)))
+        return list(found)
+
+    def in_sentence(self, term: SourceTerm, form: str, text: str, span: Span) -> str:
+        """A form of a term of an inflected language: as written, with a capital at the start of a
+        sentence. Its other letter case is a form of its own."""
+        if term.case in ("any", "fitted") and starts_sentence(text, span[0]):
+            return capitalised(form)
+        return self.in_case(term, form, text, span)[0]
 
     def in_case(self, term: SourceTerm, form: str, text: str, span: Span) -> tuple[str, ...]:
         """A form of a term in the letter case that it has in the place of a span of a text."""

@@ -90,12 +90,13 @@ class Cased:
     mode: exact, as written; initial, also with a capital at the start of the sentence; any; fitted:
     as any, and a search writes them as initial, or in the case of running text. forms: the
     segmentations of these other spellings, which the search proposes as well; running: those of
-    running text.
+    running text. in_compounds: a noun that is a part of a longer word counts as well.
     """
 
     mode: str = "exact"
     forms: tuple[Phrase, ...] = ()
     running: tuple[Phrase, ...] = ()
+    in_compounds: bool = False
 
     @property
     def anywhere(self) -> tuple[Phrase, ...]:
@@ -124,6 +125,7 @@ class SourceTerm:
     mentions: tuple[tuple[int, ...], ...] = ()
     source: str = ""  # as in the glossary
     case: str = "fitted"  # in which its target forms count
+    in_compounds: bool = False  # they count as parts of longer words too
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,148 @@
+"""The words before a noun that agree with it: determiners, contractions and adjectives.
+
+A term in the place of a noun may have another gender, number or case than it: "mit der Vereinigung"
+becomes "mit dem Verband". Which words go together is decided by a model; here are those that may
+stand there: the determiners of the draft's own family (der, die, das, ...; ein, eine, ...; zum,
+zur, zu den), each with the endings that an adjective behind it may have (strong and weak
+declension). Known for German.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+
+import regex
+
+from fairseq_ext.search.phrases.forms import ADJECTIVE_ENDINGS, adjective_stem
+from fairseq_ext.search.phrases.function_words import function_words
+from fairseq_ext.search.phrases.pieces import capitalised
+
+Span = tuple[int, int]
+Change = tuple[Span, str]  # characters of a text, and what replaces them
+LANGUAGES = ("de",)
+MAX_ADJECTIVES = 3
+WORD_BEFORE = regex.compile(r"([\p{L}\p{M}-]+)\s$")
+DEFINITE = ("der", "die", "das", "den", "dem", "des")
+# with the articles that they may contract with
+PREPOSITIONS = {
+    "in": ("im", "ins", "in der", "in die", "in den"),
+    "an": ("am", "ans", "an der", "an die", "an den"),
+    "zu": ("zum", "zur", "zu den"),
+    "bei": ("beim", "bei der", "bei den"),
+    "von": ("vom", "von der", "von den"),
+}
+CONTRACTIONS = {
+    word: preposition
+    for preposition, forms in PREPOSITIONS.items()
+    for word in forms
+    if " " not in word
+}
+POSSESSIVES = ("ein", "kein", "mein", "dein", "sein", "ihr", "unser", "euer")
+STRONG = ("dies", "jed", "jen", "welch", "solch", "manch", "all", "beid", "einig", "mehrer")
+
+
+@dataclass(frozen=True)
+class Beginning:
+    """Changes of the words before a noun; endings: those that an adjective after them may have."""
+
+    changes: tuple[Change, ...] = ()
+    endings: tuple[str, ...] = ADJECTIVE_ENDINGS
+
+
+def beginnings(
+    text: str, start: int, language: str, taken: Collection[Span] = ()
+) -> list[Beginning]:
+    """Return how the words before a place of a text may change with the noun that stands there, the
+    unchanged text first. taken: spans of other terms, which stay."""
+    if language not in LANGUAGES:
+        return [Beginning()]
+    functions = function_words(language)
+    adjectives: list[Span] = []
+    at = start
+    while (found := WORD_BEFORE.search(text[:at])) and len(adjectives) < MAX_ADJECTIVES:
+        word = found[1]
+        if word.lower() in functions or not word.islower() or adjective_stem(word) == word:
+            break
+        adjectives.insert(0, found.span(1))
+        at = found.start(1)
+    free = [span for span in adjectives if not any(s < span[1] and span[0] < e for s, e in taken)]
+    determiner = found.span(1) if found else (at, at)
+    before = WORD_BEFORE.search(text[: determiner[0]])
+    family, span = determiners(text, determiner, before.span(1) if before else None)
+    if any(s < span[1] and span[0] < e for s, e in taken):
+        family = []
+    if not family and len(adjectives) != len(free):
+        return [Beginning()]
+    own = text[slice(*span)]
+    # (the determiner, endings of adjectives after it)
+    options = (
+        [(new, endings_after(new)) for new in dict.fromkeys([own.lower(), *family])]
+        if (family)
+        else [(None, ADJECTIVE_ENDINGS)]
+    )
+    of_adjective = text[slice(*free[-1])] if free else ""
+    own_endings = (of_adjective[len(adjective_stem(of_adjective)) :],) if free else options[0][1]
+    out: dict[tuple[Change, ...], Beginning] = {(): Beginning(endings=own_endings)}
+    for new, endings in options:
+        for ending in endings if free else ("",):
+            changes = [(place, adjective_stem(text[slice(*place)]) + ending) for place in free]
+            if new is not None:
+                changes.append((span, capitalised(new) if own[:1].isupper() else new))
+            kept = tuple((place, word) for place, word in changes if text[slice(*place)] != word)
+            out.setdefault(kept, Beginning(kept, (ending,) if free else endings))
+    return list(out.values())
+
+
+def determiners(text: str, word: Span, before: Span | None) -> tuple[list[str], Span]:
+    """Return the determiners that may stand in the place of a word, and the place: with the
+    preposition before it, where the two may contract."""
+    own = text[slice(*word)].lower()
+    first = "" if before is None else text[slice(*before)].lower()
+    if own in CONTRACTIONS:
+        return list(PREPOSITIONS[CONTRACTIONS[own]]), word
+    if own in DEFINITE:
+        if before is not None and first in PREPOSITIONS:
+            return list(PREPOSITIONS[first]), (before[0], word[1])
+        return list(DEFINITE), word
+    for stem in POSSESSIVES:
+        short = "eur" if stem == "euer" else stem
+        forms = [stem, *(short + ending for ending in ADJECTIVE_ENDINGS)]
+        if own in forms:
+            return forms, word
+    for stem in STRONG:
+        forms = [stem + ending for ending in ADJECTIVE_ENDINGS]
+        if own in forms:
+            return forms, word
+    return [], word
+
+
+def endings_after(determiner: str) -> tuple[str, ...]:
+    """Return the endings that an adjective may have after a German determiner."""
+    word = determiner.split()[-1]
+    if word in POSSESSIVES:
+        return ("er", "es")
+    if word in ("das", "ins", "ans"):
+        return ("e",)
+    if word in ("im", "am", "zum", "zur", "beim", "vom", "den", "dem", "des"):
+        return ("en",)
+    if word in ("der", "die") or (word.endswith(("e", "er", "es")) and word.startswith(STRONG)):
+        return ("e", "en")
+    if word.endswith("e"):
+        return ("e", "en")
+    return ("en",)
+
+
+def fits(form: str, endings: Sequence[str]) -> bool:
+    """Return whether a term may follow a beginning: if an adjective is its first word, with one of
+    the endings."""
+    first, *others = form.split()
+    if not others or not first[:1].islower():
+        return True
+    stem = adjective_stem(first)
+    return stem == first or first[len(stem) :] in endings
+
+
+def has_noun(form: str) -> bool:
+    """Return whether a German term has a noun, with which other words agree."""
+    return any(word[:1].isupper() for word in form.split())
