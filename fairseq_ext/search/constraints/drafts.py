@@ -46,6 +46,8 @@ class Candidate:
     inserted: dict[SourceTerm, Span] = field(default_factory=dict)
     # the changes that write its terms in their inflected forms, and the number of forms of each
     inflected: list[tuple[tuple[Span, str], ...]] | None = None
+    # terms that do not fit their words
+    rejected: set[SourceTerm] = field(default_factory=set)
     # versions with the terms, one for each choice of forms, with their ranking scores
     finals: list[tuple[float, Hypothesis]] = field(default_factory=list)
 
@@ -113,14 +115,15 @@ class Sentence:
 
     def left_terms(self, candidate: Candidate) -> list[SourceTerm]:
         """The further mentions of terms (--glossary-repeat each) for which a candidate has no word:
-        it may have a pronoun there."""
+        it may have a pronoun there. Labels that fit no word."""
         if all(candidate.has_term) or candidate.words is None:
             return []
         places, left = self.all_places(candidate), []
         known = {(term.source, term.phrases) for term, word in places if word is not None}
         for term, word in places:
             key = term.source, term.phrases
-            if word is None and (key in known or term.phrases in candidate.has):
+            is_further = key in known or term.phrases in candidate.has
+            if term in candidate.rejected or (word is None and (is_further or term.is_label)):
                 left.append(term)
             known.add(key)
         return left

@@ -65,6 +65,7 @@ Driver = Callable[[Pool, OnFinal], None]
 MIN_BEAM_TO_FORCE = 3
 FORMS = 6  # most combinations of target forms of a hypothesis
 LEFT_REASON = "a further mention for which the draft has no word of its own"
+LABEL_MARGIN = 5.0  # nats that a label may cost its sentence
 PLACED_WEIGHT = 0.1  # weight of the score with terms, that of the draft having 1
 
 
@@ -379,11 +380,13 @@ class GlossaryPlacement:
                     for (term, _), span in zip(places, spans, strict=True)
                 ]
                 candidate.inflected = [each[0] for each in ways]
-                drafts.append((sentence, candidate, ways))
+                drafts.append((sentence, candidate, [term for term, _ in places], ways))
         for turn in range(max((len(ways) for *_, ways in drafts), default=0)):
             jobs = []
-            for sentence, candidate, ways in drafts:
-                for way in ways[turn] if len(ways) > turn and len(ways[turn]) > 1 else ():
+            for sentence, candidate, terms, ways in drafts:
+                if len(ways) <= turn or (len(ways[turn]) == 1 and not terms[turn].is_label):
+                    continue
+                for way in [*ways[turn], *([()] if terms[turn].is_label else [])]:
                     assert candidate.inflected is not None
                     chosen = [*candidate.inflected[:turn], way, *candidate.inflected[turn + 1 :]]
                     tokens = self.writer.with_terms(candidate, [c for each in chosen for c in each])
@@ -392,10 +395,17 @@ class GlossaryPlacement:
             scores = self.scored(pool, sources, [job[:3] for job in jobs])
             best: dict[Candidate, float] = {}
             for (_, candidate, _, way), each in zip(jobs, scores, strict=True):
-                if float(each.sum()) > best.get(candidate, -float("inf")):
-                    best[candidate] = float(each.sum())
+                total = float(each.sum()) - (0 if way else LABEL_MARGIN)
+                if total > best.get(candidate, -float("inf")):
+                    best[candidate] = total
                     assert candidate.inflected is not None
                     candidate.inflected[turn] = way
+        for _, candidate, terms, _ in drafts:
+            assert candidate.inflected is not None
+            candidate.rejected |= {
+                term for term, way in zip(terms, candidate.inflected, strict=True) if not way
+            }
+            candidate.inflected = [way for way in candidate.inflected if way]
 
     def complete(self, sentences: Sequence[Sentence]) -> list[tuple[Sentence, Candidate]]:
         """The candidates with a word for each term that are still to be written."""

@@ -366,6 +366,7 @@ class ConstraintSource:
                     each.term.source,
                     each.cased.mode,
                     each.cased.in_compounds,
+                    each.is_label,
                 )
             )
         if len(terms) == len(given.terms):
