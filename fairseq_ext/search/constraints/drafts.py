@@ -153,6 +153,14 @@ class Sentence:
                 out.append(Placement("aligned", displaced[term], weight, is_doubtful))
         return tuple(out)
 
+    def is_doubtful(self, candidate: Candidate, term: SourceTerm) -> bool:
+        """Whether little speaks for the words in whose place a term stands."""
+        assert candidate.words is not None
+        words, first = candidate.words, self.first_mentions[self.constraints.terms.index(term)]
+        places = range(first, first + len(term.mentions))
+        found = next((i for i in places if words.span_of_mention[i] is not None), None)
+        return found is None or words.is_doubtful(found)
+
     def incomplete(self, first: int) -> list[Candidate]:
         """Those of the first candidates that lack a term."""
         return [each for each in self.candidates[:first] if not all(each.has_term)]

@@ -65,7 +65,7 @@ Driver = Callable[[Pool, OnFinal], None]
 MIN_BEAM_TO_FORCE = 3
 FORMS = 6  # most combinations of target forms of a hypothesis
 LEFT_REASON = "a further mention for which the draft has no word of its own"
-LABEL_MARGIN = 5.0  # nats that a label may cost its sentence
+LABEL_MARGIN, DOUBTFUL_LABEL_MARGIN = 4.0, 2.0  # nats that a label may cost its sentence
 PLACED_WEIGHT = 0.1  # weight of the score with terms, that of the draft having 1
 
 
@@ -386,16 +386,18 @@ class GlossaryPlacement:
             for sentence, candidate, terms, ways in drafts:
                 if len(ways) <= turn or (len(ways[turn]) == 1 and not terms[turn].is_label):
                     continue
+                is_doubtful = sentence.is_doubtful(candidate, terms[turn])
+                margin = DOUBTFUL_LABEL_MARGIN if is_doubtful else LABEL_MARGIN
                 for way in [*ways[turn], *([()] if terms[turn].is_label else [])]:
                     assert candidate.inflected is not None
                     chosen = [*candidate.inflected[:turn], way, *candidate.inflected[turn + 1 :]]
                     tokens = self.writer.with_terms(candidate, [c for each in chosen for c in each])
                     if len(tokens) <= pool.max_len[sentence.number] + 1:
-                        jobs.append((sentence, candidate, tokens, way))
+                        jobs.append((sentence, candidate, tokens, way, 0.0 if way else margin))
             scores = self.scored(pool, sources, [job[:3] for job in jobs])
             best: dict[Candidate, float] = {}
-            for (_, candidate, _, way), each in zip(jobs, scores, strict=True):
-                total = float(each.sum()) - (0 if way else LABEL_MARGIN)
+            for (_, candidate, _, way, margin), each in zip(jobs, scores, strict=True):
+                total = float(each.sum()) - margin
                 if total > best.get(candidate, -float("inf")):
                     best[candidate] = total
                     assert candidate.inflected is not None

@@ -7,7 +7,15 @@ from unicodedata import normalize
 
 from fairseq_ext.search.constraints.drafts import Candidate
 from fairseq_ext.search.constraints.word_alignment import widened
-from fairseq_ext.search.phrases.agreement import Beginning, beginnings, fits, has_noun
+from fairseq_ext.search.phrases.agreement import (
+    Beginning,
+    beginnings,
+    endings_before,
+    fits,
+    has_noun,
+    is_attributive,
+)
+from fairseq_ext.search.phrases.forms import adjective_stem
 from fairseq_ext.search.phrases.letter_case import fitted, keeps_case, starts_sentence
 from fairseq_ext.search.phrases.pieces import capitalised
 from fairseq_ext.search.phrases.places import Span, agreeing, edited, edits
@@ -45,7 +53,10 @@ class TermWriter:
         it: changes of the text. The first one has the first form, and the words as they are."""
         others = [other for other in taken if other != span]
         found: dict[tuple[tuple[Span, str], ...], None] = {}
-        for form in term.targets:
+        forms = term.targets
+        if not any(map(has_noun, forms)) and is_attributive(text, span[1], self.language, others):
+            forms = self.attributive(forms, text, span, others)
+        for form in forms:
             wide = widened(text, span, form, taken)
             cased = self.in_sentence(term, form, text, wide)
             changed = (
@@ -57,6 +68,20 @@ class TermWriter:
                 if not i or fits(form, beginning.endings):
                     found.setdefault((*beginning.changes, (wide, cased)))
         return list(found)
+
+    def attributive(
+        self, forms: tuple[str, ...], text: str, span: Span, others: list[Span]
+    ) -> tuple[str, ...]:
+        """Return those forms of an adjective that may stand before its noun: with the ending of the
+        adjective that it displaces, else with one that the words before it allow."""
+        endings = endings_before(text, span[0], self.language, others)
+        displaced = text[slice(*span)]
+        own = displaced[len(adjective_stem(displaced)) :]
+        if displaced[:1].islower() and own in endings:
+            endings = (own,)
+        base = min(forms, key=len)
+        fitting = tuple(form for form in forms if form[len(base) :] in endings)
+        return fitting or forms
 
     def in_sentence(self, term: SourceTerm, form: str, text: str, span: Span) -> str:
         """A form of a term of an inflected language: as written, with a capital at the start of a

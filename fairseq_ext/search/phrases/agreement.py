@@ -23,6 +23,7 @@ Change = tuple[Span, str]  # characters of a text, and what replaces them
 LANGUAGES = ("de",)
 MAX_ADJECTIVES = 3
 WORD_BEFORE = regex.compile(r"([\p{L}\p{M}-]+)\s$")
+WORD_BEHIND = regex.compile(r"(,| und| oder| sowie|-)?\s?([\p{L}\p{M}-]+)")
 DEFINITE = ("der", "die", "das", "den", "dem", "des")
 # with the articles that they may contract with
 PREPOSITIONS = {
@@ -39,7 +40,9 @@ CONTRACTIONS = {
     if " " not in word
 }
 POSSESSIVES = ("ein", "kein", "mein", "dein", "sein", "ihr", "unser", "euer")
-STRONG = ("dies", "jed", "jen", "welch", "solch", "manch", "all", "beid", "einig", "mehrer")
+STRONG = ("dies", "jed", "jen", "welch", "solch", "manch", "all", "beid")
+# begin a sentence as adjectives do, which take the ending of the next one
+PARALLEL = ("weiter", "ander", "mehrer", "viel", "einig", "wenig", "verschieden", "zahlreich")
 
 
 @dataclass(frozen=True)
@@ -61,8 +64,7 @@ def beginnings(
     adjectives: list[Span] = []
     at = start
     while (found := WORD_BEFORE.search(text[:at])) and len(adjectives) < MAX_ADJECTIVES:
-        word = found[1]
-        if word.lower() in functions or not word.islower() or adjective_stem(word) == word:
+        if not looks_like_adjective(found[1], functions):
             break
         adjectives.insert(0, found.span(1))
         at = found.start(1)
@@ -124,6 +126,8 @@ def endings_after(determiner: str) -> tuple[str, ...]:
         return ("er", "es")
     if word in ("das", "ins", "ans"):
         return ("e",)
+    if word in ("alle", "beide", "keine"):
+        return ("en",)
     if word in ("im", "am", "zum", "zur", "beim", "vom", "den", "dem", "des"):
         return ("en",)
     if word in ("der", "die") or (word.endswith(("e", "er", "es")) and word.startswith(STRONG)):
@@ -131,6 +135,38 @@ def endings_after(determiner: str) -> tuple[str, ...]:
     if word.endswith("e"):
         return ("e", "en")
     return ("en",)
+
+
+def looks_like_adjective(word: str, functions: Collection[str]) -> bool:
+    """Return whether a German word looks like an inflected adjective. functions: words that it is
+    not one of."""
+    stem = adjective_stem(word)
+    is_small = word.islower() and word not in functions
+    return stem != word and (is_small or stem.lower() in PARALLEL)
+
+
+def is_attributive(text: str, end: int, language: str, taken: Collection[Span] = ()) -> bool:
+    """Return whether an adjective that ends at a place belongs to a noun behind it: with adjectives
+    between, which commas or conjunctions may separate, or other terms (taken)."""
+    if language not in LANGUAGES:
+        return False
+    functions = function_words(language)
+    while found := WORD_BEHIND.match(text, end):
+        joint, word = found.groups()
+        end = found.end()
+        is_term = any(start < end <= behind for start, behind in taken)
+        if word[:1].isupper() and not joint:
+            return True
+        if not is_term and not looks_like_adjective(word, functions):
+            return False
+    return False
+
+
+def endings_before(
+    text: str, start: int, language: str, taken: Collection[Span] = ()
+) -> tuple[str, ...]:
+    """Return the endings that an adjective at a place may have by the words before it."""
+    return beginnings(text, start, language, taken)[0].endings
 
 
 def fits(form: str, endings: Sequence[str]) -> bool:

@@ -173,7 +173,8 @@ class TermForms:
             return []
         if self.language == "de" and word[:1].islower():
             return with_all_endings(word, [])
-        return [word, *(form for form in table.of_lemma[lemma] if form == word + "n")]
+        others = self.inflections(lemma, table.of_lemma.get(lemma, ()))
+        return list(dict.fromkeys([word, *others]))
 
     def inflections(self, lemma: str, forms: Sequence[str]) -> list[str]:
         """Forms of a lemma without those that are no inflection of it."""
